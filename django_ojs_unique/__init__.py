@@ -1,0 +1,25 @@
+"""Background jobs in the project's own database, with the Open Job Spec's unique jobs, exactly.
+
+The names below import without a configured Django; models and managers live in `django_ojs_unique.models`.
+"""
+
+from .exceptions import DuplicateJob, InvalidPolicy, InvalidRequest, InvalidRetryPolicy, OJSError
+from .handlers import JobContext, job
+from .ojs.policy import OnConflict, UniquePolicy
+from .ojs.retry import RetryPolicy
+from .ojs.states import JobState
+
+__all__ = [
+    "DuplicateJob",
+    "InvalidPolicy",
+    "InvalidRequest",
+    "InvalidRetryPolicy",
+    "JobContext",
+    "JobState",
+    "OJSError",
+    "OnConflict",
+    "RetryPolicy",
+    "UniquePolicy",
+    "job",
+]
+__version__ = "0.1.0"

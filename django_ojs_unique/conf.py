@@ -1,0 +1,92 @@
+"""The settings: one dict, ``OJS_UNIQUE``, read through one property each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings as django_settings
+
+from .exceptions import did_you_mean
+from .ojs.durations import parse_duration
+
+DEFAULTS: dict[str, Any] = {
+    "DEFAULT_QUEUE": "default",
+    "MAX_ARGS_BYTES": 1_048_576,
+    "MAX_META_BYTES": 65_536,
+    "RECORD_SUPPRESSED": True,
+    "REPLACE_ACTIVE": True,
+    "REQUIRE_HANDLER": False,
+    "SUPPRESSED_RETENTION": "P30D",
+}
+
+
+class Settings:
+    """`OJS_UNIQUE` with its defaults, read at each access so that `override_settings` holds at once."""
+
+    def _read(self, name: str) -> Any:
+        return getattr(django_settings, "OJS_UNIQUE", DEFAULTS).get(name, DEFAULTS[name])
+
+    @property
+    def default_queue(self) -> str:
+        """The queue of a job whose caller and handler name none."""
+        return self._read("DEFAULT_QUEUE")  # type: ignore[no-any-return]
+
+    @property
+    def max_args_bytes(self) -> int:
+        """The largest `args`, as JSON in UTF-8."""
+        return self._read("MAX_ARGS_BYTES")  # type: ignore[no-any-return]
+
+    @property
+    def max_meta_bytes(self) -> int:
+        """The largest `meta`, as JSON in UTF-8."""
+        return self._read("MAX_META_BYTES")  # type: ignore[no-any-return]
+
+    @property
+    def record_suppressed(self) -> bool:
+        """Whether each refused, ignored or replacing enqueue leaves a `SuppressedAttempt`."""
+        return self._read("RECORD_SUPPRESSED")  # type: ignore[no-any-return]
+
+    @property
+    def replace_active(self) -> bool:
+        """Whether the replacing strategies may cancel a running job; if not, they reject."""
+        return self._read("REPLACE_ACTIVE")  # type: ignore[no-any-return]
+
+    @property
+    def require_handler(self) -> bool:
+        """Whether enqueuing a type without a registered handler is refused; if not, it waits for another worker."""
+        return self._read("REQUIRE_HANDLER")  # type: ignore[no-any-return]
+
+    @property
+    def suppressed_retention(self) -> timedelta:
+        """How long a `SuppressedAttempt` is kept."""
+        value = self._read("SUPPRESSED_RETENTION")
+        duration = parse_duration(value) if isinstance(value, str) else value
+        if not isinstance(duration, timedelta):
+            raise ValueError("must be a duration without years or months")
+        return duration
+
+
+settings = Settings()
+
+
+def problems() -> Iterator[str]:
+    """Say what is wrong with the project's ``OJS_UNIQUE``, one sentence each."""
+    value = getattr(django_settings, "OJS_UNIQUE", {})
+    if not isinstance(value, dict):
+        yield "OJS_UNIQUE must be a dict."
+        return
+    for name, given in value.items():
+        default = DEFAULTS.get(name)
+        if name not in DEFAULTS:
+            yield f"OJS_UNIQUE[{name!r}] is not a setting. {did_you_mean(name, DEFAULTS)}"
+        elif name == "SUPPRESSED_RETENTION":
+            try:
+                settings.suppressed_retention  # noqa: B018 - reading validates
+            except ValueError as error:
+                yield f"OJS_UNIQUE[{name!r}] {error} (got {given!r}). Write an ISO 8601 duration such as 'P30D'."
+        elif type(given) is not type(default):
+            yield f"OJS_UNIQUE[{name!r}] must be a {type(default).__name__} (got {given!r})."
+        elif isinstance(given, int) and not isinstance(given, bool) and given <= 0:
+            yield f"OJS_UNIQUE[{name!r}] must be positive (got {given!r})."

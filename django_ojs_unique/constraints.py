@@ -1,0 +1,61 @@
+"""The promise: a conditional unique constraint that every supported database keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.backends.ddl_references import Statement
+from django.db.models import F, Q
+from django.db.models.lookups import Exact
+
+from .ojs.states import JobState
+
+
+def guarding() -> Q:
+    """The rows whose state is one in which they guard their fingerprint."""
+    condition = Q()
+    for state in JobState:
+        condition |= Q(Exact(F("guarded_states").bitand(state.bit), state.bit), state=str(state))
+    return condition
+
+
+class ConditionalUniqueConstraint(models.UniqueConstraint):
+    """A conditional `UniqueConstraint` on one field that MySQL and MariaDB keep, too.
+
+    They have no partial index. There, a generated column holds the field's value while the condition is true and NULL
+    otherwise, and carries a plain unique index; both are named after the constraint.
+    """
+
+    def create_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor) -> Any:
+        if model is None or schema_editor.connection.features.supports_partial_indexes:
+            return super().create_sql(model, schema_editor)
+        return self._generated_sql(model, schema_editor)
+
+    def constraint_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor) -> Any:
+        if model is None or schema_editor.connection.features.supports_partial_indexes:
+            return super().constraint_sql(model, schema_editor)
+        schema_editor.deferred_sql.append(self._generated_sql(model, schema_editor))
+        return None
+
+    def remove_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor) -> Any:
+        if model is None or schema_editor.connection.features.supports_partial_indexes:
+            return super().remove_sql(model, schema_editor)
+        quote = schema_editor.quote_name
+        name = quote(self.name)
+        return f"ALTER TABLE {quote(model._meta.db_table)} DROP INDEX {name}, DROP COLUMN {name}"
+
+    def _generated_sql(self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor) -> Statement:
+        field = model._meta.get_field(self.fields[0])
+        quote = schema_editor.quote_name
+        condition = self._get_condition_sql(model, schema_editor)  # type: ignore[attr-defined]
+        return Statement(
+            "ALTER TABLE %(table)s ADD COLUMN %(name)s %(type)s GENERATED ALWAYS AS "
+            "(CASE WHEN %(condition)s THEN %(column)s END) STORED, ADD UNIQUE INDEX %(name)s (%(name)s)",
+            table=quote(model._meta.db_table),
+            name=quote(self.name),
+            type=field.db_type(schema_editor.connection),
+            condition=condition,
+            column=quote(field.column),
+        )

@@ -1,0 +1,227 @@
+"""Enqueue: look for duplicates, act on them, insert; exact under concurrency (OJS unique jobs).
+
+The query decides what is a duplicate, the constraint decides races: an insert that loses one looks again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from functools import partial
+from typing import Any, TypeVar
+
+from django.db import DatabaseError, OperationalError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from . import lifecycle
+from .admission import Admission
+from .capabilities import STRONG, strength
+from .conf import settings
+from .constraints import guarding
+from .exceptions import Contended, DuplicateJob, JobIdTaken, NotMigrated
+from .ojs.conflict import Action, Verdict, judge
+from .ojs.policy import UniquePolicy
+from .request import Incoming, date
+from .signals import announce, job_cancelled, job_enqueued, job_suppressed
+
+MOST_LOOKS = 100
+"""How often one enqueue may lose a race. Each loss means that another enqueue of the key was admitted."""
+MOST_TRANSACTIONS = 10
+"""How often an enqueue outside any transaction starts over after a deadlock or a serialisation failure."""
+_RETRYABLE_SQLSTATES = {"40001", "40P01"}
+_RETRYABLE_MYSQL_ERRORS = {1205, 1213}
+
+T = TypeVar("T")
+
+
+class Outcome(StrEnum):
+    """What became of an enqueue."""
+
+    CREATED = "created"
+    DEDUPLICATED = "deduplicated"
+    REPLACED = "replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueueResult:
+    """The answer to one enqueue.
+
+    ``job`` is the new job, or the existing one when ``deduplicated``. ``replaced`` are the jobs that were cancelled for
+    the new one.
+    """
+
+    job: Any
+    outcome: Outcome
+    replaced: tuple[Any, ...] = ()
+
+    @property
+    def created(self) -> bool:
+        """Whether a new job was stored, be it in the place of others."""
+        return self.outcome is not Outcome.DEDUPLICATED
+
+    @property
+    def deduplicated(self) -> bool:
+        """Whether an existing job answers for this one, and nothing was stored."""
+        return self.outcome is Outcome.DEDUPLICATED
+
+
+def enqueue(jobs: QuerySet[Any], incoming: Incoming, attempts: QuerySet[Any]) -> EnqueueResult:
+    """Admit a job, or answer with its duplicate, in the caller's transaction on the database of ``jobs``.
+
+    ``attempts`` is where suppressed attempts are recorded. Raises DuplicateJob (strategy reject), JobIdTaken, or
+    Contended after losing 100 races in a row.
+    """
+    connection = connections[jobs.db]
+    try:
+        verdict = _decide(jobs, incoming, attempts, connection)
+    except DatabaseError as error:
+        _raise_if_not_migrated(jobs, connection, error)
+        raise
+    _announce(jobs, incoming.job, verdict)
+    if verdict.action is Action.REJECT:
+        assert verdict.existing is not None
+        raise DuplicateJob(verdict.existing, incoming.job.fingerprint)
+    if verdict.action is Action.IGNORE:
+        return EnqueueResult(verdict.existing, Outcome.DEDUPLICATED)
+    incoming.job._state.adding, incoming.job._state.db = False, jobs.db
+    return EnqueueResult(incoming.job, Outcome.REPLACED if verdict.cancel else Outcome.CREATED, verdict.cancel)
+
+
+def stored_matches(jobs: QuerySet[Any], fingerprint: str, policy: UniquePolicy, now: datetime) -> QuerySet[Any]:
+    """Select what a verdict must know of: jobs that the policy may count, and any that guard the fingerprint."""
+    counted = Q(state__in=policy.states)
+    if (start := policy.window_start(now)) is not None:
+        counted &= Q(created_at__gt=start)
+    return jobs.filter(counted | guarding(), fingerprint=fingerprint)
+
+
+def may_replace_active(jobs: QuerySet[Any]) -> bool:
+    """Whether a running duplicate may be cancelled: where the promise is strong, unless the project forbids it."""
+    return settings.replace_active and strength(jobs.model, jobs.db) == STRONG
+
+
+def _decide(
+    jobs: QuerySet[Any], incoming: Incoming, attempts: QuerySet[Any], connection: BaseDatabaseWrapper
+) -> Verdict[Any]:
+    """Return the verdict, carried out and recorded."""
+    job, policy = incoming.job, incoming.policy
+    admission = Admission(jobs.model, connection)
+    if policy is None:
+        if not _starting_over(connection, partial(admission.insert, job)):
+            raise _id_taken(job)
+        return Verdict(Action.ADMIT)
+    now = job.created_at
+    attempt = partial(admission.insert_unless_duplicate, job, policy.states, policy.window_start(now))
+    inserted, newest = _starting_over(connection, attempt)
+    if inserted:
+        return Verdict(Action.ADMIT)
+    if newest is not None and not policy.on_conflict.replaces:
+        verdict = judge([newest], policy, now, replace_active=False)
+        if verdict.action is not Action.ADMIT:
+            _record(attempts, job, policy, verdict)
+            return verdict
+    return _starting_over(connection, partial(_settle, jobs, incoming, policy, attempts, admission))
+
+
+def _settle(
+    jobs: QuerySet[Any], incoming: Incoming, policy: UniquePolicy, attempts: QuerySet[Any], admission: Admission
+) -> Verdict[Any]:
+    """Look under locks, act, insert; and again for as long as others are faster."""
+    job = incoming.job
+    with transaction.atomic(using=jobs.db):
+        admission.take_write_lock()
+        for _ in range(MOST_LOOKS):
+            now = timezone.now()
+            stored = stored_matches(jobs, job.fingerprint, policy, now).order_by("id").select_for_update()
+            verdict = judge(stored, policy, now, replace_active=may_replace_active(jobs))
+            if verdict.action is Action.ADMIT:
+                _make_way(jobs, verdict, job, now)
+                job.scheduled_at = verdict.inherited_schedule or job.scheduled_at
+                date(incoming, now)
+                if not admission.insert(job):
+                    if jobs.filter(pk=job.pk).exists():
+                        raise _id_taken(job)
+                    continue
+            _record(attempts, job, policy, verdict)
+            for replaced in verdict.cancel:
+                replaced.refresh_from_db()
+            return verdict
+        raise Contended(f"Lost {MOST_LOOKS} races for one uniqueness key in a row; try again.")
+
+
+def _make_way(jobs: QuerySet[Any], verdict: Verdict[Any], job: Any, now: datetime) -> None:
+    if verdict.cancel:
+        lifecycle.replace(jobs.filter(pk__in=[row.pk for row in verdict.cancel]), now, by=job.pk)
+    if verdict.release:
+        lifecycle.release_guard(jobs.filter(pk__in=[row.pk for row in verdict.release]))
+
+
+def _record(attempts: QuerySet[Any], job: Any, policy: UniquePolicy, verdict: Verdict[Any]) -> None:
+    outcome = _outcome_of_suppression(verdict)
+    if outcome is not None and settings.record_suppressed:
+        attempts.record(job, policy, verdict.cancel or (verdict.existing,), outcome=outcome)
+
+
+def _announce(jobs: QuerySet[Any], job: Any, verdict: Verdict[Any]) -> None:
+    """Tell the receivers, in the order in which things happened."""
+    sender, using = jobs.model, jobs.db
+    for replaced in verdict.cancel:
+        announce(job_cancelled, sender, job=replaced, replaced_by=job.pk, using=using)
+    outcome = _outcome_of_suppression(verdict)
+    if outcome is not None:
+        announce(job_suppressed, sender, outcome=outcome, existing_job=verdict.existing, job=job, using=using)
+    if verdict.action is Action.ADMIT:
+        announce(job_enqueued, sender, job=job, using=using)
+
+
+def _outcome_of_suppression(verdict: Verdict[Any]) -> str | None:
+    match verdict.action:
+        case Action.REJECT:
+            return "rejected"
+        case Action.IGNORE:
+            return "ignored"
+    return "replaced" if verdict.cancel else None
+
+
+def _id_taken(job: Any) -> JobIdTaken:
+    return JobIdTaken(
+        f"id: a job with the id {job.pk} already exists. Leave the id out, or make a new one.",
+        details={"field": "id", "existing_job_id": str(job.pk)},
+    )
+
+
+def _starting_over(connection: BaseDatabaseWrapper, step: Callable[[], T]) -> T:
+    """Run one transaction again when the database gave it up to a concurrent one; never inside the caller's own."""
+    for _ in range(MOST_TRANSACTIONS - 1):
+        try:
+            return step()
+        except OperationalError as error:
+            if connection.in_atomic_block or not _is_transient(error):
+                raise
+    return step()
+
+
+def _is_transient(error: OperationalError) -> bool:
+    cause = error.__cause__
+    return (
+        getattr(cause, "sqlstate", None) in _RETRYABLE_SQLSTATES
+        or getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+        or (bool(cause and cause.args) and cause.args[0] in _RETRYABLE_MYSQL_ERRORS)
+    )
+
+
+def _raise_if_not_migrated(jobs: QuerySet[Any], connection: BaseDatabaseWrapper, error: DatabaseError) -> None:
+    try:
+        tables = connection.introspection.table_names()
+    except DatabaseError:  # the failed statement ended the transaction: nothing can be asked
+        return
+    if jobs.model._meta.db_table not in tables:
+        raise NotMigrated(
+            f"The table {jobs.model._meta.db_table} does not exist in database {jobs.db!r}: run"
+            f" `manage.py migrate --database {jobs.db}`."
+        ) from error

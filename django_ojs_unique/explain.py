@@ -1,0 +1,94 @@
+"""What an enqueue would do now, and why; nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import QuerySet
+
+from .enqueue import may_replace_active, stored_matches
+from .ojs.conflict import Action, judge
+from .ojs.policy import UniquePolicy
+from .request import Incoming
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """A stored job that counts as a duplicate; ``until`` is the end of its window, None for no limit."""
+
+    job: Any
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What an enqueue would do now.
+
+    ``action`` is ``create``, ``replace``, ``reject`` or ``ignore``; ``duplicates`` are the newest first. ``fingerprint``
+    and ``canonical_text`` are empty for a job without a policy.
+    """
+
+    action: str
+    reason: str
+    fingerprint: str
+    canonical_text: str
+    policy: UniquePolicy | None
+    duplicates: tuple[Duplicate, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"would {self.action}: {self.reason}"
+        if self.policy is None:
+            return
+        yield f"canonical text: {self.canonical_text}"
+        yield f"fingerprint:    {self.fingerprint}"
+        for duplicate in self.duplicates:
+            until = f"until {duplicate.until:%Y-%m-%d %H:%M:%S %Z}" if duplicate.until else "for as long as it is listed"
+            yield f"duplicate:      {duplicate.job.pk}, {duplicate.job.state}, counts {until}"
+
+
+def explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanation:
+    """Explain one valid request against the rows of ``jobs``."""
+    policy, job = incoming.policy, incoming.job
+    if policy is None:
+        return Explanation("create", "the job carries no unique policy.", "", "", None)
+    stored = list(stored_matches(jobs, job.fingerprint, policy, now))
+    duplicates = sorted(
+        (row for row in stored if policy.is_duplicate(row.state, row.created_at, now)),
+        key=lambda row: (row.created_at, row.pk),
+        reverse=True,
+    )
+    verdict = judge(stored, policy, now, replace_active=may_replace_active(jobs))
+    if verdict.action is not Action.ADMIT:
+        assert verdict.existing is not None
+        action = str(verdict.action)
+        reason = f"job {verdict.existing.pk} is {verdict.existing.state}, and on_conflict is {policy.on_conflict}."
+    elif verdict.cancel:
+        action = "replace"
+        reason = f"{len(verdict.cancel)} duplicate(s) would be cancelled, and on_conflict is {policy.on_conflict}."
+    elif duplicates:
+        action, reason = "create", "the duplicates are finished, and a finished job stays as it is."
+    else:
+        action, reason = "create", "no stored job is a duplicate now."
+    return Explanation(
+        action,
+        reason,
+        job.fingerprint,
+        incoming.canonical_text,
+        policy,
+        tuple(Duplicate(row, policy.window_end(row.created_at)) for row in duplicates),
+    )
+
+
+def duplicates_of(jobs: QuerySet[Any], fingerprint: str, policy: UniquePolicy, now: datetime) -> QuerySet[Any]:
+    """Select the stored jobs of a fingerprint that count under a policy now, the newest first."""
+    matches = stored_matches(jobs, fingerprint, policy, now)
+    counted = [
+        row.pk for row in matches.only("state", "created_at") if policy.is_duplicate(row.state, row.created_at, now)
+    ]
+    return jobs.filter(pk__in=counted).order_by("-created_at", "-id")

@@ -1,0 +1,57 @@
+"""The model fields and the key that the job table needs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from django.db import models
+
+from .ojs.states import JobState, from_mask, to_mask
+
+if sys.version_info >= (3, 14):
+    from uuid import uuid7
+else:
+    from uuid_utils.compat import uuid7
+
+
+def new_id() -> UUID:
+    """Return a UUIDv7: ordered by time, and within one process strictly increasing (OJS core, "id")."""
+    return uuid7()
+
+
+class StateSetField(models.SmallIntegerField):
+    """A set of job states, kept as a bit mask so that a constraint can read it."""
+
+    def from_db_value(self, value: int | None, expression: Any, connection: Any) -> frozenset[JobState] | None:
+        return None if value is None else from_mask(value)
+
+    def to_python(self, value: Any) -> Any:
+        return from_mask(value) if isinstance(value, int) else value
+
+    def get_prep_value(self, value: Any) -> int | None:
+        if isinstance(value, Iterable) and not isinstance(value, str):
+            return to_mask(JobState(state) for state in value)
+        return super().get_prep_value(value)  # type: ignore[no-any-return]
+
+    def formfield(self, **kwargs: Any) -> None:  # type: ignore[override]
+        """Offer no form field: guards change through the manager and the job's methods only."""
+        return None
+
+    def value_to_string(self, obj: models.Model) -> str:
+        return str(self.get_prep_value(self.value_from_object(obj)))
+
+
+class PayloadField(models.JSONField):
+    """JSON of any depth: what goes in has been validated by `ojs.canonical.plain`.
+
+    The checks that Django and MariaDB would put on the column refuse more than 32 levels.
+    """
+
+    def db_type(self, connection: Any) -> str | None:
+        return "longtext" if connection.vendor == "mysql" else super().db_type(connection)
+
+    def db_check(self, connection: Any) -> None:
+        return None

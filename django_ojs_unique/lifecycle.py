@@ -1,0 +1,140 @@
+"""Every move of a job between states: one guarded UPDATE each (OJS core, "Lifecycle").
+
+Each function takes a queryset that says *which* rows, adds the states that the move may start from, and returns how many
+rows moved. Zero is an answer: somebody else was faster. No move ever checks uniqueness, and none can fail because of it:
+a row keeps its guard while it stays inside its guarded states, gives it up for good when it leaves them, and never takes
+it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Case, F, QuerySet, Value, When
+from django.db.models.functions import Now
+from django.db.models.lookups import Exact
+
+from .fields import StateSetField
+from .ojs.states import MOVES, TERMINAL, TIMED, WAITING, JobState
+
+_NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_expires_at": None}
+
+
+def move(jobs: QuerySet[Any], target: JobState, *, sources: Iterable[JobState] | None = None, **changes: Any) -> int:
+    """Move those of ``jobs`` that may go to ``target`` (and are in ``sources``, if given); return how many did."""
+    allowed = {source for source in JobState if target in MOVES[source]}
+    starts = allowed if sources is None else allowed & set(sources)
+    changes.setdefault("guarded_states", _guard_after(target))
+    return jobs.filter(state__in=sorted(starts)).update(state=target, **changes)
+
+
+def cancel(jobs: QuerySet[Any], now: datetime) -> int:
+    """Any state that is not terminal → cancelled."""
+    return move(jobs, JobState.CANCELLED, finished_at=now, run_at=None, **_NO_LEASE)
+
+
+def replace(jobs: QuerySet[Any], now: datetime, *, by: UUID) -> int:
+    """Cancel in favour of the job ``by``: the guard goes to it, whatever states the old row guarded."""
+    return move(
+        jobs, JobState.CANCELLED, finished_at=now, run_at=None, replaced_by=by, guarded_states=frozenset(), **_NO_LEASE
+    )
+
+
+def promote(jobs: QuerySet[Any], now: datetime) -> int:
+    """scheduled, retryable → available, once their time has come."""
+    return move(jobs.filter(run_at__lte=now), JobState.AVAILABLE, sources=TIMED, enqueued_at=now, run_at=None)
+
+
+def hasten(jobs: QuerySet[Any], now: datetime) -> int:
+    """scheduled, retryable, pending → available, by hand."""
+    return move(
+        jobs, JobState.AVAILABLE, sources=TIMED | {JobState.PENDING}, enqueued_at=now, run_at=None
+    )
+
+
+def revive(jobs: QuerySet[Any], now: datetime) -> int:
+    """discarded → available, by hand, with a full set of attempts; the history of errors stays."""
+    return move(
+        jobs,
+        JobState.AVAILABLE,
+        sources={JobState.DISCARDED},
+        attempt=0,
+        enqueued_at=now,
+        started_at=None,
+        finished_at=None,
+        expires_at=None,
+    )
+
+
+def expire(jobs: QuerySet[Any], now: datetime) -> int:
+    """A waiting job whose `expires_at` has passed → discarded."""
+    waiting = WAITING - {JobState.RETRYABLE}
+    return move(jobs.filter(expires_at__lte=now), JobState.DISCARDED, sources=waiting, finished_at=now, run_at=None)
+
+
+def claim(jobs: QuerySet[Any], now: datetime, *, worker_id: str, token: UUID, lease: Any) -> int:
+    """available → active, under a lease that ends ``lease`` (a timedelta) from now by the database's clock."""
+    return move(
+        jobs,
+        JobState.ACTIVE,
+        attempt=F("attempt") + 1,
+        started_at=now,
+        worker_id=worker_id,
+        lease_token=token,
+        lease_expires_at=Now() + lease,
+    )
+
+
+def complete(jobs: QuerySet[Any], now: datetime, *, token: UUID, **result: Any) -> int:
+    """active → completed, by the holder of the lease."""
+    return move(jobs.filter(lease_token=token), JobState.COMPLETED, finished_at=now, **_NO_LEASE, **result)
+
+
+def retry(jobs: QuerySet[Any], run_at: datetime, *, token: UUID, errors: list[dict[str, Any]]) -> int:
+    """active → retryable until ``run_at``, by the holder of the lease."""
+    return move(jobs.filter(lease_token=token), JobState.RETRYABLE, run_at=run_at, errors=errors, **_NO_LEASE)
+
+
+def discard(jobs: QuerySet[Any], now: datetime, *, token: UUID, errors: list[dict[str, Any]]) -> int:
+    """active → discarded, by the holder of the lease."""
+    return move(
+        jobs.filter(lease_token=token),
+        JobState.DISCARDED,
+        sources={JobState.ACTIVE},
+        finished_at=now,
+        errors=errors,
+        **_NO_LEASE,
+    )
+
+
+def release(jobs: QuerySet[Any], now: datetime, *, token: UUID) -> int:
+    """active → available, by the holder of the lease, without counting the attempt (a stopping worker)."""
+    return move(
+        jobs.filter(lease_token=token),
+        JobState.AVAILABLE,
+        sources={JobState.ACTIVE},
+        attempt=F("attempt") - 1,
+        enqueued_at=now,
+        started_at=None,
+        **_NO_LEASE,
+    )
+
+
+def release_guard(jobs: QuerySet[Any]) -> int:
+    """Give up the guard for good, in any state, so that the next enqueue of the fingerprint is admitted."""
+    return jobs.exclude(guarded_states=frozenset()).update(guarded_states=frozenset())
+
+
+def is_terminal(state: str) -> bool:
+    """Tell whether a job in this state is finished."""
+    return state in TERMINAL
+
+
+def _guard_after(target: JobState) -> Case:
+    keeps = Exact(F("guarded_states").bitand(target.bit), target.bit)
+    return Case(
+        When(keeps, then=F("guarded_states")), default=Value(frozenset()), output_field=StateSetField()
+    )

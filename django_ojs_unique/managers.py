@@ -1,0 +1,156 @@
+"""`Job.objects`: enqueue, explain, and the questions that operators ask."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.apps import apps
+from django.db import models, router
+from django.utils import timezone
+
+from . import explain as explaining
+from .conf import settings
+from .enqueue import EnqueueResult, enqueue
+from .exceptions import InvalidRequest
+from .explain import Explanation
+from .ojs.policy import UniquePolicy
+from .ojs.retry import RetryPolicy
+from .request import INHERIT, Request, read
+
+if TYPE_CHECKING:
+    from .models import Job, SuppressedAttempt
+
+PRUNE_BATCH = 1000
+
+
+class JobQuerySet(models.QuerySet["Job"]):
+    """Jobs. Filters do not limit `enqueue`, `explain` and `duplicates_of`; the database of `using()` does."""
+
+    def enqueue(
+        self,
+        type: str,
+        args: Mapping[str, Any] | Sequence[Any] | None = None,
+        *,
+        queue: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        priority: int | None = None,
+        scheduled_at: datetime | None = None,
+        expires_at: datetime | None = None,
+        unique: UniquePolicy | Mapping[str, Any] | None = INHERIT,  # type: ignore[assignment]
+        retry: RetryPolicy | Mapping[str, Any] | None = INHERIT,  # type: ignore[assignment]
+        timeout: str | timedelta | float | None = INHERIT,  # type: ignore[assignment]
+        tags: Collection[str] = (),
+        id: UUID | str | None = None,
+    ) -> EnqueueResult:
+        """Enqueue a job in the caller's transaction, unless it duplicates one (OJS unique jobs).
+
+        ``args``: an object (keyword arguments) or an array (positional), at most 1 MiB as JSON.
+        ``meta``: an object that travels with the job; ``tags``: strings.
+        ``queue``, ``priority`` (-100 to 100, higher runs first), ``unique``, ``retry``, ``timeout`` (of one attempt: ISO
+        8601, timedelta or seconds): by default what the type's ``@job`` declared. None switches the last three off.
+        ``scheduled_at``, ``expires_at``: aware datetimes; run not before the one, and not start after the other.
+        ``id``: a UUID; by default a new UUIDv7.
+
+        Return an `EnqueueResult`. Raise DuplicateJob when a duplicate exists and ``on_conflict`` is ``reject``;
+        InvalidRequest, InvalidPolicy or InvalidRetryPolicy before anything is written; JobIdTaken when the id is in use.
+        None of them breaks the caller's transaction.
+        """
+        request = Request(
+            type=type,
+            args=args,
+            queue=queue,
+            meta=meta,
+            priority=priority,
+            scheduled_at=scheduled_at,
+            expires_at=expires_at,
+            unique=unique,
+            retry=retry,
+            timeout=timeout,
+            tags=tags,
+            id=id,
+        )
+        incoming = read(request, self.model, timezone.now())
+        jobs = self._everything(self._db or router.db_for_write(self.model, **self._hints))
+        return enqueue(jobs, incoming, _attempts(self.model, jobs.db))
+
+    def explain(self, type: str | None = None, args: Any = None, **options: Any) -> Any:  # type: ignore[override]
+        """Say what ``enqueue(type, args, **options)`` would do now, and why; nothing is written.
+
+        Return an `Explanation` with the fingerprint, the canonical text, and the current duplicates with the end of their
+        windows. Raises what `enqueue` would raise for an invalid request. Without a type this is Django's own
+        `QuerySet.explain`, the database's query plan.
+        """
+        if type is None:
+            return super().explain(**options)
+        now = timezone.now()
+        incoming = read(Request(type=type, args=args, **options), self.model, now)
+        explanation: Explanation = explaining.explain(self._everything(self.db), incoming, now)
+        return explanation
+
+    def duplicates_of(
+        self,
+        job_or_fingerprint: Job | str,
+        policy: UniquePolicy | Mapping[str, Any] | None = None,
+    ) -> JobQuerySet:
+        """Select the stored jobs that duplicate a job (itself left out) or a fingerprint now, the newest first.
+
+        ``policy`` says which states and what period count; by default the job's own, for a fingerprint the default states
+        without a period. A job without a fingerprint has no duplicates.
+        """
+        jobs = self._everything(self.db)
+        if isinstance(job_or_fingerprint, str):
+            fingerprint, own, itself = job_or_fingerprint, None, None
+        elif isinstance(job_or_fingerprint, self.model):
+            itself = job_or_fingerprint
+            fingerprint, own = itself.fingerprint or "", itself.unique_policy
+        else:
+            raise InvalidRequest.at("job_or_fingerprint", "must be a Job or a fingerprint", value=job_or_fingerprint)
+        chosen = UniquePolicy.parse(policy) if policy is not None else own or UniquePolicy()
+        found = explaining.duplicates_of(jobs, fingerprint, chosen, timezone.now())
+        return found if itself is None else found.exclude(pk=itself.pk)
+
+    def _everything(self, using: str) -> Any:
+        return self.model._default_manager.using(using)
+
+
+class JobManager(models.Manager.from_queryset(JobQuerySet)):  # type: ignore[misc]
+    """The manager of `Job`."""
+
+
+class SuppressedAttemptQuerySet(models.QuerySet["SuppressedAttempt"]):
+    """Suppressed attempts."""
+
+    def record(self, job: Job, policy: UniquePolicy, met: Iterable[Job], *, outcome: str) -> None:
+        """Note that the enqueue of ``job`` met the stored jobs ``met``."""
+        replaced = outcome == self.model.Outcome.REPLACED
+        for existing in met:
+            self.create(
+                created_at=job.created_at,
+                outcome=outcome,
+                on_conflict=policy.on_conflict,
+                fingerprint=job.fingerprint,
+                type=job.type,
+                queue=job.queue,
+                args=job.args,
+                meta=job.meta,
+                existing_job_id=existing.pk,
+                existing_state=existing.state,
+                job_id=job.pk if replaced else None,
+            )
+
+    def prune(self, now: datetime) -> int:
+        """Delete a batch of what is older than ``OJS_UNIQUE["SUPPRESSED_RETENTION"]``; return how many."""
+        old = self.filter(created_at__lt=now - settings.suppressed_retention).order_by("pk")
+        deleted, _ = self.filter(pk__in=list(old.values_list("pk", flat=True)[:PRUNE_BATCH])).delete()
+        return deleted
+
+
+class SuppressedAttemptManager(models.Manager.from_queryset(SuppressedAttemptQuerySet)):  # type: ignore[misc]
+    """The manager of `SuppressedAttempt`."""
+
+
+def _attempts(model: type[Job], using: str) -> Any:
+    return apps.get_model(model._meta.app_label, "SuppressedAttempt")._default_manager.using(using)

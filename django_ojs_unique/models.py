@@ -1,0 +1,246 @@
+"""The rows, and the promise they carry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+from django.core.checks import CheckMessage
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from . import lifecycle
+from .constraints import ConditionalUniqueConstraint, guarding
+from .exceptions import DuplicateJob, InvalidTransition
+from .fields import PayloadField, StateSetField, new_id
+from .managers import JobManager, SuppressedAttemptManager
+from .ojs.policy import UniquePolicy
+from .ojs.retry import RetryPolicy
+from .ojs.states import TERMINAL, JobState
+from .signals import announce, job_cancelled
+
+STATE_CHOICES = [(str(state), str(state)) for state in JobState]
+
+
+class Job(models.Model):
+    """A job: the OJS envelope, its state, and the guard over its fingerprint (OJS core, "Job envelope").
+
+    While ``state`` is one of ``guarded_states``, no other such row may hold the same ``fingerprint``: the constraint
+    `ojs_unique_guard` says so to every write path. Rows are made by ``Job.objects.enqueue()`` and changed by the methods
+    below and the worker; each change of state is one guarded UPDATE in `lifecycle`.
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    type = models.CharField(max_length=255)
+    queue = models.CharField(max_length=128)
+    args = PayloadField(default=dict)
+    meta = PayloadField(default=dict, blank=True)
+    tags = PayloadField(default=list, blank=True)
+    schema = models.TextField(default="", blank=True)
+    extra = PayloadField(default=dict, blank=True, help_text="Members of the envelope that OJS does not define.")
+    priority = models.SmallIntegerField(default=0)
+
+    state = models.CharField(max_length=9, choices=STATE_CHOICES, default=str(JobState.AVAILABLE))
+    attempt = models.PositiveIntegerField(default=0, help_text="Runs so far, including the current one.")
+    max_attempts = models.PositiveIntegerField(default=3)
+    retry = PayloadField(null=True, blank=True)
+    timeout_ms = models.PositiveBigIntegerField(null=True, blank=True)
+    visibility_timeout_ms = models.PositiveBigIntegerField(null=True, blank=True)
+
+    unique = PayloadField(null=True, blank=True)
+    fingerprint = models.CharField(max_length=64, null=True, blank=True)
+    guarded_states = StateSetField(default=frozenset, editable=False)
+    replaced_by = models.ForeignKey(
+        "self",
+        null=True,
+        blank=True,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="replaces",
+    )
+
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+    enqueued_at = models.DateTimeField(null=True, blank=True, help_text="When the job last became available.")
+    scheduled_at = models.DateTimeField(null=True, blank=True, help_text="What the caller asked for.")
+    run_at = models.DateTimeField(null=True, blank=True, help_text="When a scheduled or retryable job is due.")
+    expires_at = models.DateTimeField(null=True, blank=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    worker_id = models.CharField(max_length=255, null=True, blank=True)
+    lease_token = models.UUIDField(null=True, blank=True, editable=False)
+    lease_expires_at = models.DateTimeField(null=True, blank=True)
+
+    result = PayloadField(null=True, blank=True)
+    errors = PayloadField(default=list, blank=True)
+
+    objects = JobManager()
+
+    class Meta:
+        verbose_name = "job"
+        verbose_name_plural = "jobs"
+        constraints = [
+            ConditionalUniqueConstraint(fields=["fingerprint"], condition=guarding(), name="ojs_unique_guard"),
+            models.CheckConstraint(
+                condition=Q(state__in=[str(state) for state in JobState]), name="ojs_job_state_is_known"
+            ),
+            models.CheckConstraint(
+                condition=Q(state__in=sorted(TERMINAL), finished_at__isnull=False)
+                | (~Q(state__in=sorted(TERMINAL)) & Q(finished_at__isnull=True)),
+                name="ojs_job_terminal_has_finish",
+            ),
+            models.CheckConstraint(
+                condition=Q(guarded_states=0) | Q(fingerprint__isnull=False), name="ojs_job_guard_has_fingerprint"
+            ),
+        ]
+        indexes = [
+            # The look for duplicates in enqueue(), explain() and duplicates_of().
+            models.Index(
+                fields=["fingerprint", "state", "created_at"],
+                condition=Q(fingerprint__isnull=False),
+                name="ojs_job_lookup",
+            ),
+            # The claim: one queue, priority first, then first in, first out.
+            models.Index(
+                fields=["queue", "-priority", "enqueued_at", "id"],
+                condition=Q(state="available"),
+                name="ojs_job_claim",
+            ),
+            # Promotion of scheduled and retryable jobs.
+            models.Index(fields=["run_at"], condition=Q(run_at__isnull=False), name="ojs_job_due"),
+            # The sweep for leases that ran out.
+            models.Index(
+                fields=["lease_expires_at"], condition=Q(lease_expires_at__isnull=False), name="ojs_job_lease"
+            ),
+            # The sweep for waiting jobs that expired.
+            models.Index(
+                fields=["expires_at"],
+                condition=Q(expires_at__isnull=False, finished_at__isnull=True, started_at__isnull=True),
+                name="ojs_job_expiry",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.id} ({self.state})"
+
+    @classmethod
+    def check(cls, **kwargs: Any) -> list[CheckMessage]:
+        # Where there are no partial indexes, Django warns that it would skip the constraint (W036), which
+        # ConditionalUniqueConstraint creates there, and that it makes the other indexes full ones (W037), which serves.
+        answered = {"models.W036", "models.W037"}
+        return [message for message in super().check(**kwargs) if message.id not in answered]
+
+    @property
+    def unique_policy(self) -> UniquePolicy | None:
+        """The policy that the job was enqueued with, or None."""
+        return None if self.unique is None else UniquePolicy.parse(self.unique)
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """The effective retry policy."""
+        return RetryPolicy() if self.retry is None else RetryPolicy.parse(self.retry)
+
+    @property
+    def is_guarding(self) -> bool:
+        """Whether this row now keeps others of its fingerprint out."""
+        return self.state in self.guarded_states
+
+    def cancel(self) -> None:
+        """Cancel the job; a running one is told, and its result is refused.
+
+        Raises InvalidTransition when the job has finished.
+        """
+        if not lifecycle.cancel(self._row(), timezone.now()):
+            self._refuse("cancel")
+        self.refresh_from_db()
+        announce(job_cancelled, Job, job=self, replaced_by=None, using=self._state.db)
+
+    def retry_now(self, *, force: bool = False) -> None:
+        """Make a scheduled, pending or retryable job available now, or revive a discarded one with fresh attempts.
+
+        A revival is refused with DuplicateJob while a live duplicate exists, unless ``force``. Raises
+        InvalidTransition in any other state.
+        """
+        now = timezone.now()
+        self.refresh_from_db()
+        if self.state == JobState.DISCARDED and not force:
+            self._refuse_revival_over_a_live_duplicate()
+        if not (lifecycle.hasten(self._row(), now) or lifecycle.revive(self._row(), now)):
+            self._refuse("retry")
+        self.refresh_from_db()
+
+    def release_guard(self) -> bool:
+        """Let the next enqueue of this fingerprint be admitted past this job; return whether there was a guard."""
+        released = lifecycle.release_guard(self._row())
+        self.refresh_from_db()
+        return bool(released)
+
+    def _row(self) -> models.QuerySet[Job]:
+        return Job.objects.using(self._state.db).filter(pk=self.pk)
+
+    def _refuse(self, operation: str) -> None:
+        current = self._row().values_list("state", flat=True).first()
+        raise InvalidTransition(
+            f"Cannot {operation} job {self.pk}: it is {current or 'gone'}.",
+            details={"job_id": str(self.pk), "current_state": current},
+        )
+
+    def _refuse_revival_over_a_live_duplicate(self) -> None:
+        live = Job.objects.using(self._state.db).duplicates_of(self).exclude(state__in=sorted(TERMINAL)).first()
+        if live is not None and self.fingerprint is not None:
+            raise DuplicateJob(live, self.fingerprint)
+
+
+class SuppressedAttempt(models.Model):
+    """One enqueue that met a duplicate: what was asked, which job it met, and what became of it.
+
+    Append-only, without a key to any shared row, so that a hot key does not contend. Written in the transaction of the
+    enqueue, so an attempt whose transaction rolls back leaves no record.
+    """
+
+    class Outcome(models.TextChoices):
+        REJECTED = "rejected", "refused with an error"
+        IGNORED = "ignored", "answered with the existing job"
+        REPLACED = "replaced", "the existing job was cancelled for the new one"
+
+    created_at = models.DateTimeField(default=timezone.now)
+    outcome = models.CharField(max_length=8, choices=Outcome)
+    on_conflict = models.CharField(max_length=23)
+    fingerprint = models.CharField(max_length=64)
+    type = models.CharField(max_length=255)
+    queue = models.CharField(max_length=128)
+    args = PayloadField()
+    meta = PayloadField()
+    existing_job = models.ForeignKey(
+        Job,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="suppressed_attempts",
+    )
+    existing_state = models.CharField(max_length=9, choices=STATE_CHOICES)
+    job = models.ForeignKey(
+        Job,
+        null=True,
+        blank=True,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="replaced_attempts",
+        help_text="The job that was admitted instead, when the outcome is a replacement.",
+    )
+
+    objects = SuppressedAttemptManager()
+
+    class Meta:
+        verbose_name = "suppressed attempt"
+        verbose_name_plural = "suppressed attempts"
+        indexes = [
+            # "Which attempts met this key?", newest first.
+            models.Index(fields=["fingerprint", "created_at"], name="ojs_suppressed_lookup"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.outcome} by {self.existing_job_id}"

@@ -1,0 +1,107 @@
+"""What JSON can carry, and the one text that equal values share (RFC 8785 over NFC; OJS unique jobs, "Key Computation")."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from unicodedata import normalize
+
+import rfc8785
+
+from ..exceptions import InvalidRequest
+
+LARGEST_INTEGER = 2**53 - 1
+DEEPEST = 100
+"""Levels of nesting: what every JSON reader on the way can follow without exhausting its stack."""
+
+
+def plain(value: Any, path: str) -> Any:
+    """Copy a value into plain JSON types, refusing what JSON (RFC 7493) or a database cannot carry.
+
+    Tuples become lists and enum members their values; nothing is ever turned into a string silently. Raises
+    InvalidRequest with the path of the offending value, such as ``args.items[3].price``.
+    """
+    return _plain(value, path, DEEPEST)
+
+
+def canonical(value: Any) -> str:
+    """Return the RFC 8785 text of a plain value with every string and object key in NFC."""
+    return rfc8785.dumps(to_nfc(value)).decode()
+
+
+def to_nfc(value: Any) -> Any:
+    """Copy a plain value with every string and object key in NFC, the composed form of Unicode."""
+    if isinstance(value, str):
+        return value if value.isascii() else normalize("NFC", value)
+    if isinstance(value, dict):
+        return {to_nfc(key): to_nfc(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [to_nfc(item) for item in value]
+    return value
+
+
+def _plain(value: Any, path: str, depth: int) -> Any:
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, str):
+        return _text(value, path)
+    if isinstance(value, int):
+        if not -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
+            raise InvalidRequest.at(
+                path, "is an integer beyond 2^53-1, which JSON readers round", value=value, mend="Send it as a string."
+            )
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidRequest.at(path, "is not a number that JSON can carry", value=value, mend="Send null instead.")
+        return float(value)
+    if depth == 0:
+        raise InvalidRequest.at(
+            path.partition(".")[0].partition("[")[0],
+            f"is nested deeper than {DEEPEST} levels",
+            mend="Flatten it, or keep it in your own table and send its id.",
+        )
+    if isinstance(value, dict):
+        return _object(value, path, depth)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, f"{path}[{index}]", depth - 1) for index, item in enumerate(value)]
+    raise InvalidRequest.at(
+        path,
+        f"is a {type(value).__name__}, which JSON cannot carry",
+        value=value,
+        mend="Convert it yourself, for example with str() or .isoformat().",
+    )
+
+
+def _object(value: dict[Any, Any], path: str, depth: int) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    ascii_only = True
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise InvalidRequest.at(
+                path, f"has an object key that is a {type(key).__name__}", value=key, mend="Object keys are strings."
+            )
+        key = _text(key, path)
+        ascii_only = ascii_only and key.isascii()
+        result[key] = _plain(item, f"{path}.{key}" if len(key) < 80 else f"{path}.{key[:79]}…", depth - 1)
+    if not ascii_only and len({to_nfc(key) for key in result}) < len(result):
+        raise InvalidRequest.at(
+            path, "has two object keys that are the same text in Unicode NFC", mend="Rename or drop one of them."
+        )
+    return result
+
+
+def _text(value: str, path: str) -> str:
+    value = str.__str__(value)
+    if "\x00" in value:
+        raise InvalidRequest.at(
+            path, "contains the character U+0000, which databases refuse", value=value, mend="Remove it."
+        )
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest.at(
+                path, "contains a lone surrogate, which is not text", value=value, mend="Decode the bytes correctly."
+            ) from None
+    return value

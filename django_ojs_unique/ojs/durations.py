@@ -1,0 +1,74 @@
+"""ISO 8601 durations, strictly (OJS unique jobs, "TTL / Period Semantics").
+
+`isodate` accepts signs, commas, `PT` and a trailing newline; a uniqueness window must not, so our grammar goes first.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+
+import isodate
+
+Duration = timedelta | isodate.Duration
+"""A fixed length, or one with years and months, whose length depends on where it starts."""
+
+LONGEST_YEARS = 1000
+"""Beyond this the end of a window could leave the calendar that `datetime` knows."""
+
+_NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"
+_GRAMMAR = re.compile(
+    rf"P(?=[0-9T])(?:(?P<W>{_NUMBER})W|(?:(?P<Y>[0-9]{{1,12}})Y)?(?:(?P<m>[0-9]{{1,12}})M)?(?:(?P<D>{_NUMBER})D)?"
+    rf"(?:T(?=[0-9])(?:(?P<H>{_NUMBER})H)?(?:(?P<M>{_NUMBER})M)?(?:(?P<S>{_NUMBER})S)?)?)",
+    re.ASCII,
+)
+
+
+def parse_duration(text: str) -> Duration:
+    """Read a positive ISO 8601 duration such as ``PT5M``, ``P7D``, ``P1M`` or ``PT0.5S``.
+
+    Raises ValueError, with a message that says what is wrong, for anything else: a sign, a decimal comma, lower case,
+    ``P``, zero, a fraction that is not on the last part, a fraction of a year or month, more than 1,000 years.
+    """
+    match = _GRAMMAR.fullmatch(text)
+    if match is None:
+        raise ValueError("is not an ISO 8601 duration")
+    parts = [part for part in match.groups() if part is not None]
+    if any("." in part for part in parts[:-1]):
+        raise ValueError("has a fraction that is not on its last part")
+    try:
+        duration = isodate.parse_duration(text)
+    except OverflowError:
+        raise ValueError(f"is longer than {LONGEST_YEARS} years") from None
+    if not (years := _years(duration)):
+        raise ValueError("is zero")
+    if years > LONGEST_YEARS:
+        raise ValueError(f"is longer than {LONGEST_YEARS} years")
+    return duration
+
+
+def format_duration(duration: timedelta) -> str:
+    """Write a timedelta as ISO 8601."""
+    return isodate.duration_isoformat(duration)
+
+
+def end_of(start: datetime, duration: Duration) -> datetime:
+    """Return the first moment after a window; years and months are counted on the calendar, in `start`'s zone."""
+    return start + duration
+
+
+def earliest_start(now: datetime, duration: Duration) -> datetime:
+    """Return a moment before which no window of this length can still be open at `now`.
+
+    Exact for a fixed length. On the calendar a month end can shift a window by up to three days, so there it is only a
+    bound for a database query, and `end_of` decides.
+    """
+    if isinstance(duration, timedelta):
+        return now - duration
+    return now - duration - timedelta(days=4)
+
+
+def _years(duration: Duration) -> float:
+    if isinstance(duration, timedelta):
+        return duration / timedelta(days=365)
+    return float(duration.years) + float(duration.months) / 12 + duration.tdelta / timedelta(days=365)

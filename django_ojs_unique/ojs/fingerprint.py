@@ -1,0 +1,58 @@
+"""From a job and its policy to the fingerprint that its duplicates share (OJS unique jobs, "Key Computation")."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+from ..exceptions import InvalidPolicy, did_you_mean
+from .canonical import canonical, to_nfc
+from .policy import UniquePolicy
+
+
+def canonical_text(policy: UniquePolicy, *, type: str, queue: str, args: Any, meta: dict[str, Any]) -> str:
+    """Return the canonical JSON of the dimensions that count, for example ``{"args":{"user_id":42},"type":"t"}``.
+
+    ``args`` and ``meta`` are plain JSON values. Raises InvalidPolicy when the policy names a key that they lack.
+    """
+    dimensions: dict[str, Any] = {"type": type}
+    if "queue" in policy.keys:
+        dimensions["queue"] = queue
+    if "args" in policy.keys:
+        dimensions["args"] = args if policy.args_keys is None else _select(_single_object(args), policy.args_keys, "args")
+    if "meta" in policy.keys:
+        dimensions["meta"] = _select(meta, policy.meta_keys or (), "meta")
+    return canonical(dimensions)
+
+
+def fingerprint(text: str) -> str:
+    """Return the lower-case hex SHA-256 of a canonical text: 64 characters."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _single_object(args: Any) -> dict[str, Any]:
+    if isinstance(args, list) and len(args) == 1:
+        args = args[0]
+    if isinstance(args, dict):
+        return args
+    raise InvalidPolicy.at(
+        "unique.args_keys",
+        "needs args that are an object, or an array holding exactly one object",
+        mend="Send args as an object, or leave args_keys out.",
+    )
+
+
+def _select(source: dict[str, Any], names: Iterable[str], dimension: str) -> dict[str, Any]:
+    members: dict[str, Any] = to_nfc(source)
+    selected = {}
+    for name in names:
+        if name not in members:
+            raise InvalidPolicy.at(
+                f"unique.{dimension}_keys",
+                f"names a key that {dimension} does not have",
+                value=name,
+                mend=did_you_mean(name, members) if members else f"This job's {dimension} is empty.",
+            )
+        selected[name] = members[name]
+    return selected

@@ -1,0 +1,191 @@
+"""`UniquePolicy`: when two jobs are the same, and what to do then (OJS unique jobs, "UniquePolicy Structure")."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from ..exceptions import InvalidPolicy, did_you_mean
+from .canonical import to_nfc
+from .durations import Duration, earliest_start, end_of, format_duration, parse_duration
+from .states import INCOMPLETE, JobState, to_mask
+
+DIMENSIONS = ("type", "queue", "args", "meta")
+
+
+class OnConflict(StrEnum):
+    """What an enqueue does when it meets a duplicate (OJS unique jobs, "Conflict Resolution Strategies")."""
+
+    REJECT = "reject"
+    REPLACE = "replace"
+    REPLACE_EXCEPT_SCHEDULE = "replace_except_schedule"
+    IGNORE = "ignore"
+
+    @property
+    def replaces(self) -> bool:
+        return self in (OnConflict.REPLACE, OnConflict.REPLACE_EXCEPT_SCHEDULE)
+
+
+@dataclass(frozen=True, slots=True)
+class UniquePolicy:
+    """When an incoming job duplicates a stored one, and what happens then.
+
+    ``keys``: dimensions of the fingerprint, of ``type`` (always included), ``queue``, ``args``, ``meta``.
+    ``args_keys``: which members of args take part; None means all of args.
+    ``meta_keys``: which members of meta take part; required when ``meta`` is in ``keys``.
+    ``period``: an ISO 8601 duration or a timedelta, counted from the stored job's ``created_at``; None has no limit.
+    ``states``: a stored job counts only while it is in one of these.
+    ``on_conflict``: ``reject``, ``replace``, ``replace_except_schedule`` or ``ignore``.
+
+    Raises InvalidPolicy, which names the field and the mend. Two policies that mean the same compare equal.
+    """
+
+    keys: Collection[str] = ("type",)
+    args_keys: Collection[str] | None = None
+    meta_keys: Collection[str] | None = None
+    period: str | timedelta | None = None
+    states: Collection[JobState | str] = tuple(INCOMPLETE)
+    on_conflict: OnConflict | str = OnConflict.REJECT
+    state_mask: int = field(init=False, repr=False, compare=False, default=0)
+    duration: Duration | None = field(init=False, repr=False, compare=False, default=None)
+
+    def __post_init__(self) -> None:
+        keys = _names(self.keys, "keys", DIMENSIONS)
+        args_keys = _member_names(self.args_keys, "args_keys")
+        meta_keys = _member_names(self.meta_keys, "meta_keys")
+        states = _names(self.states, "states", tuple(JobState))
+        period, duration = _period(self.period)
+        self._set("keys", tuple(name for name in DIMENSIONS if name == "type" or name in keys))
+        self._set("args_keys", args_keys or (None if "args" not in keys else args_keys))
+        self._set("meta_keys", meta_keys or (None if "meta" not in keys else meta_keys))
+        self._set("period", period)
+        self._set("duration", duration)
+        self._set("states", tuple(state for state in JobState if state in states))
+        self._set("state_mask", to_mask(self.states))  # type: ignore[arg-type]
+        self._set("on_conflict", _on_conflict(self.on_conflict))
+        self._refuse_what_would_widen_the_key()
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _refuse_what_would_widen_the_key(self) -> None:
+        if not self.states:
+            raise _invalid("states", "is empty, so nothing would ever be a duplicate", mend="Leave it out, or name one.")
+        if "meta" in self.keys and not self.meta_keys:
+            raise _invalid(
+                "meta_keys", "must name at least one key when 'meta' is in keys", mend="Name the keys that count."
+            )
+        if "meta" not in self.keys and self.meta_keys:
+            raise _invalid(
+                "meta_keys", "has no effect while 'meta' is not in keys", value=self.meta_keys, mend="Add 'meta' to keys."
+            )
+        if "args" not in self.keys and self.args_keys:
+            raise _invalid(
+                "args_keys", "has no effect while 'args' is not in keys", value=self.args_keys, mend="Add 'args' to keys."
+            )
+        if "args" in self.keys and self.args_keys == ():
+            raise _invalid(
+                "args_keys",
+                "is empty, so args would not count although 'args' is in keys",
+                mend="Leave it out for all of args, or drop 'args' from keys.",
+            )
+
+    @classmethod
+    def parse(cls, value: Any) -> UniquePolicy:
+        """Read a policy from a JSON object, refusing unknown members; a UniquePolicy is returned as it is."""
+        if isinstance(value, UniquePolicy):
+            return value
+        if not isinstance(value, Mapping):
+            raise InvalidPolicy.at("unique", "must be an object or a UniquePolicy", value=value)
+        for name in value:
+            if name not in _MEMBERS:
+                raise _invalid(str(name), "is not a member of a unique policy", mend=did_you_mean(name, _MEMBERS))
+        return cls(**value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object; `parse` reads it back to an equal policy."""
+        return {
+            "keys": list(self.keys),
+            "args_keys": None if self.args_keys is None else list(self.args_keys),
+            "meta_keys": None if self.meta_keys is None else list(self.meta_keys),
+            "period": self.period,
+            "states": [str(state) for state in self.states],
+            "on_conflict": str(self.on_conflict),
+        }
+
+    def window_end(self, created_at: datetime) -> datetime | None:
+        """Return the first moment at which a job created then no longer counts, or None for no limit."""
+        return None if self.duration is None else end_of(created_at, self.duration)
+
+    def window_start(self, now: datetime) -> datetime | None:
+        """Return a bound for queries: a job created at or before it cannot count any more; None for no limit."""
+        return None if self.duration is None else earliest_start(now, self.duration)
+
+    def is_duplicate(self, state: str, created_at: datetime, now: datetime) -> bool:
+        """Tell whether a stored job of the same fingerprint counts now (OJS unique jobs, "TTL / Period Semantics")."""
+        if state not in self.states:
+            return False
+        end = self.window_end(created_at)
+        return end is None or now < end
+
+
+_MEMBERS = tuple(f.name for f in fields(UniquePolicy) if f.init)
+
+
+def _invalid(name: str, problem: str, **kwargs: Any) -> InvalidPolicy:
+    return InvalidPolicy.at(f"unique.{name}", problem, **kwargs)
+
+
+def _strings(value: Any, name: str) -> list[str]:
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        raise _invalid(name, "must be a list of strings", value=value, mend=f"Write [{value!r}]." if isinstance(value, str) else "")
+    names: list[str] = []
+    for index, item in enumerate(value):
+        if not isinstance(item, str):
+            raise _invalid(f"{name}[{index}]", "must be a string", value=item)
+        if item in names:
+            raise _invalid(name, "names the same thing twice", value=item, mend="Name it once.")
+        names.append(item)
+    return names
+
+
+def _names(value: Any, name: str, known: Iterable[str]) -> list[str]:
+    valid = tuple(known)
+    names = _strings(value, name)
+    for index, item in enumerate(names):
+        if item not in valid:
+            raise _invalid(f"{name}[{index}]", "is not a known name", value=item, mend=did_you_mean(item, valid))
+    return names
+
+
+def _member_names(value: Any, name: str) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    return tuple(sorted(_strings([to_nfc(item) for item in _strings(value, name)], name)))
+
+
+def _period(value: Any) -> tuple[str | None, Duration | None]:
+    if value is None:
+        return None, None
+    mend = "Write an ISO 8601 duration such as 'PT1H', 'P7D' or 'P1M'."
+    try:
+        if isinstance(value, timedelta):
+            value = format_duration(value)
+        if isinstance(value, str):
+            return str.__str__(value), parse_duration(value)
+    except ValueError as error:
+        raise _invalid("period", str(error), value=value, mend=mend) from None
+    raise _invalid("period", "must be a string", value=value, mend=mend)
+
+
+def _on_conflict(value: Any) -> OnConflict:
+    if not isinstance(value, str):
+        raise _invalid("on_conflict", "must be a string", value=value)
+    try:
+        return OnConflict(value)
+    except ValueError:
+        mend = did_you_mean(value, OnConflict)
+        raise _invalid("on_conflict", "is not a known strategy", value=value, mend=mend) from None

@@ -1,0 +1,144 @@
+"""`RetryPolicy`: how often and how soon a failed job runs again (OJS retry; HTTP binding section 7)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import Any
+
+from ..exceptions import InvalidRetryPolicy, did_you_mean
+from .durations import format_duration, parse_duration
+
+STRATEGIES = ("exponential", "linear", "constant", "polynomial")
+EXHAUSTION = ("discard", "dead_letter")
+MOST_ATTEMPTS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and how soon a failed job runs again.
+
+    ``max_attempts``: total runs including the first; 0 and 1 both mean no retry.
+    ``initial_interval``, ``max_interval``: ISO 8601 durations (or timedeltas) without years or months.
+    ``backoff_coefficient``: at least 1. ``backoff_strategy``: exponential, linear, constant or polynomial.
+    ``jitter``: multiply each delay by a random factor in [0.5, 1.5).
+    ``non_retryable_errors``: error types that discard at once; ``auth.*`` matches every type below ``auth.``.
+    ``on_exhaustion``: ``discard`` or ``dead_letter``.
+
+    Raises InvalidRetryPolicy, which names the field and the mend.
+    """
+
+    max_attempts: int = 3
+    initial_interval: str | timedelta = "PT1S"
+    backoff_coefficient: float = 2.0
+    max_interval: str | timedelta = "PT5M"
+    jitter: bool = True
+    non_retryable_errors: Collection[str] = ()
+    on_exhaustion: str = "discard"
+    backoff_strategy: str = "exponential"
+    initial: timedelta = field(init=False, repr=False, compare=False, default=timedelta())
+    longest: timedelta = field(init=False, repr=False, compare=False, default=timedelta())
+
+    def __post_init__(self) -> None:
+        if not _is_integer(self.max_attempts) or not 0 <= self.max_attempts <= MOST_ATTEMPTS:
+            raise _invalid("max_attempts", "must be a whole number of at least 0", self.max_attempts)
+        coefficient = self.backoff_coefficient
+        if not isinstance(coefficient, (int, float)) or isinstance(coefficient, bool) or not 1 <= coefficient < math.inf:
+            raise _invalid("backoff_coefficient", "must be a number of at least 1", coefficient)
+        if not isinstance(self.jitter, bool):
+            raise _invalid("jitter", "must be true or false", self.jitter)
+        for name, valid in (("on_exhaustion", EXHAUSTION), ("backoff_strategy", STRATEGIES)):
+            if (value := getattr(self, name)) not in valid:
+                raise _invalid(name, "is not a known name", value, did_you_mean(value, valid))
+        errors = self.non_retryable_errors
+        if not isinstance(errors, (list, tuple)) or not all(isinstance(entry, str) for entry in errors):
+            raise _invalid("non_retryable_errors", "must be a list of strings", errors)
+        self._set("non_retryable_errors", tuple(errors))
+        for name, parsed in (("initial_interval", "initial"), ("max_interval", "longest")):
+            text, interval = _interval(getattr(self, name), name)
+            self._set(name, text)
+            self._set(parsed, interval)
+        if self.longest < self.initial:
+            raise _invalid("max_interval", "must not be shorter than initial_interval", self.max_interval)
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    @classmethod
+    def parse(cls, value: Any) -> RetryPolicy:
+        """Read a policy from a JSON object, completed with the defaults; a RetryPolicy is returned as it is."""
+        if isinstance(value, RetryPolicy):
+            return value
+        if not isinstance(value, Mapping):
+            raise InvalidRetryPolicy.at("retry", "must be an object or a RetryPolicy", value=value)
+        for name in value:
+            if name not in _MEMBERS:
+                raise InvalidRetryPolicy.at(
+                    f"retry.{name}", "is not a member of a retry policy", mend=did_you_mean(name, _MEMBERS)
+                )
+        return cls(**value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object; `parse` reads it back to an equal policy."""
+        members = {name: getattr(self, name) for name in _MEMBERS}
+        return {**members, "non_retryable_errors": list(self.non_retryable_errors)}
+
+    def delay(self, attempt: int, random: float) -> timedelta:
+        """Return the wait after the failure of run number ``attempt`` (1 is the first).
+
+        ``random`` is a number in [0, 1); it is used only with jitter.
+        """
+        try:
+            match self.backoff_strategy:
+                case "exponential":
+                    factor = self.backoff_coefficient ** (attempt - 1)
+                case "polynomial":
+                    factor = attempt**self.backoff_coefficient
+                case "linear":
+                    factor = attempt
+                case _:
+                    factor = 1
+            wait = min(self.initial.total_seconds() * factor, self.longest.total_seconds())
+        except OverflowError:
+            wait = self.longest.total_seconds()
+        if self.jitter:
+            wait = min(wait * (0.5 + random), self.longest.total_seconds())
+        return timedelta(seconds=wait)
+
+    def allows(self, attempt: int) -> bool:
+        """Tell whether a job whose run number ``attempt`` failed may run again."""
+        return attempt < self.max_attempts
+
+    def gives_up_on(self, *error_types: str) -> bool:
+        """Tell whether one of these error types discards the job at once."""
+        return any(_matches(entry, error) for entry in self.non_retryable_errors for error in error_types)
+
+
+_MEMBERS = tuple(f.name for f in fields(RetryPolicy) if f.init)
+
+
+def _invalid(name: str, problem: str, value: Any, mend: str = "") -> InvalidRetryPolicy:
+    return InvalidRetryPolicy.at(f"retry.{name}", problem, value=value, mend=mend)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _interval(value: Any, name: str) -> tuple[str, timedelta]:
+    mend = "Write an ISO 8601 duration such as 'PT1S' or 'PT5M'."
+    try:
+        if isinstance(value, timedelta):
+            value = format_duration(value)
+        duration = parse_duration(value) if isinstance(value, str) else None
+    except ValueError as error:
+        raise _invalid(name, str(error), value, mend) from None
+    if not isinstance(duration, timedelta):
+        raise _invalid(name, "must be a duration without years or months", value, mend)
+    return value, duration
+
+
+def _matches(entry: str, error: str) -> bool:
+    return entry == error or (entry.endswith(".*") and error.startswith(entry[:-1]))

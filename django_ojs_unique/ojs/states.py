@@ -1,0 +1,59 @@
+"""The eight job states, the moves between them, and the named groups (OJS core, "Lifecycle")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    """A job's state, spelled as on the wire."""
+
+    AVAILABLE = "available"
+    ACTIVE = "active"
+    SCHEDULED = "scheduled"
+    RETRYABLE = "retryable"
+    PENDING = "pending"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    DISCARDED = "discarded"
+
+    @property
+    def bit(self) -> int:
+        """This state's bit in a stored set of states. The numbers are in users' databases: never renumber."""
+        return _BITS[self]
+
+
+_BITS: Mapping[str, int] = {state: 1 << position for position, state in enumerate(JobState)}
+
+ALL = frozenset(JobState)
+TERMINAL = frozenset({JobState.COMPLETED, JobState.CANCELLED, JobState.DISCARDED})
+INCOMPLETE = ALL - TERMINAL
+"""The default `states` of a unique policy."""
+WAITING = INCOMPLETE - {JobState.ACTIVE}
+TIMED = frozenset({JobState.SCHEDULED, JobState.RETRYABLE})
+"""Waiting for a moment: the row's `run_at`."""
+
+MOVES: Mapping[JobState, frozenset[JobState]] = {
+    JobState.SCHEDULED: frozenset({JobState.AVAILABLE, JobState.CANCELLED, JobState.DISCARDED}),
+    JobState.PENDING: frozenset({JobState.AVAILABLE, JobState.CANCELLED, JobState.DISCARDED}),
+    JobState.AVAILABLE: frozenset({JobState.ACTIVE, JobState.CANCELLED, JobState.DISCARDED}),
+    JobState.ACTIVE: frozenset(
+        {JobState.AVAILABLE, JobState.COMPLETED, JobState.RETRYABLE, JobState.CANCELLED, JobState.DISCARDED}
+    ),
+    JobState.RETRYABLE: frozenset({JobState.AVAILABLE, JobState.CANCELLED, JobState.DISCARDED}),
+    JobState.COMPLETED: frozenset(),
+    JobState.CANCELLED: frozenset(),
+    JobState.DISCARDED: frozenset({JobState.AVAILABLE}),
+}
+"""Where a job may go from each state. `discarded → available` is revival by hand."""
+
+
+def to_mask(states: Iterable[JobState]) -> int:
+    """Pack a set of states into the small integer that a row stores."""
+    return sum({state.bit for state in states})
+
+
+def from_mask(mask: int) -> frozenset[JobState]:
+    """Unpack what `to_mask` packed."""
+    return frozenset(state for state in JobState if mask & state.bit)

@@ -1,0 +1,221 @@
+"""From the caller's arguments to an unsaved row: every check that needs no database."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import models
+from django.utils import timezone
+
+from .conf import settings
+from .exceptions import InvalidRequest
+from .ojs.canonical import plain
+from .ojs.durations import parse_duration
+from .ojs.fingerprint import canonical_text, fingerprint
+from .ojs.policy import UniquePolicy
+from .ojs.retry import RetryPolicy
+from .ojs.states import JobState
+from .registry import registry
+
+
+class _Inherit:
+    def __repr__(self) -> str:
+        return "<the handler's>"
+
+
+INHERIT: Final = _Inherit()
+"""The default of options that None would switch off: take what the handler declared."""
+
+_TYPE = re.compile(r"[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*")
+_QUEUE = re.compile(r"[a-z0-9][a-z0-9\-.]*")
+_LONGEST_TYPE, _LONGEST_QUEUE, _LONGEST_TAG = 255, 128, 255
+_LONGEST_MILLISECONDS = 2**53 - 1
+
+
+@dataclass(slots=True)
+class Request:
+    """One enqueue, as the caller put it; `JobQuerySet.enqueue` documents the members."""
+
+    type: str
+    args: Any = None
+    queue: str | None = None
+    meta: Mapping[str, Any] | None = None
+    priority: int | None = None
+    scheduled_at: datetime | None = None
+    expires_at: datetime | None = None
+    unique: Any = INHERIT
+    retry: Any = INHERIT
+    timeout: Any = INHERIT
+    tags: Any = ()
+    id: Any = None
+    schema: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Incoming:
+    """A valid request: the row to insert and what decides about it."""
+
+    job: Any
+    policy: UniquePolicy | None
+    canonical_text: str = ""
+
+
+def read(request: Request, model: type[models.Model], now: datetime) -> Incoming:
+    """Validate a request and build its row.
+
+    Raises InvalidRequest, InvalidPolicy, InvalidRetryPolicy or UnknownJobType, each naming the field and the mend; nothing
+    has been written then.
+    """
+    type_ = _name(request.type, "type", _TYPE, _LONGEST_TYPE, "lower-case words joined by dots, as in 'email.send'")
+    definition = registry.get(type_) if settings.require_handler else registry.find(type_)
+    queue = request.queue or (definition and definition.queue) or settings.default_queue
+    queue = _name(queue, "queue", _QUEUE, _LONGEST_QUEUE, "lower-case letters, digits, '-' and '.', as in 'emails'")
+    unique = (definition and definition.unique) if request.unique is INHERIT else request.unique
+    retry = (definition and definition.retry) if request.retry is INHERIT else request.retry
+    timeout = (definition and definition.timeout) if request.timeout is INHERIT else request.timeout
+    priority = request.priority if request.priority is not None else definition.priority if definition else 0
+    policy = None if unique is None else UniquePolicy.parse(unique)
+    retry_policy = RetryPolicy() if retry is None else RetryPolicy.parse(retry)
+    scheduled_at = _moment(request.scheduled_at, "scheduled_at")
+    args = _args(request.args)
+    meta = _object(request.meta, "meta", settings.max_meta_bytes)
+    job = model(
+        type=type_,
+        queue=queue,
+        args=args,
+        meta=meta,
+        tags=_tags(request.tags),
+        schema=_string(request.schema, "schema"),
+        extra=plain(dict(request.extra), "extra"),
+        priority=_priority(priority),
+        max_attempts=retry_policy.max_attempts,
+        retry=None if retry is None else retry_policy.to_dict(),
+        timeout_ms=_milliseconds(timeout, "timeout"),
+        scheduled_at=scheduled_at,
+        expires_at=_moment(request.expires_at, "expires_at"),
+    )
+    if request.id is not None:
+        job.id = _uuid(request.id)
+    incoming = Incoming(job, policy)
+    if policy is not None:
+        incoming.canonical_text = canonical_text(policy, type=type_, queue=queue, args=args, meta=meta)
+        job.unique = policy.to_dict()
+        job.fingerprint = fingerprint(incoming.canonical_text)
+    date(incoming, now)
+    return incoming
+
+
+def date(incoming: Incoming, now: datetime) -> None:
+    """Let the job begin at ``now``: scheduled if its time is still to come, else available."""
+    job = incoming.job
+    waits = job.scheduled_at is not None and job.scheduled_at > now
+    job.state = JobState.SCHEDULED if waits else JobState.AVAILABLE
+    job.created_at = now
+    job.enqueued_at = None if waits else now
+    job.run_at = job.scheduled_at if waits else None
+    if incoming.policy is not None:
+        # The state that a job starts in is always guarded: two racing policies that would each refuse the other's job,
+        # but do not list the state of their own, must still meet at the constraint.
+        job.guarded_states = frozenset({*incoming.policy.states, job.state})
+
+
+def _name(value: Any, field: str, pattern: re.Pattern[str], longest: int, shape: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest.at(field, "must be a string", value=value, mend=f"Write {shape}.")
+    if not pattern.fullmatch(value):
+        raise InvalidRequest.at(field, "is not a valid name", value=value, mend=f"Write {shape}.")
+    if len(value) > longest:
+        raise InvalidRequest.at(field, f"is longer than {longest} characters", value=value, mend="Shorten it.")
+    return str.__str__(value)
+
+
+def _string(value: Any, field: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest.at(field, "must be a string", value=value)
+    return plain(value, field)  # type: ignore[no-any-return]
+
+
+def _args(value: Any) -> Any:
+    if value is None:
+        return {}
+    if not isinstance(value, (dict, list, tuple)):
+        raise InvalidRequest.at(
+            "args", "must be an object (keyword arguments) or an array (positional)", value=value, mend=f"Write [{value!r:.40}]."
+        )
+    return _sized(plain(value, "args"), "args", settings.max_args_bytes)
+
+
+def _object(value: Any, field: str, largest: int) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidRequest.at(field, "must be an object", value=value)
+    return _sized(plain(dict(value), field), field, largest)  # type: ignore[no-any-return]
+
+
+def _sized(value: Any, field: str, largest: int) -> Any:
+    size = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+    if size > largest:
+        raise InvalidRequest.at(
+            field,
+            f"is {size:,} bytes as JSON; the limit is {largest:,}",
+            mend=f"Store the data and send its key, or raise OJS_UNIQUE['MAX_{field.upper()}_BYTES'].",
+        )
+    return value
+
+
+def _tags(value: Any) -> list[str]:
+    if not isinstance(value, (list, tuple)):
+        raise InvalidRequest.at("tags", "must be a list of strings", value=value)
+    for index, tag in enumerate(value):
+        if not isinstance(tag, str) or not 0 < len(tag) <= _LONGEST_TAG:
+            raise InvalidRequest.at(f"tags[{index}]", f"must be a string of 1 to {_LONGEST_TAG} characters", value=tag)
+    return plain(value, "tags")  # type: ignore[no-any-return]
+
+
+def _priority(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not -100 <= value <= 100:
+        raise InvalidRequest.at("priority", "must be a whole number from -100 to 100", value=value)
+    return int(value)
+
+
+def _moment(value: Any, field: str) -> datetime | None:
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        raise InvalidRequest.at(field, "must be a datetime", value=value, mend="Use django.utils.timezone.now() + timedelta(…).")
+    if timezone.is_naive(value):
+        raise InvalidRequest.at(
+            field, "has no time zone", value=value, mend="Use an aware datetime, for example django.utils.timezone.make_aware(…)."
+        )
+    return value
+
+
+def _milliseconds(value: Any, field: str) -> int | None:
+    if value is None:
+        return None
+    mend = "Write an ISO 8601 duration such as 'PT30S', a timedelta, or seconds."
+    if isinstance(value, str):
+        try:
+            value = parse_duration(value)
+        except ValueError as error:
+            raise InvalidRequest.at(field, str(error), value=value, mend=mend) from None
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0.001 <= value <= _LONGEST_MILLISECONDS / 1000:
+        raise InvalidRequest.at(field, "must be a positive length of time", value=value, mend=mend)
+    return round(value * 1000)
+
+
+def _uuid(value: Any) -> UUID:
+    try:
+        return value if isinstance(value, UUID) else UUID(value)
+    except (ValueError, TypeError, AttributeError):
+        raise InvalidRequest.at("id", "must be a UUID", value=value, mend="Leave it out to have a UUIDv7 made.") from None

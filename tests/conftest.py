@@ -1,0 +1,33 @@
+"""What every test shares. The suite is written once and runs on the database that `tests.settings` chose."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_ojs_unique.registry import registry
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say in one line which databases ran, this run's last."""
+    ran = [name for name in os.environ.get("OJS_TEST_ALREADY_RAN", "").split(", ") if name]
+    line = f"databases: {', '.join([*ran, _database()])}"
+    if not any("MariaDB" in name for name in [*ran, _database()]):
+        line += " (MariaDB left out: OJS_TEST_MARIADB_URL names no server)"
+    terminalreporter.write_line(line)
+
+
+def _database() -> str:
+    return connection.display_name
+
+
+@pytest.fixture
+def handlers() -> Iterator[Any]:
+    """Declare handlers that vanish with the test."""
+    before = dict(registry._definitions)
+    yield registry
+    registry._definitions = before

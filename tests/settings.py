@@ -1,0 +1,61 @@
+"""The test project on the database that ``OJS_TEST_DATABASE_URL`` names; without it, on SQLite in a file of its own."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import dj_database_url
+
+SECRET_KEY = "tests"
+USE_TZ = True
+TIME_ZONE = "Europe/Berlin"
+ROOT_URLCONF = "tests.urls"
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django_ojs_unique",
+    "tests.app",
+]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+_FILES = Path(tempfile.gettempdir()) / f"ojs-tests-{os.getpid()}"
+_FILES.mkdir(exist_ok=True)
+
+
+def _sqlite(name: str) -> dict[str, object]:
+    return {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": str(_FILES / f"{name}.sqlite3"),
+        "OPTIONS": {"transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL", "timeout": 30},
+        # A file, because other processes must see it.
+        "TEST": {"NAME": str(_FILES / f"test_{name}.sqlite3")},
+    }
+
+
+_URL = os.environ.get("OJS_TEST_DATABASE_URL")
+DATABASES = {
+    "default": dj_database_url.parse(_URL) if _URL else _sqlite("default"),
+    # A second database, for `using()` and routers.
+    "other": _sqlite("other"),
+}
