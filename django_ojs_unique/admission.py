@@ -127,9 +127,7 @@ class _Statements:
         self._values = ", ".join(["%s"] * len(self.inserted))
         skip = "" if vendor == "mysql" else " ON CONFLICT DO NOTHING"
         self.insert = f"{self._into} VALUES ({self._values}){skip}"
-        self.obstruction = (
-            f"SELECT 1 FROM {self._table} WHERE {quote('id')} = %s OR {quote(CONSTRAINT)} = %s LIMIT 1 LOCK IN SHARE MODE"
-        )
+        self.obstruction = f"SELECT 1 FROM {self._table} WHERE {quote('id')} = %s OR {quote(CONSTRAINT)} = %s LIMIT 1 LOCK IN SHARE MODE"
         self.write_nothing = f"UPDATE {self._table} SET {quote('id')} = {quote('id')} WHERE 1 = 0"
 
     @cache  # noqa: B019 - as many entries as policies differ in the number of their states

@@ -28,7 +28,10 @@ def unique_jobs(model: type[Model], using: str) -> dict[str, str]:
     declared = strength(model, using)
     if declared == STRONG:
         return {"strength": declared, "mechanism": _MECHANISMS[connections[using].vendor]}
-    return {"strength": declared, "mechanism": "query, then insert; concurrent enqueues of one key may both be admitted"}
+    return {
+        "strength": declared,
+        "mechanism": "query, then insert; concurrent enqueues of one key may both be admitted",
+    }
 
 
 def forget() -> None:

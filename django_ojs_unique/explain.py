@@ -48,7 +48,9 @@ class Explanation:
         yield f"canonical text: {self.canonical_text}"
         yield f"fingerprint:    {self.fingerprint}"
         for duplicate in self.duplicates:
-            until = f"until {duplicate.until:%Y-%m-%d %H:%M:%S %Z}" if duplicate.until else "for as long as it is listed"
+            until = (
+                f"until {duplicate.until:%Y-%m-%d %H:%M:%S %Z}" if duplicate.until else "for as long as it is listed"
+            )
             yield f"duplicate:      {duplicate.job.pk}, {duplicate.job.state}, counts {until}"
 
 

@@ -38,7 +38,7 @@ class StateSetField(models.SmallIntegerField):
 
     def formfield(self, **kwargs: Any) -> None:  # type: ignore[override]
         """Offer no form field: guards change through the manager and the job's methods only."""
-        return None
+        return
 
     def value_to_string(self, obj: models.Model) -> str:
         return str(self.get_prep_value(self.value_from_object(obj)))

@@ -86,7 +86,8 @@ class Handler(Generic[P, R]):
             kind = signature.parameters[name].kind
             if kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
                 raise InvalidRequest.at(
-                    "args", f"cannot be sent by name to {self.definition.place}{signature}",
+                    "args",
+                    f"cannot be sent by name to {self.definition.place}{signature}",
                     mend="Enqueue an array with Job.objects.enqueue().",
                 )
             named.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
@@ -118,7 +119,13 @@ def job(
 
     def declare(function: Callable[..., R]) -> Handler[..., R]:
         definition = Definition(
-            type, function, queue=queue, priority=priority, timeout=timeout, takes_context=takes_context, **policies  # type: ignore[arg-type]
+            type,
+            function,
+            queue=queue,
+            priority=priority,
+            timeout=timeout,
+            takes_context=takes_context,
+            **policies,  # type: ignore[arg-type]
         )
         _refuse_a_misfit(definition)
         registry.register(definition)

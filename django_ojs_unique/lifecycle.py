@@ -13,12 +13,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Case, F, QuerySet, Value, When
+from django.db.models import Case, F, QuerySet, When
 from django.db.models.functions import Now
 from django.db.models.lookups import Exact
 
 from .fields import StateSetField
-from .ojs.states import MOVES, TERMINAL, TIMED, WAITING, JobState
+from .ojs.states import MOVES, TIMED, WAITING, JobState
 
 _NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_expires_at": None}
 
@@ -50,9 +50,7 @@ def promote(jobs: QuerySet[Any], now: datetime) -> int:
 
 def hasten(jobs: QuerySet[Any], now: datetime) -> int:
     """scheduled, retryable, pending → available, by hand."""
-    return move(
-        jobs, JobState.AVAILABLE, sources=TIMED | {JobState.PENDING}, enqueued_at=now, run_at=None
-    )
+    return move(jobs, JobState.AVAILABLE, sources=TIMED | {JobState.PENDING}, enqueued_at=now, run_at=None)
 
 
 def revive(jobs: QuerySet[Any], now: datetime) -> int:
@@ -98,7 +96,7 @@ def retry(jobs: QuerySet[Any], run_at: datetime, *, token: UUID, errors: list[di
     return move(jobs.filter(lease_token=token), JobState.RETRYABLE, run_at=run_at, errors=errors, **_NO_LEASE)
 
 
-def discard(jobs: QuerySet[Any], now: datetime, *, token: UUID, errors: list[dict[str, Any]]) -> int:
+def discard(jobs: QuerySet[Any], now: datetime, *, token: UUID | None, errors: list[dict[str, Any]]) -> int:
     """active → discarded, by the holder of the lease."""
     return move(
         jobs.filter(lease_token=token),
@@ -123,18 +121,23 @@ def release(jobs: QuerySet[Any], now: datetime, *, token: UUID) -> int:
     )
 
 
+def rescue(jobs: QuerySet[Any], now: datetime, *, token: UUID | None, errors: list[dict[str, Any]]) -> int:
+    """active → available after its lease ran out; the attempt counts."""
+    return move(
+        jobs.filter(lease_token=token),
+        JobState.AVAILABLE,
+        sources={JobState.ACTIVE},
+        enqueued_at=now,
+        errors=errors,
+        **_NO_LEASE,
+    )
+
+
 def release_guard(jobs: QuerySet[Any]) -> int:
     """Give up the guard for good, in any state, so that the next enqueue of the fingerprint is admitted."""
     return jobs.exclude(guarded_states=frozenset()).update(guarded_states=frozenset())
 
 
-def is_terminal(state: str) -> bool:
-    """Tell whether a job in this state is finished."""
-    return state in TERMINAL
-
-
 def _guard_after(target: JobState) -> Case:
     keeps = Exact(F("guarded_states").bitand(target.bit), target.bit)
-    return Case(
-        When(keeps, then=F("guarded_states")), default=Value(frozenset()), output_field=StateSetField()
-    )
+    return Case(When(keeps, then=F("guarded_states")), default=0, output_field=StateSetField())

@@ -21,7 +21,7 @@ from .ojs.retry import RetryPolicy
 from .request import INHERIT, Request, read
 
 if TYPE_CHECKING:
-    from .models import Job, SuppressedAttempt
+    from .models import Job
 
 PRUNE_BATCH = 1000
 

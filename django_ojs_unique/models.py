@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 from django.core.checks import CheckMessage
 from django.db import models
 from django.db.models import Q

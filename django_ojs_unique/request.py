@@ -147,7 +147,10 @@ def _args(value: Any) -> Any:
         return {}
     if not isinstance(value, (dict, list, tuple)):
         raise InvalidRequest.at(
-            "args", "must be an object (keyword arguments) or an array (positional)", value=value, mend=f"Write [{value!r:.40}]."
+            "args",
+            "must be an object (keyword arguments) or an array (positional)",
+            value=value,
+            mend=f"Write [{value!r:.40}].",
         )
     return _sized(plain(value, "args"), "args", settings.max_args_bytes)
 
@@ -190,10 +193,15 @@ def _moment(value: Any, field: str) -> datetime | None:
     if value is None:
         return None
     if not isinstance(value, datetime):
-        raise InvalidRequest.at(field, "must be a datetime", value=value, mend="Use django.utils.timezone.now() + timedelta(…).")
+        raise InvalidRequest.at(
+            field, "must be a datetime", value=value, mend="Use django.utils.timezone.now() + timedelta(…)."
+        )
     if timezone.is_naive(value):
         raise InvalidRequest.at(
-            field, "has no time zone", value=value, mend="Use an aware datetime, for example django.utils.timezone.make_aware(…)."
+            field,
+            "has no time zone",
+            value=value,
+            mend="Use an aware datetime, for example django.utils.timezone.make_aware(…).",
         )
     return value
 
@@ -209,7 +217,11 @@ def _milliseconds(value: Any, field: str) -> int | None:
             raise InvalidRequest.at(field, str(error), value=value, mend=mend) from None
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0.001 <= value <= _LONGEST_MILLISECONDS / 1000:
+    if (
+        not isinstance(value, (int, float))
+        or isinstance(value, bool)
+        or not 0.001 <= value <= _LONGEST_MILLISECONDS / 1000
+    ):
         raise InvalidRequest.at(field, "must be a positive length of time", value=value, mend=mend)
     return round(value * 1000)
 
@@ -218,4 +230,6 @@ def _uuid(value: Any) -> UUID:
     try:
         return value if isinstance(value, UUID) else UUID(value)
     except (ValueError, TypeError, AttributeError):
-        raise InvalidRequest.at("id", "must be a UUID", value=value, mend="Leave it out to have a UUIDv7 made.") from None
+        raise InvalidRequest.at(
+            "id", "must be a UUID", value=value, mend="Leave it out to have a UUIDv7 made."
+        ) from None

@@ -20,7 +20,9 @@ def canonical_text(policy: UniquePolicy, *, type: str, queue: str, args: Any, me
     if "queue" in policy.keys:
         dimensions["queue"] = queue
     if "args" in policy.keys:
-        dimensions["args"] = args if policy.args_keys is None else _select(_single_object(args), policy.args_keys, "args")
+        dimensions["args"] = (
+            args if policy.args_keys is None else _select(_single_object(args), policy.args_keys, "args")
+        )
     if "meta" in policy.keys:
         dimensions["meta"] = _select(meta, policy.meta_keys or (), "meta")
     return canonical(dimensions)

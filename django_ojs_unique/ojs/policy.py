@@ -73,18 +73,26 @@ class UniquePolicy:
 
     def _refuse_what_would_widen_the_key(self) -> None:
         if not self.states:
-            raise _invalid("states", "is empty, so nothing would ever be a duplicate", mend="Leave it out, or name one.")
+            raise _invalid(
+                "states", "is empty, so nothing would ever be a duplicate", mend="Leave it out, or name one."
+            )
         if "meta" in self.keys and not self.meta_keys:
             raise _invalid(
                 "meta_keys", "must name at least one key when 'meta' is in keys", mend="Name the keys that count."
             )
         if "meta" not in self.keys and self.meta_keys:
             raise _invalid(
-                "meta_keys", "has no effect while 'meta' is not in keys", value=self.meta_keys, mend="Add 'meta' to keys."
+                "meta_keys",
+                "has no effect while 'meta' is not in keys",
+                value=self.meta_keys,
+                mend="Add 'meta' to keys.",
             )
         if "args" not in self.keys and self.args_keys:
             raise _invalid(
-                "args_keys", "has no effect while 'args' is not in keys", value=self.args_keys, mend="Add 'args' to keys."
+                "args_keys",
+                "has no effect while 'args' is not in keys",
+                value=self.args_keys,
+                mend="Add 'args' to keys.",
             )
         if "args" in self.keys and self.args_keys == ():
             raise _invalid(
@@ -141,7 +149,9 @@ def _invalid(name: str, problem: str, **kwargs: Any) -> InvalidPolicy:
 
 def _strings(value: Any, name: str) -> list[str]:
     if not isinstance(value, (list, tuple, set, frozenset)):
-        raise _invalid(name, "must be a list of strings", value=value, mend=f"Write [{value!r}]." if isinstance(value, str) else "")
+        raise _invalid(
+            name, "must be a list of strings", value=value, mend=f"Write [{value!r}]." if isinstance(value, str) else ""
+        )
     names: list[str] = []
     for index, item in enumerate(value):
         if not isinstance(item, str):

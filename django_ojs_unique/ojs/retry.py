@@ -45,7 +45,11 @@ class RetryPolicy:
         if not _is_integer(self.max_attempts) or not 0 <= self.max_attempts <= MOST_ATTEMPTS:
             raise _invalid("max_attempts", "must be a whole number of at least 0", self.max_attempts)
         coefficient = self.backoff_coefficient
-        if not isinstance(coefficient, (int, float)) or isinstance(coefficient, bool) or not 1 <= coefficient < math.inf:
+        if (
+            not isinstance(coefficient, (int, float))
+            or isinstance(coefficient, bool)
+            or not 1 <= coefficient < math.inf
+        ):
             raise _invalid("backoff_coefficient", "must be a number of at least 1", coefficient)
         if not isinstance(self.jitter, bool):
             raise _invalid("jitter", "must be true or false", self.jitter)
