@@ -1,6 +1,5 @@
 """The INSERT that decides races, in each database's words.
 
-One statement looks for a duplicate and inserts if there is none; the constraint settles what the look could not see.
 Nothing here raises on a conflict or leaves a transaction broken, and no error message is ever read.
 """
 
@@ -17,148 +16,180 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from .capabilities import CONSTRAINT
 
 COURTESY_SECONDS = 10
+"""How long an enqueue waits for its turn on MariaDB before it stops being polite."""
+
+LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "created_at")
+"""The fields of a duplicate that the deciding statement reads, in the model's order."""
 
 
 class Admission:
     """Inserts jobs into one model's table on one connection."""
 
     def __init__(self, model: type[models.Model], connection: BaseDatabaseWrapper) -> None:
-        self.model = model
-        self.connection = connection
-        self.statements = _statements(model, connection.vendor)
+        self._connection = connection
+        self._vendor = connection.vendor
+        self._table = _table(model, connection.vendor)
+        options = connection.settings_dict["OPTIONS"]
+        self._prepares = options.get("server_side_binding") and options.get("prepare_threshold") is not None
 
     def insert(self, job: Any) -> bool:
         """Insert; return False when a guarding row or the same id is in the way."""
-        if self.connection.vendor == "mysql":
-            return self._insert_in_turn(job)
-        return self._execute(self.statements.insert, self._values(job)) == 1
+        with self._connection.cursor() as cursor:
+            return self._insert(cursor, job)
 
     def insert_unless_duplicate(
         self, job: Any, states: Sequence[str], created_after: datetime | None
     ) -> tuple[bool, Any | None]:
         """Insert unless a row of the same fingerprint is in ``states`` and was created after ``created_after``.
 
-        Return whether the job was inserted, and the newest such row if one was seen. (False, None) means that something
-        else is in the way: a race was lost, a guard is stale, or the id is taken.
+        Return whether the job was inserted, and the newest such row if one was seen: its fields in `LOOKED_AT`, the others
+        deferred. (False, None) means that something else is in the way: a race was lost, a guard is stale, or the id is
+        taken.
         """
-        look = self.statements.look(len(states), created_after is not None)
-        wanted: list[Any] = [job.fingerprint, *states]
+        look = self._table.look(len(states), created_after is not None)
+        wanted = [job.fingerprint, *states]
         if created_after is not None:
-            wanted.append(self.connection.ops.adapt_datetimefield_value(created_after))
-        if self.connection.vendor == "postgresql":
-            row = self._fetch(self.statements.look_and_insert(look), [*wanted, *self._values(job)])
-            assert row is not None
-            return row[0], self._read(row[1:])
-        if self.connection.vendor == "sqlite":
-            # An INSERT takes the write lock before it reads, so it cannot deadlock on an upgrade.
-            inserted = self._execute(self.statements.insert_if_none(look), [*self._values(job), *wanted])
-            return (True, None) if inserted else (False, self._newest(look, wanted))
-        newest = self._newest(look, wanted)
-        return (False, newest) if newest else (self.insert(job), None)
+            wanted.append(self._connection.ops.adapt_datetimefield_value(created_after))
+        with self._connection.cursor() as cursor:
+            if self._vendor == "sqlite":
+                # An INSERT takes the write lock before it reads, so it cannot deadlock on an upgrade.
+                columns, values = self._table.row(job, self._connection)
+                cursor.execute(self._table.insert_if_none(columns, look), [*values, *wanted])
+                if cursor.rowcount:
+                    return True, None
+            elif self._prepares:
+                columns, values = self._table.row(job, self._connection)
+                cursor.execute(self._table.look_and_insert(columns, look), [*wanted, *values])
+                inserted, *row = cursor.fetchone()
+                return inserted, self._table.read(row, self._connection) if row[0] else None
+            # Two plain statements cost less than one clever one that is planned anew each time.
+            cursor.execute(look, wanted)
+            if (row := cursor.fetchone()) is not None:
+                return False, self._table.read(row, self._connection)
+            return self._vendor != "sqlite" and self._insert(cursor, job), None
 
     def take_write_lock(self) -> None:
-        """Become the only writer for the rest of the transaction, where a database has one writer at a time (SQLite)."""
-        if self.connection.vendor == "sqlite":
-            self._execute(self.statements.write_nothing, [])
+        """Become the only writer for the rest of the transaction, where a database has one writer at a time."""
+        if self._vendor == "sqlite":
+            with self._connection.cursor() as cursor:
+                cursor.execute(self._table.write_nothing)
 
-    def _insert_in_turn(self, job: Any) -> bool:
+    def _insert(self, cursor: Any, job: Any) -> bool:
+        columns, values = self._table.row(job, self._connection)
+        insert = self._table.insert(columns)
+        if self._vendor == "mysql":
+            return self._insert_in_turn(cursor, job, insert, values)
+        cursor.execute(insert, values)
+        return bool(cursor.rowcount)
+
+    def _insert_in_turn(self, cursor: Any, job: Any, insert: str, values: Sequence[Any]) -> bool:
         # InnoDB gives a shared lock to everyone who waits for an uncommitted row that then rolls back, and they
         # deadlock. A named lock around the statement lets one of them wait there at a time; the unique index decides.
         turn = f"ojs:{job.fingerprint or job.pk}"[:64]
-        with self.connection.cursor() as cursor:
-            cursor.execute("SELECT GET_LOCK(%s, %s)", [turn, COURTESY_SECONDS])
-            try:
-                cursor.execute(self.statements.insert, self._values(job))
-            except IntegrityError:
-                # Here a failed statement does not end the transaction.
-                if not self._is_obstructed(job):
-                    raise
-                return False
-            finally:
-                cursor.execute("DO RELEASE_LOCK(%s)", [turn])
+        cursor.execute("SELECT GET_LOCK(%s, %s)", [turn, COURTESY_SECONDS])
+        try:
+            cursor.execute(insert, values)
+        except IntegrityError:
+            # Here a failed statement does not end the transaction.
+            cursor.execute(self._table.obstruction, [job.pk.hex, job.fingerprint])
+            if cursor.fetchone() is None:
+                raise
+            return False
+        finally:
+            cursor.execute("DO RELEASE_LOCK(%s)", [turn])
         return True
 
-    def _is_obstructed(self, job: Any) -> bool:
-        with self.connection.cursor() as cursor:
-            cursor.execute(self.statements.obstruction, [job.pk.hex, job.fingerprint])
-            return cursor.fetchone() is not None
 
-    def _values(self, job: Any) -> list[Any]:
-        connection = self.connection
-        return [field.get_db_prep_save(getattr(job, field.attname), connection) for field in self.statements.inserted]
-
-    def _execute(self, sql: str, values: Sequence[Any]) -> int:
-        with self.connection.cursor() as cursor:
-            cursor.execute(sql, values)
-            return cursor.rowcount
-
-    def _fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Any] | None:
-        with self.connection.cursor() as cursor:
-            cursor.execute(sql, values)
-            return cursor.fetchone()  # type: ignore[no-any-return]
-
-    def _newest(self, look: str, wanted: Sequence[Any]) -> Any | None:
-        return self._read(self._fetch(look, wanted))
-
-    def _read(self, row: Sequence[Any] | None) -> Any | None:
-        if row is None or row[0] is None:
-            return None
-        connection = self.connection
-        values = list(row)
-        for index, column in enumerate(self.statements.columns):
-            field = column.output_field
-            for convert in (*connection.ops.get_db_converters(column), *field.get_db_converters(connection)):
-                values[index] = convert(values[index], column, connection)
-        return self.model.from_db(connection.alias, self.statements.attnames, values)
+def insert_row(row: models.Model, connection: BaseDatabaseWrapper) -> None:
+    """Insert one row by one statement, without the transaction and the signals of `Model.save`."""
+    table = _table(type(row), connection.vendor)
+    columns, values = table.row(row, connection)
+    with connection.cursor() as cursor:
+        cursor.execute(table.plain_insert(columns), values)
 
 
-class _Statements:
-    """The SQL text for one model on one kind of database."""
+class _Table:
+    """The SQL of one model on one kind of database."""
 
     def __init__(self, model: type[models.Model], vendor: str) -> None:
-        quote = "`{}`".format if vendor == "mysql" else '"{}"'.format
+        self._quote = "`{}`".format if vendor == "mysql" else '"{}"'.format
+        self._name = self._quote(model._meta.db_table)
+        self._skip = "" if vendor == "mysql" else " ON CONFLICT DO NOTHING"
+        self._model = model
         fields = model._meta.concrete_fields
-        self.inserted = [field for field in fields if field.name not in _SET_LATER]
-        self.columns = [field.get_col(model._meta.db_table) for field in fields]
-        self.attnames = [field.attname for field in fields]
-        self._table = quote(model._meta.db_table)
-        self._selected = ", ".join(quote(field.column) for field in fields)
-        self._into = f"INSERT INTO {self._table} ({', '.join(quote(field.column) for field in self.inserted)})"
-        self._values = ", ".join(["%s"] * len(self.inserted))
-        skip = "" if vendor == "mysql" else " ON CONFLICT DO NOTHING"
-        self.insert = f"{self._into} VALUES ({self._values}){skip}"
-        self.obstruction = f"SELECT 1 FROM {self._table} WHERE {quote('id')} = %s OR {quote(CONSTRAINT)} = %s LIMIT 1 LOCK IN SHARE MODE"
-        self.write_nothing = f"UPDATE {self._table} SET {quote('id')} = {quote('id')} WHERE 1 = 0"
+        self._written = [
+            (field, field.attname, field.get_default() if field.has_db_default() else None)
+            for field in fields
+            if not isinstance(field, models.AutoField)
+        ]
+        self._looked_at = [field.get_col(model._meta.db_table) for field in fields if field.attname in LOOKED_AT]
+        self.write_nothing = f"UPDATE {self._name} SET {self._quote('id')} = {self._quote('id')} WHERE 1 = 0"
+        self.obstruction = (
+            f"SELECT 1 FROM {self._name} WHERE {self._quote('id')} = %s OR {self._quote(CONSTRAINT)} = %s"
+            " LIMIT 1 LOCK IN SHARE MODE"
+        )
 
-    @cache  # noqa: B019 - as many entries as policies differ in the number of their states
+    def row(self, row: Any, connection: BaseDatabaseWrapper) -> tuple[tuple[str, ...], list[Any]]:
+        """Return the columns that differ from the database's defaults, and their values."""
+        columns, values = [], []
+        for field, attname, default in self._written:
+            value = getattr(row, attname)
+            if value != default:
+                columns.append(field.column)
+                values.append(field.get_db_prep_save(value, connection))
+        return tuple(columns), values
+
+    @cache  # noqa: B019 - there are a handful of tables and shapes
+    def plain_insert(self, columns: tuple[str, ...]) -> str:
+        """Insert or fail."""
+        return f"{self._into(columns)} VALUES ({self._places(columns)})"
+
+    @cache  # noqa: B019
+    def insert(self, columns: tuple[str, ...]) -> str:
+        """Insert, or (but on MariaDB) do nothing."""
+        return self.plain_insert(columns) + self._skip
+
+    @cache  # noqa: B019
     def look(self, states: int, bounded: bool) -> str:
         """Select the newest row of a fingerprint in some states; parameters: fingerprint, states, created after."""
         after = " AND created_at > %s" if bounded else ""
         return (
-            f"SELECT {self._selected} FROM {self._table} WHERE fingerprint = %s"
+            f"SELECT {', '.join(map(self._quote, LOOKED_AT))} FROM {self._name} WHERE fingerprint = %s"
             f" AND state IN ({', '.join(['%s'] * states)}){after} ORDER BY created_at DESC, id DESC LIMIT 1"
         )
 
     @cache  # noqa: B019
-    def insert_if_none(self, look: str) -> str:
+    def insert_if_none(self, columns: tuple[str, ...], look: str) -> str:
         """Insert unless the look finds a row; parameters: the row's values, then the look's."""
-        return f"{self._into} SELECT {self._values} WHERE NOT EXISTS ({look}) ON CONFLICT DO NOTHING"
+        return f"{self._into(columns)} SELECT {self._places(columns)} WHERE NOT EXISTS ({look}){self._skip}"
 
     @cache  # noqa: B019
-    def look_and_insert(self, look: str) -> str:
-        """Do both and return whether the row went in, then what the look found; parameters: the look's, then the row's."""
+    def look_and_insert(self, columns: tuple[str, ...], look: str) -> str:
+        """Do both; select whether the row went in, then what the look found. Parameters: the look's, then the row's."""
         return (
-            f"WITH duplicate AS ({look}), admitted AS ("
-            f"{self._into} SELECT {self._values} WHERE NOT EXISTS (SELECT 1 FROM duplicate)"
-            " ON CONFLICT DO NOTHING RETURNING 1)"
+            f"WITH duplicate AS ({look}), admitted AS ({self._into(columns)} SELECT {self._places(columns)}"
+            f" WHERE NOT EXISTS (SELECT 1 FROM duplicate){self._skip} RETURNING 1)"
             " SELECT EXISTS (SELECT 1 FROM admitted), duplicate.* FROM (SELECT 1) AS one LEFT JOIN duplicate ON TRUE"
         )
 
+    def read(self, row: Sequence[Any], connection: BaseDatabaseWrapper) -> Any:
+        """Build the model instance of a row that the look found."""
+        values = list(row)
+        for index, column in enumerate(self._looked_at):
+            for convert in (
+                *connection.ops.get_db_converters(column),
+                *column.output_field.get_db_converters(connection),
+            ):
+                values[index] = convert(values[index], column, connection)
+        return self._model.from_db(connection.alias, LOOKED_AT, values)
 
-_SET_LATER = {"replaced_by", "started_at", "finished_at", "worker_id", "lease_token", "lease_expires_at", "result"}
-"""Columns that no enqueue fills; each is NULL."""
+    def _into(self, columns: tuple[str, ...]) -> str:
+        return f"INSERT INTO {self._name} ({', '.join(map(self._quote, columns))})"
+
+    def _places(self, columns: tuple[str, ...]) -> str:
+        return ", ".join(["%s"] * len(columns))
 
 
 @cache
-def _statements(model: type[models.Model], vendor: str) -> _Statements:
-    return _Statements(model, vendor)
+def _table(model: type[models.Model], vendor: str) -> _Table:
+    return _Table(model, vendor)

@@ -50,7 +50,7 @@ def check_databases(databases: Iterable[str] | None = None, **kwargs: Any) -> li
 
 
 def _check_sqlite(alias: str, connection: Any) -> Iterable[CheckMessage]:
-    if getattr(connection, "transaction_mode", None) != "IMMEDIATE":
+    if str(connection.settings_dict["OPTIONS"].get("transaction_mode", "")).upper() not in ("IMMEDIATE", "EXCLUSIVE"):
         yield Warning(
             f"SQLite database {alias!r} begins its transactions without the write lock.",
             hint='Set "OPTIONS": {"transaction_mode": "IMMEDIATE"}, so that an enqueue after a read in one transaction'

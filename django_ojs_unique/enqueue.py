@@ -37,6 +37,8 @@ _RETRYABLE_SQLSTATES = {"40001", "40P01"}
 _RETRYABLE_MYSQL_ERRORS = {1205, 1213}
 
 T = TypeVar("T")
+Recorder = Callable[[Any, UniquePolicy, tuple[Any, ...], str], None]
+"""Notes the suppression of a job: the job, its policy, the stored jobs it met, and the outcome."""
 
 
 class Outcome(StrEnum):
@@ -70,15 +72,15 @@ class EnqueueResult:
         return self.outcome is Outcome.DEDUPLICATED
 
 
-def enqueue(jobs: QuerySet[Any], incoming: Incoming, attempts: QuerySet[Any]) -> EnqueueResult:
+def enqueue(jobs: QuerySet[Any], incoming: Incoming, record: Recorder) -> EnqueueResult:
     """Admit a job, or answer with its duplicate, in the caller's transaction on the database of ``jobs``.
 
-    ``attempts`` is where suppressed attempts are recorded. Raises DuplicateJob (strategy reject), JobIdTaken, or
+    ``record`` notes suppressed attempts. Raises DuplicateJob (strategy reject), JobIdTaken, or
     Contended after losing 100 races in a row.
     """
     connection = connections[jobs.db]
     try:
-        verdict = _decide(jobs, incoming, attempts, connection)
+        verdict = _decide(jobs, incoming, record, connection)
     except DatabaseError as error:
         _raise_if_not_migrated(jobs, connection, error)
         raise
@@ -105,9 +107,7 @@ def may_replace_active(jobs: QuerySet[Any]) -> bool:
     return settings.replace_active and strength(jobs.model, jobs.db) == STRONG
 
 
-def _decide(
-    jobs: QuerySet[Any], incoming: Incoming, attempts: QuerySet[Any], connection: BaseDatabaseWrapper
-) -> Verdict[Any]:
+def _decide(jobs: QuerySet[Any], incoming: Incoming, record: Recorder, connection: BaseDatabaseWrapper) -> Verdict[Any]:
     """Return the verdict, carried out and recorded."""
     job, policy = incoming.job, incoming.policy
     admission = Admission(jobs.model, connection)
@@ -123,13 +123,13 @@ def _decide(
     if newest is not None and not policy.on_conflict.replaces:
         verdict = judge([newest], policy, now, replace_active=False)
         if verdict.action is not Action.ADMIT:
-            _record(attempts, job, policy, verdict)
+            _record(record, job, policy, verdict)
             return verdict
-    return _starting_over(connection, partial(_settle, jobs, incoming, policy, attempts, admission))
+    return _starting_over(connection, partial(_settle, jobs, incoming, policy, record, admission))
 
 
 def _settle(
-    jobs: QuerySet[Any], incoming: Incoming, policy: UniquePolicy, attempts: QuerySet[Any], admission: Admission
+    jobs: QuerySet[Any], incoming: Incoming, policy: UniquePolicy, record: Recorder, admission: Admission
 ) -> Verdict[Any]:
     """Look under locks, act, insert; and again for as long as others are faster."""
     job = incoming.job
@@ -147,7 +147,7 @@ def _settle(
                     if jobs.filter(pk=job.pk).exists():
                         raise _id_taken(job)
                     continue
-            _record(attempts, job, policy, verdict)
+            _record(record, job, policy, verdict)
             for replaced in verdict.cancel:
                 replaced.refresh_from_db()
             return verdict
@@ -161,10 +161,10 @@ def _make_way(jobs: QuerySet[Any], verdict: Verdict[Any], job: Any, now: datetim
         lifecycle.release_guard(jobs.filter(pk__in=[row.pk for row in verdict.release]))
 
 
-def _record(attempts: QuerySet[Any], job: Any, policy: UniquePolicy, verdict: Verdict[Any]) -> None:
+def _record(record: Recorder, job: Any, policy: UniquePolicy, verdict: Verdict[Any]) -> None:
     outcome = _outcome_of_suppression(verdict)
     if outcome is not None and settings.record_suppressed:
-        attempts.record(job, policy, verdict.cancel or (verdict.existing,), outcome=outcome)
+        record(job, policy, verdict.cancel or (verdict.existing,), outcome)
 
 
 def _announce(jobs: QuerySet[Any], job: Any, verdict: Verdict[Any]) -> None:

@@ -33,7 +33,7 @@ class StateSetField(models.SmallIntegerField):
 
     def get_prep_value(self, value: Any) -> int | None:
         if isinstance(value, Iterable) and not isinstance(value, str):
-            return to_mask(JobState(state) for state in value)
+            return to_mask(value)
         return super().get_prep_value(value)  # type: ignore[no-any-return]
 
     def formfield(self, **kwargs: Any) -> None:  # type: ignore[override]

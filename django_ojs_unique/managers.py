@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.apps import apps
-from django.db import models, router
+from django.db import connections, models, router
 from django.utils import timezone
 
 from . import explain as explaining
+from .admission import insert_row
 from .conf import settings
 from .enqueue import EnqueueResult, enqueue
 from .exceptions import InvalidRequest
@@ -72,9 +74,9 @@ class JobQuerySet(models.QuerySet["Job"]):
             tags=tags,
             id=id,
         )
+        using = self._db or router.db_for_write(self.model, **self._hints)
         incoming = read(request, self.model, timezone.now())
-        jobs = self._everything(self._db or router.db_for_write(self.model, **self._hints))
-        return enqueue(jobs, incoming, _attempts(self.model, jobs.db))
+        return enqueue(self._everything(using), incoming, partial(record_suppressed, using))
 
     def explain(self, type: str | None = None, args: Any = None, **options: Any) -> Any:  # type: ignore[override]
         """Say what ``enqueue(type, args, **options)`` would do now, and why; nothing is written.
@@ -112,34 +114,36 @@ class JobQuerySet(models.QuerySet["Job"]):
         found = explaining.duplicates_of(jobs, fingerprint, chosen, timezone.now())
         return found if itself is None else found.exclude(pk=itself.pk)
 
-    def _everything(self, using: str) -> Any:
-        return self.model._default_manager.using(using)
+    def _everything(self, using: str) -> JobQuerySet:
+        return type(self)(self.model, using=using)
 
 
 class JobManager(models.Manager.from_queryset(JobQuerySet)):  # type: ignore[misc]
     """The manager of `Job`."""
 
 
+def record_suppressed(using: str, job: Job, policy: UniquePolicy, met: Iterable[Job], outcome: str) -> None:
+    """Note that the enqueue of ``job`` met the stored jobs ``met``."""
+    model = apps.get_model(job._meta.app_label, "SuppressedAttempt")
+    for existing in met:
+        attempt = model(
+            created_at=job.created_at,
+            outcome=outcome,
+            on_conflict=policy.on_conflict,
+            fingerprint=job.fingerprint,
+            type=job.type,
+            queue=job.queue,
+            args=job.args,
+            meta=job.meta,
+            existing_job_id=existing.pk,
+            existing_state=existing.state,
+            job_id=job.pk if outcome == "replaced" else None,
+        )
+        insert_row(attempt, connections[using])
+
+
 class SuppressedAttemptQuerySet(models.QuerySet["SuppressedAttempt"]):
     """Suppressed attempts."""
-
-    def record(self, job: Job, policy: UniquePolicy, met: Iterable[Job], *, outcome: str) -> None:
-        """Note that the enqueue of ``job`` met the stored jobs ``met``."""
-        replaced = outcome == self.model.Outcome.REPLACED
-        for existing in met:
-            self.create(
-                created_at=job.created_at,
-                outcome=outcome,
-                on_conflict=policy.on_conflict,
-                fingerprint=job.fingerprint,
-                type=job.type,
-                queue=job.queue,
-                args=job.args,
-                meta=job.meta,
-                existing_job_id=existing.pk,
-                existing_state=existing.state,
-                job_id=job.pk if replaced else None,
-            )
 
     def prune(self, now: datetime) -> int:
         """Delete a batch of what is older than ``OJS_UNIQUE["SUPPRESSED_RETENTION"]``; return how many."""
@@ -150,7 +154,3 @@ class SuppressedAttemptQuerySet(models.QuerySet["SuppressedAttempt"]):
 
 class SuppressedAttemptManager(models.Manager.from_queryset(SuppressedAttemptQuerySet)):  # type: ignore[misc]
     """The manager of `SuppressedAttempt`."""
-
-
-def _attempts(model: type[Job], using: str) -> Any:
-    return apps.get_model(model._meta.app_label, "SuppressedAttempt")._default_manager.using(using)

@@ -34,22 +34,24 @@ class Job(models.Model):
     type = models.CharField(max_length=255)
     queue = models.CharField(max_length=128)
     args = PayloadField(default=dict)
-    meta = PayloadField(default=dict, blank=True)
-    tags = PayloadField(default=list, blank=True)
-    schema = models.TextField(default="", blank=True)
-    extra = PayloadField(default=dict, blank=True, help_text="Members of the envelope that OJS does not define.")
-    priority = models.SmallIntegerField(default=0)
+    meta = PayloadField(default=dict, db_default={}, blank=True)
+    tags = PayloadField(default=list, db_default=[], blank=True)
+    schema = models.CharField(max_length=2048, default="", db_default="", blank=True)
+    extra = PayloadField(
+        default=dict, db_default={}, blank=True, help_text="Members of the envelope that OJS does not define."
+    )
+    priority = models.SmallIntegerField(default=0, db_default=0)
 
     state = models.CharField(max_length=9, choices=STATE_CHOICES, default=str(JobState.AVAILABLE))
-    attempt = models.PositiveIntegerField(default=0, help_text="Runs so far, including the current one.")
-    max_attempts = models.PositiveIntegerField(default=3)
+    attempt = models.PositiveIntegerField(default=0, db_default=0, help_text="Runs so far, including the current one.")
+    max_attempts = models.PositiveIntegerField(default=3, db_default=3)
     retry = PayloadField(null=True, blank=True)
     timeout_ms = models.PositiveBigIntegerField(null=True, blank=True)
     visibility_timeout_ms = models.PositiveBigIntegerField(null=True, blank=True)
 
     unique = PayloadField(null=True, blank=True)
     fingerprint = models.CharField(max_length=64, null=True, blank=True)
-    guarded_states = StateSetField(default=frozenset, editable=False)
+    guarded_states = StateSetField(default=frozenset, db_default=0, editable=False)
     replaced_by = models.ForeignKey(
         "self",
         null=True,
@@ -73,7 +75,7 @@ class Job(models.Model):
     lease_expires_at = models.DateTimeField(null=True, blank=True)
 
     result = PayloadField(null=True, blank=True)
-    errors = PayloadField(default=list, blank=True)
+    errors = PayloadField(default=list, db_default=[], blank=True)
 
     objects = JobManager()
 

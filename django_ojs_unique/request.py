@@ -32,6 +32,8 @@ class _Inherit:
 INHERIT: Final = _Inherit()
 """The default of options that None would switch off: take what the handler declared."""
 
+DEFAULT_RETRY: Final = RetryPolicy()
+
 _TYPE = re.compile(r"[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*")
 _QUEUE = re.compile(r"[a-z0-9][a-z0-9\-.]*")
 _LONGEST_TYPE, _LONGEST_QUEUE, _LONGEST_TAG = 255, 128, 255
@@ -82,7 +84,7 @@ def read(request: Request, model: type[models.Model], now: datetime) -> Incoming
     timeout = (definition and definition.timeout) if request.timeout is INHERIT else request.timeout
     priority = request.priority if request.priority is not None else definition.priority if definition else 0
     policy = None if unique is None else UniquePolicy.parse(unique)
-    retry_policy = RetryPolicy() if retry is None else RetryPolicy.parse(retry)
+    retry_policy = DEFAULT_RETRY if retry is None else RetryPolicy.parse(retry)
     scheduled_at = _moment(request.scheduled_at, "scheduled_at")
     args = _args(request.args)
     meta = _object(request.meta, "meta", settings.max_meta_bytes)

@@ -49,9 +49,12 @@ MOVES: Mapping[JobState, frozenset[JobState]] = {
 """Where a job may go from each state. `discarded → available` is revival by hand."""
 
 
-def to_mask(states: Iterable[JobState]) -> int:
+def to_mask(states: Iterable[JobState | str]) -> int:
     """Pack a set of states into the small integer that a row stores."""
-    return sum({state.bit for state in states})
+    mask = 0
+    for state in states:
+        mask |= _BITS[state]
+    return mask
 
 
 def from_mask(mask: int) -> frozenset[JobState]:

@@ -1,0 +1,48 @@
+"""Two loops that take turns, and the ratio of their rates."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Call = Callable[[int], object]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """How long a turn is, and how many pairs of turns there are."""
+
+    seconds: float
+    rounds: int
+
+    def compare(self, name: str, bare: Call, ours: Call, goal: str) -> None:
+        """Print the rates of two loops and the median ratio of ours to the bare one, pair by pair."""
+        for call in (bare, ours):
+            for number in range(30):
+                call(-1 - number)
+        pairs, count = [], 0
+        for _ in range(self.rounds):
+            rates = []
+            for call in (bare, ours):
+                rate, count = self._turn(call, count)
+                rates.append(rate)
+            pairs.append(rates)
+        ratios = sorted(ours_rate / bare_rate for bare_rate, ours_rate in pairs)
+        bare_median, ours_median = (statistics.median(column) for column in zip(*pairs, strict=True))
+        print(
+            f"{name:<44} bare {bare_median:>7,.0f}/s  ours {ours_median:>7,.0f}/s  ratio"
+            f" {statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})  goal {goal}",
+            flush=True,
+        )
+
+    def _turn(self, call: Call, count: int) -> tuple[float, int]:
+        begin = time.perf_counter()
+        end, done = begin + self.seconds, 0
+        while (now := time.perf_counter()) < end:
+            for _ in range(10):
+                call(count)
+                count += 1
+                done += 1
+        return done / (now - begin), count
