@@ -5,7 +5,7 @@ Nothing here raises on a conflict or leaves a transaction broken, and no error m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -38,13 +38,13 @@ class Admission:
             return self._insert(cursor, job)
 
     def insert_unless_duplicate(
-        self, job: Any, states: Sequence[str], created_after: datetime | None
+        self, job: Any, states: Collection[str], created_after: datetime | None
     ) -> tuple[bool, Any | None]:
         """Insert unless a row of the same fingerprint is in ``states`` and was created after ``created_after``.
 
-        Return whether the job was inserted, and the newest such row if one was seen: its fields in `LOOKED_AT`, the others
-        deferred. (False, None) means that something else is in the way: a race was lost, a guard is stale, or the id is
-        taken.
+        Return whether the job was inserted, and the newest such row if one was seen: its fields in `LOOKED_AT`, the
+        others deferred. (False, None) means that something else is in the way: a race was lost, a guard is stale, or
+        the id is taken.
         """
         look = self._table.look(len(states), created_after is not None)
         wanted = [job.fingerprint, *states]
@@ -117,7 +117,7 @@ class _Table:
         self._skip = "" if vendor == "mysql" else " ON CONFLICT DO NOTHING"
         self._model = model
         fields = model._meta.concrete_fields
-        self._written = [
+        self._written: list[tuple[Any, str, Any]] = [
             (field, field.attname, field.get_default() if field.has_db_default() else None)
             for field in fields
             if not isinstance(field, models.AutoField)
@@ -131,7 +131,8 @@ class _Table:
 
     def row(self, row: Any, connection: BaseDatabaseWrapper) -> tuple[tuple[str, ...], list[Any]]:
         """Return the columns that differ from the database's defaults, and their values."""
-        columns, values = [], []
+        columns: list[str] = []
+        values: list[Any] = []
         for field, attname, default in self._written:
             value = getattr(row, attname)
             if value != default:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,7 @@ STRONG, BEST_EFFORT = "strong", "best-effort"
 CONSTRAINT = "ojs_unique_guard"
 
 _MECHANISMS = {
-    "postgresql": "partial unique index on fingerprint while the row's state is guarded; INSERT … ON CONFLICT DO NOTHING",
+    "postgresql": "partial unique index on fingerprint while the row's state is guarded; ON CONFLICT DO NOTHING",
     "sqlite": "partial unique index on fingerprint while the row's state is guarded; one writer at a time",
     "mysql": "unique index on a generated column that holds the fingerprint while the row's state is guarded",
 }
@@ -46,6 +47,6 @@ def _keeps_promise(model: type[Model], using: str) -> bool:
         return False
     with connection.cursor() as cursor:
         constraints = connection.introspection.get_constraints(cursor, model._meta.db_table)
-    found: dict[str, Any] = constraints.get(CONSTRAINT, {})
+    found: Mapping[str, Any] = constraints.get(CONSTRAINT, {})
     column = CONSTRAINT if connection.vendor == "mysql" else "fingerprint"
     return bool(found.get("unique")) and found.get("columns") == [column]

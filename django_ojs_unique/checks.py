@@ -63,7 +63,7 @@ def _check_sqlite(alias: str, connection: Any) -> Iterable[CheckMessage]:
     if mode not in ("wal", "memory"):
         yield Warning(
             f"SQLite database {alias!r} uses journal mode {mode!r}.",
-            hint='Set "OPTIONS": {"init_command": "PRAGMA journal_mode=WAL"}, so that readers and the writer do not wait'
-            " for each other.",
+            hint='Set "OPTIONS": {"init_command": "PRAGMA journal_mode=WAL"}, so that readers and the writer do not'
+            " wait for each other.",
             id="django_ojs_unique.W002",
         )

@@ -28,33 +28,33 @@ class ConditionalUniqueConstraint(models.UniqueConstraint):
     otherwise, and carries a plain unique index; both are named after the constraint.
     """
 
-    def create_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor) -> Any:
-        if model is None or schema_editor.connection.features.supports_partial_indexes:
+    def create_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> Any:
+        if model is None or schema_editor is None or schema_editor.connection.features.supports_partial_indexes:
             return super().create_sql(model, schema_editor)
         return self._generated_sql(model, schema_editor)
 
-    def constraint_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor) -> Any:
-        if model is None or schema_editor.connection.features.supports_partial_indexes:
+    def constraint_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> Any:
+        if model is None or schema_editor is None or schema_editor.connection.features.supports_partial_indexes:
             return super().constraint_sql(model, schema_editor)
         schema_editor.deferred_sql.append(self._generated_sql(model, schema_editor))
         return None
 
-    def remove_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor) -> Any:
-        if model is None or schema_editor.connection.features.supports_partial_indexes:
+    def remove_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> Any:
+        if model is None or schema_editor is None or schema_editor.connection.features.supports_partial_indexes:
             return super().remove_sql(model, schema_editor)
         quote = schema_editor.quote_name
-        name = quote(self.name)
+        name = quote(str(self.name))
         return f"ALTER TABLE {quote(model._meta.db_table)} DROP INDEX {name}, DROP COLUMN {name}"
 
     def _generated_sql(self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor) -> Statement:
-        field = model._meta.get_field(self.fields[0])
+        field: Any = model._meta.get_field(self.fields[0])
         quote = schema_editor.quote_name
         condition = self._get_condition_sql(model, schema_editor)  # type: ignore[attr-defined]
         return Statement(
             "ALTER TABLE %(table)s ADD COLUMN %(name)s %(type)s GENERATED ALWAYS AS "
             "(CASE WHEN %(condition)s THEN %(column)s END) STORED, ADD UNIQUE INDEX %(name)s (%(name)s)",
             table=quote(model._meta.db_table),
-            name=quote(self.name),
+            name=quote(str(self.name)),
             type=field.db_type(schema_editor.connection),
             condition=condition,
             column=quote(field.column),

@@ -34,7 +34,7 @@ MOST_LOOKS = 100
 MOST_TRANSACTIONS = 10
 """How often an enqueue outside any transaction starts over after a deadlock or a serialisation failure."""
 _RETRYABLE_SQLSTATES = {"40001", "40P01"}
-_RETRYABLE_MYSQL_ERRORS = {1205, 1213}
+_MYSQL_DEADLOCK = 1213
 
 T = TypeVar("T")
 Recorder = Callable[[Any, UniquePolicy, tuple[Any, ...], str], None]
@@ -120,7 +120,7 @@ def _decide(jobs: QuerySet[Any], incoming: Incoming, record: Recorder, connectio
     inserted, newest = _starting_over(connection, attempt)
     if inserted:
         return Verdict(Action.ADMIT)
-    if newest is not None and not policy.on_conflict.replaces:
+    if newest is not None and not policy.replaces:
         verdict = judge([newest], policy, now, replace_active=False)
         if verdict.action is not Action.ADMIT:
             _record(record, job, policy, verdict)
@@ -208,10 +208,12 @@ def _starting_over(connection: BaseDatabaseWrapper, step: Callable[[], T]) -> T:
 
 def _is_transient(error: OperationalError) -> bool:
     cause = error.__cause__
+    if cause is None:
+        return False
     return (
         getattr(cause, "sqlstate", None) in _RETRYABLE_SQLSTATES
         or getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
-        or (bool(cause and cause.args) and cause.args[0] in _RETRYABLE_MYSQL_ERRORS)
+        or cause.args[:1] == (_MYSQL_DEADLOCK,)
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db.models import QuerySet
 
@@ -13,6 +13,8 @@ from .enqueue import may_replace_active, stored_matches
 from .ojs.conflict import Action, judge
 from .ojs.policy import UniquePolicy
 from .request import Incoming
+
+Jobs = TypeVar("Jobs", bound=QuerySet[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,8 @@ class Duplicate:
 class Explanation:
     """What an enqueue would do now.
 
-    ``action`` is ``create``, ``replace``, ``reject`` or ``ignore``; ``duplicates`` are the newest first. ``fingerprint``
-    and ``canonical_text`` are empty for a job without a policy.
+    ``action`` is ``create``, ``replace``, ``reject`` or ``ignore``; ``duplicates`` are the newest first.
+    ``fingerprint`` and ``canonical_text`` are empty for a job without a policy.
     """
 
     action: str
@@ -87,7 +89,7 @@ def explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanati
     )
 
 
-def duplicates_of(jobs: QuerySet[Any], fingerprint: str, policy: UniquePolicy, now: datetime) -> QuerySet[Any]:
+def duplicates_of(jobs: Jobs, fingerprint: str, policy: UniquePolicy, now: datetime) -> Jobs:
     """Select the stored jobs of a fingerprint that count under a policy now, the newest first."""
     matches = stored_matches(jobs, fingerprint, policy, now)
     counted = [

@@ -22,7 +22,7 @@ def new_id() -> UUID:
     return uuid7()
 
 
-class StateSetField(models.SmallIntegerField):
+class StateSetField(models.SmallIntegerField):  # type: ignore[type-arg]
     """A set of job states, kept as a bit mask so that a constraint can read it."""
 
     def from_db_value(self, value: int | None, expression: Any, connection: Any) -> frozenset[JobState] | None:
@@ -36,7 +36,7 @@ class StateSetField(models.SmallIntegerField):
             return to_mask(value)
         return super().get_prep_value(value)  # type: ignore[no-any-return]
 
-    def formfield(self, **kwargs: Any) -> None:  # type: ignore[override]
+    def formfield(self, **kwargs: Any) -> None:
         """Offer no form field: guards change through the manager and the job's methods only."""
         return
 

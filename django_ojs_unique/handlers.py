@@ -65,7 +65,8 @@ class Handler(Generic[P, R]):
         """
         from .models import Job
 
-        return Job.objects.enqueue(self.definition.type, self._named(args, kwargs), **self._options)
+        result: EnqueueResult = Job.objects.enqueue(self.definition.type, self._named(args, kwargs), **self._options)
+        return result
 
     def using(self, **options: Any) -> Handler[P, R]:
         """Return this handler with options for its next enqueues: those of `Job.objects.enqueue`."""

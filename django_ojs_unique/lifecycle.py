@@ -1,9 +1,9 @@
 """Every move of a job between states: one guarded UPDATE each (OJS core, "Lifecycle").
 
-Each function takes a queryset that says *which* rows, adds the states that the move may start from, and returns how many
-rows moved. Zero is an answer: somebody else was faster. No move ever checks uniqueness, and none can fail because of it:
-a row keeps its guard while it stays inside its guarded states, gives it up for good when it leaves them, and never takes
-it back.
+Each function takes a queryset that says *which* rows, adds the states that the move may start from, and returns how
+many rows moved. Zero is an answer: somebody else was faster. No move ever checks uniqueness, and none can fail because
+of it: a row keeps its guard while it stays inside its guarded states, gives it up for good when it leaves them, and
+never takes it back.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from .ojs.retry import RetryPolicy
 from .request import INHERIT, Request, read
 
 if TYPE_CHECKING:
-    from .models import Job
+    from .models import Job, SuppressedAttempt  # noqa: F401 - named in a base class
 
 PRUNE_BATCH = 1000
 
@@ -51,14 +51,14 @@ class JobQuerySet(models.QuerySet["Job"]):
 
         ``args``: an object (keyword arguments) or an array (positional), at most 1 MiB as JSON.
         ``meta``: an object that travels with the job; ``tags``: strings.
-        ``queue``, ``priority`` (-100 to 100, higher runs first), ``unique``, ``retry``, ``timeout`` (of one attempt: ISO
-        8601, timedelta or seconds): by default what the type's ``@job`` declared. None switches the last three off.
+        By default ``queue``, ``priority`` (-100 to 100), ``unique``, ``retry`` and ``timeout`` (of one attempt: ISO
+        8601, timedelta or seconds) are what the type's ``@job`` declared. None switches the last three off.
         ``scheduled_at``, ``expires_at``: aware datetimes; run not before the one, and not start after the other.
         ``id``: a UUID; by default a new UUIDv7.
 
         Return an `EnqueueResult`. Raise DuplicateJob when a duplicate exists and ``on_conflict`` is ``reject``;
-        InvalidRequest, InvalidPolicy or InvalidRetryPolicy before anything is written; JobIdTaken when the id is in use.
-        None of them breaks the caller's transaction.
+        InvalidRequest, InvalidPolicy or InvalidRetryPolicy before anything is written; JobIdTaken when the id is in
+        use. None of them breaks the caller's transaction.
         """
         request = Request(
             type=type,
@@ -74,15 +74,15 @@ class JobQuerySet(models.QuerySet["Job"]):
             tags=tags,
             id=id,
         )
-        using = self._db or router.db_for_write(self.model, **self._hints)
+        using = self._db or router.db_for_write(self.model, **self._hints)  # type: ignore[attr-defined]
         incoming = read(request, self.model, timezone.now())
         return enqueue(self._everything(using), incoming, partial(record_suppressed, using))
 
-    def explain(self, type: str | None = None, args: Any = None, **options: Any) -> Any:  # type: ignore[override]
+    def explain(self, type: str | None = None, args: Any = None, **options: Any) -> Any:
         """Say what ``enqueue(type, args, **options)`` would do now, and why; nothing is written.
 
-        Return an `Explanation` with the fingerprint, the canonical text, and the current duplicates with the end of their
-        windows. Raises what `enqueue` would raise for an invalid request. Without a type this is Django's own
+        Return an `Explanation` with the fingerprint, the canonical text, and the current duplicates with the end of
+        their windows. Raises what `enqueue` would raise for an invalid request. Without a type this is Django's own
         `QuerySet.explain`, the database's query plan.
         """
         if type is None:
@@ -99,8 +99,8 @@ class JobQuerySet(models.QuerySet["Job"]):
     ) -> JobQuerySet:
         """Select the stored jobs that duplicate a job (itself left out) or a fingerprint now, the newest first.
 
-        ``policy`` says which states and what period count; by default the job's own, for a fingerprint the default states
-        without a period. A job without a fingerprint has no duplicates.
+        ``policy`` says which states and what period count; by default the job's own, for a fingerprint the default
+        states without a period. A job without a fingerprint has no duplicates.
         """
         jobs = self._everything(self.db)
         if isinstance(job_or_fingerprint, str):

@@ -26,8 +26,8 @@ class Job(models.Model):
     """A job: the OJS envelope, its state, and the guard over its fingerprint (OJS core, "Job envelope").
 
     While ``state`` is one of ``guarded_states``, no other such row may hold the same ``fingerprint``: the constraint
-    `ojs_unique_guard` says so to every write path. Rows are made by ``Job.objects.enqueue()`` and changed by the methods
-    below and the worker; each change of state is one guarded UPDATE in `lifecycle`.
+    `ojs_unique_guard` says so to every write path. Rows are made by ``Job.objects.enqueue()`` and changed by the
+    methods below and the worker; each change of state is one guarded UPDATE in `lifecycle`.
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
@@ -178,7 +178,7 @@ class Job(models.Model):
         self.refresh_from_db()
         return bool(released)
 
-    def _row(self) -> models.QuerySet[Job]:
+    def _row(self) -> Any:
         return Job.objects.using(self._state.db).filter(pk=self.pk)
 
     def _refuse(self, operation: str) -> None:

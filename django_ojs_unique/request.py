@@ -72,8 +72,8 @@ class Incoming:
 def read(request: Request, model: type[models.Model], now: datetime) -> Incoming:
     """Validate a request and build its row.
 
-    Raises InvalidRequest, InvalidPolicy, InvalidRetryPolicy or UnknownJobType, each naming the field and the mend; nothing
-    has been written then.
+    Raises InvalidRequest, InvalidPolicy, InvalidRetryPolicy or UnknownJobType, each naming the field and the mend;
+    nothing has been written then.
     """
     type_ = _name(request.type, "type", _TYPE, _LONGEST_TYPE, "lower-case words joined by dots, as in 'email.send'")
     definition = registry.get(type_) if settings.require_handler else registry.find(type_)
@@ -88,7 +88,7 @@ def read(request: Request, model: type[models.Model], now: datetime) -> Incoming
     scheduled_at = _moment(request.scheduled_at, "scheduled_at")
     args = _args(request.args)
     meta = _object(request.meta, "meta", settings.max_meta_bytes)
-    job = model(
+    job: Any = model(
         type=type_,
         queue=queue,
         args=args,

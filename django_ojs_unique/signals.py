@@ -15,7 +15,10 @@ logger = logging.getLogger("django_ojs_unique")
 job_enqueued = Signal()
 """A job was admitted. Arguments: ``job``, ``using``."""
 job_suppressed = Signal()
-"""An enqueue met a duplicate. Arguments: ``outcome`` (rejected, ignored, replaced), ``existing_job``, ``job``, ``using``."""
+"""An enqueue met a duplicate.
+
+Arguments: ``outcome`` (rejected, ignored, replaced), ``existing_job``, ``job``, ``using``.
+"""
 job_cancelled = Signal()
 """A job was cancelled. Arguments: ``job``, ``replaced_by`` (the id of its replacement, or None), ``using``."""
 

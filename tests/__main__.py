@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+RUNNER = ["-m", "coverage", "run", "-m", "pytest"] if os.environ.get("OJS_TEST_COVERAGE") else ["-m", "pytest"]
+
 
 @contextmanager
 def postgres() -> Iterator[str]:
@@ -41,7 +43,7 @@ def main() -> int:
             if url:
                 environment["OJS_TEST_DATABASE_URL"] = url
             print(f"\n=== the suite on {name} ===", flush=True)
-            code = subprocess.run([sys.executable, "-m", "pytest", *options], env=environment).returncode
+            code = subprocess.run([sys.executable, *RUNNER, *options], env=environment).returncode
             if code:
                 print(f"The suite failed on {name}.", flush=True)
                 return code

@@ -1,4 +1,4 @@
-"""What JSON can carry, and the one text that equal values share (RFC 8785 over NFC; OJS unique jobs, "Key Computation")."""
+"""What JSON can carry, and the one text that equal values share (OJS unique jobs, "Key Computation")."""
 
 from __future__ import annotations
 

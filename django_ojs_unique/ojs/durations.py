@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
+from typing import TypeAlias
 
 import isodate
 
-Duration = timedelta | isodate.Duration
+Duration: TypeAlias = timedelta | isodate.Duration
 """A fixed length, or one with years and months, whose length depends on where it starts."""
 
 LONGEST_YEARS = 1000
@@ -49,12 +50,14 @@ def parse_duration(text: str) -> Duration:
 
 def format_duration(duration: timedelta) -> str:
     """Write a timedelta as ISO 8601."""
-    return isodate.duration_isoformat(duration)
+    text: str = isodate.duration_isoformat(duration)
+    return text
 
 
 def end_of(start: datetime, duration: Duration) -> datetime:
     """Return the first moment after a window; years and months are counted on the calendar, in `start`'s zone."""
-    return start + duration
+    end: datetime = start + duration
+    return end
 
 
 def earliest_start(now: datetime, duration: Duration) -> datetime:
@@ -63,12 +66,12 @@ def earliest_start(now: datetime, duration: Duration) -> datetime:
     Exact for a fixed length. On the calendar a month end can shift a window by up to three days, so there it is only a
     bound for a database query, and `end_of` decides.
     """
-    if isinstance(duration, timedelta):
-        return now - duration
-    return now - duration - timedelta(days=4)
+    start: datetime = now - duration
+    return start if isinstance(duration, timedelta) else start - timedelta(days=4)
 
 
 def _years(duration: Duration) -> float:
     if isinstance(duration, timedelta):
         return duration / timedelta(days=365)
-    return float(duration.years) + float(duration.months) / 12 + duration.tdelta / timedelta(days=365)
+    fixed: timedelta = duration.tdelta
+    return float(duration.years) + float(duration.months) / 12 + fixed / timedelta(days=365)

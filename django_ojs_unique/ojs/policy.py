@@ -11,7 +11,7 @@ from typing import Any
 from ..exceptions import InvalidPolicy, did_you_mean
 from .canonical import to_nfc
 from .durations import Duration, earliest_start, end_of, format_duration, parse_duration
-from .states import INCOMPLETE, JobState, to_mask
+from .states import INCOMPLETE, JobState
 
 DIMENSIONS = ("type", "queue", "args", "meta")
 
@@ -23,10 +23,6 @@ class OnConflict(StrEnum):
     REPLACE = "replace"
     REPLACE_EXCEPT_SCHEDULE = "replace_except_schedule"
     IGNORE = "ignore"
-
-    @property
-    def replaces(self) -> bool:
-        return self in (OnConflict.REPLACE, OnConflict.REPLACE_EXCEPT_SCHEDULE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +45,6 @@ class UniquePolicy:
     period: str | timedelta | None = None
     states: Collection[JobState | str] = tuple(INCOMPLETE)
     on_conflict: OnConflict | str = OnConflict.REJECT
-    state_mask: int = field(init=False, repr=False, compare=False, default=0)
     duration: Duration | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
@@ -64,7 +59,6 @@ class UniquePolicy:
         self._set("period", period)
         self._set("duration", duration)
         self._set("states", tuple(state for state in JobState if state in states))
-        self._set("state_mask", to_mask(self.states))  # type: ignore[arg-type]
         self._set("on_conflict", _on_conflict(self.on_conflict))
         self._refuse_what_would_widen_the_key()
 
@@ -123,6 +117,11 @@ class UniquePolicy:
             "states": [str(state) for state in self.states],
             "on_conflict": str(self.on_conflict),
         }
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a duplicate gives way to the new job."""
+        return self.on_conflict in (OnConflict.REPLACE, OnConflict.REPLACE_EXCEPT_SCHEDULE)
 
     def window_end(self, created_at: datetime) -> datetime | None:
         """Return the first moment at which a job created then no longer counts, or None for no limit."""

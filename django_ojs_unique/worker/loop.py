@@ -8,10 +8,10 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -84,6 +84,7 @@ class Worker:
         self._jobs = Job.objects.using(using)
         self._stopping = False
         self._held: dict[UUID, Any] = {}
+        self._todo: SimpleQueue[Any | None] = SimpleQueue()
         self._ended: SimpleQueue[Finished | Any | None] = SimpleQueue()
         self._unsettled: list[Finished] = []
         self._unstarted: list[Any] = []
@@ -92,24 +93,32 @@ class Worker:
         self._next_promotion = self._next_heartbeat = self._next_sweep = 0.0
 
     def run(self, *, drain: bool = False) -> Summary:
-        """Work until `stop`, or with ``drain`` until no job is due; finish what is running, then return the summary."""
+        """Work until `stop`, or with ``drain`` until no job is due; finish what runs, then return the summary."""
         logger.info("Worker %s started: queues %s.", self.id, ", ".join(self.queues or ["(all)"]))
-        with ThreadPoolExecutor(self.concurrency, thread_name_prefix="ojs") as pool:
+        threads = [Thread(target=self._serve, name=f"ojs-{number}") for number in range(self.concurrency)]
+        for thread in threads:
+            thread.start()
+        try:
             while True:
-                busy = self._through_outages(lambda: self._turn(pool))
+                busy = self._through_outages(self._turn)
                 if not self._held and (self._stopping or (drain and busy is False)):
                     break
                 if not busy:
                     self._collect(self._pause())
+        finally:
+            for _ in threads:
+                self._todo.put(None)
+            for thread in threads:
+                thread.join()
         logger.info("Worker %s stopped: %s.", self.id, self.summary)
         return self.summary
 
     def stop(self) -> None:
-        """Claim no more, give back what has not started, let running jobs finish. Safe to call from a signal handler."""
+        """Claim no more, give back what has not started, let running jobs finish. Safe in a signal handler."""
         self._stopping = True
         self._ended.put(None)
 
-    def _turn(self, pool: ThreadPoolExecutor) -> bool:
+    def _turn(self) -> bool:
         """Do all that can be done without waiting; return whether anything was claimed or settled."""
         self._collect(0)
         settled = self._settle()
@@ -119,11 +128,19 @@ class Worker:
         claimed = self._claim()
         for job in claimed:
             self._held[job.pk] = job
-            pool.submit(self._run, job)
+            self._todo.put(job)
         return settled or bool(claimed)
 
+    def _serve(self) -> None:
+        """Run jobs in this thread, on database connections of its own, until told to end."""
+        try:
+            while (job := self._todo.get()) is not None:
+                self._run(job)
+        finally:
+            connections.close_all()
+
     def _run(self, job: Any) -> None:
-        """Run a job in a pool thread, unless the worker is stopping."""
+        """Run a job, unless the worker is stopping."""
         if self._stopping:
             self._ended.put(job)
             return
@@ -199,7 +216,7 @@ class Worker:
         return min(2**self._outages, LONGEST_OUTAGE_PAUSE) if self._outages else POLL_SECONDS
 
     def _through_outages(self, turn: Callable[[], bool]) -> bool | None:
-        """Take a turn; when the database fails, say so, drop the connection and return None: the next turn tries again."""
+        """Take a turn; when the database fails, say so, drop the connection and return None: the next turn retries."""
         try:
             busy = turn()
         except (OperationalError, InterfaceError) as error:

@@ -36,7 +36,10 @@ def expire(jobs: QuerySet[Any], now: datetime) -> int:
 
 
 def rescue(jobs: QuerySet[Any], now: datetime) -> int:
-    """Take back jobs whose lease ran out by the database's clock: available again, or discarded after the last attempt."""
+    """Take back jobs whose lease ran out by the database's clock; return how many.
+
+    They become available again, or discarded after the last attempt.
+    """
     rescued = 0
     for job in jobs.filter(state=JobState.ACTIVE, lease_expires_at__lt=Now()).order_by("pk")[:BATCH]:
         error = {

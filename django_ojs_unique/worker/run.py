@@ -107,7 +107,7 @@ def _storable(text: str) -> str:
 def _drop_broken_connections() -> None:
     """Close what a handler broke or left inside a transaction; keep the rest, as reconnecting per job is slow."""
     for connection in connections.all(initialized_only=True):
-        if connection.in_atomic_block or connection.errors_occurred or not connection.get_autocommit():
+        if connection.in_atomic_block or connection.errors_occurred or not connection.autocommit:
             connection.close()
         elif connection.settings_dict["CONN_MAX_AGE"]:
             connection.close_if_unusable_or_obsolete()

@@ -1,0 +1,93 @@
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from django_ojs_unique.models import Job, SuppressedAttempt
+from django_ojs_unique.worker import maintain
+from django_ojs_unique.worker.run import Finished
+from django_ojs_unique.worker.settle import settle
+
+pytestmark = pytest.mark.django_db
+HOUR = timedelta(hours=1)
+
+
+def test_a_scheduled_job_becomes_available_when_its_time_has_come():
+    now = timezone.now()
+    Job.objects.enqueue("t", {"n": 1}, scheduled_at=now + HOUR)
+    Job.objects.enqueue("t", {"n": 2}, scheduled_at=now + 3 * HOUR)
+    assert maintain.promote(Job.objects.all(), now) == 0
+    assert maintain.promote(Job.objects.all(), now + HOUR) == 1
+    row = Job.objects.get(state="available")
+    assert (row.args["n"], row.enqueued_at, row.scheduled_at, row.run_at) == (1, now + HOUR, now + HOUR, None)
+
+
+def test_promotion_works_through_more_than_one_batch(monkeypatch):
+    monkeypatch.setattr(maintain, "BATCH", 3)
+    now = timezone.now()
+    for number in range(7):
+        Job.objects.enqueue("t", {"n": number}, scheduled_at=now + HOUR)
+    assert maintain.promote(Job.objects.all(), now + HOUR) == 7
+
+
+def test_a_waiting_job_that_expired_is_discarded_and_a_running_one_is_not(take):
+    now = timezone.now()
+    Job.objects.enqueue("t", {"n": 1}, expires_at=now + HOUR)
+    take()
+    Job.objects.enqueue("t", {"n": 2}, expires_at=now + HOUR)
+    Job.objects.enqueue("t", {"n": 3}, expires_at=now + 3 * HOUR)
+    assert maintain.expire(Job.objects.all(), now + HOUR) == 1
+    assert {job.args["n"]: job.state for job in Job.objects.all()} == {1: "active", 2: "discarded", 3: "available"}
+
+
+def test_a_job_whose_lease_ran_out_is_available_again_and_the_attempt_counts(take):
+    Job.objects.enqueue("t")
+    (stale,) = take(lease=-HOUR)
+    assert maintain.rescue(Job.objects.all(), timezone.now()) == 1
+    row = Job.objects.get()
+    assert (row.state, row.attempt, row.lease_token) == ("available", 1, None)
+    assert "Lease expired" in row.errors[0]["message"]
+    assert settle(Job.objects.all(), [Finished(stale)]) == {"refused": 1}
+
+
+def test_a_lost_lease_on_the_last_attempt_discards(take):
+    Job.objects.enqueue("t", retry={"max_attempts": 1})
+    take(lease=-HOUR)
+    maintain.rescue(Job.objects.all(), timezone.now())
+    assert Job.objects.get().state == "discarded"
+
+
+def test_a_live_lease_is_left_alone_and_a_heartbeat_extends_it(take):
+    Job.objects.enqueue("t")
+    claimed = take(lease=HOUR)
+    assert maintain.rescue(Job.objects.all(), timezone.now()) == 0
+    before = Job.objects.get().lease_expires_at
+    assert maintain.extend(Job.objects.all(), claimed, 2 * HOUR) == 1
+    assert Job.objects.get().lease_expires_at > before
+
+
+def test_a_heartbeat_does_not_revive_a_job_that_was_taken_back(take):
+    Job.objects.enqueue("t")
+    claimed = take(lease=-HOUR)
+    maintain.rescue(Job.objects.all(), timezone.now())
+    assert maintain.extend(Job.objects.all(), claimed, HOUR) == 0
+
+
+def test_what_was_not_started_is_given_back_without_counting_the_attempt(take):
+    Job.objects.enqueue("t")
+    claimed = take()
+    assert maintain.give_back(Job.objects.all(), claimed, timezone.now()) == 1
+    row = Job.objects.get()
+    assert (row.state, row.attempt, row.started_at) == ("available", 0, None)
+
+
+def test_suppressed_attempts_are_kept_for_their_retention_only(settings):
+    Job.objects.enqueue("t", unique={})
+    for _ in range(2):
+        Job.objects.enqueue("t", unique={"on_conflict": "ignore"})
+    first = SuppressedAttempt.objects.order_by("pk").first()
+    SuppressedAttempt.objects.filter(pk=first.pk).update(created_at=timezone.now() - 2 * HOUR)
+    assert SuppressedAttempt.objects.prune(timezone.now()) == 0
+    settings.OJS_UNIQUE = {"SUPPRESSED_RETENTION": "PT1H"}
+    assert SuppressedAttempt.objects.prune(timezone.now()) == 1
+    assert SuppressedAttempt.objects.count() == 1
