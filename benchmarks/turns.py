@@ -17,8 +17,8 @@ class Turns:
     seconds: float
     rounds: int
 
-    def compare(self, name: str, bare: Call, ours: Call, goal: str) -> None:
-        """Print the rates of two loops and the median ratio of ours to the bare one, pair by pair."""
+    def compare(self, name: str, bare: Call, ours: Call, goal: str) -> float:
+        """Print the rates of two loops and the median ratio of ours to the bare one, pair by pair; return the ratio."""
         for call in (bare, ours):
             for number in range(30):
                 call(-1 - number)
@@ -36,6 +36,7 @@ class Turns:
             f" {statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})  goal {goal}",
             flush=True,
         )
+        return statistics.median(ratios)
 
     def _turn(self, call: Call, count: int) -> tuple[float, int]:
         begin = time.perf_counter()
