@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,9 @@ from django.conf import settings as django_settings
 
 from .exceptions import did_you_mean
 from .ojs.durations import parse_duration
+
+QUEUE_NAME = r"[a-z0-9][a-z0-9\-.]*"
+"""The shape of a queue's name (OJS core)."""
 
 DEFAULTS: dict[str, Any] = {
     "DEFAULT_QUEUE": "default",
@@ -63,8 +67,8 @@ class Settings:
         """How long a `SuppressedAttempt` is kept."""
         value = self._read("SUPPRESSED_RETENTION")
         duration = parse_duration(value) if isinstance(value, str) else value
-        if not isinstance(duration, timedelta):
-            raise ValueError("must be a duration without years or months")
+        if not isinstance(duration, timedelta) or duration <= timedelta():
+            raise ValueError("must be a positive duration without years or months")
         return duration
 
 
@@ -88,5 +92,7 @@ def problems() -> Iterator[str]:
                 yield f"OJS_UNIQUE[{name!r}] {error} (got {given!r}). Write an ISO 8601 duration such as 'P30D'."
         elif type(given) is not type(default):
             yield f"OJS_UNIQUE[{name!r}] must be a {type(default).__name__} (got {given!r})."
+        elif isinstance(given, str) and not re.fullmatch(QUEUE_NAME, given):
+            yield f"OJS_UNIQUE[{name!r}] is not a queue's name (got {given!r}). Write one such as 'default'."
         elif isinstance(given, int) and not isinstance(given, bool) and given <= 0:
             yield f"OJS_UNIQUE[{name!r}] must be positive (got {given!r})."

@@ -123,35 +123,40 @@ def _decide(jobs: QuerySet[Any], incoming: Incoming, record: Recorder, connectio
     if newest is not None and not policy.replaces:
         verdict = judge([newest], policy, now, replace_active=False)
         if verdict.action is not Action.ADMIT:
-            _record(record, job, policy, verdict)
+            _starting_over(connection, partial(_record, record, job, policy, verdict))
             return verdict
-    return _starting_over(connection, partial(_settle, jobs, incoming, policy, record, admission))
+    for _ in range(MOST_LOOKS):
+        try:
+            return _starting_over(connection, partial(_settle, jobs, incoming, policy, record, admission))
+        except _LostRace:
+            continue
+    raise Contended(f"Lost {MOST_LOOKS} races for one uniqueness key in a row; try again.")
+
+
+class _LostRace(Exception):
+    """Somebody else's job went in between the look and the insert; what was done in between is rolled back."""
 
 
 def _settle(
     jobs: QuerySet[Any], incoming: Incoming, policy: UniquePolicy, record: Recorder, admission: Admission
 ) -> Verdict[Any]:
-    """Look under locks, act, insert; and again for as long as others are faster."""
+    """Look under locks, act, insert: all of it or, with _LostRace, nothing."""
     job = incoming.job
     with transaction.atomic(using=jobs.db):
         admission.take_write_lock()
-        for _ in range(MOST_LOOKS):
-            now = timezone.now()
-            stored = stored_matches(jobs, job.fingerprint, policy, now).order_by("id").select_for_update()
-            verdict = judge(stored, policy, now, replace_active=may_replace_active(jobs))
-            if verdict.action is Action.ADMIT:
-                _make_way(jobs, verdict, job, now)
-                job.scheduled_at = verdict.inherited_schedule or job.scheduled_at
-                date(incoming, now)
-                if not admission.insert(job):
-                    if jobs.filter(pk=job.pk).exists():
-                        raise _id_taken(job)
-                    continue
-            _record(record, job, policy, verdict)
-            for replaced in verdict.cancel:
-                replaced.refresh_from_db()
-            return verdict
-        raise Contended(f"Lost {MOST_LOOKS} races for one uniqueness key in a row; try again.")
+        now = timezone.now()
+        stored = stored_matches(jobs, job.fingerprint, policy, now).order_by("id").select_for_update()
+        verdict = judge(stored, policy, now, replace_active=may_replace_active(jobs))
+        if verdict.action is Action.ADMIT:
+            _make_way(jobs, verdict, job, now)
+            job.scheduled_at = verdict.inherited_schedule or job.scheduled_at
+            date(incoming, now)
+            if not admission.insert(job):
+                raise _id_taken(job) if jobs.filter(pk=job.pk).exists() else _LostRace
+        _record(record, job, policy, verdict)
+        for replaced in verdict.cancel:
+            replaced.refresh_from_db()
+    return verdict
 
 
 def _make_way(jobs: QuerySet[Any], verdict: Verdict[Any], job: Any, now: datetime) -> None:

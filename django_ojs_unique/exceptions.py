@@ -49,6 +49,8 @@ class InvalidRequest(OJSError):
     @classmethod
     def at(cls, field: str, problem: str, *, value: Any = ..., mend: str = "") -> Self:
         """Build the error for one field: ``field`` is its path, ``mend`` says what to write instead."""
+        if len(field) > LONGEST_FIELD:
+            field = f"{field[:LONGEST_FIELD]}…"
         details: dict[str, Any] = {"field": field}
         shown = ""
         if value is not ...:
@@ -87,7 +89,8 @@ class DuplicateJob(OJSError):
         self.existing_job_state = existing_job.state
         self.fingerprint = fingerprint
         super().__init__(
-            details={"existing_job_id": str(existing_job.id), "existing_job_state": str(existing_job.state)}
+            "A job matching the uniqueness key already exists",
+            details={"existing_job_id": str(existing_job.id), "existing_job_state": str(existing_job.state)},
         )
 
 
@@ -120,19 +123,25 @@ class Contended(OJSError):
 
 
 def shorten(value: Any) -> str:
-    """Show ``value`` in at most about 80 characters; never raises, whatever its ``__repr__`` does."""
-    return _SHORT.repr(value)
+    """Show ``value`` in at most 80 characters; never raises, whatever its ``__repr__`` does."""
+    try:
+        text = _SHORT.repr(value)
+    except Exception:  # an integer of more digits than Python prints
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Say which of ``known`` was probably meant, or list them all."""
     names = [str(name) for name in known]
     lowered = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(str(word).lower(), lowered, n=1)
+    close = difflib.get_close_matches(shorten(word).strip("'").lower(), lowered, n=1)
     if close:
         return f"Did you mean {lowered[close[0]]!r}?"
     return f"Valid: {', '.join(repr(name) for name in names)}."
 
 
+LONGEST_SHOWN = 80
+LONGEST_FIELD = 160
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60

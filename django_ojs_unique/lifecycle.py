@@ -134,8 +134,13 @@ def rescue(jobs: QuerySet[Any], now: datetime, *, token: UUID | None, errors: li
 
 
 def release_guard(jobs: QuerySet[Any]) -> int:
-    """Give up the guard for good, in any state, so that the next enqueue of the fingerprint is admitted."""
+    """Give up the guard for good, in any state: a newer job of the fingerprint is being admitted past these."""
     return jobs.exclude(guarded_states=frozenset()).update(guarded_states=frozenset())
+
+
+def free_key(jobs: QuerySet[Any]) -> int:
+    """Take no more part in uniqueness, in any state, so that the next enqueue of the fingerprint is admitted."""
+    return jobs.exclude(fingerprint=None).update(guarded_states=frozenset(), fingerprint=None)
 
 
 def _guard_after(target: JobState) -> Case:

@@ -87,6 +87,8 @@ class JobQuerySet(models.QuerySet["Job"]):
         """
         if type is None:
             return super().explain(**options)
+        if unknown := options.keys() - Request.__slots__:
+            raise TypeError(f"explain() has no option {sorted(unknown)[0]!r}: it takes those of enqueue().")
         now = timezone.now()
         incoming = read(Request(type=type, args=args, **options), self.model, now)
         explanation: Explanation = explaining.explain(self._everything(self.db), incoming, now)

@@ -173,8 +173,11 @@ class Job(models.Model):
         self.refresh_from_db()
 
     def release_guard(self) -> bool:
-        """Let the next enqueue of this fingerprint be admitted past this job; return whether there was a guard."""
-        released = lifecycle.release_guard(self._row())
+        """Take this job out of uniqueness for good, so that the next enqueue of its key is admitted.
+
+        The job itself goes on; it loses its fingerprint. Return whether it had one.
+        """
+        released = lifecycle.free_key(self._row())
         self.refresh_from_db()
         return bool(released)
 

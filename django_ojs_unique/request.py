@@ -6,15 +6,15 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
 from django.db import models
 from django.utils import timezone
 
-from .conf import settings
-from .exceptions import InvalidRequest
+from .conf import QUEUE_NAME, settings
+from .exceptions import InvalidRequest, shorten
 from .ojs.canonical import plain
 from .ojs.durations import parse_duration
 from .ojs.fingerprint import canonical_text, fingerprint
@@ -35,7 +35,7 @@ INHERIT: Final = _Inherit()
 DEFAULT_RETRY: Final = RetryPolicy()
 
 _TYPE = re.compile(r"[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*")
-_QUEUE = re.compile(r"[a-z0-9][a-z0-9\-.]*")
+_QUEUE = re.compile(QUEUE_NAME)
 _LONGEST_TYPE, _LONGEST_QUEUE, _LONGEST_TAG = 255, 128, 255
 _LONGEST_MILLISECONDS = 2**53 - 1
 
@@ -77,7 +77,9 @@ def read(request: Request, model: type[models.Model], now: datetime) -> Incoming
     """
     type_ = _name(request.type, "type", _TYPE, _LONGEST_TYPE, "lower-case words joined by dots, as in 'email.send'")
     definition = registry.get(type_) if settings.require_handler else registry.find(type_)
-    queue = request.queue or (definition and definition.queue) or settings.default_queue
+    queue = request.queue
+    if queue is None:
+        queue = (definition and definition.queue) or settings.default_queue
     queue = _name(queue, "queue", _QUEUE, _LONGEST_QUEUE, "lower-case letters, digits, '-' and '.', as in 'emails'")
     unique = (definition and definition.unique) if request.unique is INHERIT else request.unique
     retry = (definition and definition.retry) if request.retry is INHERIT else request.retry
@@ -152,7 +154,7 @@ def _args(value: Any) -> Any:
             "args",
             "must be an object (keyword arguments) or an array (positional)",
             value=value,
-            mend=f"Write [{value!r:.40}].",
+            mend=f"Write [{shorten(value)}].",
         )
     return _sized(plain(value, "args"), "args", settings.max_args_bytes)
 
@@ -205,7 +207,10 @@ def _moment(value: Any, field: str) -> datetime | None:
             value=value,
             mend="Use an aware datetime, for example django.utils.timezone.make_aware(…).",
         )
-    return value
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise InvalidRequest.at(field, "is outside the calendar", value=value, mend="Choose a later year.") from None
 
 
 def _milliseconds(value: Any, field: str) -> int | None:

@@ -22,7 +22,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def _database() -> str:
-    return connection.display_name
+    return {"sqlite": "SQLite", "postgresql": "PostgreSQL", "mysql": "MariaDB"}[connection.vendor]
 
 
 @pytest.fixture

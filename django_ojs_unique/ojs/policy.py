@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from ..exceptions import InvalidPolicy, did_you_mean
+from ..exceptions import InvalidPolicy, did_you_mean, shorten
 from .canonical import to_nfc
 from .durations import Duration, earliest_start, end_of, format_duration, parse_duration
 from .states import INCOMPLETE, JobState
@@ -78,14 +78,14 @@ class UniquePolicy:
             raise _invalid(
                 "meta_keys",
                 "has no effect while 'meta' is not in keys",
-                value=self.meta_keys,
+                value=list(self.meta_keys),
                 mend="Add 'meta' to keys.",
             )
         if "args" not in self.keys and self.args_keys:
             raise _invalid(
                 "args_keys",
                 "has no effect while 'args' is not in keys",
-                value=self.args_keys,
+                value=list(self.args_keys),
                 mend="Add 'args' to keys.",
             )
         if "args" in self.keys and self.args_keys == ():
@@ -149,7 +149,10 @@ def _invalid(name: str, problem: str, **kwargs: Any) -> InvalidPolicy:
 def _strings(value: Any, name: str) -> list[str]:
     if not isinstance(value, (list, tuple, set, frozenset)):
         raise _invalid(
-            name, "must be a list of strings", value=value, mend=f"Write [{value!r}]." if isinstance(value, str) else ""
+            name,
+            "must be a list of strings",
+            value=value,
+            mend=f"Write [{shorten(value)}]." if isinstance(value, str) else "",
         )
     names: list[str] = []
     for index, item in enumerate(value):
@@ -187,7 +190,7 @@ def _period(value: Any) -> tuple[str | None, Duration | None]:
             return str.__str__(value), parse_duration(value)
     except ValueError as error:
         raise _invalid("period", str(error), value=value, mend=mend) from None
-    raise _invalid("period", "must be a string", value=value, mend=mend)
+    raise _invalid("period", "must be a string or a timedelta", value=value, mend=mend)
 
 
 def _on_conflict(value: Any) -> OnConflict:

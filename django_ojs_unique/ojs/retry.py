@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any
 
-from ..exceptions import InvalidRetryPolicy, did_you_mean
+from ..exceptions import InvalidRequest, InvalidRetryPolicy, did_you_mean
+from .canonical import plain
 from .durations import format_duration, parse_duration
 
 STRATEGIES = ("exponential", "linear", "constant", "polynomial")
@@ -44,13 +45,8 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         if not _is_integer(self.max_attempts) or not 0 <= self.max_attempts <= MOST_ATTEMPTS:
             raise _invalid("max_attempts", "must be a whole number of at least 0", self.max_attempts)
-        coefficient = self.backoff_coefficient
-        if (
-            not isinstance(coefficient, (int, float))
-            or isinstance(coefficient, bool)
-            or not 1 <= coefficient < math.inf
-        ):
-            raise _invalid("backoff_coefficient", "must be a number of at least 1", coefficient)
+        if not _is_finite(self.backoff_coefficient) or self.backoff_coefficient < 1:
+            raise _invalid("backoff_coefficient", "must be a number of at least 1", self.backoff_coefficient)
         if not isinstance(self.jitter, bool):
             raise _invalid("jitter", "must be true or false", self.jitter)
         for name, valid in (("on_exhaustion", EXHAUSTION), ("backoff_strategy", STRATEGIES)):
@@ -59,7 +55,10 @@ class RetryPolicy:
         errors = self.non_retryable_errors
         if not isinstance(errors, (list, tuple)) or not all(isinstance(entry, str) for entry in errors):
             raise _invalid("non_retryable_errors", "must be a list of strings", errors)
-        self._set("non_retryable_errors", tuple(errors))
+        try:
+            self._set("non_retryable_errors", tuple(plain(list(errors), "retry.non_retryable_errors")))
+        except InvalidRequest as error:
+            raise InvalidRetryPolicy(error.message, details=error.details) from None
         for name, parsed in (("initial_interval", "initial"), ("max_interval", "longest")):
             text, interval = _interval(getattr(self, name), name)
             self._set(name, text)
@@ -129,6 +128,13 @@ def _invalid(name: str, problem: str, value: Any, mend: str = "") -> InvalidRetr
 
 def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False
 
 
 def _interval(value: Any, name: str) -> tuple[str, timedelta]:

@@ -1,0 +1,114 @@
+"""The shop's jobs. Each says what makes two of them the same, and what to do then."""
+
+import logging
+import time
+from decimal import Decimal
+from pathlib import PurePath
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.core.files.base import ContentFile
+from django.core.files.storage import default_storage
+from django.core.mail import send_mail
+from django.db.models import Count, Sum
+from django.utils.html import escape
+
+from django_ojs_unique import JobContext, JobState, RetryPolicy, UniquePolicy, job
+
+from . import indexing
+from .models import DailyReport, Order, Picture
+
+logger = logging.getLogger(__name__)
+
+UNLESS_IT_FAILED = [state for state in JobState if state not in (JobState.CANCELLED, JobState.DISCARDED)]
+"""A finished job counts as a duplicate, too; one that was cancelled or gave up does not."""
+
+SIZES = (64, 128, 256)
+
+
+@job(
+    "email.send_welcome",
+    queue="emails",
+    unique=UniquePolicy(
+        keys=["type", "args"], args_keys=["user_id"], period="P7D", states=UNLESS_IT_FAILED, on_conflict="ignore"
+    ),
+    retry=RetryPolicy(max_attempts=5),
+    timeout="PT30S",
+)
+def send_welcome(user_id: int, locale: str = "en") -> None:
+    """Send one welcome mail per user and week, in whichever language was asked for first."""
+    user = get_user_model().objects.get(pk=user_id)
+    subject = {"de": "Willkommen", "fr": "Bienvenue"}.get(locale, "Welcome")
+    send_mail(subject, f"{subject}, {user.get_username()}!", None, [user.email])
+    logger.info("Sent a welcome mail to %s", user.get_username())
+
+
+@job(
+    "invoice.render",
+    queue="invoices",
+    unique=UniquePolicy(keys=["type", "args"], args_keys=["order_id"], states=UNLESS_IT_FAILED, on_conflict="reject"),
+)
+def render_invoice(order_id: int) -> str:
+    """Write the one invoice of an order; return the file's name."""
+    order = Order.objects.select_related("customer").get(pk=order_id)
+    text = f"Invoice {order.pk:06}\nTo: {order.customer.get_username()}\n\n{order.item}: {order.total} EUR\n"
+    order.invoice = _store(f"invoices/{order.pk:06}.txt", text)
+    order.save(update_fields=["invoice"])
+    logger.info("Wrote %s", order.invoice)
+    return order.invoice
+
+
+@job(
+    "image.resize",
+    queue="thumbnails",
+    unique=UniquePolicy(keys=["type", "queue", "args"], args_keys=["picture_id"], on_conflict="replace"),
+    takes_context=True,
+)
+def resize_picture(context: JobContext, picture_id: int, sky: str) -> str:
+    """Draw a picture in each size with the newest colour; stop as soon as a newer job replaced this one."""
+    picture = Picture.objects.get(pk=picture_id)
+    for size in SIZES:
+        if context.cancelled:
+            logger.info("Stopped drawing %s: a newer job took over", picture)
+            return ""
+        time.sleep(settings.SHOP_SECONDS_PER_SIZE)
+        picture.thumbnail = _store(
+            f"thumbnails/{picture.pk}-{size}-{sky.lstrip('#')}.svg", _drawing(picture, sky, size)
+        )
+    picture.sky = sky
+    picture.save(update_fields=["sky", "thumbnail"])
+    logger.info("Drew %s", picture.thumbnail)
+    return picture.thumbnail
+
+
+@job("report.daily", queue="reports", unique=UniquePolicy(keys=["type"], on_conflict="ignore"))
+def write_report() -> None:
+    """Sum up all orders in one row."""
+    totals = Order.objects.aggregate(orders=Count("pk"), revenue=Sum("total", default=Decimal(0)))
+    report = DailyReport.objects.create(**totals)
+    logger.info("Wrote the report: %s", report)
+
+
+@job(
+    "source.index",
+    queue="index",
+    unique=UniquePolicy(keys=["type", "args"], args_keys=["path"], states=UNLESS_IT_FAILED, on_conflict="ignore"),
+    takes_context=True,
+)
+def index_source(context: JobContext, path: str, origin: str) -> None:
+    """Index one file of Python's standard library (`make demo`); ``origin`` says which producer asked first."""
+    indexing.index(PurePath(path), job_id=context.job_id)
+
+
+def _store(name: str, text: str) -> str:
+    """Write a file in the place of an older one, so that running a job again does no harm."""
+    default_storage.delete(name)
+    return default_storage.save(name, ContentFile(text))
+
+
+def _drawing(picture: Picture, sky: str, size: int) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 4 3" width="{size}" height="{size * 3 // 4}">'
+        f'<rect width="4" height="3" fill="{escape(sky)}"/><circle cx="3" cy="0.8" r="0.4" fill="#ffb703"/>'
+        f'<path d="M0 3V2L1.3 1L2.4 2L3 1.6L4 2.2V3Z" fill="{escape(picture.ground)}"/></svg>'
+    )

@@ -1,0 +1,36 @@
+"""``manage.py serve``: the example project with a demo login and a worker, until Ctrl-C."""
+
+import signal
+import sys
+from typing import Any
+
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from shop import serve
+
+
+class Command(BaseCommand):
+    help = (
+        "Prepare the database, make a demo login, and run the server and a worker until Ctrl-C. For your machine only."
+    )
+    requires_system_checks = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--port", type=int, default=8000, help="The port on 127.0.0.1 (default 8000).")
+
+    def handle(self, *, port: int, **options: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        try:
+            serve.prepare(port)
+        except serve.CannotServe as error:
+            raise CommandError(str(error)) from None
+        address = f"{serve.HOST}:{port}"
+        self.stdout.write(
+            f"The shop:  http://{address}/\n"
+            f"The admin: http://{address}/admin/ (log in as {serve.LOGIN} / {serve.PASSWORD})\n"
+            "Ctrl-C stops the server and the worker."
+        )
+        self.stdout.flush()
+        with serve.worker():
+            call_command("runserver", address, use_reloader=False, skip_checks=True, verbosity=0)

@@ -1,0 +1,73 @@
+"""The example project on your own machine: database, demo login, worker and server (`manage.py serve`)."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+
+from .models import Order, Picture
+
+LOGIN = PASSWORD = "demo"
+HOST = "127.0.0.1"
+CUSTOMERS = ["ada", "grace", "linus"]
+ITEMS = [("Teapot", "24.90"), ("Lantern", "39.00"), ("Umbrella", "18.50")]
+PICTURES = [("Meadow", "#588157"), ("Dune", "#e9c46a"), ("Moor", "#6d597a")]
+LONGEST_STOP_SECONDS = 30
+
+
+class CannotServe(Exception):
+    """The example project cannot be served."""
+
+
+def prepare(port: int) -> None:
+    """Migrate the database and fill it with samples; raise CannotServe when this is no place for a demo login."""
+    if not settings.DEBUG:
+        raise CannotServe("The demo login is for DEBUG only.")
+    if not _is_free(port):
+        raise CannotServe(f"Port {port} is in use. Choose another one: testproject/manage.py serve --port {port + 1}")
+    call_command("migrate", verbosity=0)
+    add_samples()
+
+
+def add_samples() -> None:
+    """Make the demo login, customers, orders and pictures that are not there yet."""
+    users = get_user_model()
+    if not users.objects.filter(username=LOGIN).exists():
+        users.objects.create_superuser(LOGIN, f"{LOGIN}@example.com", PASSWORD)
+    for name, (item, total) in zip(CUSTOMERS, ITEMS, strict=True):
+        customer, _ = users.objects.get_or_create(username=name, defaults={"email": f"{name}@example.com"})
+        Order.objects.get_or_create(customer=customer, item=item, defaults={"total": Decimal(total)})
+    for title, ground in PICTURES:
+        Picture.objects.get_or_create(title=title, defaults={"ground": ground})
+
+
+@contextmanager
+def worker() -> Iterator[None]:
+    """Run a worker process in the background; at the end let it finish its jobs."""
+    command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "runworker"]
+    # In a session of its own, so that Ctrl-C reaches it once, from here.
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(LONGEST_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True

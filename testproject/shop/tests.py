@@ -1,0 +1,208 @@
+"""The shop's own tests: each button's outcome, and each job's handler."""
+
+import tempfile
+from dataclasses import replace
+from datetime import timedelta
+from io import StringIO
+from typing import Any
+from unittest import mock
+from uuid import uuid4
+
+from django.contrib.auth import get_user_model
+from django.contrib.messages import get_messages
+from django.core import mail
+from django.core.files.storage import default_storage
+from django.core.management import CommandError, call_command
+from django.test import TestCase, override_settings
+from django.urls import reverse
+from django.utils import timezone
+
+from django_ojs_unique import JobState
+from django_ojs_unique.models import Job, SuppressedAttempt
+
+from . import demo, indexing, serve
+from .jobs import index_source, render_invoice, resize_picture, send_welcome, write_report
+from .models import DailyReport, Execution, IndexedFile, Order, Picture
+
+
+class ShopTestCase(TestCase):
+    @classmethod
+    def setUpTestData(cls) -> None:
+        serve.add_samples()
+        cls.user = get_user_model().objects.get(username="ada")
+        cls.order = Order.objects.get(customer=cls.user)
+        cls.picture = Picture.objects.get(title="Meadow")
+
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        settings = override_settings(MEDIA_ROOT=folder.name, SHOP_SECONDS_PER_SIZE=0)
+        settings.enable()
+        self.addCleanup(settings.disable)
+
+
+class TheButtons(ShopTestCase):
+    def press(self, name: str, *args: int) -> str:
+        """Press a button and return what the page says."""
+        response = self.client.post(reverse(f"shop:{name}", args=args))
+        self.assertRedirects(response, reverse("shop:home"), fetch_redirect_response=False)
+        (message,) = get_messages(response.wsgi_request)
+        self.assertContains(self.client.get(reverse("shop:home")), message.message)
+        return message.message
+
+    def test_a_second_welcome_mail_is_answered_with_the_first(self) -> None:
+        created = self.press("welcome", self.user.pk)
+        job = Job.objects.get()
+        assert created == f"Created: email.send_welcome is job {job.pk}, and it is available."
+        again = self.press("welcome", self.user.pk)
+        assert again == f"Deduplicated: email.send_welcome is job {job.pk} already, and it is available."
+
+    def test_a_welcome_mail_counts_for_a_week_though_it_was_sent(self) -> None:
+        self.press("welcome", self.user.pk)
+        now = timezone.now()
+        Job.objects.update(state=JobState.COMPLETED, finished_at=now, created_at=now - timedelta(days=6))
+        assert "and it is completed." in self.press("welcome", self.user.pk)
+        Job.objects.update(created_at=now - timedelta(days=7))
+        assert "Created" in self.press("welcome", self.user.pk)
+
+    def test_a_second_invoice_is_refused_and_the_first_is_named(self) -> None:
+        self.press("invoice", self.order.pk)
+        job = Job.objects.get()
+        refused = self.press("invoice", self.order.pk)
+        assert refused.startswith("Refused: "), refused
+        assert refused.endswith(f"Job {job.pk} is available."), refused
+
+    def test_a_newer_thumbnail_replaces_the_one_that_waits(self) -> None:
+        self.press("thumbnail", self.picture.pk)
+        first = Job.objects.get()
+        message = self.press("thumbnail", self.picture.pk)
+        second = Job.objects.exclude(pk=first.pk).get()
+        assert message == f"Replaced: image.resize is job {second.pk} now; {first.pk} was cancelled."
+        first.refresh_from_db()
+        assert (first.state, first.replaced_by_id) == (JobState.CANCELLED, second.pk)
+        assert first.args["sky"] != second.args["sky"]
+
+    def test_the_nightly_report_is_scheduled_once(self) -> None:
+        assert "and it is scheduled." in self.press("report")
+        assert "Deduplicated" in self.press("report")
+        job = Job.objects.get()
+        assert timezone.localtime(job.scheduled_at).hour == 2
+        assert job.scheduled_at > timezone.now()
+
+    def test_different_users_orders_and_pictures_do_not_meet(self) -> None:
+        other = get_user_model().objects.get(username="grace")
+        self.press("welcome", self.user.pk)
+        assert "Created" in self.press("welcome", other.pk)
+        assert not SuppressedAttempt.objects.exists()
+
+    def test_the_page_shows_what_the_next_press_would_do(self) -> None:
+        self.assertContains(self.client.get(reverse("shop:home")), "<strong>create</strong>")
+        self.press("invoice", self.order.pk)
+        self.assertContains(self.client.get(reverse("shop:home")), "<strong>reject</strong>", count=1)
+
+    def test_a_button_needs_a_post_and_something_that_exists(self) -> None:
+        assert self.client.get(reverse("shop:report")).status_code == 405
+        assert self.client.post(reverse("shop:invoice", args=[10**6])).status_code == 404
+        assert not Job.objects.exists()
+
+    def test_the_demo_login_opens_the_admin(self) -> None:
+        assert self.client.login(username=serve.LOGIN, password=serve.PASSWORD)
+        self.assertContains(self.client.get(reverse("admin:shop_order_changelist")), "Teapot")
+        self.press("report")
+        self.assertContains(self.client.get(reverse("admin:django_ojs_unique_job_changelist")), "report.daily")
+
+
+class TheHandlers(ShopTestCase):
+    def context(self, *, cancelled: bool = False) -> Any:
+        return mock.Mock(job_id=uuid4(), cancelled=cancelled)
+
+    def test_a_welcome_mail_is_sent_in_the_users_language(self) -> None:
+        send_welcome(self.user.pk, locale="de")
+        assert (mail.outbox[0].subject, mail.outbox[0].to) == ("Willkommen", ["ada@example.com"])
+
+    def test_an_invoice_is_one_file_however_often_it_runs(self) -> None:
+        assert render_invoice(self.order.pk) == render_invoice(self.order.pk)
+        self.order.refresh_from_db()
+        assert "Teapot: 24.90 EUR" in default_storage.open(self.order.invoice).read().decode()
+
+    def test_a_picture_is_drawn_in_each_size(self) -> None:
+        resize_picture(self.context(), picture_id=self.picture.pk, sky="#ffafcc")
+        assert len(default_storage.listdir("thumbnails")[1]) == 3
+        self.picture.refresh_from_db()
+        assert 'fill="#ffafcc"' in default_storage.open(self.picture.thumbnail).read().decode()
+
+    def test_a_replaced_run_stops_and_changes_nothing(self) -> None:
+        assert resize_picture(self.context(cancelled=True), picture_id=self.picture.pk, sky="#ffafcc") == ""
+        self.picture.refresh_from_db()
+        assert self.picture.thumbnail == ""
+
+    def test_the_report_sums_up_the_orders(self) -> None:
+        write_report()
+        assert str(DailyReport.objects.get()) == "3 orders, 82.40"
+
+    def test_a_file_is_indexed_and_each_run_is_counted(self) -> None:
+        for _ in range(2):
+            index_source(self.context(), path="this.py", origin="test")
+        assert Execution.objects.filter(path="this.py").count() == 2
+        assert IndexedFile.objects.get().functions == 0
+
+    def test_definitions_are_found_wherever_statements_can_hide_them(self) -> None:
+        source = (
+            b"class A:\n  def f(self):\n    try:\n      pass\n    except E:\n      async def g(): ...\nif 1:\n  pass\n"
+        )
+        source += b"else:\n  def h(): ...\nmatch 1:\n  case 1:\n    def i(): ...\n"
+        assert indexing._definitions(source) == (4, 1)
+        assert indexing._definitions(b"def (:") == (0, 0)
+        assert indexing._definitions(b"\x00") == (0, 0)
+
+
+class Serving(TestCase):
+    def test_samples_are_added_once(self) -> None:
+        serve.add_samples()
+        serve.add_samples()
+        assert (Order.objects.count(), Picture.objects.count()) == (3, 3)
+
+    @override_settings(DEBUG=False)
+    def test_no_demo_login_outside_debug(self) -> None:
+        with self.assertRaisesMessage(serve.CannotServe, "DEBUG"):
+            serve.prepare(8000)
+        assert not get_user_model().objects.exists()
+
+
+class TheDemo(TestCase):
+    kept = demo.Report(
+        files=1,
+        files_there_are=2,
+        calls=3,
+        admitted=1,
+        suppressed=2,
+        executed=1,
+        executed_twice=0,
+        lost=0,
+        seconds=0.1,
+        lines=1,
+        functions=1,
+        classes=1,
+    )
+
+    def test_a_kept_promise_ends_with_what_to_type_next(self) -> None:
+        with mock.patch.object(demo, "run", return_value=self.kept):
+            call_command("demo", stdout=(output := StringIO()))
+        assert "make serve" in output.getvalue()
+
+    def test_a_broken_promise_is_a_failure(self) -> None:
+        for broken in [{"executed_twice": 1}, {"lost": 1}, {"admitted": 2}, {"executed": 0}]:
+            report = replace(self.kept, **broken)
+            with (
+                self.subTest(**broken),
+                mock.patch.object(demo, "run", return_value=report),
+                self.assertRaisesMessage(CommandError, "The promise was broken"),
+            ):
+                call_command("demo", stdout=StringIO())
+
+    def test_an_accident_is_a_failure_with_its_reason(self) -> None:
+        with (
+            mock.patch.object(demo, "run", side_effect=demo.DemoFailed("The worker ended early.")),
+            self.assertRaisesMessage(CommandError, "The demo failed: The worker ended early."),
+        ):
+            call_command("demo", stdout=StringIO())
