@@ -71,7 +71,8 @@ def fill(finished: int) -> None:
             "INSERT INTO django_ojs_unique_job (id, type, queue, args, state, created_at, enqueued_at, started_at,"
             ' finished_at, fingerprint, guarded_states, "unique")'
             " SELECT gen_random_uuid(), 'noop', 'default', jsonb_build_object('old', n), 'completed',"
-            " now(), now(), now(), now(), CASE WHEN n %% 100 = 0 THEN %s ELSE encode(sha256(n::text::bytea), 'hex') END, 0, '{}'"
+            " now(), now(), now(), now(),"
+            " CASE WHEN n %% 100 = 0 THEN %s ELSE encode(sha256(n::text::bytea), 'hex') END, 0, '{}'"
             " FROM generate_series(1, %s) n",
             [hot_key(), finished],
         )

@@ -5,7 +5,7 @@ Nothing here raises on a conflict or leaves a transaction broken, and no error m
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -13,10 +13,11 @@ from typing import Any
 from django.db import IntegrityError, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from .capabilities import CONSTRAINT
+from .constraints import TURN_COUNT, TURNS
+from .ojs.policy import UniquePolicy
+from .ojs.states import INCOMPLETE
 
-COURTESY_SECONDS = 10
-"""How long an enqueue waits for its turn on MariaDB before it stops being polite."""
+MYSQL_DUPLICATE_ENTRY = 1062
 
 LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "created_at")
 """The fields of a duplicate that the deciding statement reads, in the model's order."""
@@ -38,18 +39,21 @@ class Admission:
             return self._insert(cursor, job)
 
     def insert_unless_duplicate(
-        self, job: Any, states: Collection[str], created_after: datetime | None
+        self, job: Any, policy: UniquePolicy, created_after: datetime | None
     ) -> tuple[bool, Any | None]:
-        """Insert unless a row of the same fingerprint is in ``states`` and was created after ``created_after``.
+        """Insert unless the policy counts a row of the same fingerprint that was created after ``created_after``.
 
         Return whether the job was inserted, and the newest such row if one was seen: its fields in `LOOKED_AT`, the
-        others deferred. (False, None) means that something else is in the way: a race was lost, a guard is stale, or
-        the id is taken.
+        others deferred. (False, None) means that the key must be settled under locks: a race was lost, a guard is
+        stale, the id is taken, or one statement cannot be exact here.
         """
-        look = self._table.look(len(states), created_after is not None)
-        wanted = [job.fingerprint, *states]
+        look = self._table.look(len(policy.states), created_after is not None)
+        wanted = [job.fingerprint, *policy.states]
         if created_after is not None:
             wanted.append(self._connection.ops.adapt_datetimefield_value(created_after))
+        # Between a look and an insert a rival may come, run and finish. Its guard is gone then, which matters to a
+        # policy that counts finished jobs. SQLite has no such gap; InnoDB deadlocks over waiting inserts.
+        may_insert = self._vendor == "postgresql" and INCOMPLETE.issuperset(policy.states)
         with self._connection.cursor() as cursor:
             if self._vendor == "sqlite":
                 # An INSERT takes the write lock before it reads, so it cannot deadlock on an upgrade.
@@ -57,7 +61,7 @@ class Admission:
                 cursor.execute(self._table.insert_if_none(columns, look), [*values, *wanted])
                 if cursor.rowcount:
                     return True, None
-            elif self._prepares:
+            elif may_insert and self._prepares:
                 columns, values = self._table.row(job, self._connection)
                 cursor.execute(self._table.look_and_insert(columns, look), [*wanted, *values])
                 inserted, *row = cursor.fetchone()
@@ -66,7 +70,7 @@ class Admission:
             cursor.execute(look, wanted)
             if (row := cursor.fetchone()) is not None:
                 return False, self._table.read(row, self._connection)
-            return self._vendor != "sqlite" and self._insert(cursor, job), None
+            return may_insert and self._insert(cursor, job), None
 
     def take_write_lock(self) -> None:
         """Become the only writer for the rest of the transaction, where a database has one writer at a time."""
@@ -74,30 +78,37 @@ class Admission:
             with self._connection.cursor() as cursor:
                 cursor.execute(self._table.write_nothing)
 
+    def take_turn(self, fingerprint: str) -> None:
+        """Lock a key for the rest of the transaction, where waiting at the constraint itself would end in deadlocks.
+
+        InnoDB gives a shared lock to everyone who waits for an uncommitted row. When that row is rolled back, they all
+        want to insert, and deadlock. Rows that are always there queue them in order instead; the constraint decides.
+        """
+        self.take_write_lock()
+        if self._vendor == "mysql":
+            with self._connection.cursor() as cursor:
+                cursor.execute(
+                    f"SELECT turn FROM {TURNS} WHERE turn = %s FOR UPDATE", [int(fingerprint, 16) % TURN_COUNT]
+                )
+
+    def lock(self, rows: models.QuerySet[Any]) -> list[Any]:
+        """Read rows under locks, in an order that all enqueues share."""
+        if self._vendor == "mysql" and self._connection.isolation_level == "read committed":  # type: ignore[attr-defined]
+            # By the primary key, as the worker does: to lock by another index first would deadlock with it. (A stricter
+            # level sees new rows only by locking them.)
+            rows = rows.model._default_manager.using(rows.db).filter(pk__in=list(rows.values_list("pk", flat=True)))
+        return list(rows.order_by("pk").select_for_update())
+
     def _insert(self, cursor: Any, job: Any) -> bool:
         columns, values = self._table.row(job, self._connection)
-        insert = self._table.insert(columns)
-        if self._vendor == "mysql":
-            return self._insert_in_turn(cursor, job, insert, values)
-        cursor.execute(insert, values)
-        return bool(cursor.rowcount)
-
-    def _insert_in_turn(self, cursor: Any, job: Any, insert: str, values: Sequence[Any]) -> bool:
-        # InnoDB gives a shared lock to everyone who waits for an uncommitted row that then rolls back, and they
-        # deadlock. A named lock around the statement lets one of them wait there at a time; the unique index decides.
-        turn = f"ojs:{job.fingerprint or job.pk}"[:64]
-        cursor.execute("SELECT GET_LOCK(%s, %s)", [turn, COURTESY_SECONDS])
         try:
-            cursor.execute(insert, values)
-        except IntegrityError:
-            # Here a failed statement does not end the transaction.
-            cursor.execute(self._table.obstruction, [job.pk.hex, job.fingerprint])
-            if cursor.fetchone() is None:
-                raise
-            return False
-        finally:
-            cursor.execute("DO RELEASE_LOCK(%s)", [turn])
-        return True
+            cursor.execute(self._table.insert(columns), values)
+        except IntegrityError as error:
+            # Only where nothing skips conflicts; there, a failed statement does not end the transaction.
+            if self._vendor == "mysql" and error.args[0] == MYSQL_DUPLICATE_ENTRY:
+                return False
+            raise
+        return bool(cursor.rowcount)
 
 
 def insert_row(row: models.Model, connection: BaseDatabaseWrapper) -> None:
@@ -124,10 +135,6 @@ class _Table:
         ]
         self._looked_at = [field.get_col(model._meta.db_table) for field in fields if field.attname in LOOKED_AT]
         self.write_nothing = f"UPDATE {self._name} SET {self._quote('id')} = {self._quote('id')} WHERE 1 = 0"
-        self.obstruction = (
-            f"SELECT 1 FROM {self._name} WHERE {self._quote('id')} = %s OR {self._quote(CONSTRAINT)} = %s"
-            " LIMIT 1 LOCK IN SHARE MODE"
-        )
 
     def row(self, row: Any, connection: BaseDatabaseWrapper) -> tuple[tuple[str, ...], list[Any]]:
         """Return the columns that differ from the database's defaults, and their values."""

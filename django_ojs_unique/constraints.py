@@ -21,22 +21,29 @@ def guarding() -> Q:
     return condition
 
 
+TURNS = "django_ojs_unique_turn"
+TURN_COUNT = 1024
+"""On MariaDB: the table of rows that an enqueue locks to wait its turn, and how many keys can be told apart."""
+
+
 class ConditionalUniqueConstraint(models.UniqueConstraint):
     """A conditional `UniqueConstraint` on one field that MySQL and MariaDB keep, too.
 
     They have no partial index. There, a generated column holds the field's value while the condition is true and NULL
-    otherwise, and carries a plain unique index; both are named after the constraint.
+    otherwise, and carries a plain unique index; both are named after the constraint. Beside it goes the table of turns.
     """
 
     def create_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> Any:
         if model is None or schema_editor is None or schema_editor.connection.features.supports_partial_indexes:
             return super().create_sql(model, schema_editor)
-        return self._generated_sql(model, schema_editor)
+        for statement in self._mysql_statements(model, schema_editor):
+            schema_editor.execute(statement, params=None)
+        return None
 
     def constraint_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> Any:
         if model is None or schema_editor is None or schema_editor.connection.features.supports_partial_indexes:
             return super().constraint_sql(model, schema_editor)
-        schema_editor.deferred_sql.append(self._generated_sql(model, schema_editor))
+        schema_editor.deferred_sql.extend(self._mysql_statements(model, schema_editor))
         return None
 
     def remove_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> Any:
@@ -46,11 +53,11 @@ class ConditionalUniqueConstraint(models.UniqueConstraint):
         name = quote(str(self.name))
         return f"ALTER TABLE {quote(model._meta.db_table)} DROP INDEX {name}, DROP COLUMN {name}"
 
-    def _generated_sql(self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor) -> Statement:
+    def _mysql_statements(self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor) -> list[Statement]:
         field: Any = model._meta.get_field(self.fields[0])
         quote = schema_editor.quote_name
         condition = self._get_condition_sql(model, schema_editor)  # type: ignore[attr-defined]
-        return Statement(
+        column = Statement(
             "ALTER TABLE %(table)s ADD COLUMN %(name)s %(type)s GENERATED ALWAYS AS "
             "(CASE WHEN %(condition)s THEN %(column)s END) STORED, ADD UNIQUE INDEX %(name)s (%(name)s)",
             table=quote(model._meta.db_table),
@@ -59,3 +66,7 @@ class ConditionalUniqueConstraint(models.UniqueConstraint):
             condition=condition,
             column=quote(field.column),
         )
+        turns = Statement("CREATE TABLE IF NOT EXISTS %(turns)s (turn SMALLINT UNSIGNED PRIMARY KEY)", turns=TURNS)
+        numbers = ", ".join(f"({turn})" for turn in range(TURN_COUNT))
+        fill = Statement("INSERT IGNORE INTO %(turns)s (turn) VALUES %(numbers)s", turns=TURNS, numbers=numbers)
+        return [column, turns, fill]

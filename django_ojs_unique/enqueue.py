@@ -5,15 +5,14 @@ The query decides what is a duplicate, the constraint decides races: an insert t
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from django.db import DatabaseError, OperationalError, connections, transaction
+from django.db import DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Q, QuerySet
 from django.utils import timezone
@@ -28,15 +27,10 @@ from .ojs.conflict import Action, Verdict, judge
 from .ojs.policy import UniquePolicy
 from .request import Incoming, date
 from .signals import announce, job_cancelled, job_enqueued, job_suppressed
+from .transactions import starting_over
 
 MOST_LOOKS = 100
 """How often one enqueue may lose a race. Each loss means that another enqueue of the key was admitted."""
-MOST_TRANSACTIONS = 10
-"""How often an enqueue outside any transaction starts over after a deadlock or a serialisation failure."""
-_RETRYABLE_SQLSTATES = {"40001", "40P01"}
-_MYSQL_DEADLOCK = 1213
-
-T = TypeVar("T")
 Recorder = Callable[[Any, UniquePolicy, tuple[Any, ...], str], None]
 """Notes the suppression of a job: the job, its policy, the stored jobs it met, and the outcome."""
 
@@ -109,25 +103,26 @@ def may_replace_active(jobs: QuerySet[Any]) -> bool:
 
 def _decide(jobs: QuerySet[Any], incoming: Incoming, record: Recorder, connection: BaseDatabaseWrapper) -> Verdict[Any]:
     """Return the verdict, carried out and recorded."""
-    job, policy = incoming.job, incoming.policy
+    job, policy, using = incoming.job, incoming.policy, jobs.db
     admission = Admission(jobs.model, connection)
     if policy is None:
-        if not _starting_over(connection, partial(admission.insert, job)):
+        if not starting_over(using, partial(admission.insert, job)):
             raise _id_taken(job)
         return Verdict(Action.ADMIT)
     now = job.created_at
-    attempt = partial(admission.insert_unless_duplicate, job, policy.states, policy.window_start(now))
-    inserted, newest = _starting_over(connection, attempt)
+    inserted, newest = starting_over(
+        using, partial(admission.insert_unless_duplicate, job, policy, policy.window_start(now))
+    )
     if inserted:
         return Verdict(Action.ADMIT)
     if newest is not None and not policy.replaces:
         verdict = judge([newest], policy, now, replace_active=False)
         if verdict.action is not Action.ADMIT:
-            _starting_over(connection, partial(_record, record, job, policy, verdict))
+            starting_over(using, partial(_record, record, job, policy, verdict))
             return verdict
     for _ in range(MOST_LOOKS):
         try:
-            return _starting_over(connection, partial(_settle, jobs, incoming, policy, record, admission))
+            return starting_over(using, partial(_settle, jobs, incoming, policy, record, admission))
         except _LostRace:
             continue
     raise Contended(f"Lost {MOST_LOOKS} races for one uniqueness key in a row; try again.")
@@ -143,19 +138,24 @@ def _settle(
     """Look under locks, act, insert: all of it or, with _LostRace, nothing."""
     job = incoming.job
     with transaction.atomic(using=jobs.db):
-        admission.take_write_lock()
+        admission.take_turn(job.fingerprint)
         now = timezone.now()
-        stored = stored_matches(jobs, job.fingerprint, policy, now).order_by("id").select_for_update()
-        verdict = judge(stored, policy, now, replace_active=may_replace_active(jobs))
+        stored = admission.lock(stored_matches(jobs, job.fingerprint, policy, now))
+        verdict = judge(stored, policy, now, replace_active=policy.replaces and may_replace_active(jobs))
         if verdict.action is Action.ADMIT:
             _make_way(jobs, verdict, job, now)
-            job.scheduled_at = verdict.inherited_schedule or job.scheduled_at
-            date(incoming, now)
+            date(incoming, now, inherited_schedule=verdict.inherited_schedule)
             if not admission.insert(job):
-                raise _id_taken(job) if jobs.filter(pk=job.pk).exists() else _LostRace
+                taken = jobs.filter(pk=job.pk).select_for_update().values_list("pk")
+                raise _id_taken(job) if list(taken) else _LostRace
+            # From here on every other enqueue of the key waits; one that came and went since the look still counts.
+            known = [row.pk for row in stored]
+            for rival in stored_matches(jobs, job.fingerprint, policy, now).exclude(pk__in=[*known, job.pk]):
+                if policy.is_duplicate(rival.state, rival.created_at, now):
+                    raise _LostRace
         _record(record, job, policy, verdict)
         for replaced in verdict.cancel:
-            replaced.refresh_from_db()
+            replaced.refresh_from_db(using=jobs.db)
     return verdict
 
 
@@ -197,28 +197,6 @@ def _id_taken(job: Any) -> JobIdTaken:
     return JobIdTaken(
         f"id: a job with the id {job.pk} already exists. Leave the id out, or make a new one.",
         details={"field": "id", "existing_job_id": str(job.pk)},
-    )
-
-
-def _starting_over(connection: BaseDatabaseWrapper, step: Callable[[], T]) -> T:
-    """Run one transaction again when the database gave it up to a concurrent one; never inside the caller's own."""
-    for _ in range(MOST_TRANSACTIONS - 1):
-        try:
-            return step()
-        except OperationalError as error:
-            if connection.in_atomic_block or not _is_transient(error):
-                raise
-    return step()
-
-
-def _is_transient(error: OperationalError) -> bool:
-    cause = error.__cause__
-    if cause is None:
-        return False
-    return (
-        getattr(cause, "sqlstate", None) in _RETRYABLE_SQLSTATES
-        or getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
-        or cause.args[:1] == (_MYSQL_DEADLOCK,)
     )
 
 

@@ -19,6 +19,7 @@ from django.db.models.lookups import Exact
 
 from .fields import StateSetField
 from .ojs.states import MOVES, TIMED, WAITING, JobState
+from .transactions import starting_over
 
 _NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_expires_at": None}
 
@@ -28,7 +29,8 @@ def move(jobs: QuerySet[Any], target: JobState, *, sources: Iterable[JobState] |
     allowed = {source for source in JobState if target in MOVES[source]}
     starts = allowed if sources is None else allowed & set(sources)
     changes.setdefault("guarded_states", _guard_after(target))
-    return jobs.filter(state__in=sorted(starts)).update(state=target, **changes)
+    rows = jobs.filter(state__in=sorted(starts))
+    return starting_over(jobs.db, lambda: rows.update(state=target, **changes))
 
 
 def cancel(jobs: QuerySet[Any], now: datetime) -> int:

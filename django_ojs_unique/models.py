@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.core.checks import CheckMessage
-from django.db import models
+from django.db import DEFAULT_DB_ALIAS, connections, models, transaction
 from django.db.models import Q
 from django.utils import timezone
 
 from . import lifecycle
+from .admission import Admission
 from .constraints import ConditionalUniqueConstraint, guarding
 from .exceptions import DuplicateJob, InvalidTransition
 from .fields import PayloadField, StateSetField, new_id
@@ -18,6 +20,7 @@ from .ojs.policy import UniquePolicy
 from .ojs.retry import RetryPolicy
 from .ojs.states import TERMINAL, JobState
 from .signals import announce, job_cancelled
+from .transactions import starting_over
 
 STATE_CHOICES = [(str(state), str(state)) for state in JobState]
 
@@ -155,7 +158,7 @@ class Job(models.Model):
         """
         if not lifecycle.cancel(self._row(), timezone.now()):
             self._refuse("cancel")
-        self.refresh_from_db()
+        self.refresh_from_db(using=self._state.db)
         announce(job_cancelled, Job, job=self, replaced_by=None, using=self._state.db)
 
     def retry_now(self, *, force: bool = False) -> None:
@@ -164,13 +167,10 @@ class Job(models.Model):
         A revival is refused with DuplicateJob while a live duplicate exists, unless ``force``. Raises
         InvalidTransition in any other state.
         """
-        now = timezone.now()
-        self.refresh_from_db()
-        if self.state == JobState.DISCARDED and not force:
-            self._refuse_revival_over_a_live_duplicate()
-        if not (lifecycle.hasten(self._row(), now) or lifecycle.revive(self._row(), now)):
-            self._refuse("retry")
-        self.refresh_from_db()
+        using = self._state.db or DEFAULT_DB_ALIAS
+        if not lifecycle.hasten(self._row(), timezone.now()):
+            starting_over(using, partial(self._revive, using, force))
+        self.refresh_from_db(using=using)
 
     def release_guard(self) -> bool:
         """Take this job out of uniqueness for good, so that the next enqueue of its key is admitted.
@@ -178,8 +178,21 @@ class Job(models.Model):
         The job itself goes on; it loses its fingerprint. Return whether it had one.
         """
         released = lifecycle.free_key(self._row())
-        self.refresh_from_db()
+        self.refresh_from_db(using=self._state.db)
         return bool(released)
+
+    def _revive(self, using: str, force: bool) -> None:
+        self.refresh_from_db(using=using)
+        with transaction.atomic(using=using):
+            if self.fingerprint and not force:
+                Admission(Job, connections[using]).take_turn(self.fingerprint)
+            if not lifecycle.revive(self._row(), timezone.now()):
+                self._refuse("retry")
+            if self.fingerprint and not force:
+                # Asked after the move, which an enqueue in between would not have seen either.
+                rivals = Job.objects.using(using).duplicates_of(self).exclude(state__in=sorted(TERMINAL))
+                if (rival := rivals.first()) is not None:
+                    raise DuplicateJob(rival, self.fingerprint)
 
     def _row(self) -> Any:
         return Job.objects.using(self._state.db).filter(pk=self.pk)
@@ -190,11 +203,6 @@ class Job(models.Model):
             f"Cannot {operation} job {self.pk}: it is {current or 'gone'}.",
             details={"job_id": str(self.pk), "current_state": current},
         )
-
-    def _refuse_revival_over_a_live_duplicate(self) -> None:
-        live = Job.objects.using(self._state.db).duplicates_of(self).exclude(state__in=sorted(TERMINAL)).first()
-        if live is not None and self.fingerprint is not None:
-            raise DuplicateJob(live, self.fingerprint)
 
 
 class SuppressedAttempt(models.Model):

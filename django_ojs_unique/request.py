@@ -20,7 +20,7 @@ from .ojs.durations import parse_duration
 from .ojs.fingerprint import canonical_text, fingerprint
 from .ojs.policy import UniquePolicy
 from .ojs.retry import RetryPolicy
-from .ojs.states import JobState
+from .ojs.states import INCOMPLETE, JobState
 from .registry import registry
 
 
@@ -66,6 +66,7 @@ class Incoming:
 
     job: Any
     policy: UniquePolicy | None
+    scheduled_at: datetime | None
     canonical_text: str = ""
 
 
@@ -102,12 +103,11 @@ def read(request: Request, model: type[models.Model], now: datetime) -> Incoming
         max_attempts=retry_policy.max_attempts,
         retry=None if retry is None else retry_policy.to_dict(),
         timeout_ms=_milliseconds(timeout, "timeout"),
-        scheduled_at=scheduled_at,
         expires_at=_moment(request.expires_at, "expires_at"),
     )
     if request.id is not None:
         job.id = _uuid(request.id)
-    incoming = Incoming(job, policy)
+    incoming = Incoming(job, policy, scheduled_at)
     if policy is not None:
         incoming.canonical_text = canonical_text(policy, type=type_, queue=queue, args=args, meta=meta)
         job.unique = policy.to_dict()
@@ -116,18 +116,19 @@ def read(request: Request, model: type[models.Model], now: datetime) -> Incoming
     return incoming
 
 
-def date(incoming: Incoming, now: datetime) -> None:
+def date(incoming: Incoming, now: datetime, *, inherited_schedule: datetime | None = None) -> None:
     """Let the job begin at ``now``: scheduled if its time is still to come, else available."""
     job = incoming.job
+    job.scheduled_at = inherited_schedule or incoming.scheduled_at
     waits = job.scheduled_at is not None and job.scheduled_at > now
     job.state = JobState.SCHEDULED if waits else JobState.AVAILABLE
     job.created_at = now
     job.enqueued_at = None if waits else now
     job.run_at = job.scheduled_at if waits else None
     if incoming.policy is not None:
-        # The state that a job starts in is always guarded: two racing policies that would each refuse the other's job,
-        # but do not list the state of their own, must still meet at the constraint.
-        job.guarded_states = frozenset({*incoming.policy.states, job.state})
+        # Whatever its policy counts, a job guards its key until it has finished, so that policies which differ still
+        # meet at the constraint. The look decides what counts, and releases a guard that does not.
+        job.guarded_states = INCOMPLETE.union(incoming.policy.states)
 
 
 def _name(value: Any, field: str, pattern: re.Pattern[str], longest: int, shape: str) -> str:
@@ -149,7 +150,9 @@ def _string(value: Any, field: str) -> str:
 def _args(value: Any) -> Any:
     if value is None:
         return {}
-    if not isinstance(value, (dict, list, tuple)):
+    if isinstance(value, Mapping):
+        value = dict(value)
+    elif not isinstance(value, (list, tuple)):
         raise InvalidRequest.at(
             "args",
             "must be an object (keyword arguments) or an array (positional)",

@@ -1,7 +1,7 @@
 """Run the whole suite on every database there is: ``python -m tests [pytest options]``.
 
-SQLite always. PostgreSQL on the server that ``OJS_TEST_POSTGRES_URL`` names, else on one started for this run. MariaDB on the
-server that ``OJS_TEST_MARIADB_URL`` names, else not at all.
+SQLite always. PostgreSQL on the server that ``OJS_TEST_POSTGRES_URL`` names, else on one started for this run. MariaDB
+on the server that ``OJS_TEST_MARIADB_URL`` names, else not at all.
 """
 
 import os

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from django.db import connection
 
 from django_ojs_unique.registry import registry
+from tests.processes import Child, nursery
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -31,3 +32,10 @@ def handlers() -> Iterator[Any]:
     before = dict(registry._definitions)
     yield registry
     registry._definitions = before
+
+
+@pytest.fixture
+def start(transactional_db: None) -> Iterator[Callable[..., Child]]:
+    """Start a process; none outlives the test."""
+    with nursery() as starter:
+        yield starter

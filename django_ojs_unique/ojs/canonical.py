@@ -15,6 +15,9 @@ DEEPEST = 100
 """Levels of nesting: what every JSON reader on the way can follow without exhausting its stack."""
 
 
+_AS_STRING = "Send it as a string."
+
+
 def plain(value: Any, path: str) -> Any:
     """Copy a value into plain JSON types, refusing what JSON (RFC 7493) or a database cannot carry.
 
@@ -48,10 +51,14 @@ def _plain(value: Any, path: str, depth: int) -> Any:
     if isinstance(value, int):
         if not -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
             raise InvalidRequest.at(
-                path, "is an integer beyond 2^53-1, which JSON readers round", value=value, mend="Send it as a string."
+                path, "is an integer beyond 2^53-1, which JSON readers round", value=value, mend=_AS_STRING
             )
         return int(value)
     if isinstance(value, float):
+        if value.is_integer() and abs(value) > LARGEST_INTEGER:
+            raise InvalidRequest.at(
+                path, "is a whole number beyond 2^53-1, which databases do not keep", value=value, mend=_AS_STRING
+            )
         if not math.isfinite(value):
             raise InvalidRequest.at(path, "is not a number that JSON can carry", value=value, mend="Send null instead.")
         return float(value)

@@ -36,7 +36,7 @@ class UniquePolicy:
     ``states``: a stored job counts only while it is in one of these.
     ``on_conflict``: ``reject``, ``replace``, ``replace_except_schedule`` or ``ignore``.
 
-    Raises InvalidPolicy, which names the field and the mend. Two policies that mean the same compare equal.
+    Raises InvalidPolicy, which names the field and the mend. The order of names does not matter, nor to equality.
     """
 
     keys: Collection[str] = ("type",)

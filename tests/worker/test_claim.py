@@ -52,12 +52,6 @@ def test_a_claimed_job_is_not_claimed_again(take):
     assert take() == []
 
 
-def test_a_guard_that_does_not_cover_active_is_given_up_by_the_claim(take):
-    Job.objects.enqueue("t", unique={"states": ["available"]})
-    take()
-    assert Job.objects.get().guarded_states == frozenset()
-
-
 def test_the_queues_that_have_work_are_found_by_one_look_up_each():
     for queue in ("b", "a", "b", "c"):
         Job.objects.enqueue("t", queue=queue)

@@ -13,7 +13,6 @@ from django_ojs_unique import job
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Worker
 from django_ojs_unique.worker import loop as loop_module
-from tests.concurrency.conftest import start  # noqa: F401
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -139,7 +138,7 @@ def _work_until_sigterm(parent):
     call_command("runworker", concurrency=1)
 
 
-def test_sigterm_lets_the_running_job_finish_and_gives_back_what_has_not_started(handlers, start):  # noqa: F811
+def test_sigterm_lets_the_running_job_finish_and_gives_back_what_has_not_started(handlers, start):
     for _ in range(3):
         Job.objects.enqueue("t")
     worker = start(_work_until_sigterm)
@@ -151,7 +150,7 @@ def test_sigterm_lets_the_running_job_finish_and_gives_back_what_has_not_started
     assert states == {("completed", 1): 1, ("available", 0): 2}
 
 
-def test_two_workers_share_a_queue_and_nothing_runs_twice(handlers, start, tmp_path):  # noqa: F811
+def test_two_workers_share_a_queue_and_nothing_runs_twice(handlers, start, tmp_path):
     record = tmp_path / "runs"
 
     @job("t")
