@@ -93,7 +93,7 @@ def enqueuer(parent: Parent, unique: Any, options: dict[str, Any]) -> Answer:
     return ask("t", unique=unique, **options)
 
 
-@concurrent_writers
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="elsewhere a key is locked from the look to the insert")
 @pytest.mark.parametrize("strategy", ["reject", "ignore", "replace"])
 def test_a_job_that_is_admitted_and_started_while_another_enqueue_is_between_look_and_insert_still_counts(
     start, strategy
@@ -169,7 +169,8 @@ def test_a_guard_that_was_committed_after_the_look_is_not_released(start):
 def test_a_holder_that_ends_right_after_a_lost_insert_frees_the_key_without_an_error(start, strategy, move):
     # The policy counts nothing that the holder ever is, so that the look lets the insert happen.
     holder = Job.objects.enqueue("t", unique={}).job
-    child: Child = start(stepping, is_insert, True, {"states": ["pending"], "on_conflict": strategy})
+    lost = is_look if connection.vendor == "mysql" else is_insert  # there the holder is locked once the key is
+    child: Child = start(stepping, lost, True, {"states": ["pending"], "on_conflict": strategy})
     child.hear()
     move(holder.pk)
     child.tell()
