@@ -91,11 +91,13 @@ class Admission:
                     f"SELECT turn FROM {TURNS} WHERE turn = %s FOR UPDATE", [int(fingerprint, 16) % TURN_COUNT]
                 )
 
-    def lock(self, rows: models.QuerySet[Any]) -> list[Any]:
-        """Read rows under locks, in an order that all enqueues share."""
-        if self._vendor == "mysql" and self._connection.isolation_level == "read committed":  # type: ignore[attr-defined]
-            # By the primary key, as the worker does: to lock by another index first would deadlock with it. (A stricter
-            # level sees new rows only by locking them.)
+    def lock(self, rows: models.QuerySet[Any], *, by_key: bool) -> list[Any]:
+        """Read rows under locks, in an order that all enqueues share.
+
+        ``by_key`` finds them without locks first and locks them by the primary key only. InnoDB would deadlock with the
+        worker, which locks by the primary key, if both began with different indexes.
+        """
+        if by_key and self._vendor == "mysql":
             rows = rows.model._default_manager.using(rows.db).filter(pk__in=list(rows.values_list("pk", flat=True)))
         return list(rows.order_by("pk").select_for_update())
 

@@ -120,9 +120,9 @@ def _decide(jobs: QuerySet[Any], incoming: Incoming, record: Recorder, connectio
         if verdict.action is not Action.ADMIT:
             starting_over(using, partial(_record, record, job, policy, verdict))
             return verdict
-    for _ in range(MOST_LOOKS):
+    for look in range(MOST_LOOKS):
         try:
-            return starting_over(using, partial(_settle, jobs, incoming, policy, record, admission))
+            return starting_over(using, partial(_settle, jobs, incoming, policy, record, admission, look))
         except _LostRace:
             continue
     raise Contended(f"Lost {MOST_LOOKS} races for one uniqueness key in a row; try again.")
@@ -133,14 +133,20 @@ class _LostRace(Exception):
 
 
 def _settle(
-    jobs: QuerySet[Any], incoming: Incoming, policy: UniquePolicy, record: Recorder, admission: Admission
+    jobs: QuerySet[Any],
+    incoming: Incoming,
+    policy: UniquePolicy,
+    record: Recorder,
+    admission: Admission,
+    earlier_looks: int,
 ) -> Verdict[Any]:
     """Look under locks, act, insert: all of it or, with _LostRace, nothing."""
     job = incoming.job
     with transaction.atomic(using=jobs.db):
         admission.take_turn(job.fingerprint)
         now = timezone.now()
-        stored = admission.lock(stored_matches(jobs, job.fingerprint, policy, now))
+        # After a lost race only a locking look is sure to see what a snapshot of the caller's transaction may not.
+        stored = admission.lock(stored_matches(jobs, job.fingerprint, policy, now), by_key=not earlier_looks)
         verdict = judge(stored, policy, now, replace_active=policy.replaces and may_replace_active(jobs))
         if verdict.action is Action.ADMIT:
             _make_way(jobs, verdict, job, now)

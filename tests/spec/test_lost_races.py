@@ -19,6 +19,10 @@ pytestmark = [
     ),
 ]
 
+has_a_gap = pytest.mark.skipif(
+    connection.vendor != "postgresql", reason="elsewhere a key is locked from the look to the insert"
+)
+
 
 def unguarded(state):
     """A stored job that is a duplicate but holds no guard, so that a narrower enqueue can come in beside it."""
@@ -34,6 +38,7 @@ def another_enqueue_after_the_first_cancel(state="available"):
     return before_the_insert(slip_in, when=lambda: Job.objects.filter(state="cancelled").exists())
 
 
+@has_a_gap
 @pytest.mark.parametrize("state", [pytest.param("active", id="S0-086")])
 def test_a_replacement_that_ends_in_a_rejection_has_cancelled_nothing(state, settings):
     settings.OJS_UNIQUE = {"REPLACE_ACTIVE": False}
@@ -44,6 +49,7 @@ def test_a_replacement_that_ends_in_a_rejection_has_cancelled_nothing(state, set
     assert Job.objects.values().get(pk=before["id"]) == before
 
 
+@has_a_gap
 @pytest.mark.parametrize("strategy", [pytest.param("replace", id="S0-087")])
 def test_a_replacement_tells_of_every_job_that_it_cancelled(strategy, received):
     waiting = unguarded("retryable")
@@ -56,6 +62,7 @@ def test_a_replacement_tells_of_every_job_that_it_cancelled(strategy, received):
     assert sorted(told) == sorted([waiting.pk, faster[0].pk])
 
 
+@has_a_gap
 @pytest.mark.parametrize("strategy", [pytest.param("replace_except_schedule", id="S0-102")])
 def test_only_the_duplicate_that_is_the_newest_in_the_end_hands_down_its_schedule(strategy):
     unguarded("scheduled")
@@ -65,6 +72,7 @@ def test_only_the_duplicate_that_is_the_newest_in_the_end_hands_down_its_schedul
     assert (fresh(result.job).state, fresh(result.job).scheduled_at) == ("available", None)
 
 
+@has_a_gap
 @pytest.mark.parametrize(
     ("strategy", "expected"),
     [
@@ -118,6 +126,7 @@ def test_a_transaction_that_cannot_see_the_other_job_never_stores_a_second_one(l
     assert (fresh(first).state == "cancelled") is (answer == "replaced")
 
 
+@has_a_gap
 @pytest.mark.parametrize("level", [pytest.param(level, id=f"S0-162-alone-{level}") for level in LEVELS])
 def test_outside_a_transaction_an_enqueue_at_any_level_gets_an_answer(level, at_level):
     at_level(level)
