@@ -36,9 +36,10 @@ class ConditionalUniqueConstraint(models.UniqueConstraint):
     def create_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> Any:
         if model is None or schema_editor is None or schema_editor.connection.features.supports_partial_indexes:
             return super().create_sql(model, schema_editor)
-        for statement in self._mysql_statements(model, schema_editor):
-            schema_editor.execute(statement, params=None)
-        return None
+        # Django also asks only whether there is anything to create; so this returns a statement and executes none.
+        column, *turns = self._mysql_statements(model, schema_editor)
+        schema_editor.deferred_sql.extend(turns)
+        return column
 
     def constraint_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> Any:
         if model is None or schema_editor is None or schema_editor.connection.features.supports_partial_indexes:

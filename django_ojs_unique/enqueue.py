@@ -5,7 +5,7 @@ The query decides what is a duplicate, the constraint decides races: an insert t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -25,6 +25,7 @@ from .constraints import guarding
 from .exceptions import Contended, DuplicateJob, JobIdTaken, NotMigrated
 from .ojs.conflict import Action, Verdict, judge
 from .ojs.policy import UniquePolicy
+from .ojs.states import JobState
 from .request import Incoming, date
 from .signals import announce, job_cancelled, job_enqueued, job_suppressed
 from .transactions import starting_over
@@ -96,8 +97,10 @@ def stored_matches(jobs: QuerySet[Any], fingerprint: str, policy: UniquePolicy, 
     return jobs.filter(counted | guarding(), fingerprint=fingerprint)
 
 
-def may_replace_active(jobs: QuerySet[Any]) -> bool:
-    """Whether a running duplicate may be cancelled: where the promise is strong, unless the project forbids it."""
+def may_replace_active(jobs: QuerySet[Any], stored: Iterable[Any]) -> bool:
+    """Whether running duplicates may be cancelled: where the promise is strong, unless the project forbids it."""
+    if not any(row.state == JobState.ACTIVE for row in stored):
+        return True
     return settings.replace_active and strength(jobs.model, jobs.db) == STRONG
 
 
@@ -147,7 +150,7 @@ def _settle(
         now = timezone.now()
         # After a lost race only a locking look is sure to see what a snapshot of the caller's transaction may not.
         stored = admission.lock(stored_matches(jobs, job.fingerprint, policy, now), by_key=not earlier_looks)
-        verdict = judge(stored, policy, now, replace_active=policy.replaces and may_replace_active(jobs))
+        verdict = judge(stored, policy, now, replace_active=may_replace_active(jobs, stored))
         if verdict.action is Action.ADMIT:
             _make_way(jobs, verdict, job, now)
             date(incoming, now, inherited_schedule=verdict.inherited_schedule)

@@ -67,7 +67,7 @@ def explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanati
         key=lambda row: (row.created_at, row.pk),
         reverse=True,
     )
-    verdict = judge(stored, policy, now, replace_active=may_replace_active(jobs))
+    verdict = judge(stored, policy, now, replace_active=may_replace_active(jobs, stored))
     if verdict.action is not Action.ADMIT:
         assert verdict.existing is not None
         action = str(verdict.action)

@@ -103,7 +103,7 @@ def before_the_insert(act, *, when=lambda: True):
     def wrapper(execute, sql, params, many, context):
         statement = sql.replace("`", '"')
         # On MariaDB the insert waits for its turn first, and nobody could be faster while it holds it.
-        inserts = statement.startswith((f'INSERT INTO "{Job._meta.db_table}"', "SELECT GET_LOCK"))
+        inserts = statement.startswith((f'INSERT INTO "{Job._meta.db_table}"', "SELECT turn"))
         if inserts and not done and when():
             done.append(None)
             done[0] = act()
