@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 from django.conf import settings as django_settings
 
-from .exceptions import did_you_mean
+from .exceptions import InvalidRequest, did_you_mean
 from .ojs.durations import parse_duration
-
-QUEUE_NAME = r"[a-z0-9][a-z0-9\-.]*"
-"""The shape of a queue's name (OJS core)."""
+from .ojs.names import queue_name
 
 DEFAULTS: dict[str, Any] = {
     "DEFAULT_QUEUE": "default",
@@ -92,7 +89,10 @@ def problems() -> Iterator[str]:
                 yield f"OJS_UNIQUE[{name!r}] {error} (got {given!r}). Write an ISO 8601 duration such as 'P30D'."
         elif type(given) is not type(default):
             yield f"OJS_UNIQUE[{name!r}] must be a {type(default).__name__} (got {given!r})."
-        elif isinstance(given, str) and not re.fullmatch(QUEUE_NAME, given):
-            yield f"OJS_UNIQUE[{name!r}] is not a queue's name (got {given!r}). Write one such as 'default'."
+        elif name == "DEFAULT_QUEUE":
+            try:
+                queue_name(given)
+            except InvalidRequest as error:
+                yield f"OJS_UNIQUE[{name!r}]: {error.message}"
         elif isinstance(given, int) and not isinstance(given, bool) and given <= 0:
             yield f"OJS_UNIQUE[{name!r}] must be positive (got {given!r})."

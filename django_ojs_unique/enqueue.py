@@ -5,7 +5,8 @@ The query decides what is a duplicate, the constraint decides races: an insert t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -73,12 +74,8 @@ def enqueue(jobs: QuerySet[Any], incoming: Incoming, record: Recorder) -> Enqueu
     ``record`` notes suppressed attempts. Raises DuplicateJob (strategy reject), JobIdTaken, or
     Contended after losing 100 races in a row.
     """
-    connection = connections[jobs.db]
-    try:
-        verdict = _decide(jobs, incoming, record, connection)
-    except DatabaseError as error:
-        _raise_if_not_migrated(jobs, connection, error)
-        raise
+    with saying_what_is_not_migrated(jobs):
+        verdict = _decide(jobs, incoming, record, connections[jobs.db])
     _announce(jobs, incoming.job, verdict)
     if verdict.action is Action.REJECT:
         assert verdict.existing is not None
@@ -87,6 +84,25 @@ def enqueue(jobs: QuerySet[Any], incoming: Incoming, record: Recorder) -> Enqueu
         return EnqueueResult(verdict.existing, Outcome.DEDUPLICATED)
     incoming.job._state.adding, incoming.job._state.db = False, jobs.db
     return EnqueueResult(incoming.job, Outcome.REPLACED if verdict.cancel else Outcome.CREATED, verdict.cancel)
+
+
+@contextmanager
+def saying_what_is_not_migrated(jobs: QuerySet[Any]) -> Iterator[None]:
+    """Turn the database's error about a missing table into one that says what to run."""
+    try:
+        yield
+    except DatabaseError as error:
+        table = jobs.model._meta.db_table
+        try:
+            missing = table not in connections[jobs.db].introspection.table_names()
+        except DatabaseError:  # the failed statement ended the transaction: nothing can be asked
+            raise error from None
+        if missing:
+            raise NotMigrated(
+                f"The table {table} does not exist in database {jobs.db!r}: run"
+                f" `manage.py migrate --database {jobs.db}`."
+            ) from error
+        raise
 
 
 def stored_matches(jobs: QuerySet[Any], fingerprint: str, policy: UniquePolicy, now: datetime) -> QuerySet[Any]:
@@ -207,15 +223,3 @@ def _id_taken(job: Any) -> JobIdTaken:
         f"id: a job with the id {job.pk} already exists. Leave the id out, or make a new one.",
         details={"field": "id", "existing_job_id": str(job.pk)},
     )
-
-
-def _raise_if_not_migrated(jobs: QuerySet[Any], connection: BaseDatabaseWrapper, error: DatabaseError) -> None:
-    try:
-        tables = connection.introspection.table_names()
-    except DatabaseError:  # the failed statement ended the transaction: nothing can be asked
-        return
-    if jobs.model._meta.db_table not in tables:
-        raise NotMigrated(
-            f"The table {jobs.model._meta.db_table} does not exist in database {jobs.db!r}: run"
-            f" `manage.py migrate --database {jobs.db}`."
-        ) from error

@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 from django.db.models import QuerySet
 
 from .enqueue import may_replace_active, stored_matches
+from .exceptions import did_you_mean
 from .ojs.conflict import Action, judge
 from .ojs.policy import UniquePolicy
+from .registry import registry
 from .request import Incoming
 
 Jobs = TypeVar("Jobs", bound=QuerySet[Any])
@@ -60,7 +62,11 @@ def explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanati
     """Explain one valid request against the rows of ``jobs``."""
     policy, job = incoming.policy, incoming.job
     if policy is None:
-        return Explanation("create", "the job carries no unique policy.", "", "", None)
+        reason = "the job carries no unique policy."
+        if registry.find(job.type) is None:
+            reason += f" No handler is registered here for {job.type!r}."
+            reason += f" {did_you_mean(job.type, registry)}" if list(registry) else ""
+        return Explanation("create", reason, "", "", None)
     stored = list(stored_matches(jobs, job.fingerprint, policy, now))
     duplicates = sorted(
         (row for row in stored if policy.is_duplicate(row.state, row.created_at, now)),

@@ -10,7 +10,8 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
-from .exceptions import HandlerError, InvalidRequest
+from .exceptions import HandlerError, InvalidRequest, did_you_mean
+from .ojs.names import job_type, queue_name
 from .ojs.policy import UniquePolicy
 from .ojs.retry import RetryPolicy
 from .registry import Definition, registry
@@ -54,6 +55,9 @@ class Handler(Generic[P, R]):
         self.definition = definition
         self._options = dict(options or {})
         update_wrapper(self, definition.function)
+
+    def __repr__(self) -> str:
+        return f"<Handler of {self.definition.type}: {self.definition.place}>"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.definition.function(*args, **kwargs)  # type: ignore[no-any-return]
@@ -110,8 +114,8 @@ def job(
     ``timeout`` is that of one attempt: ISO 8601, a timedelta or seconds. ``takes_context`` passes a `JobContext` first,
     as the parameter named ``context``. Put handlers into an app's ``jobs.py``, where they are found.
 
-    Raises HandlerError when the type has a handler already or the function does not fit, InvalidPolicy and
-    InvalidRetryPolicy for invalid policies: all when the module is imported.
+    Raises HandlerError when the type has a handler already or the function does not fit, InvalidRequest for an invalid
+    name, InvalidPolicy and InvalidRetryPolicy for invalid policies: all when the module is imported.
     """
     policies = {
         "unique": None if unique is None else UniquePolicy.parse(unique),
@@ -132,8 +136,9 @@ def job(
         registry.register(definition)
         return Handler(definition)
 
-    if not isinstance(type, str):
-        raise HandlerError("@job needs the job type: write @job('email.send').")
+    job_type(type)
+    if queue is not None:
+        queue_name(queue)
     return declare
 
 
@@ -146,8 +151,16 @@ def run(definition: Definition, args: Any, context: JobContext) -> Any:
 
 
 def _refuse_a_misfit(definition: Definition) -> None:
-    first = next(iter(inspect.signature(definition.function).parameters), None)
+    parameters = inspect.signature(definition.function).parameters
+    first = next(iter(parameters), None)
     if definition.takes_context and first != "context":
         raise HandlerError(f"{definition.place}: with takes_context=True the first parameter is named 'context'.")
     if inspect.iscoroutinefunction(definition.function):
         raise HandlerError(f"{definition.place} is an async function; the worker runs plain functions so far.")
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    for name in () if takes_any or definition.unique is None else definition.unique.args_keys or ():
+        if name not in parameters:
+            raise HandlerError(
+                f"{definition.place}: args_keys names {name!r}, which is not a parameter."
+                f" {did_you_mean(name, parameters)}"
+            )

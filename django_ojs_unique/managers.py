@@ -15,9 +15,8 @@ from django.utils import timezone
 from . import explain as explaining
 from .admission import insert_row
 from .conf import settings
-from .enqueue import EnqueueResult, enqueue
+from .enqueue import EnqueueResult, enqueue, saying_what_is_not_migrated
 from .exceptions import InvalidRequest
-from .explain import Explanation
 from .ojs.policy import UniquePolicy
 from .ojs.retry import RetryPolicy
 from .request import INHERIT, Request, read
@@ -91,8 +90,9 @@ class JobQuerySet(models.QuerySet["Job"]):
             raise TypeError(f"explain() has no option {sorted(unknown)[0]!r}: it takes those of enqueue().")
         now = timezone.now()
         incoming = read(Request(type=type, args=args, **options), self.model, now)
-        explanation: Explanation = explaining.explain(self._everything(self.db), incoming, now)
-        return explanation
+        jobs = self._everything(self.db)
+        with saying_what_is_not_migrated(jobs):
+            return explaining.explain(jobs, incoming, now)
 
     def duplicates_of(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -13,11 +12,12 @@ from uuid import UUID
 from django.db import models
 from django.utils import timezone
 
-from .conf import QUEUE_NAME, settings
+from .conf import settings
 from .exceptions import InvalidRequest, shorten
 from .ojs.canonical import plain
 from .ojs.durations import parse_duration
 from .ojs.fingerprint import canonical_text, fingerprint
+from .ojs.names import job_type, queue_name
 from .ojs.policy import UniquePolicy
 from .ojs.retry import RetryPolicy
 from .ojs.states import INCOMPLETE, JobState
@@ -34,9 +34,7 @@ INHERIT: Final = _Inherit()
 
 DEFAULT_RETRY: Final = RetryPolicy()
 
-_TYPE = re.compile(r"[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*")
-_QUEUE = re.compile(QUEUE_NAME)
-_LONGEST_TYPE, _LONGEST_QUEUE, _LONGEST_TAG = 255, 128, 255
+_LONGEST_TAG = 255
 _LONGEST_MILLISECONDS = 2**53 - 1
 
 
@@ -76,12 +74,12 @@ def read(request: Request, model: type[models.Model], now: datetime) -> Incoming
     Raises InvalidRequest, InvalidPolicy, InvalidRetryPolicy or UnknownJobType, each naming the field and the mend;
     nothing has been written then.
     """
-    type_ = _name(request.type, "type", _TYPE, _LONGEST_TYPE, "lower-case words joined by dots, as in 'email.send'")
+    type_ = job_type(request.type)
     definition = registry.get(type_) if settings.require_handler else registry.find(type_)
     queue = request.queue
     if queue is None:
         queue = (definition and definition.queue) or settings.default_queue
-    queue = _name(queue, "queue", _QUEUE, _LONGEST_QUEUE, "lower-case letters, digits, '-' and '.', as in 'emails'")
+    queue = queue_name(queue)
     unique = (definition and definition.unique) if request.unique is INHERIT else request.unique
     retry = (definition and definition.retry) if request.retry is INHERIT else request.retry
     timeout = (definition and definition.timeout) if request.timeout is INHERIT else request.timeout
@@ -129,16 +127,6 @@ def date(incoming: Incoming, now: datetime, *, inherited_schedule: datetime | No
         # Whatever its policy counts, a job guards its key until it has finished, so that policies which differ still
         # meet at the constraint. The look decides what counts, and releases a guard that does not.
         job.guarded_states = INCOMPLETE.union(incoming.policy.states)
-
-
-def _name(value: Any, field: str, pattern: re.Pattern[str], longest: int, shape: str) -> str:
-    if not isinstance(value, str):
-        raise InvalidRequest.at(field, "must be a string", value=value, mend=f"Write {shape}.")
-    if not pattern.fullmatch(value):
-        raise InvalidRequest.at(field, "is not a valid name", value=value, mend=f"Write {shape}.")
-    if len(value) > longest:
-        raise InvalidRequest.at(field, f"is longer than {longest} characters", value=value, mend="Shorten it.")
-    return str.__str__(value)
 
 
 def _string(value: Any, field: str) -> str:

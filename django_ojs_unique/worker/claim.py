@@ -64,4 +64,4 @@ def waiting_queues(jobs: QuerySet[Any]) -> Iterator[str]:
 
 
 def _rank(job: Any) -> tuple[Any, ...]:
-    return -job.priority, job.enqueued_at, job.pk
+    return -job.priority, job.enqueued_at or job.created_at, job.pk

@@ -40,8 +40,9 @@ def execute(job: Any) -> Finished:
     try:
         result = run(registry.get(job.type), job.args, _context(job))
     except BaseException as error:
-        logger.warning("Job %s (%s) failed: %s", job.pk, job.type, type(error).__qualname__, exc_info=error)
-        return Finished(job, error=_record(job, error), error_types=_names(error))
+        record = _record(job, error)
+        logger.warning("Job %s (%s) failed: %s", job.pk, job.type, record["message"], exc_info=error)
+        return Finished(job, error=record, error_types=_names(error))
     finally:
         _drop_broken_connections()
     try:

@@ -85,6 +85,9 @@ class Command(BaseCommand):
             f"{summary.completed} completed, {summary.retried} to be retried, {summary.discarded} discarded,"
             f" {summary.refused} refused, {summary.released} given back."
         )
+        held = jobs.filter(state=JobState.ACTIVE).count()
+        if held:
+            self.stdout.write(f"{held} job(s) are held by other workers, or by dead ones until their leases run out.")
         later = jobs.filter(state__in=sorted(TIMED), run_at__gt=timezone.now()).count()
         if later:
             self.stdout.write(f"{later} job(s) wait for their time.")
@@ -116,6 +119,7 @@ def _stop_on_signals(worker: Worker) -> None:
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, lambda *_: os._exit(1))
         worker.stop()
+        os.write(2, b"\nStopping: running jobs finish first. Once more to end at once.\n")
 
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, stop)

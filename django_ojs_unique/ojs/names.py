@@ -1,0 +1,35 @@
+"""The shapes of job types and queue names (OJS core, "Job envelope")."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ..exceptions import InvalidRequest
+
+LONGEST_TYPE, LONGEST_QUEUE = 255, 128
+
+_TYPE = re.compile(r"[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*")
+_QUEUE = re.compile(r"[a-z0-9][a-z0-9\-.]*")
+
+
+def job_type(value: Any) -> str:
+    """Return a valid job type. Raises InvalidRequest."""
+    return _name(value, "type", _TYPE, LONGEST_TYPE, "Write lower-case words joined by dots, as in 'email.send'.")
+
+
+def queue_name(value: Any) -> str:
+    """Return a valid queue name. Raises InvalidRequest."""
+    return _name(
+        value, "queue", _QUEUE, LONGEST_QUEUE, "Write lower-case letters, digits, '-' and '.', as in 'emails'."
+    )
+
+
+def _name(value: Any, field: str, pattern: re.Pattern[str], longest: int, mend: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest.at(field, "must be a string", value=value, mend=mend)
+    if not pattern.fullmatch(value):
+        raise InvalidRequest.at(field, "is not a valid name", value=value, mend=mend)
+    if len(value) > longest:
+        raise InvalidRequest.at(field, f"is longer than {longest} characters", value=value, mend="Shorten it.")
+    return str.__str__(value)
