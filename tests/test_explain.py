@@ -31,8 +31,11 @@ def clock(monkeypatch):
 def test_a_job_without_a_policy_would_always_be_created():
     enqueue(unique=None)
     explanation = Job.objects.explain("t")
-    assert explanation == Explanation("create", "the job carries no unique policy. No handler is registered here for 't'. Valid: 'tests.add', 'tests.once'.", "", "", None)
-    assert str(explanation) == "would create: the job carries no unique policy. No handler is registered here for 't'. Valid: 'tests.add', 'tests.once'."
+    reason = (
+        "the job carries no unique policy. No handler is registered here for 't'. Valid: 'tests.add', 'tests.once'."
+    )
+    assert explanation == Explanation("create", reason, "", "", None)
+    assert str(explanation) == f"would create: {reason}"
 
 
 def test_an_explanation_says_the_text_the_key_the_policy_and_the_duplicates():
