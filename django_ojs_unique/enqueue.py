@@ -92,17 +92,19 @@ def saying_what_is_not_migrated(jobs: QuerySet[Any]) -> Iterator[None]:
     try:
         yield
     except DatabaseError as error:
-        table = jobs.model._meta.db_table
-        try:
-            missing = table not in connections[jobs.db].introspection.table_names()
-        except DatabaseError:  # the failed statement ended the transaction: nothing can be asked
-            raise error from None
-        if missing:
-            raise NotMigrated(
-                f"The table {table} does not exist in database {jobs.db!r}: run"
-                f" `manage.py migrate --database {jobs.db}`."
-            ) from error
-        raise
+        if not _is_missing(jobs.model._meta.db_table, jobs.db):
+            raise
+        raise NotMigrated(
+            f"The table {jobs.model._meta.db_table} does not exist in database {jobs.db!r}: run"
+            f" `manage.py migrate --database {jobs.db}`."
+        ) from error
+
+
+def _is_missing(table: str, using: str) -> bool:
+    try:
+        return table not in connections[using].introspection.table_names()
+    except DatabaseError:  # the failed statement ended the transaction: nothing can be asked
+        return False
 
 
 def stored_matches(jobs: QuerySet[Any], fingerprint: str, policy: UniquePolicy, now: datetime) -> QuerySet[Any]:
