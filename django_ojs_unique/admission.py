@@ -79,7 +79,7 @@ class Admission:
                 cursor.execute(self._table.write_nothing)
 
     def take_turn(self, fingerprint: str) -> None:
-        """Lock a key for the rest of the transaction, where waiting at the constraint itself would end in deadlocks.
+        """Lock the turn of a key (one of 1,024) until the transaction ends, where the constraint itself would deadlock.
 
         InnoDB gives a shared lock to everyone who waits for an uncommitted row. When that row is rolled back, they all
         want to insert, and deadlock. Rows that are always there queue them in order instead; the constraint decides.

@@ -153,8 +153,12 @@ def run(definition: Definition, args: Any, context: JobContext) -> Any:
 def _refuse_a_misfit(definition: Definition) -> None:
     parameters = inspect.signature(definition.function).parameters
     first = next(iter(parameters), None)
-    if definition.takes_context and first != "context":
-        raise HandlerError(f"{definition.place}: with takes_context=True the first parameter is named 'context'.")
+    if definition.takes_context and (
+        first != "context" or parameters["context"].kind is inspect.Parameter.KEYWORD_ONLY
+    ):
+        raise HandlerError(
+            f"{definition.place}: with takes_context=True the first positional parameter is named 'context'."
+        )
     if inspect.iscoroutinefunction(definition.function):
         raise HandlerError(f"{definition.place} is an async function; the worker runs plain functions so far.")
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())

@@ -21,6 +21,14 @@ from .fields import StateSetField
 from .ojs.states import MOVES, TIMED, WAITING, JobState
 from .transactions import starting_over
 
+
+class DatabaseNow(Now):
+    """The database's clock, in UTC as Django stores it: on MariaDB `Now` would follow the session's time zone."""
+
+    def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
+
+
 _NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_expires_at": None}
 
 
@@ -84,7 +92,7 @@ def claim(jobs: QuerySet[Any], now: datetime, *, worker_id: str, token: UUID, le
         started_at=now,
         worker_id=worker_id,
         lease_token=token,
-        lease_expires_at=Now() + lease,
+        lease_expires_at=DatabaseNow() + lease,
     )
 
 

@@ -51,7 +51,8 @@ class JobQuerySet(models.QuerySet["Job"]):
         ``args``: an object (keyword arguments) or an array (positional), at most 1 MiB as JSON.
         ``meta``: an object that travels with the job; ``tags``: strings.
         By default ``queue``, ``priority`` (-100 to 100), ``unique``, ``retry`` and ``timeout`` (of one attempt: ISO
-        8601, timedelta or seconds) are what the type's ``@job`` declared. None switches the last three off.
+        8601, timedelta or seconds) are what the type's ``@job`` declared. None switches ``unique`` and ``timeout``
+        off, and gives ``retry`` its default of 3 attempts.
         ``scheduled_at``, ``expires_at``: aware datetimes; run not before the one, and not start after the other.
         ``id``: a UUID; by default a new UUIDv7.
 
@@ -149,8 +150,10 @@ class SuppressedAttemptQuerySet(models.QuerySet["SuppressedAttempt"]):
 
     def prune(self, now: datetime) -> int:
         """Delete a batch of what is older than ``OJS_UNIQUE["SUPPRESSED_RETENTION"]``; return how many."""
-        old = self.filter(created_at__lt=now - settings.suppressed_retention).order_by("pk")
-        deleted, _ = self.filter(pk__in=list(old.values_list("pk", flat=True)[:PRUNE_BATCH])).delete()
+        # The keys are in the order of time, so the oldest are found without a look at the rest.
+        oldest = self.order_by("pk").values_list("pk", "created_at")[:PRUNE_BATCH]
+        cutoff = now - settings.suppressed_retention
+        deleted, _ = self.filter(pk__in=[pk for pk, created_at in oldest if created_at < cutoff]).delete()
         return deleted
 
 

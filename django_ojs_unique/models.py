@@ -189,7 +189,7 @@ class Job(models.Model):
             if not lifecycle.revive(self._row(), timezone.now()):
                 self._refuse("retry")
             if self.fingerprint and not force:
-                # Asked after the move, which an enqueue in between would not have seen either.
+                # On PostgreSQL an enqueue or a revival that is not yet committed is not seen: then both jobs live.
                 rivals = Job.objects.using(using).duplicates_of(self).exclude(state__in=sorted(TERMINAL))
                 if (rival := rivals.first()) is not None:
                     raise DuplicateJob(rival, self.fingerprint)

@@ -1,16 +1,14 @@
 """Signals, sent in the transaction of the change; use `transaction.on_commit` for what must wait for it.
 
-A receiver that raises is logged and does not disturb the job system.
+A receiver that raises is logged. On PostgreSQL one whose query fails still ends the transaction: wrap queries in
+`atomic()`.
 """
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from django.dispatch import Signal
-
-logger = logging.getLogger("django_ojs_unique")
 
 job_enqueued = Signal()
 """A job was admitted. Arguments: ``job``, ``using``."""
@@ -24,9 +22,5 @@ job_cancelled = Signal()
 
 
 def announce(signal: Signal, sender: type, **arguments: Any) -> None:
-    """Send a signal, logging what receivers raise."""
-    if not signal.receivers:
-        return
-    for receiver, answer in signal.send_robust(sender, **arguments):
-        if isinstance(answer, Exception):
-            logger.error("A signal receiver failed: %r", receiver, exc_info=answer)
+    """Send a signal; Django logs what receivers raise."""
+    signal.send_robust(sender, **arguments)

@@ -36,6 +36,6 @@ def _is_transient(error: OperationalError) -> bool:
         return False
     return (
         getattr(cause, "sqlstate", None) in _SQLSTATES
-        or getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+        or getattr(cause, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT  # plain BUSY has waited already
         or (cause.args[0] if cause.args else None) in _MYSQL_ERRORS
     )

@@ -32,7 +32,9 @@ def claim(
     database can (SKIP LOCKED).
     """
     connection = connections[jobs.db]
-    ready = jobs.filter(Q(expires_at=None) | Q(expires_at__gt=now), state=JobState.AVAILABLE, type__in=types)
+    # A job that has started once may run again after its expiry: it must only not start after it.
+    fresh = Q(expires_at=None) | Q(expires_at__gt=now) | Q(started_at__isnull=False)
+    ready = jobs.filter(fresh, state=JobState.AVAILABLE, type__in=types)
     if connection.vendor == "sqlite" and not ready.filter(queue__in=list(queues)).exists():
         return []  # an idle worker does not take the only write lock
     skip = connection.features.has_select_for_update_skip_locked

@@ -9,10 +9,10 @@ from typing import Any
 
 from django.db import connections, transaction
 from django.db.models import QuerySet
-from django.db.models.functions import Now
 
 from .. import lifecycle
 from ..admission import Admission
+from ..lifecycle import DatabaseNow
 from ..ojs.states import TIMED, WAITING, JobState
 from .settle import ERRORS_KEPT
 
@@ -40,33 +40,38 @@ def rescue(jobs: QuerySet[Any], now: datetime) -> int:
 
     They become available again, or discarded after the last attempt.
     """
+    expired = jobs.filter(state=JobState.ACTIVE, lease_expires_at__lt=DatabaseNow()).order_by("pk")
+    if not expired.exists():
+        return 0
     rescued = 0
-    for job in jobs.filter(state=JobState.ACTIVE, lease_expires_at__lt=Now()).order_by("pk")[:BATCH]:
-        error = {
-            "type": "lease_expired",
-            "code": "lease_expired",
-            "message": f"Lease expired: worker {job.worker_id} was not heard of again.",
-            "attempt": job.attempt,
-            "occurred_at": now.isoformat(),
-            "retryable": job.retry_policy.allows(job.attempt),
-        }
-        stale = jobs.filter(pk=job.pk, lease_expires_at__lt=Now())
-        errors = [*job.errors, error][-ERRORS_KEPT:]
-        if error["retryable"]:
-            moved = lifecycle.rescue(stale, now, token=job.lease_token, errors=errors)
-        else:
-            moved = lifecycle.discard(stale, now, token=job.lease_token, errors=errors)
-        if moved:
+    with transaction.atomic(using=jobs.db):
+        for job in _unlocked(expired)[:BATCH]:
+            again = job.retry_policy.allows(job.attempt)
+            error = {
+                "type": "lease_expired",
+                "code": "lease_expired",
+                "message": f"Lease expired: worker {job.worker_id} was not heard of again.",
+                "attempt": job.attempt,
+                "occurred_at": now.isoformat(),
+                "retryable": again,
+            }
+            move = lifecycle.rescue if again else lifecycle.discard
+            errors = [*job.errors, error][-ERRORS_KEPT:]
+            rescued += move(jobs.filter(pk=job.pk), now, token=job.lease_token, errors=errors)
             logger.warning("Took back job %s (%s): the lease of %s expired.", job.pk, job.type, job.worker_id)
-        rescued += moved
     return rescued
 
 
 def extend(jobs: QuerySet[Any], held: Iterable[Any], lease: timedelta) -> int:
-    """Extend the leases of the jobs that a worker holds, in one statement; return how many it still held."""
+    """Extend the leases of the jobs that a worker holds, in one statement; return how many it still held.
+
+    A row that a transaction is replacing is passed over: to wait for it would let the other leases run out.
+    """
     tokens = {job.lease_token for job in held}
     running = jobs.filter(pk__in=[job.pk for job in held], lease_token__in=tokens, state=JobState.ACTIVE)
-    return running.update(lease_expires_at=Now() + lease)
+    with transaction.atomic(using=jobs.db):
+        keys = [job.pk for job in _unlocked(running.order_by("pk").only("pk"))]
+        return jobs.filter(pk__in=keys).update(lease_expires_at=DatabaseNow() + lease)
 
 
 def give_back(jobs: QuerySet[Any], unstarted: Iterable[Any], now: datetime) -> int:
@@ -76,14 +81,18 @@ def give_back(jobs: QuerySet[Any], unstarted: Iterable[Any], now: datetime) -> i
 
 def _in_batches(jobs: QuerySet[Any], due: QuerySet[Any], move: Callable[[QuerySet[Any]], int]) -> int:
     """Move rows a thousand at a time, passing over those that another worker is moving."""
-    connection = connections[jobs.db]
-    skip = connection.features.has_select_for_update_skip_locked
     total = 0
     while due.exists():
         with transaction.atomic(using=jobs.db):
-            Admission(jobs.model, connection).take_write_lock()
-            keys = list(due.select_for_update(skip_locked=skip).values_list("pk", flat=True)[:BATCH])
+            keys = list(_unlocked(due).values_list("pk", flat=True)[:BATCH])
             total += move(jobs.filter(pk__in=keys)) if keys else 0
         if len(keys) < BATCH:
             break
     return total
+
+
+def _unlocked(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Lock rows as they are read, passing over those that somebody else has locked; inside a transaction."""
+    connection = connections[rows.db]
+    Admission(rows.model, connection).take_write_lock()
+    return rows.select_for_update(skip_locked=connection.features.has_select_for_update_skip_locked)

@@ -11,7 +11,6 @@ from typing import Any
 from django.db import connections
 from django.utils import timezone
 
-from ..exceptions import InvalidRequest
 from ..handlers import JobContext, run
 from ..ojs.canonical import plain
 from ..ojs.states import JobState
@@ -47,9 +46,9 @@ def execute(job: Any) -> Finished:
         _drop_broken_connections()
     try:
         return Finished(job, result=plain(result, "result"))
-    except InvalidRequest as error:
+    except Exception as error:  # InvalidRequest, or what a strange object raises when it is read
         # The work is done; running it again for the sake of its result would do it twice.
-        logger.error("Job %s (%s) completed, but its result is lost: %s", job.pk, job.type, error.message)
+        logger.error("Job %s (%s) completed, but its result is lost: %s", job.pk, job.type, error)
         return Finished(job)
 
 
@@ -109,6 +108,7 @@ def _drop_broken_connections() -> None:
     """Close what a handler broke or left inside a transaction; keep the rest, as reconnecting per job is slow."""
     for connection in connections.all(initialized_only=True):
         if connection.in_atomic_block or connection.errors_occurred or not connection.autocommit:
+            connection.in_atomic_block = False  # or Django keeps the closed connection
             connection.close()
         elif connection.settings_dict["CONN_MAX_AGE"]:
             connection.close_if_unusable_or_obsolete()
