@@ -33,6 +33,11 @@ class Admission:
         options = connection.settings_dict["OPTIONS"]
         self._prepares = options.get("server_side_binding") and options.get("prepare_threshold") is not None
 
+    @property
+    def can_be_overtaken(self) -> bool:
+        """Whether a rival can come between a look and an insert although `take_turn` was called: on PostgreSQL."""
+        return self._vendor == "postgresql"
+
     def insert(self, job: Any) -> bool:
         """Insert; return False when a guarding row or the same id is in the way."""
         with self._connection.cursor() as cursor:

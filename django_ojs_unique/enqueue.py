@@ -175,11 +175,12 @@ def _settle(
             if not admission.insert(job):
                 taken = jobs.filter(pk=job.pk).select_for_update().values_list("pk")
                 raise _id_taken(job) if list(taken) else _LostRace
-            # From here on every other enqueue of the key waits; one that came and went since the look still counts.
-            known = [row.pk for row in stored]
-            for rival in stored_matches(jobs, job.fingerprint, policy, now).exclude(pk__in=[*known, job.pk]):
-                if policy.is_duplicate(rival.state, rival.created_at, now):
-                    raise _LostRace
+            if admission.can_be_overtaken:
+                # From here on every other enqueue of the key waits; one that came and went since the look still counts.
+                known = [row.pk for row in stored]
+                for rival in stored_matches(jobs, job.fingerprint, policy, now).exclude(pk__in=[*known, job.pk]):
+                    if policy.is_duplicate(rival.state, rival.created_at, now):
+                        raise _LostRace
         _record(record, job, policy, verdict)
         for replaced in verdict.cancel:
             replaced.refresh_from_db(using=jobs.db)
