@@ -1,4 +1,4 @@
-"""Interleavings that once broke exactness, each laid out step by step (DESIGN, section 2)."""
+"""Interleavings that once broke exactness, each laid out step by step."""
 
 from __future__ import annotations
 
