@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 
 from .enqueue import may_replace_active, stored_matches
 from .exceptions import did_you_mean
-from .ojs.conflict import Action, judge
+from .ojs.conflict import Action, duplicates, judge
 from .ojs.policy import UniquePolicy
 from .registry import registry
 from .request import Incoming
@@ -68,11 +68,7 @@ def explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanati
             reason += f" {did_you_mean(job.type, registry)}" if list(registry) else ""
         return Explanation("create", reason, "", "", None)
     stored = list(stored_matches(jobs, job.fingerprint, policy, now))
-    duplicates = sorted(
-        (row for row in stored if policy.is_duplicate(row.state, row.created_at, now)),
-        key=lambda row: (row.created_at, row.pk),
-        reverse=True,
-    )
+    counted = duplicates(stored, policy, now)
     verdict = judge(stored, policy, now, replace_active=may_replace_active(jobs, stored))
     if verdict.action is not Action.ADMIT:
         assert verdict.existing is not None
@@ -81,7 +77,7 @@ def explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanati
     elif verdict.cancel:
         action = "replace"
         reason = f"{len(verdict.cancel)} duplicate(s) would be cancelled, and on_conflict is {policy.on_conflict}."
-    elif duplicates:
+    elif counted:
         action, reason = "create", "the duplicates are finished, and a finished job stays as it is."
     else:
         action, reason = "create", "no stored job is a duplicate now."
@@ -91,14 +87,12 @@ def explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanati
         job.fingerprint,
         incoming.canonical_text,
         policy,
-        tuple(Duplicate(row, policy.window_end(row.created_at)) for row in duplicates),
+        tuple(Duplicate(row, policy.window_end(row.created_at)) for row in counted),
     )
 
 
 def duplicates_of(jobs: Jobs, fingerprint: str, policy: UniquePolicy, now: datetime) -> Jobs:
     """Select the stored jobs of a fingerprint that count under a policy now, the newest first."""
     matches = stored_matches(jobs, fingerprint, policy, now)
-    counted = [
-        row.pk for row in matches.only("state", "created_at") if policy.is_duplicate(row.state, row.created_at, now)
-    ]
-    return jobs.filter(pk__in=counted).order_by("-created_at", "-id")
+    counted = duplicates(matches.only("state", "created_at"), policy, now)
+    return jobs.filter(pk__in=[row.pk for row in counted]).order_by("-created_at", "-id")

@@ -48,25 +48,27 @@ class Verdict(Generic[S]):
     inherited_schedule: datetime | None = None
 
 
+def duplicates(stored: Iterable[S], policy: UniquePolicy, now: datetime) -> list[S]:
+    """Return those of the stored jobs of a fingerprint that the policy counts now, the newest first."""
+    counted = (row for row in stored if policy.is_duplicate(row.state, row.created_at, now))
+    return sorted(counted, key=lambda row: (row.created_at, row.id), reverse=True)
+
+
 def judge(stored: Iterable[S], policy: UniquePolicy, now: datetime, *, replace_active: bool) -> Verdict[S]:
     """Decide on an incoming job, given all stored jobs that share its fingerprint and could matter.
 
     ``replace_active`` says whether a running duplicate may be cancelled; if not, meeting one falls back to reject.
     """
     rows = list(stored)
-    duplicates = sorted(
-        (row for row in rows if policy.is_duplicate(row.state, row.created_at, now)),
-        key=lambda row: (row.created_at, row.id),
-        reverse=True,
-    )
-    if not duplicates:
+    counted = duplicates(rows, policy, now)
+    if not counted:
         return Verdict(Action.ADMIT, release=tuple(rows))
-    newest = duplicates[0]
+    newest = counted[0]
     if policy.on_conflict is OnConflict.IGNORE:
         return Verdict(Action.IGNORE, newest)
     if policy.on_conflict is OnConflict.REJECT:
         return Verdict(Action.REJECT, newest)
-    live = tuple(row for row in duplicates if row.state not in TERMINAL)
+    live = tuple(row for row in counted if row.state not in TERMINAL)
     running = [row for row in live if row.state == JobState.ACTIVE]
     if running and not replace_active:
         return Verdict(Action.REJECT, running[0])
