@@ -3,13 +3,17 @@
 The names below import without a configured Django; models and managers live in `django_ojs_unique.models`.
 """
 
+from .control import Discard, Retry, Skip, TimeLimitExceeded
 from .exceptions import DuplicateJob, InvalidPolicy, InvalidRequest, InvalidRetryPolicy, OJSError
 from .handlers import JobContext, job
+from .ojs.cron import Cron
 from .ojs.policy import OnConflict, UniquePolicy
 from .ojs.retry import RetryPolicy
 from .ojs.states import JobState
 
 __all__ = [
+    "Cron",
+    "Discard",
     "DuplicateJob",
     "InvalidPolicy",
     "InvalidRequest",
@@ -18,7 +22,10 @@ __all__ = [
     "JobState",
     "OJSError",
     "OnConflict",
+    "Retry",
     "RetryPolicy",
+    "Skip",
+    "TimeLimitExceeded",
     "UniquePolicy",
     "job",
 ]

@@ -13,11 +13,17 @@ from typing import Any
 from django.db import IntegrityError, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from .conf import settings
 from .constraints import TURN_COUNT, TURNS
 from .ojs.policy import UniquePolicy
-from .ojs.states import INCOMPLETE
+from .ojs.states import INCOMPLETE, JobState
+from .transactions import take_write_lock
 
 MYSQL_DUPLICATE_ENTRY = 1062
+CHANNEL = "django_ojs_unique"
+"""On PostgreSQL: where an enqueue tells the workers the name of the queue in which a job became available."""
+
+_NOTIFY = f"pg_notify('{CHANNEL}', queue)"
 
 LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "created_at")
 """The fields of a duplicate that the deciding statement reads, in the model's order."""
@@ -27,6 +33,7 @@ class Admission:
     """Inserts jobs into one model's table on one connection."""
 
     def __init__(self, model: type[models.Model], connection: BaseDatabaseWrapper) -> None:
+        self._model = model
         self._connection = connection
         self._vendor = connection.vendor
         self._table = _table(model, connection.vendor)
@@ -68,7 +75,7 @@ class Admission:
                     return True, None
             elif may_insert and self._prepares:
                 columns, values = self._table.row(job, self._connection)
-                cursor.execute(self._table.look_and_insert(columns, look), [*wanted, *values])
+                cursor.execute(self._table.look_and_insert(columns, look, self._wakes_workers(job)), [*wanted, *values])
                 inserted, *row = cursor.fetchone()
                 return inserted, self._table.read(row, self._connection) if row[0] else None
             # Two plain statements cost less than one clever one that is planned anew each time.
@@ -79,9 +86,7 @@ class Admission:
 
     def take_write_lock(self) -> None:
         """Become the only writer for the rest of the transaction, where a database has one writer at a time."""
-        if self._vendor == "sqlite":
-            with self._connection.cursor() as cursor:
-                cursor.execute(self._table.write_nothing)
+        take_write_lock(self._connection, self._model)
 
     def take_turn(self, fingerprint: str) -> None:
         """Lock the turn of a key (one of 1,024) until the transaction ends, where the constraint itself would deadlock.
@@ -109,13 +114,16 @@ class Admission:
     def _insert(self, cursor: Any, job: Any) -> bool:
         columns, values = self._table.row(job, self._connection)
         try:
-            cursor.execute(self._table.insert(columns), values)
+            cursor.execute(self._table.insert(columns, self._wakes_workers(job)), values)
         except IntegrityError as error:
             # Only where nothing skips conflicts; there, a failed statement does not end the transaction.
             if self._vendor == "mysql" and error.args[0] == MYSQL_DUPLICATE_ENTRY:
                 return False
             raise
         return bool(cursor.rowcount)
+
+    def _wakes_workers(self, job: Any) -> bool:
+        return self._vendor == "postgresql" and job.state == JobState.AVAILABLE and settings.notify
 
 
 def insert_row(row: models.Model, connection: BaseDatabaseWrapper) -> None:
@@ -141,7 +149,6 @@ class _Table:
             if not isinstance(field, models.AutoField)
         ]
         self._looked_at = [field.get_col(model._meta.db_table) for field in fields if field.attname in LOOKED_AT]
-        self.write_nothing = f"UPDATE {self._name} SET {self._quote('id')} = {self._quote('id')} WHERE 1 = 0"
 
     def row(self, row: Any, connection: BaseDatabaseWrapper) -> tuple[tuple[str, ...], list[Any]]:
         """Return the columns that differ from the database's defaults, and their values."""
@@ -160,9 +167,9 @@ class _Table:
         return f"{self._into(columns)} VALUES ({self._places(columns)})"
 
     @cache  # noqa: B019
-    def insert(self, columns: tuple[str, ...]) -> str:
-        """Insert, or (but on MariaDB) do nothing."""
-        return self.plain_insert(columns) + self._skip
+    def insert(self, columns: tuple[str, ...], wake: bool) -> str:
+        """Insert, or (but on MariaDB) do nothing; on PostgreSQL it may wake the workers of the queue at the commit."""
+        return self.plain_insert(columns) + self._skip + (f" RETURNING {_NOTIFY}" if wake else "")
 
     @cache  # noqa: B019
     def look(self, states: int, bounded: bool) -> str:
@@ -179,11 +186,11 @@ class _Table:
         return f"{self._into(columns)} SELECT {self._places(columns)} WHERE NOT EXISTS ({look}){self._skip}"
 
     @cache  # noqa: B019
-    def look_and_insert(self, columns: tuple[str, ...], look: str) -> str:
+    def look_and_insert(self, columns: tuple[str, ...], look: str, wake: bool) -> str:
         """Do both; select whether the row went in, then what the look found. Parameters: the look's, then the row's."""
         return (
             f"WITH duplicate AS ({look}), admitted AS ({self._into(columns)} SELECT {self._places(columns)}"
-            f" WHERE NOT EXISTS (SELECT 1 FROM duplicate){self._skip} RETURNING 1)"
+            f" WHERE NOT EXISTS (SELECT 1 FROM duplicate){self._skip} RETURNING {_NOTIFY if wake else 1})"
             " SELECT EXISTS (SELECT 1 FROM admitted), duplicate.* FROM (SELECT 1) AS one LEFT JOIN duplicate ON TRUE"
         )
 

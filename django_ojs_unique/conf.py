@@ -9,16 +9,19 @@ from typing import Any
 from django.conf import settings as django_settings
 
 from .exceptions import InvalidRequest, did_you_mean
-from .ojs.durations import parse_duration
+from .ojs.durations import LONGEST_YEARS, parse_duration
 from .ojs.names import queue_name
 
 DEFAULTS: dict[str, Any] = {
     "DEFAULT_QUEUE": "default",
     "MAX_ARGS_BYTES": 1_048_576,
     "MAX_META_BYTES": 65_536,
+    "MAX_RESULT_BYTES": 1_048_576,
+    "NOTIFY": True,
     "RECORD_SUPPRESSED": True,
     "REPLACE_ACTIVE": True,
     "REQUIRE_HANDLER": False,
+    "RETENTION": {"completed": "P7D", "cancelled": "P7D", "discarded": "P30D", "dead_letter": "P180D"},
     "SUPPRESSED_RETENTION": "P30D",
 }
 
@@ -45,6 +48,16 @@ class Settings:
         return self._read("MAX_META_BYTES")  # type: ignore[no-any-return]
 
     @property
+    def max_result_bytes(self) -> int:
+        """The largest result of a handler, as JSON in UTF-8."""
+        return self._read("MAX_RESULT_BYTES")  # type: ignore[no-any-return]
+
+    @property
+    def notify(self) -> bool:
+        """Whether an enqueue on PostgreSQL wakes the idle workers of its queue when it commits."""
+        return self._read("NOTIFY")  # type: ignore[no-any-return]
+
+    @property
     def record_suppressed(self) -> bool:
         """Whether each refused, ignored or replacing enqueue leaves a `SuppressedAttempt`."""
         return self._read("RECORD_SUPPRESSED")  # type: ignore[no-any-return]
@@ -60,13 +73,26 @@ class Settings:
         return self._read("REQUIRE_HANDLER")  # type: ignore[no-any-return]
 
     @property
+    def retention(self) -> dict[str, timedelta | None]:
+        """How long a finished job is kept, by what became of it; None: for ever."""
+        given = self._read("RETENTION")
+        chosen = {kind: given.get(kind, default) for kind, default in DEFAULTS["RETENTION"].items()}
+        return {kind: None if value is None else retention_period(value) for kind, value in chosen.items()}
+
+    @property
     def suppressed_retention(self) -> timedelta:
         """How long a `SuppressedAttempt` is kept."""
-        value = self._read("SUPPRESSED_RETENTION")
-        duration = parse_duration(value) if isinstance(value, str) else value
-        if not isinstance(duration, timedelta) or duration <= timedelta():
-            raise ValueError("must be a positive duration without years or months")
-        return duration
+        return retention_period(self._read("SUPPRESSED_RETENTION"))
+
+
+def retention_period(value: Any) -> timedelta:
+    """Read an ISO 8601 duration or a timedelta; raises ValueError unless it is fixed, positive and subtractable."""
+    duration = parse_duration(value) if isinstance(value, str) else value
+    if not isinstance(duration, timedelta) or duration <= timedelta():
+        raise ValueError("must be a positive duration without years or months")
+    if duration > timedelta(days=365 * LONGEST_YEARS):
+        raise ValueError(f"is longer than {LONGEST_YEARS} years")
+    return duration
 
 
 settings = Settings()
@@ -83,12 +109,16 @@ def problems() -> Iterator[str]:
         if name not in DEFAULTS:
             yield f"OJS_UNIQUE[{name!r}] is not a setting. {did_you_mean(name, DEFAULTS)}"
         elif name == "SUPPRESSED_RETENTION":
-            try:
-                settings.suppressed_retention  # noqa: B018 - reading validates
-            except ValueError as error:
-                yield f"OJS_UNIQUE[{name!r}] {error} (got {given!r}). Write an ISO 8601 duration such as 'P30D'."
+            yield from _retention_problems(f"OJS_UNIQUE[{name!r}]", given)
         elif type(given) is not type(default):
             yield f"OJS_UNIQUE[{name!r}] must be a {type(default).__name__} (got {given!r})."
+        elif isinstance(given, dict):
+            for kind, value in given.items():
+                if kind not in DEFAULTS[name]:
+                    mend = did_you_mean(kind, DEFAULTS[name])
+                    yield f"OJS_UNIQUE[{name!r}][{kind!r}] is no kind of finished job. {mend}"
+                elif value is not None:
+                    yield from _retention_problems(f"OJS_UNIQUE[{name!r}][{kind!r}]", value, "; None keeps for ever")
         elif name == "DEFAULT_QUEUE":
             try:
                 queue_name(given)
@@ -96,3 +126,10 @@ def problems() -> Iterator[str]:
                 yield f"OJS_UNIQUE[{name!r}]: {error.message}"
         elif isinstance(given, int) and not isinstance(given, bool) and given <= 0:
             yield f"OJS_UNIQUE[{name!r}] must be positive (got {given!r})."
+
+
+def _retention_problems(setting: str, given: Any, otherwise: str = "") -> Iterator[str]:
+    try:
+        retention_period(given)
+    except ValueError as error:
+        yield f"{setting} {error} (got {given!r}). Write an ISO 8601 duration such as 'P30D'{otherwise}."

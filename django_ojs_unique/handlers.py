@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
 from .exceptions import HandlerError, InvalidRequest, did_you_mean
-from .ojs.names import job_type, queue_name
+from .ojs.cron import Cron
+from .ojs.durations import milliseconds
+from .ojs.names import job_type, priority_number, queue_name
 from .ojs.policy import UniquePolicy
 from .ojs.retry import RetryPolicy
 from .registry import Definition, registry
 
 if TYPE_CHECKING:
     from .enqueue import EnqueueResult
+    from .idempotency import Heal
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,14 +41,25 @@ class JobContext:
     started_at: datetime
     worker_id: str
     is_held: Callable[[], bool]
+    report: Callable[[float, str], None]
 
     @property
     def cancelled(self) -> bool:
-        """Whether the job was cancelled or replaced since it started, so that its result will be refused.
+        """Whether the job was cancelled or replaced since it started, or its lease lost: its result will be refused.
 
-        Asks the database each time: look between the steps of a long handler, not in a tight loop.
+        A plain handler asks the database each time: look between the steps of a long handler, not in a tight loop. An
+        ``async def`` handler gets what its worker has seen in the last second, and is cancelled then anyway.
         """
         return not self.is_held()
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Say how far the work is, from 0 to 1, and what it is at. Cheap: the worker stores the last word each second.
+
+        Raises InvalidRequest for a number outside 0 to 1.
+        """
+        if not isinstance(fraction, (int, float)) or not 0 <= fraction <= 1:
+            raise InvalidRequest.at("fraction", "must be a number from 0 to 1", value=fraction)
+        self.report(float(fraction), str(note))
 
 
 class Handler(Generic[P, R]):
@@ -77,9 +91,7 @@ class Handler(Generic[P, R]):
         return Handler(self.definition, {**self._options, **options})
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        signature = inspect.signature(self.definition.function)
-        parameters = list(signature.parameters.values())[1 if self.definition.takes_context else 0 :]
-        signature = signature.replace(parameters=parameters)
+        signature = parameters_of(self.definition)
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -107,12 +119,19 @@ def job(
     unique: UniquePolicy | Mapping[str, Any] | None = None,
     retry: RetryPolicy | Mapping[str, Any] | None = None,
     timeout: str | timedelta | float | None = None,
+    lease: str | timedelta | float | None = None,
     takes_context: bool = False,
+    skip_unless: Callable[..., Any] | None = None,
+    cron: Cron | str | None = None,
+    heal: Heal | None = None,
 ) -> Callable[[Callable[..., R]], Handler[..., R]]:
-    """Declare the handler of a job type, and the defaults of its enqueues.
+    """Declare the handler of a job type, a plain or an ``async def`` function, and the defaults of its enqueues.
 
-    ``timeout`` is that of one attempt: ISO 8601, a timedelta or seconds. ``takes_context`` passes a `JobContext` first,
-    as the parameter named ``context``. Put handlers into an app's ``jobs.py``, where they are found.
+    ``timeout`` is that of one attempt, ``lease`` how long its worker may be silent before the job goes to another one:
+    ISO 8601, a timedelta or seconds. ``takes_context`` passes a `JobContext` first, as the parameter named ``context``.
+    ``skip_unless`` is called before each run with those of the job's arguments that it names; if it returns false,
+    the job completes as skipped. ``cron`` enqueues the job periodically. ``heal`` enqueues it for every record that
+    still waits for it. Put handlers into an app's ``jobs.py``, where they are found.
 
     Raises HandlerError when the type has a handler already or the function does not fit, InvalidRequest for an invalid
     name, InvalidPolicy and InvalidRetryPolicy for invalid policies: all when the module is imported.
@@ -129,7 +148,11 @@ def job(
             queue=queue,
             priority=priority,
             timeout=timeout,
+            lease=lease,
             takes_context=takes_context,
+            skip_unless=skip_unless,
+            cron=Cron(cron) if isinstance(cron, str) else cron,
+            heal=heal,
             **policies,  # type: ignore[arg-type]
         )
         _refuse_a_misfit(definition)
@@ -137,17 +160,51 @@ def job(
         return Handler(definition)
 
     job_type(type)
+    priority_number(priority)
     if queue is not None:
         queue_name(queue)
+    for name, length in (("timeout", timeout), ("lease", lease)):
+        if length is not None:
+            milliseconds(length, name)
     return declare
 
 
-def run(definition: Definition, args: Any, context: JobContext) -> Any:
-    """Call a handler with a job's arguments: an object as keywords, an array in order."""
+def call(definition: Definition, args: Any, context: JobContext | None) -> Any:
+    """Call a handler with a job's arguments: an object as keywords, an array in order. May return a coroutine."""
     before = (context,) if definition.takes_context else ()
     if isinstance(args, dict):
         return definition.function(*before, **args)
     return definition.function(*before, *args)
+
+
+def still_wanted(definition: Definition, args: Any) -> Any:
+    """Call the handler's ``skip_unless`` with those of the job's arguments that it names. May return a coroutine."""
+    assert definition.skip_unless is not None
+    if not isinstance(args, dict):
+        args = parameters_of(definition).bind(*args).arguments
+    wanted = inspect.signature(definition.skip_unless).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in wanted.values())
+    return definition.skip_unless(**{name: value for name, value in args.items() if takes_any or name in wanted})
+
+
+def misfit(definition: Definition, args: Any) -> str | None:
+    """Say why the arguments do not fit the handler's parameters, or return None when they do."""
+    try:
+        signature = parameters_of(definition)
+    except ValueError:  # written in C, without a signature to be read
+        return None
+    try:
+        signature.bind(**args) if isinstance(args, dict) else signature.bind(*args)
+    except TypeError as error:
+        return f"args do not fit {definition.place}{signature}: {error}"
+    return None
+
+
+def parameters_of(definition: Definition) -> inspect.Signature:
+    """Return the handler's signature without the context."""
+    signature = inspect.signature(definition.function)
+    parameters = list(signature.parameters.values())[1 if definition.takes_context else 0 :]
+    return signature.replace(parameters=parameters)
 
 
 def _refuse_a_misfit(definition: Definition) -> None:
@@ -159,8 +216,6 @@ def _refuse_a_misfit(definition: Definition) -> None:
         raise HandlerError(
             f"{definition.place}: with takes_context=True the first positional parameter is named 'context'."
         )
-    if inspect.iscoroutinefunction(definition.function):
-        raise HandlerError(f"{definition.place} is an async function; the worker runs plain functions so far.")
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for name in () if takes_any or definition.unique is None else definition.unique.args_keys or ():
         if name not in parameters:
@@ -168,3 +223,14 @@ def _refuse_a_misfit(definition: Definition) -> None:
                 f"{definition.place}: args_keys names {name!r}, which is not a parameter."
                 f" {did_you_mean(name, parameters)}"
             )
+    if definition.skip_unless is not None and not takes_any:
+        for name, wanted in inspect.signature(definition.skip_unless).parameters.items():
+            if wanted.default is wanted.empty and wanted.kind is not wanted.VAR_KEYWORD and name not in parameters:
+                raise HandlerError(
+                    f"{definition.place}: skip_unless needs {name!r}, which is not a parameter of the handler."
+                    f" {did_you_mean(name, parameters)}"
+                )
+    if definition.cron is not None and (problem := misfit(definition, definition.cron.args)):
+        raise HandlerError(f"cron: {problem}. Write cron=Cron('...', args={{...}}) with the arguments that it needs.")
+    if definition.heal is not None:
+        definition.heal.refuse_a_misfit(definition)

@@ -9,11 +9,11 @@ never takes it back.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Case, F, QuerySet, When
+from django.db.models import Case, DateTimeField, F, QuerySet, When
 from django.db.models.functions import Now
 from django.db.models.lookups import Exact
 
@@ -64,9 +64,12 @@ def hasten(jobs: QuerySet[Any], now: datetime) -> int:
 
 
 def revive(jobs: QuerySet[Any], now: datetime) -> int:
-    """discarded → available, by hand, with a full set of attempts; the history of errors stays."""
+    """discarded → available, by hand, with a full set of attempts; the history of errors stays.
+
+    A slimmed row has lost its arguments, and stays.
+    """
     return move(
-        jobs,
+        jobs.filter(slimmed=False),
         JobState.AVAILABLE,
         sources={JobState.DISCARDED},
         attempt=0,
@@ -74,6 +77,7 @@ def revive(jobs: QuerySet[Any], now: datetime) -> int:
         started_at=None,
         finished_at=None,
         expires_at=None,
+        dead_letter=False,
     )
 
 
@@ -83,8 +87,8 @@ def expire(jobs: QuerySet[Any], now: datetime) -> int:
     return move(jobs.filter(expires_at__lte=now), JobState.DISCARDED, sources=waiting, finished_at=now, run_at=None)
 
 
-def claim(jobs: QuerySet[Any], now: datetime, *, worker_id: str, token: UUID, lease: Any) -> int:
-    """available → active, under a lease that ends ``lease`` (a timedelta) from now by the database's clock."""
+def claim(jobs: QuerySet[Any], now: datetime, *, worker_id: str, token: UUID, lease: timedelta) -> int:
+    """available → active, under a lease that ends ``lease`` from now by the database's clock."""
     return move(
         jobs,
         JobState.ACTIVE,
@@ -93,6 +97,8 @@ def claim(jobs: QuerySet[Any], now: datetime, *, worker_id: str, token: UUID, le
         worker_id=worker_id,
         lease_token=token,
         lease_expires_at=DatabaseNow() + lease,
+        progress=None,
+        progress_note="",
     )
 
 
@@ -106,7 +112,9 @@ def retry(jobs: QuerySet[Any], run_at: datetime, *, token: UUID, errors: list[di
     return move(jobs.filter(lease_token=token), JobState.RETRYABLE, run_at=run_at, errors=errors, **_NO_LEASE)
 
 
-def discard(jobs: QuerySet[Any], now: datetime, *, token: UUID | None, errors: list[dict[str, Any]]) -> int:
+def discard(
+    jobs: QuerySet[Any], now: datetime, *, token: UUID | None, errors: list[dict[str, Any]], dead_letter: bool = False
+) -> int:
     """active → discarded, by the holder of the lease."""
     return move(
         jobs.filter(lease_token=token),
@@ -114,19 +122,20 @@ def discard(jobs: QuerySet[Any], now: datetime, *, token: UUID | None, errors: l
         sources={JobState.ACTIVE},
         finished_at=now,
         errors=errors,
+        dead_letter=dead_letter,
         **_NO_LEASE,
     )
 
 
-def release(jobs: QuerySet[Any], now: datetime, *, token: UUID) -> int:
-    """active → available, by the holder of the lease, without counting the attempt (a stopping worker)."""
+def release(jobs: QuerySet[Any], *, token: UUID) -> int:
+    """active → available, by the holder of the lease: the attempt does not count, the place in the queue stays."""
     return move(
         jobs.filter(lease_token=token),
         JobState.AVAILABLE,
         sources={JobState.ACTIVE},
+        # Before the attempt, as MariaDB assigns in order. One that ran before has started, and cannot expire.
+        started_at=Case(When(attempt__gt=1, then=F("started_at")), default=None, output_field=DateTimeField()),
         attempt=F("attempt") - 1,
-        enqueued_at=now,
-        started_at=None,
         **_NO_LEASE,
     )
 
@@ -150,7 +159,9 @@ def release_guard(jobs: QuerySet[Any]) -> int:
 
 def free_key(jobs: QuerySet[Any]) -> int:
     """Take no more part in uniqueness, in any state, so that the next enqueue of the fingerprint is admitted."""
-    return jobs.exclude(fingerprint=None).update(guarded_states=frozenset(), fingerprint=None)
+    return jobs.exclude(fingerprint=None).update(
+        guarded_states=frozenset(), fingerprint=None, window_ends_at=F("finished_at")
+    )
 
 
 def _guard_after(target: JobState) -> Case:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from .exceptions import HandlerError, UnknownJobType, did_you_mean
+from .ojs.cron import Cron
 from .ojs.policy import UniquePolicy
 from .ojs.retry import RetryPolicy
+
+HEAL = "ojs.heal"
+"""The job type of a self-healing sweep; its args are ``{"type": ...}``, with ``"using"`` for another database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,15 @@ class Definition:
     unique: UniquePolicy | None = None
     retry: RetryPolicy | None = None
     timeout: str | timedelta | float | None = None
+    lease: str | timedelta | float | None = None
     takes_context: bool = False
+    skip_unless: Callable[..., Any] | None = None
+    cron: Cron | None = None
+    heal: Any = None
+    is_async: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.function))
 
     @property
     def place(self) -> str:
@@ -68,6 +81,10 @@ class Registry:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._definitions)
+
+    def definitions(self) -> list[Definition]:
+        """Return what was declared about each type."""
+        return list(self._definitions.values())
 
 
 registry = Registry()

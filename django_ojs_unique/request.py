@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -15,12 +15,12 @@ from django.utils import timezone
 from .conf import settings
 from .exceptions import InvalidRequest, shorten
 from .ojs.canonical import plain
-from .ojs.durations import parse_duration
+from .ojs.durations import milliseconds
 from .ojs.fingerprint import canonical_text, fingerprint
-from .ojs.names import job_type, queue_name
+from .ojs.names import job_type, priority_number, queue_name
 from .ojs.policy import UniquePolicy
 from .ojs.retry import RetryPolicy
-from .ojs.states import INCOMPLETE, JobState
+from .ojs.states import INCOMPLETE, TERMINAL, JobState
 from .registry import registry
 
 
@@ -34,8 +34,10 @@ INHERIT: Final = _Inherit()
 
 DEFAULT_RETRY: Final = RetryPolicy()
 
+FOREVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
+"""The end of a window without a period: early enough for each database and time zone."""
+
 _LONGEST_TAG = 255
-_LONGEST_MILLISECONDS = 2**53 - 1
 
 
 @dataclass(slots=True)
@@ -52,6 +54,7 @@ class Request:
     unique: Any = INHERIT
     retry: Any = INHERIT
     timeout: Any = INHERIT
+    lease: Any = INHERIT
     tags: Any = ()
     id: Any = None
     schema: str = ""
@@ -83,6 +86,7 @@ def read(request: Request, model: type[models.Model], now: datetime) -> Incoming
     unique = (definition and definition.unique) if request.unique is INHERIT else request.unique
     retry = (definition and definition.retry) if request.retry is INHERIT else request.retry
     timeout = (definition and definition.timeout) if request.timeout is INHERIT else request.timeout
+    lease = (definition and definition.lease) if request.lease is INHERIT else request.lease
     priority = request.priority if request.priority is not None else definition.priority if definition else 0
     policy = None if unique is None else UniquePolicy.parse(unique)
     retry_policy = DEFAULT_RETRY if retry is None else RetryPolicy.parse(retry)
@@ -97,10 +101,11 @@ def read(request: Request, model: type[models.Model], now: datetime) -> Incoming
         tags=_tags(request.tags),
         schema=_string(request.schema, "schema"),
         extra=plain(dict(request.extra), "extra"),
-        priority=_priority(priority),
+        priority=priority_number(priority),
         max_attempts=retry_policy.max_attempts,
         retry=None if retry is None else retry_policy.to_dict(),
-        timeout_ms=_milliseconds(timeout, "timeout"),
+        timeout_ms=None if timeout is None else milliseconds(timeout, "timeout"),
+        visibility_timeout_ms=None if lease is None else milliseconds(lease, "lease"),
         expires_at=_moment(request.expires_at, "expires_at"),
     )
     if request.id is not None:
@@ -127,6 +132,8 @@ def date(incoming: Incoming, now: datetime, *, inherited_schedule: datetime | No
         # Whatever its policy counts, a job guards its key until it has finished, so that policies which differ still
         # meet at the constraint. The look decides what counts, and releases a guard that does not.
         job.guarded_states = INCOMPLETE.union(incoming.policy.states)
+        if not TERMINAL.isdisjoint(incoming.policy.states):
+            job.window_ends_at = incoming.policy.window_end(now) or FOREVER
 
 
 def _string(value: Any, field: str) -> str:
@@ -147,7 +154,7 @@ def _args(value: Any) -> Any:
             value=value,
             mend=f"Write [{shorten(value)}].",
         )
-    return _sized(plain(value, "args"), "args", settings.max_args_bytes)
+    return sized(plain(value, "args"), "args", settings.max_args_bytes)
 
 
 def _object(value: Any, field: str, largest: int) -> dict[str, Any]:
@@ -155,10 +162,10 @@ def _object(value: Any, field: str, largest: int) -> dict[str, Any]:
         return {}
     if not isinstance(value, Mapping):
         raise InvalidRequest.at(field, "must be an object", value=value)
-    return _sized(plain(dict(value), field), field, largest)  # type: ignore[no-any-return]
+    return sized(plain(dict(value), field), field, largest)  # type: ignore[no-any-return]
 
 
-def _sized(value: Any, field: str, largest: int) -> Any:
+def sized(value: Any, field: str, largest: int) -> Any:
     size = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
     if size > largest:
         raise InvalidRequest.at(
@@ -176,12 +183,6 @@ def _tags(value: Any) -> list[str]:
         if not isinstance(tag, str) or not 0 < len(tag) <= _LONGEST_TAG:
             raise InvalidRequest.at(f"tags[{index}]", f"must be a string of 1 to {_LONGEST_TAG} characters", value=tag)
     return plain(value, "tags")  # type: ignore[no-any-return]
-
-
-def _priority(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not -100 <= value <= 100:
-        raise InvalidRequest.at("priority", "must be a whole number from -100 to 100", value=value)
-    return int(value)
 
 
 def _moment(value: Any, field: str) -> datetime | None:
@@ -202,26 +203,6 @@ def _moment(value: Any, field: str) -> datetime | None:
         return value.astimezone(UTC)
     except OverflowError:
         raise InvalidRequest.at(field, "is outside the calendar", value=value, mend="Choose a later year.") from None
-
-
-def _milliseconds(value: Any, field: str) -> int | None:
-    if value is None:
-        return None
-    mend = "Write an ISO 8601 duration such as 'PT30S', a timedelta, or seconds."
-    if isinstance(value, str):
-        try:
-            value = parse_duration(value)
-        except ValueError as error:
-            raise InvalidRequest.at(field, str(error), value=value, mend=mend) from None
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if (
-        not isinstance(value, (int, float))
-        or isinstance(value, bool)
-        or not 0.001 <= value <= _LONGEST_MILLISECONDS / 1000
-    ):
-        raise InvalidRequest.at(field, "must be a positive length of time", value=value, mend=mend)
-    return round(value * 1000)
 
 
 def _uuid(value: Any) -> UUID:

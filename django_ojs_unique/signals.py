@@ -1,4 +1,6 @@
-"""Signals, sent in the transaction of the change; use `transaction.on_commit` for what must wait for it.
+"""Signals. Those about an enqueue and a cancellation are sent in the transaction of the change: use
+`transaction.on_commit` for what must wait for it. Those about a run are sent by its worker: `job_started` in the
+handler's thread before the handler, the others once the outcome is committed.
 
 A receiver that raises is logged. On PostgreSQL one whose query fails still ends the transaction: wrap queries in
 `atomic()`.
@@ -19,6 +21,14 @@ Arguments: ``outcome`` (rejected, ignored, replaced), ``existing_job``, ``job``,
 """
 job_cancelled = Signal()
 """A job was cancelled. Arguments: ``job``, ``replaced_by`` (the id of its replacement, or None), ``using``."""
+job_started = Signal()
+"""A handler is about to run. Arguments: ``job``, ``using``."""
+job_completed = Signal()
+"""A job completed. Arguments: ``job``, ``using``; ``job.skipped`` says when there was nothing to do."""
+job_failed = Signal()
+"""A run failed and the job will run again. Arguments: ``job``, ``error`` (its record), ``using``."""
+job_discarded = Signal()
+"""A run failed for the last time. Arguments: ``job``, ``error`` (its record), ``using``."""
 
 
 def announce(signal: Signal, sender: type, **arguments: Any) -> None:

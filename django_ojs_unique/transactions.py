@@ -1,4 +1,4 @@
-"""Start a transaction over that the database gave up to a concurrent one."""
+"""Start a transaction over that the database gave up to a concurrent one; be the only writer where there is one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from django.db import OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Model
 
 MOST_TRIES = 10
 
@@ -25,12 +27,13 @@ def starting_over(using: str, step: Callable[[], T]) -> T:
         try:
             return step()
         except OperationalError as error:
-            if connection.in_atomic_block or not connection.get_autocommit() or not _is_transient(error):
+            if connection.in_atomic_block or not connection.get_autocommit() or not is_transient(error):
                 raise
     return step()
 
 
-def _is_transient(error: OperationalError) -> bool:
+def is_transient(error: Exception) -> bool:
+    """Whether the database gave a transaction up only because of another one, so that it may be tried again."""
     cause = error.__cause__
     if cause is None:
         return False
@@ -39,3 +42,13 @@ def _is_transient(error: OperationalError) -> bool:
         or getattr(cause, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT  # plain BUSY has waited already
         or (cause.args[0] if cause.args else None) in _MYSQL_ERRORS
     )
+
+
+def take_write_lock(connection: BaseDatabaseWrapper, model: type[Model]) -> None:
+    """Become the only writer for the rest of the transaction, where a database has one writer at a time: on SQLite.
+
+    A transaction that reads first and writes later may find that it cannot; one whose first statement is a write waits.
+    """
+    if connection.vendor == "sqlite":
+        with connection.cursor() as cursor:
+            cursor.execute(f"DELETE FROM {connection.ops.quote_name(model._meta.db_table)} WHERE 1 = 0")

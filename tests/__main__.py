@@ -1,5 +1,7 @@
 """Run the whole suite on every database there is: ``python -m tests [pytest options]``.
 
+One after the other; with ``OJS_TEST_SIDE_BY_SIDE`` set, all at once, and what each printed comes at its end.
+
 SQLite always. PostgreSQL on the server that ``OJS_TEST_POSTGRES_URL`` names, else on one started for this run. MariaDB
 on the server that ``OJS_TEST_MARIADB_URL`` names, else not at all.
 """
@@ -8,10 +10,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
-RUNNER = ["-m", "coverage", "run", "-m", "pytest"] if os.environ.get("OJS_TEST_COVERAGE") else ["-m", "pytest"]
+TRACED = ["-m", "coverage", "run", "-m", "pytest", "-m", "not interrupts"]
+RUNNER = TRACED if os.environ.get("OJS_TEST_COVERAGE") else ["-m", "pytest"]
 
 
 @contextmanager
@@ -37,18 +42,40 @@ def main() -> int:
         if mariadb_url := os.environ.get("OJS_TEST_MARIADB_URL"):
             runs.insert(1, ("MariaDB", mariadb_url))
         ran: list[str] = []
-        for name, url in runs:
-            environment = {**os.environ, "OJS_TEST_ALREADY_RAN": ", ".join(ran)}
-            environment.pop("OJS_TEST_DATABASE_URL", None)
-            if url:
-                environment["OJS_TEST_DATABASE_URL"] = url
+        suites = [(name, partial(suite, url, options)) for name, url in runs]
+        if os.environ.get("OJS_TEST_SIDE_BY_SIDE"):
+            suites = [(name, begin(start)) for name, start in suites]
+        for name, run in suites:
             print(f"\n=== the suite on {name} ===", flush=True)
-            code = subprocess.run([sys.executable, *RUNNER, *options], env=environment).returncode
+            code = run(OJS_TEST_ALREADY_RAN=", ".join(ran)).wait()
             if code:
                 print(f"The suite failed on {name}.", flush=True)
                 return code
             ran.append(name)
     return 0
+
+
+def suite(url: str | None, options: list[str], output: Any = None, **variables: str) -> subprocess.Popen[bytes]:
+    """Start the suite on one database."""
+    environment = {**os.environ, **variables}
+    environment.pop("OJS_TEST_DATABASE_URL", None)
+    if url:
+        environment["OJS_TEST_DATABASE_URL"] = url
+    return subprocess.Popen([sys.executable, *RUNNER, *options], env=environment, stdout=output, stderr=output)
+
+
+def begin(start: Callable[..., subprocess.Popen[bytes]]) -> Callable[..., Any]:
+    """Start a suite now; return what waits for its end and prints what it printed."""
+    output = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the suite
+    running = start(output=output)
+
+    def show(**variables: str) -> subprocess.Popen[bytes]:
+        running.wait()
+        output.seek(0)
+        print(output.read().decode(errors="replace"), end="", flush=True)
+        return running
+
+    return show
 
 
 if __name__ == "__main__":

@@ -93,12 +93,16 @@ def test_a_wrong_declaration_is_refused_when_it_is_made(handlers, options, error
         declare(**options)
 
 
-def test_an_async_handler_is_refused(handlers):
-    async def handler():
-        """Do nothing."""
+def test_a_cron_line_whose_arguments_do_not_fit_the_handler_is_refused(handlers):
+    with pytest.raises(HandlerError, match=r"cron: args do not fit .*missing a required argument: 'to'.*args="):
+        declare(function=lambda to: None, cron="@daily")
 
-    with pytest.raises(HandlerError, match="async"):
-        declare(function=handler)
+
+@pytest.mark.parametrize("name", ["timeout", "lease"])
+@pytest.mark.parametrize("value", ["30s", 0, -1, "P1M", True])
+def test_a_length_of_time_that_is_none_is_refused_at_the_declaration(handlers, name, value):
+    with pytest.raises(InvalidRequest, match=name):
+        declare(**{name: value})
 
 
 def test_two_handlers_of_one_type_are_refused_with_both_places(handlers, send):

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import isodate
+
+from ..exceptions import InvalidRequest
 
 Duration: TypeAlias = timedelta | isodate.Duration
 """A fixed length, or one with years and months, whose length depends on where it starts."""
@@ -17,6 +19,8 @@ Duration: TypeAlias = timedelta | isodate.Duration
 LONGEST_YEARS = 1000
 """Beyond this the end of a window could leave the calendar that `datetime` knows."""
 
+_LONGEST_SECONDS = LONGEST_YEARS * 365 * 86_400
+_MEND = "Write an ISO 8601 duration such as 'PT30S', a timedelta, or seconds."
 _NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"
 _GRAMMAR = re.compile(
     rf"P(?=[0-9T])(?:(?P<W>{_NUMBER})W|(?:(?P<Y>[0-9]{{1,12}})Y)?(?:(?P<m>[0-9]{{1,12}})M)?(?:(?P<D>{_NUMBER})D)?"
@@ -52,6 +56,24 @@ def format_duration(duration: timedelta) -> str:
     """Write a timedelta as ISO 8601."""
     text: str = isodate.duration_isoformat(duration)
     return text
+
+
+def milliseconds(value: Any, field: str) -> int:
+    """Read a positive length of time: ISO 8601 without years and months, a timedelta, or seconds.
+
+    Raises InvalidRequest, which names the field and the mend.
+    """
+    length = value
+    if isinstance(length, str):
+        try:
+            length = parse_duration(length)
+        except ValueError as error:
+            raise InvalidRequest.at(field, str(error), value=value, mend=_MEND) from None
+    if isinstance(length, timedelta):
+        length = length.total_seconds()
+    if not isinstance(length, (int, float)) or isinstance(length, bool) or not 0.001 <= length <= _LONGEST_SECONDS:
+        raise InvalidRequest.at(field, "must be a positive length of time", value=value, mend=_MEND)
+    return round(length * 1000)
 
 
 def end_of(start: datetime, duration: Duration) -> datetime:

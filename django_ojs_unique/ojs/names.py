@@ -33,3 +33,10 @@ def _name(value: Any, field: str, pattern: re.Pattern[str], longest: int, mend: 
     if len(value) > longest:
         raise InvalidRequest.at(field, f"is longer than {longest} characters", value=value, mend="Shorten it.")
     return str.__str__(value)
+
+
+def priority_number(value: Any) -> int:
+    """Check a priority. Raises InvalidRequest."""
+    if not isinstance(value, int) or isinstance(value, bool) or not -100 <= value <= 100:
+        raise InvalidRequest.at("priority", "must be a whole number from -100 to 100", value=value)
+    return int(value)

@@ -1,5 +1,7 @@
 """The worker: claim, run, settle, maintain."""
 
 from .loop import Summary, Worker
+from .queues import QueueFilter
+from .supervisor import Supervisor
 
-__all__ = ["Summary", "Worker"]
+__all__ = ["QueueFilter", "Summary", "Supervisor", "Worker"]

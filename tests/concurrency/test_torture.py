@@ -142,7 +142,7 @@ class Player:
             "complete": lambda: lifecycle.complete(rows, now, token=token, result={"ok": True}),
             "retry": lambda: lifecycle.retry(rows, now, token=token, errors=[{"message": "no"}]),
             "discard": lambda: lifecycle.discard(rows, now, token=token, errors=[{"message": "no"}]),
-            "release": lambda: lifecycle.release(rows, now, token=token),
+            "release": lambda: lifecycle.release(rows, token=token),
         }[settle]()
         if moved and settle in ("complete", "discard"):
             self.events.append(("finished", id, "completed" if settle == "complete" else "discarded"))

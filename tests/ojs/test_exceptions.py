@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from django_ojs_unique import exceptions
+from django_ojs_unique import control, exceptions
 from django_ojs_unique.exceptions import DuplicateJob, InvalidPolicy, InvalidRequest, OJSError, did_you_mean, shorten
 
 
@@ -16,6 +16,8 @@ def family(cls):
 def example(cls):
     if cls is DuplicateJob:
         return DuplicateJob(SimpleNamespace(id="019078a3-b5c7-7def-8a12-3456789abcde", state="active"), "f" * 64)
+    if cls.__module__ == control.__name__:
+        return cls(reason="what and how")
     return cls("what and how", details={"field": "type"})
 
 
@@ -56,8 +58,8 @@ def test_the_codes_are_those_that_clients_know():
     }
 
 
-def test_only_contention_is_worth_the_same_call_again():
-    assert [cls.__name__ for cls in family(OJSError) if cls.retryable] == ["Contended"]
+def test_only_contention_and_a_handlers_own_wish_are_worth_another_try():
+    assert {cls.__name__ for cls in family(OJSError) if cls.retryable} == {"Contended", "Retry"}
 
 
 def test_a_duplicate_is_told_exactly_as_the_specification_prints_it():

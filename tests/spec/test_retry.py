@@ -58,7 +58,7 @@ def test_a_return_from_a_worker_never_checks_uniqueness(move):
     second = enqueue(unique={"states": ["available"]}).job
     now = timezone.now()
     if move == "release":
-        assert lifecycle.release(row(first), now, token=token) == 1
+        assert lifecycle.release(row(first), token=token) == 1
     else:
         assert lifecycle.rescue(row(first), now, token=token, errors=[{"type": "lease_expired"}]) == 1
     assert (fresh(first).state, fresh(first).attempt) == ("available", 0 if move == "release" else 1)

@@ -197,7 +197,7 @@ def test_a_strong_database_cancels_an_active_job_whose_result_is_then_refused(st
     assert lifecycle.complete(row(old), now, token=token, result={"ok": 1}) == 0
     assert lifecycle.retry(row(old), now, token=token, errors=[]) == 0
     assert lifecycle.discard(row(old), now, token=token, errors=[]) == 0
-    assert lifecycle.release(row(old), now, token=token) == 0
+    assert lifecycle.release(row(old), token=token) == 0
     assert lifecycle.rescue(row(old), now, token=token, errors=[]) == 0
     assert columns(old) == after
 

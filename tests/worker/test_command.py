@@ -1,12 +1,14 @@
 import io
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import BaseCommand, CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
 from django_ojs_unique import job
+from django_ojs_unique.management.commands.runworker import Command
 from django_ojs_unique.models import Job
+from tests.test_docs import table
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -65,3 +67,69 @@ def test_an_app_without_handlers_gets_one_clear_line(handlers):
         handlers.unregister(type)
     with pytest.raises(CommandError, match=r"@job"):
         run()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--concurrency", "1.5"], "--concurrency: must be a whole number of at least 1, not '1.5'"),
+        (["--async-concurrency", "0"], "--async-concurrency: must be a whole number of at least 1, not '0'"),
+        (["--processes", "0"], "--processes: must be a whole number of at least 1, not '0'"),
+        (["--max-jobs", "-3"], "--max-jobs: must be a whole number of at least 1, not '-3'"),
+        (["--lease", "0"], "--lease: must be a number above 0, up to a year, not '0'"),
+        (["--lease", "soon"], "--lease: must be a number above 0, up to a year, not 'soon'"),
+        (["--lease", "nan"], "--lease: must be a number above 0, up to a year, not 'nan'"),
+        (["--shutdown-timeout", "inf"], "--shutdown-timeout: must be a number above 0, up to a year, not 'inf'"),
+        (["--queue", "NO SUCH"], "--queue: is neither a queue name nor a pattern of one"),
+        (["--exclude-queue", "a?"], "--exclude-queue: is neither a queue name nor a pattern of one"),
+        (["--reload", "--processes", "2"], "--reload runs one process until it is stopped"),
+        (["--reload", "--drain"], "leave out --processes and --drain"),
+        (["--health-file", "/no/such/directory/health"], "--health-file: there is no directory /no/such/directory"),
+        (["--health-file", "/"], "--health-file: / is a directory"),
+        (["--no-such-option"], "unrecognized arguments: --no-such-option"),
+    ],
+    ids=" ".join,
+)
+def test_an_option_that_makes_no_sense_is_refused_with_one_clear_line(arguments, message):
+    with pytest.raises(CommandError) as refusal:
+        call_command("runworker", *arguments)
+    assert message in str(refusal.value)
+
+
+def test_the_options_reach_the_worker(handlers, tmp_path):
+    job("t")(lambda: None)
+    for queue in ("mail-a", "mail-b", "slow"):
+        for _ in range(3):
+            Job.objects.enqueue("t", queue=queue)
+    report = run(
+        queue=["mail-*", "slow"],
+        exclude_queue=["*-b"],
+        concurrency=2,
+        lease=5.0,
+        max_jobs=4,
+        health_file=str(tmp_path / "health"),
+    )
+    assert "4 completed" in report
+    assert Job.objects.filter(queue="mail-b", state="available").count() == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_counts_what_was_skipped_retried_and_discarded(handlers):
+    job("skips", skip_unless=lambda: False)(lambda: None)
+    job("fails")(lambda: 1 / 0)
+    job("gives.up", retry={"max_attempts": 1})(lambda: 1 / 0)
+    for type in ("skips", "fails", "gives.up"):
+        Job.objects.enqueue(type)
+    assert "0 completed, 1 skipped, 1 to be retried, 1 discarded, 0 refused, 0 given back." in run()
+
+
+def test_the_options_of_the_page_are_the_options():
+    parser = Command().create_parser("manage.py", "runworker")
+    inherited = {action.dest for action in BaseCommand().create_parser("manage.py", "runworker")._actions}
+    options = {action.option_strings[0]: action for action in parser._actions if action.dest not in inherited}
+    page = {row[0].partition(" ")[0]: row[1] for row in table("docs/worker.md", "option")}
+    assert page.keys() == options.keys()
+    for name, shown in page.items():
+        default = options[name].default
+        if not isinstance(default, bool) and isinstance(default, (int, float)):
+            assert float(shown) == default

@@ -1,18 +1,24 @@
 """The loop, in processes and threads of its own, on real connections."""
 
+import json
 import os
 import signal
 import threading
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 from django.core.management import call_command
+from django.db import OperationalError
 from django.utils import timezone
 
 from django_ojs_unique import job
-from django_ojs_unique.models import Job
-from django_ojs_unique.worker import Worker
+from django_ojs_unique.control import Discard, Retry, Skip
+from django_ojs_unique.models import Job, WorkerProcess
+from django_ojs_unique.worker import Worker, lanes, maintain, outages, settler
 from django_ojs_unique.worker import loop as loop_module
+from tests.processes import PATIENCE
+from tests.worker.background import until, working
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -79,13 +85,11 @@ def test_one_key_enqueued_while_it_runs_runs_once_more_under_states_without_acti
                 Job.objects.enqueue("t", {"n": number})
 
     Job.objects.enqueue("t", {"n": 0})
-    Worker().run(drain=True)
+    Worker(concurrency=1).run(drain=True)
     assert runs == [0, 1]
 
 
 def test_an_outage_is_survived_with_a_log_line(handlers, monkeypatch, caplog):
-    from django.db import OperationalError
-
     job("t")(nothing)
     Job.objects.enqueue("t")
     real, failures = loop_module.claim, iter([OperationalError("gone"), OperationalError("gone")])
@@ -96,32 +100,30 @@ def test_an_outage_is_survived_with_a_log_line(handlers, monkeypatch, caplog):
         return real(*args, **kwargs)
 
     monkeypatch.setattr(loop_module, "claim", failing)
-    monkeypatch.setattr(loop_module, "LONGEST_OUTAGE_PAUSE", 0.001)
+    monkeypatch.setattr(outages, "LONGEST_PAUSE", 0.001)
     assert Worker().run(drain=True).completed == 1
     assert caplog.text.count("trying again") == 2
 
 
 def test_a_settle_that_fails_is_repeated_so_that_no_result_is_lost(handlers, monkeypatch):
-    from django.db import OperationalError
-
     job("t")(nothing)
     for number in range(5):
         Job.objects.enqueue("t", {"n": number})
-    real, failures = loop_module.settle, iter([OperationalError("gone")])
+    real, failures = settler.settle, iter([OperationalError("gone")])
 
     def failing(*args, **kwargs):
         for error in failures:
             raise error
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(loop_module, "settle", failing)
-    monkeypatch.setattr(loop_module, "LONGEST_OUTAGE_PAUSE", 0.001)
+    monkeypatch.setattr(settler, "settle", failing)
+    monkeypatch.setattr(outages, "LONGEST_PAUSE", 0.001)
     assert Worker().run(drain=True).completed == 5
 
 
 def _work_until_sigterm(parent):
     """Hold three jobs in one thread; the first waits until the signal has been handled."""
-    loop_module.WORK_AHEAD_SECONDS = 100
+    lanes.WORK_AHEAD_SECONDS = 100
     stopped, stop = threading.Event(), Worker.stop
 
     def stop_and_tell(self):
@@ -170,3 +172,181 @@ def test_two_workers_share_a_queue_and_nothing_runs_twice(handlers, start, tmp_p
 
 def _drain(parent):
     return Worker().run(drain=True).completed
+
+
+# What the worker does with what its handlers raise
+
+
+def test_retry_replaces_the_delay_and_counts_the_attempt(handlers):
+    @job("t", retry={"max_attempts": 2, "initial_interval": "PT1S"})
+    def handler():
+        raise Retry(after="PT1H", reason="the other side is busy")
+
+    row = Job.objects.enqueue("t").job
+    assert Worker().run(drain=True).retried == 1
+    row.refresh_from_db()
+    (error,) = row.errors
+    assert (row.state, row.attempt, error["retry_delay_ms"]) == ("retryable", 1, 3_600_000)
+    assert (error["message"], error["retryable"]) == ("the other side is busy", True)
+    assert row.run_at > row.started_at + timedelta(minutes=59)
+    row.retry_now()
+    assert Worker().run(drain=True).discarded == 1
+    row.refresh_from_db()
+    assert (row.state, row.attempt, len(row.errors)) == ("discarded", 2, 2)
+
+
+@pytest.mark.parametrize("after", [60, 60.0, timedelta(minutes=1), "PT1M"])
+def test_a_delay_is_a_duration_a_timedelta_or_seconds(handlers, after):
+    @job("t")
+    def handler():
+        raise Retry(after=after)
+
+    Job.objects.enqueue("t")
+    Worker().run(drain=True)
+    assert Job.objects.get().errors[0]["retry_delay_ms"] == 60_000
+
+
+def test_retry_without_a_delay_follows_the_policy(handlers):
+    @job("t", retry={"initial_interval": "PT10S", "jitter": False})
+    def handler():
+        raise Retry
+
+    Job.objects.enqueue("t")
+    Worker().run(drain=True)
+    assert Job.objects.get().errors[0]["retry_delay_ms"] == 10_000
+
+
+def test_discard_gives_up_whatever_attempts_are_left(handlers):
+    @job("t", retry={"max_attempts": 5})
+    def handler():
+        raise Discard("no such customer")
+
+    Job.objects.enqueue("t")
+    assert Worker().run(drain=True).discarded == 1
+    row = Job.objects.get()
+    assert (row.state, row.attempt, row.errors[0]["message"]) == ("discarded", 1, "no such customer")
+
+
+def test_skip_completes_and_says_why(handlers):
+    @job("t")
+    def handler():
+        raise Skip("sent already")
+
+    Job.objects.enqueue("t")
+    summary = Worker().run(drain=True)
+    row = Job.objects.get()
+    assert (summary.skipped, summary.completed) == (1, 0)
+    assert (row.state, row.skipped, row.result, row.errors) == ("completed", "sent already", None, [])
+
+
+def is_wanted(n):
+    return n > 0
+
+
+def test_skip_unless_looks_before_the_handler_runs(handlers):
+    ran = []
+    job("t", skip_unless=is_wanted)(lambda n, other=0: ran.append(n))
+    for args in ({"n": 0}, {"n": 1, "other": 2}, [0], [2, 3]):
+        Job.objects.enqueue("t", args)
+    summary = Worker(concurrency=1).run(drain=True)
+    assert (summary.skipped, summary.completed, ran) == (2, 2, [1, 2])
+    assert set(Job.objects.values_list("skipped", flat=True)) == {"", "skip_unless is_wanted was false"}
+
+
+def test_a_skip_unless_that_raises_is_a_failure_like_any_other(handlers):
+    job("t", skip_unless=lambda: 1 / 0)(lambda: None)
+    Job.objects.enqueue("t")
+    assert Worker().run(drain=True).retried == 1
+
+
+def test_an_exhausted_job_is_marked_where_its_policy_wants_dead_letters(handlers):
+    for type, on_exhaustion in (("kept", "dead_letter"), ("gone", "discard")):
+        job(type, retry={"max_attempts": 1, "on_exhaustion": on_exhaustion})(lambda: 1 / 0)
+        Job.objects.enqueue(type)
+    Worker().run(drain=True)
+    assert dict(Job.objects.values_list("type", "dead_letter")) == {"kept": True, "gone": False}
+    Job.objects.get(type="kept").retry_now()
+    assert Job.objects.get(type="kept").dead_letter is False
+
+
+# Being seen
+
+
+def test_a_worker_has_a_row_with_a_heartbeat_while_it_runs(handlers, monkeypatch):
+    monkeypatch.setattr(loop_module, "SWEEP_SECONDS", 0.02)
+    job("t")(nothing)
+    Job.objects.enqueue("t")
+    with working(queues=["default", "mail-*"], exclude=["mail-slow"], concurrency=3) as worker:
+        until(lambda: WorkerProcess.objects.filter(settled=1).exists(), "the worker said what it did")
+        row = WorkerProcess.objects.get()
+        until(lambda: WorkerProcess.objects.get().heartbeat_at > row.heartbeat_at, "the heart beat again")
+    assert (row.id, row.pid, row.state, row.concurrency, row.held) == (worker.id, os.getpid(), "running", 3, 0)
+    assert row.queues == ["default", "mail-*", "!mail-slow"]
+    assert row.hostname in row.id
+    assert not WorkerProcess.objects.exists()
+
+
+def test_the_row_says_that_the_worker_is_stopping(handlers, monkeypatch):
+    monkeypatch.setattr(loop_module, "SWEEP_SECONDS", 0.02)
+    began, go_on = threading.Event(), threading.Event()
+
+    @job("t")
+    def handler():
+        began.set()
+        go_on.wait(PATIENCE)
+
+    Job.objects.enqueue("t")
+    with working() as worker:
+        assert began.wait(PATIENCE)
+        worker.stop()
+        until(lambda: WorkerProcess.objects.get().state == "stopping", "the row said so")
+        go_on.set()
+
+
+def test_the_health_file_is_written_while_all_is_well_and_removed_at_the_end(handlers, monkeypatch, tmp_path):
+    monkeypatch.setattr(loop_module, "WATCH_SECONDS", 0.02)
+    path = tmp_path / "health"
+    with working(health_file=str(path)) as worker:
+        until(path.exists, "the file was written")
+        facts = json.loads(path.read_text())
+        path.unlink()
+        until(path.exists, "it was written again")
+    assert facts == {"worker": worker.id, "pid": os.getpid(), "held": 0, "settled": 0}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_health_file_is_not_written_during_an_outage(handlers, monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(loop_module, "WATCH_SECONDS", 0.001)
+    monkeypatch.setattr(outages, "LONGEST_PAUSE", 0.001)
+    path, outage, turns = tmp_path / "health", threading.Event(), threading.Semaphore(0)
+    real = maintain.rescue
+
+    def failing(*args):
+        if outage.is_set():
+            turns.release()
+            raise OperationalError("gone")
+        return real(*args)
+
+    monkeypatch.setattr(maintain, "rescue", failing)
+    with working(health_file=str(path)):
+        until(path.exists, "the file was written")
+        outage.set()
+        for _ in range(2):
+            assert turns.acquire(timeout=PATIENCE)
+        path.unlink()
+        for _ in range(5):
+            assert turns.acquire(timeout=PATIENCE)
+        assert not path.exists()
+        outage.clear()
+        until(path.exists, "it was written again")
+    assert "failed; trying again: gone" in caplog.text
+
+
+def test_a_worker_stops_by_itself_after_its_number_of_jobs(handlers):
+    job("t")(nothing)
+    for _ in range(10):
+        Job.objects.enqueue("t")
+    worker = Worker(max_jobs=4, concurrency=2)
+    assert worker.run().settled == 4
+    states = Counter(Job.objects.values_list("state", "attempt"))
+    assert states == {("completed", 1): 4, ("available", 0): 6}

@@ -2,7 +2,7 @@ import pytest
 
 from django_ojs_unique import job
 from django_ojs_unique.models import Job
-from django_ojs_unique.worker.run import LONGEST_MESSAGE, LONGEST_TRACEBACK, execute
+from django_ojs_unique.worker.run import LONGEST_MESSAGE, LONGEST_TRACEBACK, Run, execute
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -20,7 +20,7 @@ def run(handlers, take):
         job("t", takes_context=takes_context)(function)
         Job.objects.enqueue("t", args, **options)
         (claimed,) = take()
-        return execute(claimed)
+        return execute(Run(claimed))
 
     return run
 
@@ -106,7 +106,9 @@ def test_text_that_the_database_refuses_is_made_storable(run):
 
 
 def test_args_that_do_not_fit_the_handler_are_an_error(run):
-    assert run(lambda a: a, {"b": 1}).error["type"] == "TypeError"
+    ended = run(lambda a: a, {"b": 1})
+    assert (ended.error["type"], ended.gives_up) == ("invalid_args", True)
+    assert "missing a required argument" in ended.error["message"]
 
 
 def test_a_result_that_json_cannot_carry_is_lost_but_the_work_counts(run, caplog):

@@ -1,13 +1,20 @@
+from collections import Counter
 from uuid import uuid4
 
 import pytest
 from django.utils import timezone
 
 from django_ojs_unique.models import Job
+from django_ojs_unique.worker import settle as settling
 from django_ojs_unique.worker.run import Finished
-from django_ojs_unique.worker.settle import ERRORS_KEPT, settle
+from django_ojs_unique.worker.settle import ERRORS_KEPT
 
 pytestmark = pytest.mark.django_db
+
+
+def settle(jobs, runs):
+    """Settle runs and count what became of them."""
+    return Counter(outcome for _, outcome in settling.settle(jobs, runs))
 
 
 def failed(job, *types, **record):

@@ -6,23 +6,40 @@ import argparse
 import logging
 import os
 import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DEFAULT_DB_ALIAS, connections
-from django.utils import timezone
+from django.utils import autoreload, timezone
 from tqdm import tqdm
 
+from ...exceptions import InvalidRequest
 from ...models import Job
 from ...ojs.states import TIMED, JobState
 from ...registry import registry
-from ...worker import Summary, Worker
+from ...worker import QueueFilter, Summary, Supervisor, Worker
+from ...worker.loop import ASYNC_CONCURRENCY, CONCURRENCY, LEASE, SHUTDOWN_SECONDS
+from ...worker.outages import DATABASE_FAILED
+from ...worker.supervisor import STOPPING
+
+STOPPING_SOON = b"\nStopping: running jobs finish first.\n"
+MOST_THREADS = 1_000
+SWITCH_SECONDS = 0.0005
+"""How long a thread may keep the others waiting: the loop must not wait 5 ms for handlers, once per statement."""
 
 
 class Command(BaseCommand):
     help = (
-        "Run jobs until stopped. SIGTERM or Ctrl-C lets the running ones finish and gives back what has not started; a"
-        " second one ends at once. Handlers are the @job functions in each app's jobs.py."
+        "Run jobs until stopped. Handlers are the @job functions in each app's jobs.py. The first SIGTERM or Ctrl-C"
+        " lets running jobs finish and gives back the rest; a second one ends at once, and what ran returns when its"
+        " lease runs out. Exit codes: 0 stopped as asked or drained, 1 could not start, 128 + the signal's number when"
+        " forced."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -30,17 +47,73 @@ class Command(BaseCommand):
             "--queue",
             action="append",
             metavar="NAME",
-            help="Take jobs from this queue only; may be repeated. All queues by default.",
+            help="Take jobs from this queue, or from all that match a pattern such as 'mail-*' (quote it); may be"
+            " repeated. All queues by default.",
+        )
+        parser.add_argument(
+            "--exclude-queue",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="Leave this queue, or all that match a pattern, to others; may be repeated.",
         )
         parser.add_argument(
             "--concurrency",
-            type=_positive,
-            default=4,
+            type=_threads,
+            default=CONCURRENCY,
             metavar="N",
-            help="Jobs that run at once, each in a thread (default 4).",
+            help=f"Plain handlers that run at once, each in a thread (default {CONCURRENCY}).",
+        )
+        parser.add_argument(
+            "--async-concurrency",
+            type=_positive,
+            default=ASYNC_CONCURRENCY,
+            metavar="N",
+            help=f"Async handlers that run at once, all in one event loop (default {ASYNC_CONCURRENCY}).",
+        )
+        parser.add_argument(
+            "--processes",
+            type=_positive,
+            default=1,
+            metavar="N",
+            help="Worker processes, each with this concurrency; one that dies is started again (default 1).",
+        )
+        parser.add_argument(
+            "--lease",
+            type=_lease,
+            default=LEASE.total_seconds(),
+            metavar="SECONDS",
+            help="How long this worker may be silent before its jobs go to others (default"
+            f" {LEASE.total_seconds():.0f}). A job's own lease goes first.",
+        )
+        parser.add_argument(
+            "--shutdown-timeout",
+            type=_seconds,
+            default=SHUTDOWN_SECONDS,
+            metavar="SECONDS",
+            help=f"How long running jobs may take to finish after the first signal (default {SHUTDOWN_SECONDS:.0f});"
+            " then they are given back, and the attempt does not count.",
+        )
+        parser.add_argument(
+            "--max-jobs",
+            type=_positive,
+            metavar="N",
+            help="Stop after N jobs (with --processes: start afresh), against memory that leaks in handlers.",
         )
         parser.add_argument(
             "--drain", action="store_true", help="Stop when no job is due: for cron, for tests, for a first look."
+        )
+        parser.add_argument(
+            "--reload",
+            action="store_true",
+            help="Start again when the code changes: for development, with one process and without --drain. A file that"
+            " cannot be imported ends it.",
+        )
+        parser.add_argument(
+            "--health-file",
+            metavar="PATH",
+            help="A file that is written every second while all is well, for probes that look at its age. With"
+            " --processes each process writes its own: PATH.0, PATH.1 and so on.",
         )
         parser.add_argument(
             "--database",
@@ -49,41 +122,141 @@ class Command(BaseCommand):
             help="The database of the jobs (default: default).",
         )
 
-    def handle(
-        self, *, queue: list[str] | None, concurrency: int, drain: bool, database: str, verbosity: int, **options: Any
+    def handle(self, *, processes: int, reload: bool, **options: Any) -> None:
+        self._refuse_what_cannot_work(processes=processes, reload=reload, **options)
+        _log_to_the_terminal(options["verbosity"])
+        if reload:
+            self._run_with_reloader(options)
+        elif processes == 1:
+            self._run(options)
+        else:
+            supervisor = Supervisor(
+                processes, lambda number: self._run(_numbered(options, number)), once=options["drain"]
+            )
+            if code := supervisor.run():
+                sys.exit(code)
+
+    def _refuse_what_cannot_work(
+        self,
+        *,
+        processes: int,
+        reload: bool,
+        drain: bool,
+        database: str,
+        queue: list[str] | None,
+        exclude_queue: list[str],
+        health_file: str | None,
+        **options: Any,
     ) -> None:
-        jobs = Job.objects.using(database)
+        try:
+            QueueFilter(queue, exclude_queue)
+        except InvalidRequest as error:
+            raise CommandError(
+                str(error).replace("queues:", "--queue:").replace("exclude:", "--exclude-queue:")
+            ) from None
+        if reload and (processes > 1 or drain):
+            raise CommandError("--reload runs one process until it is stopped: leave out --processes and --drain.")
+        if processes > 1 and not hasattr(os, "fork"):
+            raise CommandError("--processes needs a system that can fork. Start several workers instead.")
+        if health_file and not Path(health_file).absolute().parent.is_dir():
+            raise CommandError(f"--health-file: there is no directory {Path(health_file).absolute().parent}.")
+        if health_file and Path(health_file).is_dir():
+            raise CommandError(f"--health-file: {health_file} is a directory.")
         if Job._meta.db_table not in connections[database].introspection.table_names():
             raise CommandError(
                 f"The job table does not exist in database {database!r}: run `manage.py migrate --database {database}`."
             )
         if not list(registry):
             raise CommandError("No handlers: decorate a function with @job('some.type') in an installed app's jobs.py.")
-        _log_to_the_terminal(verbosity)
-        with tqdm(desc="jobs", unit="job", disable=None if drain and verbosity else True) as bar:
 
-            def show(summary: Summary) -> None:
-                bar.total = (
-                    summary.settled + jobs.filter(state__in=[JobState.AVAILABLE, JobState.ACTIVE]).count()
-                    if not bar.disable
-                    else None
-                )
-                bar.update(summary.settled - bar.n)
-
-            worker = Worker(queues=queue, concurrency=concurrency, using=database, on_settled=show)
-            _stop_on_signals(worker)
-            if verbosity and not drain:
-                self.stdout.write(
-                    f"Worker {worker.id}: {len(list(registry))} job types, {concurrency} threads. Ctrl-C stops it."
-                )
-            summary = worker.run(drain=drain)
+    def _run(self, options: dict[str, Any]) -> int:
+        """Run one worker in this process; return its exit code."""
+        drain, verbosity = options["drain"], options["verbosity"]
+        jobs = Job.objects.using(options["database"])
+        bar = tqdm(desc="jobs", unit="job", disable=None if drain and verbosity else True)
+        worker = self._worker(options, bar, jobs)
+        if verbosity and not drain:
+            self.stdout.write(f"Worker {worker.id}: {self._abilities(options)}. Ctrl-C stops it.")
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_SECONDS)
+        try:
+            with _stopping_on_signals(worker, verbosity):
+                summary = worker.run(drain=drain)
+        finally:
+            sys.setswitchinterval(before)
+            bar.close()
         if verbosity:
-            self._report(summary, jobs)
+            with suppress(*DATABASE_FAILED):  # a worker may be stopped during an outage
+                self._report(summary, jobs)
+        if worker.left_behind:
+            # Their threads cannot be ended, and must not keep the process.
+            self.stdout.write(f"{worker.left_behind} handler(s) did not end in time and were left behind.")
+            logging.shutdown()
+            sys.stdout.flush()
+            os._exit(0)
+        return 0
+
+    def _worker(self, options: dict[str, Any], bar: Any, jobs: Any) -> Worker:
+        waiting = jobs.filter(state__in=[JobState.AVAILABLE, JobState.ACTIVE]).count() if not bar.disable else 0
+        bar.total = waiting or None
+
+        def show(summary: Summary) -> None:
+            bar.total = max(waiting, summary.settled)
+            bar.update(summary.settled - bar.n)
+
+        return Worker(
+            queues=options["queue"],
+            exclude=options["exclude_queue"],
+            concurrency=options["concurrency"],
+            async_concurrency=options["async_concurrency"],
+            using=options["database"],
+            lease=timedelta(seconds=options["lease"]),
+            shutdown_timeout=options["shutdown_timeout"],
+            max_jobs=options["max_jobs"],
+            health_file=options["health_file"],
+            on_settled=show,
+        )
+
+    def _run_with_reloader(self, options: dict[str, Any]) -> None:
+        """Run under Django's reloader, which wants the main thread; let running jobs finish before each restart."""
+        ended = threading.Event()
+        workers: list[Worker] = []
+
+        def work() -> None:
+            bar = tqdm(disable=True)
+            workers.append(self._worker(options, bar, Job.objects.using(options["database"])))
+            self.stdout.write(f"Worker {workers[0].id}: {self._abilities(options)}. Reloads when the code changes.")
+            try:
+                workers[0].run()
+            finally:
+                ended.set()
+
+        def finish(**kwargs: Any) -> None:
+            if workers and not ended.is_set():
+                os.write(2, STOPPING_SOON)
+                workers[0].stop()
+                ended.wait(options["shutdown_timeout"] + 1)
+
+        def on_change(file_path: Path, **kwargs: Any) -> None:
+            if file_path.suffix == ".py":
+                finish()
+
+        # Django's parent would kill the child a quarter of a second after Ctrl-C; only the child heeds it.
+        is_child = os.environ.get(autoreload.DJANGO_AUTORELOAD_ENV) == "true"
+        signal.signal(signal.SIGINT, signal.default_int_handler if is_child else signal.SIG_IGN)
+        autoreload.file_changed.connect(on_change, weak=False)
+        try:
+            autoreload.run_with_reloader(work)
+        finally:
+            finish()
+
+    def _abilities(self, options: dict[str, Any]) -> str:
+        return f"{len(list(registry))} job types, {options['concurrency']} threads"
 
     def _report(self, summary: Summary, jobs: Any) -> None:
         self.stdout.write(
-            f"{summary.completed} completed, {summary.retried} to be retried, {summary.discarded} discarded,"
-            f" {summary.refused} refused, {summary.released} given back."
+            f"{summary.completed} completed, {summary.skipped} skipped, {summary.retried} to be retried,"
+            f" {summary.discarded} discarded, {summary.refused} refused, {summary.released} given back."
         )
         held = jobs.filter(state=JobState.ACTIVE).count()
         if held:
@@ -107,6 +280,35 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _threads(text: str) -> int:
+    number = _positive(text)
+    if number > MOST_THREADS:
+        raise argparse.ArgumentTypeError(f"must be at most {MOST_THREADS:,}, not {text!r}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= 86_400 * 365:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, up to a year, not {text!r}")
+    return seconds
+
+
+def _lease(text: str) -> float:
+    seconds = _seconds(text)
+    if seconds < 0.1:
+        raise argparse.ArgumentTypeError(f"must be at least 0.1 seconds, not {text!r}")
+    return seconds
+
+
+def _numbered(options: dict[str, Any], number: int) -> dict[str, Any]:
+    path = options["health_file"]
+    return {**options, "health_file": f"{path}.{number}" if path else None}
+
+
 def _log_to_the_terminal(verbosity: int) -> None:
     """Let warnings reach a project that configured no logging; -v 2 shows more."""
     if verbosity > 1:
@@ -114,12 +316,40 @@ def _log_to_the_terminal(verbosity: int) -> None:
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
 
 
-def _stop_on_signals(worker: Worker) -> None:
-    def stop(number: int, frame: Any) -> None:
-        for name in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(name, lambda *_: os._exit(1))
-        worker.stop()
-        os.write(2, b"\nStopping: running jobs finish first. Once more to end at once.\n")
+@contextmanager
+def _stopping_on_signals(worker: Worker, verbosity: int) -> Iterator[None]:
+    """Stop the worker at the first signal and the process at the second, while the block runs.
 
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, stop)
+    A thread hears them: Python runs no handlers while the main thread waits for the database.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    # Under the supervisor, which alone hears Ctrl-C, it is ignored.
+    heard = [name for name in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(name) is not signal.SIG_IGN]
+    before = {name: signal.signal(name, lambda number, frame: None) for name in heard}
+    wakeup = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    threading.Thread(target=_hear, args=(read_end, heard, worker, verbosity), daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for name, handler in before.items():
+            signal.signal(name, handler)
+        os.close(write_end)
+
+
+def _hear(read_end: int, signals: Sequence[int], worker: Worker, verbosity: int) -> None:
+    stopping = False
+    while number := os.read(read_end, 1):
+        if number[0] not in signals:
+            continue
+        if stopping:
+            os._exit(128 + number[0])
+        stopping = True
+        worker.stop()
+        if verbosity:
+            os.write(2, STOPPING)
+    os.close(read_end)

@@ -1,4 +1,4 @@
-"""The rows, and the promise they carry."""
+"""A job's row, and the promise it carries."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from django.db import DEFAULT_DB_ALIAS, connections, models, transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from . import lifecycle
-from .admission import Admission
-from .constraints import ConditionalUniqueConstraint, guarding
-from .exceptions import DuplicateJob, InvalidTransition
-from .fields import PayloadField, StateSetField, new_id
-from .managers import JobManager, SuppressedAttemptManager
-from .ojs.policy import UniquePolicy
-from .ojs.retry import RetryPolicy
-from .ojs.states import TERMINAL, JobState
-from .signals import announce, job_cancelled
-from .transactions import starting_over
+from .. import lifecycle
+from ..admission import Admission
+from ..constraints import ConditionalUniqueConstraint, guarding
+from ..exceptions import DuplicateJob, InvalidTransition
+from ..fields import PayloadField, StateSetField, new_id
+from ..managers import JobManager
+from ..ojs.policy import UniquePolicy
+from ..ojs.retry import RetryPolicy
+from ..ojs.states import TERMINAL, JobState
+from ..signals import announce, job_cancelled
+from ..transactions import starting_over
 
 STATE_CHOICES = [(str(state), str(state)) for state in JobState]
 
@@ -77,8 +77,30 @@ class Job(models.Model):
     lease_token = models.UUIDField(null=True, blank=True, editable=False)
     lease_expires_at = models.DateTimeField(null=True, blank=True)
 
+    progress = models.FloatField(null=True, blank=True, help_text="From 0 to 1, as the handler last said.")
+    progress_note = models.CharField(max_length=255, default="", db_default="", blank=True)
     result = PayloadField(null=True, blank=True)
     errors = PayloadField(default=list, db_default=[], blank=True)
+    skipped = models.CharField(
+        max_length=255,
+        default="",
+        db_default="",
+        blank=True,
+        help_text="Why a completed job had nothing to do; empty when it did its work.",
+    )
+    dead_letter = models.BooleanField(
+        default=False, db_default=False, help_text="Discarded under a retry policy that says dead_letter."
+    )
+
+    window_ends_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="Until when the row counts as a duplicate after it has finished, by its own policy.",
+    )
+    slimmed = models.BooleanField(
+        default=False, db_default=False, editable=False, help_text="Pruned, but for what a window that is open needs."
+    )
 
     objects = JobManager()
 
@@ -123,6 +145,15 @@ class Job(models.Model):
                 fields=["expires_at"],
                 condition=Q(expires_at__isnull=False, finished_at__isnull=True, started_at__isnull=True),
                 name="ojs_job_expiry",
+            ),
+            # Pruning: what finished first, and what was kept only for its window.
+            models.Index(
+                fields=["slimmed", "state", "dead_letter", "finished_at"],
+                condition=Q(finished_at__isnull=False),
+                name="ojs_job_finished",
+            ),
+            models.Index(
+                fields=["slimmed", "window_ends_at"], condition=Q(window_ends_at__isnull=False), name="ojs_job_window"
             ),
         ]
 
@@ -198,61 +229,8 @@ class Job(models.Model):
         return Job.objects.using(self._state.db).filter(pk=self.pk)
 
     def _refuse(self, operation: str) -> None:
-        current = self._row().values_list("state", flat=True).first()
+        current, slimmed = self._row().values_list("state", "slimmed").first() or (None, False)
         raise InvalidTransition(
-            f"Cannot {operation} job {self.pk}: it is {current or 'gone'}.",
+            f"Cannot {operation} job {self.pk}: it is {current or 'gone'}{', and pruned' * slimmed}.",
             details={"job_id": str(self.pk), "current_state": current},
         )
-
-
-class SuppressedAttempt(models.Model):
-    """One enqueue that met a duplicate: what was asked, which job it met, and what became of it.
-
-    Append-only, without a key to any shared row, so that a hot key does not contend. Written in the transaction of the
-    enqueue, so an attempt whose transaction rolls back leaves no record.
-    """
-
-    class Outcome(models.TextChoices):
-        REJECTED = "rejected", "refused with an error"
-        IGNORED = "ignored", "answered with the existing job"
-        REPLACED = "replaced", "the existing job was cancelled for the new one"
-
-    created_at = models.DateTimeField(default=timezone.now)
-    outcome = models.CharField(max_length=8, choices=Outcome)
-    on_conflict = models.CharField(max_length=23)
-    fingerprint = models.CharField(max_length=64)
-    type = models.CharField(max_length=255)
-    queue = models.CharField(max_length=128)
-    args = PayloadField()
-    meta = PayloadField()
-    existing_job = models.ForeignKey(
-        Job,
-        on_delete=models.DO_NOTHING,
-        db_constraint=False,
-        db_index=False,
-        related_name="suppressed_attempts",
-    )
-    existing_state = models.CharField(max_length=9, choices=STATE_CHOICES)
-    job = models.ForeignKey(
-        Job,
-        null=True,
-        blank=True,
-        on_delete=models.DO_NOTHING,
-        db_constraint=False,
-        db_index=False,
-        related_name="replaced_attempts",
-        help_text="The job that was admitted instead, when the outcome is a replacement.",
-    )
-
-    objects = SuppressedAttemptManager()
-
-    class Meta:
-        verbose_name = "suppressed attempt"
-        verbose_name_plural = "suppressed attempts"
-        indexes = [
-            # "Which attempts met this key?", newest first.
-            models.Index(fields=["fingerprint", "created_at"], name="ojs_suppressed_lookup"),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.type} {self.outcome} by {self.existing_job_id}"

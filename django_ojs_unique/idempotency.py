@@ -1,0 +1,280 @@
+"""Handlers that are safe to run again: lock a record while it changes, and enqueue what a record still waits for.
+
+With ``@job(skip_unless=...)`` and a unique policy these are the layers of an idempotent job.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+from django.apps import apps
+from django.core.exceptions import FieldError
+from django.db import connections, models, router, transaction
+from django.db.models import Max
+from django.utils import timezone
+
+from .enqueue import enqueue
+from .exceptions import Contended, DuplicateJob, HandlerError, InvalidRequest
+from .handlers import Handler, JobContext, job, misfit
+from .managers import record_suppressed
+from .ojs.durations import format_duration, milliseconds
+from .ojs.policy import UniquePolicy
+from .ojs.states import TERMINAL, JobState
+from .registry import HEAL, Definition, registry
+from .request import Incoming, Request, read
+from .transactions import starting_over, take_write_lock
+
+logger = logging.getLogger("django_ojs_unique.idempotency")
+
+CHUNK = 1_000
+"""Records that a sweep holds in memory."""
+GROUP = 100
+"""Jobs that a sweep enqueues in one transaction: few enough that others who wait for its locks do not notice."""
+MOST_LOGGED = 10
+"""Records whose arguments are invalid, of which a sweep logs the error."""
+
+M = TypeVar("M", bound=models.Model)
+
+
+@contextmanager
+def locked(target: type[M] | models.Manager[M] | models.QuerySet[M] | M, **lookup: Any) -> Iterator[M]:
+    """Lock one row for the block and yield it as it is now; the end of the block commits and unlocks.
+
+    ``target`` is a model, a manager or a queryset, and ``lookup`` what `QuerySet.get` takes; or an instance, which is
+    refreshed. A queryset may bring its own ``select_for_update(nowait=True)``. SQLite has no row locks: there the block
+    holds the one write lock of the database. Inside another ``atomic()`` the lock lasts until that one ends.
+
+    Raises the model's DoesNotExist when the row is gone, TypeError when nothing says which row.
+    """
+    if isinstance(target, models.Model):
+        rows = type(target)._base_manager.using(target._state.db)
+        lookup = {"pk": target.pk, **lookup}
+    else:
+        rows = target.all() if isinstance(target, (models.Manager, models.QuerySet)) else target._default_manager.all()
+    if not lookup and not rows.query.where:
+        name = rows.model.__name__
+        raise TypeError(f"locked({name}) does not say which row. Write locked({name}, pk=...).")
+    if not rows.query.select_for_update:
+        rows = rows.select_for_update()
+    with transaction.atomic(using=rows.db):
+        take_write_lock(connections[rows.db], rows.model)
+        if isinstance(target, models.Model):
+            target.refresh_from_db(from_queryset=rows)
+            yield target
+        else:
+            yield rows.get(**lookup)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heal:
+    """Which records wait for a job; each that has none gets one, now and then: ``@job(..., heal=Heal(...))``.
+
+    ``pending``: a queryset of the records, or a callable that returns one.
+    ``args``: what the job of a record gets: a callable that takes the record, or ``{argument: field}``.
+    ``every``: how long from one sweep to the next: ISO 8601, a timedelta or seconds; read back as ISO 8601.
+
+    Raises InvalidRequest, which names the field and the mend.
+    """
+
+    pending: models.QuerySet[Any] | Callable[[], models.QuerySet[Any]] = field(repr=False)  # a queryset's repr reads it
+    args: Mapping[str, str] | Callable[[Any], Any]
+    every: str | timedelta | float = "PT5M"
+
+    def __post_init__(self) -> None:
+        length = timedelta(milliseconds=milliseconds(self.every, "heal.every"))
+        if not isinstance(self.every, str):
+            object.__setattr__(self, "every", format_duration(length))
+        _refuse_strange_args(self.args)
+        if isinstance(self.pending, models.QuerySet):
+            self.rows()
+        elif not callable(self.pending) or isinstance(self.pending, type):
+            raise InvalidRequest.at(
+                "heal.pending",
+                "must be a queryset or a callable that returns one",
+                value=self.pending,
+                mend="Write Order.objects.filter(...).",
+            )
+        _declare()
+
+    def refuse_a_misfit(self, definition: Definition) -> None:
+        """Raise HandlerError unless the handler's jobs can be told apart by their args, and fit the handler.
+
+        Without that, each sweep would enqueue every job once more.
+        """
+        policy = definition.unique
+        if policy is None or "args" not in policy.keys or JobState.AVAILABLE not in policy.states:
+            raise HandlerError(
+                f"{definition.place}: heal= needs a unique policy that counts args and waiting jobs, or each sweep"
+                " would double the jobs. Write unique=UniquePolicy(keys=['type', 'args'], on_conflict='ignore')."
+            )
+        if isinstance(self.args, Mapping) and (problem := misfit(definition, dict.fromkeys(self.args))):
+            raise HandlerError(f"heal.{problem}.")
+
+    def rows(self) -> models.QuerySet[Any]:
+        """Return what a sweep reads, ordered by primary key: records, or rows of the key and the fields of ``args``."""
+        pending: Any = self.pending if isinstance(self.pending, models.QuerySet) else self.pending()
+        if not isinstance(pending, models.QuerySet):
+            raise InvalidRequest.at("heal.pending", "must return a queryset", value=pending)
+        if pending.query.is_sliced or pending.query.combinator or pending._fields is not None:  # type: ignore[attr-defined]
+            raise InvalidRequest.at(
+                "heal.pending",
+                "must be a queryset of records, which a sweep can page through",
+                mend="Leave out slices, union(), values() and values_list().",
+            )
+        rows = pending.order_by("pk")
+        if not isinstance(self.args, Mapping):
+            return rows
+        try:
+            return rows.values_list("pk", *self.args.values())
+        except FieldError as error:
+            raise InvalidRequest.at("heal.args", str(error).rstrip(".")) from None
+
+    def args_of(self, row: Any) -> Any:
+        """Return the args of the job for one of the `rows`."""
+        if isinstance(self.args, Mapping):
+            return dict(zip(self.args, row[1:], strict=True))
+        return self.args(row)
+
+
+@dataclass(slots=True)
+class SweepResult:
+    """What a sweep has done: records whose job was created, was refused as a duplicate, or had invalid arguments."""
+
+    created: int = 0
+    refused: int = 0
+    invalid: int = 0
+
+    @property
+    def records(self) -> int:
+        """All records it has seen."""
+        return self.created + self.refused + self.invalid
+
+    def __str__(self) -> str:
+        return f"{self.created:,} created, {self.refused:,} refused, {self.invalid:,} invalid"
+
+
+def sweep(
+    type_or_handler: str | Handler[Any, Any],
+    *,
+    using: str | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> SweepResult:
+    """Enqueue the job of every record that is pending and has none, as the handler's ``heal`` says.
+
+    ``using`` is the database of the jobs; ``progress`` is told a fraction and a note after each 1,000 records. Memory
+    does not depend on their number. A record whose arguments are invalid is logged and counted; the others go on.
+
+    Raises UnknownJobType, or HandlerError when the handler has no ``heal``.
+    """
+    result = SweepResult()
+    for fraction, result in _sweeping(type_or_handler, using):
+        if progress is not None:
+            progress(fraction, str(result))
+    return result
+
+
+def _heal(context: JobContext, type: str, using: str | None = None) -> dict[str, int]:
+    """Sweep as a job; stop early when the job is cancelled."""
+    result = SweepResult()
+    for fraction, result in _sweeping(type, using):
+        context.progress(fraction, str(result))
+        if context.cancelled:
+            break
+    return asdict(result)
+
+
+def _declare() -> None:
+    """Register the job type of the sweep, in projects that use it only."""
+    job(HEAL, unique=UniquePolicy(keys=["type", "args"], on_conflict="ignore"), takes_context=True)(_heal)
+
+
+def _sweeping(type_or_handler: str | Handler[Any, Any], using: str | None) -> Iterator[tuple[float, SweepResult]]:
+    """Sweep; yield the fraction done and the result so far after each chunk."""
+    definition = type_or_handler.definition if isinstance(type_or_handler, Handler) else registry.get(type_or_handler)
+    if definition.heal is None:
+        raise HandlerError(f"{definition.place} declares no heal=, so nothing says which records wait for it.")
+    definition.heal.refuse_a_misfit(definition)
+    model: Any = apps.get_model("django_ojs_unique", "Job")
+    jobs = model._default_manager.using(using or router.db_for_write(model))
+    rows = definition.heal.rows()
+    total = rows.count()
+    result = SweepResult()
+    for chunk in _chunks(rows):
+        _enqueue_missing(definition, jobs, chunk, result)
+        yield min(result.records / total, 1.0) if total else 1.0, result
+    logger.info("Swept %s: %s.", definition.type, result)
+
+
+def _chunks(rows: models.QuerySet[Any]) -> Iterator[list[Any]]:
+    """Page by primary key: no long transaction, and no cursor on the server."""
+    chunk = list(rows[:CHUNK])
+    while chunk:
+        yield chunk
+        chunk = list(rows.filter(pk__gt=_pk(chunk[-1]))[:CHUNK])
+
+
+def _enqueue_missing(definition: Definition, jobs: models.QuerySet[Any], chunk: list[Any], result: SweepResult) -> None:
+    now = timezone.now()
+    wanted: dict[str, Incoming] = {}
+    valid = 0
+    for row in chunk:
+        try:
+            incoming = read(Request(definition.type, definition.heal.args_of(row)), jobs.model, now)
+        except Exception:
+            result.invalid += 1
+            if result.invalid <= MOST_LOGGED:
+                logger.exception("Record %s gets no job %s: its arguments are invalid.", _pk(row), definition.type)
+        else:
+            valid += 1
+            wanted.setdefault(incoming.job.fingerprint, incoming)
+    held = _held(jobs, definition.unique, list(wanted), now)
+    missing = [incoming for fingerprint, incoming in wanted.items() if fingerprint not in held]
+    created = 0
+    for start in range(0, len(missing), GROUP):
+        created += starting_over(jobs.db, partial(_admit, jobs, missing[start : start + GROUP]))
+    result.created += created
+    result.refused += valid - created
+
+
+def _held(jobs: models.QuerySet[Any], policy: UniquePolicy | None, fingerprints: list[str], now: datetime) -> set[str]:
+    """Return the fingerprints whose newest duplicate would keep a job out, or wait in its place, by one query.
+
+    This spares the common case; `enqueue` decides. A policy that replaces is not asked to: a job that waits may stay.
+    """
+    assert policy is not None
+    states = [state for state in policy.states if not (policy.replaces and state in TERMINAL)]
+    rows = jobs.filter(fingerprint__in=fingerprints, state__in=states).order_by()
+    newest = rows.values_list("fingerprint").annotate(Max("created_at"))
+    return {fingerprint for fingerprint, at in newest if (end := policy.window_end(at)) is None or now < end}
+
+
+def _admit(jobs: models.QuerySet[Any], group: list[Incoming]) -> int:
+    """Enqueue in one transaction; return how many jobs were created."""
+    created = 0
+    with transaction.atomic(using=jobs.db):
+        for incoming in group:
+            with suppress(DuplicateJob, Contended):
+                created += enqueue(jobs, incoming, partial(record_suppressed, jobs.db)).created
+    return created
+
+
+def _pk(row: Any) -> Any:
+    return row[0] if isinstance(row, tuple) else row.pk
+
+
+def _refuse_strange_args(args: Any) -> None:
+    if not callable(args) and not (
+        isinstance(args, Mapping) and args and all(isinstance(name, str) for name in (*args, *args.values()))
+    ):
+        raise InvalidRequest.at(
+            "heal.args",
+            "must be a callable that takes a record, or an object of argument and field names",
+            value=args,
+            mend="Write {'order_id': 'pk'}.",
+        )

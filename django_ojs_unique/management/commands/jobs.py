@@ -1,0 +1,56 @@
+"""``manage.py jobs``: look at jobs and queues, and operate them."""
+
+from __future__ import annotations
+
+from argparse import RawDescriptionHelpFormatter
+from inspect import getdoc
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser, DjangoHelpFormatter
+from django.db import DEFAULT_DB_ALIAS, connections
+
+from ...exceptions import OJSError
+from ..jobs import SUBCOMMANDS
+from ..jobs.subcommand import require_tables
+
+EXAMPLES = """\
+examples:
+  manage.py jobs list --state retryable discarded     what failed
+  manage.py jobs show 01985f3e-...                    everything about one job
+  manage.py jobs retry 01985f3e-... 01985f41-...      run them now
+  manage.py jobs pause emails                         let no worker take emails
+
+`manage.py jobs SUBCOMMAND --help` says more about each.
+"""
+
+
+class _Help(RawDescriptionHelpFormatter, DjangoHelpFormatter):
+    pass
+
+
+class Command(BaseCommand):
+    help = "Look at jobs and queues, and operate them."
+
+    def create_parser(self, prog_name: str, subcommand: str, **options: Any) -> CommandParser:
+        return super().create_parser(prog_name, subcommand, epilog=EXAMPLES, formatter_class=_Help, **options)
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        subparsers = parser.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)
+        for subcommand in SUBCOMMANDS:
+            text = getdoc(subcommand) or ""
+            own = subparsers.add_parser(subcommand.name, help=text.partition("\n")[0], description=text)
+            subcommand.add_arguments(own)
+            own.add_argument(
+                "--database",
+                default=DEFAULT_DB_ALIAS,
+                choices=list(connections),
+                help="The database of the jobs (default: default).",
+            )
+
+    def handle(self, *, subcommand: str, database: str, **options: Any) -> None:
+        require_tables(database)
+        (chosen,) = (one for one in SUBCOMMANDS if one.name == subcommand)
+        try:
+            chosen(database, self.stdout, self.stderr, self.style).run(**options)
+        except OJSError as error:
+            raise CommandError(error.message) from error

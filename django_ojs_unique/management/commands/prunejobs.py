@@ -1,0 +1,149 @@
+"""``manage.py prunejobs``: delete what finished long ago."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.utils import timezone
+from tqdm import tqdm
+
+from ...conf import retention_period, settings
+from ...exceptions import did_you_mean
+from ...models import Job, SuppressedAttempt
+from ...ojs.durations import format_duration
+from ...worker.retention import ENDED, KINDS, Pruned, due, preview, prune
+
+LARGEST_BATCH = 10_000
+
+
+class Command(BaseCommand):
+    help = (
+        "Delete jobs that finished longer ago than OJS_UNIQUE['RETENTION'] says, and old suppressed attempts. Workers"
+        " do so, too, a batch at a time; this command does all of it now. A job whose unique policy still counts it as"
+        " a duplicate is not deleted, since the same work could be queued again: it loses its payload (args, meta,"
+        " tags, result, errors), and the rest goes when the window has ended. Safe while workers run."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--state",
+            action="append",
+            type=_kind,
+            metavar="STATE",
+            help="Prune only completed, cancelled, discarded or dead_letter (discarded under a retry policy that says"
+            " so) jobs, and no suppressed attempts; may be repeated.",
+        )
+        parser.add_argument(
+            "--older-than",
+            type=_period,
+            metavar="DURATION",
+            help="Prune jobs that finished this long ago, such as P30D or PT12H, whatever the setting says, even of"
+            " kinds that it keeps for ever.",
+        )
+        parser.add_argument("--dry-run", action="store_true", help="Say what would be done, and why; change nothing.")
+        parser.add_argument(
+            "--batch",
+            type=_batch,
+            default=1000,
+            metavar="N",
+            help="Jobs of each kind in one transaction (default 1000): fewer hold locks for a shorter time.",
+        )
+        parser.add_argument(
+            "--database",
+            default=DEFAULT_DB_ALIAS,
+            choices=list(connections),
+            help="The database of the jobs (default: default).",
+        )
+
+    def handle(
+        self,
+        *,
+        state: list[str] | None,
+        older_than: timedelta | None,
+        dry_run: bool,
+        batch: int,
+        database: str,
+        verbosity: int,
+        **options: Any,
+    ) -> None:
+        if Job._meta.db_table not in connections[database].introspection.table_names():
+            raise CommandError(
+                f"The job table does not exist in database {database!r}: run `manage.py migrate --database {database}`."
+            )
+        now, jobs, attempts = timezone.now(), Job.objects.using(database), None
+        if not state:
+            attempts = SuppressedAttempt.objects.using(database)
+        try:
+            retention = {kind: older_than or settings.retention[kind] for kind in state or KINDS}
+            suppressed_retention = settings.suppressed_retention
+        except ValueError as error:
+            raise CommandError(f"A retention in OJS_UNIQUE {error}: run `manage.py check`.") from None
+        if dry_run:
+            lines = _foresee(jobs, now, retention)
+            if attempts is not None:
+                old = attempts.filter(created_at__lt=now - suppressed_retention).count()
+                lines.insert(-1, f"suppressed attempts: {old:,} older than {format_duration(suppressed_retention)}")
+        else:
+            pruned = _prune(jobs, now, retention, batch, quiet=not verbosity)
+            lines = [_summary("deleted", pruned)]
+            if attempts is not None and (old := sum(iter(lambda: attempts.prune(now), 0))):
+                lines.insert(0, f"{old:,} suppressed attempts deleted.")
+        if verbosity:
+            self.stdout.write("\n".join(lines))
+
+
+def _prune(jobs: Any, now: datetime, retention: dict[str, timedelta | None], batch: int, *, quiet: bool) -> Pruned:
+    total = Pruned()
+    with tqdm(desc="pruned", unit="job", disable=True if quiet else None) as bar:
+        if not bar.disable:
+            bar.total = sum(rows.count() for rows in due(jobs, now, retention).values())
+        while pruned := prune(jobs, now, batch, retention):
+            total += pruned
+            bar.update(pruned.deleted + pruned.slimmed)
+    return total
+
+
+def _foresee(jobs: Any, now: datetime, retention: dict[str, timedelta | None]) -> list[str]:
+    """Say for each kind what would be done, and why; last the sum."""
+    lines, total = [], Pruned()
+    found = due(jobs, now, retention)
+    for kind, period in retention.items():
+        if period is None:
+            lines.append(f"{kind}: kept for ever")
+            continue
+        pruned = preview(found[kind], now)
+        total += pruned
+        lines.append(
+            f"{kind}: {pruned.deleted + pruned.slimmed:,} finished {format_duration(period)} ago or earlier;"
+            f" {pruned.deleted:,} to delete, {pruned.slimmed:,} to slim, as their windows are open"
+        )
+    ended = preview(found[ENDED], now)
+    lines.append(f"slimmed before: {ended.deleted:,} to delete, as their windows have ended")
+    return [*lines, f"{_summary('would be deleted', total + ended)} Nothing was changed."]
+
+
+def _summary(what: str, pruned: Pruned) -> str:
+    return f"{pruned.deleted:,} {what}, {pruned.slimmed:,} kept for their windows and slimmed."
+
+
+def _kind(text: str) -> str:
+    if text not in KINDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no kind of finished job. {did_you_mean(text, KINDS)}")
+    return text
+
+
+def _period(text: str) -> timedelta:
+    try:
+        return retention_period(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}, not {text!r}. Write P30D or PT12H.") from None
+
+
+def _batch(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= LARGEST_BATCH:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {LARGEST_BATCH:,}, not {text!r}")
+    return int(text)

@@ -1,0 +1,9 @@
+"""The subcommands of ``manage.py jobs``, one class each."""
+
+from .look import List, Queues, Show
+from .operate import Cancel, Limit, Pause, Resume, Retry
+from .subcommand import Subcommand
+
+SUBCOMMANDS: list[type[Subcommand]] = [List, Show, Cancel, Retry, Queues, Pause, Resume, Limit]
+
+__all__ = ["SUBCOMMANDS", "Subcommand"]

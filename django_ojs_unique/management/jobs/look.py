@@ -1,0 +1,182 @@
+"""Subcommands that look: list, show, queues."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.core.management.base import CommandError, CommandParser
+from django.db.models import Count
+from django.utils import timezone
+
+from ...models import Job, SuppressedAttempt
+from ...ojs.states import INCOMPLETE, JobState
+from .subcommand import Subcommand, job_id, positive, queue, state, type_
+from .text import age, harmless, table
+
+ENVELOPE = ("args", "meta", "tags", "extra", "schema", "retry", "timeout_ms", "visibility_timeout_ms")
+TIMES = (
+    "created_at",
+    "enqueued_at",
+    "scheduled_at",
+    "run_at",
+    "expires_at",
+    "started_at",
+    "finished_at",
+    "window_ends_at",
+    "lease_expires_at",
+)
+
+
+class Look(Subcommand):
+    """A subcommand that prints tables."""
+
+    def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[object]], cut: Sequence[int]) -> None:
+        width = shutil.get_terminal_size().columns if self.is_terminal else None
+        heading, *lines = table(headings, rows, width=width, cut=cut)
+        self.say(self.style.MIGRATE_HEADING(heading))
+        for line in lines:
+            self.say(line)
+
+
+class List(Look):
+    """List jobs, the newest first.
+
+    Filters add up: `jobs list --state retryable discarded --queue emails` lists what failed among the emails.
+    """
+
+    name = "list"
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        parser.add_argument(
+            "--state",
+            nargs="+",
+            action="extend",
+            type=state,
+            metavar="STATE",
+            help=f"Only jobs in these states: {', '.join(JobState)}.",
+        )
+        parser.add_argument("--queue", type=queue, metavar="QUEUE", help="Only jobs of this queue.")
+        parser.add_argument("--type", type=type_, metavar="TYPE", help="Only jobs of this type, as in email.send.")
+        parser.add_argument("--limit", type=positive, default=20, metavar="N", help="At most so many (default 20).")
+
+    def run(
+        self, *, state: list[JobState] | None, queue: str | None, type: str | None, limit: int, **options: Any
+    ) -> None:
+        wanted = {"state__in": state and sorted(set(state)), "queue": queue, "type": type}
+        filters = {name: value for name, value in wanted.items() if value is not None}
+        found = list(self.jobs.filter(**filters).order_by("-pk")[: limit + 1])
+        if not found:
+            self.say(self._nothing(bool(filters)))
+            return
+        now = timezone.now()
+        rows = [
+            (job.pk, job.state, f"{job.attempt}/{job.max_attempts}", age(job.created_at, now), job.queue, job.type)
+            for job in found[:limit]
+        ]
+        self.print_table(["id", "state", "tries", "age", "queue", "type"], rows, cut=[4, 5])
+        if len(found) > limit:
+            self.say(f"There are more: --limit {limit * 5} shows up to {limit * 5}.")
+
+    def _nothing(self, filtered: bool) -> str:
+        if not self.jobs.exists():
+            return f"There are no jobs in database {self.using!r}. Job.objects.enqueue() makes one."
+        return "No job matches. Leave a filter out to see others; `jobs queues` shows the queues that have jobs."
+
+
+class Show(Look):
+    """Show everything about one job: its envelope, its times, its key, and each error with its traceback.
+
+    Control characters in what handlers wrote are shown as escapes such as \\x1b.
+    """
+
+    name = "show"
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        parser.add_argument("id", type=job_id, metavar="ID", help="The job's id.")
+
+    def run(self, *, id: UUID, **options: Any) -> None:
+        job = self.jobs.filter(pk=id).first()
+        if job is None:
+            raise CommandError(f"There is no job {id} in database {self.using!r}. It may have been pruned.")
+        self.say(self.style.MIGRATE_HEADING(harmless(str(job))))
+        for label, value in self._facts(job):
+            if value not in (None, "", [], {}):
+                self._print_fact(label, value)
+        for error in job.errors:
+            self._print_error(error)
+
+    def _facts(self, job: Job) -> Iterator[tuple[str, Any]]:
+        yield "queue", job.queue
+        yield "priority", job.priority
+        yield "attempt", f"{job.attempt} of {job.max_attempts}"
+        for name in ENVELOPE:
+            yield name, getattr(job, name)
+        yield "unique", job.unique
+        yield "fingerprint", job.fingerprint
+        if job.fingerprint:
+            yield "keeps others out", "yes" if job.is_guarding else "no"
+            yield "while it is", ", ".join(sorted(job.guarded_states))
+            met = SuppressedAttempt.objects.using(self.using).filter(fingerprint=job.fingerprint, existing_job=job.pk)
+            yield "suppressed", f"{met.count()} enqueue(s)"
+        yield "replaced by", job.replaced_by_id
+        for name in TIMES:
+            yield name, getattr(job, name)
+        yield "worker_id", job.worker_id
+        if job.progress is not None:
+            yield "progress", f"{job.progress:.0%} {job.progress_note}"
+        for name in ("result", "skipped", "dead_letter", "slimmed"):
+            yield name, getattr(job, name) or None
+
+    def _print_fact(self, label: str, value: Any) -> None:
+        if isinstance(value, datetime):
+            ago = age(value, timezone.now())
+            text = f"{timezone.localtime(value):%Y-%m-%d %H:%M:%S %Z} ({ago if ago.startswith('in') else f'{ago} ago'})"
+        elif isinstance(value, (dict, list)):
+            text = json.dumps(value, ensure_ascii=False)
+        else:
+            text = str(value)
+        self.say(f"  {label.replace('_at', '').replace('_', ' '):<18}{harmless(text)}")
+
+    def _print_error(self, error: Any) -> None:
+        record = error if isinstance(error, dict) else {"message": str(error)}
+        said = {name: str(record.get(name, "?")) for name in ("attempt", "occurred_at", "type", "message")}
+        self.say("")
+        headline = f"attempt {said['attempt']} failed at {said['occurred_at']}: {said['type']}: {said['message']}"
+        self.say(self.style.ERROR(harmless(headline)))
+        details = record.get("details")
+        trace = details.get("traceback") if isinstance(details, dict) else None
+        for line in harmless(str(trace or said["message"]), lines=True).rstrip().split("\n"):
+            self.say(f"  {line}")
+
+
+class Queues(Look):
+    """Show each queue: its unfinished jobs by state, since when it is paused, and its limit."""
+
+    name = "queues"
+
+    def run(self, **options: Any) -> None:
+        counts: dict[str, dict[str, int]] = defaultdict(dict)
+        unfinished = self.jobs.filter(state__in=sorted(INCOMPLETE)).order_by()
+        for name, its_state, count in unfinished.values_list("queue", "state").annotate(Count("pk")):
+            counts[name][its_state] = count
+        known = {row.name: row for row in self.queues.all()}
+        told = {name for name, row in known.items() if row.paused_at or row.concurrency_limit}
+        if not counts and not told:
+            self.say("No queue has unfinished jobs, and none is paused or limited.")
+            return
+        states = [its_state for its_state in JobState if its_state in INCOMPLETE]
+        now, rows = timezone.now(), []
+        for name in sorted(counts.keys() | told):
+            row = known.get(name)
+            paused = f"{age(row.paused_at, now)} ago" if row and row.paused_at else "-"
+            limit = str(row.concurrency_limit) if row and row.concurrency_limit else "-"
+            rows.append([name, *(counts[name].get(its_state, 0) for its_state in states), paused, limit])
+        self.print_table(["queue", *states, "paused", "limit"], rows, cut=[0])

@@ -1,0 +1,131 @@
+"""Subcommands that operate: on jobs, cancel and retry; on queues, pause, resume and limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from django.core.management.base import CommandError, CommandParser
+
+from ...exceptions import DuplicateJob, InvalidTransition
+from ...models import Job
+from ...ojs.states import JobState
+from .subcommand import Subcommand, job_id, limit, queue
+
+
+class OnJobs(Subcommand):
+    """A subcommand that does one thing to each of some jobs, and goes on when one is refused."""
+
+    done: str
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        parser.add_argument("ids", nargs="+", type=job_id, metavar="ID", help="The job's id; several may be given.")
+
+    def on_each(self, ids: list[UUID], act: Callable[[Any], None]) -> None:
+        ids = list(dict.fromkeys(ids))
+        refused = 0
+        for id in ids:
+            if problem := self._try(id, act):
+                self.warn(problem)
+                refused += 1
+            else:
+                self.say(f"{self.done} {id}.")
+        if refused:
+            raise CommandError(f"{refused} of {len(ids)} refused.")
+
+    def _try(self, id: UUID, act: Callable[[Any], None]) -> str | None:
+        """Do it; return why not."""
+        try:
+            act(self.jobs.get(pk=id))
+        except Job.DoesNotExist:
+            return f"There is no job {id} in database {self.using!r}. It may have been pruned."
+        except InvalidTransition as error:
+            return error.message
+        except DuplicateJob as error:
+            return (
+                f"Cannot retry job {id}: job {error.existing_job_id} is a live duplicate ({error.existing_job_state})."
+                " Cancel that one first, or let both run with --force."
+            )
+        return None
+
+
+class Cancel(OnJobs):
+    """Cancel jobs that have not finished. One that runs is told, and its result is refused."""
+
+    name = "cancel"
+    done = "Cancelled"
+
+    def run(self, *, ids: list[UUID], **options: Any) -> None:
+        self.on_each(ids, Job.cancel)
+
+
+class Retry(OnJobs):
+    """Make jobs available now: those that are scheduled, retryable or pending, and discarded ones with new attempts.
+
+    A discarded job is refused while a live job has its key; the message names that job.
+    """
+
+    name = "retry"
+    done = "Made available"
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        OnJobs.add_arguments(parser)
+        parser.add_argument(
+            "--force",
+            action="store_true",
+            help="Revive a discarded job although a live job has its key: both will run.",
+        )
+
+    def run(self, *, ids: list[UUID], force: bool, **options: Any) -> None:
+        self.on_each(ids, lambda job: job.retry_now(force=force))
+
+
+class OnQueues(Subcommand):
+    """A subcommand that does one thing to each of some queues."""
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        parser.add_argument("names", nargs="+", type=queue, metavar="QUEUE", help="A queue; several may be given.")
+
+    def waiting(self, name: str) -> str:
+        return f"{self.jobs.filter(queue=name, state=JobState.AVAILABLE).count()} available job(s) in it"
+
+
+class Pause(OnQueues):
+    """Pause queues: no worker takes their jobs until they are resumed. Jobs that run go on, enqueues are accepted."""
+
+    name = "pause"
+
+    def run(self, *, names: list[str], **options: Any) -> None:
+        for name in names:
+            told = "Paused" if self.queues.pause(name) else "Was paused already:"
+            self.say(f"{told} {name}; {self.waiting(name)}.")
+
+
+class Resume(OnQueues):
+    """Resume paused queues."""
+
+    name = "resume"
+
+    def run(self, *, names: list[str], **options: Any) -> None:
+        for name in names:
+            told = "Resumed" if self.queues.resume(name) else "Was not paused:"
+            self.say(f"{told} {name}; {self.waiting(name)}.")
+
+
+class Limit(Subcommand):
+    """Limit how many jobs of a queue run at once, over all workers. `none` takes the limit away."""
+
+    name = "limit"
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        parser.add_argument("queue", type=queue, metavar="QUEUE", help="The queue.")
+        parser.add_argument("limit", type=limit, metavar="N", help="A whole number of at least 1, or none.")
+
+    def run(self, *, queue: str, limit: int | None, **options: Any) -> None:
+        self.queues.limit(queue, limit)
+        self.say(f"{queue} has no limit." if limit is None else f"At most {limit} job(s) of {queue} run at once.")

@@ -1,0 +1,99 @@
+"""What every subcommand is made of, and what each argument must look like."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.core.management.base import CommandError, CommandParser, OutputWrapper
+from django.core.management.color import Style
+from django.db import OperationalError, connections
+
+from ...exceptions import InvalidRequest, did_you_mean
+from ...models import Job, Queue
+from ...ojs.names import job_type, queue_name
+from ...ojs.states import JobState
+
+
+class Subcommand:
+    """One ``manage.py jobs <name>``: its docstring is its help, `run` does it on one database."""
+
+    name: ClassVar[str]
+
+    def __init__(self, using: str, stdout: OutputWrapper, stderr: OutputWrapper, style: Style) -> None:
+        self.using = using
+        self.jobs = Job.objects.using(using)
+        self.queues = Queue.objects.using(using)
+        self.say = stdout.write
+        self.warn = stderr.write
+        self.style = style
+        self.is_terminal = stdout.isatty()
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        """Declare the arguments of `run`."""
+
+    def run(self, *args: Any, **options: Any) -> None:
+        """Do it, with the arguments declared. Raises CommandError when anything was refused."""
+        raise NotImplementedError
+
+
+def require_tables(using: str) -> None:
+    """Raise CommandError when the database does not answer, or the migrations of the package have not run on it."""
+    try:
+        there = connections[using].introspection.table_names()
+    except OperationalError as error:
+        raise CommandError(f"Database {using!r} does not answer: {error}") from error
+    for model in (Job, Queue):
+        if model._meta.db_table not in there:
+            raise CommandError(
+                f"The table {model._meta.db_table} does not exist in database {using!r}:"
+                f" run `manage.py migrate --database {using}`."
+            )
+
+
+def job_id(text: str) -> UUID:
+    """Read a job's id."""
+    try:
+        return UUID(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a UUID; `manage.py jobs list` shows ids") from None
+
+
+def state(text: str) -> JobState:
+    """Read a state."""
+    try:
+        return JobState(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a state. {did_you_mean(text, JobState)}") from None
+
+
+def queue(text: str) -> str:
+    """Read the name of a queue."""
+    return _refusing(queue_name, text)
+
+
+def type_(text: str) -> str:
+    """Read a job type."""
+    return _refusing(job_type, text)
+
+
+def positive(text: str) -> int:
+    """Read a whole number from 1 up."""
+    if not text.isdecimal() or not 1 <= int(text[:20]) < 2**31:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    return int(text)
+
+
+def limit(text: str) -> int | None:
+    """Read a whole number from 1 up, or ``none``."""
+    return None if text.lower() == "none" else positive(text)
+
+
+def _refusing(read: Callable[[str], str], text: str) -> str:
+    try:
+        return read(text)
+    except InvalidRequest as error:
+        raise argparse.ArgumentTypeError(error.message) from None

@@ -1,0 +1,192 @@
+"""Periodic jobs: what to enqueue, and when."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import models, router, transaction
+from django.db.models import Q
+from django.utils.timezone import now
+
+from ..exceptions import InvalidRequest, did_you_mean
+from ..fields import PayloadField
+from ..managers import JobQuerySet
+from ..ojs.canonical import plain
+from ..ojs.cron import Cron, OverlapPolicy
+from ..ojs.policy import UniquePolicy
+from ..ojs.retry import RetryPolicy
+from ..request import Request, read
+from ..transactions import starting_over
+from .job import Job
+
+OPTIONS = [
+    name
+    for name, parameter in inspect.signature(JobQuerySet.enqueue).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY and name not in ("id", "scheduled_at", "expires_at")
+]
+"""The arguments of an enqueue that suit every occurrence."""
+
+LONGEST_NAME = 255
+_NAME = re.compile(r"[a-z0-9][a-z0-9\-.]*")
+
+
+class CronJobQuerySet(models.QuerySet["CronJob"]):
+    """Periodic jobs."""
+
+    def define(
+        self,
+        name: str,
+        expression: str,
+        type: str,
+        args: Mapping[str, Any] | Sequence[Any] | None = None,
+        *,
+        timezone: str | None = None,
+        overlap_policy: str = OverlapPolicy.SKIP,
+        enabled: bool = True,
+        description: str = "",
+        **options: Any,
+    ) -> CronJob:
+        """Create a periodic job, or change the one of this name; its next occurrence is counted from now.
+
+        ``name``: lower-case letters, digits, ``-`` and ``.``. ``expression``, ``timezone``, ``overlap_policy`` and
+        ``args`` are those of `Cron`; the zone is UTC by default. ``options``: what else ``Job.objects.enqueue()`` gets.
+        Raises what that would raise for an invalid request; nothing is written then.
+        """
+        cron = Cron(expression, "UTC" if timezone is None else timezone, overlap_policy, {} if args is None else args)
+        entry = self.model(
+            name=name,
+            expression=expression,
+            timezone=str(cron.timezone),
+            overlap_policy=cron.overlap_policy,
+            type=type,
+            args=cron.args,
+            options=plain({name: _as_json(value) for name, value in options.items()}, "options"),
+            enabled=enabled,
+            description=description,
+            next_run_at=cron.next_after(now()),
+        )
+        entry.validate()
+        using = self._db or router.db_for_write(self.model, **self._hints)  # type: ignore[attr-defined]
+        everything = self.__class__(self.model, using=using)
+        return starting_over(using, lambda: everything._write(entry))
+
+    def _write(self, entry: CronJob) -> CronJob:
+        defined = {name: getattr(entry, name) for name in (*_TEMPLATE, "enabled", "description", "next_run_at")}
+        with transaction.atomic(using=self.db):
+            self.bulk_create([entry], ignore_conflicts=True)
+            self.filter(pk=entry.pk).update(declared=False, **defined)
+            return self.get(pk=entry.pk)
+
+
+_TEMPLATE = ("expression", "timezone", "overlap_policy", "type", "args", "options")
+
+
+class CronJobManager(models.Manager.from_queryset(CronJobQuerySet)):  # type: ignore[misc]
+    """The manager of `CronJob`."""
+
+
+class CronJob(models.Model):
+    """A periodic job (HTTP binding, section 10): workers enqueue one job from it at each occurrence.
+
+    Entries that handlers declare in code are written here by each worker that starts.
+    """
+
+    name = models.CharField(max_length=255, primary_key=True)
+    description = models.TextField(default="", blank=True)
+    expression = models.CharField(
+        max_length=255, help_text="Five or six cron fields, @daily and its like, @every PT5M."
+    )
+    timezone = models.CharField(max_length=63, default="UTC")
+    overlap_policy = models.CharField(
+        max_length=15, choices=[(str(policy), str(policy)) for policy in OverlapPolicy], default=OverlapPolicy.SKIP
+    )
+    enabled = models.BooleanField(default=True)
+    declared = models.BooleanField(default=False, editable=False, help_text="Whether it is declared in code.")
+
+    type = models.CharField(max_length=255)
+    args = PayloadField(default=dict, blank=True)
+    options = PayloadField(default=dict, blank=True, help_text="Further arguments of Job.objects.enqueue().")
+
+    created_at = models.DateTimeField(default=now, editable=False)
+    next_run_at = models.DateTimeField(null=True, blank=True, editable=False)
+    last_run_at = models.DateTimeField(null=True, blank=True, editable=False)
+    last_outcome = models.CharField(max_length=12, default="", blank=True, editable=False)
+    last_job_id = models.UUIDField(null=True, blank=True, editable=False)
+    run_count = models.PositiveBigIntegerField(default=0, editable=False)
+
+    objects = CronJobManager()
+
+    class Meta:
+        verbose_name = "cron job"
+        verbose_name_plural = "cron jobs"
+        indexes = [
+            # What is due.
+            models.Index(fields=["next_run_at"], condition=Q(enabled=True), name="ojs_cron_due"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def cron(self) -> Cron:
+        """When it is due. Raises InvalidRequest, as rows can be changed by hand."""
+        return Cron(self.expression, self.timezone, self.overlap_policy, self.args)
+
+    def job_at(self, occurrence: datetime) -> dict[str, Any]:
+        """Return the arguments of ``Job.objects.enqueue()`` for an occurrence.
+
+        Raises InvalidRequest for options that it does not have.
+        """
+        if not isinstance(self.options, dict):
+            raise InvalidRequest.at("options", "must be an object", value=self.options)
+        for name in self.options:
+            if name not in OPTIONS:
+                raise InvalidRequest.at(
+                    f"options.{name}", "is not an option of a periodic job", mend=did_you_mean(name, OPTIONS)
+                )
+        meta = self.options.get("meta") or {}
+        if isinstance(meta, dict):
+            triggered_at = occurrence.isoformat().replace("+00:00", "Z")
+            meta = {**meta, "cron_name": self.name, "cron_triggered_at": triggered_at}
+        return {"type": self.type, "args": self.args, **self.options, "meta": meta}
+
+    def validate(self) -> None:
+        """Raise InvalidRequest (or a child of it) for the first thing that is wrong."""
+        if not self.declared and (not isinstance(self.name, str) or not _NAME.fullmatch(self.name)):
+            mend = "Write lower-case letters, digits, '-' and '.', as in 'reports.nightly'."
+            raise InvalidRequest.at("name", "is not a valid name", value=self.name, mend=mend)
+        if len(self.name) > LONGEST_NAME:
+            raise InvalidRequest.at(
+                "name", f"is longer than {LONGEST_NAME} characters", value=self.name, mend="Shorten it."
+            )
+        if not isinstance(self.enabled, bool):
+            raise InvalidRequest.at("enabled", "must be true or false", value=self.enabled)
+        if not isinstance(self.description, str):
+            raise InvalidRequest.at("description", "must be a string", value=self.description)
+        plain(self.description, "description")
+        moment = self.cron.next_after(now())
+        read(Request(**self.job_at(moment or now())), Job, now())
+
+    def clean(self) -> None:
+        """Validate for forms, and count the next occurrence from now if the times were changed."""
+        try:
+            self.validate()
+        except InvalidRequest as error:
+            field = str(error.details.get("field", "")).partition(".")[0]
+            raise ValidationError({field if hasattr(self, field) else "options": error.message}) from None
+        stored = CronJob.objects.using(self._state.db).filter(pk=self.pk).first()
+        if (
+            stored is None
+            or stored.next_run_at is None
+            or any(getattr(stored, name) != getattr(self, name) for name in ("expression", "timezone", "enabled"))
+        ):
+            self.next_run_at = self.cron.next_after(now())
+
+
+def _as_json(option: Any) -> Any:
+    return option.to_dict() if isinstance(option, (UniquePolicy, RetryPolicy)) else option

@@ -1,0 +1,36 @@
+"""The workers that run, as they last said."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from ..fields import PayloadField
+
+
+class WorkerProcess(models.Model):
+    """A worker process: it writes this row with its heartbeat and deletes it when it stops.
+
+    A row whose ``heartbeat_at`` is old belongs to a worker that died; its jobs return when their leases run out.
+    """
+
+    class State(models.TextChoices):
+        RUNNING = "running", "running"
+        STOPPING = "stopping", "stopping"
+
+    id = models.CharField(max_length=255, primary_key=True, help_text="The worker_id of its jobs.")
+    hostname = models.CharField(max_length=255)
+    pid = models.PositiveIntegerField()
+    queues = PayloadField(default=list, help_text="The patterns that it takes; exclusions begin with '!'.")
+    concurrency = models.PositiveIntegerField()
+    state = models.CharField(max_length=8, choices=State, default=State.RUNNING)
+    started_at = models.DateTimeField()
+    heartbeat_at = models.DateTimeField()
+    held = models.PositiveIntegerField(default=0, help_text="Jobs claimed and not yet settled.")
+    settled = models.PositiveBigIntegerField(default=0, help_text="Runs that ended since it started.")
+
+    class Meta:
+        verbose_name = "worker"
+        verbose_name_plural = "workers"
+
+    def __str__(self) -> str:
+        return self.id

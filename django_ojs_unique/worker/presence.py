@@ -1,0 +1,52 @@
+"""Presence: let operators and their probes see that a worker lives."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ..models import WorkerProcess
+
+logger = logging.getLogger("django_ojs_unique.worker")
+
+
+class HealthFile:
+    """A small JSON file that is written anew while the worker and its database work, and removed when it stops.
+
+    A probe looks at its age: ``find PATH -mmin -1`` prints nothing once it is older than a minute.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+
+    def write(self, **facts: Any) -> None:
+        """Write it in one step, so that no reader sees half of it."""
+        new = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            new.write_text(json.dumps(facts) + "\n")
+            new.replace(self._path)
+        except OSError as error:  # a full disk must not stop the worker; the file grows old
+            logger.error("Cannot write the health file: %s", error)
+
+    def remove(self) -> None:
+        """Remove it."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+
+def say_hello(using: str, worker_id: str, now: datetime, **facts: Any) -> None:
+    """Write the worker's row: who it is, what it does, and that it lives at ``now``."""
+    rows = WorkerProcess.objects.using(using)
+    if not rows.filter(id=worker_id).update(heartbeat_at=now, **facts):
+        hostname = worker_id.partition(":")[0]
+        rows.create(id=worker_id, hostname=hostname, pid=os.getpid(), started_at=now, heartbeat_at=now, **facts)
+
+
+def say_goodbye(using: str, worker_id: str) -> None:
+    """Remove the worker's row."""
+    WorkerProcess.objects.using(using).filter(id=worker_id).delete()

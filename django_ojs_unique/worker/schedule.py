@@ -1,0 +1,182 @@
+"""Schedule: enqueue the periodic jobs that are due (HTTP binding, section 10). Any number of workers may do it.
+
+A lock on the entry lets one worker fire an occurrence; an id made from the occurrence refuses a second firing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from hashlib import sha256
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db.models import F, Q, QuerySet
+
+from ..admission import Admission
+from ..exceptions import DuplicateJob, InvalidRequest, InvalidTransition, JobIdTaken, OJSError
+from ..models import CronJob, Job
+from ..models.cron import LONGEST_NAME
+from ..ojs.cron import Cron, OverlapPolicy
+from ..ojs.states import TERMINAL, JobState
+from ..registry import HEAL, Definition, registry
+from ..transactions import starting_over
+
+logger = logging.getLogger("django_ojs_unique.worker")
+
+_DECLARED = ("expression", "timezone", "overlap_policy", "type", "args", "options", "declared")
+_TIMES = {"expression", "timezone"}
+
+
+def sync(using: str, now: datetime) -> None:
+    """Write what handlers declare into the table; whether an entry is enabled is left to its operators."""
+    entries = CronJob.objects.using(using)
+    declared: dict[str, CronJob] = {}
+    for definition in registry.definitions():
+        try:
+            declared |= {entry.name: entry for entry in _entries_of(definition, using, now)}
+        except InvalidRequest as error:  # in the project's time zone it never fires
+            logger.error("Cannot schedule %s: %s", definition.type, error, extra={"cron_name": definition.type})
+    stored = entries.in_bulk(list(declared))
+    new = [declared[name] for name in sorted(declared.keys() - stored.keys())]
+    if new:
+        starting_over(using, lambda: entries.bulk_create(new, ignore_conflicts=True))
+    for name, old in stored.items():
+        starting_over(using, partial(_update, entries, old, declared[name]))
+
+
+def tick(using: str, now: datetime) -> datetime | None:
+    """Enqueue a job for each entry that is due; return when the next one is, or None.
+
+    After a pause only the latest occurrence counts. Entries that only other programs declare are left to them.
+    """
+    mine = Q(declared=False) | Q(name__in=[name for each in registry.definitions() for name in _names_of(each)])
+    entries = CronJob.objects.using(using).filter(mine, enabled=True)
+    due = entries.filter(next_run_at__lte=now).order_by("next_run_at", "name")
+    for name in list(due.values_list("name", flat=True)):
+        starting_over(using, partial(_fire, due.filter(name=name), now))
+    upcoming = entries.filter(next_run_at__gt=now).order_by("next_run_at")
+    moment: datetime | None = upcoming.values_list("next_run_at", flat=True).first()
+    return moment
+
+
+def job_id(name: str, occurrence: datetime) -> UUID:
+    """Return the id of an entry's job: a UUIDv7 of the occurrence's time, with a hash where others are random."""
+    milliseconds = int(occurrence.timestamp() * 1000)
+    number = milliseconds << 80 | int.from_bytes(
+        sha256(f"{name} {occurrence.isoformat()}".encode()).digest()[:10], "big"
+    )
+    number = number & ~(0xF << 76) | 0x7 << 76  # the version
+    number = number & ~(0x3 << 62) | 0x2 << 62  # the variant
+    return UUID(int=number)
+
+
+def _entries_of(definition: Definition, using: str, now: datetime) -> Iterator[CronJob]:
+    names = _names_of(definition)
+    if (cron := definition.cron) is not None:
+        cron = replace(cron, timezone=cron.timezone or settings.TIME_ZONE or "UTC")
+        yield _entry(next(names), cron, now, type=definition.type, options={})
+    if definition.heal is not None:
+        elsewhere = {} if using == DEFAULT_DB_ALIAS else {"using": using}
+        cron = Cron(f"@every {definition.heal.every}", "UTC", args={"type": definition.type, **elsewhere})
+        options = {} if definition.queue is None else {"queue": definition.queue}
+        yield _entry(next(names), cron, now, type=HEAL, options=options)
+
+
+def _names_of(definition: Definition) -> Iterator[str]:
+    if definition.cron is not None:
+        yield definition.type
+    if definition.heal is not None:
+        yield f"heal.{definition.type}"[:LONGEST_NAME]
+
+
+def _entry(name: str, cron: Cron, now: datetime, **template: Any) -> CronJob:
+    return CronJob(
+        name=name,
+        expression=cron.expression,
+        timezone=str(cron.timezone),
+        overlap_policy=str(cron.overlap_policy),
+        args=cron.args,
+        declared=True,
+        next_run_at=cron.next_after(now),
+        **template,
+    )
+
+
+def _update(entries: QuerySet[CronJob], old: CronJob, entry: CronJob) -> None:
+    changes = {name: getattr(entry, name) for name in _DECLARED if getattr(old, name) != getattr(entry, name)}
+    if old.next_run_at is None or _TIMES & changes.keys():
+        changes["next_run_at"] = entry.next_run_at
+    if changes:
+        # Where another worker has written new times meanwhile, it has written the rest as well.
+        entries.filter(pk=old.pk, expression=old.expression, timezone=old.timezone).update(**changes)
+
+
+def _fire(due: QuerySet[CronJob], now: datetime) -> None:
+    """Enqueue the job of one entry, if it is still due, and note what became of it."""
+    connection = connections[due.db]
+    with transaction.atomic(using=due.db):
+        Admission(Job, connection).take_write_lock()
+        entry = due.select_for_update(skip_locked=connection.features.has_select_for_update_skip_locked).first()
+        if entry is not None:
+            CronJob.objects.using(due.db).filter(pk=entry.pk).update(**_occur(entry, now, due.db))
+
+
+def _occur(entry: CronJob, now: datetime, using: str) -> dict[str, Any]:
+    """Return how the row changes."""
+    assert entry.next_run_at is not None
+    try:
+        cron = entry.cron
+    except InvalidRequest as error:
+        _log_failure(entry, error)
+        return {"next_run_at": None, "last_outcome": "failed"}
+    changes: dict[str, Any] = {"next_run_at": cron.next_after(now)}
+    occurrence = cron.latest_until(entry.next_run_at - timedelta.resolution, now)
+    if occurrence is None:  # the row was changed by hand
+        return changes
+    changes["last_outcome"] = outcome = _enqueue(entry, cron, occurrence, using)
+    if outcome in ("created", "replaced"):
+        id = job_id(entry.name, occurrence)
+        changes |= {"last_run_at": now, "last_job_id": id, "run_count": F("run_count") + 1}
+    return changes
+
+
+def _enqueue(entry: CronJob, cron: Cron, occurrence: datetime, using: str) -> str:
+    """Enqueue the job of an occurrence as the overlap policy wants it; return the outcome."""
+    jobs, id = Job.objects.using(using), job_id(entry.name, occurrence)
+    if entry.last_job_id == id:
+        return "already"
+    previous = jobs.filter(pk=entry.last_job_id).exclude(state__in=sorted(TERMINAL)).first()
+    if previous is not None and (
+        cron.overlap_policy == OverlapPolicy.SKIP
+        or (cron.overlap_policy == OverlapPolicy.ENQUEUE and previous.state != JobState.ACTIVE)
+    ):
+        logger.info("Skipped %s: job %s has not finished.", entry, previous.pk, extra={"cron_name": entry.name})
+        return "skipped"
+    try:
+        with transaction.atomic(using=using):
+            if previous is not None and cron.overlap_policy == OverlapPolicy.CANCEL_PREVIOUS:
+                with suppress(InvalidTransition):  # it has finished by now
+                    previous.cancel()
+            try:
+                result = jobs.enqueue(**entry.job_at(occurrence), id=id)
+            except DuplicateJob as duplicate:
+                if previous is not None and previous.state == JobState.CANCELLED:
+                    transaction.set_rollback(True, using=using)  # or its own cancellation could have refused the job
+                return "already" if duplicate.existing_job_id == id else "rejected"
+            return "already" if result.deduplicated and result.job.pk == id else str(result.outcome)
+    except JobIdTaken:
+        return "already"
+    except OJSError as error:
+        _log_failure(entry, error)
+        return "failed"
+
+
+def _log_failure(entry: CronJob, error: OJSError) -> None:
+    logger.error("Cannot enqueue the job of %s: %s", entry, error, extra={"cron_name": entry.name})

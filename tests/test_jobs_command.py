@@ -1,0 +1,331 @@
+"""``manage.py jobs``: what it says, what it refuses, and with which exit code."""
+
+import io
+import os
+import subprocess
+import sys
+from uuid import uuid4
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection, models
+from django.utils import timezone
+
+from django_ojs_unique import UniquePolicy
+from django_ojs_unique.management.jobs import SUBCOMMANDS
+from django_ojs_unique.management.jobs.text import age, harmless, table
+from django_ojs_unique.models import Job, Queue
+from tests.test_docs import table as documented
+
+pytestmark = pytest.mark.django_db
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def jobs(*arguments, out=None, **options):
+    out = out or io.StringIO()
+    call_command("jobs", *arguments, stdout=out, stderr=out, **options)
+    return out.getvalue()
+
+
+def refused(*arguments):
+    """Return what a refused command says: the lines, and the error."""
+    out = io.StringIO()
+    with pytest.raises(CommandError) as error:
+        jobs(*arguments, out=out)
+    return f"{out.getvalue()}{error.value}"
+
+
+def a_job(type="email.send", **options):
+    return Job.objects.enqueue(type, **options).job
+
+
+def discarded(**options):
+    job = a_job(**options)
+    Job.objects.filter(pk=job.pk).update(state="discarded", finished_at=timezone.now(), guarded_states=frozenset())
+    job.refresh_from_db()
+    return job
+
+
+# list
+
+
+def test_a_list_begins_with_the_newest():
+    old, new = a_job(), a_job()
+    heading, first, second = jobs("list").splitlines()
+    assert heading.split() == ["id", "state", "tries", "age", "queue", "type"]
+    assert first.startswith(str(new.pk))
+    assert second.startswith(str(old.pk))
+
+
+def test_filters_add_up():
+    wanted = a_job(queue="emails", scheduled_at=timezone.now() + timezone.timedelta(hours=1))
+    a_job(queue="emails")
+    a_job(queue="emails", type="email.other", scheduled_at=timezone.now() + timezone.timedelta(hours=1))
+    a_job(scheduled_at=timezone.now() + timezone.timedelta(hours=1))
+    listed = jobs(
+        *("list", "--state", "scheduled", "retryable", "--state", "active", "--queue", "emails", "--type", "email.send")
+    )
+    assert [line.split()[0] for line in listed.splitlines()[1:]] == [str(wanted.pk)]
+
+
+def test_a_list_that_is_cut_says_how_to_see_more():
+    for _ in range(3):
+        a_job()
+    listed = jobs("list", "--limit", "2")
+    assert len(listed.splitlines()) == 4
+    assert "--limit 10" in listed
+
+
+def test_an_empty_list_says_whether_the_table_or_the_filter_is_why():
+    assert "There are no jobs in database 'default'" in jobs("list")
+    a_job()
+    assert "No job matches" in jobs("list", "--state", "discarded")
+
+
+@pytest.mark.parametrize("columns", [80, 100, 200])
+def test_on_a_terminal_a_list_fits_its_width(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    job = a_job("t" * 200, queue="q" * 100)
+    lines = jobs("list", out=Terminal(), no_color=True).splitlines()
+    assert all(len(line) <= columns for line in lines)
+    assert str(job.pk) in lines[1]
+
+
+def test_into_a_file_nothing_is_shortened():
+    a_job("t" * 200, queue="q" * 100)
+    assert "t" * 200 in jobs("list")
+
+
+# show
+
+
+def test_show_tells_everything_about_a_job():
+    job = a_job(args={"user_id": 42}, meta={"trace": "ü1"}, queue="emails", unique=UniquePolicy(on_conflict="ignore"))
+    a_job(unique=UniquePolicy(on_conflict="ignore"))
+    shown = jobs("show", str(job.pk))
+    for part in [
+        str(job.pk),
+        "available",
+        "emails",
+        '{"user_id": 42}',
+        "ü1",
+        job.fingerprint,
+        "0 of 3",
+        "1 enqueue(s)",
+    ]:
+        assert part in shown
+    assert "finished" not in shown
+
+
+def test_show_prints_each_error_with_its_traceback_and_nothing_that_moves_the_cursor():
+    evil = "\x1b[2J\x9b31mgone\r\u202eevil\x07"
+    trace = f"Traceback:\n\tline one {evil}\nValueError: {evil}\n"
+    errors = [
+        {"type": "ValueError", "message": evil, "attempt": 1, "occurred_at": "now", "details": {"traceback": trace}},
+        {"type": "lease_expired", "message": "Lease expired."},
+        "no record at all\x1b[2J",
+    ]
+    job = a_job(args={"text": evil})
+    Job.objects.filter(pk=job.pk).update(errors=errors, progress=0.5, progress_note=evil)
+    shown = jobs("show", str(job.pk))
+    assert all(line.isprintable() for line in shown.splitlines())
+    assert "\\x1b[2J" in shown
+    assert "  ValueError: " in shown
+    assert "Lease expired." in shown
+    assert "no record at all" in shown
+
+
+# cancel, retry
+
+
+def test_cancelling_goes_on_after_a_refusal_and_then_fails():
+    waiting, finished, unknown = a_job(), discarded(), uuid4()
+    said = refused("cancel", str(finished.pk), str(unknown), str(waiting.pk), str(waiting.pk))
+    assert f"Cannot cancel job {finished.pk}: it is discarded." in said
+    assert f"There is no job {unknown}" in said
+    assert f"Cancelled {waiting.pk}." in said
+    assert "2 of 3 refused." in said
+    waiting.refresh_from_db()
+    assert waiting.state == "cancelled"
+
+
+def test_retrying_makes_waiting_and_discarded_jobs_available():
+    later, dead = a_job(scheduled_at=timezone.now() + timezone.timedelta(hours=1)), discarded()
+    said = jobs("retry", str(later.pk), str(dead.pk))
+    assert said == f"Made available {later.pk}.\nMade available {dead.pk}.\n"
+    assert set(Job.objects.values_list("state", flat=True)) == {"available"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_revival_that_would_duplicate_a_live_job_names_it_unless_forced():
+    dead = discarded(unique=UniquePolicy())
+    live = a_job(unique=UniquePolicy())
+    said = refused("retry", str(dead.pk))
+    assert f"job {live.pk} is a live duplicate (available)" in said
+    assert "--force" in said
+    assert "1 of 1 refused." in said
+    assert jobs("retry", "--force", str(dead.pk)) == f"Made available {dead.pk}.\n"
+
+
+def test_what_is_available_cannot_be_retried():
+    job = a_job()
+    assert f"Cannot retry job {job.pk}: it is available." in refused("retry", str(job.pk))
+
+
+# queues
+
+
+def test_queues_are_shown_with_their_counts_their_pause_and_their_limit():
+    for _ in range(3):
+        a_job(queue="emails")
+    a_job(queue="emails", scheduled_at=timezone.now() + timezone.timedelta(hours=1))
+    discarded(queue="finished")
+    Queue.objects.pause("reports")
+    Queue.objects.limit("emails", 2)
+    Queue.objects.limit("free", 2)
+    Queue.objects.limit("free", None)
+    heading, emails, reports = jobs("queues").splitlines()
+    assert heading.split() == ["queue", "available", "active", "scheduled", "retryable", "pending", "paused", "limit"]
+    assert emails.split() == ["emails", "3", "0", "1", "0", "0", "-", "2"]
+    assert reports.split() == ["reports", "0", "0", "0", "0", "0", "0s", "ago", "-"]
+
+
+def test_without_anything_in_any_queue_the_table_of_queues_says_so():
+    assert "No queue has unfinished jobs" in jobs("queues")
+
+
+def test_queues_are_paused_and_resumed():
+    a_job(queue="emails")
+    assert jobs("pause", "emails", "reports").splitlines() == [
+        "Paused emails; 1 available job(s) in it.",
+        "Paused reports; 0 available job(s) in it.",
+    ]
+    assert "Was paused already: emails" in jobs("pause", "emails")
+    assert "Resumed emails" in jobs("resume", "emails")
+    assert "Was not paused: emails" in jobs("resume", "emails")
+    assert list(Queue.objects.exclude(paused_at=None).values_list("name", flat=True)) == ["reports"]
+
+
+def test_a_queue_is_limited_and_freed():
+    assert "At most 3 job(s) of emails run at once." in jobs("limit", "emails", "3")
+    assert Queue.objects.get().concurrency_limit == 3
+    assert "emails has no limit." in jobs("limit", "emails", "none")
+    assert Queue.objects.get().concurrency_limit is None
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_the_database_can_be_named():
+    job = Job.objects.using("other").enqueue("email.send").job
+    assert "There are no jobs" in jobs("list")
+    assert str(job.pk) in jobs("list", "--database", "other")
+    assert "Cancelled" in jobs("cancel", str(job.pk), "--database", "other")
+    jobs("pause", "emails", "--database", "other")
+    assert Queue.objects.using("other").exists()
+    assert not Queue.objects.exists()
+
+
+# bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["list", "--state", "discard"], "Did you mean 'discarded'?"),
+        (["list", "--state", "ACTIVE"], "Did you mean 'active'?"),
+        (["list", "--queue", "E Mails"], "queue: is not a valid name"),
+        (["list", "--type", "Email"], "type: is not a valid name"),
+        (["list", "--limit", "0"], "must be a whole number of at least 1"),
+        (["show", "42"], "'42' is not a UUID"),
+        (["show"], "required: ID"),
+        (["show", "00000000-0000-0000-0000-000000000000"], "It may have been pruned."),
+        (["cancel", "x", "y"], "'x' is not a UUID"),
+        (["retry"], "required: ID"),
+        (["pause", "*"], "queue: is not a valid name"),
+        (["pause", "emails", "No"], "queue: is not a valid name"),
+        (["limit", "emails", "many"], "must be a whole number of at least 1"),
+        (["limit", "emails", "9" * 5000], "must be a whole number of at least 1"),
+        (["limit", "emails"], "required: N"),
+        (["queues", "--database", "nowhere"], "invalid choice: 'nowhere'"),
+        (["lst"], "invalid choice: 'lst'"),
+        ([], "required: SUBCOMMAND"),
+    ],
+    ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
+)
+def test_bad_input_gets_one_clear_line_and_changes_nothing(arguments, message):
+    assert message in refused(*arguments)
+    assert not Queue.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("model", [Job, Queue])
+def test_a_database_without_the_migration_gets_one_clear_line(model: type[models.Model]):
+    name = model._meta.db_table
+    with connection.schema_editor() as editor:
+        editor.alter_db_table(model, name, f"{name}_away")
+    try:
+        assert "run `manage.py migrate --database default`" in refused("queues")
+    finally:
+        with connection.schema_editor() as editor:
+            editor.alter_db_table(model, f"{name}_away", name)
+
+
+# help
+
+
+@pytest.mark.parametrize("name", [None, *(subcommand.name for subcommand in SUBCOMMANDS)])
+def test_help_teaches(name, capsys):
+    with pytest.raises(SystemExit) as end:
+        jobs(*([name] if name else []), "--help")
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    if name is None:
+        assert "examples:" in text
+        assert all(subcommand.name in text for subcommand in SUBCOMMANDS)
+    else:
+        assert "--database" in text
+        assert len(text.split("\n\n")[1]) > 20
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["list", "--state", "discard"], 2), (["show", str(uuid4())], 1)])
+def test_the_shell_sees_a_refusal_in_the_exit_code(arguments, code):
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    command = [sys.executable, "-m", "django", "jobs", *arguments]
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert answer.returncode == code
+    assert "Traceback" not in answer.stderr
+
+
+def test_the_page_lists_the_subcommands():
+    rows = documented("docs/operations.md", "subcommand")
+    assert [row[0].split()[0] for row in rows] == [subcommand.name for subcommand in SUBCOMMANDS]
+
+
+# text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0, "0s"), (59, "59s"), (60, "1m"), (7300, "2h"), (90_000, "1d"), (-61, "in 1m")]
+)
+def test_an_age_is_said_in_its_largest_unit(seconds, said):
+    now = timezone.now()
+    assert age(now - timezone.timedelta(seconds=seconds), now) == said
+
+
+def test_a_moment_that_never_was_has_no_age():
+    assert age(None, timezone.now()) == "-"
+
+
+def test_harmless_text_is_left_as_it_is():
+    assert harmless("Grüße, 世界 🎉") == "Grüße, 世界 🎉"
+    assert harmless("a\n\tb", lines=True) == "a\n        b"
+    assert harmless("\ud800\x00") == "\\ud800\\x00"
+
+
+def test_a_table_shortens_the_widest_column_and_no_column_to_nothing():
+    lines = list(table(["a", "b"], [["x" * 50, "y" * 20]], width=40, cut=[0, 1]))
+    assert lines[1] == f"{'x' * 18}…  {'y' * 18}…"
+    assert list(table(["a"], [["x" * 50]], width=1, cut=[0]))[1] == f"{'x' * 7}…"

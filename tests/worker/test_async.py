@@ -1,0 +1,179 @@
+"""`async def` handlers: many at once in one event loop."""
+
+import asyncio
+import contextvars
+import threading
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import connection
+
+from django_ojs_unique import job
+from django_ojs_unique.models import Job
+from django_ojs_unique.worker import Worker, lanes
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_many_async_handlers_run_at_once_in_one_thread(handlers):
+    running, threads = [], set()
+
+    @job("t")
+    async def handler():
+        running.append(None)
+        threads.add(threading.get_ident())
+        while len(running) < 50:  # all of them have to be there for any to end
+            await asyncio.sleep(0.001)
+
+    for _ in range(50):
+        Job.objects.enqueue("t")
+    assert Worker(async_concurrency=50).run(drain=True).completed == 50
+    assert len(threads) == 1
+
+
+def test_no_more_async_handlers_run_at_once_than_allowed(handlers, monkeypatch):
+    monkeypatch.setattr(lanes, "WORK_AHEAD_SECONDS", 100)
+    running, most = 0, 0
+
+    @job("t")
+    async def handler():
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(100_000):  # until the others have come
+            if most == 3:
+                break
+            await asyncio.sleep(0)
+        running -= 1
+
+    for _ in range(20):
+        Job.objects.enqueue("t")
+    assert Worker(async_concurrency=3).run(drain=True).completed == 20
+    assert most == 3
+
+
+def test_plain_and_async_handlers_run_side_by_side(handlers):
+    met = threading.Barrier(2)
+
+    @job("plain")
+    def plain():
+        met.wait()
+
+    @job("async")
+    async def asynchronous():
+        await asyncio.to_thread(met.wait)
+
+    Job.objects.enqueue("plain")
+    Job.objects.enqueue("async")
+    assert Worker().run(drain=True).completed == 2
+
+
+def test_the_async_methods_of_the_orm_work(handlers):
+    @job("t")
+    async def handler(n):
+        if n:
+            await Job.objects.acreate(type="stored", queue="elsewhere")
+        return await Job.objects.filter(type="stored").acount()
+
+    Job.objects.enqueue("t", {"n": 1})
+    assert Worker().run(drain=True).completed == 1
+    assert Job.objects.get(type="t").result == 1
+
+
+def test_a_query_that_would_block_the_event_loop_fails_and_says_so(handlers):
+    @job("t", retry={"max_attempts": 1})
+    async def handler():
+        return Job.objects.count()
+
+    Job.objects.enqueue("t")
+    assert Worker().run(drain=True).discarded == 1
+    error = Job.objects.get().errors[0]
+    assert error["type"].endswith(SynchronousOnlyOperation.__qualname__)
+    assert "async" in error["message"]
+
+
+def test_the_connection_that_a_handler_broke_is_replaced_for_the_next(handlers):
+    @job("breaks", retry={"max_attempts": 1})
+    async def breaks():
+        def step():
+            connection.ensure_connection()
+            connection.connection.close()
+            Job.objects.count()
+
+        await sync_to_async(step)()
+
+    @job("works")
+    async def works():
+        return await Job.objects.acount()
+
+    Job.objects.enqueue("breaks")
+    assert Worker().run(drain=True).discarded == 1
+    Job.objects.enqueue("works")
+    Worker().run(drain=True)
+    assert Job.objects.get(type="works").result == 2
+
+
+def test_context_variables_do_not_leak_from_one_async_job_to_the_next(handlers, monkeypatch):
+    monkeypatch.setattr(lanes, "WORK_AHEAD_SECONDS", 100)  # the next starts where the last one ends
+    variable = contextvars.ContextVar("variable", default="clean")
+    seen = []
+
+    @job("t")
+    async def handler():
+        seen.append(variable.get())
+        variable.set("dirty")
+
+    for _ in range(5):
+        Job.objects.enqueue("t")
+    Worker(async_concurrency=1).run(drain=True)
+    assert seen == ["clean"] * 5
+
+
+def test_context_variables_do_not_leak_from_one_plain_job_to_the_next(handlers):
+    variable = contextvars.ContextVar("variable", default="clean")
+    seen = []
+
+    @job("t")
+    def handler():
+        seen.append(variable.get())
+        variable.set("dirty")
+
+    for _ in range(5):
+        Job.objects.enqueue("t")
+    Worker(concurrency=1).run(drain=True)
+    assert seen == ["clean"] * 5
+
+
+def test_an_async_handler_may_take_the_context(handlers):
+    @job("t", takes_context=True)
+    async def handler(context, n):
+        return [n, context.attempt, str(context.job_id), context.cancelled]
+
+    row = Job.objects.enqueue("t", {"n": 7}).job
+    Worker().run(drain=True)
+    row.refresh_from_db()
+    assert row.result == [7, 1, str(row.pk), False]
+
+
+async def wanted_async(n):
+    await asyncio.sleep(0)
+    return n > 0
+
+
+def wanted_plain(n):
+    return Job.objects.count() and n > 0  # with queries, which an event loop would refuse
+
+
+@pytest.mark.parametrize("wanted", [wanted_async, wanted_plain])
+def test_skip_unless_of_an_async_handler_may_be_plain_or_async(handlers, wanted):
+    ran = []
+
+    @job("t", skip_unless=wanted)
+    async def handler(n):
+        ran.append(n)
+
+    for n in (0, 1):
+        Job.objects.enqueue("t", {"n": n})
+    summary = Worker().run(drain=True)
+    assert (summary.completed, summary.skipped, ran) == (1, 1, [1])

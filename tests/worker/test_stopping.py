@@ -1,0 +1,208 @@
+"""How a worker stops: asked once, asked twice, killed, by itself, and while its database is away."""
+
+import signal
+
+import pytest
+from django.db import connection
+
+from django_ojs_unique.models import Job, WorkerProcess
+
+from .commands import site
+from .outage import outage_at_hand
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TERM, INT = signal.SIGTERM, signal.SIGINT
+
+
+@pytest.fixture
+def place(tmp_path, transactional_db):
+    with site(tmp_path) as place:
+        yield place
+
+
+@pytest.fixture
+def outage(transactional_db):
+    with outage_at_hand() as outage:
+        yield outage
+
+
+def enqueue(type="hold", gate="gate", **options):
+    return Job.objects.enqueue(type, {"gate": gate}, **options).job
+
+
+def hears_the_signal(place, worker):
+    place.wait(lambda: "Stopping:" in worker.output, "the worker heard the signal")
+
+
+@pytest.mark.parametrize("number", [TERM, INT])
+def test_an_idle_worker_stops_when_asked(place, number):
+    job = enqueue("quick")
+    worker = place.runworker()
+    place.wait_for_state(job, state="completed")
+    worker.signal(number)
+    assert worker.wait() == 0
+    assert "1 completed" in worker.output
+
+
+@pytest.mark.parametrize("number", [TERM, INT])
+@pytest.mark.parametrize("type", ["hold", "hold.async"])
+def test_the_first_signal_lets_running_jobs_finish_and_gives_back_the_rest(place, number, type):
+    jobs = [enqueue(type) for _ in range(4)]
+    worker = place.runworker(
+        "--concurrency", "1", "--async-concurrency", "1", OJS_TEST_WORK_AHEAD="100", OJS_TEST_LONGEST_UNSTARTED="100"
+    )
+    (running,) = place.wait_for("began")
+    place.wait(lambda: Job.objects.filter(state="active").count() == 4, "the worker holds all")
+    worker.signal(number)
+    rest = [job for job in jobs if job.pk != running.job]
+    for job in rest:
+        assert place.wait_for_state(job, state="available").attempt == 0
+    assert worker.alive
+    place.open("gate")
+    assert worker.wait() == 0
+    assert len(place.events("began")) == 1
+    assert set(Job.objects.values_list("state", "attempt")) == {("completed", 1), ("available", 0)}
+
+
+@pytest.mark.parametrize("type", ["hold", "hold.async"])
+def test_what_does_not_finish_in_time_is_given_back_and_its_attempt_does_not_count(place, type):
+    job = enqueue(type)
+    worker = place.runworker("--shutdown-timeout", "0.1")
+    place.wait_for("began")
+    assert worker.stop() == 0
+    row = place.wait_for_state(job, state="available")
+    assert (row.attempt, row.errors, row.lease_token) == (0, [], None)
+    assert "1 given back" in worker.output
+    if type == "hold.async":
+        assert len(place.events("CancelledError")) == 1
+
+
+@pytest.mark.parametrize("number", [TERM, INT])
+def test_the_second_signal_ends_at_once_and_the_job_returns_with_its_lease(place, number):
+    job = enqueue("hold.shortly")
+    worker = place.runworker()
+    place.wait_for("began")
+    worker.signal(TERM)
+    hears_the_signal(place, worker)
+    worker.signal(number)
+    assert worker.wait() == 128 + number
+    assert place.wait_for_state(job, state="active").attempt == 1
+    place.open("gate")
+    place.runworker()
+    assert place.wait_for_state(job, state="completed").attempt == 2
+
+
+def test_a_worker_stops_by_itself_after_so_many_jobs(place):
+    for _ in range(30):
+        enqueue("quick")
+    assert place.runworker("--max-jobs", "7").wait() == 0
+    assert len(place.events("began")) == 7
+    states = set(Job.objects.values_list("state", "attempt"))
+    assert states == {("completed", 1), ("available", 0)}
+    assert Job.objects.filter(state="completed").count() == 7
+
+
+def test_a_killed_worker_loses_nothing_of_what_it_held(place):
+    jobs = [enqueue("hold.shortly") for _ in range(10)]
+    # The second time it holds those only that it runs: what was lost once does not wait in a worker again.
+    for attempt, began in ((1, 2), (2, 4)):
+        worker = place.runworker("--concurrency", "2", OJS_TEST_WORK_AHEAD="100", OJS_TEST_LONGEST_UNSTARTED="100")
+        place.wait_for("began", began)
+        if attempt == 1:
+            held = Job.objects.filter(state="active")
+            place.wait(lambda held=held: held.count() == 10, "the worker holds all jobs")
+        worker.kill()
+    place.open("gate")
+    place.runworker()
+    attempts = [place.wait_for_state(job, state="completed").attempt for job in jobs]
+    assert set(attempts) == {2, 3}
+
+
+def test_a_worker_without_its_table_exits_with_1(place):
+    table = Job._meta.db_table
+    with connection.schema_editor() as editor:
+        editor.alter_db_table(Job, table, f"{table}_away")
+    try:
+        assert place.runworker().wait() == 1
+    finally:
+        with connection.schema_editor() as editor:
+            editor.alter_db_table(Job, f"{table}_away", table)
+
+
+def test_a_worker_stops_when_asked_during_an_outage_and_its_job_returns_with_its_lease(place, outage):
+    job = enqueue("hold.shortly")
+    worker = place.runworker("--shutdown-timeout", "0.5", outage=outage)
+    place.wait_for("began")
+    outage.begin()
+    place.wait(lambda: "failed; trying again" in worker.output, "the worker notices")
+    place.open("gate")
+    place.wait_for("ended")
+    assert worker.stop() == 0
+    outage.end()
+    place.runworker()
+    assert place.wait_for_state(job, state="completed").attempt == 2
+
+
+def test_a_result_from_an_outage_is_written_after_it(place, outage):
+    job = enqueue()
+    worker = place.runworker(outage=outage)
+    place.wait_for("began")
+    outage.begin()
+    place.wait(lambda: "failed; trying again" in worker.output, "the worker notices")
+    place.open("gate")
+    place.wait_for("ended")
+    worker.signal(TERM)
+    hears_the_signal(place, worker)
+    outage.end()
+    assert worker.wait() == 0
+    assert place.wait_for_state(job, state="completed").attempt == 1
+
+
+def test_an_idle_worker_survives_an_outage_and_takes_the_next_job(place, outage):
+    place.wait_for_state(enqueue("quick"), state="available")
+    worker = place.runworker(outage=outage)
+    place.wait_for("ended")
+    outage.begin()
+    place.wait(lambda: "failed; trying again" in worker.output, "the worker notices")
+    outage.end()
+    place.wait_for_state(enqueue("quick"), state="completed")
+    assert worker.stop() == 0
+
+
+def test_a_second_signal_is_heard_while_the_worker_waits_for_a_lock_of_its_database(place):
+    """The main thread waits outside of Python then, where no handler runs."""
+    if connection.vendor != "sqlite":
+        pytest.skip("elsewhere the worker passes over what is locked")
+    worker = place.runworker()
+    place.wait(lambda: WorkerProcess.objects.exists(), "the worker is up")
+    with outage_at_hand() as outage:
+        outage.begin()
+        worker.signal(TERM)
+        hears_the_signal(place, worker)
+        worker.signal(TERM)
+        assert worker.wait() == 128 + TERM
+
+
+def test_a_job_that_the_death_of_its_worker_would_discard_does_not_wait_in_one(place):
+    """Or a job that kills its worker would have those beside it discarded without one run."""
+    for _ in range(4):
+        enqueue(retry={"max_attempts": 1})
+    place.runworker("--concurrency", "1", OJS_TEST_WORK_AHEAD="100", OJS_TEST_LONGEST_UNSTARTED="100")
+    place.wait_for("began")
+    place.wait(
+        lambda: sorted(Job.objects.values_list("state", "attempt")) == [("active", 1), *[("available", 0)] * 3],
+        "the others went back",
+    )
+
+
+def test_ctrl_c_under_the_reloader_lets_running_jobs_finish(place):
+    """A terminal sends it to the reloader and to the worker that the reloader started."""
+    job = enqueue()
+    worker = place.runworker("--reload")
+    place.wait_for("began")
+    worker.signal_group(INT)
+    hears_the_signal(place, worker)
+    place.open("gate")
+    assert place.wait_for_state(job, state="completed").attempt == 1
+    assert worker.wait() == 0

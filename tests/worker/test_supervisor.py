@@ -1,0 +1,172 @@
+"""``runworker --processes``: children that die are replaced, and all end with their parent."""
+
+import os
+import re
+import signal
+import time
+
+import pytest
+
+from django_ojs_unique.models import Job
+from django_ojs_unique.worker import Supervisor
+from tests.processes import PATIENCE
+
+from .commands import site
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
+
+
+@pytest.fixture
+def place(tmp_path, transactional_db):
+    with site(tmp_path) as place:
+        yield place
+
+
+def enqueue(type="hold", gate="gate", **options):
+    return Job.objects.enqueue(type, {"gate": gate}, **options).job
+
+
+def read(file, count):
+    """Return the lines of a file once there are so many."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if file.exists() and len(lines := file.read_text().splitlines()) >= count:
+            return [line.split() for line in lines]
+        time.sleep(0.01)
+    pytest.fail(f"There never were {count} lines.")
+
+
+def is_alive(pid):
+    """Whether a process runs that is no child of ours."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def both_busy(place, *options, type="hold"):
+    """Start two processes that run one job each; return the command and the events."""
+    for _ in range(2):
+        enqueue(type)
+    command = place.runworker("--processes", "2", "--concurrency", "1", *options)
+    events = place.wait_for("began", 2)
+    assert len({event.pid for event in events}) == 2
+    assert command.pid not in {event.pid for event in events}
+    return command, events
+
+
+def test_a_child_that_is_killed_is_started_again(place):
+    command, (first, second) = both_busy(place, type="hold.shortly")
+    os.kill(first.pid, KILL)
+    again = place.wait_for("began", 3)[-1]
+    assert (again.job, again.attempt) == (first.job, 2)
+    assert again.pid not in (first.pid, second.pid, command.pid)
+    assert f"(pid {first.pid}) died with -9" in command.output
+    place.open("gate")
+    for event in (first, second):
+        place.wait(lambda id=event.job: Job.objects.filter(pk=id, state="completed").exists(), "the job completes")
+    assert command.stop() == 0
+
+
+@pytest.mark.parametrize("number", [TERM, INT])
+def test_a_signal_to_the_parent_lets_all_running_jobs_finish(place, number):
+    command, events = both_busy(place)
+    command.signal(number)
+    place.wait(lambda: command.output.count("Stopping:") == 3, "parent and children have heard the signal")
+    place.open("gate")
+    assert command.wait() == 0
+    assert not any(is_alive(event.pid) for event in events)
+    assert set(Job.objects.values_list("state", "attempt")) == {("completed", 1)}
+
+
+def test_ctrl_c_reaches_the_whole_group_and_counts_once(place):
+    command, _ = both_busy(place)
+    command.signal_group(INT)
+    place.wait(lambda: command.output.count("Stopping:") == 3, "parent and children have heard the signal")
+    place.open("gate")
+    assert command.wait() == 0
+    assert set(Job.objects.values_list("state", "attempt")) == {("completed", 1)}
+
+
+@pytest.mark.parametrize("number", [TERM, INT])
+def test_two_signals_to_the_parent_end_all_at_once(place, number):
+    command, events = both_busy(place)
+    command.signal(number)
+    place.wait(lambda: command.output.count("Stopping:") == 3, "parent and children have heard the signal")
+    command.signal(number)
+    assert command.wait() == 128 + number
+    assert not any(is_alive(event.pid) for event in events)
+    assert set(Job.objects.values_list("state", "attempt")) == {("active", 1)}
+
+
+def test_children_whose_parent_is_killed_finish_what_runs_and_end(place):
+    command, events = both_busy(place)
+    command.signal(KILL)
+    assert command.wait() == 128 + KILL
+    place.wait(lambda: command.output.count("Stopping:") == 2, "the children have noticed")
+    place.open("gate")
+    place.wait(lambda: not any(is_alive(event.pid) for event in events), "the children end")
+    assert set(Job.objects.values_list("state", "attempt")) == {("completed", 1)}
+
+
+def test_draining_with_several_processes_ends_by_itself_and_each_reports(place):
+    for _ in range(50):
+        enqueue("quick")
+    command = place.runworker("--processes", "2", "--drain", PYTHONUNBUFFERED="")
+    assert command.wait() == 0
+    assert set(Job.objects.values_list("state", "attempt")) == {("completed", 1)}
+    assert Job.objects.count() == len(place.events("began")) == 50
+    assert sum(map(int, re.findall(r"(\d+) completed", command.output))) == 50
+
+
+def _supervise_with_a_signal_at_the_first_fork(parent):
+    fork = os.fork
+
+    def signal_and_fork():
+        os.fork = fork
+        os.kill(os.getpid(), TERM)
+        return fork()
+
+    os.fork = signal_and_fork
+    return Supervisor(2, lambda number: signal.pause() or 0).run()
+
+
+def test_a_signal_that_comes_while_children_are_started_stops_them_all(start):
+    supervisor = start(_supervise_with_a_signal_at_the_first_fork)
+    assert supervisor.result() == 0
+
+
+def test_a_child_that_has_run_its_number_of_jobs_makes_room_for_another(place):
+    for _ in range(12):
+        enqueue("quick")
+    command = place.runworker("--processes", "2", "--max-jobs", "3")
+    place.wait(lambda: Job.objects.filter(state="completed").count() == 12, "all jobs complete")
+    assert len({event.pid for event in place.events("began")}) >= 4
+    assert "died" not in command.output
+    assert command.stop() == 0
+
+
+def _supervise_the_dying(parent, file):
+    def die(number):
+        with open(file, "a") as starts:
+            starts.write(f"{number} {time.monotonic()}\n")
+        os._exit(3)
+
+    parent.tell("ready")
+    return Supervisor(2, die).run()
+
+
+def test_children_that_die_at_once_are_started_again_after_growing_pauses(start, tmp_path):
+    starts = tmp_path / "starts"
+    supervisor = start(_supervise_the_dying, starts)
+    supervisor.hear()
+    lines = read(starts, 6)
+    os.kill(supervisor.process.pid, TERM)
+    supervisor.result()
+    for number in ("0", "1"):
+        first, second, third = [float(moment) for name, moment in lines if name == number][:3]
+        assert second - first >= 1
+        assert third - second >= 2
