@@ -1,82 +1,137 @@
-"""Measure enqueue against the bare driver, side by side on one PostgreSQL: ``python -m benchmarks``.
+"""Measure the package, on PostgreSQL unless the name says otherwise: ``python -m benchmarks [PART] [options]``.
 
-Both loops write to the same table with the same indexes. They take turns within one run, and the figure to read is the
-ratio of each pair of turns: absolute rates belong to the machine.
+What has a bare loop to compare with takes turns with it within one run, on the same table with the same indexes: the
+figure to read is the ratio, absolute rates belong to the machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
+import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import dj_database_url
-import django
-from django.conf import settings
+from collections.abc import Callable
 
 from tests.__main__ import postgres
 
-from .turns import Turns
+from .project import on_postgres, on_sqlite
 
-DATABASE = "ojs_benchmark"
 PREPARED = {"server_side_binding": True, "prepare_threshold": 2}
 
 
-@contextmanager
-def project(prepared: bool) -> Iterator[str]:
-    """Configure Django on a fresh database; yield its connection string."""
-    import psycopg
-
-    with postgres() as url:
-        base = dj_database_url.parse(url)
-        where = {
-            k: v
-            for k, v in {
-                "host": base["HOST"],
-                "port": base["PORT"],
-                "user": base["USER"],
-                "password": base["PASSWORD"],
-            }.items()
-            if v
-        }
-        dsn = psycopg.conninfo.make_conninfo(dbname=DATABASE, **where)
-        with psycopg.connect(psycopg.conninfo.make_conninfo(dbname=base["NAME"], **where), autocommit=True) as admin:
-            admin.execute(f"DROP DATABASE IF EXISTS {DATABASE}")
-            admin.execute(f"CREATE DATABASE {DATABASE}")
-            settings.configure(
-                SECRET_KEY="benchmark",
-                USE_TZ=True,
-                INSTALLED_APPS=["django_ojs_unique"],
-                DATABASES={
-                    "default": {**base, "NAME": DATABASE, "CONN_MAX_AGE": None, "OPTIONS": PREPARED if prepared else {}}
-                },
-            )
-            django.setup()
-            from django.core.management import call_command
-            from django.db import connection
-
-            call_command("migrate", verbosity=0)
-            yield dsn
-            connection.close()
-            admin.execute(f"DROP DATABASE {DATABASE}")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument(
-        "--prepared", action="store_true", help="let Django's connection prepare statements, as the bare loop does"
-    )
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of one turn (default 1)")
-    parser.add_argument("--rounds", type=int, default=7, help="pairs of turns (default 7)")
-    parser.add_argument(
-        "--finished", type=int, default=1_000_000, help="finished jobs for the last part (default 1,000,000)"
-    )
-    options = parser.parse_args()
-    with project(options.prepared) as dsn:
+def enqueue(options: argparse.Namespace) -> None:
+    """One client: a new unique job per call, and a duplicate per call, beside the bare driver."""
+    with on_postgres("enqueue", **(PREPARED if options.prepared else {})) as dsn:
         from . import enqueue
+        from .turns import Turns
 
-        enqueue.report(dsn, Turns(options.seconds, options.rounds), options.finished)
+        enqueue.report(dsn, Turns(options.seconds, options.rounds or 7), options.finished)
+
+
+def worker(options: argparse.Namespace) -> None:
+    """No-op jobs through one worker with default settings, beside a bare loop; with --peers, other packages too."""
+    with on_postgres("worker") as dsn:
+        from . import worker
+
+        worker.report(dsn, options.rounds or 5, options.finished)
+    if options.peers:
+        from . import peers
+
+        peers.report(options.rounds or 5)
+
+
+def latency(options: argparse.Namespace) -> None:
+    """An idle worker: from the commit of an enqueue to the start of the handler."""
+    with on_postgres("latency"):
+        from . import latency
+
+        latency.report(options.samples)
+
+
+def sqlite(options: argparse.Namespace) -> None:
+    """No-op jobs through one worker on SQLite."""
+    with on_sqlite():
+        from . import worker
+
+        worker.report_rate(options.rounds or 3)
+
+
+def memory(options: argparse.Namespace) -> None:
+    """The memory of one worker while it runs 100,000 jobs."""
+    with on_postgres("memory"):
+        from . import processes
+
+        processes.report_memory()
+
+
+def idle(options: argparse.Namespace) -> None:
+    """What an idle worker costs: CPU time, and transactions on the server."""
+    with on_postgres("idle"):
+        from . import processes
+
+        processes.report_idle()
+
+
+def sweep(options: argparse.Namespace) -> None:
+    """The self-healing sweep over many records."""
+    with on_postgres("sweep"):
+        from . import sweep
+
+        sweep.report(options.records)
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
+    part.__name__: part for part in (enqueue, worker, latency, sqlite, memory, idle, sweep)
+}
+LONG = {"sweep"}
+
+
+def main() -> int:
+    parts = "\n".join(f"  {name:<10}{part.__doc__}" for name, part in PARTS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        epilog=f"parts:\n{parts}\n  all       All of them. Without a part: all but {', '.join(sorted(LONG))}.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("part", nargs="?", choices=[*PARTS, "all"], metavar="PART", help="What to measure, see below.")
+    parser.add_argument(
+        "--rounds", type=int, help="pairs of turns (default: 7 for enqueue, 5 for worker, 3 for sqlite)"
+    )
+    parser.add_argument("--seconds", type=float, default=1.0, help="enqueue: length of one turn (default 1)")
+    parser.add_argument(
+        "--prepared",
+        action="store_true",
+        help="enqueue: let Django's connection prepare statements, as the bare loop does",
+    )
+    parser.add_argument(
+        "--finished",
+        type=int,
+        default=1_000_000,
+        help="enqueue, worker: finished jobs in the table for the last part (default 1,000,000)",
+    )
+    parser.add_argument("--peers", action="store_true", help="worker: measure other packages too, where installed")
+    parser.add_argument("--samples", type=int, default=300, help="latency: enqueues (default 300)")
+    parser.add_argument("--records", type=int, default=1_000_000, help="sweep: records (default 1,000,000)")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no worker and no database is left behind
+    if options.part in PARTS:
+        PARTS[options.part](options)
+        return 0
+    chosen = [name for name in PARTS if options.part == "all" or name not in LONG]
+    return in_processes(chosen, sys.argv[2:] if options.part else sys.argv[1:])
+
+
+def in_processes(parts: list[str], options: list[str]) -> int:
+    """Run each part in a process of its own, as Django is set up once per process; all on one PostgreSQL server."""
+    with postgres() as url:
+        codes = []
+        for part in parts:
+            print(f"\n=== {part} ===", flush=True)
+            command = [sys.executable, "-m", "benchmarks", part, *options]
+            codes.append(subprocess.run(command, env={**os.environ, "OJS_TEST_POSTGRES_URL": url}).returncode)
+    return max(codes)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,39 @@
+"""A worker of a dozen lines: psycopg alone, 100 jobs at a time, on our own table: ``python -m benchmarks.bare_worker``.
+
+It keeps no promise (no leases, retries or heartbeat). It is the yardstick.
+"""
+
+import sys
+import time
+
+import psycopg
+
+CLAIM = (
+    "UPDATE django_ojs_unique_job SET state = 'active', attempt = attempt + 1, started_at = now(),"
+    " lease_expires_at = now() + interval '30 seconds' FROM ("
+    "SELECT id AS claimed FROM django_ojs_unique_job WHERE queue = 'default' AND state = 'available'"
+    " ORDER BY priority DESC, enqueued_at, id LIMIT 100 FOR UPDATE SKIP LOCKED) x"
+    " WHERE id = claimed RETURNING id, type, args"
+)
+COMPLETE = (
+    "UPDATE django_ojs_unique_job SET state = 'completed', guarded_states = 0, finished_at = now(),"
+    " lease_expires_at = NULL WHERE id = ANY(%s)"
+)
+HANDLERS = {"noop": lambda i: None}
+
+
+def main(dsn: str) -> None:
+    connection = psycopg.connect(dsn, autocommit=True, prepare_threshold=2)
+    cursor = connection.cursor()
+    while True:
+        jobs = cursor.execute(CLAIM).fetchall()
+        for _, type, args in jobs:
+            HANDLERS[type](**args)
+        if jobs:
+            cursor.execute(COMPLETE, ([id for id, *_ in jobs],))
+        else:
+            time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

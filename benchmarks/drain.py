@@ -1,0 +1,75 @@
+"""Jobs to drain, and how fast they go, seen from the database."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import time
+from collections.abc import Sequence
+
+from django.db import connection
+
+from django_ojs_unique import UniquePolicy
+from django_ojs_unique.models import Job
+
+from .project import RUNWORKER, running
+
+POLICY = UniquePolicy(keys=["type", "args"], on_conflict="ignore")
+PATIENCE = 300
+
+
+def fill(count: int) -> None:
+    """Make ``count`` unique no-op jobs available."""
+    for start in range(0, count, 1000):
+        Job.objects.bulk_create([_job(number) for number in range(start, min(start + 1000, count))])
+
+
+def clear() -> None:
+    """Empty the table."""
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE django_ojs_unique_job" if _postgres() else "DELETE FROM django_ojs_unique_job")
+
+
+def tidy() -> None:
+    """Let the database finish now what it would do at some time of its own."""
+    with connection.cursor() as cursor:
+        for statement in ["VACUUM ANALYZE", "CHECKPOINT"] if _postgres() else ["PRAGMA wal_checkpoint(TRUNCATE)"]:
+            cursor.execute(statement)
+
+
+def unfinished() -> int:
+    """Count what waits and what runs."""
+    waiting = Job.objects.filter(state="available").count()
+    return waiting + Job.objects.filter(lease_expires_at__isnull=False).count()
+
+
+def rate(count: int, command: Sequence[str] = RUNWORKER) -> float:
+    """Start ``command`` on ``count`` fresh jobs; return jobs per second from the first fall of their number to none."""
+    fill(count)
+    tidy()
+    with running(command) as process:
+        begin, left = wait_until_below(count, process)
+        end, _ = wait_until_below(1, process)
+    return left / (end - begin) if left else float("nan")
+
+
+def wait_until_below(number: int, process: subprocess.Popen[bytes]) -> tuple[float, int]:
+    """Wait until fewer than ``number`` jobs are unfinished; return the moment and how many were."""
+    deadline = time.perf_counter() + PATIENCE
+    while (left := unfinished()) >= number:
+        if process.poll() is not None or time.perf_counter() > deadline:
+            raise RuntimeError(f"{process.args} left {left} jobs")
+        time.sleep(0.05 if left > 2000 else 0.005)
+    return time.perf_counter(), left
+
+
+def _job(number: int) -> Job:
+    job = Job(type="noop", queue="default", args={"i": number}, unique=POLICY.to_dict())
+    job.fingerprint = hashlib.sha256(str(number).encode()).hexdigest()
+    job.guarded_states = frozenset(POLICY.states)
+    job.enqueued_at = job.created_at
+    return job
+
+
+def _postgres() -> bool:
+    return connection.vendor == "postgresql"

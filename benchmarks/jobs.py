@@ -1,0 +1,27 @@
+"""The handlers that are measured."""
+
+import os
+import time
+
+from django_ojs_unique import job
+
+
+@job("noop")
+def noop(i: int) -> None:
+    """Do nothing."""
+
+
+@job("stamp")
+def stamp(i: int) -> None:
+    """Write down when it started, on the clock that all processes share."""
+    os.write(_stamps(), f"{i} {time.monotonic_ns()}\n".encode())
+
+
+def _stamps() -> int:
+    global _file
+    if _file is None:
+        _file = os.open(os.environ["OJS_BENCHMARK_STAMPS"], os.O_WRONLY | os.O_APPEND)
+    return _file
+
+
+_file: int | None = None
