@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -20,9 +20,11 @@ DEFAULTS: dict[str, Any] = {
     "NOTIFY": True,
     "RECORD_SUPPRESSED": True,
     "REPLACE_ACTIVE": True,
+    "REPLACE_MIXED_ARGS": True,
     "REQUIRE_HANDLER": False,
     "RETENTION": {"completed": "P7D", "cancelled": "P7D", "discarded": "P30D", "dead_letter": "P180D"},
     "SUPPRESSED_RETENTION": "P30D",
+    "UNIQUE_QUEUES": False,
 }
 
 
@@ -68,6 +70,11 @@ class Settings:
         return self._read("REPLACE_ACTIVE")  # type: ignore[no-any-return]
 
     @property
+    def replace_mixed_args(self) -> bool:
+        """Whether an enqueue by key may replace an array by an object or the reverse; if not, it is refused."""
+        return self._read("REPLACE_MIXED_ARGS")  # type: ignore[no-any-return]
+
+    @property
     def require_handler(self) -> bool:
         """Whether enqueuing a type without a registered handler is refused; if not, it waits for another worker."""
         return self._read("REQUIRE_HANDLER")  # type: ignore[no-any-return]
@@ -83,6 +90,16 @@ class Settings:
     def suppressed_retention(self) -> timedelta:
         """How long a `SuppressedAttempt` is kept."""
         return retention_period(self._read("SUPPRESSED_RETENTION"))
+
+    @property
+    def unique_queues(self) -> bool | Collection[str]:
+        """The queues on which identical jobs cannot wait, whatever the callers say; True: all of them."""
+        return self._read("UNIQUE_QUEUES")  # type: ignore[no-any-return]
+
+    def is_unique(self, queue: str) -> bool:
+        """Whether identical jobs cannot wait on a queue."""
+        rule = self.unique_queues
+        return rule if isinstance(rule, bool) else queue in rule
 
 
 def retention_period(value: Any) -> timedelta:
@@ -110,6 +127,8 @@ def problems() -> Iterator[str]:
             yield f"OJS_UNIQUE[{name!r}] is not a setting. {did_you_mean(name, DEFAULTS)}"
         elif name == "SUPPRESSED_RETENTION":
             yield from _retention_problems(f"OJS_UNIQUE[{name!r}]", given)
+        elif name == "UNIQUE_QUEUES":
+            yield from _queue_rule_problems(given)
         elif type(given) is not type(default):
             yield f"OJS_UNIQUE[{name!r}] must be a {type(default).__name__} (got {given!r})."
         elif isinstance(given, dict):
@@ -133,3 +152,16 @@ def _retention_problems(setting: str, given: Any, otherwise: str = "") -> Iterat
         retention_period(given)
     except ValueError as error:
         yield f"{setting} {error} (got {given!r}). Write an ISO 8601 duration such as 'P30D'{otherwise}."
+
+
+def _queue_rule_problems(given: Any) -> Iterator[str]:
+    if isinstance(given, bool):
+        return
+    if not isinstance(given, (list, tuple, set, frozenset)):
+        yield f"OJS_UNIQUE['UNIQUE_QUEUES'] must be True, False or a list of queue names (got {given!r})."
+        return
+    for index, name in enumerate(given):
+        try:
+            queue_name(name)
+        except InvalidRequest as error:
+            yield f"OJS_UNIQUE['UNIQUE_QUEUES'][{index}]: {error.message}"

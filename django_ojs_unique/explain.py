@@ -87,7 +87,7 @@ def explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanati
         job.fingerprint,
         incoming.canonical_text,
         policy,
-        tuple(Duplicate(row, policy.window_end(row.created_at)) for row in counted),
+        tuple(Duplicate(row, policy.kept_until(row.created_at, incoming.at)) for row in counted),
     )
 
 

@@ -218,7 +218,7 @@ def _refuse_a_misfit(definition: Definition) -> None:
         )
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for name in () if takes_any or definition.unique is None else definition.unique.args_keys or ():
-        if name not in parameters:
+        if name not in parameters and name.removeprefix("/").partition("/")[0] not in parameters:
             raise HandlerError(
                 f"{definition.place}: args_keys names {name!r}, which is not a parameter."
                 f" {did_you_mean(name, parameters)}"

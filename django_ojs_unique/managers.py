@@ -17,6 +17,7 @@ from .admission import insert_row
 from .conf import settings
 from .enqueue import EnqueueResult, enqueue, saying_what_is_not_migrated
 from .exceptions import InvalidRequest
+from .ojs.keys import KeyMode, KeyScope
 from .ojs.policy import UniquePolicy
 from .ojs.retry import RetryPolicy
 from .request import INHERIT, Request, read
@@ -44,6 +45,9 @@ class JobQuerySet(models.QuerySet["Job"]):
         retry: RetryPolicy | Mapping[str, Any] | None = INHERIT,  # type: ignore[assignment]
         timeout: str | timedelta | float | None = INHERIT,  # type: ignore[assignment]
         tags: Collection[str] = (),
+        key: str | None = None,
+        key_mode: KeyMode | str = KeyMode.REPLACE,
+        key_scope: KeyScope | str = KeyScope.TYPE,
         id: UUID | str | None = None,
     ) -> EnqueueResult:
         """Enqueue a job in the caller's transaction, unless it duplicates one (OJS unique jobs).
@@ -54,6 +58,11 @@ class JobQuerySet(models.QuerySet["Job"]):
         8601, timedelta or seconds) are what the type's ``@job`` declared. None switches ``unique`` and ``timeout``
         off, and gives ``retry`` its default of 3 attempts.
         ``scheduled_at``, ``expires_at``: aware datetimes; run not before the one, and not start after the other.
+        ``key``: a name for the job, of up to 512 characters, in the place of ``unique``. While a job holds it, another
+        enqueue with the key does what ``key_mode`` says: ``replace`` rewrites the waiting job, ``preserve_run_at`` all
+        of it but its time, and two arrays as ``args`` are joined; ``unsafe_dedupe`` answers with the job whatever its
+        condition, and so can lose what the enqueue was about. A running job loses the key and its further attempts,
+        and a new one is created. ``key_scope``: the key counts within the ``type``, or is ``global``.
         ``id``: a UUID; by default a new UUIDv7.
 
         Return an `EnqueueResult`. Raise DuplicateJob when a duplicate exists and ``on_conflict`` is ``reject``;
@@ -72,6 +81,9 @@ class JobQuerySet(models.QuerySet["Job"]):
             retry=retry,
             timeout=timeout,
             tags=tags,
+            key=key,
+            key_mode=key_mode,
+            key_scope=key_scope,
             id=id,
         )
         using = self._db or router.db_for_write(self.model, **self._hints)  # type: ignore[attr-defined]

@@ -17,8 +17,10 @@ from .exceptions import InvalidRequest, shorten
 from .ojs.canonical import plain
 from .ojs.durations import milliseconds
 from .ojs.fingerprint import canonical_text, fingerprint
+from .ojs.keys import HOLDING, JobKey, KeyMode, KeyScope
 from .ojs.names import job_type, priority_number, queue_name
-from .ojs.policy import UniquePolicy
+from .ojs.policy import UniquePolicy, Window
+from .ojs.presets import resque_uniqueue
 from .ojs.retry import RetryPolicy
 from .ojs.states import INCOMPLETE, TERMINAL, JobState
 from .registry import registry
@@ -55,6 +57,9 @@ class Request:
     retry: Any = INHERIT
     timeout: Any = INHERIT
     lease: Any = INHERIT
+    key: str | None = None
+    key_mode: str = KeyMode.REPLACE
+    key_scope: str = KeyScope.TYPE
     tags: Any = ()
     id: Any = None
     schema: str = ""
@@ -63,11 +68,16 @@ class Request:
 
 @dataclass(slots=True)
 class Incoming:
-    """A valid request: the row to insert and what decides about it."""
+    """A valid request: the row to insert and what decides about it, a policy or a key or neither.
+
+    ``at`` is the moment whose fixed window counts.
+    """
 
     job: Any
     policy: UniquePolicy | None
+    key: JobKey | None
     scheduled_at: datetime | None
+    at: datetime
     canonical_text: str = ""
 
 
@@ -88,7 +98,10 @@ def read(request: Request, model: type[models.Model], now: datetime) -> Incoming
     timeout = (definition and definition.timeout) if request.timeout is INHERIT else request.timeout
     lease = (definition and definition.lease) if request.lease is INHERIT else request.lease
     priority = request.priority if request.priority is not None else definition.priority if definition else 0
-    policy = None if unique is None else UniquePolicy.parse(unique)
+    key = _key(request)
+    policy = None if key or unique is None else UniquePolicy.parse(unique)
+    if policy is None and key is None and settings.is_unique(queue):
+        policy = resque_uniqueue()
     retry_policy = DEFAULT_RETRY if retry is None else RetryPolicy.parse(retry)
     scheduled_at = _moment(request.scheduled_at, "scheduled_at")
     args = _args(request.args)
@@ -110,10 +123,14 @@ def read(request: Request, model: type[models.Model], now: datetime) -> Incoming
     )
     if request.id is not None:
         job.id = _uuid(request.id)
-    incoming = Incoming(job, policy, scheduled_at)
-    if policy is not None:
-        incoming.canonical_text = canonical_text(policy, type=type_, queue=queue, args=args, meta=meta)
+    incoming = Incoming(job, policy, key, scheduled_at, scheduled_at or now)
+    if key is not None:
+        incoming.canonical_text = key.canonical_text(type_)
+        job.key = key.text
+    elif policy is not None:
+        incoming.canonical_text = canonical_text(policy, type=type_, queue=queue, args=args, meta=meta, at=incoming.at)
         job.unique = policy.to_dict()
+    if incoming.canonical_text:
         job.fingerprint = fingerprint(incoming.canonical_text)
     date(incoming, now)
     return incoming
@@ -128,12 +145,33 @@ def date(incoming: Incoming, now: datetime, *, inherited_schedule: datetime | No
     job.created_at = now
     job.enqueued_at = None if waits else now
     job.run_at = job.scheduled_at if waits else None
-    if incoming.policy is not None:
+    if incoming.key is not None:
+        job.guarded_states = HOLDING
+    elif incoming.policy is not None:
         # Whatever its policy counts, a job guards its key until it has finished, so that policies which differ still
         # meet at the constraint. The look decides what counts, and releases a guard that does not.
         job.guarded_states = INCOMPLETE.union(incoming.policy.states)
-        if not TERMINAL.isdisjoint(incoming.policy.states):
-            job.window_ends_at = incoming.policy.window_end(now) or FOREVER
+        if not TERMINAL.isdisjoint(incoming.policy.states) and incoming.policy.window != Window.RETENTION:
+            job.window_ends_at = incoming.policy.kept_until(now, incoming.at) or FOREVER
+
+
+def _key(request: Request) -> JobKey | None:
+    if request.key is not None:
+        if request.unique is not INHERIT and request.unique is not None:
+            raise InvalidRequest.at(
+                "key",
+                "cannot be combined with unique, as each says on its own what a duplicate is",
+                value=request.key,
+                mend="Leave one of them out.",
+            )
+        return JobKey(request.key, request.key_mode, request.key_scope)
+    for name, given, default in (
+        ("key_mode", request.key_mode, KeyMode.REPLACE),
+        ("key_scope", request.key_scope, KeyScope.TYPE),
+    ):
+        if given != default:
+            raise InvalidRequest.at(name, "has no effect without a key", value=given, mend="Give the job a key.")
+    return None
 
 
 def _string(value: Any, field: str) -> str:

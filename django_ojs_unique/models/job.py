@@ -16,6 +16,8 @@ from ..constraints import ConditionalUniqueConstraint, guarding
 from ..exceptions import DuplicateJob, InvalidTransition
 from ..fields import PayloadField, StateSetField, new_id
 from ..managers import JobManager
+from ..ojs.fingerprint import SCHEME
+from ..ojs.names import LONGEST_KEY
 from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
 from ..ojs.states import TERMINAL, JobState
@@ -55,6 +57,19 @@ class Job(models.Model):
     unique = PayloadField(null=True, blank=True)
     fingerprint = models.CharField(max_length=64, null=True, blank=True)
     guarded_states = StateSetField(default=frozenset, db_default=0, editable=False)
+    fingerprint_scheme = models.PositiveSmallIntegerField(
+        default=SCHEME, db_default=SCHEME, editable=False, help_text="How the fingerprint was computed."
+    )
+    key = models.CharField(
+        max_length=LONGEST_KEY,
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="The caller's name for the job, by which a later enqueue rewrites it while it waits.",
+    )
+    revision = models.PositiveIntegerField(
+        default=0, db_default=0, editable=False, help_text="How often the job was rewritten by its key."
+    )
     replaced_by = models.ForeignKey(
         "self",
         null=True,
@@ -128,6 +143,8 @@ class Job(models.Model):
                 condition=Q(fingerprint__isnull=False),
                 name="ojs_job_lookup",
             ),
+            # The jobs of a key, whatever their types.
+            models.Index(fields=["key"], condition=Q(key__isnull=False), name="ojs_job_key"),
             # The claim: one queue, priority first, then first in, first out.
             models.Index(
                 fields=["queue", "-priority", "enqueued_at", "id"],

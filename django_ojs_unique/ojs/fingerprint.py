@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 from ..exceptions import InvalidPolicy, did_you_mean
 from .canonical import canonical, to_nfc
-from .policy import UniquePolicy
+from .policy import UniquePolicy, Window
+
+SCHEME = 1
+"""The version of the computation below. Rows keep theirs, so that a later version can tell which to compute anew."""
 
 
-def canonical_text(policy: UniquePolicy, *, type: str, queue: str, args: Any, meta: dict[str, Any]) -> str:
+def canonical_text(
+    policy: UniquePolicy, *, type: str, queue: str, args: Any, meta: dict[str, Any], at: datetime | None = None
+) -> str:
     """Return the canonical JSON of the dimensions that count, for example ``{"args":{"user_id":42},"type":"t"}``.
 
-    ``args`` and ``meta`` are plain JSON values. Raises InvalidPolicy when the policy names a key that they lack.
+    ``args`` and ``meta`` are plain JSON values; ``at``, the moment whose fixed window counts, is needed by a policy
+    with fixed windows only. Raises InvalidPolicy when the policy names a key that they lack.
     """
     dimensions: dict[str, Any] = {"type": type}
     if "queue" in policy.keys:
@@ -25,7 +32,15 @@ def canonical_text(policy: UniquePolicy, *, type: str, queue: str, args: Any, me
         )
     if "meta" in policy.keys:
         dimensions["meta"] = _select(meta, policy.meta_keys or (), "meta")
+    if policy.window is Window.FIXED:
+        assert at is not None
+        dimensions["window"] = policy.window_of(at)
     return canonical(dimensions)
+
+
+def canonical_key(key: str, *, type: str | None) -> str:
+    """Return the canonical JSON of a job key, within a type or, for None, among all types."""
+    return canonical({"key": key} if type is None else {"key": key, "type": type})
 
 
 def fingerprint(text: str) -> str:
@@ -49,12 +64,26 @@ def _select(source: dict[str, Any], names: Iterable[str], dimension: str) -> dic
     members: dict[str, Any] = to_nfc(source)
     selected = {}
     for name in names:
-        if name not in members:
+        try:
+            selected[name] = members[name] if name in members else _follow(members, name)
+        except LookupError:
             raise InvalidPolicy.at(
                 f"unique.{dimension}_keys",
                 f"names a key that {dimension} does not have",
                 value=name,
                 mend=did_you_mean(name, members) if members else f"This job's {dimension} is empty.",
-            )
-        selected[name] = members[name]
+            ) from None
     return selected
+
+
+def _follow(members: dict[str, Any], pointer: str) -> Any:
+    """Return what a JSON Pointer (RFC 6901) points to, as in ``/customer/id``. Raises LookupError."""
+    start, *steps = pointer.split("/")
+    if start or not steps:
+        raise LookupError(pointer)
+    value: Any = members
+    for step in steps:
+        if not isinstance(value, dict):
+            raise LookupError(pointer)
+        value = value[step.replace("~1", "/").replace("~0", "~")]
+    return value

@@ -6,8 +6,9 @@ import re
 from typing import Any
 
 from ..exceptions import InvalidRequest
+from .canonical import plain
 
-LONGEST_TYPE, LONGEST_QUEUE = 255, 128
+LONGEST_TYPE, LONGEST_QUEUE, LONGEST_KEY = 255, 128, 512
 
 _TYPE = re.compile(r"[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*")
 _QUEUE = re.compile(r"[a-z0-9][a-z0-9\-.]*")
@@ -33,6 +34,17 @@ def _name(value: Any, field: str, pattern: re.Pattern[str], longest: int, mend: 
     if len(value) > longest:
         raise InvalidRequest.at(field, f"is longer than {longest} characters", value=value, mend="Shorten it.")
     return str.__str__(value)
+
+
+def job_key(value: Any) -> str:
+    """Return a valid job key: any text of 1 to 512 characters (Graphile Worker, "Job key"). Raises InvalidRequest."""
+    if not isinstance(value, str) or not value:
+        raise InvalidRequest.at("key", "must be a string that is not empty", value=value, mend="Write f'order-{id}'.")
+    if len(value) > LONGEST_KEY:
+        raise InvalidRequest.at(
+            "key", f"is longer than {LONGEST_KEY} characters", value=value, mend="Use a hash of what it is made of."
+        )
+    return plain(value, "key")  # type: ignore[no-any-return]
 
 
 def priority_number(value: Any) -> int:

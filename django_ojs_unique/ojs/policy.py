@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from ..exceptions import InvalidPolicy, did_you_mean, shorten
 from .canonical import to_nfc
@@ -14,6 +14,25 @@ from .durations import Duration, earliest_start, end_of, format_duration, parse_
 from .states import INCOMPLETE, JobState
 
 DIMENSIONS = ("type", "queue", "args", "meta")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Window(StrEnum):
+    """From when a period is counted, and how long a finished job counts. OJS knows the first only."""
+
+    ROLLING = "rolling"
+    """From the stored job's ``created_at``; without a period a finished job whose state is listed counts for ever."""
+    FIXED = "fixed"
+    """From the last multiple of the period since 1970-01-01 UTC; the window takes part in the fingerprint (River)."""
+    RETENTION = "retention"
+    """No period: a finished job whose state is listed counts until it is pruned (River)."""
+
+
+class OnRetry(StrEnum):
+    """What a job does whose retry is due while another one counts as its duplicate. OJS knows the first only."""
+
+    RUN = "run"
+    DISCARD = "discard"
 
 
 class OnConflict(StrEnum):
@@ -36,6 +55,11 @@ class UniquePolicy:
     ``states``: a stored job counts only while it is in one of these.
     ``on_conflict``: ``reject``, ``replace``, ``replace_except_schedule`` or ``ignore``.
 
+    A name in ``args_keys`` or ``meta_keys`` that starts with ``/`` may be a JSON Pointer (RFC 6901), as in
+    ``/customer/id``. Beyond the specification, and absent from `to_dict` unless chosen:
+    ``window``: ``rolling`` (the specification's period), ``fixed`` or ``retention``; see `Window`.
+    ``on_retry``: ``run``, or ``discard`` a job whose retry is due while another one counts as its duplicate (River).
+
     Raises InvalidPolicy, which names the field and the mend. The order of names does not matter, nor to equality.
     """
 
@@ -45,6 +69,8 @@ class UniquePolicy:
     period: str | timedelta | None = None
     states: Collection[JobState | str] = tuple(INCOMPLETE)
     on_conflict: OnConflict | str = OnConflict.REJECT
+    window: Window | str = Window.ROLLING
+    on_retry: OnRetry | str = OnRetry.RUN
     duration: Duration | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
@@ -59,7 +85,10 @@ class UniquePolicy:
         self._set("period", period)
         self._set("duration", duration)
         self._set("states", tuple(state for state in JobState if state in states))
-        self._set("on_conflict", _on_conflict(self.on_conflict))
+        self._set("on_conflict", _choice(self.on_conflict, "on_conflict", OnConflict, "strategy"))
+        self._set("window", _choice(self.window, "window", Window, "kind of window"))
+        self._set("on_retry", _choice(self.on_retry, "on_retry", OnRetry, "choice"))
+        self._refuse_a_window_without_edges()
         self._refuse_what_would_widen_the_key()
 
     def _set(self, name: str, value: object) -> None:
@@ -95,6 +124,22 @@ class UniquePolicy:
                 mend="Leave it out for all of args, or drop 'args' from keys.",
             )
 
+    def _refuse_a_window_without_edges(self) -> None:
+        if self.window is Window.FIXED and not isinstance(self.duration, timedelta):
+            raise _invalid(
+                "period",
+                "must be a length without years and months when the window is fixed",
+                value=self.period,
+                mend="Write for example 'PT15M' or 'P1D'.",
+            )
+        if self.window is Window.RETENTION and self.duration is not None:
+            raise _invalid(
+                "period",
+                "has no meaning when the window is the retention",
+                value=self.period,
+                mend="Leave out the period or the window.",
+            )
+
     @classmethod
     def parse(cls, value: Any) -> UniquePolicy:
         """Read a policy from a JSON object, refusing unknown members; a UniquePolicy is returned as it is."""
@@ -109,6 +154,11 @@ class UniquePolicy:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object; `parse` reads it back to an equal policy."""
+        beyond = {
+            name: str(value)
+            for name, value in (("window", self.window), ("on_retry", self.on_retry))
+            if value not in (Window.ROLLING, OnRetry.RUN)
+        }
         return {
             "keys": list(self.keys),
             "args_keys": None if self.args_keys is None else list(self.args_keys),
@@ -116,6 +166,7 @@ class UniquePolicy:
             "period": self.period,
             "states": [str(state) for state in self.states],
             "on_conflict": str(self.on_conflict),
+            **beyond,
         }
 
     @property
@@ -123,13 +174,39 @@ class UniquePolicy:
         """Whether a duplicate gives way to the new job."""
         return self.on_conflict in (OnConflict.REPLACE, OnConflict.REPLACE_EXCEPT_SCHEDULE)
 
+    def window_of(self, at: datetime) -> str:
+        """Name the fixed window that holds a moment, as an ISO 8601 interval."""
+        start = self._edge_before(at).isoformat().replace("+00:00", "Z")
+        return f"{start}/{format_duration(self._length)}"
+
     def window_end(self, created_at: datetime) -> datetime | None:
         """Return the first moment at which a job created then no longer counts, or None for no limit."""
-        return None if self.duration is None else end_of(created_at, self.duration)
+        if self.duration is None or self.window is Window.FIXED:
+            return None
+        return end_of(created_at, self.duration)
 
     def window_start(self, now: datetime) -> datetime | None:
         """Return a bound for queries: a job created at or before it cannot count any more; None for no limit."""
-        return None if self.duration is None else earliest_start(now, self.duration)
+        if self.duration is None or self.window is Window.FIXED:
+            return None
+        return earliest_start(now, self.duration)
+
+    def kept_until(self, created_at: datetime, at: datetime) -> datetime | None:
+        """Return until when a finished job can count, so that it must be kept; None for no limit.
+
+        ``at`` is the moment whose fixed window counts.
+        """
+        if self.window is Window.FIXED:
+            return self._edge_before(at) + self._length
+        return self.window_end(created_at)
+
+    @property
+    def _length(self) -> timedelta:
+        assert isinstance(self.duration, timedelta)
+        return self.duration
+
+    def _edge_before(self, at: datetime) -> datetime:
+        return at.astimezone(UTC) - (at - _EPOCH) % self._length
 
     def is_duplicate(self, state: str, created_at: datetime, now: datetime) -> bool:
         """Tell whether a stored job of the same fingerprint counts now (OJS unique jobs, "TTL / Period Semantics")."""
@@ -193,11 +270,14 @@ def _period(value: Any) -> tuple[str | None, Duration | None]:
     raise _invalid("period", "must be a string or a timedelta", value=value, mend=mend)
 
 
-def _on_conflict(value: Any) -> OnConflict:
+E = TypeVar("E", bound=StrEnum)
+
+
+def _choice(value: Any, name: str, choices: type[E], what: str) -> E:
     if not isinstance(value, str):
-        raise _invalid("on_conflict", "must be a string", value=value)
+        raise _invalid(name, "must be a string", value=value)
     try:
-        return OnConflict(value)
+        return choices(value)
     except ValueError:
-        mend = did_you_mean(value, OnConflict)
-        raise _invalid("on_conflict", "is not a known strategy", value=value, mend=mend) from None
+        mend = did_you_mean(value, choices)
+        raise _invalid(name, f"is not a known {what}", value=value, mend=mend) from None

@@ -1,0 +1,104 @@
+"""Job keys: the caller's name for a job, by which a later enqueue rewrites it while it waits (Graphile Worker)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from ..exceptions import InvalidRequest, did_you_mean
+from .fingerprint import canonical_key
+from .names import job_key
+from .states import INCOMPLETE, JobState
+
+HOLDING = INCOMPLETE | {JobState.DISCARDED}
+"""The states in which a job holds its key: until it completes or is cancelled, permanently failed or not."""
+
+
+class KeyMode(StrEnum):
+    """What an enqueue does when its key is held (Graphile Worker, "job_key_mode")."""
+
+    REPLACE = "replace"
+    """Rewrite the waiting job, its time included: debounce."""
+    PRESERVE_RUN_AT = "preserve_run_at"
+    """Rewrite the waiting job, but let it run when it would have run: throttle."""
+    UNSAFE_DEDUPE = "unsafe_dedupe"
+    """Answer with the job that holds the key, even if it runs or has failed for good.
+
+    Dangerous: what the enqueue was about may then never be done.
+    """
+
+
+class KeyScope(StrEnum):
+    """Among which jobs a key is unique."""
+
+    TYPE = "type"
+    """Among those of the same type."""
+    GLOBAL = "global"
+    """Among all, as in Graphile Worker: an enqueue can turn a waiting job into one of another type."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobKey:
+    """A key with its mode and its scope. Raises InvalidRequest, which names the field and the mend."""
+
+    text: str
+    mode: KeyMode | str = KeyMode.REPLACE
+    scope: KeyScope | str = KeyScope.TYPE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", job_key(self.text))
+        for name, choices in (("mode", KeyMode), ("scope", KeyScope)):
+            value = getattr(self, name)
+            if value not in tuple(choices):
+                raise InvalidRequest.at(
+                    f"key_{name}", "is not a known choice", value=value, mend=did_you_mean(value, choices)
+                )
+            object.__setattr__(self, name, choices(value))
+
+    def canonical_text(self, type: str) -> str:
+        """Return the text whose fingerprint the jobs of this key share."""
+        return canonical_key(self.text, type=None if self.scope is KeyScope.GLOBAL else type)
+
+
+class Holder(Protocol):
+    """What a verdict needs to know of the job that holds a key."""
+
+    state: str
+    attempt: int
+
+
+class KeyAction(StrEnum):
+    """What an enqueue does with the job that holds its key."""
+
+    CREATE = "create"
+    KEEP = "keep"
+    SUCCEED = "succeed"
+    """Take the key from the job, which runs and must not run again, and create another one."""
+    REWRITE = "rewrite"
+    REWRITE_BUT_TIME = "rewrite_but_time"
+    RESTART = "restart"
+    """Rewrite the job, and forget that it failed."""
+
+
+def judge(holder: Holder | None, mode: KeyMode | str) -> KeyAction:
+    """Decide on an enqueue with a key, given the job that holds it (Graphile Worker, "job_key_mode")."""
+    if holder is None:
+        return KeyAction.CREATE
+    if mode == KeyMode.UNSAFE_DEDUPE:
+        return KeyAction.KEEP
+    if holder.state == JobState.ACTIVE:
+        return KeyAction.SUCCEED
+    if holder.attempt or holder.state in (JobState.RETRYABLE, JobState.DISCARDED):
+        return KeyAction.RESTART
+    return KeyAction.REWRITE_BUT_TIME if mode == KeyMode.PRESERVE_RUN_AT else KeyAction.REWRITE
+
+
+def is_mixed(old: Any, new: Any) -> bool:
+    """Tell whether one of two args is an array and the other is not, so that the old one would be lost."""
+    return isinstance(old, list) is not isinstance(new, list)
+
+
+def merge(old: Any, new: Any) -> Any:
+    """Return the args of a rewritten job: two arrays joined, else the new ones (Graphile Worker, "Array payload")."""
+    return [*old, *new] if isinstance(old, list) and isinstance(new, list) else new
