@@ -5,7 +5,8 @@ Nothing here raises on a conflict or leaves a transaction broken, and no error m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -24,6 +25,8 @@ CHANNEL = "django_ojs_unique"
 """On PostgreSQL: where an enqueue tells the workers the name of the queue in which a job became available."""
 
 _NOTIFY = f"pg_notify('{CHANNEL}', queue)"
+
+ROWS_AT_ONCE = 1000
 
 LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "created_at")
 """The fields of a duplicate that the deciding statement reads, in the model's order."""
@@ -84,21 +87,29 @@ class Admission:
                 return False, self._table.read(row, self._connection)
             return may_insert and self._insert(cursor, job), None
 
+    @property
+    def may_insert_first(self) -> bool:
+        """Whether an insert may come before the look: InnoDB deadlocks over waiting inserts."""
+        return self._vendor != "mysql"
+
     def take_write_lock(self) -> None:
         """Become the only writer for the rest of the transaction, where a database has one writer at a time."""
         take_write_lock(self._connection, self._model)
 
-    def take_turn(self, fingerprint: str) -> None:
-        """Lock the turn of a key (one of 1,024) until the transaction ends, where the constraint itself would deadlock.
+    def take_turns(self, fingerprints: Collection[str]) -> None:
+        """Lock the turns of keys (of 1,024) until the transaction ends, where the constraint itself would deadlock.
 
         InnoDB gives a shared lock to everyone who waits for an uncommitted row. When that row is rolled back, they all
         want to insert, and deadlock. Rows that are always there queue them in order instead; the constraint decides.
         """
         self.take_write_lock()
-        if self._vendor == "mysql":
+        if self._vendor == "mysql" and fingerprints:
+            turns = sorted({int(fingerprint, 16) % TURN_COUNT for fingerprint in fingerprints})
             with self._connection.cursor() as cursor:
                 cursor.execute(
-                    f"SELECT turn FROM {TURNS} WHERE turn = %s FOR UPDATE", [int(fingerprint, 16) % TURN_COUNT]
+                    f"SELECT turn FROM {TURNS} WHERE turn IN ({', '.join(['%s'] * len(turns))})"
+                    " ORDER BY turn FOR UPDATE",
+                    turns,
                 )
 
     def lock(self, rows: models.QuerySet[Any], *, by_key: bool) -> list[Any]:
@@ -110,6 +121,23 @@ class Admission:
         if by_key and self._vendor == "mysql":
             rows = rows.model._default_manager.using(rows.db).filter(pk__in=list(rows.values_list("pk", flat=True)))
         return list(rows.order_by("pk").select_for_update())
+
+    def insert_all(self, jobs: Sequence[Any]) -> bool:
+        """Insert many; return False when a guarding row or an id is in the way of one: some may be inserted then."""
+        try:
+            inserted = insert_rows(jobs, self._connection)
+        except IntegrityError as error:
+            if self._vendor == "mysql" and error.args[0] == MYSQL_DUPLICATE_ENTRY:
+                return False
+            raise
+        self.wake({job.queue for job in jobs if job.state == JobState.AVAILABLE})
+        return inserted == len(jobs)
+
+    def wake(self, queues: Collection[str]) -> None:
+        """Wake the idle workers of some queues when the transaction commits, on PostgreSQL."""
+        if queues and self._vendor == "postgresql" and settings.notify:
+            with self._connection.cursor() as cursor:
+                cursor.execute("SELECT pg_notify(%s, q) FROM unnest(%s::text[]) AS q", [CHANNEL, sorted(queues)])
 
     def _insert(self, cursor: Any, job: Any) -> bool:
         columns, values = self._table.row(job, self._connection)
@@ -126,12 +154,25 @@ class Admission:
         return self._vendor == "postgresql" and job.state == JobState.AVAILABLE and settings.notify
 
 
-def insert_row(row: models.Model, connection: BaseDatabaseWrapper) -> None:
-    """Insert one row by one statement, without the transaction and the signals of `Model.save`."""
-    table = _table(type(row), connection.vendor)
-    columns, values = table.row(row, connection)
-    with connection.cursor() as cursor:
-        cursor.execute(table.plain_insert(columns), values)
+def insert_rows(rows: Sequence[models.Model], connection: BaseDatabaseWrapper) -> int:
+    """Insert rows of one model, without the transaction and the signals of `Model.save`; return how many went in.
+
+    One statement per thousand. Rows with a conflict are left out on PostgreSQL and SQLite, and an error elsewhere.
+    """
+    inserted = 0
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        some = rows[start : start + ROWS_AT_ONCE]
+        table = _table(type(some[0]), connection.vendor)
+        with connection.cursor() as cursor:
+            if connection.vendor == "postgresql" and len(some) > 1:
+                cursor.execute(*table.insert_arrays(some, connection))
+            elif len(some) > 1:
+                cursor.executemany(*table.insert_each(some, connection))
+            else:
+                columns, values = table.row(some[0], connection)
+                cursor.execute(table.insert(columns, wake=False), values)
+            inserted += cursor.rowcount
+    return inserted
 
 
 class _Table:
@@ -161,15 +202,50 @@ class _Table:
                 values.append(field.get_db_prep_save(value, connection))
         return tuple(columns), values
 
-    @cache  # noqa: B019 - there are a handful of tables and shapes
-    def plain_insert(self, columns: tuple[str, ...]) -> str:
-        """Insert or fail."""
-        return f"{self._into(columns)} VALUES ({self._places(columns)})"
+    def insert_each(self, rows: Sequence[Any], connection: BaseDatabaseWrapper) -> tuple[str, list[list[Any]]]:
+        """Return the statement that inserts one row, and the parameters of each."""
+        written = [column for column in self._written if any(getattr(row, column[1]) != column[2] for row in rows)]
+        columns = tuple(field.column for field, _, _ in written)
+        values = [
+            [field.get_db_prep_save(getattr(row, attname), connection) for field, attname, _ in written] for row in rows
+        ]
+        return self.insert(columns, wake=False), values
 
-    @cache  # noqa: B019
+    def insert_arrays(self, rows: Sequence[Any], connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
+        """Return the statement that inserts the rows from an array for each column that differs, and its parameters.
+
+        Far fewer parameters than by VALUES, and one text for all batches of the same shape.
+        """
+        arrays: list[tuple[str, str]] = []
+        constants: list[tuple[str, str]] = []
+        parameters: list[Any] = []
+        values_of_constants: list[Any] = []
+        for field, attname, default in self._written:
+            values = [getattr(row, attname) for row in rows]
+            first = values[0]
+            if arrays and all(value == first for value in values):
+                if first != default:
+                    constants.append((field.column, f"%s::{field.db_type(connection)}"))
+                    values_of_constants.append(field.get_db_prep_save(first, connection))
+                continue
+            arrays.append((field.column, f"%s::{field.db_type(connection)}[]"))
+            if isinstance(field, models.JSONField):
+                parameters.append([None if value is None else json.dumps(value) for value in values])
+            else:
+                parameters.append([field.get_db_prep_save(value, connection) for value in values])
+        columns = tuple(column for column, _ in [*arrays, *constants])
+        names = [f"c{number}" for number in range(len(arrays))]
+        return (
+            f"{self._into(columns)} SELECT {', '.join([*names, *(place for _, place in constants)])}"
+            f" FROM unnest({', '.join(place for _, place in arrays)}) AS row ({', '.join(names)}){self._skip}",
+            [*values_of_constants, *parameters],
+        )
+
+    @cache  # noqa: B019 - there are a handful of tables and shapes
     def insert(self, columns: tuple[str, ...], wake: bool) -> str:
         """Insert, or (but on MariaDB) do nothing; on PostgreSQL it may wake the workers of the queue at the commit."""
-        return self.plain_insert(columns) + self._skip + (f" RETURNING {_NOTIFY}" if wake else "")
+        returning = f" RETURNING {_NOTIFY}" if wake else ""
+        return f"{self._into(columns)} VALUES ({self._places(columns)}){self._skip}{returning}"
 
     @cache  # noqa: B019
     def look(self, states: int, bounded: bool) -> str:

@@ -5,11 +5,9 @@ The query decides what is a duplicate, the constraint decides races: an insert t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from functools import partial
 from typing import Any
 
@@ -23,49 +21,16 @@ from .admission import Admission
 from .capabilities import STRONG, strength
 from .conf import settings
 from .constraints import guarding
-from .exceptions import Contended, DuplicateJob, JobIdTaken, NotMigrated
+from .exceptions import DuplicateJob, NotMigrated
+from .keyed import enqueue_by_key
 from .ojs.conflict import Action, Verdict, judge
 from .ojs.policy import UniquePolicy
 from .ojs.states import JobState
+from .outcomes import EnqueueResult, Outcome, Recorder, Suppression
+from .races import LostRace, id_taken, until_won
 from .request import Incoming, date
 from .signals import announce, job_cancelled, job_enqueued, job_suppressed
 from .transactions import starting_over
-
-MOST_LOOKS = 100
-"""How often one enqueue may lose a race. Each loss means that another enqueue of the key was admitted."""
-Recorder = Callable[[Any, UniquePolicy, tuple[Any, ...], str], None]
-"""Notes the suppression of a job: the job, its policy, the stored jobs it met, and the outcome."""
-
-
-class Outcome(StrEnum):
-    """What became of an enqueue."""
-
-    CREATED = "created"
-    DEDUPLICATED = "deduplicated"
-    REPLACED = "replaced"
-
-
-@dataclass(frozen=True, slots=True)
-class EnqueueResult:
-    """The answer to one enqueue.
-
-    ``job`` is the new job, or the existing one when ``deduplicated``. ``replaced`` are the jobs that were cancelled for
-    the new one.
-    """
-
-    job: Any
-    outcome: Outcome
-    replaced: tuple[Any, ...] = ()
-
-    @property
-    def created(self) -> bool:
-        """Whether a new job was stored, be it in the place of others."""
-        return self.outcome is not Outcome.DEDUPLICATED
-
-    @property
-    def deduplicated(self) -> bool:
-        """Whether an existing job answers for this one, and nothing was stored."""
-        return self.outcome is Outcome.DEDUPLICATED
 
 
 def enqueue(jobs: QuerySet[Any], incoming: Incoming, record: Recorder) -> EnqueueResult:
@@ -75,8 +40,10 @@ def enqueue(jobs: QuerySet[Any], incoming: Incoming, record: Recorder) -> Enqueu
     Contended after losing 100 races in a row.
     """
     with saying_what_is_not_migrated(jobs):
+        if incoming.key is not None:
+            return enqueue_by_key(jobs, incoming, record)
         verdict = _decide(jobs, incoming, record, connections[jobs.db])
-    _announce(jobs, incoming.job, verdict)
+    announce_verdict(jobs, incoming.job, verdict)
     if verdict.action is Action.REJECT:
         assert verdict.existing is not None
         raise DuplicateJob(verdict.existing, incoming.job.fingerprint)
@@ -128,7 +95,7 @@ def _decide(jobs: QuerySet[Any], incoming: Incoming, record: Recorder, connectio
     admission = Admission(jobs.model, connection)
     if policy is None:
         if not starting_over(using, partial(admission.insert, job)):
-            raise _id_taken(job)
+            raise id_taken(job)
         return Verdict(Action.ADMIT)
     now = job.created_at
     inserted, newest = starting_over(
@@ -141,16 +108,9 @@ def _decide(jobs: QuerySet[Any], incoming: Incoming, record: Recorder, connectio
         if verdict.action is not Action.ADMIT:
             starting_over(using, partial(_record, record, job, policy, verdict))
             return verdict
-    for look in range(MOST_LOOKS):
-        try:
-            return starting_over(using, partial(_settle, jobs, incoming, policy, record, admission, look))
-        except _LostRace:
-            continue
-    raise Contended(f"Lost {MOST_LOOKS} races for one uniqueness key in a row; try again.")
-
-
-class _LostRace(Exception):
-    """Somebody else's job went in between the look and the insert; what was done in between is rolled back."""
+    return until_won(
+        lambda look: starting_over(using, partial(_settle, jobs, incoming, policy, record, admission, look))
+    )
 
 
 def _settle(
@@ -161,10 +121,10 @@ def _settle(
     admission: Admission,
     earlier_looks: int,
 ) -> Verdict[Any]:
-    """Look under locks, act, insert: all of it or, with _LostRace, nothing."""
+    """Look under locks, act, insert: all of it or, with LostRace, nothing."""
     job = incoming.job
     with transaction.atomic(using=jobs.db):
-        admission.take_turn(job.fingerprint)
+        admission.take_turns([job.fingerprint])
         now = timezone.now()
         # After a lost race only a locking look is sure to see what a snapshot of the caller's transaction may not.
         stored = admission.lock(stored_matches(jobs, job.fingerprint, policy, now), by_key=not earlier_looks)
@@ -174,13 +134,13 @@ def _settle(
             date(incoming, now, inherited_schedule=verdict.inherited_schedule)
             if not admission.insert(job):
                 taken = jobs.filter(pk=job.pk).select_for_update().values_list("pk")
-                raise _id_taken(job) if list(taken) else _LostRace
+                raise id_taken(job) if list(taken) else LostRace
             if admission.can_be_overtaken:
                 # From here on every other enqueue of the key waits; one that came and went since the look still counts.
                 known = [row.pk for row in stored]
                 for rival in stored_matches(jobs, job.fingerprint, policy, now).exclude(pk__in=[*known, job.pk]):
                     if policy.is_duplicate(rival.state, rival.created_at, now):
-                        raise _LostRace
+                        raise LostRace
         _record(record, job, policy, verdict)
         for replaced in verdict.cancel:
             replaced.refresh_from_db(using=jobs.db)
@@ -194,14 +154,21 @@ def _make_way(jobs: QuerySet[Any], verdict: Verdict[Any], job: Any, now: datetim
         lifecycle.release_guard(jobs.filter(pk__in=[row.pk for row in verdict.release]))
 
 
-def _record(record: Recorder, job: Any, policy: UniquePolicy, verdict: Verdict[Any]) -> None:
+def suppression_of(job: Any, policy: UniquePolicy, verdict: Verdict[Any]) -> Suppression | None:
+    """Return what to record of a verdict on ``job``; None when it suppressed nothing."""
     outcome = _outcome_of_suppression(verdict)
-    if outcome is not None and settings.record_suppressed:
-        record(job, policy, verdict.cancel or (verdict.existing,), outcome)
+    if outcome is None:
+        return None
+    return Suppression(job, policy.on_conflict, verdict.cancel or (verdict.existing,), outcome)
 
 
-def _announce(jobs: QuerySet[Any], job: Any, verdict: Verdict[Any]) -> None:
-    """Tell the receivers, in the order in which things happened."""
+def _record(record: Recorder, job: Any, policy: UniquePolicy, verdict: Verdict[Any]) -> None:
+    if (suppression := suppression_of(job, policy, verdict)) is not None:
+        record([suppression])
+
+
+def announce_verdict(jobs: QuerySet[Any], job: Any, verdict: Verdict[Any]) -> None:
+    """Tell the receivers what the enqueue of ``job`` has done, in the order in which it happened."""
     sender, using = jobs.model, jobs.db
     for replaced in verdict.cancel:
         announce(job_cancelled, sender, job=replaced, replaced_by=job.pk, using=using)
@@ -219,10 +186,3 @@ def _outcome_of_suppression(verdict: Verdict[Any]) -> str | None:
         case Action.IGNORE:
             return "ignored"
     return "replaced" if verdict.cancel else None
-
-
-def _id_taken(job: Any) -> JobIdTaken:
-    return JobIdTaken(
-        f"id: a job with the id {job.pk} already exists. Leave the id out, or make a new one.",
-        details={"field": "id", "existing_job_id": str(job.pk)},
-    )

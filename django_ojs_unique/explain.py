@@ -9,9 +9,12 @@ from typing import Any, TypeVar
 
 from django.db.models import QuerySet
 
+from .constraints import guarding
 from .enqueue import may_replace_active, stored_matches
 from .exceptions import did_you_mean
 from .ojs.conflict import Action, duplicates, judge
+from .ojs.keys import JobKey, KeyAction
+from .ojs.keys import judge as judge_key
 from .ojs.policy import UniquePolicy
 from .registry import registry
 from .request import Incoming
@@ -32,7 +35,7 @@ class Explanation:
     """What an enqueue would do now.
 
     ``action`` is ``create``, ``replace``, ``reject`` or ``ignore``; ``duplicates`` are the newest first.
-    ``fingerprint`` and ``canonical_text`` are empty for a job without a policy.
+    ``fingerprint`` and ``canonical_text`` are empty for a job with neither a policy nor a key.
     """
 
     action: str
@@ -47,7 +50,7 @@ class Explanation:
 
     def _lines(self) -> Iterator[str]:
         yield f"would {self.action}: {self.reason}"
-        if self.policy is None:
+        if not self.fingerprint:
             return
         yield f"canonical text: {self.canonical_text}"
         yield f"fingerprint:    {self.fingerprint}"
@@ -61,6 +64,8 @@ class Explanation:
 def explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanation:
     """Explain one valid request against the rows of ``jobs``."""
     policy, job = incoming.policy, incoming.job
+    if incoming.key is not None:
+        return _explain_key(jobs, incoming, incoming.key)
     if policy is None:
         reason = "the job carries no unique policy."
         if registry.find(job.type) is None:
@@ -89,6 +94,20 @@ def explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanati
         policy,
         tuple(Duplicate(row, policy.kept_until(row.created_at, incoming.at)) for row in counted),
     )
+
+
+def _explain_key(jobs: QuerySet[Any], incoming: Incoming, key: JobKey) -> Explanation:
+    holder = jobs.filter(guarding(), fingerprint=incoming.job.fingerprint).first()
+    held = f"job {holder.pk} holds the key and is {holder.state}, and key_mode is {key.mode}" if holder else ""
+    action, reason = {
+        KeyAction.CREATE: ("create", "no job holds the key."),
+        KeyAction.SUCCEED: ("create", f"{held}: it would lose the key and its further attempts."),
+        KeyAction.KEEP: ("ignore", f"{held}."),
+        KeyAction.REWRITE: ("replace", f"{held}: it would be rewritten."),
+        KeyAction.REWRITE_BUT_TIME: ("replace", f"{held}: it would be rewritten, but for its time."),
+    }[judge_key(holder, key.mode)]
+    met = () if holder is None else (Duplicate(holder, None),)
+    return Explanation(action, reason, incoming.job.fingerprint, incoming.canonical_text, None, met)
 
 
 def duplicates_of(jobs: Jobs, fingerprint: str, policy: UniquePolicy, now: datetime) -> Jobs:

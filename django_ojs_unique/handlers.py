@@ -19,8 +19,8 @@ from .ojs.retry import RetryPolicy
 from .registry import Definition, registry
 
 if TYPE_CHECKING:
-    from .enqueue import EnqueueResult
     from .idempotency import Heal
+    from .outcomes import EnqueueResult
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -83,8 +83,19 @@ class Handler(Generic[P, R]):
         """
         from .models import Job
 
-        result: EnqueueResult = Job.objects.enqueue(self.definition.type, self._named(args, kwargs), **self._options)
+        result: EnqueueResult = Job.objects.enqueue(**self.item(*args, **kwargs))
         return result
+
+    async def aenqueue(self, *args: Any, **kwargs: Any) -> EnqueueResult:
+        """Do what `enqueue` does, from asynchronous code."""
+        from .models import Job
+
+        result: EnqueueResult = await Job.objects.aenqueue(**self.item(*args, **kwargs))
+        return result
+
+    def item(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return a job with these arguments as an item for `Job.objects.enqueue_many`."""
+        return {"type": self.definition.type, "args": self._named(args, kwargs), **self._options}
 
     def using(self, **options: Any) -> Handler[P, R]:
         """Return this handler with options for its next enqueues: those of `Job.objects.enqueue`."""

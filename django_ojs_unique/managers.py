@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.db import connections, models, router
 from django.utils import timezone
 
 from . import explain as explaining
-from .admission import insert_row
+from .admission import insert_rows
+from .batch import enqueue_all, enqueue_in_parts
 from .conf import settings
-from .enqueue import EnqueueResult, enqueue, saying_what_is_not_migrated
-from .exceptions import InvalidRequest
+from .enqueue import enqueue, saying_what_is_not_migrated
+from .exceptions import InvalidRequest, did_you_mean
+from .keyed import remove
 from .ojs.keys import KeyMode, KeyScope
+from .ojs.names import job_key, job_type
 from .ojs.policy import UniquePolicy
 from .ojs.retry import RetryPolicy
+from .outcomes import BatchResult, EnqueueResult, ItemResult, Suppression
 from .request import INHERIT, Request, read
 
 if TYPE_CHECKING:
     from .models import Job, SuppressedAttempt  # noqa: F401 - named in a base class
 
 PRUNE_BATCH = 1000
+_MODES = {"partial": enqueue_in_parts, "atomic": enqueue_all}
 
 
 class JobQuerySet(models.QuerySet["Job"]):
@@ -86,9 +92,52 @@ class JobQuerySet(models.QuerySet["Job"]):
             key_scope=key_scope,
             id=id,
         )
-        using = self._db or router.db_for_write(self.model, **self._hints)  # type: ignore[attr-defined]
+        using = self._for_writing()
         incoming = read(request, self.model, timezone.now())
         return enqueue(self._everything(using), incoming, partial(record_suppressed, using))
+
+    def enqueue_many(
+        self,
+        items: Iterable[Mapping[str, Any]],
+        *,
+        mode: str = "partial",
+        each: Callable[[ItemResult], Any] | None = None,
+    ) -> BatchResult:
+        """Enqueue many jobs, by a constant number of statements per thousand; the answers are those of one by one.
+
+        ``items``: objects with the arguments of `enqueue`, as in ``{"type": "email.send", "args": {"user_id": 42}}``;
+        an earlier item counts as a duplicate of a later one. `Handler.item` makes them.
+        ``mode``: in ``partial`` each thousand has a transaction of its own, unless the caller has one, and an item that
+        is refused or invalid is an answer with an ``error``, beside which the others go on; in ``atomic`` the batch,
+        which is kept in memory, is stored as a whole or, raising the error of its first such item, not at all.
+        ``each`` is called with every answer, and then none is kept: memory does not depend on the number of items.
+
+        Return a `BatchResult`: an `ItemResult` for each item, in order, and the ``counts`` by outcome. Raises
+        InvalidRequest for another mode, and in ``atomic`` what `enqueue` raises, its message and its details naming the
+        index of the item.
+        """
+        if mode not in _MODES:
+            raise InvalidRequest.at("mode", "is not a known choice", value=mode, mend=did_you_mean(mode, _MODES))
+        if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
+            raise InvalidRequest.at("items", "must be a list or an iterator of objects", value=items)
+        using = self._for_writing()
+        result = BatchResult()
+        for answer in _MODES[mode](self._everything(using), items, partial(record_suppressed, using)):
+            result.counts[answer.outcome] += 1
+            if each is None:
+                result.results.append(answer)
+            else:
+                each(answer)
+        return result
+
+    def remove(self, *, key: str, type: str | None = None) -> Job | None:
+        """Remove the job that holds a key, and return it; None when no job does (Graphile Worker, "Removing jobs").
+
+        A waiting or permanently failed job is deleted. A running one stays, but loses its key and its further attempts.
+        ``type`` is needed only when jobs of several types hold the key; InvalidRequest names them.
+        """
+        using = self._for_writing()
+        return remove(self._everything(using), job_key(key), None if type is None else job_type(type))
 
     def explain(self, type: str | None = None, args: Any = None, **options: Any) -> Any:
         """Say what ``enqueue(type, args, **options)`` would do now, and why; nothing is written.
@@ -129,6 +178,27 @@ class JobQuerySet(models.QuerySet["Job"]):
         found = explaining.duplicates_of(jobs, fingerprint, chosen, timezone.now())
         return found if itself is None else found.exclude(pk=itself.pk)
 
+    async def aenqueue(
+        self, type: str, args: Mapping[str, Any] | Sequence[Any] | None = None, **options: Any
+    ) -> EnqueueResult:
+        """Do what `enqueue` does, from asynchronous code: in one call on the thread of synchronous code."""
+        return await sync_to_async(self.enqueue)(type, args, **options)
+
+    async def aenqueue_many(self, items: Iterable[Mapping[str, Any]], **options: Any) -> BatchResult:
+        """Do what `enqueue_many` does, from asynchronous code; ``items`` and ``each`` are synchronous."""
+        return await sync_to_async(self.enqueue_many)(items, **options)
+
+    async def aremove(self, *, key: str, type: str | None = None) -> Job | None:
+        """Do what `remove` does, from asynchronous code."""
+        return await sync_to_async(self.remove)(key=key, type=type)
+
+    async def aexplain(self, type: str | None = None, args: Any = None, **options: Any) -> Any:
+        """Do what `explain` does, from asynchronous code."""
+        return await sync_to_async(self.explain)(type, args, **options)
+
+    def _for_writing(self) -> str:
+        return self._db or router.db_for_write(self.model, **self._hints)  # type: ignore[attr-defined]
+
     def _everything(self, using: str) -> JobQuerySet:
         return type(self)(self.model, using=using)
 
@@ -137,14 +207,16 @@ class JobManager(models.Manager.from_queryset(JobQuerySet)):  # type: ignore[mis
     """The manager of `Job`."""
 
 
-def record_suppressed(using: str, job: Job, policy: UniquePolicy, met: Iterable[Job], outcome: str) -> None:
-    """Note that the enqueue of ``job`` met the stored jobs ``met``."""
-    model = apps.get_model(job._meta.app_label, "SuppressedAttempt")
-    for existing in met:
-        attempt = model(
+def record_suppressed(using: str, suppressions: Iterable[Suppression]) -> None:
+    """Note which enqueues met which stored jobs, unless ``OJS_UNIQUE["RECORD_SUPPRESSED"]`` is off."""
+    if not settings.record_suppressed:
+        return
+    model = apps.get_model("django_ojs_unique", "SuppressedAttempt")
+    attempts = [
+        model(
             created_at=job.created_at,
             outcome=outcome,
-            on_conflict=policy.on_conflict,
+            on_conflict=on_conflict,
             fingerprint=job.fingerprint,
             type=job.type,
             queue=job.queue,
@@ -154,7 +226,10 @@ def record_suppressed(using: str, job: Job, policy: UniquePolicy, met: Iterable[
             existing_state=existing.state,
             job_id=job.pk if outcome == "replaced" else None,
         )
-        insert_row(attempt, connections[using])
+        for job, on_conflict, met, outcome in suppressions
+        for existing in met
+    ]
+    insert_rows(attempts, connections[using])
 
 
 class SuppressedAttemptQuerySet(models.QuerySet["SuppressedAttempt"]):

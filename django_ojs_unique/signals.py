@@ -14,6 +14,8 @@ from django.dispatch import Signal
 
 job_enqueued = Signal()
 """A job was admitted. Arguments: ``job``, ``using``."""
+job_updated = Signal()
+"""A waiting job was rewritten by an enqueue with its key. Arguments: ``job``, ``using``."""
 job_suppressed = Signal()
 """An enqueue met a duplicate.
 

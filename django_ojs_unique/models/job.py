@@ -233,7 +233,7 @@ class Job(models.Model):
         self.refresh_from_db(using=using)
         with transaction.atomic(using=using):
             if self.fingerprint and not force:
-                Admission(Job, connections[using]).take_turn(self.fingerprint)
+                Admission(Job, connections[using]).take_turns([self.fingerprint])
             if not lifecycle.revive(self._row(), timezone.now()):
                 self._refuse("retry")
             if self.fingerprint and not force:

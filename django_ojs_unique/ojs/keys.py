@@ -74,11 +74,9 @@ class KeyAction(StrEnum):
     CREATE = "create"
     KEEP = "keep"
     SUCCEED = "succeed"
-    """Take the key from the job, which runs and must not run again, and create another one."""
+    """Take the key and all further attempts from the running job, and create another one."""
     REWRITE = "rewrite"
     REWRITE_BUT_TIME = "rewrite_but_time"
-    RESTART = "restart"
-    """Rewrite the job, and forget that it failed."""
 
 
 def judge(holder: Holder | None, mode: KeyMode | str) -> KeyAction:
@@ -89,9 +87,10 @@ def judge(holder: Holder | None, mode: KeyMode | str) -> KeyAction:
         return KeyAction.KEEP
     if holder.state == JobState.ACTIVE:
         return KeyAction.SUCCEED
-    if holder.attempt or holder.state in (JobState.RETRYABLE, JobState.DISCARDED):
-        return KeyAction.RESTART
-    return KeyAction.REWRITE_BUT_TIME if mode == KeyMode.PRESERVE_RUN_AT else KeyAction.REWRITE
+    has_failed = holder.attempt > 0 or holder.state == JobState.DISCARDED
+    if mode == KeyMode.PRESERVE_RUN_AT and not has_failed:
+        return KeyAction.REWRITE_BUT_TIME
+    return KeyAction.REWRITE
 
 
 def is_mixed(old: Any, new: Any) -> bool:

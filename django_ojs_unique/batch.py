@@ -1,0 +1,356 @@
+"""Enqueue many: the answers of enqueues one by one, from a constant number of statements per thousand jobs.
+
+A batch is decided in memory, in the order of its items, on what one look found; then it is written at once. The
+constraint decides races, here too: a batch that loses one is rolled back and looks again.
+
+Locks are taken in an order that all batches share, so that two of them cannot deadlock: turns, then stored rows by
+their primary keys, and last the inserts by fingerprint.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any, TypeVar
+from uuid import UUID
+
+from django.db import connections, transaction
+from django.db.models import Case, Q, QuerySet, UUIDField, Value, When
+from django.utils import timezone
+
+from . import lifecycle
+from .admission import ROWS_AT_ONCE, Admission
+from .constraints import guarding
+from .enqueue import announce_verdict, may_replace_active, saying_what_is_not_migrated, suppression_of
+from .exceptions import DuplicateJob, InvalidRequest, OJSError, did_you_mean
+from .keyed import Slot, announce_keyed, lock_slots, write_slots
+from .ojs.conflict import Action, Verdict, judge
+from .ojs.policy import UniquePolicy
+from .ojs.states import INCOMPLETE, JobState
+from .outcomes import ItemResult, Outcome, Recorder, Suppression
+from .races import LostRace, id_taken, until_won
+from .request import Incoming, Request, date, read
+from .transactions import starting_over
+
+T = TypeVar("T")
+Policies = Mapping[str, Collection[UniquePolicy]]
+"""The policies of a batch, by fingerprint."""
+
+_LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "guarded_states", "created_at", "scheduled_at")
+_ARGUMENTS = [name for name in Request.__slots__ if name not in ("lease", "schema", "extra")]
+
+
+def enqueue_in_parts(jobs: QuerySet[Any], items: Iterable[Any], record: Recorder) -> Iterator[ItemResult]:
+    """Enqueue items a thousand at a time, each thousand in a transaction; yield the answer to each, in order.
+
+    An item that is refused or invalid is an answer, and the others go on. Memory does not depend on their number.
+    """
+    for number, part in enumerate(_in_groups(items)):
+        yield from _enqueue(jobs, part, number * ROWS_AT_ONCE, record, refuse=False)
+
+
+def enqueue_all(jobs: QuerySet[Any], items: Iterable[Any], record: Recorder) -> Iterator[ItemResult]:
+    """Enqueue all items in one transaction, or none: raise the error of the first one that is refused or invalid."""
+    yield from _enqueue(jobs, list(items), 0, record, refuse=True)
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A valid item, and what was decided about it: by its policy, by its key, or that it cannot be."""
+
+    index: int
+    incoming: Incoming
+    outcome: Outcome = Outcome.CREATED
+    verdict: Verdict[Any] | None = None
+    slot: Slot | None = None
+    error: OJSError | None = None
+
+    def reset(self) -> None:
+        """Forget what an earlier look decided."""
+        self.outcome, self.verdict, self.slot, self.error = Outcome.CREATED, None, None, None
+
+    def fail(self, error: OJSError) -> None:
+        """Take an error as the answer."""
+        self.error = _at(self.index, error)
+        self.outcome = Outcome.REJECTED if isinstance(error, DuplicateJob) else Outcome.INVALID
+
+    @property
+    def job(self) -> Any | None:
+        """The job of the answer."""
+        if self.slot is not None:
+            return self.slot.holder
+        if self.verdict is not None and self.verdict.action is not Action.ADMIT:
+            return self.verdict.existing
+        return self.incoming.job if self.error is None else None
+
+    @property
+    def replaced(self) -> tuple[Any, ...]:
+        """The jobs that were cancelled for this one."""
+        return self.verdict.cancel if self.verdict is not None and self.error is None else ()
+
+    @property
+    def suppression(self) -> Suppression | None:
+        """What to record of it."""
+        incoming = self.incoming
+        if self.verdict is not None and incoming.policy is not None:
+            return suppression_of(incoming.job, incoming.policy, self.verdict)
+        if self.slot is not None and incoming.key is not None and self.outcome is Outcome.DEDUPLICATED:
+            return Suppression(incoming.job, incoming.key.mode, (self.slot.holder,), "ignored")
+        return None
+
+
+def _enqueue(
+    jobs: QuerySet[Any], items: Sequence[Any], first: int, record: Recorder, *, refuse: bool
+) -> Iterator[ItemResult]:
+    now = timezone.now()
+    answers: list[ItemResult | _Entry] = []
+    for index, item in enumerate(items, first):
+        try:
+            answers.append(_Entry(index, read(_request(item), jobs.model, now)))
+        except OJSError as error:
+            if refuse:
+                raise _at(index, error) from None
+            answers.append(ItemResult(None, Outcome.INVALID, index=index, error=_at(index, error)))
+    batch = _Batch(jobs, [entry for entry in answers if isinstance(entry, _Entry)], record, refuse=refuse)
+    with saying_what_is_not_migrated(jobs):
+        until_won(lambda look: starting_over(jobs.db, lambda: batch.settle(look)))
+    for answer in answers:
+        if isinstance(answer, _Entry):
+            _announce(jobs, answer)
+            answer = ItemResult(answer.job, answer.outcome, answer.replaced, answer.index, answer.error)
+        yield answer
+
+
+class _Batch:
+    """The valid items of a batch, which are settled together, and again after a lost race."""
+
+    def __init__(self, jobs: QuerySet[Any], entries: Sequence[_Entry], record: Recorder, *, refuse: bool) -> None:
+        self._jobs = jobs
+        self._entries = entries
+        self._record = record
+        self._refuse = refuse
+        self._admission = Admission(jobs.model, connections[jobs.db])
+        self._policies: dict[str, set[UniquePolicy]] = defaultdict(set)
+        self._keyed: set[str] = set()
+        self._taken: set[UUID] = set()
+        """The ids, given by the caller, that stored jobs turned out to have."""
+        for incoming in (entry.incoming for entry in entries):
+            if incoming.policy is not None:
+                self._policies[incoming.job.fingerprint].add(incoming.policy)
+            elif incoming.key is not None:
+                self._keyed.add(incoming.job.fingerprint)
+
+    def settle(self, earlier_looks: int) -> None:
+        """Decide and write: all of it or, with LostRace, nothing."""
+        jobs, admission = self._jobs, self._admission
+        with transaction.atomic(using=jobs.db):
+            admission.take_turns([*self._policies, *self._keyed])
+            now = timezone.now()
+            # After a lost race only a locking look is sure to see what a snapshot of the caller's transaction may not.
+            stored = self._look(now, under_locks=earlier_looks > 0)
+            slots = lock_slots(jobs, admission, self._keyed)
+            ledger = _Ledger(jobs, stored, slots, self._taken, now)
+            for entry in self._entries:
+                if earlier_looks:
+                    date(entry.incoming, now)
+                ledger.decide(entry)
+                if entry.error is not None and self._refuse:
+                    raise entry.error
+            ledger.write(admission)
+            new = ledger.new_jobs()
+            if not admission.insert_all(new):
+                self._taken |= self._ids_in_use(new)
+                raise LostRace
+            if admission.can_be_overtaken:
+                self._look_for_rivals(
+                    {*(job.pk for job in new), *(row.pk for rows in stored.values() for row in rows)}, now
+                )
+            self._record([suppression for entry in self._entries if (suppression := entry.suppression) is not None])
+
+    def _look(self, now: datetime, *, under_locks: bool) -> dict[str, list[Any]]:
+        """Return the stored jobs that matter, by fingerprint: locked, if an item may change them."""
+        found: dict[UUID, Any] = {}
+        for fingerprints in _in_groups(self._policies):
+            matches = self._matches(fingerprints, now)
+            found |= {row.pk: row for row in (self._admission.lock(matches, by_key=False) if under_locks else matches)}
+        if not under_locks and (mine := [pk for pk, row in found.items() if self._may_change(row, now)]):
+            rows = self._jobs.filter(pk__in=mine).only(*_LOOKED_AT)
+            locked = {row.pk: row for row in self._admission.lock(rows, by_key=False)}
+            found = {pk: row for pk, row in found.items() if pk not in mine} | locked
+        by_fingerprint: dict[str, list[Any]] = defaultdict(list)
+        for row in found.values():
+            by_fingerprint[row.fingerprint].append(row)
+        return by_fingerprint
+
+    def _matches(self, fingerprints: Collection[str], now: datetime) -> QuerySet[Any]:
+        """Select what the policies of some fingerprints may count, and what may guard them."""
+        policies = set().union(*(self._policies[fingerprint] for fingerprint in fingerprints))
+        counted = Q(state__in=sorted(set().union(*(policy.states for policy in policies))))
+        starts = [start for policy in policies if (start := policy.window_start(now)) is not None]
+        if len(starts) == len(policies):
+            counted &= Q(created_at__gt=min(starts))
+        return self._jobs.filter(counted | guarding(), fingerprint__in=fingerprints).only(*_LOOKED_AT)
+
+    def _may_change(self, row: Any, now: datetime) -> bool:
+        """Tell whether an item may replace a stored job, or release its guard."""
+        return any(
+            policy.replaces or (row.is_guarding and not policy.is_duplicate(row.state, row.created_at, now))
+            for policy in self._policies[row.fingerprint]
+        )
+
+    def _look_for_rivals(self, known: Collection[UUID], now: datetime) -> None:
+        """Raise LostRace for a job that came and went between the look and the insert, where finished jobs count.
+
+        From the insert on, every other enqueue of these keys waits.
+        """
+        wary = [
+            fingerprint
+            for fingerprint, policies in self._policies.items()
+            if not all(INCOMPLETE.issuperset(policy.states) for policy in policies)
+        ]
+        for fingerprints in _in_groups(wary):
+            for row in self._matches(fingerprints, now):
+                if row.pk not in known and any(
+                    policy.is_duplicate(row.state, row.created_at, now) for policy in self._policies[row.fingerprint]
+                ):
+                    raise LostRace
+
+    def _ids_in_use(self, new: Sequence[Any]) -> set[UUID]:
+        in_use: set[UUID] = set()
+        for group in _in_groups(new):
+            in_use.update(self._jobs.filter(pk__in=[job.pk for job in group]).values_list("pk", flat=True))
+        return in_use
+
+
+class _Ledger:
+    """What is stored under the keys of a batch, item after item, and what must be written in the end."""
+
+    def __init__(
+        self,
+        jobs: QuerySet[Any],
+        stored: Mapping[str, Sequence[Any]],
+        slots: Mapping[str, Slot],
+        taken: Collection[UUID],
+        now: datetime,
+    ) -> None:
+        self._jobs = jobs
+        self._rows = defaultdict(list, {fingerprint: list(rows) for fingerprint, rows in stored.items()})
+        self._slots = slots
+        self._taken = set(taken)
+        self._now = now
+        self._new: list[Any] = []
+        self._cancelled: dict[UUID, UUID] = {}
+        """Stored jobs that were replaced, and by which."""
+        self._released: list[UUID] = []
+
+    def decide(self, entry: _Entry) -> None:
+        """Decide on the next item."""
+        entry.reset()
+        incoming, job = entry.incoming, entry.incoming.job
+        if incoming.key is not None:
+            slot = self._slots[job.fingerprint]
+            try:
+                entry.outcome = slot.apply(incoming)
+            except InvalidRequest as error:
+                entry.fail(error)
+            else:
+                entry.slot = slot
+        elif incoming.policy is None:
+            self._admit(entry)
+        else:
+            rows = [row for row in self._rows[job.fingerprint] if self._matters(row, incoming.policy)]
+            replace_active = may_replace_active(self._jobs, rows)
+            entry.verdict = judge(rows, incoming.policy, self._now, replace_active=replace_active)
+            match entry.verdict.action:
+                case Action.ADMIT:
+                    self._admit(entry)
+                case Action.IGNORE:
+                    entry.outcome = Outcome.DEDUPLICATED
+                case Action.REJECT:
+                    entry.fail(DuplicateJob(entry.verdict.existing, job.fingerprint))
+
+    def _matters(self, row: Any, policy: UniquePolicy) -> bool:
+        return row.is_guarding or policy.is_duplicate(row.state, row.created_at, self._now)
+
+    def _admit(self, entry: _Entry) -> None:
+        job = entry.incoming.job
+        if job.pk in self._taken:
+            entry.fail(id_taken(job))
+            return
+        self._taken.add(job.pk)
+        self._new.append(job)
+        if (verdict := entry.verdict) is None:
+            return
+        self._rows[job.fingerprint].append(job)
+        for row in verdict.cancel:
+            row.state, row.finished_at, row.run_at, row.replaced_by_id = JobState.CANCELLED, self._now, None, job.pk
+            row.guarded_states = frozenset()
+            if not row._state.adding:
+                self._cancelled[row.pk] = job.pk
+        for row in verdict.release:
+            row.guarded_states = frozenset()
+            if not row._state.adding:
+                self._released.append(row.pk)
+        if verdict.inherited_schedule is not None:
+            date(entry.incoming, self._now, inherited_schedule=verdict.inherited_schedule)
+        if verdict.cancel:
+            entry.outcome = Outcome.REPLACED
+
+    def write(self, admission: Admission) -> None:
+        """Write what becomes of stored jobs."""
+        for group in _in_groups(self._cancelled.items()):
+            by = Case(*(When(pk=pk, then=Value(by)) for pk, by in group), output_field=UUIDField())
+            lifecycle.replace(self._jobs.filter(pk__in=[pk for pk, _ in group]), self._now, by=by)
+        for released in _in_groups(self._released):
+            lifecycle.release_guard(self._jobs.filter(pk__in=released))
+        write_slots(self._jobs, admission, self._slots.values())
+
+    def new_jobs(self) -> list[Any]:
+        """Return the jobs to insert, in the order that all batches share."""
+        new = [*self._new, *(slot.holder for slot in self._slots.values() if slot.is_new)]
+        return sorted(new, key=lambda job: job.fingerprint or "")
+
+
+def _announce(jobs: QuerySet[Any], entry: _Entry) -> None:
+    """Tell the receivers what became of an item, once it is stored."""
+    if entry.job is not None:
+        entry.job._state.adding, entry.job._state.db = False, jobs.db
+    if entry.slot is not None:
+        announce_keyed(jobs, entry.incoming.job, entry.slot.holder, entry.outcome)
+    elif entry.verdict is not None:
+        announce_verdict(jobs, entry.incoming.job, entry.verdict)
+    elif entry.error is None:
+        announce_verdict(jobs, entry.incoming.job, Verdict(Action.ADMIT))
+
+
+def _request(item: Any) -> Request:
+    """Read one item: what `enqueue` takes, as an object."""
+    if isinstance(item, Request):
+        return item
+    if not isinstance(item, Mapping):
+        raise InvalidRequest.at(
+            "item", "must be an object with the arguments of enqueue()", value=item, mend="Write {'type': ...}."
+        )
+    for name in item:
+        if name not in _ARGUMENTS:
+            raise InvalidRequest.at(str(name), "is not an argument of enqueue()", mend=did_you_mean(name, _ARGUMENTS))
+    if "type" not in item:
+        raise InvalidRequest.at("type", "is missing", mend="Write {'type': 'email.send', ...}.")
+    return Request(**item)
+
+
+def _at(index: int, error: OJSError) -> OJSError:
+    """Say which item an error is about."""
+    error.message = f"items[{index}].{error.message}"
+    error.details = {**error.details, "index": index}
+    error.args = (error.message,)
+    return error
+
+
+def _in_groups(items: Iterable[T]) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while group := list(islice(iterator, ROWS_AT_ONCE)):
+        yield group

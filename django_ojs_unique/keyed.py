@@ -1,0 +1,199 @@
+"""Enqueue by key: rewrite the waiting job that holds it, or create one (Graphile Worker, "Job key")."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from copy import copy
+from functools import partial
+from typing import Any
+
+from django.db import connections, transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from . import lifecycle
+from .admission import Admission
+from .conf import settings
+from .constraints import guarding
+from .exceptions import InvalidRequest
+from .ojs.keys import KeyAction, is_mixed, judge, merge
+from .ojs.states import JobState
+from .outcomes import EnqueueResult, Outcome, Recorder, Suppression
+from .races import LostRace, id_taken, until_won
+from .request import Incoming, date, sized
+from .signals import announce, job_enqueued, job_suppressed, job_updated
+from .transactions import starting_over
+
+logger = logging.getLogger("django_ojs_unique")
+
+_TIME = ("state", "scheduled_at", "run_at", "enqueued_at")
+_ENVELOPE = (
+    "type",
+    "queue",
+    "args",
+    "meta",
+    "tags",
+    "schema",
+    "extra",
+    "priority",
+    "max_attempts",
+    "retry",
+    "timeout_ms",
+    "visibility_timeout_ms",
+    "expires_at",
+    "fingerprint_scheme",
+)
+_UNTRIED = (
+    "attempt",
+    "errors",
+    "dead_letter",
+    "started_at",
+    "finished_at",
+    "worker_id",
+    "progress",
+    "progress_note",
+    "slimmed",
+)
+REWRITTEN = (*_ENVELOPE, *_TIME, *_UNTRIED, "revision")
+
+
+class Slot:
+    """One key, while enqueues go by it in order.
+
+    ``holder`` is the job that holds it, or None. ``is_new`` and ``is_changed`` tell how it must be written, and
+    ``released`` is the running job that has lost the key.
+    """
+
+    def __init__(self, holder: Any | None = None) -> None:
+        self.holder = holder
+        self.is_new = False
+        self.is_changed = False
+        self.released: Any | None = None
+
+    def apply(self, incoming: Incoming) -> Outcome:
+        """Let an enqueue go by; return what becomes of it. Raises InvalidRequest, and nothing has changed then."""
+        assert incoming.key is not None
+        action = judge(self.holder, incoming.key.mode)
+        if action is KeyAction.KEEP:
+            return Outcome.DEDUPLICATED
+        if action in (KeyAction.CREATE, KeyAction.SUCCEED):
+            self.released, self.holder, self.is_new = self.holder, incoming.job, True
+            return Outcome.CREATED
+        self._rewrite(incoming.job, keep_time=action is KeyAction.REWRITE_BUT_TIME)
+        return Outcome.REPLACED
+
+    def _rewrite(self, job: Any, *, keep_time: bool) -> None:
+        if self.is_new:
+            self.holder = copy(self.holder)  # the item that brought it may be decided on again after a lost race
+        holder: Any = self.holder
+        args = _merged(holder, job.args)
+        for name in (*_ENVELOPE, *_UNTRIED, *(() if keep_time else _TIME)):
+            setattr(holder, name, getattr(job, name))
+        holder.args = args
+        if not self.is_new:
+            holder.revision += 1
+            self.is_changed = True
+
+
+def lock_slots(jobs: QuerySet[Any], admission: Admission, fingerprints: Collection[str]) -> dict[str, Slot]:
+    """Lock the jobs that hold some keys; return a slot for each key."""
+    slots = {fingerprint: Slot() for fingerprint in fingerprints}
+    if slots:
+        for holder in admission.lock(jobs.filter(guarding(), fingerprint__in=slots), by_key=False):
+            slots[holder.fingerprint].holder = holder
+    return slots
+
+
+def write_slots(jobs: QuerySet[Any], admission: Admission, slots: Iterable[Slot]) -> None:
+    """Write what changed, but for the new jobs."""
+    slots = list(slots)
+    changed: list[Any] = [slot.holder for slot in slots if slot.is_changed]
+    lifecycle.let_go(jobs, [slot.released for slot in slots if slot.released is not None])
+    lifecycle.rewrite(jobs, changed, REWRITTEN)
+    admission.wake({job.queue for job in changed if job.state == JobState.AVAILABLE})
+
+
+def enqueue_by_key(jobs: QuerySet[Any], incoming: Incoming, record: Recorder) -> EnqueueResult:
+    """Do what the key's mode says, in the caller's transaction on the database of ``jobs``.
+
+    Raises InvalidRequest, JobIdTaken, or Contended after losing 100 races in a row.
+    """
+    admission = Admission(jobs.model, connections[jobs.db])
+    if admission.may_insert_first and starting_over(jobs.db, partial(admission.insert, incoming.job)):
+        result = EnqueueResult(incoming.job, Outcome.CREATED)
+    else:
+        result = until_won(lambda look: starting_over(jobs.db, partial(_settle, jobs, incoming, record, admission)))
+    announce_keyed(jobs, incoming.job, result.job, result.outcome)
+    result.job._state.adding, result.job._state.db = False, jobs.db
+    return result
+
+
+def announce_keyed(jobs: QuerySet[Any], job: Any, holder: Any, outcome: Outcome) -> None:
+    """Tell the receivers what an enqueue of ``job`` has done to the holder of its key."""
+    sender, using = jobs.model, jobs.db
+    match outcome:
+        case Outcome.CREATED:
+            announce(job_enqueued, sender, job=holder, using=using)
+        case Outcome.REPLACED:
+            announce(job_updated, sender, job=holder, using=using)
+        case Outcome.DEDUPLICATED:
+            announce(job_suppressed, sender, outcome="ignored", existing_job=holder, job=job, using=using)
+
+
+def remove(jobs: QuerySet[Any], key: str, type: str | None) -> Any | None:
+    """Remove the job that holds a key, and return it; see `JobQuerySet.remove`."""
+    return starting_over(jobs.db, lambda: _remove(jobs, key, type))
+
+
+def _remove(jobs: QuerySet[Any], key: str, type: str | None) -> Any | None:
+    admission = Admission(jobs.model, connections[jobs.db])
+    holders = jobs.filter(guarding(), key=key, **({} if type is None else {"type": type}))
+    with transaction.atomic(using=jobs.db):
+        admission.take_write_lock()
+        found = admission.lock(holders, by_key=True)
+        if len(found) > 1:
+            types = sorted(job.type for job in found)
+            raise InvalidRequest.at(
+                "key", f"is held by jobs of the types {', '.join(types)}", value=key, mend="Say which with type=."
+            )
+        for job in found:
+            if job.state == JobState.ACTIVE:
+                lifecycle.let_go(jobs, [job])
+            else:
+                jobs.filter(pk=job.pk).delete()
+        return found[0] if found else None
+
+
+def _settle(jobs: QuerySet[Any], incoming: Incoming, record: Recorder, admission: Admission) -> EnqueueResult:
+    """Look under locks and act: all of it or, with LostRace, nothing."""
+    job = incoming.job
+    with transaction.atomic(using=jobs.db):
+        admission.take_turns([job.fingerprint])
+        slot = lock_slots(jobs, admission, [job.fingerprint])[job.fingerprint]
+        date(incoming, timezone.now())
+        outcome = slot.apply(incoming)
+        write_slots(jobs, admission, [slot])
+        if slot.is_new and not admission.insert(job):
+            raise id_taken(job) if jobs.filter(pk=job.pk).exists() else LostRace
+        if outcome is Outcome.DEDUPLICATED:
+            assert incoming.key is not None
+            record([Suppression(job, incoming.key.mode, (slot.holder,), "ignored")])
+    return EnqueueResult(slot.holder, outcome)
+
+
+def _merged(holder: Any, args: Any) -> Any:
+    if is_mixed(holder.args, args):
+        if not settings.replace_mixed_args:
+            raise InvalidRequest.at(
+                "args",
+                "would replace an array by an object or the reverse, and OJS_UNIQUE['REPLACE_MIXED_ARGS'] is off",
+                value=args,
+                mend=f"Send {'an array' if isinstance(holder.args, list) else 'an object'}, as job {holder.pk} has.",
+            )
+        logger.warning(
+            "Job %s (%s): an enqueue with its key replaced an array by an object or the reverse; its args are lost.",
+            holder.pk,
+            holder.type,
+        )
+    return sized(merge(holder.args, args), "args", settings.max_args_bytes)
