@@ -10,7 +10,7 @@ their primary keys, and last the inserts by fingerprint.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -25,14 +25,15 @@ from . import lifecycle
 from .admission import ROWS_AT_ONCE, Admission
 from .constraints import guarding
 from .enqueue import announce_verdict, may_replace_active, saying_what_is_not_migrated, suppression_of
-from .exceptions import DuplicateJob, InvalidRequest, OJSError, did_you_mean
+from .exceptions import DuplicateJob, InvalidRequest, OJSError, did_you_mean, shorten
 from .keyed import Slot, announce_keyed, lock_slots, write_slots
+from .keyed import suppression_of as suppression_by_key
 from .ojs.conflict import Action, Verdict, judge
 from .ojs.policy import UniquePolicy
 from .ojs.states import INCOMPLETE, JobState
 from .outcomes import ItemResult, Outcome, Recorder, Suppression
 from .races import LostRace, id_taken, until_won
-from .request import Incoming, Request, date, read
+from .request import Incoming, Reader, Request, date, own
 from .transactions import starting_over
 
 T = TypeVar("T")
@@ -40,6 +41,7 @@ Policies = Mapping[str, Collection[UniquePolicy]]
 """The policies of a batch, by fingerprint."""
 
 _LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "guarded_states", "created_at", "scheduled_at")
+_FREE: Verdict[Any] = Verdict(Action.ADMIT)
 _ARGUMENTS = [name for name in Request.__slots__ if name not in ("lease", "schema", "extra")]
 
 
@@ -48,13 +50,22 @@ def enqueue_in_parts(jobs: QuerySet[Any], items: Iterable[Any], record: Recorder
 
     An item that is refused or invalid is an answer, and the others go on. Memory does not depend on their number.
     """
-    for number, part in enumerate(_in_groups(items)):
-        yield from _enqueue(jobs, part, number * ROWS_AT_ONCE, record, refuse=False)
+    numbered = enumerate(items)
+    part = _Part(jobs, islice(numbered, ROWS_AT_ONCE))
+    while part:
+        following = _Part(jobs, islice(numbered, ROWS_AT_ONCE))  # before the transaction, as it runs the caller's code
+        yield from _enqueue(jobs, part.read(), record, refuse=False, meanwhile=following.read if following else None)
+        part = following
 
 
 def enqueue_all(jobs: QuerySet[Any], items: Iterable[Any], record: Recorder) -> Iterator[ItemResult]:
     """Enqueue all items in one transaction, or none: raise the error of the first one that is refused or invalid."""
-    yield from _enqueue(jobs, list(items), 0, record, refuse=True)
+    yield from _enqueue(jobs, _Part(jobs, enumerate(items)).read(), record, refuse=True)
+
+
+def enqueue_read(jobs: QuerySet[Any], incoming: Iterable[Incoming], record: Recorder) -> Iterator[ItemResult]:
+    """Enqueue valid requests in one transaction; yield the answer to each, in order."""
+    yield from _enqueue(jobs, [_Entry(index, one) for index, one in enumerate(incoming)], record, refuse=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -65,23 +76,29 @@ class _Entry:
     incoming: Incoming
     outcome: Outcome = Outcome.CREATED
     verdict: Verdict[Any] | None = None
-    slot: Slot | None = None
+    holder: Any | None = None
+    suppression: Suppression | None = None
     error: OJSError | None = None
 
     def reset(self) -> None:
         """Forget what an earlier look decided."""
-        self.outcome, self.verdict, self.slot, self.error = Outcome.CREATED, None, None, None
+        self.outcome, self.verdict, self.holder, self.suppression, self.error = Outcome.CREATED, None, None, None, None
+        job = self.incoming.job
+        job.finished_at = job.replaced_by_id = None
 
     def fail(self, error: OJSError) -> None:
         """Take an error as the answer."""
         self.error = _at(self.index, error)
-        self.outcome = Outcome.REJECTED if isinstance(error, DuplicateJob) else Outcome.INVALID
+        if isinstance(error, DuplicateJob):
+            self.outcome = Outcome.REJECTED
+        else:
+            self.outcome, self.verdict, self.suppression = Outcome.INVALID, None, None
 
     @property
     def job(self) -> Any | None:
         """The job of the answer."""
-        if self.slot is not None:
-            return self.slot.holder
+        if self.holder is not None:
+            return self.holder
         if self.verdict is not None and self.verdict.action is not Action.ADMIT:
             return self.verdict.existing
         return self.incoming.job if self.error is None else None
@@ -91,35 +108,57 @@ class _Entry:
         """The jobs that were cancelled for this one."""
         return self.verdict.cancel if self.verdict is not None and self.error is None else ()
 
-    @property
-    def suppression(self) -> Suppression | None:
-        """What to record of it."""
-        incoming = self.incoming
-        if self.verdict is not None and incoming.policy is not None:
-            return suppression_of(incoming.job, incoming.policy, self.verdict)
-        if self.slot is not None and incoming.key is not None and self.outcome is Outcome.DEDUPLICATED:
-            return Suppression(incoming.job, incoming.key.mode, (self.slot.holder,), "ignored")
-        return None
+
+class _Part:
+    """Some items of a batch, drawn from their source: what they say is copied at once, as it may change them."""
+
+    def __init__(self, jobs: QuerySet[Any], numbered: Iterable[tuple[int, Any]]) -> None:
+        self._reader = Reader(jobs.model)
+        self._drawn: list[tuple[int, Request | OJSError]] = []
+        self._answers: list[ItemResult | _Entry] = []
+        for index, item in numbered:
+            try:
+                self._drawn.append((index, own(_request(item))))
+            except OJSError as error:
+                self._drawn.append((index, error))
+
+    def __bool__(self) -> bool:
+        return bool(self._drawn)
+
+    def read(self) -> list[ItemResult | _Entry]:
+        """Return the valid items, and what is wrong with the others; needs no database, and is done once."""
+        if not self._answers:
+            now = timezone.now()
+            for index, request in self._drawn:
+                try:
+                    if isinstance(request, OJSError):
+                        raise request
+                    self._answers.append(_Entry(index, self._reader.build(request, now)))
+                except OJSError as error:
+                    self._answers.append(ItemResult(None, Outcome.INVALID, index=index, error=_at(index, error)))
+        return self._answers
 
 
 def _enqueue(
-    jobs: QuerySet[Any], items: Sequence[Any], first: int, record: Recorder, *, refuse: bool
+    jobs: QuerySet[Any],
+    answers: Sequence[ItemResult | _Entry],
+    record: Recorder,
+    *,
+    refuse: bool,
+    meanwhile: Callable[[], object] | None = None,
 ) -> Iterator[ItemResult]:
-    now = timezone.now()
-    answers: list[ItemResult | _Entry] = []
-    for index, item in enumerate(items, first):
-        try:
-            answers.append(_Entry(index, read(_request(item), jobs.model, now)))
-        except OJSError as error:
-            if refuse:
-                raise _at(index, error) from None
-            answers.append(ItemResult(None, Outcome.INVALID, index=index, error=_at(index, error)))
-    batch = _Batch(jobs, [entry for entry in answers if isinstance(entry, _Entry)], record, refuse=refuse)
-    with saying_what_is_not_migrated(jobs):
-        until_won(lambda look: starting_over(jobs.db, lambda: batch.settle(look)))
-    for answer in answers:
+    if refuse and (wrong := next((answer for answer in answers if isinstance(answer, ItemResult)), None)):
+        assert wrong.error is not None
+        raise wrong.error
+    if entries := [entry for entry in answers if isinstance(entry, _Entry)]:
+        batch = _Batch(jobs, entries, record, refuse=refuse)
+        with saying_what_is_not_migrated(jobs):
+            until_won(lambda look: starting_over(jobs.db, lambda: batch.settle(look, meanwhile)))
+    for answer in answers:  # all of them before the first answer, as the caller may stop there
         if isinstance(answer, _Entry):
             _announce(jobs, answer)
+    for answer in answers:
+        if isinstance(answer, _Entry):
             answer = ItemResult(answer.job, answer.outcome, answer.replaced, answer.index, answer.error)
         yield answer
 
@@ -133,17 +172,17 @@ class _Batch:
         self._record = record
         self._refuse = refuse
         self._admission = Admission(jobs.model, connections[jobs.db])
-        self._policies: dict[str, set[UniquePolicy]] = defaultdict(set)
+        self._policies: dict[str, list[UniquePolicy]] = defaultdict(list)
         self._keyed: set[str] = set()
-        self._taken: set[UUID] = set()
-        """The ids, given by the caller, that stored jobs turned out to have."""
         for incoming in (entry.incoming for entry in entries):
             if incoming.policy is not None:
-                self._policies[incoming.job.fingerprint].add(incoming.policy)
+                policies = self._policies[incoming.job.fingerprint]
+                if incoming.policy not in policies:
+                    policies.append(incoming.policy)
             elif incoming.key is not None:
                 self._keyed.add(incoming.job.fingerprint)
 
-    def settle(self, earlier_looks: int) -> None:
+    def settle(self, earlier_looks: int, meanwhile: Callable[[], object] | None) -> None:
         """Decide and write: all of it or, with LostRace, nothing."""
         jobs, admission = self._jobs, self._admission
         with transaction.atomic(using=jobs.db):
@@ -152,7 +191,7 @@ class _Batch:
             # After a lost race only a locking look is sure to see what a snapshot of the caller's transaction may not.
             stored = self._look(now, under_locks=earlier_looks > 0)
             slots = lock_slots(jobs, admission, self._keyed)
-            ledger = _Ledger(jobs, stored, slots, self._taken, now)
+            ledger = _Ledger(jobs, stored, slots, self._ids_in_use() if earlier_looks else (), now)
             for entry in self._entries:
                 if earlier_looks:
                     date(entry.incoming, now)
@@ -161,8 +200,7 @@ class _Batch:
                     raise entry.error
             ledger.write(admission)
             new = ledger.new_jobs()
-            if not admission.insert_all(new):
-                self._taken |= self._ids_in_use(new)
+            if not admission.insert_all(new, meanwhile):
                 raise LostRace
             if admission.can_be_overtaken:
                 self._look_for_rivals(
@@ -176,9 +214,11 @@ class _Batch:
         for fingerprints in _in_groups(self._policies):
             matches = self._matches(fingerprints, now)
             found |= {row.pk: row for row in (self._admission.lock(matches, by_key=False) if under_locks else matches)}
-        if not under_locks and (mine := [pk for pk, row in found.items() if self._may_change(row, now)]):
-            rows = self._jobs.filter(pk__in=mine).only(*_LOOKED_AT)
-            locked = {row.pk: row for row in self._admission.lock(rows, by_key=False)}
+        if not under_locks and (mine := {pk for pk, row in found.items() if self._may_change(row, now)}):
+            locked: dict[UUID, Any] = {}
+            for pks in _in_groups(sorted(mine)):
+                rows = self._jobs.filter(pk__in=pks).only(*_LOOKED_AT)
+                locked |= {row.pk: row for row in self._admission.lock(rows, by_key=False)}
             found = {pk: row for pk, row in found.items() if pk not in mine} | locked
         by_fingerprint: dict[str, list[Any]] = defaultdict(list)
         for row in found.values():
@@ -187,7 +227,7 @@ class _Batch:
 
     def _matches(self, fingerprints: Collection[str], now: datetime) -> QuerySet[Any]:
         """Select what the policies of some fingerprints may count, and what may guard them."""
-        policies = set().union(*(self._policies[fingerprint] for fingerprint in fingerprints))
+        policies = {id(policy): policy for name in fingerprints for policy in self._policies[name]}.values()
         counted = Q(state__in=sorted(set().union(*(policy.states for policy in policies))))
         starts = [start for policy in policies if (start := policy.window_start(now)) is not None]
         if len(starts) == len(policies):
@@ -218,10 +258,12 @@ class _Batch:
                 ):
                     raise LostRace
 
-    def _ids_in_use(self, new: Sequence[Any]) -> set[UUID]:
+    def _ids_in_use(self) -> set[UUID]:
+        """Return which of the ids that the caller gave stored jobs have, be they hidden from a snapshot."""
         in_use: set[UUID] = set()
-        for group in _in_groups(new):
-            in_use.update(self._jobs.filter(pk__in=[job.pk for job in group]).values_list("pk", flat=True))
+        for ids in _in_groups(sorted({entry.incoming.job.pk for entry in self._entries if entry.incoming.has_id})):
+            rows = self._jobs.filter(pk__in=ids).order_by("pk").select_for_update()
+            in_use.update(rows.values_list("pk", flat=True))
         return in_use
 
 
@@ -252,18 +294,22 @@ class _Ledger:
         incoming, job = entry.incoming, entry.incoming.job
         if incoming.key is not None:
             slot = self._slots[job.fingerprint]
+            if slot.admits(incoming) and not self._takes_its_id(entry):
+                return
+            met = slot.holder
             try:
                 entry.outcome = slot.apply(incoming)
             except InvalidRequest as error:
                 entry.fail(error)
-            else:
-                entry.slot = slot
+                return
+            entry.holder = slot.holder
+            if entry.outcome is Outcome.DEDUPLICATED:
+                entry.suppression = suppression_by_key(incoming, met)
         elif incoming.policy is None:
             self._admit(entry)
         else:
-            rows = [row for row in self._rows[job.fingerprint] if self._matters(row, incoming.policy)]
-            replace_active = may_replace_active(self._jobs, rows)
-            entry.verdict = judge(rows, incoming.policy, self._now, replace_active=replace_active)
+            entry.verdict = self._judge(self._rows[job.fingerprint], incoming.policy)
+            entry.suppression = suppression_of(job, incoming.policy, entry.verdict)
             match entry.verdict.action:
                 case Action.ADMIT:
                     self._admit(entry)
@@ -272,15 +318,16 @@ class _Ledger:
                 case Action.REJECT:
                     entry.fail(DuplicateJob(entry.verdict.existing, job.fingerprint))
 
-    def _matters(self, row: Any, policy: UniquePolicy) -> bool:
-        return row.is_guarding or policy.is_duplicate(row.state, row.created_at, self._now)
+    def _judge(self, rows: Sequence[Any], policy: UniquePolicy) -> Verdict[Any]:
+        matter = [row for row in rows if row.is_guarding or policy.is_duplicate(row.state, row.created_at, self._now)]
+        if not matter:
+            return _FREE
+        return judge(matter, policy, self._now, replace_active=may_replace_active(self._jobs, matter))
 
     def _admit(self, entry: _Entry) -> None:
         job = entry.incoming.job
-        if job.pk in self._taken:
-            entry.fail(id_taken(job))
+        if not self._takes_its_id(entry):
             return
-        self._taken.add(job.pk)
         self._new.append(job)
         if (verdict := entry.verdict) is None:
             return
@@ -299,6 +346,14 @@ class _Ledger:
         if verdict.cancel:
             entry.outcome = Outcome.REPLACED
 
+    def _takes_its_id(self, entry: _Entry) -> bool:
+        job = entry.incoming.job
+        if job.pk in self._taken:
+            entry.fail(id_taken(job))
+            return False
+        self._taken.add(job.pk)
+        return True
+
     def write(self, admission: Admission) -> None:
         """Write what becomes of stored jobs."""
         for group in _in_groups(self._cancelled.items()):
@@ -311,19 +366,19 @@ class _Ledger:
     def new_jobs(self) -> list[Any]:
         """Return the jobs to insert, in the order that all batches share."""
         new = [*self._new, *(slot.holder for slot in self._slots.values() if slot.is_new)]
-        return sorted(new, key=lambda job: job.fingerprint or "")
+        return sorted(new, key=lambda job: (job.fingerprint or "", job.pk))
 
 
 def _announce(jobs: QuerySet[Any], entry: _Entry) -> None:
     """Tell the receivers what became of an item, once it is stored."""
     if entry.job is not None:
         entry.job._state.adding, entry.job._state.db = False, jobs.db
-    if entry.slot is not None:
-        announce_keyed(jobs, entry.incoming.job, entry.slot.holder, entry.outcome)
+    if entry.holder is not None:
+        announce_keyed(jobs, entry.incoming.job, entry.holder, entry.outcome)
     elif entry.verdict is not None:
         announce_verdict(jobs, entry.incoming.job, entry.verdict)
     elif entry.error is None:
-        announce_verdict(jobs, entry.incoming.job, Verdict(Action.ADMIT))
+        announce_verdict(jobs, entry.incoming.job, _FREE)
 
 
 def _request(item: Any) -> Request:
@@ -331,8 +386,9 @@ def _request(item: Any) -> Request:
     if isinstance(item, Request):
         return item
     if not isinstance(item, Mapping):
-        raise InvalidRequest.at(
-            "item", "must be an object with the arguments of enqueue()", value=item, mend="Write {'type': ...}."
+        raise InvalidRequest(
+            f"must be an object with the arguments of enqueue() (got {shorten(item)}). Write {{'type': ...}}.",
+            details={"value": shorten(item)},
         )
     for name in item:
         if name not in _ARGUMENTS:
@@ -344,7 +400,7 @@ def _request(item: Any) -> Request:
 
 def _at(index: int, error: OJSError) -> OJSError:
     """Say which item an error is about."""
-    error.message = f"items[{index}].{error.message}"
+    error.message = f"items[{index}]{'.' if 'field' in error.details else ': '}{error.message}"
     error.details = {**error.details, "index": index}
     error.args = (error.message,)
     return error

@@ -26,7 +26,7 @@ from .keyed import enqueue_by_key
 from .ojs.conflict import Action, Verdict, judge
 from .ojs.policy import UniquePolicy
 from .ojs.states import JobState
-from .outcomes import EnqueueResult, Outcome, Recorder, Suppression
+from .outcomes import EnqueueResult, Met, Outcome, Recorder, Suppression
 from .races import LostRace, id_taken, until_won
 from .request import Incoming, date
 from .signals import announce, job_cancelled, job_enqueued, job_suppressed
@@ -159,7 +159,8 @@ def suppression_of(job: Any, policy: UniquePolicy, verdict: Verdict[Any]) -> Sup
     outcome = _outcome_of_suppression(verdict)
     if outcome is None:
         return None
-    return Suppression(job, policy.on_conflict, verdict.cancel or (verdict.existing,), outcome)
+    met: tuple[Any, ...] = verdict.cancel or (verdict.existing,)
+    return Suppression(job, policy.on_conflict, tuple(Met(row.pk, row.state) for row in met), outcome)
 
 
 def _record(record: Recorder, job: Any, policy: UniquePolicy, verdict: Verdict[Any]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 from uuid import UUID
 
 from django.db import models
+from django.db.models.base import ModelState
 
 from .ojs.states import JobState, from_mask, to_mask
 
@@ -20,6 +22,21 @@ else:
 def new_id() -> UUID:
     """Return a UUIDv7: ordered by time, and within one process strictly increasing (OJS core, "id")."""
     return uuid7()
+
+
+def unsaved(model: type[models.Model], **values: Any) -> Any:
+    """Return an unsaved row as unpickling builds one: `Model.__init__` would take ten times as long.
+
+    What has a mutable default must be among the ``values``.
+    """
+    row: Any = model.__new__(model)
+    row.__dict__.update(_defaults(model), _state=ModelState(), **values)
+    return row
+
+
+@cache
+def _defaults(model: type[models.Model]) -> dict[str, Any]:
+    return {field.attname: field.get_default() for field in model._meta.concrete_fields}
 
 
 class StateSetField(models.SmallIntegerField):  # type: ignore[type-arg]

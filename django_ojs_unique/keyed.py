@@ -19,7 +19,7 @@ from .constraints import guarding
 from .exceptions import InvalidRequest
 from .ojs.keys import KeyAction, is_mixed, judge, merge
 from .ojs.states import JobState
-from .outcomes import EnqueueResult, Outcome, Recorder, Suppression
+from .outcomes import EnqueueResult, Met, Outcome, Recorder, Suppression
 from .races import LostRace, id_taken, until_won
 from .request import Incoming, date, sized
 from .signals import announce, job_enqueued, job_suppressed, job_updated
@@ -66,13 +66,21 @@ class Slot:
     """
 
     def __init__(self, holder: Any | None = None) -> None:
-        self.holder = holder
+        self.holder: Any | None = holder
         self.is_new = False
         self.is_changed = False
         self.released: Any | None = None
 
+    def admits(self, incoming: Incoming) -> bool:
+        """Tell whether an enqueue would create a job."""
+        assert incoming.key is not None
+        return judge(self.holder, incoming.key.mode) in (KeyAction.CREATE, KeyAction.SUCCEED)
+
     def apply(self, incoming: Incoming) -> Outcome:
-        """Let an enqueue go by; return what becomes of it. Raises InvalidRequest, and nothing has changed then."""
+        """Let an enqueue go by; return what becomes of it. Raises InvalidRequest, and nothing has changed then.
+
+        Each rewriting makes a new `holder`: an earlier answer, and the item that brought it, keep theirs.
+        """
         assert incoming.key is not None
         action = judge(self.holder, incoming.key.mode)
         if action is KeyAction.KEEP:
@@ -84,16 +92,14 @@ class Slot:
         return Outcome.REPLACED
 
     def _rewrite(self, job: Any, *, keep_time: bool) -> None:
-        if self.is_new:
-            self.holder = copy(self.holder)  # the item that brought it may be decided on again after a lost race
-        holder: Any = self.holder
-        args = _merged(holder, job.args)
+        assert self.holder is not None
+        args = _merged(self.holder, job.args)
+        self.holder = holder = copy(self.holder)
         for name in (*_ENVELOPE, *_UNTRIED, *(() if keep_time else _TIME)):
             setattr(holder, name, getattr(job, name))
         holder.args = args
-        if not self.is_new:
-            holder.revision += 1
-            self.is_changed = True
+        holder.revision += 1
+        self.is_changed = not self.is_new
 
 
 def lock_slots(jobs: QuerySet[Any], admission: Admission, fingerprints: Collection[str]) -> dict[str, Slot]:
@@ -127,6 +133,12 @@ def enqueue_by_key(jobs: QuerySet[Any], incoming: Incoming, record: Recorder) ->
     announce_keyed(jobs, incoming.job, result.job, result.outcome)
     result.job._state.adding, result.job._state.db = False, jobs.db
     return result
+
+
+def suppression_of(incoming: Incoming, holder: Any) -> Suppression:
+    """Return what to record of an enqueue that the holder of its key answered."""
+    assert incoming.key is not None
+    return Suppression(incoming.job, incoming.key.mode, (Met(holder.pk, holder.state),), "ignored")
 
 
 def announce_keyed(jobs: QuerySet[Any], job: Any, holder: Any, outcome: Outcome) -> None:
@@ -177,8 +189,7 @@ def _settle(jobs: QuerySet[Any], incoming: Incoming, record: Recorder, admission
         if slot.is_new and not admission.insert(job):
             raise id_taken(job) if jobs.filter(pk=job.pk).exists() else LostRace
         if outcome is Outcome.DEDUPLICATED:
-            assert incoming.key is not None
-            record([Suppression(job, incoming.key.mode, (slot.holder,), "ignored")])
+            record([suppression_of(incoming, slot.holder)])
     return EnqueueResult(slot.holder, outcome)
 
 

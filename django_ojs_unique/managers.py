@@ -19,6 +19,7 @@ from .batch import enqueue_all, enqueue_in_parts
 from .conf import settings
 from .enqueue import enqueue, saying_what_is_not_migrated
 from .exceptions import InvalidRequest, did_you_mean
+from .fields import unsaved
 from .keyed import remove
 from .ojs.keys import KeyMode, KeyScope
 from .ojs.names import job_key, job_type
@@ -116,7 +117,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         InvalidRequest for another mode, and in ``atomic`` what `enqueue` raises, its message and its details naming the
         index of the item.
         """
-        if mode not in _MODES:
+        if not isinstance(mode, str) or mode not in _MODES:
             raise InvalidRequest.at("mode", "is not a known choice", value=mode, mend=did_you_mean(mode, _MODES))
         if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
             raise InvalidRequest.at("items", "must be a list or an iterator of objects", value=items)
@@ -213,7 +214,8 @@ def record_suppressed(using: str, suppressions: Iterable[Suppression]) -> None:
         return
     model = apps.get_model("django_ojs_unique", "SuppressedAttempt")
     attempts = [
-        model(
+        unsaved(
+            model,
             created_at=job.created_at,
             outcome=outcome,
             on_conflict=on_conflict,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, overload
+from uuid import UUID
 
 from .exceptions import OJSError
 
@@ -86,12 +87,19 @@ class BatchResult(Sequence[ItemResult]):
         return ", ".join(f"{self.counts[outcome]:,} {outcome}" for outcome in Outcome if self.counts[outcome]) or "none"
 
 
+class Met(NamedTuple):
+    """A stored job as an enqueue met it: a later one of the same batch may change it."""
+
+    pk: UUID
+    state: str
+
+
 class Suppression(NamedTuple):
     """One enqueue that met stored jobs: the job it brought, its strategy, the jobs, and the outcome."""
 
     job: Any
     on_conflict: str
-    met: tuple[Any, ...]
+    met: tuple[Met, ...]
     outcome: str
 
 

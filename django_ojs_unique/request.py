@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from .conf import settings
 from .exceptions import InvalidRequest, shorten
+from .fields import new_id, unsaved
 from .ojs.canonical import plain
 from .ojs.durations import milliseconds
 from .ojs.fingerprint import canonical_text, fingerprint
@@ -40,6 +41,7 @@ FOREVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
 """The end of a window without a period: early enough for each database and time zone."""
 
 _LONGEST_TAG = 255
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(slots=True)
@@ -70,7 +72,7 @@ class Request:
 class Incoming:
     """A valid request: the row to insert and what decides about it, a policy or a key or neither.
 
-    ``at`` is the moment whose fixed window counts.
+    ``at`` is the moment whose fixed window counts; ``has_id`` tells whether the caller chose the job's id.
     """
 
     job: Any
@@ -78,6 +80,7 @@ class Incoming:
     key: JobKey | None
     scheduled_at: datetime | None
     at: datetime
+    has_id: bool = False
     canonical_text: str = ""
 
 
@@ -87,53 +90,122 @@ def read(request: Request, model: type[models.Model], now: datetime) -> Incoming
     Raises InvalidRequest, InvalidPolicy, InvalidRetryPolicy or UnknownJobType, each naming the field and the mend;
     nothing has been written then.
     """
-    type_ = job_type(request.type)
-    definition = registry.get(type_) if settings.require_handler else registry.find(type_)
-    queue = request.queue
-    if queue is None:
-        queue = (definition and definition.queue) or settings.default_queue
-    queue = queue_name(queue)
-    unique = (definition and definition.unique) if request.unique is INHERIT else request.unique
-    retry = (definition and definition.retry) if request.retry is INHERIT else request.retry
-    timeout = (definition and definition.timeout) if request.timeout is INHERIT else request.timeout
-    lease = (definition and definition.lease) if request.lease is INHERIT else request.lease
-    priority = request.priority if request.priority is not None else definition.priority if definition else 0
-    key = _key(request)
-    policy = None if key or unique is None else UniquePolicy.parse(unique)
-    if policy is None and key is None and settings.is_unique(queue):
-        policy = resque_uniqueue()
-    retry_policy = DEFAULT_RETRY if retry is None else RetryPolicy.parse(retry)
-    scheduled_at = _moment(request.scheduled_at, "scheduled_at")
-    args = _args(request.args)
-    meta = _object(request.meta, "meta", settings.max_meta_bytes)
-    job: Any = model(
-        type=type_,
-        queue=queue,
-        args=args,
-        meta=meta,
-        tags=_tags(request.tags),
-        schema=_string(request.schema, "schema"),
-        extra=plain(dict(request.extra), "extra"),
-        priority=priority_number(priority),
-        max_attempts=retry_policy.max_attempts,
-        retry=None if retry is None else retry_policy.to_dict(),
-        timeout_ms=None if timeout is None else milliseconds(timeout, "timeout"),
-        visibility_timeout_ms=None if lease is None else milliseconds(lease, "lease"),
-        expires_at=_moment(request.expires_at, "expires_at"),
-    )
-    if request.id is not None:
-        job.id = _uuid(request.id)
-    incoming = Incoming(job, policy, key, scheduled_at, scheduled_at or now)
-    if key is not None:
-        incoming.canonical_text = key.canonical_text(type_)
-        job.key = key.text
-    elif policy is not None:
-        incoming.canonical_text = canonical_text(policy, type=type_, queue=queue, args=args, meta=meta, at=incoming.at)
-        job.unique = policy.to_dict()
-    if incoming.canonical_text:
-        job.fingerprint = fingerprint(incoming.canonical_text)
-    date(incoming, now)
-    return incoming
+    return Reader(model).read(request, now)
+
+
+def own(request: Request) -> Request:
+    """Copy and check what the caller could change while the request waits to be read, and return the request."""
+    request.args = _args(request.args)
+    request.meta = _object(request.meta, "meta")
+    request.tags = _tags(request.tags)
+    if request.schema != "":
+        request.schema = _string(request.schema, "schema")
+    request.extra = plain(dict(request.extra), "extra") if request.extra else {}
+    if isinstance(request.unique, Mapping):
+        request.unique = UniquePolicy.parse(request.unique)
+    if isinstance(request.retry, Mapping):
+        request.retry = RetryPolicy.parse(request.retry)
+    return request
+
+
+class Reader:
+    """Reads requests; what requests of one shape have in common is worked out once. Not for long: settings may change.
+
+    Two requests have one shape when they name the same type, queue and options.
+    """
+
+    def __init__(self, model: type[models.Model]) -> None:
+        self._model = model
+        self._shapes: dict[tuple[Any, ...], _Shape] = {}
+        self._largest_args = settings.max_args_bytes
+        self._largest_meta = settings.max_meta_bytes
+
+    def read(self, request: Request, now: datetime) -> Incoming:
+        """Do what `read` says."""
+        return self.build(own(request), now)
+
+    def build(self, request: Request, now: datetime) -> Incoming:
+        """Do the rest of what `read` says, with a request that `own` has returned."""
+        shape = self._shape(request)
+        key = None if request.key is None else JobKey(request.key, request.key_mode, request.key_scope)
+        scheduled_at = _moment(request.scheduled_at, "scheduled_at")
+        job = shape.new_job()
+        job.args = args = sized(request.args, "args", self._largest_args)
+        job.meta = meta = sized(request.meta, "meta", self._largest_meta)
+        job.tags, job.schema, job.extra = request.tags, request.schema, request.extra
+        job.expires_at = _moment(request.expires_at, "expires_at")
+        if request.id is not None:
+            job.id = _uuid(request.id)
+        policy = shape.policy
+        incoming = Incoming(job, policy, key, scheduled_at, scheduled_at or now, request.id is not None)
+        if key is not None:
+            incoming.canonical_text = key.canonical_text(job.type)
+            job.key = key.text
+        elif policy is not None:
+            incoming.canonical_text = canonical_text(
+                policy, type=job.type, queue=job.queue, args=args, meta=meta, at=incoming.at
+            )
+        if incoming.canonical_text:
+            job.fingerprint = fingerprint(incoming.canonical_text)
+        date(incoming, now)
+        return incoming
+
+    def _shape(self, request: Request) -> _Shape:
+        options = (
+            request.unique,
+            request.retry,
+            request.timeout,
+            request.lease,
+            request.priority,
+            request.key_mode,
+            request.key_scope,
+        )
+        try:
+            # By identity, as True equals 1 but is no priority; a shape keeps its options, so their ids stay theirs.
+            identity = (request.type, request.queue, request.key is None, *map(id, options))
+            if (shape := self._shapes.get(identity)) is None:
+                shape = self._shapes[identity] = _Shape(request, self._model, options)
+            return shape
+        except TypeError:  # what is not hashable is no name, either
+            return _Shape(request, self._model, options)
+
+
+class _Shape:
+    """What requests of the same type, queue and options have in common."""
+
+    def __init__(self, request: Request, model: type[models.Model], options: tuple[Any, ...]) -> None:
+        self._options = options
+        type_ = job_type(request.type)
+        definition = registry.get(type_) if settings.require_handler else registry.find(type_)
+        queue = request.queue
+        if queue is None:
+            queue = (definition and definition.queue) or settings.default_queue
+        queue = queue_name(queue)
+        unique = (definition and definition.unique) if request.unique is INHERIT else request.unique
+        retry = (definition and definition.retry) if request.retry is INHERIT else request.retry
+        timeout = (definition and definition.timeout) if request.timeout is INHERIT else request.timeout
+        lease = (definition and definition.lease) if request.lease is INHERIT else request.lease
+        priority = request.priority if request.priority is not None else definition.priority if definition else 0
+        _refuse_what_contradicts_the_key(request)
+        self.policy = None if request.key is not None or unique is None else UniquePolicy.parse(unique)
+        if self.policy is None and request.key is None and settings.is_unique(queue):
+            self.policy = resque_uniqueue()
+        retry_policy = DEFAULT_RETRY if retry is None else RetryPolicy.parse(retry)
+        self._model = model
+        self._prototype: dict[str, Any] = {
+            "type": type_,
+            "queue": queue,
+            "priority": priority_number(priority),
+            "max_attempts": retry_policy.max_attempts,
+            "retry": None if retry is None else retry_policy.to_dict(),
+            "timeout_ms": None if timeout is None else milliseconds(timeout, "timeout"),
+            "visibility_timeout_ms": None if lease is None else milliseconds(lease, "lease"),
+            "unique": None if self.policy is None else self.policy.to_dict(),
+        }
+
+    def new_job(self) -> Any:
+        """Return an unsaved row of this shape, without its arguments."""
+        return unsaved(self._model, **self._prototype, id=new_id(), errors=[])
 
 
 def date(incoming: Incoming, now: datetime, *, inherited_schedule: datetime | None = None) -> None:
@@ -155,7 +227,7 @@ def date(incoming: Incoming, now: datetime, *, inherited_schedule: datetime | No
             job.window_ends_at = incoming.policy.kept_until(now, incoming.at) or FOREVER
 
 
-def _key(request: Request) -> JobKey | None:
+def _refuse_what_contradicts_the_key(request: Request) -> None:
     if request.key is not None:
         if request.unique is not INHERIT and request.unique is not None:
             raise InvalidRequest.at(
@@ -164,14 +236,13 @@ def _key(request: Request) -> JobKey | None:
                 value=request.key,
                 mend="Leave one of them out.",
             )
-        return JobKey(request.key, request.key_mode, request.key_scope)
+        return
     for name, given, default in (
         ("key_mode", request.key_mode, KeyMode.REPLACE),
         ("key_scope", request.key_scope, KeyScope.TYPE),
     ):
         if given != default:
             raise InvalidRequest.at(name, "has no effect without a key", value=given, mend="Give the job a key.")
-    return None
 
 
 def _string(value: Any, field: str) -> str:
@@ -192,19 +263,19 @@ def _args(value: Any) -> Any:
             value=value,
             mend=f"Write [{shorten(value)}].",
         )
-    return sized(plain(value, "args"), "args", settings.max_args_bytes)
+    return plain(value, "args")
 
 
-def _object(value: Any, field: str, largest: int) -> dict[str, Any]:
+def _object(value: Any, field: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
         raise InvalidRequest.at(field, "must be an object", value=value)
-    return sized(plain(dict(value), field), field, largest)  # type: ignore[no-any-return]
+    return plain(dict(value), field)  # type: ignore[no-any-return]
 
 
 def sized(value: Any, field: str, largest: int) -> Any:
-    size = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+    size = len(_JSON.encode(value).encode()) if value else 2
     if size > largest:
         raise InvalidRequest.at(
             field,
@@ -215,6 +286,8 @@ def sized(value: Any, field: str, largest: int) -> Any:
 
 
 def _tags(value: Any) -> list[str]:
+    if value == ():
+        return []
     if not isinstance(value, (list, tuple)):
         raise InvalidRequest.at("tags", "must be a list of strings", value=value)
     for index, tag in enumerate(value):

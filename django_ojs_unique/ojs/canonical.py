@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 from unicodedata import normalize
@@ -16,6 +17,7 @@ DEEPEST = 100
 
 
 _AS_STRING = "Send it as a string."
+_SIMPLE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
 def plain(value: Any, path: str) -> Any:
@@ -29,6 +31,8 @@ def plain(value: Any, path: str) -> Any:
 
 def canonical(value: Any) -> str:
     """Return the RFC 8785 text of a plain value with every string and object key in NFC."""
+    if _is_simple(value):
+        return _SIMPLE.encode(value)
     return rfc8785.dumps(to_nfc(value)).decode()
 
 
@@ -41,6 +45,17 @@ def to_nfc(value: Any) -> Any:
     if isinstance(value, list):
         return [to_nfc(item) for item in value]
     return value
+
+
+def _is_simple(value: Any) -> bool:
+    """Tell whether the standard library writes a value as RFC 8785 does: with ASCII strings, and no floats."""
+    if isinstance(value, str):
+        return value.isascii()
+    if isinstance(value, dict):
+        return all(key.isascii() and _is_simple(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(map(_is_simple, value))
+    return not isinstance(value, float)
 
 
 def _plain(value: Any, path: str, depth: int) -> Any:
