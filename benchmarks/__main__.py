@@ -29,6 +29,15 @@ def enqueue(options: argparse.Namespace) -> None:
         enqueue.report(dsn, Turns(options.seconds, options.rounds or 7), options.finished)
 
 
+def bulk(options: argparse.Namespace) -> None:
+    """10,000 unique jobs by one enqueue_many, beside the bare driver's multi-row insert of the same rows."""
+    with on_postgres("bulk") as dsn:
+        from . import bulk
+
+        bulk.report(dsn, options.rounds or 7)
+        bulk.report_memory(options.jobs)
+
+
 def worker(options: argparse.Namespace) -> None:
     """No-op jobs through one worker with default settings, beside a bare loop; with --peers, other packages too."""
     with on_postgres("worker") as dsn:
@@ -82,7 +91,7 @@ def sweep(options: argparse.Namespace) -> None:
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
-    part.__name__: part for part in (enqueue, worker, latency, sqlite, memory, idle, sweep)
+    part.__name__: part for part in (enqueue, bulk, worker, latency, sqlite, memory, idle, sweep)
 }
 LONG = {"sweep"}
 
@@ -97,7 +106,7 @@ def main() -> int:
     )
     parser.add_argument("part", nargs="?", choices=[*PARTS, "all"], metavar="PART", help="What to measure, see below.")
     parser.add_argument(
-        "--rounds", type=int, help="pairs of turns (default: 7 for enqueue, 5 for worker, 3 for sqlite)"
+        "--rounds", type=int, help="pairs of turns (default: 7 for enqueue and bulk, 5 for worker, 3 for sqlite)"
     )
     parser.add_argument("--seconds", type=float, default=1.0, help="enqueue: length of one turn (default 1)")
     parser.add_argument(
@@ -111,6 +120,7 @@ def main() -> int:
         default=1_000_000,
         help="enqueue, worker: finished jobs in the table for the last part (default 1,000,000)",
     )
+    parser.add_argument("--jobs", type=int, default=1_000_000, help="bulk: jobs of one iterator (default 1,000,000)")
     parser.add_argument("--peers", action="store_true", help="worker: measure other packages too, where installed")
     parser.add_argument("--samples", type=int, default=300, help="latency: enqueues (default 300)")
     parser.add_argument("--records", type=int, default=1_000_000, help="sweep: records (default 1,000,000)")

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 Call = Callable[[int], object]
+
+
+def report(name: str, pairs: Sequence[Sequence[float]], goal: str) -> float:
+    """Print the median rates of turns in pairs (bare, ours) and the median ratio of ours to bare; return the ratio."""
+    ratios = sorted(ours / bare for bare, ours in pairs)
+    bare, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
+    print(
+        f"{name:<44} bare {bare:>7,.0f}/s  ours {ours:>7,.0f}/s  ratio"
+        f" {statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})  goal {goal}",
+        flush=True,
+    )
+    return statistics.median(ratios)
 
 
 @dataclass(frozen=True)
@@ -29,14 +41,7 @@ class Turns:
                 rate, count = self._turn(call, count)
                 rates.append(rate)
             pairs.append(rates)
-        ratios = sorted(ours_rate / bare_rate for bare_rate, ours_rate in pairs)
-        bare_median, ours_median = (statistics.median(column) for column in zip(*pairs, strict=True))
-        print(
-            f"{name:<44} bare {bare_median:>7,.0f}/s  ours {ours_median:>7,.0f}/s  ratio"
-            f" {statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})  goal {goal}",
-            flush=True,
-        )
-        return statistics.median(ratios)
+        return report(name, pairs, goal)
 
     def _turn(self, call: Call, count: int) -> tuple[float, int]:
         begin = time.perf_counter()

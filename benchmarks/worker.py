@@ -6,7 +6,7 @@ import statistics
 import sys
 from collections.abc import Callable
 
-from . import drain, enqueue
+from . import drain, enqueue, turns
 from .project import RUNWORKER
 
 JOBS = 20_000
@@ -36,11 +36,5 @@ def _compare(dsn: str, rounds: int, name: str, prepare: Callable[[], None] = lam
             pair.append(drain.rate(JOBS, command))
         pairs.append(pair)
         print("  bare {:>7,.0f}/s  ours {:>7,.0f}/s".format(*pair), flush=True)
-    ratios = sorted(ours / bare for bare, ours in pairs)
-    bare, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
-    print(
-        f"{name:<44} bare {bare:>7,.0f}/s  ours {ours:>7,.0f}/s  ratio"
-        f" {statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})  goal 0.60",
-        flush=True,
-    )
+    turns.report(name, pairs, "0.60")
     return max(ours for _, ours in pairs)
