@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -19,8 +19,8 @@ from django.db import connections, models, router, transaction
 from django.db.models import Max
 from django.utils import timezone
 
-from .enqueue import enqueue
-from .exceptions import Contended, DuplicateJob, HandlerError, InvalidRequest
+from .batch import enqueue_read
+from .exceptions import HandlerError, InvalidRequest
 from .handlers import Handler, JobContext, job, misfit
 from .managers import record_suppressed
 from .ojs.durations import format_duration, milliseconds
@@ -28,14 +28,12 @@ from .ojs.policy import UniquePolicy
 from .ojs.states import TERMINAL, JobState
 from .registry import HEAL, Definition, registry
 from .request import Incoming, Request, read
-from .transactions import starting_over, take_write_lock
+from .transactions import take_write_lock
 
 logger = logging.getLogger("django_ojs_unique.idempotency")
 
 CHUNK = 1_000
-"""Records that a sweep holds in memory."""
-GROUP = 100
-"""Jobs that a sweep enqueues in one transaction: few enough that others who wait for its locks do not notice."""
+"""Records that a sweep holds in memory, and enqueues in one transaction."""
 MOST_LOGGED = 10
 """Records whose arguments are invalid, of which a sweep logs the error."""
 
@@ -120,7 +118,9 @@ class Heal:
         """Return what a sweep reads, ordered by primary key: records, or rows of the key and the fields of ``args``."""
         pending: Any = self.pending if isinstance(self.pending, models.QuerySet) else self.pending()
         if not isinstance(pending, models.QuerySet):
-            raise InvalidRequest.at("heal.pending", "must return a queryset", value=pending)
+            raise InvalidRequest.at(
+                "heal.pending", "must return a queryset", value=pending, mend="Return Order.objects.filter(...)."
+            )
         if pending.query.is_sliced or pending.query.combinator or pending._fields is not None:  # type: ignore[attr-defined]
             raise InvalidRequest.at(
                 "heal.pending",
@@ -220,6 +220,7 @@ def _chunks(rows: models.QuerySet[Any]) -> Iterator[list[Any]]:
 
 
 def _enqueue_missing(definition: Definition, jobs: models.QuerySet[Any], chunk: list[Any], result: SweepResult) -> None:
+    assert definition.heal is not None
     now = timezone.now()
     wanted: dict[str, Incoming] = {}
     valid = 0
@@ -235,9 +236,8 @@ def _enqueue_missing(definition: Definition, jobs: models.QuerySet[Any], chunk: 
             wanted.setdefault(incoming.job.fingerprint, incoming)
     held = _held(jobs, definition.unique, list(wanted), now)
     missing = [incoming for fingerprint, incoming in wanted.items() if fingerprint not in held]
-    created = 0
-    for start in range(0, len(missing), GROUP):
-        created += starting_over(jobs.db, partial(_admit, jobs, missing[start : start + GROUP]))
+    answers = list(enqueue_read(jobs, missing, partial(record_suppressed, jobs.db)))
+    created = sum(answer.created for answer in answers)
     result.created += created
     result.refused += valid - created
 
@@ -252,16 +252,6 @@ def _held(jobs: models.QuerySet[Any], policy: UniquePolicy | None, fingerprints:
     rows = jobs.filter(fingerprint__in=fingerprints, state__in=states).order_by()
     newest = rows.values_list("fingerprint").annotate(Max("created_at"))
     return {fingerprint for fingerprint, at in newest if (end := policy.window_end(at)) is None or now < end}
-
-
-def _admit(jobs: models.QuerySet[Any], group: list[Incoming]) -> int:
-    """Enqueue in one transaction; return how many jobs were created."""
-    created = 0
-    with transaction.atomic(using=jobs.db):
-        for incoming in group:
-            with suppress(DuplicateJob, Contended):
-                created += enqueue(jobs, incoming, partial(record_suppressed, jobs.db)).created
-    return created
 
 
 def _pk(row: Any) -> Any:
