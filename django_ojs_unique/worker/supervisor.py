@@ -96,7 +96,7 @@ class Supervisor:
             logger.error(
                 "Worker process %d (pid %d) died with %d after %.0f s; starting another.", number, pid, code, lived
             )
-        pause = min(self._pauses.get(number, 0.5) * 2, LONGEST_PAUSE) if code and lived < SHORT_LIFE else 0.0
+        pause = min((self._pauses.get(number) or 0.5) * 2, LONGEST_PAUSE) if code and lived < SHORT_LIFE else 0.0
         self._pauses[number] = pause
         self._restarts[number] = time.monotonic() + pause
 
@@ -141,11 +141,12 @@ class Supervisor:
         again, self._stopping = self._stopping, True
         if again:
             self._forced = number
-        else:
-            os.write(2, STOPPING)
         for pid in self._children:
             with suppress(ProcessLookupError):  # it has just been waited for
                 os.kill(pid, signal.SIGKILL if again else signal.SIGTERM)
+        if not again:
+            with suppress(OSError):  # Ctrl-C may have ended the reader, too: `runworker 2>&1 | tee log`
+                os.write(2, STOPPING)
 
 
 def _follow(parent: int) -> None:

@@ -153,6 +153,11 @@ class Site:
         return self.wait(rows.first, f"job {job.pk} has {values}")
 
 
+def enqueue(type: str = "hold", gate: str = "gate", **options: Any) -> Job:
+    """Enqueue a job that waits at a gate."""
+    return Job.objects.enqueue(type, {"gate": gate}, **options).job
+
+
 @contextmanager
 def site(folder: Path) -> Iterator[Site]:
     """Yield a Site; none of its workers, and none of the handlers' declarations, outlives the block."""

@@ -1,5 +1,6 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +8,8 @@ from django.utils import timezone
 
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker.claim import claim
+
+from .commands import Site, site
 
 LEASE = timedelta(seconds=30)
 
@@ -22,3 +25,10 @@ def take() -> Callable[..., list[Job]]:
         return claim(Job.objects.all(), queues=queues, types=types, limit=limit, **options)
 
     return take
+
+
+@pytest.fixture
+def place(tmp_path: Path, transactional_db: None) -> Iterator[Site]:
+    """A folder and a database in which commands run beside the test."""
+    with site(tmp_path) as place:
+        yield place

@@ -128,3 +128,13 @@ def outage_at_hand() -> Iterator[Outage]:
     finally:
         outage.end()
         outage.close()
+
+
+def breaks_the_connection(**kwargs: Any) -> None:
+    """Kill the caller's own connection; on SQLite, which has none to kill, fail."""
+    kill = {
+        "postgresql": "SELECT pg_terminate_backend(pg_backend_pid())",
+        "mysql": "KILL CONNECTION_ID()",
+    }.get(connection.vendor, "SELECT nothing FROM nowhere")
+    with connection.cursor() as cursor:
+        cursor.execute(kill)

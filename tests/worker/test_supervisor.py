@@ -11,21 +11,11 @@ from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Supervisor
 from tests.processes import PATIENCE
 
-from .commands import site
+from .commands import enqueue
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
-
-
-@pytest.fixture
-def place(tmp_path, transactional_db):
-    with site(tmp_path) as place:
-        yield place
-
-
-def enqueue(type="hold", gate="gate", **options):
-    return Job.objects.enqueue(type, {"gate": gate}, **options).job
 
 
 def read(file, count):
@@ -139,6 +129,18 @@ def test_a_signal_that_comes_while_children_are_started_stops_them_all(start):
     assert supervisor.result() == 0
 
 
+def _supervise_without_a_reader(parent):
+    reader, writer = os.pipe()
+    os.close(reader)
+    os.dup2(writer, 2)
+    return _supervise_with_a_signal_at_the_first_fork(parent)
+
+
+def test_a_signal_stops_all_though_nobody_reads_what_is_said_about_it(start):
+    supervisor = start(_supervise_without_a_reader)
+    assert supervisor.result() == 0
+
+
 def test_a_child_that_has_run_its_number_of_jobs_makes_room_for_another(place):
     for _ in range(12):
         enqueue("quick")
@@ -149,24 +151,34 @@ def test_a_child_that_has_run_its_number_of_jobs_makes_room_for_another(place):
     assert command.stop() == 0
 
 
-def _supervise_the_dying(parent, file):
+def _supervise_the_dying(parent, file, first_code=3):
     def die(number):
-        with open(file, "a") as starts:
+        with open(file, "a+") as starts:
+            starts.seek(0)
+            is_first = all(line.split()[0] != str(number) for line in starts)
             starts.write(f"{number} {time.monotonic()}\n")
-        os._exit(3)
+        os._exit(first_code if is_first else 3)
 
     parent.tell("ready")
     return Supervisor(2, die).run()
 
 
-def test_children_that_die_at_once_are_started_again_after_growing_pauses(start, tmp_path):
-    starts = tmp_path / "starts"
-    supervisor = start(_supervise_the_dying, starts)
+def starts_of_the_dying(start, file, *options):
+    """Return when each of two children was started for the first three times."""
+    supervisor = start(_supervise_the_dying, file, *options)
     supervisor.hear()
-    lines = read(starts, 6)
+    lines = read(file, 6)
     os.kill(supervisor.process.pid, TERM)
     supervisor.result()
-    for number in ("0", "1"):
-        first, second, third = [float(moment) for name, moment in lines if name == number][:3]
+    return [[float(moment) for name, moment in lines if name == number][:3] for number in ("0", "1")]
+
+
+def test_children_that_die_at_once_are_started_again_after_growing_pauses(start, tmp_path):
+    for first, second, third in starts_of_the_dying(start, tmp_path / "starts"):
         assert second - first >= 1
         assert third - second >= 2
+
+
+def test_a_child_that_dies_at_once_after_one_that_ended_well_is_followed_after_a_pause(start, tmp_path):
+    for _, second, third in starts_of_the_dying(start, tmp_path / "starts", 0):
+        assert third - second >= 1
