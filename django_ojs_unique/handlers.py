@@ -58,7 +58,9 @@ class JobContext:
         Raises InvalidRequest for a number outside 0 to 1.
         """
         if not isinstance(fraction, (int, float)) or not 0 <= fraction <= 1:
-            raise InvalidRequest.at("fraction", "must be a number from 0 to 1", value=fraction)
+            raise InvalidRequest.at(
+                "fraction", "must be a number from 0 to 1", value=fraction, mend="Write context.progress(done / total)."
+            )
         self.report(float(fraction), str(note))
 
 

@@ -14,10 +14,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, Q, QuerySet
 
 from .. import lifecycle
-from ..admission import Admission
 from ..models import Queue
 from ..ojs.states import JobState
 from . import postgres
+from .rows import unlocked
 
 NEEDED = (
     "id", "type", "queue", "args", "meta", "tags", "priority", "attempt", "max_attempts", "timeout_ms",
@@ -97,17 +97,14 @@ def _claim(
     now: datetime,
 ) -> list[Any]:
     """Lock, choose, then claim; the jobs come back as they were before."""
-    connection = connections[jobs.db]
     # A job that has started once may run again after its expiry: it must only not start after it.
     fresh = Q(expires_at=None) | Q(expires_at__gt=now) | Q(started_at__isnull=False)
     ready = jobs.filter(fresh, state=JobState.AVAILABLE, type__in=types)
-    if connection.vendor == "sqlite" and not ready.filter(queue__in=rooms).exists():
+    if connections[jobs.db].vendor == "sqlite" and not ready.filter(queue__in=rooms).exists():
         return []  # an idle worker does not take SQLite's only write lock
-    skip = connection.features.has_select_for_update_skip_locked
     with transaction.atomic(using=jobs.db):
-        Admission(jobs.model, connection).take_write_lock()
+        rows = unlocked(ready.only(*NEEDED).order_by("-priority", "enqueued_at", "id"))
         rooms = _limited(jobs, rooms, limited)
-        rows = ready.only(*NEEDED).order_by("-priority", "enqueued_at", "id").select_for_update(skip_locked=skip)
         chosen = heapq.nsmallest(
             limit, (row for queue, room in rooms.items() for row in rows.filter(queue=queue)[:room]), key=_rank
         )

@@ -13,10 +13,10 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from ..admission import CHANNEL
 from ..conf import settings
+from .outages import pause_after
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
-LONGEST_PAUSE = 10.0
 STOP_SECONDS = 1.0
 
 
@@ -52,21 +52,20 @@ class Listener:
                 os.close(end)
 
     def _serve(self) -> None:
-        pause = 0.5
+        failures = 0
         while not self._stopping.is_set():
             connection = connections[self._using].copy()
             try:
                 if not self._listen(connection):
                     return
-                pause = 0.5
             except (DatabaseError, InterfaceError, OSError, ValueError) as error:
+                failures += 1
                 if not self._stopping.is_set():
                     logger.warning("Lost the connection that listens on %r; trying again: %s", self._using, error)
             finally:
                 self.listening = False
                 connection.close()
-            self._stopping.wait(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            self._stopping.wait(pause_after(failures))
 
     def _listen(self, connection: Any) -> bool:
         """Pass on notifications until stopped or the connection is lost; return False if the driver has none."""

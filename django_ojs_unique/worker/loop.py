@@ -19,12 +19,13 @@ from ..transactions import is_transient
 from . import maintain, presence, schedule
 from .claim import claim, lease_of
 from .clock import DatabaseClock
-from .lanes import LONGEST_UNSTARTED, EventLoop, Lane, Threads
+from .holdings import Holdings
+from .lanes import EventLoop, Lane, Threads
 from .listen import Listener
 from .outages import DATABASE_FAILED, drop, pause_after
 from .queues import QueueFilter
 from .retention import prune
-from .run import Finished, Run, timed_out
+from .run import Finished, Run
 from .settle import Settled
 from .settler import Outcomes, Settler
 
@@ -45,8 +46,6 @@ SWEEP_SECONDS = 10.0
 UNKNOWN_SECONDS = 60.0
 SETTLE_SECONDS = 5.0
 """How long the last outcomes may take to be written when the worker ends."""
-WRITE_OFF_SECONDS = 5.0
-"""How long a handler may go on after it was told that its time is up."""
 
 
 @dataclass(slots=True)
@@ -96,8 +95,6 @@ class Worker:
         self.id = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self.queues = QueueFilter(queues, exclude)
         self.summary = Summary()
-        self.left_behind = 0
-        """Handlers that still ran when the worker stopped."""
         self._using = using
         self._jobs = Job.objects.using(using)
         self._lease = lease
@@ -112,10 +109,7 @@ class Worker:
         self._event_loop = EventLoop(async_concurrency, self._hear_of)
         self._settler = Settler(self._jobs, self._news.put)
         self._listener = Listener(using, self._wake)
-        self._held: dict[int, Run] = {}
-        """What was claimed and is not settled, by the identity of the job in memory: one job may be here twice, under
-        a lease that was lost and a new one."""
-        self._unstarted: list[Run] = []
+        self._held = Holdings(self._jobs, self._hear_of)
         self._draining = False
         self._stopping = False
         self._give_up_at = float("inf")
@@ -128,6 +122,11 @@ class Worker:
         self._seen = True
         """Whether the last look found jobs, or there may be some that nobody calls for."""
         self._due: dict[Callable[[], float], float] = {}
+
+    @property
+    def left_behind(self) -> int:
+        """Handlers that did not end in time, and without which the worker went on or stopped."""
+        return self._held.left_behind
 
     def run(self, *, drain: bool = False) -> Summary:
         """Work until `stop`, or with ``drain`` until no job is due; finish what runs, then return the summary."""
@@ -157,12 +156,12 @@ class Worker:
                 if not self._held and (self._stopping or (drain and busy is False)):
                     break
                 if self._stopping and time.monotonic() >= self._give_up_at:
-                    self._abandon()
+                    self._held.abandon()
                     break
                 if not busy:
                     self._collect(self._pause())
         except BaseException:
-            self._abandon()  # nobody extends their leases from here on
+            self._held.abandon()  # nobody extends their leases from here on
             raise
         finally:
             self._end()
@@ -182,9 +181,9 @@ class Worker:
         if not self._settler.is_thread:
             self._settler.settle_waiting()
         heard = self._collect(0)
-        self._enforce_time_limits()
+        self._held.enforce_time_limits()
         if self._stopping:
-            self._take_back(list(self._held.values()))
+            self._held.take_back()
         self._give_back()
         self._keep_time()
         claimed = not self._stopping and self._claim()
@@ -230,14 +229,13 @@ class Worker:
             lease = lease_of(job, self._lease)
             until = lease_from + lease.total_seconds()
             run = Run(job, lane=lane, lease=lease, lease_until=until, clock=self._clock.now)
-            self._held[id(job)] = run
-            lane.held += 1
+            self._held.add(run)
             runs.append(run)
             if job.visibility_timeout_ms is not None:  # it may be shorter than what the next extension is due for
                 soon = lease_from + lease.total_seconds() / 3
                 self._due[self._extend] = min(self._due[self._extend], soon)
         lane.careful = any(_is_at_risk(job) for job in jobs)
-        self._take_back(run for run in runs[max(idle, 0) :] if _is_at_risk(run.job))
+        self._held.take_back(run for run in runs[max(idle, 0) :] if _is_at_risk(run.job))
         self._give_back()  # before any other begins, as that may be the one that kills the worker
         for run in runs:
             lane.put(run)
@@ -289,7 +287,7 @@ class Worker:
             news = self._news.get(timeout=timeout) if timeout else self._news.get_nowait()
             while True:
                 if isinstance(news, Run):
-                    self._unstarted.append(news)
+                    self._held.not_started(news)
                 elif news is not None:
                     self._count(news)
                 heard = heard or news is not None
@@ -300,7 +298,7 @@ class Worker:
     def _count(self, outcomes: Outcomes) -> None:
         for finished, outcome in outcomes:
             setattr(self.summary, outcome, getattr(self.summary, outcome) + 1)
-            self._forget(finished.job)
+            self._held.forget(finished.job)
             if outcome is Settled.RETRIED:
                 self._expect(finished.job.run_at)
         if self._max_jobs is not None and self.summary.settled >= self._max_jobs and not self._stopping:
@@ -308,21 +306,7 @@ class Worker:
         self._on_settled(self.summary)
 
     def _give_back(self) -> None:
-        if self._unstarted:
-            released, locked = maintain.give_back(self._jobs, [run.job for run in self._unstarted])
-            self.summary.released += released
-            for run in self._unstarted:
-                if (run.job.pk, run.job.lease_token) not in locked:
-                    self._forget(run.job)
-            self._unstarted = [run for run in self._unstarted if (run.job.pk, run.job.lease_token) in locked]
-
-    def _forget(self, job: Any) -> None:
-        run = self._held.pop(id(job), None)
-        if run is not None:
-            run.lane.held -= 1
-
-    def _take_back(self, runs: Iterable[Run]) -> None:
-        self._unstarted += [run for run in runs if run.take_back()]
+        self.summary.released += self._held.give_back()
 
     # What time brings
 
@@ -376,44 +360,13 @@ class Worker:
 
     def _extend(self) -> float:
         """Extend all leases three times as often as the shortest one needs it."""
-        by_length: dict[timedelta, list[Run]] = {}
-        for run in self._held.values():
-            by_length.setdefault(run.lease, []).append(run)
-        for lease, runs in by_length.items():
-            until = time.monotonic() + lease.total_seconds()
-            kept = maintain.extend(self._jobs, [run.job for run in runs], lease)
-            for run in runs:
-                if (run.job.pk, run.job.lease_token) in kept:
-                    run.lease_until = until
-        return min([self._lease, *by_length]).total_seconds() / 3
+        return min([self._lease, *self._held.extend()]).total_seconds() / 3
 
     def _watch(self) -> float:
         """Tell handlers whose job is lost, store their progress, and hoard nothing that others could run."""
-        now = time.monotonic()
-        running = [
-            run
-            for run in self._held.values()
-            if run.started_at is not None and now - run.started_at > WATCH_SECONDS / 2
-        ]
-        if running:
-            lost = maintain.lost(self._jobs, [run.job for run in running])
-            for run in running:
-                if (run.job.pk, run.job.lease_token) in lost and not run.cancelled and not run.over:
-                    run.cancelled = True
-                    run.lane.cancel(run)
-        said = []
-        for run in self._held.values():
-            progress, run.progress = run.progress, None  # at once, as the handler may say more at any time
-            if progress is not None and not run.over:
-                said.append((run.job, progress))
-        if said:
-            maintain.store_progress(self._jobs, said)
-        stale = [
-            run for run in self._held.values() if run.started_at is None and now - run.claimed_at > LONGEST_UNSTARTED
-        ]
-        for run in stale:
-            run.lane.slow_down()
-        self._take_back(stale)
+        self._held.cancel_lost(longer_than=WATCH_SECONDS / 2)
+        self._held.store_progress()
+        self._held.take_back_stale()
         if self._health is not None:
             self._health.write(worker=self.id, pid=os.getpid(), held=len(self._held), settled=self.summary.settled)
         return WATCH_SECONDS
@@ -447,48 +400,18 @@ class Worker:
             logger.warning("Jobs wait for handlers that are not here: %s.", ", ".join(strangers[:10]))
         return UNKNOWN_SECONDS
 
-    def _enforce_time_limits(self) -> None:
-        """Interrupt handlers whose time is up, and go on without those that do not heed it."""
-        now = time.monotonic()
-        for run in list(self._held.values()):
-            if run.started_at is None or run.over or (timeout := run.timeout) is None:
-                continue
-            late = now - run.started_at - timeout
-            if late >= 0 and not run.interrupted:
-                run.interrupted = True
-                run.lane.interrupt(run)
-            if late >= WRITE_OFF_SECONDS and run.end():
-                logger.error("Job %s (%s) does not end; going on without it.", run.job.pk, run.job.type)
-                self.left_behind += 1
-                run.lane.write_off(run)
-                self._hear_of(run, timed_out(run))
-
     def _pause(self) -> float:
         """Return for how long there is nothing to do, unless something ends or somebody calls."""
         if self._outages:
             return min(pause_after(self._outages), max(0.001, self._give_up_at - time.monotonic()))
         now = time.monotonic()
-        moments = [*self._due.values(), now + LONGEST_POLL if self._held else self._idle_until()]
-        for run in self._held.values():
-            if run.started_at is not None and run.timeout is not None and not run.over:
-                moments.append(run.started_at + run.timeout + (WRITE_OFF_SECONDS if run.interrupted else 0))
+        moments = [*self._due.values(), *self._held.time_limits()]
+        moments.append(now + LONGEST_POLL if self._held else self._idle_until())
         if self._stopping:
             moments.append(self._give_up_at)
         return max(0.001, min(moments) - now)
 
     # The end, and what comes between
-
-    def _abandon(self) -> None:
-        """Go on without the handlers that did not end in time; their jobs go back at the end, uncounted."""
-        self._take_back(list(self._held.values()))
-        for run in list(self._held.values()):
-            if run.end():
-                logger.warning("Giving back job %s (%s): it did not end in time.", run.job.pk, run.job.type)
-                self.left_behind += 1
-                run.cancelled = True
-                run.lane.cancel(run)
-                run.lane.write_off(run)
-                self._unstarted.append(run)
 
     def _end(self) -> None:
         self._listener.stop()

@@ -30,7 +30,8 @@ from ..conf import settings
 from ..models import WorkerProcess
 from ..ojs.states import JobState
 from ..transactions import starting_over
-from .maintain import BATCH, _unlocked
+from .maintain import BATCH
+from .rows import any_of, unlocked
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -79,8 +80,7 @@ def prune(
     """
     pruned = Pruned()
     for rows in due(jobs, now, retention).values():
-        # Not `exists`: it drops the order, and PostgreSQL may then read the whole table to find one row.
-        if rows.values_list("pk").first():
+        if any_of(rows):
             pruned += starting_over(jobs.db, partial(_prune, jobs, rows, now, batch))
     silent = WorkerProcess.objects.using(jobs.db).filter(heartbeat_at__lt=now - SILENT_FOR)
     starting_over(jobs.db, silent.delete)
@@ -151,7 +151,7 @@ def _prune(jobs: QuerySet[Any], rows: QuerySet[Any], now: datetime, batch: int) 
     found: list[Any] = []
     try:
         with transaction.atomic(using=jobs.db):
-            found = list(_unlocked(rows).only(*_JUDGED)[:batch])
+            found = list(unlocked(rows).only(*_JUDGED)[:batch])
             kept = {job.pk for job in found if keeps_a_window_open(job, now)}
             gone = {job.pk for job in found} - kept
             if gone:

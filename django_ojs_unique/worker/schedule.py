@@ -16,10 +16,9 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import F, Q, QuerySet
 
-from ..admission import Admission
 from ..exceptions import DuplicateJob, InvalidRequest, InvalidTransition, JobIdTaken, OJSError
 from ..models import CronJob, Job
 from ..models.cron import LONGEST_NAME
@@ -27,6 +26,7 @@ from ..ojs.cron import Cron, OverlapPolicy
 from ..ojs.states import TERMINAL, JobState
 from ..registry import HEAL, Definition, registry
 from ..transactions import starting_over
+from .rows import unlocked
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -120,10 +120,8 @@ def _update(entries: QuerySet[CronJob], old: CronJob, entry: CronJob) -> None:
 
 def _fire(due: QuerySet[CronJob], now: datetime) -> None:
     """Enqueue the job of one entry, if it is still due, and note what became of it."""
-    connection = connections[due.db]
     with transaction.atomic(using=due.db):
-        Admission(Job, connection).take_write_lock()
-        entry = due.select_for_update(skip_locked=connection.features.has_select_for_update_skip_locked).first()
+        entry = unlocked(due).first()
         if entry is not None:
             CronJob.objects.using(due.db).filter(pk=entry.pk).update(**_occur(entry, now, due.db))
 

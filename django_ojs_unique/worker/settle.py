@@ -15,11 +15,12 @@ from django.db import connections, transaction
 from django.db.models import QuerySet
 
 from .. import lifecycle
-from ..admission import Admission
 from ..exceptions import InvalidRetryPolicy
 from ..ojs.retry import RetryPolicy
 from ..ojs.states import JobState
 from . import postgres
+from .hold import still_held
+from .rows import unlocked
 from .run import Finished, labels
 
 logger = logging.getLogger("django_ojs_unique.worker")
@@ -97,10 +98,7 @@ def _fail(jobs: QuerySet[Any], runs: Sequence[Finished]) -> Iterator[tuple[Finis
 
 def _hold(jobs: QuerySet[Any], runs: Sequence[Finished]) -> tuple[set[UUID], set[UUID]]:
     """Lock the rows of those runs that still hold them; return their keys, and those that others have locked."""
-    connection = connections[jobs.db]
-    Admission(jobs.model, connection).take_write_lock()
-    skip = connection.features.has_select_for_update_skip_locked
-    ours = _still_held(jobs.select_for_update(skip_locked=skip), runs)
+    ours = _still_held(unlocked(jobs), runs)
     return ours, _locked(jobs, [run for run in runs if run.job.pk not in ours])
 
 
@@ -110,9 +108,7 @@ def _locked(jobs: QuerySet[Any], missing: Sequence[Finished]) -> set[UUID]:
 
 
 def _still_held(jobs: QuerySet[Any], runs: Sequence[Finished]) -> set[UUID]:
-    tokens = {run.job.pk: run.job.lease_token for run in runs}
-    rows = jobs.filter(pk__in=tokens, state=JobState.ACTIVE).order_by("pk").values_list("pk", "lease_token")
-    return {pk for pk, token in rows if tokens[pk] == token}
+    return {pk for pk, _ in still_held(jobs, [run.job for run in runs])}
 
 
 def retry_policy_of(job: Any) -> RetryPolicy:
@@ -151,8 +147,7 @@ def _update(run: Finished, outcome: Settled) -> None:
         case Settled.REFUSED:
             logger.warning(
                 "Result of job %s (%s) refused: it was cancelled or replaced, or its lease ran out.",
-                run.job.pk,
-                run.job.type,
+                *said,
                 extra=labels(run.job),
             )
             return

@@ -114,34 +114,23 @@ def test_the_connection_that_a_handler_broke_is_replaced_for_the_next(handlers):
     assert Job.objects.get(type="works").result == 2
 
 
-def test_context_variables_do_not_leak_from_one_async_job_to_the_next(handlers, monkeypatch):
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
+def test_context_variables_do_not_leak_from_one_job_to_the_next(handlers, monkeypatch, is_async):
     monkeypatch.setattr(lanes, "WORK_AHEAD_SECONDS", 100)  # the next starts where the last one ends
     variable = contextvars.ContextVar("variable", default="clean")
     seen = []
 
-    @job("t")
-    async def handler():
+    def plain():
         seen.append(variable.get())
         variable.set("dirty")
 
+    async def asynchronous():
+        plain()
+
+    job("t")(asynchronous if is_async else plain)
     for _ in range(5):
         Job.objects.enqueue("t")
-    Worker(async_concurrency=1).run(drain=True)
-    assert seen == ["clean"] * 5
-
-
-def test_context_variables_do_not_leak_from_one_plain_job_to_the_next(handlers):
-    variable = contextvars.ContextVar("variable", default="clean")
-    seen = []
-
-    @job("t")
-    def handler():
-        seen.append(variable.get())
-        variable.set("dirty")
-
-    for _ in range(5):
-        Job.objects.enqueue("t")
-    Worker(concurrency=1).run(drain=True)
+    Worker(concurrency=1, async_concurrency=1).run(drain=True)
     assert seen == ["clean"] * 5
 
 

@@ -15,6 +15,8 @@ from django_ojs_unique.worker import Worker
 from django_ojs_unique.worker import loop as loop_module
 from django_ojs_unique.worker.run import LONGEST_MESSAGE, LONGEST_TRACEBACK
 
+from .outage import breaks_the_connection
+
 pytestmark = pytest.mark.django_db(transaction=True)
 
 LAST = {"max_attempts": 1}
@@ -252,15 +254,6 @@ def leaves_a_transaction():
 def leaves_an_atomic_block():
     transaction.atomic().__enter__()
     Job.objects.create(type="left", queue="q")
-
-
-def breaks_the_connection():
-    kill = {
-        "postgresql": "SELECT pg_terminate_backend(pg_backend_pid())",
-        "mysql": "KILL CONNECTION_ID()",
-    }.get(connection.vendor, "SELECT nothing FROM nowhere")
-    with connection.cursor() as cursor:
-        cursor.execute(kill)
 
 
 def closes_the_connection():

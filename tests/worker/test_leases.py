@@ -11,21 +11,11 @@ from django_ojs_unique.worker import maintain
 from django_ojs_unique.worker.run import Finished
 from django_ojs_unique.worker.settler import Settler
 
-from .commands import site
+from .commands import enqueue
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 LEASE, SHORT = timedelta(seconds=0.6), timedelta(seconds=1)
-
-
-@pytest.fixture
-def place(tmp_path, transactional_db):
-    with site(tmp_path) as place:
-        yield place
-
-
-def enqueue(type="hold", gate="gate", **options):
-    return Job.objects.enqueue(type, {"gate": gate}, **options).job
 
 
 @pytest.mark.parametrize("type", ["hold", "hold.async"])

@@ -89,17 +89,22 @@ def test_one_key_enqueued_while_it_runs_runs_once_more_under_states_without_acti
     assert runs == [0, 1]
 
 
+def failing(function, times):
+    """Return the function as it is while the database fails so many times."""
+    failures = iter([OperationalError("gone")] * times)
+
+    def fail_first(*args, **kwargs):
+        for error in failures:
+            raise error
+        return function(*args, **kwargs)
+
+    return fail_first
+
+
 def test_an_outage_is_survived_with_a_log_line(handlers, monkeypatch, caplog):
     job("t")(nothing)
     Job.objects.enqueue("t")
-    real, failures = loop_module.claim, iter([OperationalError("gone"), OperationalError("gone")])
-
-    def failing(*args, **kwargs):
-        for error in failures:
-            raise error
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(loop_module, "claim", failing)
+    monkeypatch.setattr(loop_module, "claim", failing(loop_module.claim, 2))
     monkeypatch.setattr(outages, "LONGEST_PAUSE", 0.001)
     assert Worker().run(drain=True).completed == 1
     assert caplog.text.count("trying again") == 2
@@ -109,14 +114,7 @@ def test_a_settle_that_fails_is_repeated_so_that_no_result_is_lost(handlers, mon
     job("t")(nothing)
     for number in range(5):
         Job.objects.enqueue("t", {"n": number})
-    real, failures = settler.settle, iter([OperationalError("gone")])
-
-    def failing(*args, **kwargs):
-        for error in failures:
-            raise error
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(settler, "settle", failing)
+    monkeypatch.setattr(settler, "settle", failing(settler.settle, 1))
     monkeypatch.setattr(outages, "LONGEST_PAUSE", 0.001)
     assert Worker().run(drain=True).completed == 5
 

@@ -4,7 +4,7 @@ import pytest
 from django.utils import timezone
 
 from django_ojs_unique.models import Job, SuppressedAttempt
-from django_ojs_unique.worker import maintain
+from django_ojs_unique.worker import hold, maintain
 from django_ojs_unique.worker.run import Finished
 from django_ojs_unique.worker.settle import settle
 
@@ -62,7 +62,7 @@ def test_a_live_lease_is_left_alone_and_a_heartbeat_extends_it(take):
     claimed = take(lease=HOUR)
     assert maintain.rescue(Job.objects.all(), timezone.now()) == 0
     before = Job.objects.get().lease_expires_at
-    assert maintain.extend(Job.objects.all(), claimed, 2 * HOUR) == {(claimed[0].pk, claimed[0].lease_token)}
+    assert hold.extend(Job.objects.all(), claimed, 2 * HOUR) == {(claimed[0].pk, claimed[0].lease_token)}
     assert Job.objects.get().lease_expires_at > before
 
 
@@ -70,13 +70,13 @@ def test_a_heartbeat_does_not_revive_a_job_that_was_taken_back(take):
     Job.objects.enqueue("t")
     claimed = take(lease=-HOUR)
     maintain.rescue(Job.objects.all(), timezone.now())
-    assert maintain.extend(Job.objects.all(), claimed, HOUR) == set()
+    assert hold.extend(Job.objects.all(), claimed, HOUR) == set()
 
 
 def test_what_was_not_started_is_given_back_without_counting_the_attempt(take):
     Job.objects.enqueue("t")
     claimed = take()
-    assert maintain.give_back(Job.objects.all(), claimed) == (1, set())
+    assert hold.give_back(Job.objects.all(), claimed) == (1, set())
     row = Job.objects.get()
     assert (row.state, row.attempt, row.started_at) == ("available", 0, None)
 

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django_ojs_unique import job
 from django_ojs_unique.exceptions import InvalidRequest
 from django_ojs_unique.models import Job
-from django_ojs_unique.worker import Worker, maintain
+from django_ojs_unique.worker import Worker, hold
 from django_ojs_unique.worker import loop as loop_module
 from tests.processes import PATIENCE
 from tests.worker.background import until, working
@@ -124,5 +124,5 @@ def test_the_words_of_a_job_that_was_cancelled_are_not_stored(take):
     Job.objects.enqueue("t")
     (claimed,) = take()
     Job.objects.get().cancel()
-    maintain.store_progress(Job.objects.all(), [(claimed, (0.5, "late"))])
+    hold.store_progress(Job.objects.all(), [(claimed, (0.5, "late"))])
     assert stored() == (None, "")

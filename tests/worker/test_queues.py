@@ -13,7 +13,7 @@ from django_ojs_unique import job, lifecycle
 from django_ojs_unique.exceptions import InvalidRequest
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.ojs.states import JobState
-from django_ojs_unique.worker import QueueFilter, Worker, lanes, maintain, postgres
+from django_ojs_unique.worker import QueueFilter, Worker, hold, holdings, lanes, postgres
 from django_ojs_unique.worker import claim as claiming
 from django_ojs_unique.worker import loop as loop_module
 from django_ojs_unique.worker.run import Finished
@@ -83,7 +83,7 @@ def test_priority_goes_first_then_age_across_queues_and_lanes(handlers):
 def test_a_released_job_keeps_its_place_in_the_queue(take):
     first, second = (Job.objects.enqueue("t").job for _ in range(2))
     claimed = take(1)
-    assert maintain.give_back(Job.objects.all(), claimed) == (1, set())
+    assert hold.give_back(Job.objects.all(), claimed) == (1, set())
     assert [row.pk for row in take(2)] == [first.pk, second.pk]
 
 
@@ -313,7 +313,7 @@ def test_the_single_statements_of_postgresql_do_what_the_others_do_to_each_colum
 def test_what_could_not_start_in_a_while_goes_back_with_its_place_and_its_attempt(handlers, monkeypatch):
     monkeypatch.setattr(lanes, "WORK_AHEAD_SECONDS", 100)  # hold more than can run
     monkeypatch.setattr(loop_module, "WATCH_SECONDS", 0.02)
-    monkeypatch.setattr(loop_module, "LONGEST_UNSTARTED", 0.02)
+    monkeypatch.setattr(holdings, "LONGEST_UNSTARTED", 0.02)
     began, go_on = Event(), Event()
 
     @job("t")

@@ -556,17 +556,23 @@ def test_an_entry_can_be_defined_by_many_at_once(start):
     assert CronJob.objects.count() == 5
 
 
-def test_an_entry_whose_worker_dies_while_it_fires_is_fired_by_the_next(start):
+def _fire_and_wait(parent):
+    with transaction.atomic():
+        schedule.tick("default", NOON)
+        parent.tell("fired")
+        parent.hear()
+
+
+def firing(start):
+    """Define an entry; return the process that has fired it and holds its lock until it is told to go on."""
     define()
-
-    def fire_and_wait(parent):
-        with transaction.atomic():
-            schedule.tick("default", NOON)
-            parent.tell("fired")
-            parent.hear()
-
-    child = start(fire_and_wait)
+    child = start(_fire_and_wait)
     assert child.hear() == "fired"
+    return child
+
+
+def test_an_entry_whose_worker_dies_while_it_fires_is_fired_by_the_next(start):
+    child = firing(start)
     child.kill()
     CronJob.objects.filter(pk="hourly").update(description="the lock is free again")
     tick()
@@ -576,16 +582,7 @@ def test_an_entry_whose_worker_dies_while_it_fires_is_fired_by_the_next(start):
 def test_an_entry_that_another_worker_is_firing_is_passed_over(start):
     if connection.vendor == "sqlite":
         pytest.skip("SQLite has one writer at a time")
-    define()
-
-    def fire_and_wait(parent):
-        with transaction.atomic():
-            schedule.tick("default", NOON)
-            parent.tell("fired")
-            parent.hear()
-
-    child = start(fire_and_wait)
-    assert child.hear() == "fired"
+    child = firing(start)
     assert tick() is None
     child.tell("go on")
     child.result()

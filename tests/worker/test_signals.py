@@ -12,6 +12,8 @@ from django_ojs_unique.worker import Worker
 from django_ojs_unique.worker.run import Finished
 from django_ojs_unique.worker.settler import Settler
 
+from .outage import breaks_the_connection
+
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SIGNALS = {"started": job_started, "completed": job_completed, "failed": job_failed, "discarded": job_discarded}
@@ -107,15 +109,6 @@ def test_the_error_of_the_run_comes_along(receive):
 
 def raises(**kwargs):
     raise RuntimeError("from a receiver")
-
-
-def breaks_the_connection(**kwargs):
-    kill = {
-        "postgresql": "SELECT pg_terminate_backend(pg_backend_pid())",
-        "mysql": "KILL CONNECTION_ID()",
-    }.get(connection.vendor, "SELECT nothing FROM nowhere")
-    with connection.cursor() as cursor:
-        cursor.execute(kill)
 
 
 def leaves_a_transaction_open(**kwargs):

@@ -7,7 +7,7 @@ from django.db import connection
 
 from django_ojs_unique.models import Job, WorkerProcess
 
-from .commands import site
+from .commands import enqueue
 from .outage import outage_at_hand
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -16,19 +16,9 @@ TERM, INT = signal.SIGTERM, signal.SIGINT
 
 
 @pytest.fixture
-def place(tmp_path, transactional_db):
-    with site(tmp_path) as place:
-        yield place
-
-
-@pytest.fixture
 def outage(transactional_db):
     with outage_at_hand() as outage:
         yield outage
-
-
-def enqueue(type="hold", gate="gate", **options):
-    return Job.objects.enqueue(type, {"gate": gate}, **options).job
 
 
 def hears_the_signal(place, worker):

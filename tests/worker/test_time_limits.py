@@ -12,8 +12,7 @@ from django.db import connection, transaction
 from django_ojs_unique import job
 from django_ojs_unique.control import TimeLimitExceeded
 from django_ojs_unique.models import Job
-from django_ojs_unique.worker import Worker, interrupt
-from django_ojs_unique.worker import loop as loop_module
+from django_ojs_unique.worker import Worker, holdings, interrupt
 from django_ojs_unique.worker.interrupt import Interruptible
 from tests.processes import PATIENCE
 from tests.worker.background import until
@@ -92,7 +91,7 @@ def block(release):
 
 @pytest.mark.parametrize("resist", [swallow, block])
 def test_a_handler_that_does_not_end_is_written_off_and_the_worker_goes_on(handlers, monkeypatch, caplog, resist):
-    monkeypatch.setattr(loop_module, "WRITE_OFF_SECONDS", 0.01)
+    monkeypatch.setattr(holdings, "WRITE_OFF_SECONDS", 0.01)
     release, threads = Event(), []
 
     @job("stubborn", timeout="PT0.01S", retry={"max_attempts": 1})
@@ -173,7 +172,7 @@ def test_a_timeout_error_of_an_async_handler_itself_is_its_own(handlers):
 
 
 def test_an_async_handler_that_goes_on_is_written_off_and_others_take_its_place(handlers, monkeypatch):
-    monkeypatch.setattr(loop_module, "WRITE_OFF_SECONDS", 0.01)
+    monkeypatch.setattr(holdings, "WRITE_OFF_SECONDS", 0.01)
     release = Event()
 
     @job("stubborn", timeout="PT0.01S", retry={"max_attempts": 1})

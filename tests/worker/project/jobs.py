@@ -14,13 +14,15 @@ from typing import Any
 
 from django_ojs_unique import JobContext, job
 from django_ojs_unique.models import Job
-from django_ojs_unique.worker import lanes
+from django_ojs_unique.worker import holdings, lanes
 
 FOLDER = Path(os.environ.get("OJS_TEST_FOLDER", "/nowhere"))
 SOON = {"initial_interval": "PT0.05S", "backoff_strategy": "constant", "jitter": False}
 
 lanes.WORK_AHEAD_SECONDS = float(os.environ.get("OJS_TEST_WORK_AHEAD", lanes.WORK_AHEAD_SECONDS))
-lanes.LONGEST_UNSTARTED = float(os.environ.get("OJS_TEST_LONGEST_UNSTARTED", lanes.LONGEST_UNSTARTED))
+holdings.LONGEST_UNSTARTED = lanes.LONGEST_UNSTARTED = float(
+    os.environ.get("OJS_TEST_LONGEST_UNSTARTED", lanes.LONGEST_UNSTARTED)
+)
 
 
 def write(event: str, context: JobContext) -> None:
