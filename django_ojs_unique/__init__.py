@@ -6,6 +6,7 @@ The names below import without a configured Django; models and managers live in 
 from .control import Discard, Retry, Skip, TimeLimitExceeded
 from .exceptions import DuplicateJob, InvalidPolicy, InvalidRequest, InvalidRetryPolicy, OJSError
 from .handlers import JobContext, job
+from .ojs import presets
 from .ojs.cron import Cron
 from .ojs.policy import OnConflict, UniquePolicy
 from .ojs.retry import RetryPolicy
@@ -28,5 +29,6 @@ __all__ = [
     "TimeLimitExceeded",
     "UniquePolicy",
     "job",
+    "presets",
 ]
 __version__ = "0.1.0"

@@ -37,8 +37,6 @@ from .request import Incoming, Reader, Request, date, own
 from .transactions import starting_over
 
 T = TypeVar("T")
-Policies = Mapping[str, Collection[UniquePolicy]]
-"""The policies of a batch, by fingerprint."""
 
 _LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "guarded_states", "created_at", "scheduled_at")
 _FREE: Verdict[Any] = Verdict(Action.ADMIT)

@@ -30,7 +30,7 @@ job_completed = Signal()
 job_failed = Signal()
 """A run failed and the job will run again. Arguments: ``job``, ``error`` (its record), ``using``."""
 job_discarded = Signal()
-"""A run failed for the last time. Arguments: ``job``, ``error`` (its record), ``using``."""
+"""A run failed for the last time, or its retry was overtaken. Arguments: ``job``, ``error`` (its record), ``using``."""
 
 
 def announce(signal: Signal, sender: type, **arguments: Any) -> None:

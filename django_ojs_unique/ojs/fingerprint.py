@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
@@ -13,6 +14,9 @@ from .policy import UniquePolicy, Window
 
 SCHEME = 1
 """The version of the computation below. Rows keep theirs, so that a later version can tell which to compute anew."""
+
+_INDEX = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
+_BAD_ESCAPE = re.compile(r"~(?![01])")
 
 
 def canonical_text(
@@ -77,13 +81,16 @@ def _select(source: dict[str, Any], names: Iterable[str], dimension: str) -> dic
 
 
 def _follow(members: dict[str, Any], pointer: str) -> Any:
-    """Return what a JSON Pointer (RFC 6901) points to, as in ``/customer/id``. Raises LookupError."""
+    """Return what a JSON Pointer (RFC 6901) points to, as in ``/customer/id`` or ``/lines/0``. Raises LookupError."""
     start, *steps = pointer.split("/")
-    if start or not steps:
+    if start or not steps or _BAD_ESCAPE.search(pointer):
         raise LookupError(pointer)
     value: Any = members
     for step in steps:
-        if not isinstance(value, dict):
+        if isinstance(value, list) and _INDEX.fullmatch(step):
+            value = value[int(step)]
+        elif isinstance(value, dict):
+            value = value[step.replace("~1", "/").replace("~0", "~")]
+        else:
             raise LookupError(pointer)
-        value = value[step.replace("~1", "/").replace("~0", "~")]
     return value

@@ -194,11 +194,14 @@ class UniquePolicy:
     def kept_until(self, created_at: datetime, at: datetime) -> datetime | None:
         """Return until when a finished job can count, so that it must be kept; None for no limit.
 
-        ``at`` is the moment whose fixed window counts.
+        ``at`` is the moment whose fixed window counts. A window that leaves the calendar has no end.
         """
-        if self.window is Window.FIXED:
+        if self.window is not Window.FIXED:
+            return self.window_end(created_at)
+        try:
             return self._edge_before(at) + self._length
-        return self.window_end(created_at)
+        except OverflowError:
+            return None
 
     @property
     def _length(self) -> timedelta:
@@ -206,7 +209,10 @@ class UniquePolicy:
         return self.duration
 
     def _edge_before(self, at: datetime) -> datetime:
-        return at.astimezone(UTC) - (at - _EPOCH) % self._length
+        try:
+            return at.astimezone(UTC) - (at - _EPOCH) % self._length
+        except OverflowError:  # the window of the year 1
+            return datetime.min.replace(tzinfo=UTC)
 
     def is_duplicate(self, state: str, created_at: datetime, now: datetime) -> bool:
         """Tell whether a stored job of the same fingerprint counts now (OJS unique jobs, "TTL / Period Semantics")."""

@@ -1,11 +1,62 @@
-"""The behaviour of other systems, each by its own name and options, as policies of this one."""
+"""The behaviour of other systems, each by its own name and options, and what users ask for everywhere, as policies.
+
+Each function returns a policy for ``@job(unique=...)`` or ``enqueue(..., unique=...)``, and refuses a wrong option with
+InvalidRequest or its child InvalidPolicy, which name the option and the mend. A policy decides what may wait beside
+what. How many jobs may *run* side by side is another question: limit the queue to one, or lock the record.
+"""
 
 from __future__ import annotations
 
-from .policy import OnConflict, UniquePolicy
-from .states import ALL, INCOMPLETE, WAITING
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Any
 
-__all__ = ["ALL", "INCOMPLETE", "WAITING", "resque_uniqueue"]
+from ..exceptions import InvalidPolicy, did_you_mean, shorten
+from .durations import milliseconds
+from .policy import OnConflict, OnRetry, UniquePolicy, Window
+from .states import ALL, INCOMPLETE, TERMINAL, WAITING, JobState
+
+__all__ = [
+    "ALL",
+    "INCOMPLETE",
+    "WAITING",
+    "debounce",
+    "newest_waits",
+    "once_per_window",
+    "resque_uniqueue",
+    "river",
+    "sidekiq",
+    "throttle",
+]
+
+UNTIL_START = frozenset({JobState.SCHEDULED, JobState.PENDING, JobState.AVAILABLE})
+RIVER_REQUIRES = ("pending", "scheduled", "available", "running")
+
+
+def sidekiq(unique_for: str | timedelta | float, unique_until: str = "success") -> UniquePolicy:
+    """Let no job of the same type, queue and args in for a time (Sidekiq Enterprise, ``unique_for``).
+
+    ``unique_for``: an ISO 8601 duration, a timedelta, or seconds, from the enqueue of the job that is there.
+    ``unique_until``: ``success``, it counts until it has finished; or ``start``, until a worker takes it. A duplicate
+    is answered with the job that counts, where Sidekiq answers ``nil``.
+
+    With ``start`` a job that waits to be retried does not count, as in Sidekiq, which unlocks once before the first
+    run; but when it has become available again, it does.
+    """
+    states = {"success": INCOMPLETE, "start": UNTIL_START}
+    if not isinstance(unique_until, str) or unique_until not in states:
+        raise InvalidPolicy.at(
+            "unique_until",
+            "must be 'success' or 'start'",
+            value=unique_until,
+            mend=did_you_mean(unique_until, states),
+        )
+    return UniquePolicy(
+        keys=["type", "queue", "args"],
+        period=_length(unique_for, "unique_for"),
+        states=tuple(states[unique_until]),
+        on_conflict=OnConflict.IGNORE,
+    )
 
 
 def resque_uniqueue() -> UniquePolicy:
@@ -15,3 +66,170 @@ def resque_uniqueue() -> UniquePolicy:
     for whole queues, see ``OJS_UNIQUE["UNIQUE_QUEUES"]``.
     """
     return UniquePolicy(keys=["type", "queue", "args"], states=tuple(WAITING), on_conflict=OnConflict.IGNORE)
+
+
+def river(
+    by_args: bool | Collection[str] = False,
+    by_period: str | timedelta | float | None = None,
+    by_queue: bool = False,
+    by_state: Collection[str] | None = None,
+) -> UniquePolicy | None:
+    """Skip the insert of a duplicate (River, ``UniqueOpts``); without any option return None, no uniqueness.
+
+    The type (``Kind``) always counts. ``by_args``: True for all args, or the names of the fields that River flags with
+    ``river:"unique"``, nested ones as JSON Pointers such as ``/customer/id``. ``by_queue``: whether the queue counts.
+    ``by_period``: a length of at least a second, ISO 8601, timedelta or seconds; one job per window, which starts at a
+    multiple of it and follows ``scheduled_at``. Without it a finished job counts until it is pruned.
+    ``by_state``: the states that count, by default all but ``cancelled`` and ``discarded``; ``running`` is ``active``.
+    ``pending``, ``scheduled``, ``available`` and ``running`` are required. Without ``retryable`` a job whose retry is
+    due is discarded while another one counts as its duplicate.
+    """
+    period = None if by_period is None else _length(by_period, "by_period")
+    if period is not None and period < timedelta(seconds=1):
+        raise InvalidPolicy.at(
+            "by_period", "is shorter than a second", value=by_period, mend="River takes a second or more."
+        )
+    args_count = _args(by_args, "by_args")
+    states = ALL - {JobState.CANCELLED, JobState.DISCARDED} if by_state is None else _river_states(by_state)
+    queue_counts = _flag(by_queue, "by_queue")
+    if not args_count and period is None and not queue_counts and by_state is None:
+        return None
+    window = Window.ROLLING
+    if period is not None:
+        window = Window.FIXED
+    elif not TERMINAL.isdisjoint(states):
+        window = Window.RETENTION
+    return UniquePolicy(
+        **_counting(args_count, queue_counts),
+        period=period,
+        states=tuple(states),
+        on_conflict=OnConflict.IGNORE,
+        window=window,
+        on_retry=OnRetry.RUN if JobState.RETRYABLE in states else OnRetry.DISCARD,
+    )
+
+
+def newest_waits(
+    *, args: bool | Collection[str] = True, queue: bool = False, meta: Collection[str] = ()
+) -> UniquePolicy:
+    """Let one job wait beside those that run: the newest, which replaces the one that waited.
+
+    ``args``: True for all of them, or the names of those that count; False for none. ``queue``: whether it counts.
+    ``meta``: the names in meta that count. A job that failed gives way when its retry is due and a newer one waits.
+    """
+    return UniquePolicy(
+        **_counting(_args(args, "args"), _flag(queue, "queue"), meta),
+        states=tuple(WAITING),
+        on_conflict=OnConflict.REPLACE,
+        on_retry=OnRetry.DISCARD,
+    )
+
+
+def debounce(*, args: bool | Collection[str] = True, queue: bool = False, meta: Collection[str] = ()) -> UniquePolicy:
+    """Run once, after the last of many enqueues: each gives a ``scheduled_at`` ahead and replaces the job that waits.
+
+    What counts is chosen as in `newest_waits`. One that runs already goes on, and the newest follows it.
+    """
+    return newest_waits(args=args, queue=queue, meta=meta)
+
+
+def throttle(
+    period: str | timedelta | float,
+    *,
+    args: bool | Collection[str] = True,
+    queue: bool = False,
+    meta: Collection[str] = (),
+) -> UniquePolicy:
+    """Run at once, and then not again for a period from that enqueue; what comes meanwhile is ignored.
+
+    ``period``: an ISO 8601 duration, a timedelta, or seconds. What counts is chosen as in `newest_waits`. A job that
+    was cancelled or discarded does not count.
+    """
+    return UniquePolicy(
+        **_counting(_args(args, "args"), _flag(queue, "queue"), meta),
+        period=_length(period, "period"),
+        states=(*INCOMPLETE, JobState.COMPLETED),
+        on_conflict=OnConflict.IGNORE,
+    )
+
+
+def once_per_window(
+    period: str | timedelta | float,
+    *,
+    args: bool | Collection[str] = True,
+    queue: bool = False,
+    meta: Collection[str] = (),
+) -> UniquePolicy:
+    """Run once per hour of the clock, per day in UTC, or whatever the period is; what else comes is ignored.
+
+    ``period``: as for `throttle`, but each starts at a multiple of its length since 1970-01-01 UTC, and a job belongs
+    to that of its ``scheduled_at``. Two jobs can follow each other closely, on either side of an edge. What counts is
+    chosen as in `newest_waits`.
+    """
+    return UniquePolicy(
+        **_counting(_args(args, "args"), _flag(queue, "queue"), meta),
+        period=_length(period, "period"),
+        states=(*INCOMPLETE, JobState.COMPLETED),
+        on_conflict=OnConflict.IGNORE,
+        window=Window.FIXED,
+    )
+
+
+def _counting(args: bool | Collection[str], queue: bool, meta: Collection[str] = ()) -> dict[str, Any]:
+    meta = _names(meta, "meta", "a list of the names that count")
+    counted = {"queue": queue, "args": bool(args), "meta": bool(meta)}
+    return {
+        "keys": ["type", *(name for name, counts in counted.items() if counts)],
+        "args_keys": None if isinstance(args, bool) else args,
+        "meta_keys": meta or None,
+    }
+
+
+def _args(value: Any, option: str) -> bool | Collection[str]:
+    if isinstance(value, bool):
+        return value
+    names = _names(value, option, "True, False, or a list of the names that count")
+    if not names:
+        raise InvalidPolicy.at(option, "names nothing that counts", value=value, mend="Write False, or name one.")
+    return names
+
+
+def _names(value: Any, option: str, instead: str) -> Collection[str]:
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        mend = f"Write [{shorten(value)}]." if isinstance(value, str) else ""
+        raise InvalidPolicy.at(option, f"must be {instead}", value=value, mend=mend)
+    for index, name in enumerate(value):
+        if not isinstance(name, str):
+            raise InvalidPolicy.at(f"{option}[{index}]", "must be a string", value=name)
+    return value
+
+
+def _flag(value: Any, option: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidPolicy.at(option, "must be True or False", value=value)
+    return value
+
+
+def _length(value: Any, option: str) -> timedelta:
+    return timedelta(milliseconds=milliseconds(value, option))
+
+
+def _river_states(value: Any) -> frozenset[JobState]:
+    known = {**{str(state): state for state in JobState}, "running": JobState.ACTIVE}
+    states = set()
+    for index, name in enumerate(_names(value, "by_state", "a list of states")):
+        if name not in known:
+            mend = did_you_mean(name, known)
+            raise InvalidPolicy.at(f"by_state[{index}]", "is not a known state", value=name, mend=mend)
+        if known[name] in states:
+            raise InvalidPolicy.at("by_state", "names the same state twice", value=name, mend="Name it once.")
+        states.add(known[name])
+    if missing := [name for name in RIVER_REQUIRES if known[name] not in states]:
+        raise InvalidPolicy.at(
+            "by_state",
+            f"lacks {', '.join(missing)}: River requires {', '.join(RIVER_REQUIRES)}, as it could not resolve a"
+            " conflict when a job moves to one of them",
+            value=list(map(str, value)),
+            mend="Add what is missing, or write a UniquePolicy, which takes any states.",
+        )
+    return frozenset(states)

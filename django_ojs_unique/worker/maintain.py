@@ -14,6 +14,7 @@ from .. import lifecycle
 from ..lifecycle import DatabaseNow
 from ..ojs.states import TIMED, WAITING, JobState
 from ..signals import announce, job_discarded, job_failed
+from . import overtaken
 from .rows import any_of, unlocked
 from .run import labels
 from .settle import ERRORS_KEPT, retry_policy_of
@@ -25,8 +26,9 @@ BATCH = 1000
 
 def promote(jobs: QuerySet[Any], now: datetime) -> int:
     """Make scheduled and retryable jobs available whose time has come; return how many."""
-    due = jobs.filter(state__in=sorted(TIMED), run_at__lte=now).order_by("run_at")
-    return _in_batches(jobs, due, lambda rows: lifecycle.promote(rows, now))
+    due = jobs.filter(~overtaken.LOOK_FIRST, state__in=sorted(TIMED), run_at__lte=now).order_by("run_at")
+    promoted = overtaken.promote(jobs, now)
+    return promoted + _in_batches(jobs, due, lambda rows: lifecycle.promote(rows, now))
 
 
 def expire(jobs: QuerySet[Any], now: datetime) -> int:

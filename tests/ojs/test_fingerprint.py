@@ -1,4 +1,5 @@
 import random
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import assume, given
@@ -210,6 +211,95 @@ def test_a_policy_that_names_what_the_job_does_not_have_is_invalid(policy, job, 
         text_of(policy, **job)
     assert caught.value.details["field"] == field
     assert said in caught.value.message
+
+
+# JSON Pointers
+
+
+ORDER = {"customer": {"id": 7, "name": "Ada"}, "lines": [{"sku": "a"}, {"sku": "b"}], "a/b": 1, "c~d": 2, "": {"": 3}}
+
+
+@pytest.mark.parametrize(
+    ("pointer", "value"),
+    [
+        ("/customer/id", "7"),
+        ("/customer", '{"id":7,"name":"Ada"}'),
+        ("/lines/1/sku", '"b"'),
+        ("/lines", '[{"sku":"a"},{"sku":"b"}]'),
+        ("/a~1b", "1"),
+        ("/c~0d", "2"),
+        ("//", "3"),
+        ("/", '{"":3}'),
+        ("a/b", "1"),
+        ("", '{"":3}'),
+    ],
+)
+@pytest.mark.parametrize("shape", [dict, lambda order: [order]], ids=["object", "array of one"])
+def test_a_name_that_starts_with_a_slash_points_into_the_args(pointer, value, shape):
+    text = text_of({"keys": ["args"], "args_keys": [pointer]}, args=shape(ORDER))
+    assert text == f'{{"args":{{"{pointer}":{value}}},"type":"t"}}'
+
+
+def test_a_pointer_selects_and_leaves_the_rest_out():
+    policy = {"keys": ["args"], "args_keys": ["/customer/id"]}
+    other = {"customer": {"id": 7, "name": "Bob"}, "trace": "x"}
+    assert text_of(policy, args=ORDER) == text_of(policy, args=other)
+    assert text_of(policy, args=ORDER) != text_of(policy, args={"customer": {"id": "7"}})
+
+
+def test_a_member_that_is_called_like_a_pointer_comes_first():
+    args = {"/customer/id": 1, "customer": {"id": 2}}
+    assert (
+        text_of({"keys": ["args"], "args_keys": ["/customer/id"]}, args=args)
+        == '{"args":{"/customer/id":1},"type":"t"}'
+    )
+
+
+def test_pointers_lead_into_the_meta_and_meet_in_nfc():
+    policy = {"keys": ["meta"], "meta_keys": ["/caf\u00e9/id"]}
+    assert text_of(policy, meta={"cafe\u0301": {"id": 1}}) == '{"meta":{"/café/id":1},"type":"t"}'
+
+
+def test_null_at_the_end_of_a_pointer_takes_part():
+    policy = {"keys": ["args"], "args_keys": ["/customer/id"]}
+    assert text_of(policy, args={"customer": {"id": None}}) == '{"args":{"/customer/id":null},"type":"t"}'
+
+
+@pytest.mark.parametrize(
+    "pointer",
+    [
+        "customer/id", "/customer/age", "/customer/id/", "/customer/id/x", "/lines/2", "/lines/-1", "/lines/01",
+        "/lines/-", "/lines/٢", "/lines/" + "9" * 100, "/lines/sku", "/customers/id", "/a/b", "/c~d",
+        "#/customer/id", "///",
+    ],
+)  # fmt: skip
+def test_a_pointer_that_leads_nowhere_is_an_invalid_policy(pointer):
+    with pytest.raises(InvalidPolicy) as caught:
+        text_of({"keys": ["args"], "args_keys": [pointer]}, args={**ORDER, "customer": {"id": 7}, "c~d": {}})
+    assert caught.value.details["field"] == "unique.args_keys"
+    assert "names a key that args does not have" in caught.value.message
+
+
+# Windows
+
+
+QUARTER = UniquePolicy(period="PT15M", window="fixed")
+AT = datetime(2026, 2, 12, 15, 21, tzinfo=UTC)
+
+
+def in_window(policy, at):
+    return canonical_text(policy, type="t", queue="default", args={}, meta={}, at=at)
+
+
+def test_a_fixed_window_takes_part():
+    assert in_window(QUARTER, AT) == '{"type":"t","window":"2026-02-12T15:15:00Z/PT15M"}'
+    assert in_window(QUARTER, AT) != in_window(QUARTER, AT + timedelta(minutes=9))
+    assert in_window(QUARTER, AT) != in_window(UniquePolicy(period="PT5M", window="fixed"), AT)
+
+
+@pytest.mark.parametrize("policy", [{"period": "PT15M"}, {"window": "retention"}, {"on_retry": "discard"}])
+def test_other_windows_and_what_a_retry_does_take_no_part(policy):
+    assert in_window(UniquePolicy.parse(policy), AT) == '{"type":"t"}'
 
 
 def test_the_fingerprint_is_64_lower_case_hex_digits():

@@ -231,3 +231,107 @@ def test_a_window_has_two_ends_or_none():
     hour = UniquePolicy(period="PT1H")
     assert hour.window_end(NOON) == NOON + timedelta(hours=1)
     assert hour.window_start(NOON) == NOON - timedelta(hours=1)
+
+
+# Beyond the specification
+
+
+@pytest.mark.parametrize(
+    ("value", "field", "said"),
+    [
+        ({"window": "fixed"}, "unique.period", "Write for example 'PT15M' or 'P1D'."),
+        ({"window": "fixed", "period": "P1M"}, "unique.period", "without years and months"),
+        ({"window": "fixed", "period": "P1Y2D"}, "unique.period", "without years and months"),
+        ({"window": "retention", "period": "PT1H"}, "unique.period", "Leave out the period or the window."),
+        ({"window": "rollin"}, "unique.window", "Did you mean 'rolling'?"),
+        ({"window": "Fixed"}, "unique.window", "Did you mean 'fixed'?"),
+        ({"window": None}, "unique.window", "must be a string"),
+        ({"window": ["fixed"]}, "unique.window", "must be a string"),
+        ({"on_retry": "discarded"}, "unique.on_retry", "Did you mean 'discard'?"),
+        ({"on_retry": None}, "unique.on_retry", "must be a string"),
+        ({"on_retry": True}, "unique.on_retry", "must be a string"),
+    ],
+)
+def test_a_window_without_edges_and_an_unknown_choice_are_refused(value, field, said):
+    with pytest.raises(InvalidPolicy) as caught:
+        UniquePolicy.parse(value)
+    assert caught.value.details["field"] == field
+    assert said in caught.value.message
+
+
+def test_what_goes_beyond_the_specification_is_named_only_when_chosen():
+    assert {"window", "on_retry"}.isdisjoint(UniquePolicy(period="PT1H").to_dict())
+    chosen = UniquePolicy(period="PT1H", window="fixed", on_retry="discard")
+    assert UniquePolicy.parse(json.loads(json.dumps(chosen.to_dict()))) == chosen
+    assert (chosen.to_dict()["window"], chosen.to_dict()["on_retry"]) == ("fixed", "discard")
+
+
+def fixed(period):
+    return UniquePolicy(period=period, window="fixed")
+
+
+def moment(text):
+    return datetime.fromisoformat(text)
+
+
+QUARTER = "2026-02-12T15:15:00Z/PT15M"
+
+
+@pytest.mark.parametrize(
+    ("period", "at", "window"),
+    [
+        ("PT15M", "2026-02-12T15:15:00+00:00", QUARTER),
+        ("PT15M", "2026-02-12T15:21:00+00:00", QUARTER),
+        ("PT15M", "2026-02-12T15:29:59.999999+00:00", QUARTER),
+        ("PT15M", "2026-02-12T15:30:00+00:00", "2026-02-12T15:30:00Z/PT15M"),
+        ("PT900S", "2026-02-12T15:21:00+00:00", QUARTER),
+        ("PT15M", "2026-02-12T20:51:00+05:30", QUARTER),
+        ("PT15M", "2026-02-12T07:21:00-08:00", QUARTER),
+        ("P1D", "2026-02-12T00:30:00+01:00", "2026-02-11T00:00:00Z/P1D"),
+        ("P1D", "2016-12-31T23:59:59+00:00", "2016-12-31T00:00:00Z/P1D"),
+        ("P1D", "2024-02-29T12:00:00+00:00", "2024-02-29T00:00:00Z/P1D"),
+        ("P1W", "2026-02-12T12:00:00+00:00", "2026-02-12T00:00:00Z/P7D"),
+        ("PT7M", "1970-01-01T00:06:59+00:00", "1970-01-01T00:00:00Z/PT7M"),
+        ("PT7M", "1969-12-31T23:59:59+00:00", "1969-12-31T23:53:00Z/PT7M"),
+        ("P1D", "1969-12-31T00:00:00+00:00", "1969-12-31T00:00:00Z/P1D"),
+        ("PT0.25S", "2026-02-12T15:15:00.300000+00:00", "2026-02-12T15:15:00.250000Z/PT0.25S"),
+        ("PT15M", "9999-12-31T23:59:59+00:00", "9999-12-31T23:45:00Z/PT15M"),
+        ("P7D", "0001-01-01T00:00:00+00:00", "0001-01-01T00:00:00Z/P7D"),
+    ],
+)
+def test_a_fixed_window_starts_at_a_multiple_of_its_length_in_utc(period, at, window):
+    assert fixed(period).window_of(moment(at)) == window
+
+
+@given(st.datetimes(datetime(1902, 1, 1), datetime(9000, 1, 1), timezones=st.timezones()), st.integers(1, 10**6))
+def test_a_moment_lies_in_its_fixed_window(at, seconds):
+    policy = fixed(timedelta(seconds=seconds))
+    end = policy.kept_until(at, at)
+    start = end - timedelta(seconds=seconds)
+    assert start <= at < end
+    assert (start - datetime(1970, 1, 1, tzinfo=UTC)) % timedelta(seconds=seconds) == timedelta(0)
+    assert policy.window_of(at) == policy.window_of(start) == policy.window_of(end - TICK) != policy.window_of(end)
+
+
+def test_within_its_fixed_window_a_job_counts_by_its_fingerprint_alone():
+    policy = fixed("PT15M")
+    assert policy.window_end(NOON) is None
+    assert policy.window_start(NOON) is None
+    assert policy.is_duplicate("available", NOON - timedelta(days=9), NOON)
+
+
+@pytest.mark.parametrize(
+    ("policy", "end"),
+    [
+        (UniquePolicy(), None),
+        (UniquePolicy(window="retention"), None),
+        (UniquePolicy(period="PT1H"), NOON + timedelta(hours=1)),
+        (fixed("PT1H"), NOON + timedelta(hours=4)),
+    ],
+)
+def test_a_finished_job_is_kept_until_its_window_ends(policy, end):
+    assert policy.kept_until(NOON, NOON + timedelta(hours=3, minutes=10)) == end
+
+
+def test_a_fixed_window_that_leaves_the_calendar_has_no_end():
+    assert fixed("P7D").kept_until(NOON, datetime.max.replace(tzinfo=UTC)) is None
