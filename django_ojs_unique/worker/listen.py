@@ -59,7 +59,7 @@ class Listener:
                 if not self._listen(connection):
                     return
             except (DatabaseError, InterfaceError, OSError, ValueError) as error:
-                failures += 1
+                failures = 1 if self.listening else failures + 1
                 if not self._stopping.is_set():
                     logger.warning("Lost the connection that listens on %r; trying again: %s", self._using, error)
             finally:
