@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
-from django.db import connections
+from django.db import DatabaseError, connections
+from django.db.models import BooleanField, ExpressionWrapper, Q
 
 from . import conf
+from .ojs.states import TIMED, JobState
+
+MOST_LOOKED_AT = 10_000
+"""Of the available jobs, and of the scheduled and retryable ones: `manage.py migrate` must not take long."""
 
 
 @register()
@@ -29,7 +35,10 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
 
 @register(Tags.database)
 def check_databases(databases: Iterable[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """W001: SQLite without immediate transactions. W002: SQLite without WAL. W003: the promise is best-effort here."""
+    """W001: SQLite without immediate transactions. W002: SQLite without WAL. W003: the promise is best-effort here.
+
+    W004: jobs wait on a unique queue that were enqueued before it was one.
+    """
     from .capabilities import BEST_EFFORT, strength
     from .models import Job
 
@@ -38,7 +47,11 @@ def check_databases(databases: Iterable[str] | None = None, **kwargs: Any) -> li
         connection = connections[alias]
         if connection.vendor == "sqlite":
             messages += _check_sqlite(alias, connection)
-        if Job._meta.db_table in connection.introspection.table_names() and strength(Job, alias) == BEST_EFFORT:
+        if Job._meta.db_table not in connection.introspection.table_names():
+            continue
+        with suppress(DatabaseError):  # the table of an earlier version, before its migration
+            messages += _check_unique_queues(alias, Job.objects.using(alias))
+        if strength(Job, alias) == BEST_EFFORT:
             messages.append(
                 Warning(
                     f"Uniqueness is best-effort on database {alias!r}: concurrent enqueues may both be admitted.",
@@ -66,4 +79,30 @@ def _check_sqlite(alias: str, connection: Any) -> Iterable[CheckMessage]:
             hint='Set "OPTIONS": {"init_command": "PRAGMA journal_mode=WAL"}, so that readers and the writer do not'
             " wait for each other.",
             id="django_ojs_unique.W002",
+        )
+
+
+def _check_unique_queues(alias: str, jobs: Any) -> Iterable[CheckMessage]:
+    rule = conf.settings.unique_queues
+    if not rule or any(conf.problems()):
+        return
+    on_them = jobs if rule is True else jobs.filter(queue__in=sorted(rule))
+    no_rule = ExpressionWrapper(
+        Q(fingerprint__isnull=True, unique__isnull=True, key__isnull=True), output_field=BooleanField()
+    )
+    found, more = 0, False
+    for waiting in (
+        on_them.filter(state=JobState.AVAILABLE, slimmed=False),  # which on MariaDB begins an index
+        on_them.filter(state__in=sorted(TIMED), run_at__isnull=False),
+    ):
+        looked_at = list(waiting.annotate(no_rule=no_rule).values_list("no_rule", flat=True)[:MOST_LOOKED_AT])
+        found += sum(map(bool, looked_at))
+        more = more or len(looked_at) == MOST_LOOKED_AT
+    if found:
+        yield Warning(
+            f"{'At least ' if more else ''}{found:,} job(s) wait on unique queues in database {alias!r} that were"
+            " enqueued before OJS_UNIQUE['UNIQUE_QUEUES'] named them, so that identical ones may wait there.",
+            hint=f"Run `manage.py jobs verify --database {alias}` to see them, and with --fix to mend that; or drain"
+            " the queues.",
+            id="django_ojs_unique.W004",
         )

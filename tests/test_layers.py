@@ -20,7 +20,7 @@ LAYERS = [
     {"explain", "batch"},
     {"managers"},
     {"models", "handlers"},
-    {"worker", "idempotency", "checks"},
+    {"worker", "idempotency", "checks", "upkeep"},
     {"admin", "api", "tasks", "apps", "management", "testing", ""},
 ]
 """Modules, packages with all their modules, and "" for the package root, from the lowest layer to the highest."""

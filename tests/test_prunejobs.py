@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from django.core.checks import run_checks
 from django.core.management import CommandError, call_command
-from django.db import connection
 from django.utils import timezone
 
 from django_ojs_unique import lifecycle
@@ -141,18 +140,6 @@ def test_a_wrong_setting_is_said(settings):
     settings.OJS_UNIQUE = {"RETENTION": {"completed": "P1M"}}
     with pytest.raises(CommandError, match=r"manage\.py check"):
         run()
-
-
-def test_a_database_without_the_migration_gets_one_clear_line():
-    table = Job._meta.db_table
-    with connection.schema_editor() as editor:
-        editor.alter_db_table(Job, table, f"{table}_away")
-    try:
-        with pytest.raises(CommandError, match=r"manage\.py migrate --database default"):
-            run()
-    finally:
-        with connection.schema_editor() as editor:
-            editor.alter_db_table(Job, f"{table}_away", table)
 
 
 @pytest.mark.parametrize(

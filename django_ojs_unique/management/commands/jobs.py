@@ -7,11 +7,10 @@ from inspect import getdoc
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser, DjangoHelpFormatter
-from django.db import DEFAULT_DB_ALIAS, connections
 
 from ...exceptions import OJSError
+from ..arguments import add_database, require_tables
 from ..jobs import SUBCOMMANDS
-from ..jobs.subcommand import require_tables
 
 EXAMPLES = """\
 examples:
@@ -19,6 +18,7 @@ examples:
   manage.py jobs show 01985f3e-...                    everything about one job
   manage.py jobs retry 01985f3e-... 01985f41-...      run them now
   manage.py jobs pause emails                         let no worker take emails
+  manage.py jobs verify                               do rows, fingerprints and guards agree?
 
 `manage.py jobs SUBCOMMAND --help` says more about each.
 """
@@ -40,12 +40,7 @@ class Command(BaseCommand):
             text = getdoc(subcommand) or ""
             own = subparsers.add_parser(subcommand.name, help=text.partition("\n")[0], description=text)
             subcommand.add_arguments(own)
-            own.add_argument(
-                "--database",
-                default=DEFAULT_DB_ALIAS,
-                choices=list(connections),
-                help="The database of the jobs (default: default).",
-            )
+            add_database(own)
 
     def handle(self, *, subcommand: str, database: str, **options: Any) -> None:
         require_tables(database)

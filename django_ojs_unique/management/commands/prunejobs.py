@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils import timezone
 from tqdm import tqdm
 
@@ -16,6 +16,7 @@ from ...exceptions import did_you_mean
 from ...models import Job, SuppressedAttempt
 from ...ojs.durations import format_duration
 from ...worker.retention import ENDED, KINDS, Pruned, due, preview, prune
+from ..arguments import add_database, require_tables, whole_number
 
 LARGEST_BATCH = 10_000
 
@@ -47,17 +48,12 @@ class Command(BaseCommand):
         parser.add_argument("--dry-run", action="store_true", help="Say what would be done, and why; change nothing.")
         parser.add_argument(
             "--batch",
-            type=_batch,
+            type=partial(whole_number, most=LARGEST_BATCH),
             default=1000,
             metavar="N",
             help="Jobs of each kind in one transaction (default 1000): fewer hold locks for a shorter time.",
         )
-        parser.add_argument(
-            "--database",
-            default=DEFAULT_DB_ALIAS,
-            choices=list(connections),
-            help="The database of the jobs (default: default).",
-        )
+        add_database(parser)
 
     def handle(
         self,
@@ -70,10 +66,7 @@ class Command(BaseCommand):
         verbosity: int,
         **options: Any,
     ) -> None:
-        if Job._meta.db_table not in connections[database].introspection.table_names():
-            raise CommandError(
-                f"The job table does not exist in database {database!r}: run `manage.py migrate --database {database}`."
-            )
+        require_tables(database)
         now, jobs, attempts = timezone.now(), Job.objects.using(database), None
         if not state:
             attempts = SuppressedAttempt.objects.using(database)
@@ -141,9 +134,3 @@ def _period(text: str) -> timedelta:
         return retention_period(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{error}, not {text!r}. Write P30D or PT12H.") from None
-
-
-def _batch(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= LARGEST_BATCH:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {LARGEST_BATCH:,}, not {text!r}")
-    return int(text)

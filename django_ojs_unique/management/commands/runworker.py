@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils import autoreload, timezone
 from tqdm import tqdm
 
@@ -27,6 +26,7 @@ from ...worker import QueueFilter, Summary, Supervisor, Worker
 from ...worker.loop import ASYNC_CONCURRENCY, CONCURRENCY, LEASE, SHUTDOWN_SECONDS
 from ...worker.outages import DATABASE_FAILED
 from ...worker.supervisor import STOPPING
+from ..arguments import add_database, require_tables, whole_number
 
 STOPPING_SOON = b"\nStopping: running jobs finish first.\n"
 MOST_THREADS = 1_000
@@ -66,14 +66,14 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--async-concurrency",
-            type=_positive,
+            type=whole_number,
             default=ASYNC_CONCURRENCY,
             metavar="N",
             help=f"Async handlers that run at once, all in one event loop (default {ASYNC_CONCURRENCY}).",
         )
         parser.add_argument(
             "--processes",
-            type=_positive,
+            type=whole_number,
             default=1,
             metavar="N",
             help="Worker processes, each with this concurrency; one that dies is started again (default 1).",
@@ -96,7 +96,7 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--max-jobs",
-            type=_positive,
+            type=whole_number,
             metavar="N",
             help="Stop after N jobs (with --processes: start afresh), against memory that leaks in handlers.",
         )
@@ -115,12 +115,7 @@ class Command(BaseCommand):
             help="A file that is written every second while all is well, for probes that look at its age. With"
             " --processes each process writes its own: PATH.0, PATH.1 and so on.",
         )
-        parser.add_argument(
-            "--database",
-            default=DEFAULT_DB_ALIAS,
-            choices=list(connections),
-            help="The database of the jobs (default: default).",
-        )
+        add_database(parser)
 
     def handle(self, *, processes: int, reload: bool, **options: Any) -> None:
         self._refuse_what_cannot_work(processes=processes, reload=reload, **options)
@@ -162,10 +157,7 @@ class Command(BaseCommand):
             raise CommandError(f"--health-file: there is no directory {Path(health_file).absolute().parent}.")
         if health_file and Path(health_file).is_dir():
             raise CommandError(f"--health-file: {health_file} is a directory.")
-        if Job._meta.db_table not in connections[database].introspection.table_names():
-            raise CommandError(
-                f"The job table does not exist in database {database!r}: run `manage.py migrate --database {database}`."
-            )
+        require_tables(database)
         if not list(registry):
             raise CommandError("No handlers: decorate a function with @job('some.type') in an installed app's jobs.py.")
 
@@ -274,14 +266,8 @@ class Command(BaseCommand):
             self.stdout.write(self.style.WARNING(f"Jobs wait for handlers that are not here: {', '.join(strangers)}."))
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
-    return int(text)
-
-
 def _threads(text: str) -> int:
-    number = _positive(text)
+    number = whole_number(text)
     if number > MOST_THREADS:
         raise argparse.ArgumentTypeError(f"must be at most {MOST_THREADS:,}, not {text!r}")
     return number
@@ -329,15 +315,15 @@ def _stopping_on_signals(worker: Worker, verbosity: int) -> Iterator[None]:
     os.set_blocking(write_end, False)
     # Under the supervisor, which alone hears Ctrl-C, it is ignored.
     heard = [name for name in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(name) is not signal.SIG_IGN]
+    wakeup = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)  # first, or a signal in between were lost
     before = {name: signal.signal(name, lambda number, frame: None) for name in heard}
-    wakeup = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     threading.Thread(target=_hear, args=(read_end, heard, worker, verbosity), daemon=True).start()
     try:
         yield
     finally:
-        signal.set_wakeup_fd(wakeup)
         for name, handler in before.items():
             signal.signal(name, handler)
+        signal.set_wakeup_fd(wakeup)
         os.close(write_end)
 
 
@@ -351,5 +337,6 @@ def _hear(read_end: int, signals: Sequence[int], worker: Worker, verbosity: int)
         stopping = True
         worker.stop()
         if verbosity:
-            os.write(2, STOPPING)
+            with suppress(OSError):  # nobody may read it any more
+                os.write(2, STOPPING)
     os.close(read_end)

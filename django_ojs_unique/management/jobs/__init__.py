@@ -3,7 +3,8 @@
 from .look import List, Queues, Show
 from .operate import Cancel, Limit, Pause, Resume, Retry
 from .subcommand import Subcommand
+from .upkeep import Rekey, Verify
 
-SUBCOMMANDS: list[type[Subcommand]] = [List, Show, Cancel, Retry, Queues, Pause, Resume, Limit]
+SUBCOMMANDS: list[type[Subcommand]] = [List, Show, Cancel, Retry, Queues, Pause, Resume, Limit, Verify, Rekey]
 
 __all__ = ["SUBCOMMANDS", "Subcommand"]

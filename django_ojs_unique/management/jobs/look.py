@@ -16,7 +16,8 @@ from django.utils import timezone
 
 from ...models import Job, SuppressedAttempt
 from ...ojs.states import INCOMPLETE, JobState
-from .subcommand import Subcommand, job_id, positive, queue, state, type_
+from ..arguments import whole_number
+from .subcommand import Subcommand, job_id, queue, state, type_
 from .text import age, harmless, table
 
 ENVELOPE = ("args", "meta", "tags", "extra", "schema", "retry", "timeout_ms", "visibility_timeout_ms")
@@ -64,7 +65,7 @@ class List(Look):
         )
         parser.add_argument("--queue", type=queue, metavar="QUEUE", help="Only jobs of this queue.")
         parser.add_argument("--type", type=type_, metavar="TYPE", help="Only jobs of this type, as in email.send.")
-        parser.add_argument("--limit", type=positive, default=20, metavar="N", help="At most so many (default 20).")
+        parser.add_argument("--limit", type=whole_number, default=20, metavar="N", help="At most so many (default 20).")
 
     def run(
         self, *, state: list[JobState] | None, queue: str | None, type: str | None, limit: int, **options: Any

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 from uuid import UUID
 
-from django.core.management.base import CommandError, CommandParser, OutputWrapper
+from django.core.management.base import CommandParser, OutputWrapper
 from django.core.management.color import Style
-from django.db import OperationalError, connections
 
 from ...exceptions import InvalidRequest, did_you_mean
 from ...models import Job, Queue
 from ...ojs.names import job_type, queue_name
 from ...ojs.states import JobState
+from ..arguments import whole_number
 
 
 class Subcommand:
@@ -38,20 +38,6 @@ class Subcommand:
     def run(self, *args: Any, **options: Any) -> None:
         """Do it, with the arguments declared. Raises CommandError when anything was refused."""
         raise NotImplementedError
-
-
-def require_tables(using: str) -> None:
-    """Raise CommandError when the database does not answer, or the migrations of the package have not run on it."""
-    try:
-        there = connections[using].introspection.table_names()
-    except OperationalError as error:
-        raise CommandError(f"Database {using!r} does not answer: {error}") from error
-    for model in (Job, Queue):
-        if model._meta.db_table not in there:
-            raise CommandError(
-                f"The table {model._meta.db_table} does not exist in database {using!r}:"
-                f" run `manage.py migrate --database {using}`."
-            )
 
 
 def job_id(text: str) -> UUID:
@@ -80,16 +66,9 @@ def type_(text: str) -> str:
     return _refusing(job_type, text)
 
 
-def positive(text: str) -> int:
-    """Read a whole number from 1 up."""
-    if not text.isdecimal() or not 1 <= int(text[:20]) < 2**31:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
-    return int(text)
-
-
 def limit(text: str) -> int | None:
     """Read a whole number from 1 up, or ``none``."""
-    return None if text.lower() == "none" else positive(text)
+    return None if text.lower() == "none" else whole_number(text)
 
 
 def _refusing(read: Callable[[str], str], text: str) -> str:

@@ -1,0 +1,44 @@
+"""What the commands share: the database, whole numbers, and a look whether the tables are there."""
+
+from __future__ import annotations
+
+import argparse
+
+from django.core.management.base import CommandError, CommandParser
+from django.db import DEFAULT_DB_ALIAS, OperationalError, connections
+
+from ..models import Job, Queue
+
+HIGHEST = 2**31 - 1
+
+
+def add_database(parser: CommandParser) -> None:
+    """Declare ``--database``."""
+    parser.add_argument(
+        "--database",
+        default=DEFAULT_DB_ALIAS,
+        choices=list(connections),
+        help="The database of the jobs (default: default).",
+    )
+
+
+def require_tables(using: str) -> None:
+    """Raise CommandError when the database does not answer, or the migrations of the package have not run on it."""
+    try:
+        there = connections[using].introspection.table_names()
+    except OperationalError as error:
+        raise CommandError(f"Database {using!r} does not answer: {error}") from error
+    for model in (Job, Queue):
+        if model._meta.db_table not in there:
+            raise CommandError(
+                f"The table {model._meta.db_table} does not exist in database {using!r}:"
+                f" run `manage.py migrate --database {using}`."
+            )
+
+
+def whole_number(text: str, *, most: int = HIGHEST) -> int:
+    """Read a whole number from 1 up."""
+    if not text.isdecimal() or not 1 <= int(text[:20]) <= most:
+        wanted = "of at least 1" if most == HIGHEST else f"from 1 to {most:,}"
+        raise argparse.ArgumentTypeError(f"must be a whole number {wanted}, not {text!r}")
+    return int(text)

@@ -1,0 +1,33 @@
+"""What all commands have in common."""
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+
+from django_ojs_unique.models import Job, Queue
+
+COMMANDS = [("runworker", "--drain"), ("ojs_worker", "--drain"), ("prunejobs",), ("jobs", "queues"), ("jobs", "verify")]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("model", [Job, Queue])
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_database_without_the_migration_gets_one_clear_line(command, model):
+    table = model._meta.db_table
+    with connection.schema_editor() as editor:
+        editor.alter_db_table(model, table, f"{table}_away")
+    try:
+        with pytest.raises(CommandError) as error:
+            call_command(*command)
+        assert str(error.value) == (
+            f"The table {table} does not exist in database 'default': run `manage.py migrate --database default`."
+        )
+    finally:
+        with connection.schema_editor() as editor:
+            editor.alter_db_table(model, f"{table}_away", table)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_an_unknown_database_is_refused(command):
+    with pytest.raises(CommandError, match="invalid choice: 'nowhere'"):
+        call_command(*command, "--database", "nowhere")
