@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -23,12 +25,14 @@ T = TypeVar("T")
 def starting_over(using: str, step: Callable[[], T]) -> T:
     """Run one transaction, and again after a deadlock or a serialisation failure; never inside the caller's own."""
     connection = connections[using]
-    for _ in range(MOST_TRIES - 1):
+    for tries in range(MOST_TRIES - 1):
         try:
             return step()
         except OperationalError as error:
             if connection.in_atomic_block or not connection.get_autocommit() or not is_transient(error):
                 raise
+        # InnoDB ends the younger transaction at once: without a pause it would meet the same one ten times in a row.
+        time.sleep(random.uniform(0, 0.002 * 2**tries))
     return step()
 
 
