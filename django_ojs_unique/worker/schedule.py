@@ -138,25 +138,28 @@ def _occur(entry: CronJob, now: datetime, using: str) -> dict[str, Any]:
     occurrence = cron.latest_until(entry.next_run_at - timedelta.resolution, now)
     if occurrence is None:  # the row was changed by hand
         return changes
-    changes["last_outcome"] = outcome = _enqueue(entry, cron, occurrence, using)
+    outcome, id = _enqueue(entry, cron, occurrence, using)
+    changes["last_outcome"] = outcome
     if outcome in ("created", "replaced"):
-        id = job_id(entry.name, occurrence)
         changes |= {"last_run_at": now, "last_job_id": id, "run_count": F("run_count") + 1}
     return changes
 
 
-def _enqueue(entry: CronJob, cron: Cron, occurrence: datetime, using: str) -> str:
-    """Enqueue the job of an occurrence as the overlap policy wants it; return the outcome."""
+def _enqueue(entry: CronJob, cron: Cron, occurrence: datetime, using: str) -> tuple[str, UUID]:
+    """Enqueue the job of an occurrence as the overlap policy wants it; return the outcome, and the id of the job.
+
+    By its key the occurrence may have rewritten the job of another one.
+    """
     jobs, id = Job.objects.using(using), job_id(entry.name, occurrence)
     if entry.last_job_id == id:
-        return "already"
+        return "already", id
     previous = jobs.filter(pk=entry.last_job_id).exclude(state__in=sorted(TERMINAL)).first()
     if previous is not None and (
         cron.overlap_policy == OverlapPolicy.SKIP
         or (cron.overlap_policy == OverlapPolicy.ENQUEUE and previous.state != JobState.ACTIVE)
     ):
         logger.info("Skipped %s: job %s has not finished.", entry, previous.pk, extra={"cron_name": entry.name})
-        return "skipped"
+        return "skipped", id
     try:
         with transaction.atomic(using=using):
             if previous is not None and cron.overlap_policy == OverlapPolicy.CANCEL_PREVIOUS:
@@ -167,13 +170,14 @@ def _enqueue(entry: CronJob, cron: Cron, occurrence: datetime, using: str) -> st
             except DuplicateJob as duplicate:
                 if previous is not None and previous.state == JobState.CANCELLED:
                     transaction.set_rollback(True, using=using)  # or its own cancellation could have refused the job
-                return "already" if duplicate.existing_job_id == id else "rejected"
-            return "already" if result.deduplicated and result.job.pk == id else str(result.outcome)
+                return "already" if duplicate.existing_job_id == id else "rejected", id
+            outcome = "already" if result.deduplicated and result.job.pk == id else str(result.outcome)
+            return outcome, result.job.pk
     except JobIdTaken:
-        return "already"
+        return "already", id
     except OJSError as error:
         _log_failure(entry, error)
-        return "failed"
+        return "failed", id
 
 
 def _log_failure(entry: CronJob, error: OJSError) -> None:
