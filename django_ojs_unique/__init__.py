@@ -11,18 +11,23 @@ from .ojs.cron import Cron
 from .ojs.policy import OnConflict, UniquePolicy
 from .ojs.retry import RetryPolicy
 from .ojs.states import JobState
+from .outcomes import BatchResult, EnqueueResult, ItemResult, Outcome
 
 __all__ = [
+    "BatchResult",
     "Cron",
     "Discard",
     "DuplicateJob",
+    "EnqueueResult",
     "InvalidPolicy",
     "InvalidRequest",
     "InvalidRetryPolicy",
+    "ItemResult",
     "JobContext",
     "JobState",
     "OJSError",
     "OnConflict",
+    "Outcome",
     "Retry",
     "RetryPolicy",
     "Skip",

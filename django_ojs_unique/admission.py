@@ -30,6 +30,8 @@ _JSON_ARRAY = "ARRAY(SELECT NULLIF(value, 'null') FROM jsonb_array_elements(%s::
 _NOTIFY = f"pg_notify('{CHANNEL}', queue)"
 
 ROWS_AT_ONCE = 1000
+LARGEST_STATEMENT = 2**25
+"""Characters: PostgreSQL takes up to a gigabyte, but holds each statement in memory several times."""
 
 LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "created_at")
 """The fields of a duplicate that the deciding statement reads, in the model's order."""
@@ -167,22 +169,30 @@ def insert_rows(
 
     One statement per thousand. Rows with a conflict are left out on PostgreSQL and SQLite, and an error elsewhere.
     """
-    inserted = 0
-    for start in range(0, len(rows), ROWS_AT_ONCE):
-        some = rows[start : start + ROWS_AT_ONCE]
-        table = _table(type(some[0]), connection.vendor)
-        with connection.cursor() as cursor:
-            if connection.vendor == "postgresql" and len(some) > 1:
-                statement, parameters = table.insert_arrays(some, connection)
-                insert = partial(cursor.execute, statement, parameters)
-                _beside(insert, meanwhile) if meanwhile else insert()
-            elif len(some) > 1:
-                cursor.executemany(*table.insert_each(some, connection))
-            else:
-                columns, values = table.row(some[0], connection)
-                cursor.execute(table.insert(columns, wake=False), values)
-            inserted += cursor.rowcount
-    return inserted
+    return sum(
+        _insert_some(rows[start : start + ROWS_AT_ONCE], connection, meanwhile)
+        for start in range(0, len(rows), ROWS_AT_ONCE)
+    )
+
+
+def _insert_some(
+    rows: Sequence[models.Model], connection: BaseDatabaseWrapper, meanwhile: Callable[[], object] | None
+) -> int:
+    table = _table(type(rows[0]), connection.vendor)
+    with connection.cursor() as cursor:
+        if len(rows) == 1:
+            columns, values = table.row(rows[0], connection)
+            cursor.execute(table.insert(columns, wake=False), values)
+        elif connection.vendor == "postgresql":
+            statement, parameters = table.insert_arrays(rows, connection)
+            if sum(len(text) for text in parameters if isinstance(text, str)) > LARGEST_STATEMENT and len(rows) > 3:
+                half = len(rows) // 2
+                return sum(_insert_some(part, connection, None) for part in (rows[:half], rows[half:]))
+            insert = partial(cursor.execute, statement, parameters)
+            _beside(insert, meanwhile) if meanwhile else insert()
+        else:
+            cursor.executemany(*table.insert_each(rows, connection))
+        return int(cursor.rowcount)
 
 
 def _beside(wait: Callable[[], object], work: Callable[[], object]) -> None:

@@ -3,8 +3,9 @@
 A batch is decided in memory, in the order of its items, on what one look found; then it is written at once. The
 constraint decides races, here too: a batch that loses one is rolled back and looks again.
 
-Locks are taken in an order that all batches share, so that two of them cannot deadlock: turns, then stored rows by
-their primary keys, and last the inserts by fingerprint.
+Locks are taken in an order that all batches share, so that two of them do not wait for each other: turns, then stored
+rows by their primary keys, and last the inserts by fingerprint. A batch that replaces what another one is about to
+insert can still deadlock with it on PostgreSQL; it starts over then, unless it is in the caller's transaction.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, TypeVar
 from uuid import UUID
@@ -39,6 +40,7 @@ from .transactions import starting_over
 T = TypeVar("T")
 
 _LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "guarded_states", "created_at", "scheduled_at")
+_FRESH = timedelta(seconds=1)
 _FREE: Verdict[Any] = Verdict(Action.ADMIT)
 _ARGUMENTS = [name for name in Request.__slots__ if name not in ("lease", "schema", "extra")]
 
@@ -114,27 +116,36 @@ class _Part:
         self._reader = Reader(jobs.model)
         self._drawn: list[tuple[int, Request | OJSError]] = []
         self._answers: list[ItemResult | _Entry] = []
+        self._read_at = timezone.now()
         for index, item in numbered:
             try:
                 self._drawn.append((index, own(_request(item))))
             except OJSError as error:
-                self._drawn.append((index, error))
+                self._drawn.append((index, _at(index, error)))
 
     def __bool__(self) -> bool:
         return bool(self._drawn)
 
     def read(self) -> list[ItemResult | _Entry]:
-        """Return the valid items, and what is wrong with the others; needs no database, and is done once."""
-        if not self._answers:
-            now = timezone.now()
-            for index, request in self._drawn:
-                try:
-                    if isinstance(request, OJSError):
-                        raise request
-                    self._answers.append(_Entry(index, self._reader.build(request, now)))
-                except OJSError as error:
-                    self._answers.append(ItemResult(None, Outcome.INVALID, index=index, error=_at(index, error)))
+        """Return the valid items, and what is wrong with the others; needs no database, and is done once.
+
+        And again when the caller took its time in between: jobs and windows are dated by it.
+        """
+        now = timezone.now()
+        if not self._answers or now - self._read_at > _FRESH:
+            self._read_at = now
+            self._answers = [self._read(index, request) for index, request in self._drawn]
         return self._answers
+
+    def _read(self, index: int, request: Request | OJSError) -> ItemResult | _Entry:
+        error = request
+        if not isinstance(request, OJSError):
+            try:
+                return _Entry(index, self._reader.build(request, self._read_at))
+            except OJSError as mistake:
+                error = _at(index, mistake)
+        assert isinstance(error, OJSError)
+        return ItemResult(None, Outcome.INVALID, index=index, error=error)
 
 
 def _enqueue(
@@ -172,6 +183,7 @@ class _Batch:
         self._admission = Admission(jobs.model, connections[jobs.db])
         self._policies: dict[str, list[UniquePolicy]] = defaultdict(list)
         self._keyed: set[str] = set()
+        self._was_tried = False
         for incoming in (entry.incoming for entry in entries):
             if incoming.policy is not None:
                 policies = self._policies[incoming.job.fingerprint]
@@ -179,6 +191,11 @@ class _Batch:
                     policies.append(incoming.policy)
             elif incoming.key is not None:
                 self._keyed.add(incoming.job.fingerprint)
+        self._counted = {
+            fingerprint: {state for policy in policies for state in policy.states}
+            for fingerprint, policies in self._policies.items()
+        }
+        """The states that the policies of a fingerprint count."""
 
     def settle(self, earlier_looks: int, meanwhile: Callable[[], object] | None) -> None:
         """Decide and write: all of it or, with LostRace, nothing."""
@@ -189,9 +206,11 @@ class _Batch:
             # After a lost race only a locking look is sure to see what a snapshot of the caller's transaction may not.
             stored = self._look(now, under_locks=earlier_looks > 0)
             slots = lock_slots(jobs, admission, self._keyed)
-            ledger = _Ledger(jobs, stored, slots, self._ids_in_use() if earlier_looks else (), now)
+            taken = self._ids_in_use() if earlier_looks else ()
+            ledger = _Ledger(jobs, stored, slots, taken, self._counted, now)
+            again, self._was_tried = self._was_tried, True  # after a lost race, or a deadlock
             for entry in self._entries:
-                if earlier_looks:
+                if again:
                     date(entry.incoming, now)
                 ledger.decide(entry)
                 if entry.error is not None and self._refuse:
@@ -274,9 +293,11 @@ class _Ledger:
         stored: Mapping[str, Sequence[Any]],
         slots: Mapping[str, Slot],
         taken: Collection[UUID],
+        counted: Mapping[str, Collection[str]],
         now: datetime,
     ) -> None:
         self._jobs = jobs
+        self._counted = counted
         self._rows = defaultdict(list, {fingerprint: list(rows) for fingerprint, rows in stored.items()})
         self._slots = slots
         self._taken = set(taken)
@@ -329,7 +350,6 @@ class _Ledger:
         self._new.append(job)
         if (verdict := entry.verdict) is None:
             return
-        self._rows[job.fingerprint].append(job)
         for row in verdict.cancel:
             row.state, row.finished_at, row.run_at, row.replaced_by_id = JobState.CANCELLED, self._now, None, job.pk
             row.guarded_states = frozenset()
@@ -339,6 +359,10 @@ class _Ledger:
             row.guarded_states = frozenset()
             if not row._state.adding:
                 self._released.append(row.pk)
+        # What no policy of the batch counts is not weighed again, or many items of one key would cost their square.
+        rows, counted = self._rows[job.fingerprint], self._counted[job.fingerprint]
+        rows[:] = [row for row in rows if row.is_guarding or row.state in counted]
+        rows.append(job)
         if verdict.inherited_schedule is not None:
             date(entry.incoming, self._now, inherited_schedule=verdict.inherited_schedule)
         if verdict.cancel:

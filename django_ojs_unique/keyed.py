@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 from django.db import connections, transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from . import lifecycle
-from .admission import Admission
+from .admission import ROWS_AT_ONCE, Admission
 from .conf import settings
 from .constraints import guarding
 from .exceptions import InvalidRequest
@@ -104,9 +104,11 @@ class Slot:
 
 def lock_slots(jobs: QuerySet[Any], admission: Admission, fingerprints: Collection[str]) -> dict[str, Slot]:
     """Lock the jobs that hold some keys; return a slot for each key."""
-    slots = {fingerprint: Slot() for fingerprint in fingerprints}
-    if slots:
-        for holder in admission.lock(jobs.filter(guarding(), fingerprint__in=slots), by_key=False):
+    slots = {fingerprint: Slot() for fingerprint in sorted(fingerprints)}
+    names = list(slots)
+    for start in range(0, len(names), ROWS_AT_ONCE):
+        some = names[start : start + ROWS_AT_ONCE]
+        for holder in admission.lock(jobs.filter(guarding(), fingerprint__in=some), by_key=False):
             slots[holder.fingerprint].holder = holder
     return slots
 
@@ -153,21 +155,33 @@ def announce_keyed(jobs: QuerySet[Any], job: Any, holder: Any, outcome: Outcome)
             announce(job_suppressed, sender, outcome="ignored", existing_job=holder, job=job, using=using)
 
 
-def remove(jobs: QuerySet[Any], key: str, type: str | None) -> Any | None:
-    """Remove the job that holds a key, and return it; see `JobQuerySet.remove`."""
-    return starting_over(jobs.db, lambda: _remove(jobs, key, type))
+def remove(jobs: QuerySet[Any], key: str, which: Q) -> Any | None:
+    """Remove the one of the jobs ``which`` that holds a key, and return it; see `JobQuerySet.remove`."""
+    # The snapshot of a caller's transaction may show who held the key long ago; then only a locking look will do.
+    by_key = not connections[jobs.db].in_atomic_block
+    return until_won(
+        lambda look: starting_over(jobs.db, partial(_remove, jobs, key, which, by_key=by_key and not look))
+    )
 
 
-def _remove(jobs: QuerySet[Any], key: str, type: str | None) -> Any | None:
+def _remove(jobs: QuerySet[Any], key: str, which: Q, *, by_key: bool) -> Any | None:
+    """Remove, or raise LostRace when the key passed on, or its holder ended, between the look and the lock."""
     admission = Admission(jobs.model, connections[jobs.db])
-    holders = jobs.filter(guarding(), key=key, **({} if type is None else {"type": type}))
+    holders = jobs.filter(guarding(), which, key=key)
     with transaction.atomic(using=jobs.db):
         admission.take_write_lock()
-        found = admission.lock(holders, by_key=True)
+        # MariaDB compares text without case, accents and trailing spaces.
+        seen = [text for text in holders.values_list("key", flat=True) if text == key]
+        found = [job for job in admission.lock(holders, by_key=by_key) if job.is_guarding and job.key == key]
+        if len(found) < len(seen) and (by_key or admission.can_be_overtaken):
+            raise LostRace
         if len(found) > 1:
             types = sorted(job.type for job in found)
             raise InvalidRequest.at(
-                "key", f"is held by jobs of the types {', '.join(types)}", value=key, mend="Say which with type=."
+                "key",
+                f"is held by jobs of the types {', '.join(types)}",
+                value=key,
+                mend="Say which with type= or key_scope=.",
             )
         for job in found:
             if job.state == JobState.ACTIVE:

@@ -11,6 +11,7 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.db import connections, models, router
+from django.db.models import Q
 from django.utils import timezone
 
 from . import explain as explaining
@@ -21,8 +22,9 @@ from .enqueue import enqueue, saying_what_is_not_migrated
 from .exceptions import InvalidRequest, did_you_mean
 from .fields import unsaved
 from .keyed import remove
-from .ojs.keys import KeyMode, KeyScope
-from .ojs.names import job_key, job_type
+from .ojs.fingerprint import canonical_key, fingerprint
+from .ojs.keys import JobKey, KeyMode, KeyScope
+from .ojs.names import job_type
 from .ojs.policy import UniquePolicy
 from .ojs.retry import RetryPolicy
 from .outcomes import BatchResult, EnqueueResult, ItemResult, Suppression
@@ -110,7 +112,8 @@ class JobQuerySet(models.QuerySet["Job"]):
         an earlier item counts as a duplicate of a later one. `Handler.item` makes them.
         ``mode``: in ``partial`` each thousand has a transaction of its own, unless the caller has one, and an item that
         is refused or invalid is an answer with an ``error``, beside which the others go on; in ``atomic`` the batch,
-        which is kept in memory, is stored as a whole or, raising the error of its first such item, not at all.
+        which is kept in memory, is stored as a whole or not at all: then the error of the first invalid item is raised,
+        else that of the first refused one.
         ``each`` is called with every answer, and then none is kept: memory does not depend on the number of items.
 
         Return a `BatchResult`: an `ItemResult` for each item, in order, and the ``counts`` by outcome. Raises
@@ -131,14 +134,18 @@ class JobQuerySet(models.QuerySet["Job"]):
                 each(answer)
         return result
 
-    def remove(self, *, key: str, type: str | None = None) -> Job | None:
+    def remove(self, *, key: str, type: str | None = None, key_scope: KeyScope | str | None = None) -> Job | None:
         """Remove the job that holds a key, and return it; None when no job does (Graphile Worker, "Removing jobs").
 
         A waiting or permanently failed job is deleted. A running one stays, but loses its key and its further attempts.
-        ``type`` is needed only when jobs of several types hold the key; InvalidRequest names them.
+        ``type`` and ``key_scope`` are needed only when several jobs hold the key; InvalidRequest says so then.
         """
-        using = self._for_writing()
-        return remove(self._everything(using), job_key(key), None if type is None else job_type(type))
+        named = JobKey(key, scope=KeyScope.TYPE if key_scope is None else key_scope)
+        which = Q() if type is None else Q(type=job_type(type))
+        if key_scope is not None:
+            in_all = Q(fingerprint=fingerprint(canonical_key(named.text, type=None)))
+            which &= in_all if named.scope is KeyScope.GLOBAL else ~in_all
+        return remove(self._everything(self._for_writing()), named.text, which)
 
     def explain(self, type: str | None = None, args: Any = None, **options: Any) -> Any:
         """Say what ``enqueue(type, args, **options)`` would do now, and why; nothing is written.
@@ -189,9 +196,11 @@ class JobQuerySet(models.QuerySet["Job"]):
         """Do what `enqueue_many` does, from asynchronous code; ``items`` and ``each`` are synchronous."""
         return await sync_to_async(self.enqueue_many)(items, **options)
 
-    async def aremove(self, *, key: str, type: str | None = None) -> Job | None:
+    async def aremove(
+        self, *, key: str, type: str | None = None, key_scope: KeyScope | str | None = None
+    ) -> Job | None:
         """Do what `remove` does, from asynchronous code."""
-        return await sync_to_async(self.remove)(key=key, type=type)
+        return await sync_to_async(self.remove)(key=key, type=type, key_scope=key_scope)
 
     async def aexplain(self, type: str | None = None, args: Any = None, **options: Any) -> Any:
         """Do what `explain` does, from asynchronous code."""
