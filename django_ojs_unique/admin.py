@@ -40,8 +40,8 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 class JobAdmin(ReadOnlyAdmin):
     list_display = ["type", "state", "queue", "attempt", "created_at", "run_at", "id"]
     list_filter = ["state", "dead_letter"]
-    search_fields = ["type__startswith", "queue__exact", "fingerprint__startswith"]
-    search_help_text = "An id, a queue, or the beginning of a type or of a fingerprint."
+    search_fields = ["type__startswith", "queue__exact", "key__exact", "fingerprint__startswith"]
+    search_help_text = "An id, a queue, a key, or the beginning of a type or of a fingerprint."
     ordering = ["-id"]
     actions = ["cancel", "retry_now"]
 

@@ -120,6 +120,14 @@ def test_show_tells_everything_about_a_job():
     assert "finished" not in shown
 
 
+def test_show_tells_the_key_of_a_job_and_how_often_it_was_rewritten():
+    for number in range(3):
+        job = a_job(args=[number], key="inbox")
+    shown = jobs("show", str(job.pk))
+    for line in ("key               inbox", "rewritten         2 time(s)", "args              [0, 1, 2]"):
+        assert line in shown
+
+
 def test_show_prints_each_error_with_its_traceback_and_nothing_that_moves_the_cursor():
     evil = "\x1b[2J\x9b31mgone\r\u202eevil\x07"
     trace = f"Traceback:\n\tline one {evil}\nValueError: {evil}\n"

@@ -120,6 +120,8 @@ class Show(Look):
         yield "attempt", f"{job.attempt} of {job.max_attempts}"
         for name in ENVELOPE:
             yield name, getattr(job, name)
+        yield "key", job.key
+        yield "rewritten", f"{job.revision} time(s)" if job.revision else None
         yield "unique", job.unique
         yield "fingerprint", job.fingerprint
         if job.fingerprint:
