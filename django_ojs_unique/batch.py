@@ -24,7 +24,6 @@ from django.utils import timezone
 
 from . import lifecycle
 from .admission import ROWS_AT_ONCE, Admission
-from .constraints import guarding
 from .enqueue import announce_verdict, may_replace_active, saying_what_is_not_migrated, suppression_of
 from .exceptions import DuplicateJob, InvalidRequest, OJSError, did_you_mean, shorten
 from .keyed import Slot, announce_keyed, lock_slots, write_slots
@@ -230,7 +229,11 @@ class _Batch:
         found: dict[UUID, Any] = {}
         for fingerprints in _in_groups(self._policies):
             matches = self._matches(fingerprints, now)
-            found |= {row.pk: row for row in (self._admission.lock(matches, by_key=False) if under_locks else matches)}
+            if under_locks:
+                matches = matches.filter(fingerprint__in=fingerprints)
+                found |= {row.pk: row for row in self._admission.lock(matches, by_key=False)}
+            else:
+                found |= {row.pk: row for row in self._admission.find(matches, fingerprints)}
         if not under_locks and (mine := {pk for pk, row in found.items() if self._may_change(row, now)}):
             locked: dict[UUID, Any] = {}
             for pks in _in_groups(sorted(mine)):
@@ -243,13 +246,13 @@ class _Batch:
         return by_fingerprint
 
     def _matches(self, fingerprints: Collection[str], now: datetime) -> QuerySet[Any]:
-        """Select what the policies of some fingerprints may count, and what may guard them."""
+        """Select what the policies of some fingerprints may count, and what may guard; among all fingerprints."""
         policies = {id(policy): policy for name in fingerprints for policy in self._policies[name]}.values()
         counted = Q(state__in=sorted(set().union(*(policy.states for policy in policies))))
         starts = [start for policy in policies if (start := policy.window_start(now)) is not None]
         if len(starts) == len(policies):
             counted &= Q(created_at__gt=min(starts))
-        return self._jobs.filter(counted | guarding(), fingerprint__in=fingerprints).only(*_LOOKED_AT)
+        return self._jobs.filter(counted | ~Q(guarded_states=0)).only(*_LOOKED_AT)
 
     def _may_change(self, row: Any, now: datetime) -> bool:
         """Tell whether an item may replace a stored job, or release its guard."""
@@ -269,7 +272,7 @@ class _Batch:
             if not all(INCOMPLETE.issuperset(policy.states) for policy in policies)
         ]
         for fingerprints in _in_groups(wary):
-            for row in self._matches(fingerprints, now):
+            for row in self._admission.find(self._matches(fingerprints, now), fingerprints):
                 if row.pk not in known and any(
                     policy.is_duplicate(row.state, row.created_at, now) for policy in self._policies[row.fingerprint]
                 ):
