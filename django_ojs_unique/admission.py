@@ -6,12 +6,14 @@ Nothing here raises on a conflict or leaves a transaction broken, and no error m
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
 from functools import cache, partial
+from itertools import islice
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import IntegrityError, models
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -36,6 +38,8 @@ LARGEST_STATEMENT = 2**25
 LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "created_at")
 """The fields of a duplicate that the deciding statement reads, in the model's order."""
 
+T = TypeVar("T")
+
 
 class Admission:
     """Inserts jobs into one model's table on one connection."""
@@ -50,7 +54,7 @@ class Admission:
 
     @property
     def can_be_overtaken(self) -> bool:
-        """Whether a rival can come between a look and an insert although `take_turn` was called: on PostgreSQL."""
+        """Whether a rival can come between a look and an insert although `take_turns` was called: on PostgreSQL."""
         return self._vendor == "postgresql"
 
     def insert(self, job: Any) -> bool:
@@ -180,10 +184,7 @@ def insert_rows(
 
     One statement per thousand. Rows with a conflict are left out on PostgreSQL and SQLite, and an error elsewhere.
     """
-    return sum(
-        _insert_some(rows[start : start + ROWS_AT_ONCE], connection, meanwhile)
-        for start in range(0, len(rows), ROWS_AT_ONCE)
-    )
+    return sum(_insert_some(some, connection, meanwhile) for some in in_groups(rows))
 
 
 def _insert_some(
@@ -206,11 +207,19 @@ def _insert_some(
         return int(cursor.rowcount)
 
 
+def in_groups(items: Iterable[T]) -> Iterator[list[T]]:
+    """Yield items by the thousand, as many as one statement takes."""
+    iterator = iter(items)
+    while group := list(islice(iterator, ROWS_AT_ONCE)):
+        yield group
+
+
 def _beside(wait: Callable[[], object], work: Callable[[], object]) -> None:
-    """Do some work while another thread waits for the database."""
+    """Do some work while another thread waits for the database; work that fails must be done again later."""
     with ThreadPoolExecutor(1) as other:
         waiting = other.submit(wait)
-        work()
+        with suppress(Exception):  # its failure is its own: it must not undo what is being stored
+            work()
         waiting.result()
 
 

@@ -12,35 +12,29 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from django.db import connections, transaction
-from django.db.models import Case, Q, QuerySet, UUIDField, Value, When
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from . import lifecycle
-from .admission import ROWS_AT_ONCE, Admission
-from .enqueue import announce_verdict, may_replace_active, saying_what_is_not_migrated, suppression_of
-from .exceptions import DuplicateJob, InvalidRequest, OJSError, did_you_mean, shorten
-from .keyed import Slot, announce_keyed, lock_slots, write_slots
-from .keyed import suppression_of as suppression_by_key
-from .ojs.conflict import Action, Verdict, judge
+from .admission import ROWS_AT_ONCE, Admission, in_groups
+from .enqueue import announce_verdict, saying_what_is_not_migrated
+from .exceptions import InvalidRequest, OJSError, did_you_mean, shorten
+from .keyed import announce_keyed, lock_slots
+from .ledger import FREE, Entry, Ledger, located
 from .ojs.policy import UniquePolicy
-from .ojs.states import INCOMPLETE, JobState
-from .outcomes import ItemResult, Outcome, Recorder, Suppression
-from .races import LostRace, id_taken, until_won
+from .ojs.states import INCOMPLETE
+from .outcomes import ItemResult, Outcome, Recorder
+from .races import LostRace, ids_in_use, until_won
 from .request import Incoming, Reader, Request, date, own
 from .transactions import starting_over
 
-T = TypeVar("T")
-
 _LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "guarded_states", "created_at", "scheduled_at")
 _FRESH = timedelta(seconds=1)
-_FREE: Verdict[Any] = Verdict(Action.ADMIT)
 _ARGUMENTS = [name for name in Request.__slots__ if name not in ("lease", "schema", "extra")]
 
 
@@ -64,48 +58,7 @@ def enqueue_all(jobs: QuerySet[Any], items: Iterable[Any], record: Recorder) -> 
 
 def enqueue_read(jobs: QuerySet[Any], incoming: Iterable[Incoming], record: Recorder) -> Iterator[ItemResult]:
     """Enqueue valid requests in one transaction; yield the answer to each, in order."""
-    yield from _enqueue(jobs, [_Entry(index, one) for index, one in enumerate(incoming)], record, refuse=False)
-
-
-@dataclass(slots=True, eq=False)
-class _Entry:
-    """A valid item, and what was decided about it: by its policy, by its key, or that it cannot be."""
-
-    index: int
-    incoming: Incoming
-    outcome: Outcome = Outcome.CREATED
-    verdict: Verdict[Any] | None = None
-    holder: Any | None = None
-    suppression: Suppression | None = None
-    error: OJSError | None = None
-
-    def reset(self) -> None:
-        """Forget what an earlier look decided."""
-        self.outcome, self.verdict, self.holder, self.suppression, self.error = Outcome.CREATED, None, None, None, None
-        job = self.incoming.job
-        job.finished_at = job.replaced_by_id = None
-
-    def fail(self, error: OJSError) -> None:
-        """Take an error as the answer."""
-        self.error = _at(self.index, error)
-        if isinstance(error, DuplicateJob):
-            self.outcome = Outcome.REJECTED
-        else:
-            self.outcome, self.verdict, self.suppression = Outcome.INVALID, None, None
-
-    @property
-    def job(self) -> Any | None:
-        """The job of the answer."""
-        if self.holder is not None:
-            return self.holder
-        if self.verdict is not None and self.verdict.action is not Action.ADMIT:
-            return self.verdict.existing
-        return self.incoming.job if self.error is None else None
-
-    @property
-    def replaced(self) -> tuple[Any, ...]:
-        """The jobs that were cancelled for this one."""
-        return self.verdict.cancel if self.verdict is not None and self.error is None else ()
+    yield from _enqueue(jobs, [Entry(index, one) for index, one in enumerate(incoming)], record, refuse=False)
 
 
 class _Part:
@@ -114,18 +67,18 @@ class _Part:
     def __init__(self, jobs: QuerySet[Any], numbered: Iterable[tuple[int, Any]]) -> None:
         self._reader = Reader(jobs.model)
         self._drawn: list[tuple[int, Request | OJSError]] = []
-        self._answers: list[ItemResult | _Entry] = []
+        self._answers: list[ItemResult | Entry] = []
         self._read_at = timezone.now()
         for index, item in numbered:
             try:
                 self._drawn.append((index, own(_request(item))))
             except OJSError as error:
-                self._drawn.append((index, _at(index, error)))
+                self._drawn.append((index, located(index, error)))
 
     def __bool__(self) -> bool:
         return bool(self._drawn)
 
-    def read(self) -> list[ItemResult | _Entry]:
+    def read(self) -> list[ItemResult | Entry]:
         """Return the valid items, and what is wrong with the others; needs no database, and is done once.
 
         And again when the caller took its time in between: jobs and windows are dated by it.
@@ -136,20 +89,20 @@ class _Part:
             self._answers = [self._read(index, request) for index, request in self._drawn]
         return self._answers
 
-    def _read(self, index: int, request: Request | OJSError) -> ItemResult | _Entry:
+    def _read(self, index: int, request: Request | OJSError) -> ItemResult | Entry:
         error = request
         if not isinstance(request, OJSError):
             try:
-                return _Entry(index, self._reader.build(request, self._read_at))
+                return Entry(index, self._reader.build(request, self._read_at))
             except OJSError as mistake:
-                error = _at(index, mistake)
+                error = located(index, mistake)
         assert isinstance(error, OJSError)
         return ItemResult(None, Outcome.INVALID, index=index, error=error)
 
 
 def _enqueue(
     jobs: QuerySet[Any],
-    answers: Sequence[ItemResult | _Entry],
+    answers: Sequence[ItemResult | Entry],
     record: Recorder,
     *,
     refuse: bool,
@@ -158,15 +111,15 @@ def _enqueue(
     if refuse and (wrong := next((answer for answer in answers if isinstance(answer, ItemResult)), None)):
         assert wrong.error is not None
         raise wrong.error
-    if entries := [entry for entry in answers if isinstance(entry, _Entry)]:
+    if entries := [entry for entry in answers if isinstance(entry, Entry)]:
         batch = _Batch(jobs, entries, record, refuse=refuse)
         with saying_what_is_not_migrated(jobs):
             until_won(lambda look: starting_over(jobs.db, lambda: batch.settle(look, meanwhile)))
     for answer in answers:  # all of them before the first answer, as the caller may stop there
-        if isinstance(answer, _Entry):
+        if isinstance(answer, Entry):
             _announce(jobs, answer)
     for answer in answers:
-        if isinstance(answer, _Entry):
+        if isinstance(answer, Entry):
             answer = ItemResult(answer.job, answer.outcome, answer.replaced, answer.index, answer.error)
         yield answer
 
@@ -174,7 +127,7 @@ def _enqueue(
 class _Batch:
     """The valid items of a batch, which are settled together, and again after a lost race."""
 
-    def __init__(self, jobs: QuerySet[Any], entries: Sequence[_Entry], record: Recorder, *, refuse: bool) -> None:
+    def __init__(self, jobs: QuerySet[Any], entries: Sequence[Entry], record: Recorder, *, refuse: bool) -> None:
         self._jobs = jobs
         self._entries = entries
         self._record = record
@@ -206,7 +159,7 @@ class _Batch:
             stored = self._look(now, under_locks=earlier_looks > 0)
             slots = lock_slots(jobs, admission, self._keyed)
             taken = self._ids_in_use() if earlier_looks else ()
-            ledger = _Ledger(jobs, stored, slots, taken, self._counted, now)
+            ledger = Ledger(jobs, stored, slots, taken, self._counted, now)
             again, self._was_tried = self._was_tried, True  # after a lost race, or a deadlock
             for entry in self._entries:
                 if again:
@@ -227,7 +180,7 @@ class _Batch:
     def _look(self, now: datetime, *, under_locks: bool) -> dict[str, list[Any]]:
         """Return the stored jobs that matter, by fingerprint: locked, if an item may change them."""
         found: dict[UUID, Any] = {}
-        for fingerprints in _in_groups(self._policies):
+        for fingerprints in in_groups(self._policies):
             matches = self._matches(fingerprints, now)
             if under_locks:
                 matches = matches.filter(fingerprint__in=fingerprints)
@@ -236,7 +189,7 @@ class _Batch:
                 found |= {row.pk: row for row in self._admission.find(matches, fingerprints)}
         if not under_locks and (mine := {pk for pk, row in found.items() if self._may_change(row, now)}):
             locked: dict[UUID, Any] = {}
-            for pks in _in_groups(sorted(mine)):
+            for pks in in_groups(sorted(mine)):
                 rows = self._jobs.filter(pk__in=pks).only(*_LOOKED_AT)
                 locked |= {row.pk: row for row in self._admission.lock(rows, by_key=False)}
             found = {pk: row for pk, row in found.items() if pk not in mine} | locked
@@ -271,7 +224,7 @@ class _Batch:
             for fingerprint, policies in self._policies.items()
             if not all(INCOMPLETE.issuperset(policy.states) for policy in policies)
         ]
-        for fingerprints in _in_groups(wary):
+        for fingerprints in in_groups(wary):
             for row in self._admission.find(self._matches(fingerprints, now), fingerprints):
                 if row.pk not in known and any(
                     policy.is_duplicate(row.state, row.created_at, now) for policy in self._policies[row.fingerprint]
@@ -279,131 +232,17 @@ class _Batch:
                     raise LostRace
 
     def _ids_in_use(self) -> set[UUID]:
-        """Return which of the ids that the caller gave stored jobs have, be they hidden from a snapshot."""
-        in_use: set[UUID] = set()
-        for ids in _in_groups(sorted({entry.incoming.job.pk for entry in self._entries if entry.incoming.has_id})):
-            rows = self._jobs.filter(pk__in=ids).order_by("pk").select_for_update()
-            in_use.update(rows.values_list("pk", flat=True))
-        return in_use
+        """Return which of the ids that the caller gave stored jobs have."""
+        given = sorted({entry.incoming.job.pk for entry in self._entries if entry.incoming.has_id})
+        return set().union(*(ids_in_use(self._jobs, ids) for ids in in_groups(given)))
 
 
-class _Ledger:
-    """What is stored under the keys of a batch, item after item, and what must be written in the end."""
-
-    def __init__(
-        self,
-        jobs: QuerySet[Any],
-        stored: Mapping[str, Sequence[Any]],
-        slots: Mapping[str, Slot],
-        taken: Collection[UUID],
-        counted: Mapping[str, Collection[str]],
-        now: datetime,
-    ) -> None:
-        self._jobs = jobs
-        self._counted = counted
-        self._rows = defaultdict(list, {fingerprint: list(rows) for fingerprint, rows in stored.items()})
-        self._slots = slots
-        self._taken = set(taken)
-        self._now = now
-        self._new: list[Any] = []
-        self._cancelled: dict[UUID, UUID] = {}
-        """Stored jobs that were replaced, and by which."""
-        self._released: list[UUID] = []
-
-    def decide(self, entry: _Entry) -> None:
-        """Decide on the next item."""
-        entry.reset()
-        incoming, job = entry.incoming, entry.incoming.job
-        if incoming.key is not None:
-            slot = self._slots[job.fingerprint]
-            if slot.admits(incoming) and not self._takes_its_id(entry):
-                return
-            met = slot.holder
-            try:
-                entry.outcome = slot.apply(incoming)
-            except InvalidRequest as error:
-                entry.fail(error)
-                return
-            entry.holder = slot.holder
-            if entry.outcome is Outcome.DEDUPLICATED:
-                entry.suppression = suppression_by_key(incoming, met)
-        elif incoming.policy is None:
-            self._admit(entry)
-        else:
-            entry.verdict = self._judge(self._rows[job.fingerprint], incoming.policy)
-            entry.suppression = suppression_of(job, incoming.policy, entry.verdict)
-            match entry.verdict.action:
-                case Action.ADMIT:
-                    self._admit(entry)
-                case Action.IGNORE:
-                    entry.outcome = Outcome.DEDUPLICATED
-                case Action.REJECT:
-                    entry.fail(DuplicateJob(entry.verdict.existing, job.fingerprint))
-
-    def _judge(self, rows: Sequence[Any], policy: UniquePolicy) -> Verdict[Any]:
-        matter = [row for row in rows if row.is_guarding or policy.is_duplicate(row.state, row.created_at, self._now)]
-        if not matter:
-            return _FREE
-        return judge(matter, policy, self._now, replace_active=may_replace_active(self._jobs, matter))
-
-    def _admit(self, entry: _Entry) -> None:
-        job = entry.incoming.job
-        if not self._takes_its_id(entry):
-            return
-        self._new.append(job)
-        if (verdict := entry.verdict) is None:
-            return
-        for row in verdict.cancel:
-            row.state, row.finished_at, row.run_at, row.replaced_by_id = JobState.CANCELLED, self._now, None, job.pk
-            row.guarded_states = frozenset()
-            if not row._state.adding:
-                self._cancelled[row.pk] = job.pk
-        for row in verdict.release:
-            row.guarded_states = frozenset()
-            if not row._state.adding:
-                self._released.append(row.pk)
-        # What no policy of the batch counts is not weighed again, or many items of one key would cost their square.
-        rows, counted = self._rows[job.fingerprint], self._counted[job.fingerprint]
-        rows[:] = [row for row in rows if row.is_guarding or row.state in counted]
-        rows.append(job)
-        if verdict.inherited_schedule is not None:
-            date(entry.incoming, self._now, inherited_schedule=verdict.inherited_schedule)
-        if verdict.cancel:
-            entry.outcome = Outcome.REPLACED
-
-    def _takes_its_id(self, entry: _Entry) -> bool:
-        job = entry.incoming.job
-        if job.pk in self._taken:
-            entry.fail(id_taken(job))
-            return False
-        self._taken.add(job.pk)
-        return True
-
-    def write(self, admission: Admission) -> None:
-        """Write what becomes of stored jobs."""
-        for group in _in_groups(self._cancelled.items()):
-            by = Case(*(When(pk=pk, then=Value(by)) for pk, by in group), output_field=UUIDField())
-            lifecycle.replace(self._jobs.filter(pk__in=[pk for pk, _ in group]), self._now, by=by)
-        for released in _in_groups(self._released):
-            lifecycle.release_guard(self._jobs.filter(pk__in=released))
-        write_slots(self._jobs, admission, self._slots.values())
-
-    def new_jobs(self) -> list[Any]:
-        """Return the jobs to insert, in the order that all batches share."""
-        new = [*self._new, *(slot.holder for slot in self._slots.values() if slot.is_new)]
-        return sorted(new, key=lambda job: (job.fingerprint or "", job.pk))
-
-
-def _announce(jobs: QuerySet[Any], entry: _Entry) -> None:
+def _announce(jobs: QuerySet[Any], entry: Entry) -> None:
     """Tell the receivers what became of an item, once it is stored."""
-    if entry.job is not None:
-        entry.job._state.adding, entry.job._state.db = False, jobs.db
     if entry.holder is not None:
         announce_keyed(jobs, entry.incoming.job, entry.holder, entry.outcome)
-    elif entry.verdict is not None:
-        announce_verdict(jobs, entry.incoming.job, entry.verdict)
-    elif entry.error is None:
-        announce_verdict(jobs, entry.incoming.job, _FREE)
+    elif entry.verdict is not None or entry.error is None:
+        announce_verdict(jobs, entry.incoming.job, entry.verdict or FREE)
 
 
 def _request(item: Any) -> Request:
@@ -421,17 +260,3 @@ def _request(item: Any) -> Request:
     if "type" not in item:
         raise InvalidRequest.at("type", "is missing", mend="Write {'type': 'email.send', ...}.")
     return Request(**item)
-
-
-def _at(index: int, error: OJSError) -> OJSError:
-    """Say which item an error is about."""
-    error.message = f"items[{index}]{'.' if 'field' in error.details else ': '}{error.message}"
-    error.details = {**error.details, "index": index}
-    error.args = (error.message,)
-    return error
-
-
-def _in_groups(items: Iterable[T]) -> Iterator[list[T]]:
-    iterator = iter(items)
-    while group := list(islice(iterator, ROWS_AT_ONCE)):
-        yield group

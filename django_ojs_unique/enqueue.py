@@ -27,7 +27,7 @@ from .ojs.conflict import Action, Verdict, judge
 from .ojs.policy import UniquePolicy
 from .ojs.states import JobState
 from .outcomes import EnqueueResult, Met, Outcome, Recorder, Suppression
-from .races import LostRace, id_taken, until_won
+from .races import LostRace, id_taken, ids_in_use, until_won
 from .request import Incoming, date
 from .signals import announce, job_cancelled, job_enqueued, job_suppressed
 from .transactions import starting_over
@@ -49,7 +49,6 @@ def enqueue(jobs: QuerySet[Any], incoming: Incoming, record: Recorder) -> Enqueu
         raise DuplicateJob(verdict.existing, incoming.job.fingerprint)
     if verdict.action is Action.IGNORE:
         return EnqueueResult(verdict.existing, Outcome.DEDUPLICATED)
-    incoming.job._state.adding, incoming.job._state.db = False, jobs.db
     return EnqueueResult(incoming.job, Outcome.REPLACED if verdict.cancel else Outcome.CREATED, verdict.cancel)
 
 
@@ -133,8 +132,7 @@ def _settle(
             _make_way(jobs, verdict, job, now)
             date(incoming, now, inherited_schedule=verdict.inherited_schedule)
             if not admission.insert(job):
-                taken = jobs.filter(pk=job.pk).select_for_update().values_list("pk")
-                raise id_taken(job) if list(taken) else LostRace
+                raise id_taken(job) if ids_in_use(jobs, [job.pk]) else LostRace
             if admission.can_be_overtaken:
                 # From here on every other enqueue of the key waits; one that came and went since the look still counts.
                 known = [row.pk for row in stored]
@@ -169,8 +167,10 @@ def _record(record: Recorder, job: Any, policy: UniquePolicy, verdict: Verdict[A
 
 
 def announce_verdict(jobs: QuerySet[Any], job: Any, verdict: Verdict[Any]) -> None:
-    """Tell the receivers what the enqueue of ``job`` has done, in the order in which it happened."""
+    """Mark an admitted ``job`` as stored; tell the receivers what its enqueue has done, in the order of events."""
     sender, using = jobs.model, jobs.db
+    if verdict.action is Action.ADMIT:
+        job._state.adding, job._state.db = False, using
     for replaced in verdict.cancel:
         announce(job_cancelled, sender, job=replaced, replaced_by=job.pk, using=using)
     outcome = _outcome_of_suppression(verdict)

@@ -13,14 +13,14 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from . import lifecycle
-from .admission import ROWS_AT_ONCE, Admission
+from .admission import Admission, in_groups
 from .conf import settings
 from .constraints import guarding
 from .exceptions import InvalidRequest
 from .ojs.keys import KeyAction, is_mixed, judge, merge
 from .ojs.states import JobState
 from .outcomes import EnqueueResult, Met, Outcome, Recorder, Suppression
-from .races import LostRace, id_taken, until_won
+from .races import LostRace, id_taken, ids_in_use, until_won
 from .request import Incoming, date, sized
 from .signals import announce, job_enqueued, job_suppressed, job_updated
 from .transactions import starting_over
@@ -105,9 +105,7 @@ class Slot:
 def lock_slots(jobs: QuerySet[Any], admission: Admission, fingerprints: Collection[str]) -> dict[str, Slot]:
     """Lock the jobs that hold some keys; return a slot for each key."""
     slots = {fingerprint: Slot() for fingerprint in sorted(fingerprints)}
-    names = list(slots)
-    for start in range(0, len(names), ROWS_AT_ONCE):
-        some = names[start : start + ROWS_AT_ONCE]
+    for some in in_groups(slots):
         for holder in admission.lock(jobs.filter(guarding(), fingerprint__in=some), by_key=False):
             slots[holder.fingerprint].holder = holder
     return slots
@@ -133,19 +131,19 @@ def enqueue_by_key(jobs: QuerySet[Any], incoming: Incoming, record: Recorder) ->
     else:
         result = until_won(lambda look: starting_over(jobs.db, partial(_settle, jobs, incoming, record, admission)))
     announce_keyed(jobs, incoming.job, result.job, result.outcome)
-    result.job._state.adding, result.job._state.db = False, jobs.db
     return result
 
 
-def suppression_of(incoming: Incoming, holder: Any) -> Suppression:
+def suppression_by_key(incoming: Incoming, holder: Any) -> Suppression:
     """Return what to record of an enqueue that the holder of its key answered."""
     assert incoming.key is not None
     return Suppression(incoming.job, incoming.key.mode, (Met(holder.pk, holder.state),), "ignored")
 
 
 def announce_keyed(jobs: QuerySet[Any], job: Any, holder: Any, outcome: Outcome) -> None:
-    """Tell the receivers what an enqueue of ``job`` has done to the holder of its key."""
+    """Mark the holder of a key as stored; tell the receivers what an enqueue of ``job`` has done to it."""
     sender, using = jobs.model, jobs.db
+    holder._state.adding, holder._state.db = False, using
     match outcome:
         case Outcome.CREATED:
             announce(job_enqueued, sender, job=holder, using=using)
@@ -201,9 +199,9 @@ def _settle(jobs: QuerySet[Any], incoming: Incoming, record: Recorder, admission
         outcome = slot.apply(incoming)
         write_slots(jobs, admission, [slot])
         if slot.is_new and not admission.insert(job):
-            raise id_taken(job) if jobs.filter(pk=job.pk).exists() else LostRace
+            raise id_taken(job) if ids_in_use(jobs, [job.pk]) else LostRace
         if outcome is Outcome.DEDUPLICATED:
-            record([suppression_of(incoming, slot.holder)])
+            record([suppression_by_key(incoming, slot.holder)])
     return EnqueueResult(slot.holder, outcome)
 
 

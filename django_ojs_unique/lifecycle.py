@@ -83,6 +83,11 @@ def revive(jobs: QuerySet[Any], now: datetime) -> int:
     )
 
 
+def overtake(jobs: QuerySet[Any], now: datetime, *, errors: list[dict[str, Any]]) -> int:
+    """retryable → discarded, when another job has the key by then."""
+    return move(jobs, JobState.DISCARDED, sources={JobState.RETRYABLE}, finished_at=now, run_at=None, errors=errors)
+
+
 def expire(jobs: QuerySet[Any], now: datetime) -> int:
     """A waiting job whose `expires_at` has passed → discarded."""
     waiting = WAITING - {JobState.RETRYABLE}
@@ -159,7 +164,7 @@ def rewrite(jobs: QuerySet[Any], rows: Sequence[Any], fields: Collection[str]) -
 
     ``rows`` are locked, and hold the new values.
     """
-    return _write(jobs.filter(state__in=sorted(HOLDING - {JobState.ACTIVE})), rows, fields)
+    return _write(jobs, rows, fields, HOLDING - {JobState.ACTIVE})
 
 
 def let_go(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
@@ -170,7 +175,7 @@ def let_go(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
         row.max_attempts = row.attempt
         row.retry = {**(row.retry if isinstance(row.retry, dict) else {}), "max_attempts": row.attempt}
     fields = ("key", "fingerprint", "guarded_states", "max_attempts", "retry")
-    return _write(jobs.filter(state=JobState.ACTIVE), rows, fields)
+    return _write(jobs, rows, fields, {JobState.ACTIVE})
 
 
 def release_guard(jobs: QuerySet[Any]) -> int:
@@ -190,19 +195,20 @@ def _guard_after(target: JobState) -> Case:
     return Case(When(keeps, then=F("guarded_states")), default=0, output_field=StateSetField())
 
 
-def _write(jobs: QuerySet[Any], rows: Sequence[Any], fields: Collection[str]) -> int:
-    if len(rows) == 1:  # a plain UPDATE is four times cheaper than one by cases
-        return jobs.filter(pk=rows[0].pk).update(**{name: getattr(rows[0], name) for name in fields})
+def _write(jobs: QuerySet[Any], rows: Sequence[Any], fields: Collection[str], sources: Collection[JobState]) -> int:
+    """Write some fields of rows that are in ``sources``: a short UPDATE for each, all sent together."""
     if not rows:
         return 0
-    # One short UPDATE for each, sent together; one by cases would weigh each row against each.
     connection, options = connections[jobs.db], jobs.model._meta
     quote, columns = connection.ops.quote_name, [options.get_field(name) for name in fields]
     assignments = ", ".join(f"{quote(column.column)} = %s" for column in columns)
+    states = ", ".join(f"'{state}'" for state in sorted(sources))
     values = [
         [column.get_db_prep_save(getattr(row, column.attname), connection) for column in (*columns, options.pk)]
         for row in rows
     ]
     with connection.cursor() as cursor:
-        cursor.executemany(f"UPDATE {quote(options.db_table)} SET {assignments} WHERE id = %s", values)
-    return len(rows)
+        cursor.executemany(
+            f"UPDATE {quote(options.db_table)} SET {assignments} WHERE id = %s AND state IN ({states})", values
+        )
+        return int(cursor.rowcount)

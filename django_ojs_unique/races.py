@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
+from uuid import UUID
+
+from django.db.models import QuerySet
 
 from .exceptions import Contended, JobIdTaken
 
@@ -25,6 +28,11 @@ def until_won(attempt: Callable[[int], T]) -> T:
         except LostRace:
             continue
     raise Contended(f"Lost {MOST_LOOKS} races for one uniqueness key in a row; try again.")
+
+
+def ids_in_use(jobs: QuerySet[Any], ids: Collection[UUID]) -> set[UUID]:
+    """Return which of these ids stored jobs have, in a transaction: also those that a snapshot of its start hides."""
+    return set(jobs.filter(pk__in=ids).order_by("pk").select_for_update().values_list("pk", flat=True))
 
 
 def id_taken(job: Any) -> JobIdTaken:

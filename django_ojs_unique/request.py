@@ -90,11 +90,14 @@ def read(request: Request, model: type[models.Model], now: datetime) -> Incoming
     Raises InvalidRequest, InvalidPolicy, InvalidRetryPolicy or UnknownJobType, each naming the field and the mend;
     nothing has been written then.
     """
-    return Reader(model).read(request, now)
+    return Reader(model).build(own(request), now)
 
 
 def own(request: Request) -> Request:
-    """Copy and check what the caller could change while the request waits to be read, and return the request."""
+    """Copy and check what the caller could change while the request waits to be read, and return the request.
+
+    Raises what `read` raises, about these members only.
+    """
     request.args = _args(request.args)
     request.meta = _object(request.meta, "meta")
     request.tags = _tags(request.tags)
@@ -119,10 +122,6 @@ class Reader:
         self._shapes: dict[tuple[Any, ...], _Shape] = {}
         self._largest_args = settings.max_args_bytes
         self._largest_meta = settings.max_meta_bytes
-
-    def read(self, request: Request, now: datetime) -> Incoming:
-        """Do what `read` says."""
-        return self.build(own(request), now)
 
     def build(self, request: Request, now: datetime) -> Incoming:
         """Do the rest of what `read` says, with a request that `own` has returned."""
@@ -275,6 +274,7 @@ def _object(value: Any, field: str) -> dict[str, Any]:
 
 
 def sized(value: Any, field: str, largest: int) -> Any:
+    """Return a JSON value that takes no more than ``largest`` bytes, else raise InvalidRequest."""
     size = len(_JSON.encode(value).encode()) if value else 2
     if size > largest:
         raise InvalidRequest.at(

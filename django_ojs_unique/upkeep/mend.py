@@ -26,10 +26,6 @@ UNTAKEN = frozenset({JobState.SCHEDULED, JobState.PENDING, JobState.AVAILABLE})
 """Where a job can have been that no worker has taken yet."""
 
 
-Kept = dict[str, Standing]
-"""The last job of each state that stays, while the parts of one group go by."""
-
-
 Part = tuple[str, Sequence[Any]]
 """A fingerprint, and the ids of some jobs that should have it."""
 
@@ -48,7 +44,8 @@ class Mender:
         self._judge = judge
         self._cancels = cancels
         self._strict = strict
-        self._kept: Kept = {}
+        self._kept: dict[str, Standing] = {}
+        """The last job of each state that stays, while the parts of one group go by."""
         self._last = ""
 
     def foresee(self, parts: Sequence[Part]) -> Iterator[list[Standing]]:
@@ -62,7 +59,7 @@ class Mender:
             self._begin(fingerprint)
             rows = [*holders[fingerprint], *(standing.row for standing in self._kept.values())]
             rows += [listed[id] for id in ids if id in listed]
-            yield self._decide(fingerprint, {row.pk: row for row in rows}.values(), self._kept)
+            yield self._decide(fingerprint, {row.pk: row for row in rows}.values())
 
     def mend(self, parts: Sequence[Part]) -> Iterator[list[Standing]]:
         """Decide and write, each part in a transaction of its own."""
@@ -76,21 +73,20 @@ class Mender:
         self._last = fingerprint
 
     def _mend_part(self, fingerprint: str, ids: Sequence[Any]) -> list[Standing]:
-        kept, before = self._kept, dict(self._kept)
+        before = self._kept
 
         def attempt() -> list[Standing]:
-            kept.clear()
-            kept.update(before)
-            return self._mend(fingerprint, ids, kept)
+            self._kept = before
+            return self._mend(fingerprint, ids)
 
         standings = until_won(lambda look: starting_over(self._jobs.db, attempt))
         for standing in standings:
             if (older := standing.duplicates) is not None:
-                job = self._jobs.get(pk=standing.row.pk)
+                job = self._jobs.filter(pk=standing.row.pk).first() or standing.row  # it may be pruned by now
                 announce(job_cancelled, self._jobs.model, job=job, replaced_by=older.row.pk, using=self._jobs.db)
         return standings
 
-    def _mend(self, fingerprint: str, ids: Sequence[Any], kept: Kept) -> list[Standing]:
+    def _mend(self, fingerprint: str, ids: Sequence[Any]) -> list[Standing]:
         """Take the turns, lock, decide, write: all of it or, with LostRace, nothing."""
         jobs = self._jobs
         admission = Admission(jobs.model, connections[jobs.db])
@@ -99,23 +95,24 @@ class Mender:
         try:
             with transaction.atomic(using=jobs.db):
                 admission.take_turns(turns)
-                wanted = {*ids, *self._others(fingerprint, kept)}
+                wanted = {*ids, *self._others(fingerprint)}
                 rows = admission.lock(jobs.filter(pk__in=wanted).only(*READ), by_key=False)
-                standings = self._decide(fingerprint, rows, kept)
+                standings = self._decide(fingerprint, rows)
                 self._write(standings)
         except IntegrityError as error:
             # Only PostgreSQL lets a rival take the guard after the look.
             raise LostRace from error
         return standings
 
-    def _others(self, fingerprint: str, kept: Kept) -> Iterable[Any]:
+    def _others(self, fingerprint: str) -> list[Any]:
         """Return the jobs that have the guard, and those that earlier parts of the group have kept."""
-        holders = self._jobs.filter(guarding(), fingerprint=fingerprint or None).values_list("pk", flat=True)
-        return [*(holders if fingerprint else ()), *(standing.row.pk for standing in kept.values())]
+        holders = self._jobs.filter(guarding(), fingerprint=fingerprint) if fingerprint else self._jobs.none()
+        return [*holders.values_list("pk", flat=True), *(standing.row.pk for standing in self._kept.values())]
 
-    def _decide(self, fingerprint: str, rows: Iterable[Any], kept: Kept) -> list[Standing]:
-        were_new = {standing.row.pk for standing in kept.values() if standing.is_new}
-        kept.clear()
+    def _decide(self, fingerprint: str, rows: Iterable[Any]) -> list[Standing]:
+        """Decide on rows of one part, and keep the last of each state that stays for the next part."""
+        were_new = {standing.row.pk for standing in self._kept.values() if standing.is_new}
+        self._kept = {}
         standings = sorted(map(self._judge, rows), key=lambda standing: standing.age)
         sharing = [standing for standing in standings if fingerprint and standing.fingerprint == fingerprint]
         for standing in standings:
@@ -124,7 +121,7 @@ class Mender:
                 standing.forget()  # its turn comes with those of the same fingerprint
         _leave_one_key(sharing)
         for standing in sharing:
-            self._compare_with(kept, standing)
+            self._compare(standing)
         guards = [standing for standing in sharing if standing.is_guarding and standing.duplicates is None]
         for standing in [standing for standing in guards if _guards_now(standing, fingerprint)][1:]:
             standing.kinds.append(Kind.SHARED)
@@ -137,13 +134,13 @@ class Mender:
                 standing.set(guarded_states=frozenset())
         return standings
 
-    def _compare_with(self, kept: Kept, standing: Standing) -> None:
+    def _compare(self, standing: Standing) -> None:
         state = standing.row.state
         if standing.key is not None or state not in (WAITING if self._strict else INCOMPLETE):
             return
-        older = next((older for older in kept.values() if self._is_duplicate(standing, older)), None)
+        older = next((older for older in self._kept.values() if self._is_duplicate(standing, older)), None)
         if older is None:
-            kept[state] = standing
+            self._kept[state] = standing
         else:
             standing.kinds.append(Kind.DUPLICATE)
             standing.duplicates = older if self._cancels else None

@@ -54,19 +54,16 @@ def verify(
     transaction under the locks of an enqueue. A running job is never cancelled. Memory does not depend on the number of
     rows.
     """
-    for number in range(MOST_ROUNDS if fix else 1):
+    for rounds in range(MOST_ROUNDS + 1):
         with Worklist() as worklist:
             findings = _find(jobs, worklist, bars)
-            if not fix or not findings.counts.keys() - {Kind.CONSTRAINT}:
+            if not fix or rounds == MOST_ROUNDS or not findings.counts.keys() - {Kind.CONSTRAINT}:
                 break
-            if not number:
+            if not rounds:
                 before_fix(findings)
             with bars(desc="mended", total=len(worklist)) as bar:
                 for _ in go_through(worklist, Mender(jobs, examine).mend, bar):
                     pass
-    else:
-        with Worklist() as worklist:
-            findings = _find(jobs, worklist, bars)
     return findings
 
 

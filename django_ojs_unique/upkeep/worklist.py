@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from datetime import UTC
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
@@ -39,9 +38,7 @@ class Worklist:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
 
     def __len__(self) -> int:

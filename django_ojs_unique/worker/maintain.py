@@ -17,7 +17,7 @@ from ..signals import announce, job_discarded, job_failed
 from . import overtaken
 from .rows import any_of, unlocked
 from .run import labels
-from .settle import ERRORS_KEPT, retry_policy_of
+from .settle import add_error, retry_policy_of
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -52,16 +52,9 @@ def rescue(jobs: QuerySet[Any], now: datetime) -> int:
         for job in unlocked(expired)[:BATCH]:
             policy = retry_policy_of(job)
             again = policy.allows(job.attempt)
-            error = {
-                "type": "lease_expired",
-                "code": "lease_expired",
-                "message": f"Lease expired: worker {job.worker_id} was not heard of again.",
-                "attempt": job.attempt,
-                "occurred_at": now.isoformat(),
-                "retryable": again,
-            }
+            message = f"Lease expired: worker {job.worker_id} was not heard of again."
+            add_error(job, "lease_expired", message, now, retryable=again)
             row, token = jobs.filter(pk=job.pk), job.lease_token
-            job.errors = [*job.errors, error][-ERRORS_KEPT:]
             if again:
                 job.state = JobState.AVAILABLE
                 lifecycle.rescue(row, now, token=token, errors=job.errors)

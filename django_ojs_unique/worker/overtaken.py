@@ -26,7 +26,7 @@ from ..signals import announce, job_discarded
 from ..transactions import starting_over
 from .rows import unlocked
 from .run import labels
-from .settle import ERRORS_KEPT
+from .settle import add_error
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -124,24 +124,10 @@ def _overtaker(job: Any, policy: UniquePolicy, rivals: Iterable[Any], now: datet
 
 
 def _discard(jobs: QuerySet[Any], job: Any, overtaker: Any, now: datetime) -> None:
-    error = {
-        "type": "overtaken",
-        "code": "overtaken",
-        "message": f"Overtaken: job {overtaker.pk}, which is {overtaker.state}, has the key.",
-        "attempt": job.attempt,
-        "occurred_at": now.isoformat(),
-        "retryable": False,
-    }
+    message = f"Overtaken: job {overtaker.pk}, which is {overtaker.state}, has the key."
+    add_error(job, "overtaken", message, now, retryable=False)
     job.state, job.finished_at, job.run_at = JobState.DISCARDED, now, None
-    job.errors = [*job.errors, error][-ERRORS_KEPT:]
-    lifecycle.move(
-        jobs.filter(pk=job.pk),
-        JobState.DISCARDED,
-        sources={JobState.RETRYABLE},
-        finished_at=now,
-        run_at=None,
-        errors=job.errors,
-    )
+    lifecycle.overtake(jobs.filter(pk=job.pk), now, errors=job.errors)
 
 
 def _policy_of(job: Any) -> UniquePolicy | None:

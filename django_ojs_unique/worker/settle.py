@@ -7,6 +7,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
@@ -119,6 +120,19 @@ def retry_policy_of(job: Any) -> RetryPolicy:
         logger.error("Job %s (%s) has an invalid retry policy: %s", job.pk, job.type, error, extra=labels(job))
         return RetryPolicy(max_attempts=0)
     return policy
+
+
+def add_error(job: Any, code: str, message: str, now: datetime, *, retryable: bool) -> None:
+    """Append to a job's errors what happened to it outside its handler; the oldest make room."""
+    error = {
+        "type": code,
+        "code": code,
+        "message": message,
+        "attempt": job.attempt,
+        "occurred_at": now.isoformat(),
+        "retryable": retryable,
+    }
+    job.errors = [*job.errors, error][-ERRORS_KEPT:]
 
 
 def _settle_failure(jobs: QuerySet[Any], run: Finished, stored: Any) -> Settled:

@@ -126,20 +126,24 @@ def test_a_winner_that_the_callers_snapshot_cannot_see_is_never_doubled(start, l
     assert len([row for row in audit() if row.state not in TERMINAL]) == 1
 
 
-def taken(id: Any, unique: Any) -> str:
+def taken(id: Any, options: Any) -> str:
     try:
-        return str(Job.objects.enqueue("t", id=id, unique=unique).outcome)
+        return str(Job.objects.enqueue("t", id=id, **options).outcome)
     except JobIdTaken:
         return "taken"
     except DuplicateJob:
         return "duplicate"
 
 
-@pytest.mark.parametrize("unique", [None, {}, {"on_conflict": "replace"}], ids=["no policy", "reject", "replace"])
+@pytest.mark.parametrize(
+    "options",
+    [{"unique": None}, {"unique": {}}, {"unique": {"on_conflict": "replace"}}, {"key": "k"}],
+    ids=["no policy", "reject", "replace", "key"],
+)
 @pytest.mark.parametrize("level", LEVELS[1:])
-def test_an_id_that_was_taken_after_the_callers_snapshot_is_still_said_to_be_taken(start, level, unique):
+def test_an_id_that_was_taken_after_the_callers_snapshot_is_still_said_to_be_taken(start, level, options):
     id = new_id()
-    child: Child = start(late, level, partial(taken, id, unique))
+    child: Child = start(late, level, partial(taken, id, options))
     child.hear()
     Job.objects.enqueue("other", id=id)
     child.tell()
