@@ -251,7 +251,8 @@ def _request(item: Any) -> Request:
         return item
     if not isinstance(item, Mapping):
         raise InvalidRequest(
-            f"must be an object with the arguments of enqueue() (got {shorten(item)}). Write {{'type': ...}}.",
+            f"must be an object with the arguments of enqueue() (got {shorten(item)}). Write {{'type': ...}}."
+            " The item() of a handler makes one.",
             details={"value": shorten(item)},
         )
     for name in item:

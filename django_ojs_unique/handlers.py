@@ -22,6 +22,23 @@ if TYPE_CHECKING:
     from .idempotency import Heal
     from .outcomes import EnqueueResult
 
+ENQUEUE_OPTIONS = (
+    "queue",
+    "meta",
+    "priority",
+    "scheduled_at",
+    "expires_at",
+    "unique",
+    "retry",
+    "timeout",
+    "tags",
+    "key",
+    "key_mode",
+    "key_scope",
+    "id",
+)
+"""What `Job.objects.enqueue` takes beside the type and the args; its module needs Django, this one does not."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -100,7 +117,14 @@ class Handler(Generic[P, R]):
         return {"type": self.definition.type, "args": self._named(args, kwargs), **self._options}
 
     def using(self, **options: Any) -> Handler[P, R]:
-        """Return this handler with options for its next enqueues: those of `Job.objects.enqueue`."""
+        """Return this handler with options for its next enqueues: those of `Job.objects.enqueue`.
+
+        Raises InvalidRequest for a name that is none of them.
+        """
+        for name in options:
+            if name not in ENQUEUE_OPTIONS:
+                mend = did_you_mean(name, ENQUEUE_OPTIONS)
+                raise InvalidRequest.at(name, "is not an option of enqueue()", mend=mend)
         return Handler(self.definition, {**self._options, **options})
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -108,8 +132,12 @@ class Handler(Generic[P, R]):
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
+            options = [name for name in kwargs if name in ENQUEUE_OPTIONS and name not in signature.parameters]
             raise InvalidRequest.at(
-                "args", f"do not fit {self.definition.place}{signature}: {error}", value=args or kwargs
+                "args",
+                f"do not fit {self.definition.place}{signature}: {error}",
+                value=args or kwargs,
+                mend=f"Options go to using({options[0]}=...).enqueue(...)." if options else "",
             ) from None
         named: dict[str, Any] = {}
         for name, value in bound.arguments.items():

@@ -177,7 +177,7 @@ def _remove(jobs: QuerySet[Any], key: str, which: Q, *, by_key: bool) -> Any | N
             types = sorted(job.type for job in found)
             raise InvalidRequest.at(
                 "key",
-                f"is held by jobs of the types {', '.join(types)}",
+                f"is held by {len(types)} jobs, of the types {', '.join(types)}",
                 value=key,
                 mend="Say which with type= or key_scope=.",
             )

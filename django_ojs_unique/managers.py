@@ -19,7 +19,7 @@ from .admission import insert_rows
 from .batch import enqueue_all, enqueue_in_parts
 from .conf import settings
 from .enqueue import enqueue, saying_what_is_not_migrated
-from .exceptions import InvalidRequest, did_you_mean
+from .exceptions import InvalidRequest, did_you_mean, shorten
 from .fields import unsaved
 from .keyed import remove
 from .ojs.fingerprint import canonical_key, fingerprint
@@ -123,7 +123,10 @@ class JobQuerySet(models.QuerySet["Job"]):
         if not isinstance(mode, str) or mode not in _MODES:
             raise InvalidRequest.at("mode", "is not a known choice", value=mode, mend=did_you_mean(mode, _MODES))
         if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
-            raise InvalidRequest.at("items", "must be a list or an iterator of objects", value=items)
+            mend = f"Write [{shorten(items)}]." if isinstance(items, Mapping) else "Write [{'type': ...}, ...]."
+            raise InvalidRequest.at("items", "must be a list or an iterator of objects", value=items, mend=mend)
+        if each is not None and not callable(each):
+            raise InvalidRequest.at("each", "must be a function that takes one answer", value=each)
         using = self._for_writing()
         result = BatchResult()
         for answer in _MODES[mode](self._everything(using), items, partial(record_suppressed, using)):

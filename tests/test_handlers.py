@@ -1,9 +1,12 @@
 """`@job`: what it refuses when a module is imported, and what a handler's `enqueue` does."""
 
+import inspect
+
 import pytest
 
 from django_ojs_unique import InvalidPolicy, InvalidRequest, InvalidRetryPolicy, UniquePolicy, job
 from django_ojs_unique.exceptions import HandlerError, UnknownJobType
+from django_ojs_unique.handlers import ENQUEUE_OPTIONS
 from django_ojs_unique.models import Job
 
 
@@ -124,3 +127,18 @@ def test_a_project_may_refuse_types_without_a_handler(send, settings):
     with pytest.raises(UnknownJobType, match=r"Did you mean 'mail\.send'"):
         Job.objects.enqueue("mail.sent")
     assert not Job.objects.exists()
+
+
+def test_an_option_that_enqueue_does_not_have_is_refused_by_name(send):
+    with pytest.raises(InvalidRequest, match=r"kay: is not an option of enqueue\(\). Did you mean 'key'\?"):
+        send.using(kay="x")
+
+
+def test_the_options_of_a_handler_are_those_of_enqueue():
+    parameters = list(inspect.signature(Job.objects.enqueue).parameters)
+    assert parameters[parameters.index("args") + 1 :] == list(ENQUEUE_OPTIONS)
+
+
+def test_an_option_among_the_arguments_is_refused_with_the_mend(send):
+    with pytest.raises(InvalidRequest, match=r"Options go to using\(key=...\).enqueue"):
+        send.enqueue(1, key="x")

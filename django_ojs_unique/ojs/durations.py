@@ -69,6 +69,9 @@ def milliseconds(value: Any, field: str) -> int:
             length = parse_duration(length)
         except ValueError as error:
             raise InvalidRequest.at(field, str(error), value=value, mend=_MEND) from None
+    if isinstance(length, isodate.Duration):
+        mend = "Write days, such as 'P30D'."
+        raise InvalidRequest.at(field, "has years or months, whose length varies", value=value, mend=mend)
     if isinstance(length, timedelta):
         length = length.total_seconds()
     if not isinstance(length, (int, float)) or isinstance(length, bool) or not 0.001 <= length <= _LONGEST_SECONDS:

@@ -146,7 +146,8 @@ class UniquePolicy:
         if isinstance(value, UniquePolicy):
             return value
         if not isinstance(value, Mapping):
-            raise InvalidPolicy.at("unique", "must be an object or a UniquePolicy", value=value)
+            mend = "Call it, as in presets.river(by_args=True)." if callable(value) else "Write {'keys': ['type']}."
+            raise InvalidPolicy.at("unique", "must be an object or a UniquePolicy", value=value, mend=mend)
         for name in value:
             if name not in _MEMBERS:
                 raise _invalid(str(name), "is not a member of a unique policy", mend=did_you_mean(name, _MEMBERS))

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
-from ..exceptions import InvalidPolicy, did_you_mean, shorten
+from ..exceptions import InvalidPolicy, InvalidRequest, did_you_mean, shorten
 from .durations import milliseconds
 from .policy import OnConflict, OnRetry, UniquePolicy, Window
 from .states import ALL, INCOMPLETE, TERMINAL, WAITING, JobState
@@ -211,7 +211,10 @@ def _flag(value: Any, option: str) -> bool:
 
 
 def _length(value: Any, option: str) -> timedelta:
-    return timedelta(milliseconds=milliseconds(value, option))
+    try:
+        return timedelta(milliseconds=milliseconds(value, option))
+    except InvalidRequest as error:
+        raise InvalidPolicy(error.message, details=error.details) from None
 
 
 def _river_states(value: Any) -> frozenset[JobState]:

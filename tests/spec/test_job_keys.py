@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from contextlib import suppress
 from datetime import timedelta
 from uuid import uuid4
@@ -789,7 +790,7 @@ def test_a_key_that_jobs_of_several_types_hold_is_removed_by_type():
     with pytest.raises(InvalidRequest) as refusal:
         Job.objects.remove(key="k")
     mend = "Say which with type= or key_scope=."
-    assert str(refusal.value) == f"key: is held by jobs of the types a, b (got 'k'). {mend}"
+    assert str(refusal.value) == f"key: is held by 2 jobs, of the types a, b (got 'k'). {mend}"
     assert Job.objects.count() == 2
     assert Job.objects.remove(key="k", type="b").pk == second.pk
     assert Job.objects.remove(key="k").pk == first.pk
@@ -1003,8 +1004,8 @@ def test_the_page_maps_each_mode_to_a_policy(mode):
     ((_, on_conflict, states, *_),) = [
         cells for cells in table("docs/coming-from-graphile-worker.md", "mode") if cells[0].strip("`") == mode
     ]
-    states = json.loads(states.strip("`").removeprefix("states=")) if states.startswith("states=") else None
-    options = {} if states is None else {"states": states}
+    named = re.findall(r"`(\w+)=([^`]+)`", states)
+    options = {name: json.loads(value) for name, value in named}
     policy = UniquePolicy(keys=["type", "meta"], meta_keys=["key"], on_conflict=on_conflict, **options)
     later = timezone.now() + DAY
 
@@ -1058,7 +1059,7 @@ def test_a_key_is_found_in_either_normal_form():
 def test_a_key_that_two_jobs_of_one_type_hold_by_scope_is_refused_in_words_that_help():
     add()
     add(key_scope="global")
-    with pytest.raises(InvalidRequest, match="key: is held by jobs of the types t, t"):
+    with pytest.raises(InvalidRequest, match="key: is held by 2 jobs, of the types t, t"):
         Job.objects.remove(key="k", type="t")
     assert Job.objects.count() == 2
 

@@ -42,7 +42,16 @@ class Verify(Upkeep):
         parser.add_argument("--fix", action="store_true", help="Mend what is found, and verify again.")
 
     def run(self, *, fix: bool, verbosity: int, **options: Any) -> None:
-        left = verify(self.jobs, fix=fix, bars=self.bars(verbosity), before_fix=self._report)
+        found: list[Findings] = []
+
+        def tell(findings: Findings) -> None:
+            found.append(findings)
+            self._report(findings)
+
+        left = verify(self.jobs, fix=fix, bars=self.bars(verbosity), before_fix=tell)
+        if found:
+            mended = sum(found[0].counts.values()) - sum(left.counts.values())
+            self.say(self.style.SUCCESS(f"Mended: {mended:,} finding(s), as said above."))
         if not left:
             self.say(f"Nothing to mend: {left.looked_at:,} job(s) agree with their fingerprints and guards.")
             return
