@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from datetime import datetime
 from functools import cache, partial
 from itertools import islice
@@ -217,7 +218,7 @@ def in_groups(items: Iterable[T]) -> Iterator[list[T]]:
 def _beside(wait: Callable[[], object], work: Callable[[], object]) -> None:
     """Do some work while another thread waits for the database; work that fails must be done again later."""
     with ThreadPoolExecutor(1) as other:
-        waiting = other.submit(wait)
+        waiting = other.submit(copy_context().run, wait)  # what traces statements looks for its span there
         with suppress(Exception):  # its failure is its own: it must not undo what is being stored
             work()
         waiting.result()

@@ -8,6 +8,7 @@ import sqlite3
 import tracemalloc
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any
@@ -840,3 +841,21 @@ def test_a_batch_wakes_the_workers_of_each_queue_once():
                     break
                 names.append(notification.payload)
             assert names == ["q0", "q1", "q2"]
+
+
+@pytest.mark.django_db
+def test_an_execute_wrapper_sees_the_context_variables_of_the_caller_in_each_statement():
+    span: ContextVar[str | None] = ContextVar("span", default=None)
+    seen = []
+
+    def wrapper(execute, *call):
+        seen.append(span.get())
+        return execute(*call)
+
+    token = span.set("the request")
+    try:
+        with connection.execute_wrapper(wrapper):
+            many({"type": "report", "args": [number]} for number in range(PART + 1))
+    finally:
+        span.reset(token)
+    assert set(seen) == {"the request"}

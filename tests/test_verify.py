@@ -153,6 +153,16 @@ def test_jobs_that_were_rightly_admitted_side_by_side_are_left_alone(unique_queu
     assert found() == {}
 
 
+def test_a_job_that_expired_and_was_revived_by_force_is_left_beside_the_one_that_came_meanwhile():
+    expired = a_job(unique=BY_ARGS, expires_at=timezone.now() - HOUR)
+    assert lifecycle.expire(row(expired), timezone.now()) == 1
+    newer = a_job(unique=BY_ARGS)
+    fresh(expired).retry_now(force=True)
+    assert found() == {}
+    mended()
+    assert {fresh(expired).state, fresh(newer).state} == {"available"}
+
+
 def test_an_enqueue_that_waited_past_the_edge_of_its_window_agrees():
     policy = UniquePolicy(period="PT1H", window="fixed")
     late = a_job(unique=policy)

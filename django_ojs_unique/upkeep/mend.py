@@ -153,6 +153,9 @@ class Mender:
             seen = UNTAKEN if state == JobState.AVAILABLE else {state}
             if older.row.worker_id is not None or not seen <= set(policy.states):
                 return False
+            enqueued_at = older.row.enqueued_at
+            if state == JobState.AVAILABLE and enqueued_at is not None and enqueued_at > newer.row.created_at:
+                return False  # it may have expired before the newer one came, and have been revived by force since
         return policy.is_duplicate(state, older.row.created_at, newer.row.created_at)
 
     def _write(self, standings: Iterable[Standing]) -> None:

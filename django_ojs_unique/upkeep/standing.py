@@ -30,6 +30,7 @@ READ = (
     "guarded_states",
     "window_ends_at",
     "created_at",
+    "enqueued_at",
     "scheduled_at",
     "slimmed",
     "worker_id",
