@@ -611,6 +611,7 @@ def test_the_page_lists_the_kinds():
 # Beside workers and producers
 
 
+@pytest.mark.torture
 def test_two_mends_beside_producers_and_workers_leave_one_waiting_job_of_each_kind(unique_queues):
     """Jobs from before the rule, broken fingerprints and guards; then four kinds of process at once."""
     dice = random.Random(random.SystemRandom().randrange(10**9))
@@ -664,6 +665,7 @@ def test_two_mends_beside_producers_and_workers_leave_one_waiting_job_of_each_ki
     assert all(one.replaced_by_id is not None for one in rows if one.state == "cancelled")
 
 
+@pytest.mark.torture
 def test_two_rekeys_beside_producers_and_workers_leave_one_fingerprint_for_each_payload(handlers):
     """Jobs without a policy wait; then the handler declares one, which old and new jobs meet under."""
     declare(None)

@@ -70,8 +70,7 @@ def milliseconds(value: Any, field: str) -> int:
         except ValueError as error:
             raise InvalidRequest.at(field, str(error), value=value, mend=_MEND) from None
     if isinstance(length, isodate.Duration):
-        mend = "Write days, such as 'P30D'."
-        raise InvalidRequest.at(field, "has years or months, whose length varies", value=value, mend=mend)
+        raise InvalidRequest.at(field, "is no fixed length of time: years and months vary", value=value, mend=_MEND)
     if isinstance(length, timedelta):
         length = length.total_seconds()
     if not isinstance(length, (int, float)) or isinstance(length, bool) or not 0.001 <= length <= _LONGEST_SECONDS:

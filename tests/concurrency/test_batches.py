@@ -74,6 +74,7 @@ def single(policies: Sequence[UniquePolicy], chosen: str, round_: int) -> list[t
     return [(key, ask(f"race.r{round_}.k{key}", unique=dice.choice(policies))) for key in keys]
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("strategies", [*[[strategy] for strategy in STRATEGIES], STRATEGIES], ids="+".join)
 @pytest.mark.parametrize("states", [STATES[4], STATES[5]], ids=["incomplete", "all"])
 def test_batches_that_share_their_keys_in_other_orders_answer_as_in_some_serial_order(states, strategies):

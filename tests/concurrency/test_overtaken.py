@@ -15,7 +15,7 @@ from tests.worker.history import keeping_history, moves
 from .audit import ask, audit
 from .test_races import ROUNDS, runners
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.torture]
 
 POLICY = river(by_args=True, by_state=["pending", "scheduled", "available", "running"])
 KEYS = 4

@@ -22,7 +22,7 @@ from tests.processes import PATIENCE, together
 
 from .audit import Answer, Claimed, ask, assert_serial, audit
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.torture]
 
 RACERS = 8
 ROUNDS = 8

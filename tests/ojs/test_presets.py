@@ -162,7 +162,7 @@ def test_a_recipe_is_told_what_counts(recipe, options, keys, args_keys, meta_key
 # Refusals
 
 POSITIVE = "must be a positive length of time"
-VARIES = "has years or months, whose length varies"
+VARIES = "is no fixed length of time: years and months vary"
 
 
 @pytest.mark.parametrize(

@@ -314,6 +314,7 @@ def test_a_policy_or_a_key_of_the_job_goes_before_the_rule(policy, on, handlers)
 # Processes
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("id", ["S2-08"])
 def test_whoever_dies_at_whatever_moment_the_queue_and_its_guards_agree(id, on, start):
     """Producers are killed at random while workers take what waits; then every row is audited."""
