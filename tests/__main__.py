@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-TRACED = ["-m", "coverage", "run", "-m", "pytest", "-m", "not interrupts and not torture"]
+TRACED = ["-m", "coverage", "run", "-m", "pytest", "-m", "not interrupts"]
 RUNNER = TRACED if os.environ.get("OJS_TEST_COVERAGE") else ["-m", "pytest"]
 
 
