@@ -12,12 +12,16 @@ from django.db.models import QuerySet
 from .constraints import guarding
 from .enqueue import may_replace_active, stored_matches
 from .exceptions import did_you_mean
+from .keyed import merged_args
 from .ojs.conflict import Action, duplicates, judge
 from .ojs.keys import JobKey, KeyAction
 from .ojs.keys import judge as judge_key
 from .ojs.policy import UniquePolicy
+from .ojs.states import TERMINAL
 from .registry import registry
 from .request import Incoming
+
+MOST_FINISHED = 100
 
 Jobs = TypeVar("Jobs", bound=QuerySet[Any])
 
@@ -34,7 +38,8 @@ class Duplicate:
 class Explanation:
     """What an enqueue would do now.
 
-    ``action`` is ``create``, ``replace``, ``reject`` or ``ignore``; ``duplicates`` are the newest first.
+    ``action`` is ``create``, ``replace``, ``reject`` or ``ignore``; ``duplicates`` are the newest first: all that live,
+    and of the finished ones at most a hundred in each state. Their payloads are loaded when they are asked for.
     ``fingerprint`` and ``canonical_text`` are empty for a job with neither a policy nor a key.
     """
 
@@ -72,7 +77,7 @@ def explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanati
             reason += f" No handler is registered here for {job.type!r}."
             reason += f" {did_you_mean(job.type, registry)}" if list(registry) else ""
         return Explanation("create", reason, "", "", None)
-    stored = list(stored_matches(jobs, job.fingerprint, policy, now))
+    stored = list(_newest(stored_matches(jobs, job.fingerprint, policy, now)))
     counted = duplicates(stored, policy, now)
     verdict = judge(stored, policy, now, replace_active=may_replace_active(jobs, stored))
     if verdict.action is not Action.ADMIT:
@@ -96,16 +101,27 @@ def explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanati
     )
 
 
+def _newest(matches: QuerySet[Any]) -> Iterator[Any]:
+    """Yield all matches that live, and the newest of those that finished: a busy key can have a million of them."""
+    light = matches.defer("args", "meta", "result", "errors", "extra")
+    yield from light.exclude(state__in=sorted(TERMINAL))
+    for state in sorted(TERMINAL):
+        yield from light.filter(state=state).order_by("-created_at", "-id")[:MOST_FINISHED]
+
+
 def _explain_key(jobs: QuerySet[Any], incoming: Incoming, key: JobKey) -> Explanation:
     holder = jobs.filter(guarding(), fingerprint=incoming.job.fingerprint).first()
     held = f"job {holder.pk} holds the key and is {holder.state}, and key_mode is {key.mode}" if holder else ""
+    decided = judge_key(holder, key.mode)
+    if decided in (KeyAction.REWRITE, KeyAction.REWRITE_BUT_TIME):
+        merged_args(holder, incoming.job.args)
     action, reason = {
         KeyAction.CREATE: ("create", "no job holds the key."),
         KeyAction.SUCCEED: ("create", f"{held}: it would lose the key and its further attempts."),
         KeyAction.KEEP: ("ignore", f"{held}."),
         KeyAction.REWRITE: ("replace", f"{held}: it would be rewritten."),
         KeyAction.REWRITE_BUT_TIME: ("replace", f"{held}: it would be rewritten, but for its time."),
-    }[judge_key(holder, key.mode)]
+    }[decided]
     met = () if holder is None else (Duplicate(holder, None),)
     return Explanation(action, reason, incoming.job.fingerprint, incoming.canonical_text, None, met)
 

@@ -93,13 +93,31 @@ class Slot:
 
     def _rewrite(self, job: Any, *, keep_time: bool) -> None:
         assert self.holder is not None
-        args = _merged(self.holder, job.args)
+        args = merged_args(self.holder, job.args)
+        if is_mixed(self.holder.args, job.args):
+            logger.warning(
+                "Job %s (%s): an enqueue by key replaced an array by an object or the reverse: its args are lost.",
+                self.holder.pk,
+                self.holder.type,
+            )
         self.holder = holder = copy(self.holder)
         for name in (*_ENVELOPE, *_UNTRIED, *(() if keep_time else _TIME)):
             setattr(holder, name, getattr(job, name))
         holder.args = args
         holder.revision += 1
         self.is_changed = not self.is_new
+
+
+def merged_args(holder: Any, args: Any) -> Any:
+    """Return what the args of a rewritten job become. Raises InvalidRequest for what may not be, or is too large."""
+    if is_mixed(holder.args, args) and not settings.replace_mixed_args:
+        raise InvalidRequest.at(
+            "args",
+            "would replace an array by an object or the reverse, and OJS_UNIQUE['REPLACE_MIXED_ARGS'] is off",
+            value=args,
+            mend=f"Send {'an array' if isinstance(holder.args, list) else 'an object'}, as job {holder.pk} has.",
+        )
+    return sized(merge(holder.args, args), "args", settings.max_args_bytes)
 
 
 def lock_slots(jobs: QuerySet[Any], admission: Admission, fingerprints: Collection[str]) -> dict[str, Slot]:
@@ -203,20 +221,3 @@ def _settle(jobs: QuerySet[Any], incoming: Incoming, record: Recorder, admission
         if outcome is Outcome.DEDUPLICATED:
             record([suppression_by_key(incoming, slot.holder)])
     return EnqueueResult(slot.holder, outcome)
-
-
-def _merged(holder: Any, args: Any) -> Any:
-    if is_mixed(holder.args, args):
-        if not settings.replace_mixed_args:
-            raise InvalidRequest.at(
-                "args",
-                "would replace an array by an object or the reverse, and OJS_UNIQUE['REPLACE_MIXED_ARGS'] is off",
-                value=args,
-                mend=f"Send {'an array' if isinstance(holder.args, list) else 'an object'}, as job {holder.pk} has.",
-            )
-        logger.warning(
-            "Job %s (%s): an enqueue with its key replaced an array by an object or the reverse; its args are lost.",
-            holder.pk,
-            holder.type,
-        )
-    return sized(merge(holder.args, args), "args", settings.max_args_bytes)

@@ -591,7 +591,7 @@ def test_an_array_and_an_object_are_replaced_with_a_warning(caplog, old, new, mo
     with caplog.at_level(logging.WARNING, "django_ojs_unique"):
         add(new, mode=mode)
     assert fresh(first).args == ({} if new is None else new)
-    assert f"Job {first.pk} (t): an enqueue with its key replaced an array by an object" in caplog.text
+    assert f"Job {first.pk} (t): an enqueue by key replaced an array by an object" in caplog.text
 
 
 @pytest.mark.parametrize("bulk", [False, True], ids=["single", "bulk"])
@@ -612,6 +612,14 @@ def test_by_option_an_array_and_an_object_are_refused(old, new, bulk):
             mend = "Send an array" if isinstance(old, list) else "Send an object"
             assert f"{mend}, as job {before['id']} has." in str(refusal.value)
     assert columns(Job.objects.get(key="k")) == before
+
+
+@override_settings(OJS_UNIQUE={"REPLACE_MIXED_ARGS": False})
+def test_explain_refuses_what_the_option_refuses(caplog):
+    add([1])
+    with pytest.raises(InvalidRequest, match="would replace an array by an object"):
+        Job.objects.explain("t", {"a": 1}, key="k")
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("same", [({"a": 1}, {"b": 2}), ({"a": 1}, None)])
