@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.db import connections
+from django.db import connections, transaction
 from django.db.models import Case, DateTimeField, F, QuerySet, When
 from django.db.models.functions import Now
 from django.db.models.lookups import Exact
@@ -21,7 +22,7 @@ from django.db.models.lookups import Exact
 from .fields import StateSetField
 from .ojs.keys import HOLDING
 from .ojs.states import MOVES, TIMED, WAITING, JobState
-from .transactions import starting_over
+from .transactions import starting_over, take_write_lock
 
 
 class DatabaseNow(Now):
@@ -188,6 +189,20 @@ def free_key(jobs: QuerySet[Any]) -> int:
     return jobs.exclude(fingerprint=None).update(
         guarded_states=frozenset(), fingerprint=None, window_ends_at=F("finished_at")
     )
+
+
+def remove(jobs: QuerySet[Any]) -> int:
+    """Delete what no worker runs; return how many rows went."""
+    return starting_over(jobs.db, partial(_remove, jobs))
+
+
+def _remove(jobs: QuerySet[Any]) -> int:
+    with transaction.atomic(using=jobs.db):
+        take_write_lock(connections[jobs.db], jobs.model)
+        idle = jobs.exclude(state=JobState.ACTIVE).order_by("pk").select_for_update()
+        # Django reads the rows before it deletes them when somebody listens to its signals: hence the lock.
+        deleted, _ = jobs.filter(pk__in=list(idle.values_list("pk", flat=True))).delete()
+        return deleted
 
 
 def _guard_after(target: JobState) -> Case:

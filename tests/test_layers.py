@@ -18,10 +18,10 @@ LAYERS = [
     {"keyed"},
     {"enqueue"},
     {"explain", "ledger"},
-    {"batch"},
+    {"batch", "revival"},
     {"managers"},
     {"models", "handlers"},
-    {"worker", "idempotency", "checks", "upkeep"},
+    {"worker", "idempotency", "checks", "upkeep", "insight", "operations", "resolve"},
     {"admin", "api", "tasks", "apps", "management", "testing", ""},
 ]
 """Modules, packages with all their modules, and "" for the package root, from the lowest layer to the highest."""

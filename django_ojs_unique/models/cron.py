@@ -172,6 +172,16 @@ class CronJob(models.Model):
         moment = self.cron.next_after(now())
         read(Request(**self.job_at(moment or now())), Job, now())
 
+    def switch(self, enabled: bool) -> bool:
+        """Enable or disable it, declared or not; return whether that changed anything.
+
+        Once enabled, its next occurrence is counted from now. Raises InvalidRequest when its times cannot be read.
+        """
+        changes: dict[str, Any] = {"next_run_at": self.cron.next_after(now())} if enabled else {}
+        entries = CronJob.objects.using(self._state.db).filter(pk=self.pk, enabled=not enabled)
+        changed = starting_over(entries.db, lambda: entries.update(enabled=enabled, **changes))
+        return bool(changed)
+
     def clean(self) -> None:
         """Validate for forms, and count the next occurrence from now if the times were changed."""
         try:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from django.core.checks import CheckMessage
-from django.db import DEFAULT_DB_ALIAS, connections, models, transaction
+from django.db import DEFAULT_DB_ALIAS, models
 from django.db.models import Q
 from django.utils import timezone
 
-from .. import lifecycle
-from ..admission import Admission
+from .. import lifecycle, revival
 from ..constraints import ConditionalUniqueConstraint, guarding
-from ..exceptions import DuplicateJob, InvalidTransition
+from ..exceptions import InvalidTransition
 from ..fields import PayloadField, StateSetField, new_id
 from ..managers import JobManager
 from ..ojs.fingerprint import SCHEME
@@ -22,7 +20,6 @@ from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
 from ..ojs.states import TERMINAL, JobState
 from ..signals import announce, job_cancelled
-from ..transactions import starting_over
 
 STATE_CHOICES = [(str(state), str(state)) for state in JobState]
 
@@ -122,6 +119,12 @@ class Job(models.Model):
     class Meta:
         verbose_name = "job"
         verbose_name_plural = "jobs"
+        permissions = [
+            ("cancel_job", "Can cancel job"),
+            ("retry_job", "Can make waiting job available now"),
+            ("revive_job", "Can revive discarded job"),
+            ("release_job", "Can take job out of uniqueness"),
+        ]
         constraints = [
             ConditionalUniqueConstraint(fields=["fingerprint"], condition=guarding(), name="ojs_unique_guard"),
             models.CheckConstraint(
@@ -163,14 +166,26 @@ class Job(models.Model):
                 condition=Q(expires_at__isnull=False, finished_at__isnull=True, started_at__isnull=True),
                 name="ojs_job_expiry",
             ),
-            # Pruning: what finished first, and what was kept only for its window.
+            # Pruning: what finished first, and what was kept only for its window. The dashboard counts by queue.
             models.Index(
-                fields=["slimmed", "state", "dead_letter", "finished_at"],
+                fields=["slimmed", "state", "dead_letter", "finished_at", "queue"],
                 condition=Q(finished_at__isnull=False),
                 name="ojs_job_finished",
             ),
             models.Index(
                 fields=["slimmed", "window_ends_at"], condition=Q(window_ends_at__isnull=False), name="ojs_job_window"
+            ),
+            # The admin: what was enqueued when,
+            models.Index(fields=["created_at"], name="ojs_job_created"),
+            # how deep each queue is,
+            models.Index(
+                fields=["state", "queue", "enqueued_at"], condition=Q(finished_at__isnull=True), name="ojs_job_live"
+            ),
+            # and live jobs beside the one that guards their fingerprint: few, if any.
+            models.Index(
+                fields=["fingerprint"],
+                condition=Q(fingerprint__isnull=False, finished_at__isnull=True, guarded_states=0),
+                name="ojs_job_unguarded",
             ),
         ]
 
@@ -209,16 +224,30 @@ class Job(models.Model):
         self.refresh_from_db(using=self._state.db)
         announce(job_cancelled, Job, job=self, replaced_by=None, using=self._state.db)
 
-    def retry_now(self, *, force: bool = False) -> None:
-        """Make a scheduled, pending or retryable job available now, or revive a discarded one with fresh attempts.
+    def retry_now(self, *, force: bool = False, replace: bool = False) -> list[Job]:
+        """Make a scheduled, pending or retryable job available now, or do what `revive` does with a discarded one.
 
-        A revival is refused with DuplicateJob while a live duplicate exists, unless ``force``. Raises
-        InvalidTransition in any other state.
+        Return the jobs that were cancelled for it. Raises InvalidTransition in any other state.
         """
-        using = self._state.db or DEFAULT_DB_ALIAS
+        if lifecycle.hasten(self._row(), timezone.now()):
+            self.refresh_from_db(using=self._state.db)
+            return []
+        return self._revive("retry", force, replace)
+
+    def hasten(self) -> None:
+        """Make a scheduled, pending or retryable job available now. Raises InvalidTransition in any other state."""
         if not lifecycle.hasten(self._row(), timezone.now()):
-            starting_over(using, partial(self._revive, using, force))
-        self.refresh_from_db(using=using)
+            self._refuse("retry", discarded="Revive it.")
+        self.refresh_from_db(using=self._state.db)
+
+    def revive(self, *, force: bool = False, replace: bool = False) -> list[Job]:
+        """Make a discarded job available with fresh attempts; return the jobs that were cancelled for it.
+
+        While a live duplicate exists, that is refused with DuplicateJob. ``replace`` cancels the live duplicates, but
+        for a running one that may not be replaced: then it is refused all the same. ``force`` lets them all run.
+        Raises InvalidTransition in any other state.
+        """
+        return self._revive("revive", force, replace)
 
     def release_guard(self) -> bool:
         """Take this job out of uniqueness for good, so that the next enqueue of its key is admitted.
@@ -229,25 +258,29 @@ class Job(models.Model):
         self.refresh_from_db(using=self._state.db)
         return bool(released)
 
-    def _revive(self, using: str, force: bool) -> None:
-        self.refresh_from_db(using=using)
-        with transaction.atomic(using=using):
-            if self.fingerprint and not force:
-                Admission(Job, connections[using]).take_turns([self.fingerprint])
-            if not lifecycle.revive(self._row(), timezone.now()):
-                self._refuse("retry")
-            if self.fingerprint and not force:
-                # On PostgreSQL an enqueue or a revival that is not yet committed is not seen: then both jobs live.
-                rivals = Job.objects.using(using).duplicates_of(self).exclude(state__in=sorted(TERMINAL))
-                if (rival := rivals.first()) is not None:
-                    raise DuplicateJob(rival, self.fingerprint)
+    def remove(self) -> None:
+        """Delete the row, so that its key is free and its window ends. Raises InvalidTransition while the job runs."""
+        if not lifecycle.remove(self._row()):
+            self._refuse("delete", active="Cancel it first.")
+
+    def _revive(self, operation: str, force: bool, replace: bool) -> list[Job]:
+        using = self._state.db or DEFAULT_DB_ALIAS
+        replaced = revival.revive(Job.objects.using(using), self, force=force, replace=replace)
+        if replaced is None:
+            self._refuse(operation)
+        for job in (self, *replaced):
+            job.refresh_from_db(using=using)
+        for job in replaced:
+            announce(job_cancelled, Job, job=job, replaced_by=self.pk, using=using)
+        return replaced
 
     def _row(self) -> Any:
         return Job.objects.using(self._state.db).filter(pk=self.pk)
 
-    def _refuse(self, operation: str) -> None:
+    def _refuse(self, operation: str, **mends: str) -> NoReturn:
         current, slimmed = self._row().values_list("state", "slimmed").first() or (None, False)
+        mend = f" {mends[current]}" if current is not None and current in mends else ""
         raise InvalidTransition(
-            f"Cannot {operation} job {self.pk}: it is {current or 'gone'}{', and pruned' * slimmed}.",
+            f"Cannot {operation} job {self.pk}: it is {current or 'gone'}{', and pruned' * slimmed}.{mend}",
             details={"job_id": str(self.pk), "current_state": current},
         )

@@ -70,6 +70,7 @@ class Queue(models.Model):
     class Meta:
         verbose_name = "queue"
         verbose_name_plural = "queues"
+        permissions = [("pause_queue", "Can pause and resume queue")]
 
     def __str__(self) -> str:
         return self.name

@@ -55,8 +55,10 @@ class SuppressedAttempt(models.Model):
         verbose_name = "suppressed attempt"
         verbose_name_plural = "suppressed attempts"
         indexes = [
-            # "Which attempts met this key?", newest first.
-            models.Index(fields=["fingerprint", "created_at"], name="ojs_suppressed_lookup"),
+            # Which attempts met this job, and how many; which met this key.
+            models.Index(fields=["fingerprint", "existing_job", "created_at"], name="ojs_suppressed_lookup"),
+            # Which keys were met most often lately.
+            models.Index(fields=["created_at", "fingerprint"], name="ojs_suppressed_recent"),
         ]
 
     def __str__(self) -> str:

@@ -1,0 +1,127 @@
+"""Revivals beside each other and beside enqueues: of one key, one job lives."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connection, transaction
+from django.utils import timezone
+
+from django_ojs_unique import DuplicateJob, lifecycle
+from django_ojs_unique.exceptions import InvalidTransition
+from django_ojs_unique.models import Job
+from django_ojs_unique.ojs.states import INCOMPLETE, JobState
+from tests.processes import Child, Parent, together, wait_until_blocked
+
+from .audit import ask, audit
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.torture]
+
+ROUNDS = 8
+HAS_TURNS = connection.vendor != "postgresql"
+"""PostgreSQL has none between a revival and an enqueue: docs/states.md says so."""
+
+
+def dead(number: int) -> UUID:
+    """Make a discarded job of the round's key."""
+    job = Job.objects.enqueue(f"race.r{number}", unique={}).job
+    row = Job.objects.filter(pk=job.pk)
+    row.update(state=JobState.ACTIVE, lease_token=(token := job.pk))
+    assert lifecycle.discard(row, timezone.now(), token=token, errors=[])
+    return job.pk
+
+
+def revive(ids: list[UUID], number: int, **options: Any) -> str:
+    try:
+        replaced = Job.objects.get(pk=ids[number]).revive(**options)
+    except DuplicateJob:
+        return "refused"
+    except InvalidTransition:
+        return "was live"
+    return f"revived, {len(replaced)} cancelled"
+
+
+def enqueue(strategy: str, number: int) -> str:
+    return str(ask(f"race.r{number}", unique={"on_conflict": strategy}).outcome)
+
+
+def live(number: int) -> int:
+    return Job.objects.filter(type=f"race.r{number}", state__in=sorted(INCOMPLETE)).count()
+
+
+def generations(count: int) -> list[list[UUID]]:
+    return [[dead(number) for number in range(ROUNDS)] for _ in range(count)]
+
+
+def test_of_many_revivals_of_one_key_that_skip_one_succeeds():
+    answers = together([partial(revive, ids) for ids in generations(4)], rounds=ROUNDS)
+    audit()
+    for number, round_ in enumerate(answers):
+        assert sorted(round_) == ["refused"] * 3 + ["revived, 0 cancelled"]
+        assert live(number) == 1
+
+
+def test_many_revivals_of_one_key_that_replace_leave_one_live_job():
+    answers = together([partial(revive, ids, replace=True) for ids in generations(4)], rounds=ROUNDS)
+    audit()
+    for number, round_ in enumerate(answers):
+        assert sorted(round_) == ["revived, 0 cancelled"] + ["revived, 1 cancelled"] * 3
+        assert live(number) == 1
+
+
+def test_one_job_is_revived_once():
+    (ids,) = generations(1)
+    answers = together([partial(revive, ids, replace=True)] * 4, rounds=ROUNDS)
+    audit()
+    assert {tuple(sorted(round_)) for round_ in answers} == {("revived, 0 cancelled", *["was live"] * 3)}
+
+
+@pytest.mark.parametrize("strategy", ["reject", "ignore", "replace"])
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_revival_beside_an_enqueue_leaves_one_live_job(strategy, replace):
+    (ids,) = generations(1)
+    together([partial(revive, ids, replace=replace), partial(enqueue, strategy)], rounds=ROUNDS)
+    audit()
+    for number in range(ROUNDS):
+        assert live(number) == 1 or (not HAS_TURNS and live(number) == 2)
+
+
+def test_a_replacing_revival_beside_replacing_enqueues_over_a_live_job_leaves_one():
+    (ids,) = generations(1)
+    for number in range(ROUNDS):
+        enqueue("reject", number)
+    together([partial(revive, ids, replace=True), *[partial(enqueue, "replace")] * 3], rounds=ROUNDS)
+    audit()
+    assert [live(number) for number in range(ROUNDS)] == [1] * ROUNDS
+
+
+def replacing(parent: Parent) -> None:
+    """Replace the live job, and commit when the parent says so."""
+    with transaction.atomic():
+        enqueue("replace", 0)
+        parent.tell()
+        parent.hear()
+
+
+def reviving(parent: Parent, id: UUID) -> str:
+    connection.ensure_connection()
+    parent.tell()
+    return revive([id], 0, replace=True)
+
+
+def test_a_replacing_revival_that_waited_for_a_replacement_cancels_the_newer_job(start):
+    id = dead(0)
+    enqueue("reject", 0)
+    first: Child = start(replacing)
+    first.hear()
+    second: Child = start(reviving, id)
+    second.hear()
+    wait_until_blocked(1)
+    first.tell()
+    first.result()
+    assert second.result() == "revived, 1 cancelled"
+    audit()
+    assert (live(0), Job.objects.get(pk=id).state) == (1, "available")

@@ -1,0 +1,122 @@
+"""Revivals that make way, and the other moves by hand: what they take, what they refuse, what they return."""
+
+import pytest
+from django.db import transaction
+from django.test import override_settings
+
+from django_ojs_unique import DuplicateJob
+from django_ojs_unique.exceptions import InvalidRequest, InvalidTransition
+from django_ojs_unique.models import Job
+from django_ojs_unique.signals import job_cancelled
+
+from .helpers import attempt, claim, columns, enqueue, fresh, stored
+
+pytestmark = pytest.mark.django_db
+
+LIVE = ["available", "active", "scheduled", "retryable", "pending"]
+
+
+@pytest.fixture
+def cancelled():
+    """Collect what is announced as cancelled: the job, its state and what replaced it."""
+    heard = []
+
+    def hear(job, replaced_by, **_):
+        heard.append((job.pk, job.state, replaced_by))
+
+    job_cancelled.connect(hear)
+    yield heard
+    job_cancelled.disconnect(hear)
+
+
+@pytest.mark.parametrize("method", ["revive", "retry_now"])
+@pytest.mark.parametrize("state", LIVE)
+def test_a_replacing_revival_cancels_the_live_duplicate_for_the_job(method, state, cancelled):
+    dead, live = stored("discarded"), stored(state)
+    (replaced,) = getattr(dead, method)(replace=True)
+    assert (replaced, replaced.state, replaced.replaced_by_id) == (live, "cancelled", dead.pk)
+    assert (dead.state, dead.attempt) == ("available", 0)
+    assert cancelled == [(live.pk, "cancelled", dead.pk)]
+    assert attempt() == ("rejected", dead)
+
+
+def test_a_replacing_revival_cancels_every_live_duplicate():
+    dead, other = stored("discarded"), stored("discarded")
+    live = enqueue().job
+    other.revive(force=True)
+    assert {job.pk for job in dead.revive(replace=True)} == {live.pk, other.pk}
+    assert [fresh(job).state for job in (dead, live, other)] == ["available", "cancelled", "cancelled"]
+
+
+def test_a_replacing_revival_without_a_live_duplicate_is_a_revival(cancelled):
+    dead = stored("discarded")
+    stored("completed")
+    assert dead.revive(replace=True) == []
+    assert (dead.state, cancelled) == ("available", [])
+
+
+@override_settings(OJS_UNIQUE={"REPLACE_ACTIVE": False})
+def test_a_running_duplicate_that_may_not_be_replaced_refuses_the_revival(cancelled):
+    dead, live = stored("discarded"), stored("active")
+    before = columns(dead), columns(live)
+    with pytest.raises(DuplicateJob) as caught:
+        dead.revive(replace=True)
+    assert caught.value.existing_job_id == live.pk
+    assert (columns(dead), columns(live), cancelled) == (*before, [])
+
+
+@pytest.mark.parametrize("method", ["revive", "retry_now"])
+def test_to_replace_and_to_force_at_once_is_refused(method):
+    dead, live = stored("discarded"), stored("available")
+    with pytest.raises(InvalidRequest, match="choose one"):
+        getattr(dead, method)(replace=True, force=True)
+    assert (fresh(dead).state, fresh(live).state) == ("discarded", "available")
+
+
+def test_a_replacing_revival_rolls_back_with_the_callers_transaction():
+    dead, live = stored("discarded"), stored("available")
+    with transaction.atomic():
+        dead.revive(replace=True)
+        transaction.set_rollback(True)
+    assert (fresh(dead).state, fresh(live).state, fresh(live).is_guarding) == ("discarded", "available", True)
+
+
+@pytest.mark.parametrize("state", [*LIVE, "completed", "cancelled"])
+def test_only_a_discarded_job_is_revived(state):
+    job = stored(state)
+    before = columns(job)
+    with pytest.raises(InvalidTransition, match=f"Cannot revive job {job.pk}: it is {state}."):
+        job.revive(replace=True)
+    assert columns(job) == before
+
+
+@pytest.mark.parametrize("state", ["scheduled", "retryable", "pending"])
+def test_a_waiting_job_is_hastened(state):
+    job = stored(state)
+    job.hasten()
+    assert job.state == "available"
+
+
+def test_a_discarded_job_is_not_hastened_but_told_how_to_revive_it():
+    dead = stored("discarded")
+    with pytest.raises(InvalidTransition, match=r"it is discarded\. Revive it\."):
+        dead.hasten()
+    assert fresh(dead).state == "discarded"
+
+
+@pytest.mark.parametrize(
+    "state", ["available", "scheduled", "retryable", "pending", "completed", "cancelled", "discarded"]
+)
+def test_a_removed_job_leaves_no_row_and_frees_its_key(state):
+    job = stored(state, unique={"states": [state]})
+    job.remove()
+    assert not Job.objects.filter(pk=job.pk).exists()
+    assert enqueue(unique={"states": [state]}).created
+
+
+def test_a_running_job_is_not_removed():
+    job = enqueue().job
+    claim(job)
+    with pytest.raises(InvalidTransition, match=r"it is active\. Cancel it first\."):
+        job.remove()
+    assert fresh(job).state == "active"
