@@ -90,8 +90,16 @@ def sweep(options: argparse.Namespace) -> None:
         sweep.report(options.records)
 
 
+def admin(options: argparse.Namespace) -> None:
+    """The pages of the admin over a million jobs, beside a plain ModelAdmin of the same table."""
+    with on_postgres("admin", settings="benchmarks.settings_admin"):
+        from . import admin
+
+        admin.report(options.rounds or 15, options.finished)
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
-    part.__name__: part for part in (enqueue, bulk, worker, latency, sqlite, memory, idle, sweep)
+    part.__name__: part for part in (enqueue, bulk, worker, latency, sqlite, memory, idle, admin, sweep)
 }
 LONG = {"sweep"}
 
@@ -106,7 +114,9 @@ def main() -> int:
     )
     parser.add_argument("part", nargs="?", choices=[*PARTS, "all"], metavar="PART", help="What to measure, see below.")
     parser.add_argument(
-        "--rounds", type=int, help="pairs of turns (default: 7 for enqueue and bulk, 5 for worker, 3 for sqlite)"
+        "--rounds",
+        type=int,
+        help="pairs of turns (default: 7 for enqueue and bulk, 5 for worker, 3 for sqlite, 15 for admin)",
     )
     parser.add_argument("--seconds", type=float, default=1.0, help="enqueue: length of one turn (default 1)")
     parser.add_argument(
@@ -118,7 +128,7 @@ def main() -> int:
         "--finished",
         type=int,
         default=1_000_000,
-        help="enqueue, worker: finished jobs in the table for the last part (default 1,000,000)",
+        help="enqueue, worker: finished jobs in the table for the last part; admin: jobs (default 1,000,000)",
     )
     parser.add_argument("--jobs", type=int, default=1_000_000, help="bulk: jobs of one iterator (default 1,000,000)")
     parser.add_argument("--peers", action="store_true", help="worker: measure other packages too, where installed")

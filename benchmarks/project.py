@@ -40,9 +40,9 @@ def new_database(name: str) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 @contextmanager
-def on_postgres(name: str, **options: Any) -> Iterator[str]:
+def on_postgres(name: str, settings: str = "benchmarks.settings", **options: Any) -> Iterator[str]:
     """Set Django up on a new PostgreSQL database, with ``options`` of the driver; yield its connection string."""
-    with new_database(name) as (database, dsn), _project({**database, "OPTIONS": options}):
+    with new_database(name) as (database, dsn), _project({**database, "OPTIONS": options}, settings):
         yield dsn
 
 
@@ -57,9 +57,9 @@ def on_sqlite() -> Iterator[None]:
 
 
 @contextmanager
-def _project(database: dict[str, Any]) -> Iterator[None]:
+def _project(database: dict[str, Any], settings: str = "benchmarks.settings") -> Iterator[None]:
     os.environ["OJS_BENCHMARK_DATABASE"] = json.dumps(database)
-    os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings"
+    os.environ["DJANGO_SETTINGS_MODULE"] = settings
     django.setup()
     from django.core.management import call_command
     from django.db import connection

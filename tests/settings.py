@@ -10,12 +10,14 @@ SECRET_KEY = "tests"
 USE_TZ = True
 TIME_ZONE = "Europe/Berlin"
 ROOT_URLCONF = "tests.urls"
+STATIC_URL = "static/"
 INSTALLED_APPS = [
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.messages",
     "django.contrib.sessions",
+    "django.contrib.staticfiles",
     "django_ojs_unique",
     "tests.app",
 ]

@@ -11,9 +11,10 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy
+from django_ojs_unique.insight.words import age, harmless
 from django_ojs_unique.management.jobs import SUBCOMMANDS
-from django_ojs_unique.management.jobs.text import age, harmless, table
-from django_ojs_unique.models import Job, Queue
+from django_ojs_unique.management.jobs.text import table
+from django_ojs_unique.models import Job, Queue, SuppressedAttempt
 from tests.test_docs import table as documented
 
 pytestmark = pytest.mark.django_db
@@ -69,6 +70,12 @@ def test_filters_add_up():
         *("list", "--state", "scheduled", "retryable", "--state", "active", "--queue", "emails", "--type", "email.send")
     )
     assert [line.split()[0] for line in listed.splitlines()[1:]] == [str(wanted.pk)]
+
+
+def test_a_list_finds_the_jobs_of_a_key():
+    wanted = Job.objects.enqueue("email.send", key="order-7").job
+    Job.objects.enqueue("email.send", key="order-8")
+    assert jobs("list", "--key", "order-7").splitlines()[1].startswith(str(wanted.pk))
 
 
 def test_a_list_that_is_cut_says_how_to_see_more():
@@ -299,6 +306,67 @@ def test_the_shell_sees_a_refusal_in_the_exit_code(arguments, code):
 def test_the_page_lists_the_subcommands():
     rows = documented("docs/operations.md", "subcommand")
     assert [row[0].split()[0] for row in rows] == [subcommand.name for subcommand in SUBCOMMANDS]
+
+
+# explain and duplicates
+
+
+def test_explain_says_what_an_enqueue_would_do_and_enqueues_nothing():
+    held = a_job(args={"user_id": 42}, unique=UniquePolicy(keys=["args"]))
+    text = jobs("explain", "email.send", "--args", '{"user_id": 42}', "--unique", '{"keys": ["args"]}')
+    assert text.startswith(f"would reject: job {held.pk} is available, and on_conflict is reject.")
+    assert held.fingerprint in text
+    assert Job.objects.count() == 1
+    assert not SuppressedAttempt.objects.exists()
+
+
+def test_explain_takes_a_key_and_a_time_and_no_policy():
+    assert "no job holds the key" in jobs("explain", "t", "--key", "k", "--key-mode", "preserve_run_at")
+    assert "carries no unique policy" in jobs("explain", "t", "--unique", "null", "--scheduled-at", "2031-01-31T14:00")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--args", "{"], "This is not JSON: line 1, column 2"),
+        (["--args", '{"a": 1, "a": 2}'], "An object has the member 'a' twice"),
+        (["--meta", "NaN"], "NaN is not JSON"),
+        (["--unique", '{"key": []}'], "did you mean"),
+        (["--scheduled-at", "tomorrow"], "'tomorrow' is no date and time"),
+        (["--key-mode", "keep"], "invalid choice"),
+    ],
+)
+def test_explain_refuses_what_makes_no_sense(arguments, said):
+    with pytest.raises((CommandError, SystemExit)) as error:
+        jobs("explain", "t", *arguments)
+    assert said.lower() in str(error.value).lower()
+
+
+def test_duplicates_says_that_there_are_none():
+    assert jobs("duplicates").splitlines() == [
+        "No enqueue met a duplicate in the last day.",
+        "No live jobs share a fingerprint.",
+    ]
+
+
+def test_duplicates_shows_what_was_suppressed_and_what_lives_twice():
+    ignoring = UniquePolicy(on_conflict="ignore")
+    dead = discarded(unique=ignoring)
+    live = a_job(unique=ignoring)
+    a_job(unique=ignoring, args={"locale": "de"})
+    dead.retry_now(force=True)
+    text = jobs("duplicates", "--span", "hour")
+    met = next(line for line in text.splitlines() if line.startswith(live.fingerprint[:16]))
+    assert met.split()[1:4] == ["0", "1", "0"]
+    assert {str(dead.pk), str(live.pk)} <= set(text.split())
+    for term in (str(live.pk), live.fingerprint[:8]):
+        shown = jobs("duplicates", term)
+        assert {str(dead.pk), str(live.pk), "ignored"} <= set(shown.split())
+
+
+@pytest.mark.parametrize(("term", "said"), [("abc", "Write a job's id"), ("a" * 8, "No job has"), ("%", "Write a")])
+def test_duplicates_says_how_to_write_a_fingerprint(term, said):
+    assert said in refused("duplicates", term)
 
 
 # text

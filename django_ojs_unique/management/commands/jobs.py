@@ -16,6 +16,9 @@ EXAMPLES = """\
 examples:
   manage.py jobs list --state retryable discarded     what failed
   manage.py jobs show 01985f3e-...                    everything about one job
+  manage.py jobs explain email.send --args '{"user_id": 42}'
+                                                      what would an enqueue do now, and why?
+  manage.py jobs duplicates                           what was suppressed, and what lives twice
   manage.py jobs retry 01985f3e-... 01985f41-...      run them now
   manage.py jobs pause emails                         let no worker take emails
   manage.py jobs verify                               do rows, fingerprints and guards agree?

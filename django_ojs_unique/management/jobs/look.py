@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
-from django.db.models import Count
 from django.utils import timezone
 
+from ...insight.queues import UNFINISHED, queues
+from ...insight.words import age, harmless
 from ...models import Job, SuppressedAttempt
-from ...ojs.states import INCOMPLETE, JobState
+from ...ojs.states import JobState
 from ..arguments import whole_number
 from .subcommand import Subcommand, job_id, queue, state, type_
-from .text import age, harmless, table
+from .text import table
 
 ENVELOPE = ("args", "meta", "tags", "extra", "schema", "retry", "timeout_ms", "visibility_timeout_ms")
 TIMES = (
@@ -65,12 +65,20 @@ class List(Look):
         )
         parser.add_argument("--queue", type=queue, metavar="QUEUE", help="Only jobs of this queue.")
         parser.add_argument("--type", type=type_, metavar="TYPE", help="Only jobs of this type, as in email.send.")
+        parser.add_argument("--key", metavar="KEY", help="Only jobs that were enqueued with this key.")
         parser.add_argument("--limit", type=whole_number, default=20, metavar="N", help="At most so many (default 20).")
 
     def run(
-        self, *, state: list[JobState] | None, queue: str | None, type: str | None, limit: int, **options: Any
+        self,
+        *,
+        state: list[JobState] | None,
+        queue: str | None,
+        type: str | None,
+        key: str | None,
+        limit: int,
+        **options: Any,
     ) -> None:
-        wanted = {"state__in": state and sorted(set(state)), "queue": queue, "type": type}
+        wanted = {"state__in": state and sorted(set(state)), "queue": queue, "type": type, "key": key}
         filters = {name: value for name, value in wanted.items() if value is not None}
         found = list(self.jobs.filter(**filters).order_by("-pk")[: limit + 1])
         if not found:
@@ -166,20 +174,12 @@ class Queues(Look):
     name = "queues"
 
     def run(self, **options: Any) -> None:
-        counts: dict[str, dict[str, int]] = defaultdict(dict)
-        unfinished = self.jobs.filter(state__in=sorted(INCOMPLETE)).order_by()
-        for name, its_state, count in unfinished.values_list("queue", "state").annotate(Count("pk")):
-            counts[name][its_state] = count
-        known = {row.name: row for row in self.queues.all()}
-        told = {name for name, row in known.items() if row.paused_at or row.concurrency_limit}
-        if not counts and not told:
+        told = [one for one in queues(self.using, exact=True) if one.depth or one.paused_at or one.limit]
+        if not told:
             self.say("No queue has unfinished jobs, and none is paused or limited.")
             return
-        states = [its_state for its_state in JobState if its_state in INCOMPLETE]
         now, rows = timezone.now(), []
-        for name in sorted(counts.keys() | told):
-            row = known.get(name)
-            paused = f"{age(row.paused_at, now)} ago" if row and row.paused_at else "-"
-            limit = str(row.concurrency_limit) if row and row.concurrency_limit else "-"
-            rows.append([name, *(counts[name].get(its_state, 0) for its_state in states), paused, limit])
-        self.print_table(["queue", *states, "paused", "limit"], rows, cut=[0])
+        for one in told:
+            paused = f"{age(one.paused_at, now)} ago" if one.paused_at else "-"
+            rows.append([one.name, *(one.depth.get(state, 0) for state in UNFINISHED), paused, one.limit or "-"])
+        self.print_table(["queue", *UNFINISHED, "paused", "limit"], rows, cut=[0])

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
 
-from ...exceptions import DuplicateJob, InvalidTransition
 from ...models import Job
 from ...ojs.states import JobState
+from ...operations import on_each
 from .subcommand import Subcommand, job_id, limit, queue
 
 
@@ -18,37 +18,22 @@ class OnJobs(Subcommand):
     """A subcommand that does one thing to each of some jobs, and goes on when one is refused."""
 
     done: str
+    mend = ""
 
     @staticmethod
     def add_arguments(parser: CommandParser) -> None:
         parser.add_argument("ids", nargs="+", type=job_id, metavar="ID", help="The job's id; several may be given.")
 
     def on_each(self, ids: list[UUID], act: Callable[[Any], None]) -> None:
-        ids = list(dict.fromkeys(ids))
         refused = 0
-        for id in ids:
-            if problem := self._try(id, act):
-                self.warn(problem)
+        for attempted in on_each(self.jobs, ids, act):
+            if attempted.refusal:
+                self.warn(attempted.refusal + (self.mend if attempted.duplicate else ""))
                 refused += 1
             else:
-                self.say(f"{self.done} {id}.")
+                self.say(f"{self.done} {attempted.id}.")
         if refused:
-            raise CommandError(f"{refused} of {len(ids)} refused.")
-
-    def _try(self, id: UUID, act: Callable[[Any], None]) -> str | None:
-        """Do it; return why not."""
-        try:
-            act(self.jobs.get(pk=id))
-        except Job.DoesNotExist:
-            return f"There is no job {id} in database {self.using!r}. It may have been pruned."
-        except InvalidTransition as error:
-            return error.message
-        except DuplicateJob as error:
-            return (
-                f"Cannot retry job {id}: job {error.existing_job_id} is a live duplicate ({error.existing_job_state})."
-                " Cancel that one first, or let both run with --force."
-            )
-        return None
+            raise CommandError(f"{refused} of {len(set(ids))} refused.")
 
 
 class Cancel(OnJobs):
@@ -69,6 +54,7 @@ class Retry(OnJobs):
 
     name = "retry"
     done = "Made available"
+    mend = " Cancel that one first, or let both run with --force."
 
     @staticmethod
     def add_arguments(parser: CommandParser) -> None:

@@ -1,28 +1,12 @@
-"""Text for a terminal: nothing in it can move the cursor, and tables fit the window."""
+"""Tables that fit the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+
+from ...insight.words import harmless
 
 LEAST_WIDTH = 8
-_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
-
-
-def harmless(text: str, *, lines: bool = False) -> str:
-    """Show control characters, and those that turn the direction of text, by their escapes; ``lines`` keeps lines."""
-    if lines:
-        return "\n".join(map(harmless, text.expandtabs().split("\n")))
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
-
-
-def age(moment: datetime | None, now: datetime) -> str:
-    """Say how long ago, in the largest unit that fits: ``5m``; what is still to come as ``in 5m``."""
-    if moment is None:
-        return "-"
-    seconds = int((now - moment).total_seconds())
-    unit, length = next(((u, n) for u, n in _UNITS if abs(seconds) >= n), _UNITS[-1])
-    return f"{'in ' if seconds < 0 else ''}{abs(seconds) // length}{unit}"
 
 
 def table(

@@ -9,9 +9,9 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from tqdm import tqdm
 
+from ...insight.words import harmless
 from ...upkeep import Findings, Kind, rekey, verify
 from .subcommand import Subcommand, type_
-from .text import harmless
 
 
 class Upkeep(Subcommand):

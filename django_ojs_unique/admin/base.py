@@ -1,0 +1,112 @@
+"""What every page of the admin shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.contrib.auth import get_permission_codename
+from django.core.paginator import Paginator
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+
+from ..fields import StateSetField
+
+MOST_COUNTED = 10_000
+"""A list counts no further: to count a million rows takes longer than to show a hundred of them."""
+
+
+class BoundedPaginator(Paginator):  # type: ignore[type-arg]
+    """Counts up to `MOST_COUNTED` rows, and shows no page beyond them; filters reach the rest.
+
+    A queryset may bring its number of rows, up to one more than that, as ``counted``.
+    """
+
+    object_list: QuerySet[Any]
+    counts_in_order = False
+    """Whether the index that gives the order is also the one by which rows are best counted."""
+
+    @cached_property
+    def count(self) -> int:
+        return min(self._seen, MOST_COUNTED)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there are more rows than were counted."""
+        return self._seen > MOST_COUNTED
+
+    @cached_property
+    def _seen(self) -> int:
+        if (counted := getattr(self.object_list, "counted", None)) is not None:
+            return int(counted)
+        rows = self.object_list if self.counts_in_order else self.object_list.order_by()
+        return rows[: MOST_COUNTED + 1].count()
+
+
+class BoundedList(ChangeList):
+    """A list that gives no false number: where the rows were not all counted, the search form leaves it out."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        if getattr(self.paginator, "is_cut", False):
+            self.full_result_count = self.result_count
+
+
+class BoundedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Rows of which there may be many."""
+
+    paginator = BoundedPaginator
+    show_full_result_count = False
+
+    class Media:
+        css = {"all": ["django_ojs_unique/admin.css"]}
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return BoundedList
+
+
+class ReadOnlyAdmin(BoundedAdmin):
+    """Rows that only the job system changes."""
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        # Django would show a set of states as a number.
+        return [field.name for field in self.model._meta.concrete_fields if not isinstance(field, StateSetField)]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+def may(request: HttpRequest, *permissions: str) -> bool:
+    """Whether the user has one of some permissions of this app, as in ``cancel_job``."""
+    return any(request.user.has_perm(f"django_ojs_unique.{permission}") for permission in permissions)
+
+
+def may_view(request: HttpRequest, model: type[Model]) -> bool:
+    """Whether the user may view the rows of a model; who may change them may."""
+    return may(request, *(get_permission_codename(action, model._meta) for action in ("view", "change")))
+
+
+def page_url(model_admin: Any, name: str, page: Callable[[Any, HttpRequest], Any]) -> URLPattern:
+    """Return the URL pattern ``admin:django_ojs_unique_<name>`` of a page, for staff only.
+
+    The page gets the admin of `Job` and the request, and checks the permissions itself.
+    """
+    view: Any = model_admin.admin_site.admin_view(partial(page, model_admin))
+    return path(f"{name}/", view, name=f"django_ojs_unique_{name}")  # type: ignore[no-any-return]
+
+
+def render(model_admin: Any, request: HttpRequest, template: str, title: str, **context: Any) -> TemplateResponse:
+    """Render a page that extends ``admin/django_ojs_unique/page.html``."""
+    everything = {**model_admin.admin_site.each_context(request), "title": title, "opts": model_admin.opts, **context}
+    return TemplateResponse(request, f"admin/django_ojs_unique/{template}", everything)

@@ -1,0 +1,111 @@
+"""The charts of the dashboard: the same numbers as a sentence, as a table and as a picture."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+
+from django.utils.formats import date_format
+from django.utils.timezone import localtime
+
+from ..insight.history import SAMPLE, SPANS, Activity, Span, Waits, activity, waits
+
+Numbers = Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Some series of numbers over the parts of a span. ``said`` writes a number; ``sentence`` tells the whole."""
+
+    name: str
+    title: str
+    sentence: str
+    parts: Sequence[str]
+    series: Mapping[str, Numbers]
+    said: Callable[[float | None], str]
+    is_counted: bool
+    note: str = "The newest part has not ended."
+
+    @property
+    def rows(self) -> list[tuple[str, list[str]]]:
+        """The table: each part with its numbers, the newest first."""
+        columns = zip(*self.series.values(), strict=True)
+        return [(part, [*map(self.said, numbers)]) for part, numbers in zip(self.parts, columns, strict=True)][::-1]
+
+    @property
+    def version(self) -> str:
+        """A mark that changes with the numbers, so that a browser fetches a picture only when it would differ."""
+        return hashlib.sha256(repr((self.parts, self.series)).encode()).hexdigest()[:12]
+
+
+def chart(name: str, using: str, span: Span, now: datetime) -> Chart:
+    """Ask for the numbers of one chart, and return it. Raises KeyError for a name that is none."""
+    return _CHARTS[name](using, span, now)
+
+
+def jobs_chart(happened: Activity, span: Span) -> Chart:
+    """Show how many jobs were enqueued, suppressed, completed and failed."""
+    series = {
+        "enqueued": happened.enqueued,
+        "suppressed": happened.suppressed,
+        "completed": happened.completed,
+        "failed": happened.failed,
+    }
+    totals = ", ".join(f"{sum(numbers):,} {name}" for name, numbers in series.items())
+    parts = _parts(happened.edges, span)
+    busiest = max(range(span.parts), key=lambda part: happened.enqueued[part])
+    peak = f" Most were enqueued from {parts[busiest]}: {max(happened.enqueued):,}." if any(happened.enqueued) else ""
+    sentence = f"Jobs since {_clock(happened.edges[0], span)}: {totals}.{peak}"
+    return Chart("jobs", "Jobs", sentence, parts, series, _count, is_counted=True)
+
+
+def waits_chart(waited: Waits, span: Span) -> Chart:
+    """Show how long jobs waited before they ran."""
+    parts = _parts(waited.edges, span)
+    known = [
+        (part, half, most)
+        for part, half, most in zip(parts, waited.median, waited.p95, strict=True)
+        if most is not None
+    ]
+    sentence = f"No job that waited has completed since {_clock(waited.edges[0], span)}."
+    if known:
+        part, half, most = known[-1]
+        worst = max(known, key=lambda row: row[2])
+        sentence = (
+            f"Of the jobs that completed from {part}, half had waited up to {seconds(half)}, and 95 of 100 up to"
+            f" {seconds(most)}. The longest such wait is {seconds(worst[2])}, from {worst[0]}."
+        )
+    series = {"half waited up to": waited.median, "95 of 100 waited up to": waited.p95}
+    note = "Of the jobs that completed in each part" + (f", the newest {SAMPLE}." if waited.is_sample else ".")
+    return Chart("waits", "Waiting time", sentence, parts, series, seconds, is_counted=False, note=note)
+
+
+def seconds(number: float | None) -> str:
+    """Write a number of seconds in the unit that suits it."""
+    if number is None:
+        return "-"
+    for unit, length in (("h", 3600), ("min", 60), ("s", 1)):
+        if number >= length:
+            return f"{number / length:.1f} {unit}"
+    return f"{number * 1000:.0f} ms"
+
+
+_CHARTS: dict[str, Callable[[str, Span, datetime], Chart]] = {
+    "jobs": lambda using, span, now: jobs_chart(activity(using, span, now, with_queues=False), span),
+    "waits": lambda using, span, now: waits_chart(waits(using, span, now), span),
+}
+
+
+def _count(number: float | None) -> str:
+    return f"{number:,}"
+
+
+def _parts(edges: Sequence[datetime], span: Span) -> list[str]:
+    return [f"{_clock(start, span)} to {localtime(end):%H:%M}" for start, end in pairwise(edges)]
+
+
+def _clock(moment: datetime, span: Span) -> str:
+    return date_format(localtime(moment), "H:i" if span is SPANS["hour"] else "D H:i")

@@ -1,0 +1,171 @@
+"""Periodic jobs: those declared in code to read, to enable and to disable, the others to change as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
+
+from ..exceptions import InvalidRequest
+from ..insight.words import harmless
+from ..models import CronJob
+from .base import BoundedAdmin
+from .display import ago, ago_text, badge, job_link, pretty, when
+
+FORM = ["name", "description", "expression", "timezone", "overlap_policy", "enabled", "type", "args", "options"]
+OUTCOMES = ["created", "replaced", "deduplicated", "rejected", "skipped", "already", "failed"]
+HAPPENED = ["next_run", "last_run", "last_job", "last_result", "run_count"]
+
+
+class CronJobForm(forms.ModelForm):  # type: ignore[type-arg]
+    """What an operator says of a periodic job; the model validates it."""
+
+    def clean_args(self) -> Any:
+        return {} if self.cleaned_data["args"] is None else self.cleaned_data["args"]
+
+    def clean_options(self) -> Any:
+        return {} if self.cleaned_data["options"] is None else self.cleaned_data["options"]
+
+
+class OutcomeFilter(admin.SimpleListFilter):
+    """Filters by what became of the last occurrence."""
+
+    title = "last outcome"
+    parameter_name = "outcome"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
+        return [(name, name) for name in OUTCOMES]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset if self.value() is None else queryset.filter(last_outcome=self.value())
+
+
+@admin.register(CronJob)
+class CronJobAdmin(BoundedAdmin):
+    form = CronJobForm
+    list_display = ["name", "shown_type", "schedule", "enabled", "declared", "next_run_ago", "last_ago"]
+    list_filter = ["enabled", "declared", "overlap_policy", OutcomeFilter]
+    search_fields = ["name", "type"]
+    ordering = ["name"]
+    actions = ["enable", "disable"]
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return not _is_declared(obj) and super().has_change_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return not _is_declared(obj) and super().has_delete_permission(request, obj)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows = super().get_queryset(request)
+        # A worker that fires the entry while its form is saved waits, and loses nothing.
+        return rows.select_for_update() if request.method == "POST" and _is_form(request) else rows
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        if obj is None:
+            return [(None, {"fields": FORM})]
+        if self.has_change_permission(request, obj):
+            fields = FORM
+        else:
+            shown = {"type": "shown_type", "args": "shown_args", "options": "shown_options"}
+            fields = [shown.get(name, name) for name in FORM]
+        declared = "Declared in code: change it there. It can be enabled and disabled in the list of cron jobs."
+        return [
+            (None, {"fields": fields, "description": declared if obj.declared else ""}),
+            ("So far", {"fields": HAPPENED}),
+        ]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return HAPPENED if obj is not None else []
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        form = super().get_form(request, obj, change=change, **kwargs)
+        if change and "name" in form.base_fields:
+            form.base_fields["name"].disabled = True  # another name would be another entry
+        return form
+
+    def save_model(self, request: HttpRequest, obj: CronJob, form: Any, change: bool) -> None:
+        """Write what the form changed; the rest is the workers'."""
+        if not change:
+            obj.save()
+        elif form.changed_data:
+            obj.save(update_fields=[*form.changed_data, "next_run_at"])
+
+    @admin.action(description="Enable", permissions=["change"])
+    def enable(self, request: HttpRequest, entries: QuerySet[CronJob]) -> None:
+        self._switch(request, entries, True, "Enabled")
+
+    @admin.action(description="Disable", permissions=["change"])
+    def disable(self, request: HttpRequest, entries: QuerySet[CronJob]) -> None:
+        self._switch(request, entries, False, "Disabled")
+
+    def _switch(self, request: HttpRequest, entries: QuerySet[CronJob], enabled: bool, done: str) -> None:
+        count = 0
+        for entry in entries:
+            try:
+                changed = entry.switch(enabled)
+            except InvalidRequest as error:
+                self.message_user(request, f"{entry} cannot be enabled: {error.message}", messages.WARNING)
+                continue
+            if changed:
+                self.log_change(request, entry, f"{done}.")
+                count += 1
+        if count:
+            self.message_user(request, f"{done}: {count} cron job(s).", messages.SUCCESS)
+        else:
+            self.message_user(request, "Nothing was changed.", messages.INFO)
+
+    @admin.display(description="type", ordering="type")
+    def shown_type(self, entry: CronJob) -> str:
+        return harmless(entry.type)
+
+    @admin.display(description="args")
+    def shown_args(self, entry: CronJob) -> Any:
+        return pretty(entry.args)
+
+    @admin.display(description="options")
+    def shown_options(self, entry: CronJob) -> Any:
+        return pretty(entry.options)
+
+    @admin.display(description="schedule")
+    def schedule(self, entry: CronJob) -> str:
+        return harmless(f"{entry.expression} {entry.timezone}")
+
+    @admin.display(description="next run", ordering="next_run_at")
+    def next_run_ago(self, entry: CronJob) -> Any:
+        return ago(entry.next_run_at) if entry.enabled else "disabled"
+
+    @admin.display(description="next run")
+    def next_run(self, entry: CronJob) -> Any:
+        return when(entry.next_run_at) if entry.enabled else "It is disabled."
+
+    @admin.display(description="last run")
+    def last_run(self, entry: CronJob) -> Any:
+        return when(entry.last_run_at)
+
+    @admin.display(description="job of the last run")
+    def last_job(self, entry: CronJob) -> Any:
+        return job_link(entry.last_job_id) if entry.last_job_id else "-"
+
+    @admin.display(description="last outcome")
+    def last_result(self, entry: CronJob) -> Any:
+        return badge(entry.last_outcome) if entry.last_outcome else "-"
+
+    @admin.display(description="last run", ordering="last_run_at")
+    def last_ago(self, entry: CronJob) -> Any:
+        text = ago_text(entry.last_run_at) if entry.last_run_at else "its job"
+        run = job_link(entry.last_job_id, text) if entry.last_job_id else ago(entry.last_run_at)
+        return format_html("{} {}", run, self.last_result(entry)) if entry.last_outcome else run
+
+
+def _is_declared(entry: CronJob | None) -> bool:
+    return entry is not None and entry.declared
+
+
+def _is_form(request: HttpRequest) -> bool:
+    match = request.resolver_match
+    return match is not None and match.url_name == "django_ojs_unique_cronjob_change"

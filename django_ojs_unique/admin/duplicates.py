@@ -1,0 +1,106 @@
+"""Duplicates: what was suppressed most, and which live jobs share a fingerprint."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin.utils import quote
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.http import urlencode
+
+from ..insight import duplicates as insight
+from ..insight.history import SPANS
+from ..insight.words import harmless
+from ..models import SuppressedAttempt
+from .base import may_view, render
+from .display import ago, brief, fingerprint_link, job_and_state
+from .duplicates_of_one import members, of_one
+from .resolve import may_resolve, resolve_page
+
+DEFAULT_SPAN = "day"
+
+
+def duplicates_urls(model_admin: Any) -> list[URLPattern]:
+    """Return the URL patterns of the pages below the page of duplicates."""
+    view = model_admin.admin_site.admin_view
+    return [
+        path("duplicates/resolve/", view(partial(resolve_page, model_admin)), name="django_ojs_unique_resolve"),
+        path("duplicates/<path:quoted>/", view(partial(of_one, model_admin)), name="django_ojs_unique_duplicates_of"),
+    ]
+
+
+def duplicates(model_admin: Any, request: HttpRequest) -> HttpResponse:
+    """Show what was suppressed most in a span of time and the groups of live duplicates, or look a fingerprint up."""
+    if not model_admin.has_view_permission(request):
+        raise PermissionDenied
+    jobs = model_admin.get_queryset(request)
+    sees_attempts = may_view(request, SuppressedAttempt)
+    term, matches = request.GET.get("q", "").strip(), []
+    if term:
+        tables = [jobs, SuppressedAttempt.objects.all()] if sees_attempts else [jobs]
+        found = insight.match(tables, jobs, term)
+        if len(found.fingerprints) == 1:
+            return redirect("admin:django_ojs_unique_duplicates_of", quote(found.fingerprints[0]))
+        matches = [fingerprint_link(each) for each in found.fingerprints]
+        _say_what_was_found(request, term, found)
+    span = request.GET.get("span", "")
+    span = span if span in SPANS else DEFAULT_SPAN
+    groups = insight.groups_after(jobs, request.GET.get("after", "").replace("\0", ""))
+    context = {
+        "term": term,
+        "matches": matches,
+        "most_matches": insight.MOST_MATCHES,
+        "sees_attempts": sees_attempts,
+        "span": span,
+        "spans": list(SPANS),
+        "met": _met(jobs, span) if sees_attempts else None,
+        "groups": [members(group) for group in groups.groups],
+        "after": request.GET.get("after", ""),
+        "last": groups.last,
+        "may_resolve": may_resolve(request),
+    }
+    return render(model_admin, request, "duplicates.html", "Duplicates", **context)
+
+
+def _say_what_was_found(request: HttpRequest, term: str, found: insight.Match) -> None:
+    said = harmless(term[:80])
+    if found.problem:
+        messages.warning(request, found.problem)
+    elif found.job:
+        messages.info(request, f"Job {found.job} takes no part in uniqueness: it has no fingerprint.")
+    elif not found.fingerprints:
+        messages.info(request, f"No job has {said} as its id or in its fingerprint. It may have been pruned.")
+
+
+def _met(jobs: Any, span: str) -> dict[str, Any]:
+    now = timezone.now()
+    most = insight.most_met(SuppressedAttempt.objects.all(), jobs, SPANS[span], now)
+    page = reverse("admin:django_ojs_unique_suppressedattempt_changelist")
+    rows = [
+        {
+            "fingerprint": fingerprint_link(met.fingerprint),
+            "type": harmless(met.type),
+            "args": brief(met.args),
+            "count": met.count,
+            "rejected": met.rejected,
+            "ignored": met.ignored,
+            "replaced": met.replaced,
+            "last": ago(met.last_at),
+            "holder": job_and_state(met.holder.pk, met.holder.state) if met.holder else "nobody holds it now",
+            "attempts": f"{page}?{urlencode({'q': met.fingerprint})}",
+        }
+        for met in most.fingerprints
+    ]
+    return {
+        "rows": rows,
+        "since": ago(most.since),
+        "is_cut": most.is_cut,
+        "most": insight.MOST_FINGERPRINTS,
+        "most_attempts": f"{insight.MOST_ATTEMPTS_COUNTED:,}",
+    }

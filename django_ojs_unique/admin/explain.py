@@ -1,0 +1,104 @@
+"""Explain what an enqueue would do now; nothing is enqueued, and nothing recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.http import urlencode
+
+from ..exceptions import OJSError, did_you_mean
+from ..insight.words import harmless
+from ..models import Job
+from ..ojs.keys import KeyMode
+from ..registry import registry
+from .base import render
+from .display import UNSAFE, ago, badge, fingerprint_link, job_link, plain_text, pretty
+from .explain_form import ExplainForm
+
+MOST_DUPLICATES = 20
+LONGEST_LINK = 2000
+"""Characters of a query string that every server and proxy takes."""
+LONGEST_SENTENCE = 1000
+
+ACTIONS = {
+    "create": "A new job would be created",
+    "replace": "The existing job would give way",
+    "reject": "The enqueue would be refused",
+    "ignore": "Nothing would be stored: the existing job would be the answer",
+}
+
+
+def explain(model_admin: Any, request: HttpRequest) -> HttpResponse:
+    """Show the form and, once it is filled in by a link or sent, the answer."""
+    if not model_admin.has_view_permission(request):
+        raise PermissionDenied
+    sent = request.POST if request.method == "POST" else request.GET if "type" in request.GET else None
+    form = ExplainForm(sent)
+    answer = _answer(form) if form.is_bound and form.is_valid() else None
+    context = {"form": form, "types": sorted(registry), "answer": answer, "link": _link(form) if answer else ""}
+    return render(model_admin, request, "explain.html", "Explain", **context)
+
+
+def _answer(form: ExplainForm) -> dict[str, Any] | None:
+    options = form.options()
+    try:
+        explanation = Job.objects.explain(**options)
+    except OJSError as error:
+        form.refuse(str(error.details.get("field", "")), error.message[:LONGEST_SENTENCE])
+        return None
+    met = explanation.duplicates
+    return {
+        "action": ACTIONS[explanation.action],
+        "name": explanation.action,
+        "reason": harmless(explanation.reason)[:LONGEST_SENTENCE],
+        "warnings": list(_warnings(options, explanation.reason)),
+        "policy": "" if explanation.policy is None else pretty(explanation.policy.to_dict()),
+        "key": harmless(options.get("key", "")),
+        "text": plain_text(explanation.canonical_text) if explanation.canonical_text else "",
+        "fingerprint": explanation.fingerprint,
+        "fingerprint_link": fingerprint_link(explanation.fingerprint),
+        "duplicates": [
+            {
+                "link": job_link(duplicate.job.pk),
+                "state": badge(duplicate.job.state),
+                "age": ago(duplicate.job.created_at),
+                "until": ago(duplicate.until) if duplicate.until else "",
+            }
+            for duplicate in met[:MOST_DUPLICATES]
+        ],
+        "more": max(len(met) - MOST_DUPLICATES, 0),
+        "code": plain_text(_code(**options)),
+    }
+
+
+def _warnings(options: dict[str, Any], reason: str) -> Iterator[str]:
+    if options.get("key_mode") == KeyMode.UNSAFE_DEDUPE:
+        yield f"{KeyMode.UNSAFE_DEDUPE} is unsafe. {UNSAFE}"
+    if registry.find(options["type"]) is None and "No handler is registered" not in reason:
+        meant = f" {did_you_mean(options['type'], registry)}" if list(registry) else ""
+        yield harmless(f"No handler is registered here for {options['type']!r}.{meant}")[:LONGEST_SENTENCE]
+
+
+def _code(type: str, args: Any = None, **options: Any) -> str:
+    return f"Job.objects.enqueue({', '.join(_arguments(type, args, options))})"
+
+
+def _arguments(type: str, args: Any, options: dict[str, Any]) -> Iterator[str]:
+    yield repr(type)
+    if args:
+        yield repr(args)
+    for name, value in options.items():
+        is_moment = isinstance(value, datetime)
+        yield f"{name}=datetime.fromisoformat({value.isoformat()!r})" if is_moment else f"{name}={value!r}"
+
+
+def _link(form: ExplainForm) -> str:
+    """Return an address that gives this answer, empty when it would be too long for one."""
+    filled_in = {name: form.data[name] for name in form.fields if form.data.get(name)}
+    query = urlencode(filled_in)
+    return f"{reverse('admin:django_ojs_unique_explain')}?{query}" if len(query) <= LONGEST_LINK else ""

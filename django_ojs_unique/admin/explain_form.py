@@ -1,0 +1,91 @@
+"""The form of an enqueue that is only explained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.utils import timezone
+
+from ..insight.entry import read_json
+from ..insight.words import harmless
+from ..ojs.keys import KeyMode, KeyScope
+
+NOT_GIVEN: Any = ...
+"""What an empty JSON field holds, as null says something."""
+
+
+class StrictJSONField(forms.Field):
+    """JSON that has one reading: no object names a member twice, and numbers are numbers."""
+
+    widget = forms.Textarea
+
+    def to_python(self, value: Any) -> Any:
+        if not value or not value.strip():
+            return NOT_GIVEN
+        try:
+            return read_json(value)
+        except ValueError as error:
+            raise ValidationError(str(error)) from None
+
+
+class ExplainForm(forms.Form):
+    """What ``Job.objects.explain()`` takes."""
+
+    type = forms.CharField(help_text="As in email.send.")
+    args = StrictJSONField(
+        required=False,
+        help_text="JSON: an object of keyword arguments, or an array of positional ones. Empty means none.",
+    )
+    queue = forms.CharField(required=False, help_text="Empty means the handler’s.")
+    meta = StrictJSONField(required=False, help_text="JSON: an object that travels with the job.")
+    unique = StrictJSONField(
+        required=False,
+        label="Unique policy",
+        help_text='JSON, as in {"keys": ["type", "args"], "on_conflict": "ignore"}. Empty means the handler’s, '
+        "null means none.",
+    )
+    without_policy = forms.BooleanField(required=False, label="No unique policy, whatever the handler declares")
+    key = forms.CharField(
+        required=False, strip=False, help_text="The caller’s name for the job, in the place of a unique policy."
+    )
+    key_mode = forms.ChoiceField(required=False, choices=[(str(each), str(each)) for each in KeyMode])
+    key_scope = forms.ChoiceField(required=False, choices=[(str(each), str(each)) for each in KeyScope])
+    scheduled_at = forms.DateTimeField(
+        required=False, widget=forms.TextInput, help_text="As in 2026-01-31 14:00. Empty means at once."
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for field in self.fields.values():
+            widget = field.widget
+            if isinstance(widget, forms.Textarea):
+                widget.attrs |= {"rows": 4, "class": "vLargeTextField", "spellcheck": "false"}
+            elif isinstance(widget, forms.TextInput):
+                widget.attrs |= {"class": "vTextField", "autocomplete": "off", "spellcheck": "false"}
+        self.fields["type"].widget.attrs["list"] = "ojs-types"
+        self.fields["scheduled_at"].help_text += f" Without an offset: in {timezone.get_current_timezone_name()}."
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        if cleaned.get("without_policy") and cleaned.get("unique", NOT_GIVEN) not in (NOT_GIVEN, None):
+            self.add_error("unique", "Leave the policy empty, or do not ask for none.")
+        return cleaned
+
+    def options(self) -> dict[str, Any]:
+        """Return the arguments of an enqueue: those that were filled in."""
+        given = self.cleaned_data
+        options = {name: given[name] for name in ("args", "meta", "unique") if given[name] is not NOT_GIVEN}
+        if given["without_policy"]:
+            options["unique"] = None
+        options |= {name: given[name] for name in ("queue", "key", "scheduled_at") if given[name]}
+        # The choices say something only with a key, and a form always sends them.
+        defaults = {"key_mode": KeyMode.REPLACE, "key_scope": KeyScope.TYPE}
+        chosen = {name: given[name] for name, default in defaults.items() if given[name] not in ("", default)}
+        return {"type": given["type"], **options, **chosen}
+
+    def refuse(self, field: str, message: str) -> None:
+        """Show an error beside the form field that the path of a request's member begins with."""
+        name = field.partition(".")[0].partition("[")[0]
+        self.add_error(name if name in self.fields else None, harmless(message))

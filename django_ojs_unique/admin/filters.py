@@ -1,0 +1,184 @@
+"""The filters beside the list of jobs; one that no index serves says so, and the list then looks at the newest only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+
+from ..insight.duplicates import live_duplicates
+from ..insight.queues import unfinished
+from ..insight.words import harmless
+from ..models import Job, Queue, SuppressedAttempt
+from ..ojs.states import TERMINAL, JobState
+from ..registry import registry
+from .base import MOST_COUNTED
+
+MOST_CHOICES = 200
+"""How many queues or types a filter offers; any other may stand in the query string."""
+
+_FINISHED = ("slimmed", "state", "dead_letter", "finished_at")
+_LIVE = ("state", "queue", "enqueued_at")
+
+
+class JobFilter(admin.SimpleListFilter):
+    """A filter of jobs; ``scans`` tells that no index finds what it selects, ``by`` is the order of one that does."""
+
+    scans = False
+    by: tuple[str, ...] = ()
+
+    def condition(self, using: str, value: str) -> Q:
+        """Say which jobs a choice selects."""
+        raise NotImplementedError
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        return queryset if self.is_scanning else self.narrow(queryset)
+
+    def narrow(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
+        """Select what is chosen; an unknown choice selects nothing."""
+        value = self.value()
+        if value is None:
+            return jobs
+        return jobs.filter(self.condition(jobs.db, value)) if value in dict(self.lookup_choices) else jobs.none()
+
+    @property
+    def is_scanning(self) -> bool:
+        return self.scans and self.value() is not None
+
+    def value(self) -> str | None:
+        value = super().value()
+        return value.replace("\0", "\ufffd") if value else None
+
+
+class StateFilter(JobFilter):
+    title = "state"
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [
+            ("unfinished", "unfinished"),
+            ("finished", "finished"),
+            *((str(state), str(state)) for state in JobState),
+        ]
+
+    @property
+    def by(self) -> tuple[str, ...]:  # type: ignore[override]
+        return _FINISHED if self.value() in {"finished", *TERMINAL} else _LIVE
+
+    def condition(self, using: str, value: str) -> Q:
+        if value in ("unfinished", "finished"):
+            return Q(finished_at__isnull=value == "unfinished")
+        # What the constraints make true is said for the partial indexes.
+        if value in TERMINAL:
+            return Q(state=value, finished_at__isnull=False, slimmed__in=[False, True])
+        return Q(state=value, finished_at__isnull=True)
+
+
+class NameFilter(JobFilter):
+    """Of names that nobody has listed: those that are known, and the chosen one."""
+
+    scans = True
+
+    def known(self, model_admin: Any, request: HttpRequest) -> Iterable[str]:
+        raise NotImplementedError
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        names = sorted({*self.known(model_admin, request)})[:MOST_CHOICES]
+        if (chosen := self.value()) is not None and chosen not in names:
+            names.insert(0, chosen)
+        return [(name, harmless(name)) for name in names]
+
+    def condition(self, using: str, value: str) -> Q:
+        return Q(**{self.parameter_name: value})  # type: ignore[arg-type]
+
+
+class QueueFilter(NameFilter):
+    title = "queue"
+    parameter_name = "queue"
+
+    def known(self, model_admin: Any, request: HttpRequest) -> Iterable[str]:
+        using = model_admin.get_queryset(request).db
+        yield from (definition.queue for definition in registry.definitions() if definition.queue)
+        yield from Queue.objects.using(using).order_by("name").values_list("name", flat=True)[:MOST_CHOICES]
+        yield from unfinished(using)
+
+
+class TypeFilter(NameFilter):
+    title = "type"
+    parameter_name = "type"
+
+    def known(self, model_admin: Any, request: HttpRequest) -> Iterable[str]:
+        return registry
+
+
+class DuplicatesFilter(JobFilter):
+    title = "duplicates"
+    parameter_name = "duplicates"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+        return [("met", "met by an enqueue"), ("live", "beside a live duplicate")]
+
+    @property
+    def is_scanning(self) -> bool:
+        return self.value() == "met"
+
+    def condition(self, using: str, value: str) -> Q:
+        if value == "met":
+            attempts = SuppressedAttempt.objects.using(using)
+            return Q(
+                Exists(attempts.filter(fingerprint=OuterRef("fingerprint"), existing_job=OuterRef("pk"))),
+                fingerprint__isnull=False,
+            )
+        return Q(pk__in=live_duplicates(Job.objects.using(using), MOST_COUNTED))
+
+
+class StuckFilter(JobFilter):
+    title = "worker"
+    parameter_name = "stuck"
+    by = ("lease_expires_at",)
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+        return [("yes", "stuck: the lease ran out")]
+
+    def condition(self, using: str, value: str) -> Q:
+        return Q(state=JobState.ACTIVE, lease_expires_at__lt=timezone.now())
+
+
+class UniqueFilter(JobFilter):
+    title = "uniqueness"
+    parameter_name = "unique"
+    scans = True
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+        return [("yes", "unique"), ("no", "not unique")]
+
+    def condition(self, using: str, value: str) -> Q:
+        return Q(fingerprint__isnull=value != "yes")
+
+
+class DeadLetterFilter(JobFilter):
+    title = "dead letter"
+    parameter_name = "dead_letter"
+    by = _FINISHED
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+        return [("yes", "dead letter")]
+
+    def condition(self, using: str, value: str) -> Q:
+        return Q(state=JobState.DISCARDED, dead_letter=True, finished_at__isnull=False, slimmed__in=[False, True])
+
+
+FILTERS: list[Any] = [
+    StateFilter,
+    QueueFilter,
+    TypeFilter,
+    DuplicatesFilter,
+    StuckFilter,
+    UniqueFilter,
+    DeadLetterFilter,
+]
+PARAMETERS = frozenset(filter.parameter_name for filter in FILTERS)

@@ -1,0 +1,118 @@
+"""The list of jobs: it reads by an index what it can, and looks through the newest jobs for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import connections
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from ..insight.met import count_met
+from ..insight.search import readings
+from ..models import SuppressedAttempt
+from .base import MOST_COUNTED, BoundedList, BoundedPaginator, may_view
+from .dates import PARAMETERS as DATES
+from .dates import check_dates, dates_of
+from .filters import JobFilter
+
+MOST_SCANNED = 100_000
+"""How many jobs a question that no index serves looks at: the newest that the other filters and the date leave."""
+
+LISTED = (
+    "type",
+    "queue",
+    "state",
+    "attempt",
+    "max_attempts",
+    "key",
+    "fingerprint",
+    "created_at",
+    "run_at",
+    "progress",
+    "progress_note",
+)
+"""What the list reads of a job: neither its payloads nor its errors."""
+
+
+class NewestFirst(BoundedPaginator):
+    """Counts by the index on the creation, by which the jobs are ordered, filtered and limited."""
+
+    counts_in_order = True
+
+
+class JobList(BoundedList):
+    """The list of jobs. ``sees_newest_only`` tells that it looked at the newest `MOST_SCANNED` jobs only."""
+
+    most_scanned = MOST_SCANNED
+
+    def get_filters(self, request: HttpRequest) -> Any:
+        check_dates(self.params)
+        return super().get_filters(request)
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
+        first, *_ = super().get_ordering(request, queryset)
+        return ["created_at", "pk"] if first == "created_at" else ["-created_at", "-pk"]
+
+    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
+        # Django would apply the search before it is known which jobs it may look at.
+        query, self.query = self.query, ""
+        jobs = super().get_queryset(request, exclude_parameters)
+        self.query = query
+        self.sees_newest_only = False
+        filters = [spec for spec in self.filter_specs if isinstance(spec, JobFilter) and spec.value() is not None]
+        scanning = [spec for spec in filters if spec.is_scanning]
+        if scanning:
+            jobs = self._newest(jobs)
+        for spec in scanning:
+            jobs = spec.narrow(jobs)
+        if term := query.strip():
+            jobs = self._find(jobs, term, is_limited=bool(scanning))
+        if self.sees_newest_only or DATES[0] in self.params or not filters:
+            return jobs.only(*LISTED)
+        return self._found_first(jobs.only(*LISTED), filters[0].by)
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        jobs = list(self.result_list)
+        counts = count_met(jobs, self.root_queryset.db)
+        links = may_view(request, SuppressedAttempt)
+        for job in jobs:
+            job.met, job.links_met = counts.get(job.pk, 0), links
+        self.result_list = jobs
+
+    @property
+    def dates(self) -> dict[str, Any]:
+        """What ``admin/date_hierarchy.html`` shows."""
+        return dates_of(self)
+
+    def _find(self, jobs: QuerySet[Any], term: str, *, is_limited: bool) -> QuerySet[Any]:
+        """Select by the first reading of a term that finds anything."""
+        found = jobs.none()
+        for reading in readings(term):
+            if not (reading.by_index or is_limited):
+                jobs, is_limited = self._newest(jobs), True
+            found = reading.select(jobs)
+            if found.exists() if reading.by_index else found.values_list("pk")[:1]:
+                break
+        return found
+
+    def _found_first(self, jobs: QuerySet[Any], by: Sequence[str]) -> Any:
+        """Find, then sort, where there are not many: on the way from the newest they may come after all others.
+
+        ``by`` is the order of the index that finds them, without which PostgreSQL would rather read the table.
+        """
+        order = by if connections[jobs.db].features.supports_partial_indexes else ()
+        ids = list(jobs.order_by(*order).values_list("pk", flat=True)[: MOST_COUNTED + 1])
+        found: Any = jobs if len(ids) > MOST_COUNTED else jobs.filter(pk__in=ids)
+        found.counted = len(ids)
+        return found
+
+    def _newest(self, jobs: QuerySet[Any]) -> QuerySet[Any]:
+        newest_first = jobs.order_by("-created_at").values_list("created_at", flat=True)
+        beyond = newest_first[self.most_scanned : self.most_scanned + 1].first()
+        if beyond is None:
+            return jobs
+        self.sees_newest_only = True
+        return jobs.filter(created_at__gt=beyond)

@@ -1,0 +1,91 @@
+"""A job's own page: everything about it, what can be done with it, and nothing to edit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.contrib.admin import helpers
+from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+
+from ..insight.words import harmless
+from ..models import Job
+from ..operations import suits
+from .base import ReadOnlyAdmin
+from .job_panels import panels
+
+DOWNLOADS = ("args", "meta", "tags", "extra", "retry", "unique", "result", "errors")
+"""The members of which a page shows the beginning, and that can be had as a whole."""
+
+FROM_PAGE = "_from_page"
+
+
+class JobPage(ReadOnlyAdmin):
+    """The page of one job, for the admin of jobs to inherit."""
+
+    change_form_template = "admin/django_ojs_unique/job/change_form.html"
+
+    def get_urls(self) -> list[URLPattern]:
+        view: Any = self.admin_site.admin_view(self.download)
+        return [
+            path("<path:object_id>/<slug:member>.json", view, name="django_ojs_unique_job_json"),
+            *super().get_urls(),
+        ]
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        # The page is our own; Django need not make a form of every column.
+        return []
+
+    def render_change_form(
+        self,
+        request: HttpRequest,
+        context: dict[str, Any],
+        add: bool = False,
+        change: bool = False,
+        form_url: str = "",
+        obj: Any = None,
+    ) -> HttpResponse:
+        if obj is not None:
+            context |= {
+                "title": "Job",
+                "subtitle": harmless(obj.type),
+                "page_actions": self._page_actions(request, obj),
+                "changelist": reverse("admin:django_ojs_unique_job_changelist"),
+                "from_page": FROM_PAGE,
+                **panels(request, obj, timezone.now()),
+            }
+        return super().render_change_form(request, context, add, change, form_url, obj)
+
+    def response_action(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """Return to the page from which the action was used, where its message appears."""
+        response = super().response_action(request, *args, **kwargs)
+        if FROM_PAGE in request.POST and isinstance(response, HttpResponseRedirect):
+            id = quote(request.POST[helpers.ACTION_CHECKBOX_NAME])
+            return HttpResponseRedirect(reverse("admin:django_ojs_unique_job_change", args=[id]))
+        return response
+
+    def download(self, request: HttpRequest, object_id: str, member: str) -> HttpResponse:
+        """Hand out a member of a job as JSON."""
+        job: Any = self.get_object(request, unquote(object_id))
+        if not self.has_view_permission(request, job):
+            raise PermissionDenied
+        if member not in DOWNLOADS:
+            raise Http404
+        if job is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
+        # A lone surrogate, which UTF-8 has no place for, becomes the escape that JSON has for it.
+        text = json.dumps(getattr(job, member), ensure_ascii=False, indent=2).encode(errors="backslashreplace")
+        headers = {
+            "Content-Disposition": f'attachment; filename="job-{job.pk}-{member}.json"',
+            "X-Content-Type-Options": "nosniff",
+        }
+        return HttpResponse(text, content_type="application/json", headers=headers)
+
+    def _page_actions(self, request: HttpRequest, job: Job) -> list[tuple[str, str]]:
+        """List the actions that the user may use and that suit the job's state: their names and labels."""
+        choices = self.get_action_choices(request, [])
+        return [(name, label) for name, label in choices if suits(job, name)]

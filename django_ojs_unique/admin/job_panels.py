@@ -1,0 +1,199 @@
+"""The panels of a job's page: what `insight` says of the job, as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from django.contrib.admin.models import LogEntry
+from django.contrib.admin.options import get_content_type_for_model
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+
+from ..insight import envelope
+from ..insight.canonical import recompute
+from ..insight.met import MOST_DIFFERENCES, Attempts, Encounter, attempts_that_met
+from ..insight.relations import Relations, relations
+from ..insight.timeline import Event, failures, timeline
+from ..insight.uniqueness import against, uniqueness
+from ..insight.words import harmless
+from ..models import Job, SuppressedAttempt
+from .base import may_view
+from .display import (
+    ago,
+    badge,
+    difference_texts,
+    fingerprint_link,
+    job_and_state,
+    job_link,
+    plain_text,
+    pretty,
+    strategy,
+    when,
+)
+from .workers import worker_url
+
+PAYLOADS = ("args", "meta", "extra", "result")
+MOST_LOGGED = 20
+
+
+def panels(request: HttpRequest, job: Job, now: datetime) -> dict[str, Any]:
+    """Return the context of a job's page."""
+    computed, related = recompute(job), relations(job)
+    sees_attempts = may_view(request, SuppressedAttempt)
+    met = attempts_that_met(job, job.fingerprint or computed.fingerprint) if sees_attempts else None
+    return {
+        "state": badge(job.state),
+        "facts": [(label, value) for label, value in _facts(job) if value not in ("", None)],
+        "links": list(_links(related, job)),
+        "uniqueness": _uniqueness(job, now, computed),
+        "family": [_relative(row, job) for row in related.family],
+        "more_family": related.more,
+        "sees_attempts": sees_attempts,
+        "attempts": _attempts(met) if met else None,
+        "timeline": [_event(event, now) for event in timeline(job, _logged(job))],
+        "payloads": [
+            (name, pretty(getattr(job, name)), _download(job, name)) for name in PAYLOADS if _tells(job, name)
+        ],
+        "failures": [_failure(failure) for failure in failures(job)],
+        "errors_url": _download(job, "errors"),
+    }
+
+
+def _facts(job: Job) -> Iterator[tuple[str, Any]]:
+    yield "Id", format_html("<code>{}</code>", job.pk)
+    yield "Type", format_html("<code>{}</code>", harmless(job.type))
+    yield "Handler", harmless(envelope.handler(job))
+    yield "Queue", harmless(job.queue)
+    yield "Priority", str(job.priority)
+    yield "Tags", harmless(", ".join(map(str, job.tags)) if isinstance(job.tags, list) else str(job.tags))
+    yield "Schema", harmless(job.schema)
+    yield "Attempts", f"{job.attempt} of {job.max_attempts}"
+    yield "Retry policy", harmless(envelope.retries(job))
+    yield "Timeout", envelope.duration(job.timeout_ms)
+    yield "Lease of", envelope.duration(job.visibility_timeout_ms)
+    yield "Created", when(job.created_at)
+    for label, moment in (("Due", job.run_at), ("Finished", job.finished_at), ("Lease ends", job.lease_expires_at)):
+        yield label, when(moment) if moment else ""
+    yield "Worker", _worker(job.worker_id)
+    if job.progress is not None:
+        percent = f"{job.progress:.0%}"
+        bar = '<progress max="1" value="{}" aria-label="Progress">{}</progress> {} {}'
+        yield "Progress", format_html(bar, f"{job.progress:.4f}", percent, percent, harmless(job.progress_note))
+    yield "Nothing to do", harmless(job.skipped)
+    yield "Dead letter", "yes: it used up its attempts under a retry policy that says dead_letter" * job.dead_letter
+    yield "Pruned", "its args, meta, result and errors are gone; the row still counts as a duplicate" * job.slimmed
+
+
+def _worker(id: str | None) -> Any:
+    if not id:
+        return ""
+    return format_html('<a href="{}"><code>{}</code></a>', worker_url(id), harmless(id))
+
+
+def _links(related: Relations, job: Job) -> Iterator[tuple[str, Any]]:
+    if related.blocked_by is not None:
+        yield "Cannot be revived now, blocked by", job_and_state(related.blocked_by.pk, related.blocked_by.state)
+    if job.replaced_by_id is not None:
+        gone = format_html("{} (gone by now)", job_link(job.replaced_by_id))
+        there = related.successor
+        yield "Replaced by", job_and_state(there.pk, there.state) if there else gone
+    for row in related.replaces:
+        yield "Replaces", job_and_state(row.pk, row.state)
+
+
+def _uniqueness(job: Job, now: datetime, computed: Any) -> dict[str, Any]:
+    said = uniqueness(job, now)
+    states = ", ".join(sorted(job.guarded_states))
+    facts = [
+        ("Compared", against(said.policy) if said.policy else ""),
+        ("Guards while", states if job.fingerprint is not None else ""),
+        ("Canonical text", plain_text(computed.text) if computed.text else ""),
+        ("Fingerprint", fingerprint_link(job.fingerprint, whole=True) if job.fingerprint is not None else ""),
+        ("Scheme", str(job.fingerprint_scheme) if job.fingerprint is not None else ""),
+    ]
+    return {
+        "policy": pretty(job.unique) if job.unique is not None else "",
+        "sentences": list(map(harmless, said.sentences)),
+        "notes": [harmless(note) for note in (computed.note, said.problem) if note and note not in said.sentences[0]],
+        "facts": [(label, value if hasattr(value, "__html__") else harmless(value)) for label, value in facts if value],
+    }
+
+
+def _relative(row: Any, job: Job) -> dict[str, Any]:
+    if row.replaced_by_id is None:
+        note: Any = "keeps others out" if row.is_guarding else ""
+    elif row.replaced_by_id == job.pk:
+        note = "replaced by this job"
+    else:
+        note = format_html("replaced by {}", job_link(row.replaced_by_id))
+    return {
+        "itself": row.pk == job.pk,
+        "job": job_link(row.pk),
+        "state": badge(row.state),
+        "created": when(row.created_at),
+        "note": note,
+    }
+
+
+def _attempts(met: Attempts) -> dict[str, Any]:
+    return {
+        "count": f"{met.count:,}" if met.counted else f"more than {met.count:,}",
+        "is_one": met.count == 1,
+        "cut": met.count > len(met.newest),
+        "shown": len(met.newest),
+        "rows": list(map(_attempt, met.newest)),
+    }
+
+
+def _attempt(met: Encounter) -> dict[str, Any]:
+    attempt, found = met.attempt, met.differences or ()
+    return {
+        "url": reverse("admin:django_ojs_unique_suppressedattempt_change", args=[attempt.pk]),
+        "at": ago(attempt.created_at),
+        "strategy": strategy(attempt.on_conflict),
+        "outcome": badge(attempt.outcome, attempt.get_outcome_display()),
+        "job": job_link(attempt.job_id) if attempt.job_id else "",
+        "state": badge(attempt.existing_state),
+        "compared": met.differences is not None,
+        "differences": [difference_texts(each) for each in found[:MOST_DIFFERENCES]],
+        "more": len(found) > MOST_DIFFERENCES,
+    }
+
+
+def _logged(job: Job) -> Iterator[Event]:
+    """Yield what operators did in the admin; it keeps its log in the default database of its own model."""
+    entries = LogEntry.objects.filter(content_type=get_content_type_for_model(job), object_id=str(job.pk))
+    for entry in entries.select_related("user").order_by("-action_time")[:MOST_LOGGED]:
+        yield Event(entry.action_time, f"{entry.user.get_username()}: {entry.get_change_message() or entry}")
+
+
+def _event(event: Event, now: datetime) -> dict[str, Any]:
+    return {
+        "at": when(event.at),
+        "text": harmless(event.text),
+        "job": job_link(event.job) if event.job else "",
+        "ahead": event.at > now,
+    }
+
+
+def _failure(failure: Any) -> dict[str, Any]:
+    return {
+        "title": harmless(f"Attempt {failure.attempt}" if failure.attempt else "Error"),
+        "at": when(failure.at) if failure.at else "",
+        "type": harmless(failure.type),
+        "message": plain_text(failure.message) if failure.message else "",
+        "traceback": plain_text(failure.traceback) if failure.traceback else "",
+        "then": failure.then,
+        "raw": pretty(failure.raw) if failure.raw is not None else "",
+    }
+
+
+def _tells(job: Job, name: str) -> bool:
+    return name == "args" or getattr(job, name) not in (None, {}, [])
+
+
+def _download(job: Job, name: str) -> str:
+    return reverse("admin:django_ojs_unique_job_json", args=[job.pk, name])

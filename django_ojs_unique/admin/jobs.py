@@ -1,0 +1,119 @@
+"""Jobs: the list, its columns and what leads to the other pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.urls import URLPattern, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from ..insight.met import MOST_MET
+from ..insight.search import HELP, exact
+from ..models import Job
+from ..ojs.states import JobState
+from .actions import JobActions
+from .base import page_url
+from .dashboard import dashboard, dashboard_urls
+from .dates import PARAMETERS as DATES
+from .display import SHORT, ago, badge, brief
+from .duplicates import duplicates, duplicates_urls
+from .explain import explain
+from .filters import FILTERS
+from .filters import PARAMETERS as FILTERED
+from .job_list import JobList, NewestFirst
+from .job_page import JobPage
+
+
+@admin.register(Job)
+class JobAdmin(JobPage, JobActions):
+    list_display = ["shown_state", "shown_type", "holds", "met", "age", "shown_queue", "tries", "next_run", "done"]
+    list_display_links = ["shown_type"]
+    list_filter = FILTERS
+    list_max_show_all = 500
+    paginator = NewestFirst
+    ordering = ["-created_at"]
+    date_hierarchy = "created_at"
+    search_fields = ["id"]  # what is really searched is in `search`
+    search_help_text = HELP
+    show_facets = admin.ShowFacets.NEVER
+    sortable_by = ["age"]
+
+    def get_urls(self) -> list[URLPattern]:
+        pages = {"dashboard": dashboard, "duplicates": duplicates, "explain": explain}
+        own = [page_url(self, name, page) for name, page in pages.items()]
+        return own + dashboard_urls(self) + duplicates_urls(self) + super().get_urls()
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return JobList
+
+    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
+        # Anything else could read a million rows, or tell of a column what no page shows.
+        return lookup in DATES or lookup in FILTERED
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
+    ) -> tuple[QuerySet[Job], bool]:
+        """Find the one job of an id, the jobs of a key or a fingerprint; the list understands more."""
+        return (exact(queryset, search_term) if search_term else queryset), False
+
+    @admin.display(description="state")
+    def shown_state(self, job: Job) -> SafeString:
+        return badge(job.state)
+
+    @admin.display(description="type")
+    def shown_type(self, job: Job) -> str:
+        return brief(job.type)
+
+    @admin.display(description="queue")
+    def shown_queue(self, job: Job) -> str:
+        return brief(job.queue)
+
+    @admin.display(description="attempt")
+    def tries(self, job: Job) -> str:
+        return f"{job.attempt} of {job.max_attempts}"
+
+    @admin.display(description="age", ordering="created_at")
+    def age(self, job: Job) -> SafeString | str:
+        return ago(job.created_at)
+
+    @admin.display(description="next run")
+    def next_run(self, job: Job) -> SafeString | str:
+        return ago(job.run_at)
+
+    @admin.display(description="progress")
+    def done(self, job: Job) -> SafeString | str:
+        if job.state != JobState.ACTIVE or job.progress is None:
+            return "-"
+        percent = f"{job.progress:.0%}"
+        note = format_html('<span class="ojs-quiet">{}</span>', brief(job.progress_note))
+        return format_html(
+            '<progress class="ojs-progress" max="1" value="{}" aria-label="Progress of {}">{}</progress> {} {}',
+            f"{job.progress:.3f}",
+            brief(job.type),
+            percent,
+            percent,
+            note,
+        )
+
+    @admin.display(description="times met")
+    def met(self, job: Any) -> SafeString | str:
+        if not job.met:
+            return "-"
+        text = f"{job.met:,}" if job.met <= MOST_MET else f"more than {MOST_MET:,}"
+        if not job.links_met:
+            return text
+        url = reverse("admin:django_ojs_unique_suppressedattempt_changelist", query={"q": job.pk})
+        return format_html('<a href="{}" title="Enqueues that met this job">{}</a>', url, text)
+
+    @admin.display(description="key")
+    def holds(self, job: Job) -> SafeString | str:
+        if job.key is not None:
+            return format_html("<span>{}</span>", brief(job.key))
+        if job.fingerprint is None:
+            return format_html('<span class="ojs-quiet">{}</span>', "not unique")
+        return format_html('<code title="Fingerprint {}">{}…</code>', job.fingerprint, job.fingerprint[:SHORT])

@@ -1,0 +1,192 @@
+"""Queues: pause, resume, limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.http import urlencode
+from django.utils.safestring import SafeString
+
+from ..exceptions import InvalidRequest
+from ..insight.queues import MOST_COUNTED, unfinished
+from ..insight.words import harmless
+from ..models import Queue
+from ..models.queue import HIGHEST_LIMIT
+from .base import ReadOnlyAdmin, may
+from .display import ago
+
+PAUSE, RESUME = "pause", "resume"
+
+
+class LimitForm(forms.ModelForm):  # type: ignore[type-arg]
+    """The limit of a queue; one that somebody else has changed since the form was shown is not overwritten."""
+
+    concurrency_limit = forms.IntegerField(
+        label="Limit",
+        required=False,
+        max_value=HIGHEST_LIMIT,
+        help_text="How many of its jobs may run at once, over all workers. Empty: any number.",
+    )
+    shown_limit = forms.CharField(required=False, widget=forms.HiddenInput)
+
+    class Meta:
+        model = Queue
+        fields = ["concurrency_limit"]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial["shown_limit"] = _limit_text(self.instance.concurrency_limit)
+
+    def clean_concurrency_limit(self) -> int | None:
+        limit: int | None = self.cleaned_data["concurrency_limit"]
+        if limit is not None and limit < 1:
+            raise ValidationError("A limit is at least 1. To stop the queue, pause it; leave this empty for no limit.")
+        return limit
+
+    def clean(self) -> dict[str, Any] | None:
+        now = self.initial["shown_limit"]
+        if self.cleaned_data.get("shown_limit", "") != now:
+            self.data = {**self.data, "concurrency_limit": self.data.get("concurrency_limit", ""), "shown_limit": now}
+            raise ValidationError(
+                f"Somebody else has changed the limit meanwhile: it is {now or 'none'} now. Save again to replace it."
+            )
+        return self.cleaned_data
+
+
+class PausedFilter(admin.SimpleListFilter):
+    title = "paused"
+    parameter_name = "paused"
+    field = "paused_at"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "yes"), ("no", "no")]
+
+    def queryset(self, request: HttpRequest, rows: QuerySet[Queue]) -> QuerySet[Queue]:
+        return rows.filter(**{f"{self.field}__isnull": self.value() == "no"}) if self.value() else rows
+
+
+class LimitedFilter(PausedFilter):
+    title = "limited"
+    parameter_name = "limited"
+    field = "concurrency_limit"
+
+
+@admin.register(Queue)
+class QueueAdmin(ReadOnlyAdmin):
+    list_display = ["shown_name", "paused_since", "limit", "unfinished_jobs"]
+    list_filter = [PausedFilter, LimitedFilter]
+    show_facets = admin.ShowFacets.NEVER
+    search_fields = ["name"]
+    ordering = ["name"]
+    actions = ["pause", "resume"]
+    form = LimitForm
+    fields = ["shown_name", "paused_since", "concurrency_limit", "shown_limit"]
+    readonly_fields = ["shown_name", "paused_since"]
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return self.fields if self.has_change_permission(request, obj) else [*self.fields[:2], "limit"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return [*self.readonly_fields, "limit"]
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return super(ReadOnlyAdmin, self).has_change_permission(request, obj)
+
+    def has_pause_permission(self, request: HttpRequest) -> bool:
+        return may_pause(request)
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        response = super().changelist_view(request, extra_context)
+        listed = getattr(response, "context_data", None) or {}
+        if "cl" in listed:
+            counts = unfinished(listed["cl"].queryset.db)
+            for row in listed["cl"].result_list:
+                row.unfinished = counts.get(row.name, 0)
+        return response
+
+    @admin.display(description="name", ordering="name")
+    def shown_name(self, row: Queue) -> str:
+        return harmless(row.name)
+
+    @admin.display(description="paused", ordering="paused_at")
+    def paused_since(self, row: Queue) -> SafeString | str:
+        return format_html("since {}", ago(row.paused_at)) if row.paused_at else "no"
+
+    @admin.display(description="limit", ordering="concurrency_limit")
+    def limit(self, row: Queue) -> str:
+        return _limit_text(row.concurrency_limit) or "none"
+
+    @admin.display(description="unfinished jobs")
+    def unfinished_jobs(self, row: Any) -> SafeString:
+        return format_html('<a href="{}">{}</a>', jobs_url(row.name), said_count(row.unfinished))
+
+    @admin.action(description="Pause", permissions=["pause"])
+    def pause(self, request: HttpRequest, rows: QuerySet[Queue]) -> None:
+        pause_or_resume(self, request, PAUSE, rows.values_list("pk", flat=True))
+
+    @admin.action(description="Resume", permissions=["pause"])
+    def resume(self, request: HttpRequest, rows: QuerySet[Queue]) -> None:
+        pause_or_resume(self, request, RESUME, rows.values_list("pk", flat=True))
+
+    def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
+        Queue.objects.limit(obj.name, obj.concurrency_limit)
+
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
+        if "concurrency_limit" not in form.changed_data:
+            return "Nothing changed."
+        limit = form.cleaned_data["concurrency_limit"]
+        return "Took the limit away." if limit is None else f"Limited to {limit}."
+
+
+def may_pause(request: HttpRequest) -> bool:
+    """Whether the user may pause and resume queues."""
+    return may(request, "pause_queue")
+
+
+def pause_or_resume(model_admin: Any, request: HttpRequest, action: str, names: Iterable[str]) -> None:
+    """Pause or resume queues, log each that changed, and say what was done and what was so already."""
+    change = Queue.objects.pause if action == PAUSE else Queue.objects.resume
+    changed: list[str] = []
+    unchanged: list[str] = []
+    for name in names:
+        try:
+            did = change(name)
+        except InvalidRequest as error:
+            model_admin.message_user(request, harmless(error.message), messages.ERROR)
+            continue
+        (changed if did else unchanged).append(harmless(name))
+        if did:
+            model_admin.log_change(request, Queue(name=name), "Paused." if action == PAUSE else "Resumed.")
+    if changed:
+        done = "Paused" if action == PAUSE else "Resumed"
+        model_admin.message_user(request, f"{done} {_named(changed)}.", messages.SUCCESS)
+    if unchanged:
+        already = "Was paused already" if action == PAUSE else "Was not paused"
+        model_admin.message_user(request, f"{already}: {_named(unchanged)}.", messages.WARNING)
+
+
+def said_count(count: int) -> str:
+    """Write how many jobs there are; beyond `MOST_COUNTED` they are not counted."""
+    return f"{count:,}" if count <= MOST_COUNTED else f"{MOST_COUNTED:,}+"
+
+
+def jobs_url(queue: str, state: str = "unfinished") -> str:
+    """Return the address of the list of the jobs of a queue that are in a state, or are unfinished."""
+    query = urlencode({"queue": queue, "state": state})
+    return f"{reverse('admin:django_ojs_unique_job_changelist')}?{query}"
+
+
+def _named(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{len(names)} queues: {', '.join(names)}"
+
+
+def _limit_text(limit: int | None) -> str:
+    return "" if limit is None else str(limit)

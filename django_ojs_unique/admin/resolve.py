@@ -1,0 +1,139 @@
+"""Keep one of several live duplicates: first a page that says what would be done to which job, then the deed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+from uuid import UUID
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db import router
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import redirect
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from ..insight import duplicates as insight
+from ..insight.entry import read_id
+from ..insight.words import harmless
+from ..models import Job
+from ..ojs.states import JobState
+from ..resolve import NEWEST, OLDEST, Decision, Resolved, decide, resolve
+from .base import may, render
+from .display import SHORT, ago, badge, job_and_state, job_link
+
+MOST_OF_ONE = 100
+"""How many jobs one go takes of a group that is resolved alone; of several it takes those that their list shows."""
+
+PAGE = "admin:django_ojs_unique_duplicates"
+
+
+def may_resolve(request: HttpRequest) -> bool:
+    """Whether the user may cancel jobs."""
+    return may(request, "cancel_job")
+
+
+def resolve_page(model_admin: Any, request: HttpRequest) -> HttpResponse:
+    """Confirm what was chosen on the page of duplicates, or carry out what was confirmed."""
+    if not (model_admin.has_view_permission(request) and may_resolve(request)):
+        raise PermissionDenied
+    if request.method != "POST":
+        return redirect(PAGE)
+    return (_carry_out if "decision" in request.POST else _confirm)(model_admin, request)
+
+
+def _confirm(model_admin: Any, request: HttpRequest) -> HttpResponse:
+    wanted = dict(list(_wanted(request.POST))[: insight.MOST_GROUPS])
+    most = MOST_OF_ONE if len(wanted) == 1 else insight.MOST_IN_GROUP
+    plans = []
+    for group in insight.groups_of(model_admin.get_queryset(request), list(wanted), most):
+        if decision := decide(group.fingerprint, group.jobs, wanted.get(group.fingerprint)):
+            plans.append(_plan(group, decision))
+            wanted.pop(group.fingerprint)
+    if wanted:
+        gone = ", ".join(harmless(fingerprint[:SHORT]) for fingerprint in wanted)
+        messages.warning(request, f"Changed meanwhile, or no live job was chosen to be kept: {gone}. Look again.")
+    elif not plans:
+        messages.warning(request, "Nothing was chosen. Select a fingerprint, or use the buttons below one.")
+    if not plans:
+        return redirect(PAGE)
+    count = sum(len(plan["cancel"]) for plan in plans)
+    return render(model_admin, request, "resolve.html", "Resolve duplicates", plans=plans, count=count)
+
+
+def _wanted(form: QueryDict) -> Iterator[tuple[str, Any]]:
+    """Read which fingerprints to resolve, and which job of each to keep: a rule or an id."""
+    if (rule := form.get("each")) in (NEWEST, OLDEST):
+        for fingerprint in form.getlist("group"):
+            yield unquote(fingerprint).replace("\0", ""), rule
+        return
+    rule, _, fingerprint = form.get("keep", "").partition(":")
+    if fingerprint:
+        chosen = rule if rule in (NEWEST, OLDEST) else read_id(form.get(f"chosen:{fingerprint}", ""))
+        yield unquote(fingerprint).replace("\0", ""), chosen
+
+
+def _plan(group: insight.Group, decision: Decision) -> dict[str, Any]:
+    rows = {job.pk: job for job in group.jobs}
+    kept = rows[decision.keep]
+    value = {"fingerprint": decision.fingerprint, "keep": str(decision.keep), "cancel": list(map(str, decision.cancel))}
+    return {
+        "short": harmless(group.fingerprint[:SHORT]),
+        "type": harmless(kept.type),
+        "keep": _described(kept),
+        "guards": kept.is_guarding,
+        "cancel": [
+            {"job": _described(rows[id]), "is_active": rows[id].state == JobState.ACTIVE} for id in decision.cancel
+        ],
+        "more": group.more,
+        "value": json.dumps(value),
+    }
+
+
+def _described(job: Job) -> SafeString:
+    return format_html("{} {}", job_and_state(job.pk, job.state), ago(job.created_at))
+
+
+def _carry_out(model_admin: Any, request: HttpRequest) -> HttpResponse:
+    decisions = [_decision(text) for text in request.POST.getlist("decision")[: insight.MOST_GROUPS]]
+    if None in decisions:
+        messages.error(request, "The form came back damaged. Nothing was cancelled; choose again.")
+        return redirect(PAGE)
+    done, count = [], 0
+    jobs = Job.objects.using(router.db_for_write(Job))
+    for resolved in resolve(jobs, [decision for decision in decisions if decision]):
+        for job, _ in resolved.cancelled:
+            model_admin.log_change(request, job, f"Cancelled as a duplicate of {resolved.decision.keep}.")
+        count += len(resolved.cancelled)
+        done.append(_told(resolved))
+    (messages.success if count else messages.warning)(request, f"Cancelled: {count} job(s).")
+    return render(model_admin, request, "resolve_done.html", "Duplicates resolved", groups=done)
+
+
+def _decision(text: str) -> Decision | None:
+    """Read what the confirmation page posted; None when it is something else."""
+    try:
+        value = json.loads(text)
+        fingerprint, cancel = value["fingerprint"], value["cancel"]
+        if not isinstance(cancel, list) or "\0" in fingerprint or not fingerprint.encode():
+            return None
+        return Decision(fingerprint, UUID(value["keep"]), tuple(map(UUID, cancel[:MOST_OF_ONE])))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _told(resolved: Resolved) -> dict[str, Any]:
+    return {
+        "short": harmless(resolved.decision.fingerprint[:SHORT]),
+        "keep": job_link(resolved.decision.keep),
+        "refusal": resolved.refusal,
+        "cancelled": [
+            {"job": job_link(job.pk), "was": badge(before), "was_active": before == JobState.ACTIVE}
+            for job, before in resolved.cancelled
+        ],
+        "spared": resolved.spared,
+        "unseen": resolved.unseen,
+    }

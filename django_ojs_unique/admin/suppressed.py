@@ -1,0 +1,150 @@
+"""What uniqueness held back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from django.template.loader import render_to_string
+
+from ..insight.entry import read_id
+from ..insight.met import MOST_DIFFERENCES, differences
+from ..insight.words import harmless
+from ..models import Job, SuppressedAttempt
+from ..ojs.keys import KeyMode
+from ..ojs.policy import OnConflict
+from .base import BoundedList, ReadOnlyAdmin, may_view
+from .display import (
+    ago,
+    badge,
+    difference_texts,
+    fingerprint_link,
+    job_and_state,
+    job_link,
+    pretty,
+    strategy,
+    when,
+)
+
+_BEGINNING = re.compile(r"[0-9a-f]{8,64}")
+
+
+class StrategyFilter(admin.SimpleListFilter):
+    """Filters by the strategies that there are, without a look at those that occur."""
+
+    title = "strategy"
+    parameter_name = "strategy"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
+        return [(str(name), str(name)) for name in (*OnConflict, KeyMode.UNSAFE_DEDUPE)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset if self.value() is None else queryset.filter(on_conflict=self.value())
+
+
+class AttemptList(BoundedList):
+    """The list, which shows no payloads and so does not read them."""
+
+    def get_queryset(self, *args: Any, **kwargs: Any) -> QuerySet[Any]:
+        return super().get_queryset(*args, **kwargs).defer("args", "meta")
+
+
+@admin.register(SuppressedAttempt)
+class SuppressedAttemptAdmin(ReadOnlyAdmin):
+    list_display = ["at", "shown_type", "short", "strategy", "met", "admitted"]
+    list_filter = ["outcome", StrategyFilter, "created_at"]
+    search_fields = ["type"]  # what is really searched is below
+    search_help_text = "A job's id, at least 8 characters of a fingerprint's beginning, or the beginning of a type."
+    ordering = ["-id"]
+    sortable_by = ["at"]
+    show_facets = admin.ShowFacets.NEVER
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[BoundedList]:
+        return AttemptList
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        term = search_term.strip()
+        # Without its dashes an id could be the beginning of a fingerprint.
+        if "-" in term and (id := read_id(term)) is not None:
+            found = queryset.filter(Q(existing_job=id) | Q(job=id))
+            # The attempts of a job are found by its fingerprint, as long as the job is there.
+            fingerprint = Job.objects.filter(pk=id).values_list("fingerprint", flat=True).first()
+            return (found if fingerprint is None else found.filter(fingerprint=fingerprint)), False
+        if _BEGINNING.fullmatch(term):
+            # In every collation the letter g is behind all that can follow.
+            return queryset.filter(fingerprint__gte=term, fingerprint__lt=f"{term}g"), False
+        return (queryset.filter(type__startswith=term) if term else queryset), False
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        happened = ["created", "became", "strategy", "met", "admitted", "group"]
+        asked = ["shown_type", "shown_queue", "shown_args", "shown_meta"]
+        if may_view(request, Job):
+            asked.append("compared")
+        return [(None, {"fields": happened}), ("What was asked", {"fields": asked})]
+
+    @admin.display(description="when", ordering="id")
+    def at(self, attempt: SuppressedAttempt) -> Any:
+        return ago(attempt.created_at)
+
+    @admin.display(description="when")
+    def created(self, attempt: SuppressedAttempt) -> Any:
+        return when(attempt.created_at)
+
+    @admin.display(description="type")
+    def shown_type(self, attempt: SuppressedAttempt) -> str:
+        return harmless(attempt.type)
+
+    @admin.display(description="queue")
+    def shown_queue(self, attempt: SuppressedAttempt) -> str:
+        return harmless(attempt.queue)
+
+    @admin.display(description="outcome")
+    def short(self, attempt: SuppressedAttempt) -> Any:
+        return badge(attempt.outcome)
+
+    @admin.display(description="strategy")
+    def strategy(self, attempt: SuppressedAttempt) -> Any:
+        return strategy(attempt.on_conflict)
+
+    @admin.display(description="what became of it")
+    def became(self, attempt: SuppressedAttempt) -> Any:
+        return badge(attempt.outcome, attempt.get_outcome_display())
+
+    @admin.display(description="met job, and its state then")
+    def met(self, attempt: SuppressedAttempt) -> Any:
+        return job_and_state(attempt.existing_job_id, attempt.existing_state)
+
+    @admin.display(description="admitted job")
+    def admitted(self, attempt: SuppressedAttempt) -> Any:
+        return job_link(attempt.job_id) if attempt.job_id else "none"
+
+    @admin.display(description="fingerprint")
+    def group(self, attempt: SuppressedAttempt) -> Any:
+        return fingerprint_link(attempt.fingerprint, whole=True)
+
+    @admin.display(description="args")
+    def shown_args(self, attempt: SuppressedAttempt) -> Any:
+        return pretty(attempt.args)
+
+    @admin.display(description="meta")
+    def shown_meta(self, attempt: SuppressedAttempt) -> Any:
+        return pretty(attempt.meta)
+
+    @admin.display(description="compared with the met job")
+    def compared(self, attempt: SuppressedAttempt) -> Any:
+        job = Job.objects.using(attempt._state.db).filter(pk=attempt.existing_job_id).first()
+        if job is None or job.slimmed:
+            return "The job that it met is gone." if job is None else "The args of the job that it met were pruned."
+        found = differences(job, attempt.args, attempt.meta)
+        context = {
+            "compared": True,
+            "differences": [difference_texts(each) for each in found[:MOST_DIFFERENCES]],
+            "more": len(found) > MOST_DIFFERENCES,
+        }
+        return render_to_string("admin/django_ojs_unique/job/_differences.html", context)

@@ -1,0 +1,100 @@
+"""Workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.utils import quote
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from ..insight.words import harmless
+from ..insight.workers import SILENT, SILENT_AFTER, WorkerInsight, held, standing
+from ..models import Job, WorkerProcess
+from .base import ReadOnlyAdmin, may_view
+from .display import ago, badge, job_link
+
+MOST_HELD = 100
+
+
+class StandingFilter(admin.SimpleListFilter):
+    title = "state"
+    parameter_name = "standing"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("running", "running"), ("stopping", "stopping"), (SILENT, SILENT)]
+
+    def queryset(self, request: HttpRequest, rows: QuerySet[WorkerProcess]) -> QuerySet[WorkerProcess]:
+        overdue = timezone.now() - SILENT_AFTER
+        if self.value() == SILENT:
+            return rows.filter(heartbeat_at__lt=overdue)
+        return rows.filter(heartbeat_at__gte=overdue, state=self.value()) if self.value() else rows
+
+
+@admin.register(WorkerProcess)
+class WorkerProcessAdmin(ReadOnlyAdmin):
+    list_display = ["worker", "standing", "heartbeat", "takes", "concurrency", "holds", "settled", "runs_since"]
+    list_filter = [StandingFilter]
+    search_fields = ["id", "hostname"]
+    show_facets = admin.ShowFacets.NEVER
+    ordering = ["-heartbeat_at"]
+    fields = ["worker", "standing", "heartbeat", "runs_since", "hostname", "pid", "takes", "concurrency", "settled"]
+    readonly_fields = ["worker", "standing", "heartbeat", "runs_since", "takes", "held_jobs"]
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        # What it holds names jobs, which not everybody may see.
+        return [*self.fields, "held_jobs" if may_view(request, Job) else "held"]
+
+    @admin.display(description="worker", ordering="id")
+    def worker(self, row: WorkerProcess) -> str:
+        return harmless(row.pk)
+
+    @admin.display(description="state", ordering="state")
+    def standing(self, row: WorkerProcess) -> SafeString:
+        return badge(standing(row, timezone.now()))
+
+    @admin.display(description="heartbeat", ordering="heartbeat_at")
+    def heartbeat(self, row: WorkerProcess) -> SafeString | str:
+        return ago(row.heartbeat_at)
+
+    @admin.display(description="started", ordering="started_at")
+    def runs_since(self, row: WorkerProcess) -> SafeString | str:
+        return ago(row.started_at)
+
+    @admin.display(description="queues")
+    def takes(self, row: WorkerProcess) -> str:
+        return said_patterns(WorkerInsight(row, standing(row, timezone.now())))
+
+    @admin.display(description="held jobs", ordering="held")
+    def holds(self, row: WorkerProcess) -> SafeString:
+        return held_link(row)
+
+    @admin.display(description="held jobs")
+    def held_jobs(self, row: WorkerProcess) -> SafeString | str:
+        jobs = held(row, MOST_HELD + 1)
+        if not jobs:
+            return "It holds no job now."
+        lines = [(job_link(job.pk), harmless(f"{job.type} on {job.queue}"), ago(job.started_at)) for job in jobs]
+        listed = format_html_join("", "<li>{} {}, started {}</li>", lines[:MOST_HELD])
+        more = format_html("<p>These are the first {}; there are more.</p>", MOST_HELD) if len(jobs) > MOST_HELD else ""
+        return format_html('<ul class="ojs-held">{}</ul>{}', listed, more)
+
+
+def said_patterns(worker: WorkerInsight) -> str:
+    """Write which queues a worker takes."""
+    return harmless(", ".join(worker.patterns)) or "none"
+
+
+def held_link(row: WorkerProcess) -> SafeString:
+    """Say how many jobs a worker holds, with a link to where they are listed."""
+    return format_html('<a href="{}">{}</a>', worker_url(row.pk), f"{row.held:,}")
+
+
+def worker_url(id: str) -> str:
+    """Return the address of a worker's page; the worker may be gone by now."""
+    return reverse("admin:django_ojs_unique_workerprocess_change", args=[quote(id)])

@@ -1,0 +1,70 @@
+"""The text behind a job's fingerprint, computed again from its row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from ..exceptions import OJSError
+from ..ojs.fingerprint import SCHEME, canonical_key, canonical_text, fingerprint
+from ..ojs.policy import UniquePolicy, Window
+from .uniqueness import read_policy
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputed:
+    """The canonical text of a row and its fingerprint, both empty when there is none; ``note`` says what is amiss."""
+
+    text: str = ""
+    fingerprint: str = ""
+    note: str = ""
+
+
+def recompute(job: Any) -> Recomputed:
+    """Compute the canonical text again, as an enqueue of the row would; no query is made."""
+    policy, problem = read_policy(job)
+    if job.key is None and policy is None:
+        return Recomputed(note=problem and "There is no text, as the policy cannot be read.")
+    if job.key is None and job.slimmed:
+        return Recomputed(
+            note="The text cannot be computed again: the args were pruned, and the row is kept only as it"
+            " still counts as a duplicate."
+        )
+    try:
+        texts = list(_texts(job, policy))
+    except OJSError as error:
+        return Recomputed(note=f"The text cannot be computed again: {error.message}")
+    text = next((text for text in texts if fingerprint(text) == job.fingerprint), texts[0])
+    return Recomputed(text, fingerprint(text), _note(job, text))
+
+
+def _texts(job: Any, policy: UniquePolicy | None) -> Iterator[str]:
+    """Yield the texts that may count, the likeliest first: a row does not tell the scope of its key."""
+    if job.key is not None:
+        yield canonical_key(job.key, type=job.type)
+        yield canonical_key(job.key, type=None)
+        return
+    assert policy is not None
+    moments = [job.scheduled_at or job.created_at]
+    if policy.window is Window.FIXED and job.scheduled_at is None:
+        # An enqueue that waited for a lock has named its window before, and is dated after.
+        assert isinstance(policy.duration, timedelta)
+        moments.append(job.created_at - policy.duration)
+    for moment in moments:
+        yield canonical_text(policy, type=job.type, queue=job.queue, args=job.args, meta=job.meta or {}, at=moment)
+
+
+def _note(job: Any, text: str) -> str:
+    if job.fingerprint is None or fingerprint(text) == job.fingerprint:
+        return ""
+    if job.fingerprint_scheme != SCHEME:
+        return (
+            f"The stored fingerprint is of scheme {job.fingerprint_scheme}, and this version computes scheme {SCHEME}."
+            " `manage.py jobs rekey` computes it anew."
+        )
+    return (
+        "The stored fingerprint is not the one of this text: the row was changed since it was enqueued."
+        " `manage.py jobs verify --fix` computes it anew."
+    )

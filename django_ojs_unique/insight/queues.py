@@ -1,0 +1,117 @@
+"""How deep each queue is, what waits longest in it, and what operators said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import connections
+
+from ..models import Job, Queue
+from ..ojs.states import INCOMPLETE, JobState
+
+MOST_COUNTED = 10_000
+"""Of the jobs of a queue in one state, no more are counted: a page must not take longer the more jobs wait."""
+
+MOST_QUEUES = 500
+"""Of the queues that have jobs in one state, no more are looked at."""
+
+UNFINISHED = [state for state in JobState if state in INCOMPLETE]
+
+_NO_BOUND = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInsight:
+    """A queue now. ``depth`` counts its unfinished jobs by state; one above `MOST_COUNTED` means: that many or more.
+
+    ``oldest`` is the available job that waits longest, ``waits_since`` when it became available.
+    """
+
+    name: str
+    depth: Mapping[str, int] = field(default_factory=dict)
+    oldest: UUID | None = None
+    waits_since: datetime | None = None
+    paused_at: datetime | None = None
+    limit: int | None = None
+
+    @property
+    def unfinished(self) -> int:
+        return sum(self.depth.values())
+
+    @property
+    def waiting(self) -> int:
+        return self.depth.get(JobState.AVAILABLE, 0)
+
+    @property
+    def running(self) -> int:
+        return self.depth.get(JobState.ACTIVE, 0)
+
+
+def queues(using: str, names: Iterable[str] = (), *, exact: bool = False) -> list[QueueInsight]:
+    """Return the queues that have unfinished jobs or a row, and those of ``names``, in the order of their names.
+
+    Three statements. ``exact`` counts every job of every queue.
+    """
+    depths = _depths(using, exact)
+    oldest = {id: name for name, (_, id) in depths.items() if id is not None}
+    since = dict(Job.objects.using(using).filter(pk__in=oldest).values_list("queue", "enqueued_at"))
+    rows = {row.name: row for row in Queue.objects.using(using).order_by("name")[: _NO_BOUND if exact else MOST_QUEUES]}
+    found = []
+    for name in sorted({*depths, *rows, *names}):
+        depth, id = depths.get(name, ({}, None))
+        row = rows.get(name, Queue(name=name))
+        found.append(QueueInsight(name, depth, id, since.get(name), row.paused_at, row.concurrency_limit))
+    return found
+
+
+def unfinished(using: str) -> dict[str, int]:
+    """Return how many unfinished jobs each queue has that has any, counted like `QueueInsight.depth`. One statement."""
+    return {name: sum(depth.values()) for name, (depth, _) in _depths(using, exact=False).items()}
+
+
+def _depths(using: str, exact: bool) -> dict[str, tuple[dict[str, int], UUID | None]]:
+    """Return the counts by state of each queue that has any, and the id of its oldest available job.
+
+    One statement: it goes from queue to queue of each state by the index, so it does not depend on the number of jobs.
+    """
+    most_queues, most = (_NO_BOUND, _NO_BOUND) if exact else (MOST_QUEUES, MOST_COUNTED)
+    walks, counts = [], []
+    for state in UNFINISHED:
+        walks.append(_walk(state, most_queues))
+        counts.append(_count(state, most))
+    found: dict[str, tuple[dict[str, int], UUID | None]] = {}
+    with connections[using].cursor() as cursor:
+        cursor.execute(f"WITH RECURSIVE {', '.join(walks)} {' UNION ALL '.join(counts)}")
+        rows: list[tuple[str, str, int, Any]] = cursor.fetchall()
+    for of_state, name, count, oldest in rows:
+        depth, id = found.get(name, ({}, None))
+        found[name] = ({**depth, of_state: count}, id if oldest is None else UUID(str(oldest)))
+    return found
+
+
+def _walk(state: str, most_queues: int) -> str:
+    """Name the queues that have jobs of a state, each by one look into the index."""
+    first = f"SELECT queue FROM {_live(state)}"
+    return (
+        f"{state}_queues (queue, number) AS (SELECT ({first} ORDER BY queue LIMIT 1), 1 UNION ALL"
+        f" SELECT ({first} AND queue > {state}_queues.queue ORDER BY queue LIMIT 1), number + 1 FROM {state}_queues"
+        f" WHERE queue IS NOT NULL AND number < {most_queues})"
+    )
+
+
+def _count(state: str, most: int) -> str:
+    jobs = f"{_live(state)} AND queue = named.queue"
+    more = f"(SELECT 1 FROM {jobs} LIMIT 1 OFFSET {most}) IS NOT NULL"
+    oldest = f"(SELECT id FROM {jobs} AND enqueued_at IS NOT NULL ORDER BY enqueued_at LIMIT 1)"
+    return (
+        f"SELECT '{state}', queue, CASE WHEN {more} THEN {most + 1} ELSE (SELECT COUNT(*) FROM {jobs}) END,"
+        f" {oldest if state == JobState.AVAILABLE else 'NULL'} FROM {state}_queues named WHERE queue IS NOT NULL"
+    )
+
+
+def _live(state: str) -> str:
+    return f"{Job._meta.db_table} WHERE finished_at IS NULL AND state = '{state}'"

@@ -1,0 +1,72 @@
+"""A job among the others of its fingerprint: each question is an index's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils import timezone
+
+from ..models import Job
+from ..ojs.policy import UniquePolicy
+from ..ojs.states import TERMINAL, JobState
+from .uniqueness import read_policy
+
+MOST_RELATIVES = 50
+
+_READ = ("state", "created_at", "finished_at", "guarded_states", "replaced_by_id", "attempt")
+
+
+@dataclass(frozen=True, slots=True)
+class Relations:
+    """The other jobs of a job's fingerprint.
+
+    ``family`` are the newest of them with the job itself, the oldest first; ``more`` tells that there are others.
+    ``replaces`` are those of them that were cancelled for the job. ``blocked_by`` is the live duplicate because of
+    which a discarded job could not be revived now. ``successor`` is the job that replaced it; None when it is gone.
+    """
+
+    family: tuple[Any, ...] = ()
+    more: bool = False
+    replaces: tuple[Any, ...] = ()
+    blocked_by: Any = None
+    successor: Any = None
+
+
+def relations(job: Any) -> Relations:
+    """Find a job's relatives: a look for each state, and one for the job that replaced it."""
+    jobs = Job.objects.using(job._state.db)
+    successor = jobs.only(*_READ).filter(pk=job.replaced_by_id).first() if job.replaced_by_id else None
+    if job.fingerprint is None:
+        return Relations(successor=successor)
+    found: dict[Any, Any] = {}
+    alike = jobs.filter(fingerprint=job.fingerprint).only(*_READ).order_by("-created_at")
+    for state in JobState:
+        found |= {row.pk: row for row in alike.filter(state=state)[: MOST_RELATIVES + 1]}
+    cancelled_before = list(alike.filter(state=JobState.CANCELLED, created_at__lte=job.created_at)[:MOST_RELATIVES])
+    found.pop(job.pk, None)
+    others = sorted(found.values(), key=_age, reverse=True)
+    replaced = {row.pk: row for row in (*others, *cancelled_before) if row.replaced_by_id == job.pk}
+    return Relations(
+        family=tuple(sorted([*others[:MOST_RELATIVES], job], key=_age)),
+        more=len(others) > MOST_RELATIVES,
+        replaces=tuple(sorted(replaced.values(), key=_age)),
+        blocked_by=_blocked_by(job, others),
+        successor=successor,
+    )
+
+
+def _blocked_by(job: Any, others: list[Any]) -> Any:
+    """Return the newest live job that counts under the job's policy, as a revival looks for it."""
+    if job.state != JobState.DISCARDED:
+        return None
+    policy, problem = read_policy(job)
+    if problem:
+        return None
+    policy, now = policy or UniquePolicy(), timezone.now()
+    live = (row for row in others if row.state not in TERMINAL)
+    return next((row for row in live if policy.is_duplicate(row.state, row.created_at, now)), None)
+
+
+def _age(row: Any) -> Any:
+    return row.created_at, row.pk

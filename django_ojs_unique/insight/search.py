@@ -1,0 +1,102 @@
+"""What a search for jobs understands, and which rows each reading of a term means."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+from django.db import connections
+from django.db.models import Q, QuerySet, TextField
+from django.db.models.fields.json import KeyTransform
+from django.db.models.functions import Cast
+
+from ..ojs.names import LONGEST_KEY
+from .entry import read_id
+
+HELP = (
+    "An id, a key, or at least 6 digits of a fingerprint; else a queue or the beginning of a type; else a text in the"
+    " args. Write user_id=42 for a member of the args, args:42 for any text in them."
+)
+LONGEST_TERM = LONGEST_KEY
+"""Characters; what is longer finds nothing."""
+
+_NAME = r"(?:[^\W\d][\w-]*|\d{1,4})"
+_MEMBER = re.compile(rf"(?:args\.)?({_NAME}(?:\.{_NAME}){{0,7}})\s*=\s*(\S.*)", re.DOTALL)
+_IN_ARGS = "args:"
+
+
+class Reading(NamedTuple):
+    """One way to read a term: ``select`` takes jobs and returns those that are meant, by an index or not."""
+
+    select: Callable[[QuerySet[Any]], QuerySet[Any]]
+    by_index: bool = False
+
+
+def readings(term: str) -> Iterator[Reading]:
+    """Yield the ways to read a term, the best first; there is at least one."""
+    if not 0 < len(term) <= LONGEST_TERM or "\0" in term:
+        yield Reading(lambda jobs: jobs.none(), by_index=True)
+    elif term.startswith(_IN_ARGS):
+        yield Reading(partial(_containing, text=term.removeprefix(_IN_ARGS).strip()))
+    else:
+        yield from (Reading(partial(_matching, condition=condition), by_index=True) for condition in _exact(term))
+        if (member := _MEMBER.fullmatch(term)) is not None:
+            yield Reading(partial(_with_member, path=member[1].split("."), value=member[2]))
+        else:
+            yield Reading(partial(_matching, condition=Q(queue=term) | Q(type__startswith=term)))
+        yield Reading(partial(_containing, text=term))
+
+
+def exact(jobs: QuerySet[Any], term: str) -> QuerySet[Any]:
+    """Select the jobs that an index finds by the first reading of a term that finds any."""
+    found = jobs.none()
+    for reading in readings(term.strip()):
+        if reading.by_index and (found := reading.select(jobs)).exists():
+            break
+    return found
+
+
+def _exact(term: str) -> Iterator[Q]:
+    if (id := read_id(term)) is not None:
+        yield Q(pk=id)
+    yield Q(key=term)
+    if re.fullmatch("[0-9a-f]{6,64}", digits := term.lower()):
+        # A range, as not every collation lets an index serve LIKE.
+        yield Q(fingerprint__gte=digits, fingerprint__lt=f"{digits}g")
+
+
+def _matching(jobs: QuerySet[Any], *, condition: Q) -> QuerySet[Any]:
+    return jobs.filter(condition)
+
+
+def _with_member(jobs: Any, *, path: list[str], value: str) -> Any:
+    """Select by a member of the args: its value is a string, or what the text is in JSON."""
+    member: Any = "args"
+    for name in path:
+        member = KeyTransform(name, member)
+    condition = Q(member=value)
+    if (number := _number(value)) is not None:
+        condition |= Q(member=number)
+    return jobs.alias(member=member).filter(condition)
+
+
+def _number(text: str) -> int | float | None:
+    """Read a number or a boolean as JSON; None for anything else, and for numbers that no database would take."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(value, int):
+        return value if abs(value) < 2**63 else None
+    return value if isinstance(value, float) and math.isfinite(value) else None
+
+
+def _containing(jobs: Any, *, text: str) -> Any:
+    """Select by a text in the args, as it is or as JSON spells it inside a string."""
+    spelled = json.dumps(text, ensure_ascii=connections[jobs.db].vendor != "postgresql")[1:-1]
+    found = Q(args_text__contains=text) | Q(args_text__contains=spelled)
+    return jobs.alias(args_text=Cast("args", TextField())).filter(found)

@@ -1,0 +1,126 @@
+"""What happened to a job and what is to come, in the order of time, as far as its row tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from ..ojs.states import TIMED, WAITING, JobState
+from ..request import FOREVER
+from .words import shortened
+
+LONGEST_MESSAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A moment in the life of a job, with the other job that it is about, if any."""
+
+    at: datetime
+    text: str
+    job: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One entry of a job's errors, each member as text; ``at`` is None when the entry does not tell.
+
+    ``raw`` is the entry itself where it does not say what went wrong, as in rows that were changed by hand.
+    """
+
+    attempt: str = ""
+    at: datetime | None = None
+    type: str = ""
+    message: str = ""
+    traceback: str = ""
+    then: str = ""
+    raw: Any = None
+
+
+def timeline(job: Any, more: Iterable[Event] = ()) -> list[Event]:
+    """List the events of a row with ``more`` that others know of, the earliest first; no query is made."""
+    return sorted([*_of_row(job), *more], key=lambda event: event.at)
+
+
+def failures(job: Any) -> list[Failure]:
+    """Read the errors of a row, the newest first, whatever they look like."""
+    errors = job.errors if isinstance(job.errors, list) else [job.errors]
+    return [_failure(error) for error in reversed(errors) if error is not None]
+
+
+def _of_row(job: Any) -> Iterator[Event]:
+    yield Event(job.created_at, "Created")
+    if job.enqueued_at is not None:
+        yield Event(job.enqueued_at, "Became available")
+    if job.scheduled_at is not None:
+        yield Event(job.scheduled_at, "Scheduled for")
+    for failure in reversed(failures(job)):
+        if failure.at is not None:
+            attempt = f"Attempt {failure.attempt} failed" if failure.attempt else "Failed"
+            said = ": ".join(part for part in (failure.type, failure.message.partition("\n")[0]) if part)
+            yield Event(failure.at, f"{attempt}: {shortened(said, LONGEST_MESSAGE)}" if said else attempt)
+    if job.started_at is not None:
+        by = f" by worker {job.worker_id}" if job.worker_id else ""
+        yield Event(job.started_at, f"Attempt {job.attempt} started{by}")
+    if job.finished_at is not None:
+        yield _end(job)
+    yield from _ahead(job)
+
+
+def _end(job: Any) -> Event:
+    if job.replaced_by_id is not None:
+        return Event(job.finished_at, "Replaced by", job.replaced_by_id)
+    skipped = f": it had nothing to do ({shortened(job.skipped, LONGEST_MESSAGE)})" if job.skipped else ""
+    return Event(job.finished_at, f"{job.state.capitalize()}{skipped}")
+
+
+def _ahead(job: Any) -> Iterator[Event]:
+    if job.run_at is not None and job.state in TIMED and job.run_at != job.scheduled_at:
+        yield Event(job.run_at, "Due to run again" if job.state == JobState.RETRYABLE else "Due to run")
+    if job.lease_expires_at is not None and job.state == JobState.ACTIVE:
+        yield Event(job.lease_expires_at, "The lease ends, unless its worker prolongs it")
+    if job.expires_at is not None and job.state in WAITING and job.started_at is None:
+        yield Event(job.expires_at, "Expires, unless it has started by then")
+    if job.window_ends_at is not None and job.window_ends_at < FOREVER:
+        yield Event(job.window_ends_at, "Its window ends")
+
+
+def _failure(error: Any) -> Failure:
+    if not isinstance(error, dict):
+        return Failure(raw=error)
+    told = {name: _text(error.get(name)) for name in ("attempt", "type", "code", "message")}
+    details = error.get("details")
+    then = ""
+    if error.get("retryable") is True:
+        delay: Any = error.get("retry_delay_ms")
+        then = f"Tried again after {delay / 1000:g} s." if _is_number(delay) else "Tried again."
+    elif error.get("retryable") is False:
+        then = "Not tried again."
+    return Failure(
+        attempt=told["attempt"],
+        at=_moment(error.get("occurred_at")),
+        type=told["type"] or told["code"],
+        message=told["message"],
+        traceback=_text(details.get("traceback")) if isinstance(details, dict) else "",
+        then=then,
+        raw=None if told["type"] or told["code"] or told["message"] else error,
+    )
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _moment(value: Any) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

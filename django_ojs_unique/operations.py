@@ -1,0 +1,112 @@
+"""What operators do to jobs, one after the other: the refusal of one does not keep the others from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from .exceptions import DuplicateJob, InvalidPolicy, InvalidTransition, OJSError
+from .models import Job
+from .ojs.states import INCOMPLETE, TERMINAL, TIMED, JobState
+
+RIVALS_NAMED = 5
+
+_SUITS: dict[str, Callable[[Any], bool]] = {
+    "cancel": lambda job: job.state not in TERMINAL,
+    "retry_now": lambda job: job.state in TIMED | {JobState.PENDING},
+    "revive": lambda job: job.state == JobState.DISCARDED and not job.slimmed,
+    "release_guard": lambda job: job.fingerprint is not None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Attempted:
+    """What became of one job: ``job`` as it is now, None when it is gone; ``refusal`` says why nothing was done.
+
+    ``duplicate`` is the live duplicate that stood in the way, if it was one; ``answer`` is what the act returned.
+    """
+
+    id: UUID
+    job: Job | None
+    refusal: str = ""
+    duplicate: UUID | None = None
+    answer: Any = None
+
+
+def on_each(jobs: QuerySet[Any], ids: Iterable[UUID], act: Callable[[Job], object]) -> Iterator[Attempted]:
+    """Do something to each of some jobs as it is now, in order; ``act`` is a method of `Job` that may refuse."""
+    for id in dict.fromkeys(ids):
+        yield _attempt(jobs, id, act)
+
+
+def suits(job: Job, act: str) -> bool:
+    """Whether ``cancel``, ``retry_now``, ``revive`` or ``release_guard`` could do something; any other act could."""
+    return _SUITS.get(act, bool)(job)
+
+
+class Resolution(StrEnum):
+    """What a revival does about live duplicates."""
+
+    SKIP = "skip"
+    REPLACE = "replace"
+    FORCE = "force"
+
+
+@dataclass(frozen=True, slots=True)
+class Revived:
+    """A job was revived: ``cancelled`` are the live duplicates that gave way, ``beside`` some of those that go on."""
+
+    cancelled: tuple[Job, ...] = ()
+    beside: tuple[Job, ...] = ()
+
+
+def revive(job: Job, resolution: Resolution) -> Revived:
+    """Revive a discarded job. Raises DuplicateJob or InvalidTransition when it may not be."""
+    try:
+        cancelled = job.revive(force=resolution is Resolution.FORCE, replace=resolution is Resolution.REPLACE)
+    except DuplicateJob as error:
+        if resolution is not Resolution.REPLACE:
+            raise
+        raise InvalidTransition(
+            f"Cannot revive job {job.pk}: job {error.existing_job_id} is a live duplicate that runs,"
+            " and here a running job may not be replaced (OJS_UNIQUE['REPLACE_ACTIVE'], or the database)."
+        ) from None
+    beside = list(_live_duplicates(job)) if resolution is Resolution.FORCE else []
+    return Revived(tuple(cancelled), tuple(beside))
+
+
+def release(job: Job) -> None:
+    """Take a job out of uniqueness. Raises InvalidTransition for one that takes no part in it."""
+    if not job.release_guard():
+        raise InvalidTransition(f"Job {job.pk} takes no part in uniqueness.")
+
+
+def _live_duplicates(job: Job) -> Any:
+    jobs = Job.objects.using(job._state.db)
+    try:
+        found = jobs.duplicates_of(job)
+    except InvalidPolicy:  # it was changed by hand; what counts cannot be known
+        return jobs.none()
+    return found.filter(state__in=sorted(INCOMPLETE)).only("type", "state")[:RIVALS_NAMED]
+
+
+def _attempt(jobs: QuerySet[Any], id: UUID, act: Callable[[Job], object]) -> Attempted:
+    job = jobs.filter(pk=id).first()
+    if job is None:
+        return Attempted(id, None, f"There is no job {id} in database {jobs.db!r}. It may have been pruned.")
+    try:
+        return Attempted(id, job, answer=act(job))
+    except DuplicateJob as error:
+        rival, state = error.existing_job_id, error.existing_job_state
+        return Attempted(
+            id, job, f"Cannot revive job {id}: job {rival} is a live duplicate ({state}).", UUID(str(rival))
+        )
+    except OJSError as error:
+        return Attempted(id, job, error.message)
+    except Job.DoesNotExist:
+        return Attempted(id, None, f"Job {id} is gone.")

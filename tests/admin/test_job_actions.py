@@ -1,0 +1,408 @@
+"""What operators do with jobs: who may, what becomes of each job, and what is said when it has changed meanwhile."""
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.db import connection
+from django.db.models.signals import pre_delete
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from django_ojs_unique import UniquePolicy, lifecycle
+from django_ojs_unique.admin.jobs import JobAdmin
+from django_ojs_unique.fields import new_id
+from django_ojs_unique.models import Job
+from django_ojs_unique.signals import job_cancelled
+from tests.admin.people import log_in
+
+pytestmark = pytest.mark.django_db
+
+PAGE = "admin:django_ojs_unique_job_changelist"
+ACTIONS = ["cancel", "retry_now", "revive", "release_guard", "delete_selected"]
+PERMISSIONS = ["cancel_job", "retry_job", "revive_job", "release_job", "delete_job"]
+STEPS = {
+    "revive": {"resolution": "skip"},
+    "release_guard": {"_confirmed": "yes"},
+    "delete_selected": {"_confirmed": "yes"},
+}
+GONE = "00000000-0000-7000-8000-000000000000"
+
+
+def enqueue(type="email.send", args=None, **options):
+    return Job.objects.enqueue(type, args, **options).job
+
+
+def row(job):
+    return Job.objects.filter(pk=job.pk)
+
+
+def fresh(job):
+    return row(job).get()
+
+
+def claim(job):
+    token = new_id()
+    assert lifecycle.claim(row(job), timezone.now(), worker_id="w", token=token, lease=timedelta(minutes=5))
+    return token
+
+
+def discard(job):
+    assert lifecycle.discard(row(job), timezone.now(), token=claim(job), errors=[{"type": "e"}])
+    return fresh(job)
+
+
+def complete(job):
+    assert lifecycle.complete(row(job), timezone.now(), token=claim(job))
+    return fresh(job)
+
+
+def post(client, action, jobs, query="", **fields):
+    """Use an action as its last page would; return the answer."""
+    ids = [getattr(job, "pk", job) for job in jobs]
+    answer = client.post(
+        reverse(PAGE) + query,
+        {"action": action, "_selected_action": ids, **STEPS.get(action, {}), **fields},
+        follow=True,
+    )
+    assert answer.status_code == 200
+    return answer
+
+
+def act(client, action, jobs, **options):
+    """Use an action; return the messages."""
+    return [str(message) for message in post(client, action, jobs, **options).context["messages"]]
+
+
+def ask(client, action, jobs):
+    """Open the page that asks before an action; return its text."""
+    answer = client.post(reverse(PAGE), {"action": action, "_selected_action": [job.pk for job in jobs]})
+    assert answer.status_code == 200
+    return " ".join(answer.content.decode().split())
+
+
+def logged():
+    return {(entry.object_id, entry.action_flag, entry.get_change_message()) for entry in LogEntry.objects.all()}
+
+
+# Who may
+
+
+@pytest.mark.parametrize(("action", "permission"), [*zip(ACTIONS, PERMISSIONS, strict=True)])
+def test_each_action_needs_its_own_permission(client, action, permission):
+    log_in(client, "view_job", permission)
+    choices = client.get(reverse(PAGE)).context["action_form"].fields["action"].choices
+    assert [value for value, _ in choices] == ["", action]
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_without_its_permission_an_action_does_nothing(client, action):
+    live, dead = enqueue(unique=UniquePolicy()), discard(enqueue("other"))
+    log_in(client, "view_job", "change_job", *(p for p, a in zip(PERMISSIONS, ACTIONS, strict=True) if a != action))
+    before = list(Job.objects.order_by("pk").values())
+    assert act(client, action, [live, dead]) == ["No action selected."]
+    assert list(Job.objects.order_by("pk").values()) == before
+    assert not LogEntry.objects.exists()
+
+
+def test_a_viewer_is_offered_no_actions(client):
+    enqueue()
+    log_in(client, "view_job")
+    assert client.get(reverse(PAGE)).context["action_form"] is None
+
+
+# Which rows
+
+
+def test_an_action_is_never_for_rows_that_were_not_ticked(admin_client, monkeypatch):
+    monkeypatch.setattr(JobAdmin, "list_per_page", 1)
+    ticked, other = enqueue(), enqueue()
+    page = admin_client.get(reverse(PAGE))
+    assert (page.context["cl"].multi_page, "Select all 2 jobs" in page.content.decode()) == (True, False)
+    assert act(admin_client, "cancel", [ticked], select_across="1") == ["Cancelled: 1 job(s)."]
+    assert fresh(other).state == "available"
+
+
+def test_a_job_that_has_left_the_filter_meanwhile_is_told_of(admin_client):
+    job = discard(enqueue())
+    (refused,) = act(admin_client, "cancel", [job], query="?state=available&q=nothing")
+    assert refused == f"Refused: 1 job(s). Cannot cancel job {job.pk}: it is discarded."
+
+
+@pytest.mark.parametrize("action", ["cancel", "retry_now", "release_guard", "delete_selected"])
+def test_a_job_that_is_gone_is_told_of_beside_those_that_are_there(admin_client, action):
+    job = enqueue(unique=UniquePolicy(), scheduled_at=timezone.now() + timedelta(days=1))
+    done, refused = act(admin_client, action, [GONE, job])
+    assert done.endswith(": 1 job(s).")
+    assert refused == f"Refused: 1 job(s). There is no job {GONE} in database 'default'. It may have been pruned."
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("id", ["x", "", "\0", "1" * 500, "😀"])
+def test_what_is_no_id_is_refused(admin_client, action, id):
+    job = enqueue()
+    (message,) = act(admin_client, action, [job, id])
+    assert message == "Nothing was done: a row that was chosen has no job's id."
+    assert fresh(job).state == "available"
+
+
+@pytest.mark.parametrize("action", ["revive", "release_guard", "delete_selected"])
+def test_asking_changes_nothing(admin_client, action):
+    job, dead = enqueue(unique=UniquePolicy()), discard(enqueue("other"))
+    before = list(Job.objects.order_by("pk").values())
+    ask(admin_client, action, [job, dead])
+    assert list(Job.objects.order_by("pk").values()) == before
+    assert not LogEntry.objects.exists()
+
+
+def test_a_page_that_asks_shows_html_and_control_characters_as_text(admin_client):
+    job = enqueue(unique=UniquePolicy())
+    row(job).update(type="<b>\x1b[31m")
+    for action in ("revive", "release_guard", "delete_selected"):
+        assert r"&lt;b&gt;\x1b[31m" in ask(admin_client, action, [job])
+
+
+def test_a_job_whose_policy_was_broken_by_hand_can_be_asked_about_and_is_refused_in_words(admin_client):
+    job = discard(enqueue(unique=UniquePolicy()))
+    row(job).update(unique={"keys": "nonsense"})
+    for action in ("revive", "release_guard", "delete_selected"):
+        ask(admin_client, action, [job])
+    assert "unique.keys: must be a list of strings" in post(admin_client, "revive", [job]).content.decode()
+    assert fresh(job).state == "discarded"
+    post(admin_client, "revive", [job], resolution="force")
+    assert fresh(job).state == "available"
+
+
+# Cancel, retry now
+
+
+def test_cancelling_says_how_many_names_the_refused_and_is_logged(admin_client):
+    waiting = [enqueue(), enqueue()]
+    finished = [discard(enqueue()) for _ in range(5)]
+    done, refused = act(admin_client, "cancel", [*waiting, *finished])
+    assert done == "Cancelled: 2 job(s)."
+    assert refused.startswith("Refused: 5 job(s). Cannot cancel job ")
+    assert refused.endswith("it is discarded. And 2 more.")
+    assert Job.objects.filter(state="cancelled").count() == 2
+    assert logged() == {(str(job.pk), CHANGE, "Cancelled.") for job in waiting}
+
+
+def test_retry_now_makes_waiting_jobs_available_and_leaves_discarded_ones_to_revive(admin_client):
+    later = timezone.now() + timedelta(days=1)
+    scheduled, dead, available = enqueue(scheduled_at=later), discard(enqueue()), enqueue()
+    done, refused = act(admin_client, "retry_now", [scheduled, dead, available])
+    assert done == "Made available: 1 job(s)."
+    assert f"Cannot retry job {dead.pk}: it is discarded. Revive it." in refused
+    assert f"Cannot retry job {available.pk}: it is available." in refused
+    assert (fresh(scheduled).state, fresh(dead).state) == ("available", "discarded")
+    assert logged() == {(str(scheduled.pk), CHANGE, "Made available.")}
+
+
+# Revive
+
+
+def pair(**options):
+    """Make a discarded job and a live one of its key."""
+    dead = discard(enqueue(unique=UniquePolicy()))
+    return dead, enqueue(unique=UniquePolicy(), **options)
+
+
+def test_the_page_before_a_revival_names_the_live_duplicates_and_what_cannot_be_revived(admin_client):
+    dead, live = pair()
+    alone, waiting = discard(enqueue("other")), enqueue("third")
+    text = ask(admin_client, "revive", [dead, alone, waiting])
+    assert "A live duplicate exists:" in text
+    assert reverse("admin:django_ojs_unique_job_change", args=[live.pk]) in text
+    assert "No live duplicate exists: it is revived." in text
+    assert "It is available: only a discarded job is revived." in text
+    for resolution in ("skip", "replace", "force"):
+        assert f'name="resolution" value="{resolution}"' in text
+
+
+def test_skipping_leaves_a_job_with_a_live_duplicate_and_names_it(admin_client):
+    dead, live = pair()
+    alone = discard(enqueue("other"))
+    answer = post(admin_client, "revive", [dead, alone, GONE], resolution="skip")
+    text = " ".join(answer.content.decode().split())
+    assert "1 revived, 2 not." in text
+    assert f"Cannot revive job {dead.pk}: job {live.pk} is a live duplicate (available)." in text
+    assert f"There is no job {GONE}" in text
+    assert [fresh(job).state for job in (dead, live, alone)] == ["discarded", "available", "available"]
+    assert fresh(alone).attempt == 0
+    assert logged() == {(str(alone.pk), CHANGE, "Revived.")}
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_replacing_cancels_the_live_duplicate_for_the_revived_job(admin_client, running):
+    dead, live = pair()
+    if running:
+        claim(live)
+    heard = []
+
+    def hear(job, replaced_by, **_):
+        heard.append((job.pk, replaced_by))
+
+    job_cancelled.connect(hear)
+    text = post(admin_client, "revive", [dead], resolution="replace").content.decode()
+    job_cancelled.disconnect(hear)
+    assert "Revived, and cancelled:" in text
+    assert (fresh(dead).state, fresh(live).state, fresh(live).replaced_by_id) == ("available", "cancelled", dead.pk)
+    assert heard == [(live.pk, dead.pk)]
+    assert logged() == {
+        (str(dead.pk), CHANGE, "Revived; a live duplicate was cancelled."),
+        (str(live.pk), CHANGE, f"Cancelled for job {dead.pk}, which was revived."),
+    }
+
+
+@override_settings(OJS_UNIQUE={"REPLACE_ACTIVE": False})
+def test_replacing_is_refused_where_a_running_job_may_not_be_replaced(admin_client):
+    dead, live = pair()
+    claim(live)
+    text = post(admin_client, "revive", [dead], resolution="replace").content.decode()
+    assert f"job {live.pk} is a live duplicate that runs" in text
+    assert (fresh(dead).state, fresh(live).state) == ("discarded", "active")
+    assert not LogEntry.objects.exists()
+
+
+def test_forcing_lets_both_go_on(admin_client):
+    dead, live = pair()
+    text = post(admin_client, "revive", [dead], resolution="force").content.decode()
+    assert "Revived, beside:" in text
+    assert reverse("admin:django_ojs_unique_job_change", args=[live.pk]) in text
+    assert (fresh(dead).state, fresh(live).state) == ("available", "available")
+
+
+def test_of_discarded_jobs_of_one_key_skipping_revives_the_first_and_replacing_leaves_the_last(admin_client):
+    dead = [discard(enqueue(unique=UniquePolicy())) for _ in range(3)]
+    assert "Another job that you chose is alike" in ask(admin_client, "revive", dead)
+    assert "1 revived, 2 not." in post(admin_client, "revive", dead, resolution="skip").content.decode()
+    assert [fresh(job).state for job in dead] == ["available", "discarded", "discarded"]
+    assert "2 revived, 0 not." in post(admin_client, "revive", dead[1:], resolution="replace").content.decode()
+    assert [fresh(job).state for job in dead] == ["cancelled", "cancelled", "available"]
+
+
+def test_a_duplicate_that_came_after_the_page_was_asked_is_told_of(admin_client):
+    dead = discard(enqueue(unique=UniquePolicy()))
+    assert "No live duplicate exists" in ask(admin_client, "revive", [dead])
+    live = enqueue(unique=UniquePolicy())
+    assert f"job {live.pk} is a live duplicate" in post(admin_client, "revive", [dead]).content.decode()
+    assert fresh(dead).state == "discarded"
+
+
+def test_a_job_that_was_revived_after_the_page_was_asked_is_told_of(admin_client):
+    dead = discard(enqueue())
+    ask(admin_client, "revive", [dead])
+    dead.retry_now()
+    assert f"Cannot revive job {dead.pk}: it is available." in post(admin_client, "revive", [dead]).content.decode()
+
+
+def test_an_unknown_resolution_asks_again(admin_client):
+    dead = discard(enqueue())
+    assert "Where a live duplicate exists" in post(admin_client, "revive", [dead], resolution="all").content.decode()
+    assert fresh(dead).state == "discarded"
+
+
+def test_the_page_before_a_revival_costs_the_same_for_any_number_of_jobs(admin_client):
+    counts = []
+    for number in (2, 10):
+        dead = [discard(enqueue(f"t.n{number}x{n}", unique=UniquePolicy())) for n in range(number)]
+        for n in range(number):
+            enqueue(f"t.n{number}x{n}", unique=UniquePolicy())
+        with CaptureQueriesContext(connection) as queries:
+            assert ask(admin_client, "revive", dead).count("A live duplicate exists") == number
+        counts.append(len(queries))
+    assert counts[0] == counts[1]
+
+
+# Release guard
+
+
+def test_releasing_says_what_it_lets_in_and_lets_it_in(admin_client):
+    job, outside = enqueue(unique=UniquePolicy(on_conflict="ignore")), enqueue("other")
+    text = ask(admin_client, "release_guard", [job, outside])
+    assert "The next enqueue of email.send that it keeps out is admitted, although this job goes on." in text
+    assert "It takes no part in uniqueness." in text
+    done, refused = act(admin_client, "release_guard", [job, outside])
+    assert done == "Taken out of uniqueness: 1 job(s)."
+    assert refused == f"Refused: 1 job(s). Job {outside.pk} takes no part in uniqueness."
+    assert (fresh(job).state, fresh(job).fingerprint) == ("available", None)
+    assert Job.objects.enqueue("email.send", unique=UniquePolicy(on_conflict="ignore")).created
+    assert logged() == {(str(job.pk), CHANGE, "Taken out of uniqueness.")}
+
+
+# Delete
+
+DAY = UniquePolicy(period="P1D", states=["available", "completed"], on_conflict="ignore")
+
+
+def test_the_page_before_a_deletion_says_what_it_frees(admin_client):
+    waiting, windowed = enqueue(unique=UniquePolicy()), complete(enqueue("daily", unique=DAY))
+    running, idle = enqueue("running"), complete(enqueue("plain"))
+    claim(running)
+    text = ask(admin_client, "delete_selected", [waiting, windowed, running, idle])
+    assert "It waits, and would never run." in text
+    assert "Its key becomes free: the next enqueue of email.send that it keeps out is admitted." in text
+    assert "Its window was promised until 20" in text
+    assert "It is active: cancel it first." in text
+    assert "It keeps nothing out." in text
+
+
+def test_a_deleted_job_frees_its_key(admin_client):
+    job = complete(enqueue("daily", unique=DAY))
+    assert not Job.objects.enqueue("daily", unique=DAY).created
+    assert act(admin_client, "delete_selected", [job]) == ["Deleted: 1 job(s)."]
+    assert Job.objects.enqueue("daily", unique=DAY).created
+    assert logged() == {(str(job.pk), DELETION, "Deleted.")}
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_job_that_a_worker_took_after_the_page_was_asked_is_not_deleted(admin_client, listens):
+    job, other = enqueue(), enqueue()
+    heard = []
+
+    def hear(instance, **_):
+        heard.append(instance.pk)
+
+    if listens:
+        pre_delete.connect(hear, sender=Job)
+    ask(admin_client, "delete_selected", [job, other])
+    claim(job)
+    done, refused = act(admin_client, "delete_selected", [job, other])
+    pre_delete.disconnect(hear, sender=Job)
+    assert done == "Deleted: 1 job(s)."
+    assert refused == f"Refused: 1 job(s). Cannot delete job {job.pk}: it is active. Cancel it first."
+    assert [job.pk for job in Job.objects.all()] == [job.pk]
+    assert heard == [other.pk] * listens
+    assert logged() == {(str(other.pk), DELETION, "Deleted.")}
+
+
+def delete_page(job):
+    return reverse("admin:django_ojs_unique_job_delete", args=[getattr(job, "pk", job)])
+
+
+def test_a_job_is_deleted_from_its_page_by_the_same_rules(admin_client):
+    job, running = enqueue(unique=UniquePolicy()), enqueue("running")
+    claim(running)
+    assert "Its key becomes free" in admin_client.get(delete_page(job)).content.decode()
+    assert "cancel it first" in admin_client.get(delete_page(running)).content.decode()
+    for one in (job, running):
+        admin_client.post(delete_page(one))  # unconfirmed
+    assert Job.objects.count() == 2
+    answer = admin_client.post(delete_page(job), {"_confirmed": "yes"}, follow=True)
+    assert [str(message) for message in answer.context["messages"]] == ["Deleted: 1 job(s)."]
+    answer = admin_client.post(delete_page(running), {"_confirmed": "yes"}, follow=True)
+    assert "it is active. Cancel it first." in str(next(iter(answer.context["messages"])))
+    assert [job.pk for job in Job.objects.all()] == [running.pk]
+    assert logged() == {(str(job.pk), DELETION, "Deleted.")}
+
+
+def test_the_page_to_delete_needs_the_permission_and_bears_any_id(client, admin_client):
+    job = enqueue()
+    for id in (GONE, "x", "\0"):
+        assert admin_client.get(delete_page(id), follow=True).status_code == 200
+    log_in(client, "view_job")
+    assert client.get(delete_page(job)).status_code == 403
+    assert client.post(delete_page(job), {"_confirmed": "yes"}).status_code == 403
+    assert Job.objects.count() == 1
