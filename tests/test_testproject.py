@@ -119,7 +119,9 @@ def test_serve_runs_the_shop_and_a_worker_until_it_is_interrupted(tmp_path: Path
         serve.send_signal(signal.SIGINT)
         output, _ = serve.communicate(timeout=60)
     assert serve.returncode == 0, output
-    assert "log in as demo / demo" in output
+    assert "log in as demo / demo, or as viewer / viewer" in output
+    assert f"http://127.0.0.1:{port}/admin/django_ojs_unique/job/dashboard/" in output
+    assert "Traceback" not in output
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)
 

@@ -25,6 +25,8 @@ from django.db import connections
 from testproject.databases import database, sqlite_url
 from tqdm import tqdm
 
+QUEUE = "index"
+"""The queue of `source.index`; periodic jobs of the shop go to others, and are not the demo's."""
 MOST_FILES = 1500
 POLL_SECONDS = 0.2
 LONGEST_STANDSTILL_SECONDS = 60
@@ -141,7 +143,7 @@ def _connect_to(entry: dict[str, Any]) -> None:
 def _worker() -> Iterator[subprocess.Popen[str]]:
     """Run a worker process; stop it at the end as a deploy would."""
     # The library's own tests contain what newer Pythons warn about.
-    command = [sys.executable, "-W", "ignore", str(settings.BASE_DIR / "manage.py"), "runworker", "--queue", "index"]
+    command = [sys.executable, "-W", "ignore", str(settings.BASE_DIR / "manage.py"), "runworker", "--queue", QUEUE]
     worker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         yield worker
@@ -173,13 +175,14 @@ def _watch(
     from django_ojs_unique.models import Job
     from django_ojs_unique.ojs.states import INCOMPLETE, TERMINAL
 
+    jobs = Job.objects.filter(queue=QUEUE)
     finished, moved = 0, time.monotonic()
     with tqdm(total=files, desc="indexed", unit="file", disable=None, leave=False) as bar:
         while True:
             enqueued = all(future.done() for future in producing)
-            before, finished = finished, Job.objects.filter(state__in=TERMINAL).count()
+            before, finished = finished, jobs.filter(state__in=TERMINAL).count()
             bar.update(finished - before)
-            if enqueued and not Job.objects.filter(state__in=INCOMPLETE).exists():
+            if enqueued and not jobs.filter(state__in=INCOMPLETE).exists():
                 break
             if worker.poll() is not None:
                 raise DemoFailed(f"The worker ended early with exit code {worker.returncode}.")
@@ -209,7 +212,7 @@ def _report(paths: Sequence[str], files_there_are: int, suppressed: int, seconds
 
     from .models import Execution, IndexedFile
 
-    recorded = SuppressedAttempt.objects.count()
+    recorded = SuppressedAttempt.objects.filter(queue=QUEUE).count()
     if recorded != suppressed:
         raise DemoFailed(f"{suppressed:,} calls were told of a duplicate, but {recorded:,} are on record.")
     runs = Execution.objects.values("path").annotate(runs=Count("pk"))
@@ -220,7 +223,7 @@ def _report(paths: Sequence[str], files_there_are: int, suppressed: int, seconds
         files=len(paths),
         files_there_are=files_there_are,
         calls=len(paths) * len(PRODUCERS),
-        admitted=Job.objects.count(),
+        admitted=Job.objects.filter(queue=QUEUE).count(),
         suppressed=suppressed,
         executed=runs.count(),
         executed_twice=runs.filter(runs__gt=1).count(),

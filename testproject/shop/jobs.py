@@ -100,6 +100,84 @@ def index_source(context: JobContext, path: str, origin: str) -> None:
     indexing.index(PurePath(path), job_id=context.job_id)
 
 
+@job(
+    "payment.capture",
+    queue="payments",
+    unique=UniquePolicy(
+        keys=["type", "args"], args_keys=["payment"], period="PT10M", states=UNLESS_IT_FAILED, on_conflict="reject"
+    ),
+    retry=RetryPolicy(max_attempts=4, initial_interval="PT2S"),
+    takes_context=True,
+)
+def capture_payment(context: JobContext, payment: int) -> str:
+    """Take the money once, however often the provider's webhook arrives; the bank is sometimes away."""
+    time.sleep(0.2)
+    if payment % 7 == 0 and context.attempt < 3:
+        raise ConnectionError("The bank does not answer.")
+    return f"captured {payment}"
+
+
+@job(
+    "parcel.label",
+    queue="parcels",
+    unique=UniquePolicy(keys=["type", "args"], args_keys=["parcel"], on_conflict="ignore"),
+    retry=RetryPolicy(max_attempts=2, initial_interval="PT3S", on_exhaustion="dead_letter"),
+)
+def print_label(parcel: int, country: str) -> str:
+    """Print a parcel's label; where no carrier goes, no retry helps, and the job ends in the dead letter."""
+    if country == "Atlantis":
+        raise LookupError(f"No carrier goes to {country}.")
+    return f"{country}-{parcel:05}"
+
+
+@job(
+    "search.update",
+    queue="search",
+    unique=UniquePolicy(keys=["type", "args"], args_keys=["product"], on_conflict="ignore"),
+)
+def update_search(product: int) -> None:
+    """Bring one product's search entry up to date; a product that is saved twice needs that once."""
+    time.sleep(0.3)
+
+
+@job(
+    "basket.remind",
+    queue="emails",
+    unique=UniquePolicy(keys=["type", "args"], args_keys=["basket"], on_conflict="replace"),
+)
+def remind(basket: int, items: int) -> str:
+    """Remind of a basket some time after its last change: each change puts the reminder off."""
+    return f"reminded of {items} items"
+
+
+@job(
+    "newsletter.send",
+    queue="newsletters",
+    unique=UniquePolicy(keys=["type", "args"], args_keys=["reader"], on_conflict="ignore"),
+)
+def send_newsletter(reader: int) -> None:
+    """Send the newsletter to a reader. `make serve` pauses this queue, so that it has a backlog."""
+    time.sleep(0.1)
+
+
+@job("catalogue.export", queue="reports", unique=UniquePolicy(on_conflict="ignore"), takes_context=True)
+def export_catalogue(context: JobContext, pages: int) -> str:
+    """Export the catalogue, a page a second, and say how far it is."""
+    for page in range(pages):
+        if context.cancelled:
+            return "cancelled"
+        context.progress(page / pages, f"page {page + 1} of {pages}")
+        time.sleep(settings.SHOP_SECONDS_PER_PAGE)
+    return f"{pages} pages"
+
+
+@job("stock.sync", queue="stock", unique=UniquePolicy(on_conflict="ignore"), cron="@every PT30S")
+def sync_stock() -> str:
+    """Ask the warehouse what is left, twice a minute."""
+    time.sleep(0.5)
+    return "in step"
+
+
 def _store(name: str, text: str) -> str:
     """Write a file in the place of an older one, so that running a job again does no harm."""
     default_storage.delete(name)

@@ -1,5 +1,6 @@
 """The example project on your own machine: database, demo login, worker and server (`manage.py serve`)."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -9,11 +10,15 @@ from decimal import Decimal
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
 from django.core.management import call_command
 
+from .history import write_history
 from .models import Order, Picture
 
 LOGIN = PASSWORD = "demo"
+VIEWER = "viewer"
+"""The login, and the password, of somebody who may look at everything and change nothing."""
 HOST = "127.0.0.1"
 CUSTOMERS = ["ada", "grace", "linus"]
 ITEMS = [("Teapot", "24.90"), ("Lantern", "39.00"), ("Umbrella", "18.50")]
@@ -26,20 +31,24 @@ class CannotServe(Exception):
 
 
 def prepare(port: int) -> None:
-    """Migrate the database and fill it with samples; raise CannotServe when this is no place for a demo login."""
+    """Migrate the database and fill it; raise CannotServe when this is no place for a demo login."""
     if not settings.DEBUG:
         raise CannotServe("The demo login is for DEBUG only.")
     if not _is_free(port):
         raise CannotServe(f"Port {port} is in use. Choose another one: testproject/manage.py serve --port {port + 1}")
     call_command("migrate", verbosity=0)
     add_samples()
+    write_history()
 
 
 def add_samples() -> None:
-    """Make the demo login, customers, orders and pictures that are not there yet."""
+    """Make the demo logins, customers, orders and pictures that are not there yet."""
     users = get_user_model()
     if not users.objects.filter(username=LOGIN).exists():
         users.objects.create_superuser(LOGIN, f"{LOGIN}@example.com", PASSWORD)
+    if not users.objects.filter(username=VIEWER).exists():
+        viewer = users.objects.create_user(VIEWER, f"{VIEWER}@example.com", VIEWER, is_staff=True)
+        viewer.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
     for name, (item, total) in zip(CUSTOMERS, ITEMS, strict=True):
         customer, _ = users.objects.get_or_create(username=name, defaults={"email": f"{name}@example.com"})
         Order.objects.get_or_create(customer=customer, item=item, defaults={"total": Decimal(total)})
@@ -49,10 +58,12 @@ def add_samples() -> None:
 
 @contextmanager
 def worker() -> Iterator[None]:
-    """Run a worker process in the background; at the end let it finish its jobs."""
-    command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "runworker"]
+    """Run a worker process in the background; at the end let it finish its short jobs, and give back the others."""
+    command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "runworker", "--shutdown-timeout", "5"]
+    # Some jobs fail on purpose: the dashboard shows them, the console need not.
+    environment = {"SHOP_LOG_LEVEL": "CRITICAL", **os.environ}
     # In a session of its own, so that Ctrl-C reaches it once, from here.
-    process = subprocess.Popen(command, start_new_session=True)
+    process = subprocess.Popen(command, start_new_session=True, env=environment)
     try:
         yield
     finally:

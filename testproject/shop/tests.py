@@ -1,9 +1,11 @@
 """The shop's own tests: each button's outcome, and each job's handler."""
 
 import tempfile
+import threading
 from dataclasses import replace
 from datetime import timedelta
 from io import StringIO
+from random import Random
 from typing import Any
 from unittest import mock
 from uuid import uuid4
@@ -13,16 +15,30 @@ from django.contrib.messages import get_messages
 from django.core import mail
 from django.core.files.storage import default_storage
 from django.core.management import CommandError, call_command
-from django.test import TestCase, override_settings
+from django.db import OperationalError
+from django.test import TestCase, TransactionTestCase, override_settings
 from django.urls import reverse
 from django.utils import timezone
 
 from django_ojs_unique import JobState
-from django_ojs_unique.models import Job, SuppressedAttempt
+from django_ojs_unique.models import Job, Queue, SuppressedAttempt
+from django_ojs_unique.ojs.states import INCOMPLETE, TERMINAL
+from django_ojs_unique.upkeep import verify
 
 from . import demo, indexing, serve
-from .jobs import index_source, render_invoice, resize_picture, send_welcome, write_report
+from .history import write_history
+from .jobs import (
+    capture_payment,
+    export_catalogue,
+    index_source,
+    print_label,
+    render_invoice,
+    resize_picture,
+    send_welcome,
+    write_report,
+)
 from .models import DailyReport, Execution, IndexedFile, Order, Picture
+from .traffic import happen, traffic
 
 
 class ShopTestCase(TestCase):
@@ -36,7 +52,7 @@ class ShopTestCase(TestCase):
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        settings = override_settings(MEDIA_ROOT=folder.name, SHOP_SECONDS_PER_SIZE=0)
+        settings = override_settings(MEDIA_ROOT=folder.name, SHOP_SECONDS_PER_SIZE=0, SHOP_SECONDS_PER_PAGE=0)
         settings.enable()
         self.addCleanup(settings.disable)
 
@@ -111,6 +127,12 @@ class TheButtons(ShopTestCase):
         self.press("report")
         self.assertContains(self.client.get(reverse("admin:django_ojs_unique_job_changelist")), "report.daily")
 
+    def test_the_viewer_may_look_and_change_nothing(self) -> None:
+        assert self.client.login(username=serve.VIEWER, password=serve.VIEWER)
+        self.assertContains(self.client.get(reverse("admin:shop_order_changelist")), "Teapot")
+        viewer = get_user_model().objects.get(username=serve.VIEWER)
+        assert all(".view_" in permission for permission in viewer.get_all_permissions())
+
 
 class TheHandlers(ShopTestCase):
     def context(self, *, cancelled: bool = False) -> Any:
@@ -140,6 +162,23 @@ class TheHandlers(ShopTestCase):
         write_report()
         assert str(DailyReport.objects.get()) == "3 orders, 82.40"
 
+    def test_the_bank_answers_the_third_time_if_not_the_first(self) -> None:
+        assert capture_payment(mock.Mock(attempt=1), payment=8) == "captured 8"
+        with self.assertRaisesMessage(ConnectionError, "The bank"):
+            capture_payment(mock.Mock(attempt=2), payment=7)
+        assert capture_payment(mock.Mock(attempt=3), payment=7) == "captured 7"
+
+    def test_no_label_is_printed_where_no_carrier_goes(self) -> None:
+        assert print_label(parcel=5, country="PT") == "PT-00005"
+        with self.assertRaisesMessage(LookupError, "Atlantis"):
+            print_label(parcel=5, country="Atlantis")
+
+    def test_the_export_says_how_far_it_is_and_stops_when_it_is_cancelled(self) -> None:
+        context = self.context()
+        assert export_catalogue(context, pages=2) == "2 pages"
+        context.progress.assert_called_with(0.5, "page 2 of 2")
+        assert export_catalogue(self.context(cancelled=True), pages=2) == "cancelled"
+
     def test_a_file_is_indexed_and_each_run_is_counted(self) -> None:
         for _ in range(2):
             index_source(self.context(), path="this.py", origin="test")
@@ -167,6 +206,73 @@ class Serving(TestCase):
         with self.assertRaisesMessage(serve.CannotServe, "DEBUG"):
             serve.prepare(8000)
         assert not get_user_model().objects.exists()
+
+
+class TheHistory(TestCase):
+    def test_each_page_of_the_admin_has_something_to_show(self) -> None:
+        write_history()
+        now = timezone.now()
+        finished = Job.objects.filter(state__in=TERMINAL)
+        assert finished.count() > 500
+        assert not finished.filter(created_at__lt=now - timedelta(days=1)).exists()
+        assert not finished.filter(finished_at__gt=now).exists()
+        assert finished.filter(dead_letter=True).exists()
+        assert set(SuppressedAttempt.objects.values_list("outcome", flat=True)) == {"rejected", "ignored", "replaced"}
+        assert Queue.objects.get().paused_at
+        assert Job.objects.filter(state="available", type="newsletter.send", args__reader=7).count() == 2
+        assert Job.objects.filter(type="newsletter.mail").exists()
+
+    def test_ids_are_in_the_order_of_time(self) -> None:
+        write_history()
+        created = Job.objects.filter(state__in=TERMINAL).exclude(type="newsletter.send").order_by("pk")
+        moments = [int(moment.timestamp() * 1000) for moment in created.values_list("created_at", flat=True)]
+        assert moments == sorted(moments)
+
+    def test_it_agrees_with_what_enqueue_would_have_written(self) -> None:
+        write_history()
+        assert not verify(Job.objects.all())
+
+    def test_it_is_written_once_and_never_over_anything(self) -> None:
+        Job.objects.enqueue("stock.sync")
+        write_history()
+        assert Job.objects.count() == 1
+
+
+class TheTraffic(TestCase):
+    def test_it_enqueues_what_is_met_by_each_strategy(self) -> None:
+        chance = Random(7)
+        for moment in range(40):
+            happen(moment, chance)
+        assert set(SuppressedAttempt.objects.values_list("outcome", flat=True)) == {"rejected", "ignored", "replaced"}
+        assert Job.objects.filter(state="scheduled").exists()
+
+    def test_what_waits_is_bounded_by_the_keys_there_are(self) -> None:
+        chance = Random(7)
+        with mock.patch("shop.traffic.pay"), mock.patch("shop.traffic.ship"):
+            for moment in range(600):
+                happen(moment, chance)
+        readers, products, baskets, exports = 120, 40, 12, 1
+        assert Job.objects.filter(state__in=INCOMPLETE).count() <= readers + products + baskets + exports
+
+
+class TheTrafficInTheBackground(TransactionTestCase):
+    def test_it_ends_with_the_block_and_bears_a_database_that_fails(self) -> None:
+        happened = threading.Event()
+        failures = iter([OperationalError("database is locked")])
+
+        def happen(*_: Any) -> None:
+            if failure := next(failures, None):
+                raise failure
+            happened.set()
+
+        with (
+            mock.patch("shop.traffic.happen", happen),
+            mock.patch("shop.traffic.SECONDS", 0.01),
+            self.assertLogs("shop.traffic", "WARNING"),
+            traffic(),
+        ):
+            assert happened.wait(30)
+        assert "traffic" not in [thread.name for thread in threading.enumerate()]
 
 
 class TheDemo(TestCase):

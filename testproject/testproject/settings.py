@@ -68,8 +68,15 @@ DEFAULT_FROM_EMAIL = "shop@example.com"
 
 # How long the example pretends to work on each size of a picture, so that there is time to replace a running job.
 SHOP_SECONDS_PER_SIZE = 2.0
+# And on each page of a catalogue, so that there is progress to watch.
+SHOP_SECONDS_PER_PAGE = 1.0
 
-OJS_UNIQUE = {"REQUIRE_HANDLER": True}
+OJS_UNIQUE = {
+    "REQUIRE_HANDLER": True,
+    # A day is enough for the charts, and keeps the database small.
+    "RETENTION": {"completed": "PT25H", "cancelled": "PT25H", "discarded": "PT25H", "dead_letter": "P7D"},
+    "SUPPRESSED_RETENTION": "PT25H",
+}
 
 LOGGING = {
     "version": 1,
@@ -78,6 +85,8 @@ LOGGING = {
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "loggers": {
         "shop": {"handlers": ["console"], "level": "INFO"},
-        "django_ojs_unique": {"handlers": ["console"], "level": "WARNING"},
+        # `serve` has jobs that fail on purpose, and pages that refresh themselves.
+        "django_ojs_unique": {"handlers": ["console"], "level": os.environ.get("SHOP_LOG_LEVEL", "WARNING")},
+        "django.server": {"handlers": ["console"], "level": "WARNING", "propagate": False},
     },
 }

@@ -1,10 +1,13 @@
 from django.conf import settings
 from django.conf.urls.static import static
 from django.contrib import admin
+from django.http import HttpResponse
 from django.urls import include, path
 
 urlpatterns = [
     path("", include("shop.urls")),
     path("admin/", admin.site.urls),
+    # Browsers ask for it, and the console would tell each time.
+    path("favicon.ico", lambda request: HttpResponse(status=204)),
     *static(settings.MEDIA_URL, document_root=settings.MEDIA_ROOT),
 ]

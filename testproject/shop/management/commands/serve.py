@@ -6,13 +6,16 @@ from typing import Any
 
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.urls import reverse
 
 from shop import serve
+from shop.traffic import traffic
 
 
 class Command(BaseCommand):
     help = (
-        "Prepare the database, make a demo login, and run the server and a worker until Ctrl-C. For your machine only."
+        "Prepare the database, make a demo login, and run the server, a worker and some customers until Ctrl-C."
+        " For your machine only."
     )
     requires_system_checks = []
 
@@ -27,10 +30,13 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from None
         address = f"{serve.HOST}:{port}"
         self.stdout.write(
-            f"The shop:  http://{address}/\n"
-            f"The admin: http://{address}/admin/ (log in as {serve.LOGIN} / {serve.PASSWORD})\n"
-            "Ctrl-C stops the server and the worker."
+            f"The shop:   http://{address}/\n"
+            f"The admin:  http://{address}{reverse('admin:index')} (log in as {serve.LOGIN} / {serve.PASSWORD},"
+            f" or as {serve.VIEWER} / {serve.VIEWER}, who may only look)\n"
+            f"Dashboard:  http://{address}{reverse('admin:django_ojs_unique_dashboard')}\n"
+            f"Duplicates: http://{address}{reverse('admin:django_ojs_unique_duplicates')}\n"
+            "Ctrl-C stops the server, the worker and the customers."
         )
         self.stdout.flush()
-        with serve.worker():
+        with serve.worker(), traffic():
             call_command("runserver", address, use_reloader=False, skip_checks=True, verbosity=0)

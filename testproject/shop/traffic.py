@@ -1,0 +1,90 @@
+"""The shop's customers, its payment provider and its scheduler, who never rest: they give `make serve` a life.
+
+Each key comes from a small range, so the jobs that wait are bounded; retention bounds the finished ones.
+"""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from random import Random
+
+from django.db import DatabaseError, connections
+from django.utils import timezone
+
+from django_ojs_unique import DuplicateJob
+
+from .jobs import capture_payment, export_catalogue, print_label, remind, send_newsletter, update_search
+
+logger = logging.getLogger(__name__)
+
+LIVELY_MOMENTS = 900
+"""After that many, nobody is likely to watch, and life slows down."""
+SECONDS, QUIET_SECONDS = 1.0, 10.0
+EXPORT_EVERY = 20
+PAGES = 90
+COUNTRIES = ["DE", "FR", "PT", "SE"] * 4 + ["Atlantis"]
+
+
+@contextmanager
+def traffic() -> Iterator[None]:
+    """Enqueue jobs in the background as long as the block lasts."""
+    stop = threading.Event()
+    thread = threading.Thread(target=_live, args=(stop,), name="traffic")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def happen(moment: int, chance: Random) -> None:
+    """Let one or a few things happen; ``moment`` counts up, and makes what is new differ from what was before."""
+    if moment % EXPORT_EVERY == 0:
+        export_catalogue.enqueue(pages=PAGES)
+    for event in chance.choices([pay, save_product, ship, change_basket, subscribe], [4, 4, 2, 3, 1], k=2):
+        event(moment, chance)
+
+
+def pay(moment: int, chance: Random) -> None:
+    """The provider reports a payment, and often reports it twice."""
+    for _ in range(chance.choice([1, 2])):
+        with suppress(DuplicateJob):
+            capture_payment.enqueue(payment=moment % 1_000)
+
+
+def save_product(moment: int, chance: Random) -> None:
+    """An editor saves a product with a double click; some products are edited all the time."""
+    product = min(chance.randrange(40), chance.randrange(40))
+    for _ in range(chance.choice([1, 2, 2])):
+        update_search.enqueue(product=product)
+
+
+def ship(moment: int, chance: Random) -> None:
+    """A parcel is packed."""
+    print_label.enqueue(parcel=moment % 1_000, country=chance.choice(COUNTRIES))
+
+
+def change_basket(moment: int, chance: Random) -> None:
+    """A customer changes a basket: the reminder is put off."""
+    soon = timezone.now() + timedelta(seconds=45)
+    remind.using(scheduled_at=soon).enqueue(basket=chance.randrange(12), items=chance.randint(1, 9))
+
+
+def subscribe(moment: int, chance: Random) -> None:
+    """A reader asks for the newsletter, which waits in a paused queue."""
+    send_newsletter.enqueue(reader=chance.randrange(120))
+
+
+def _live(stop: threading.Event) -> None:
+    chance, moment = Random(7), 0
+    while not stop.wait(SECONDS if moment < LIVELY_MOMENTS else QUIET_SECONDS):
+        try:
+            happen(moment, chance)
+        except DatabaseError as error:
+            logger.warning("The customers cannot enqueue; trying again: %s", error)
+            connections.close_all()
+        moment += 1
+    connections.close_all()
