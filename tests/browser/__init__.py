@@ -1,0 +1,1 @@
+"""What an operator does, done in a real browser."""
