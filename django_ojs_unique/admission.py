@@ -114,7 +114,7 @@ class Admission:
         """
         self.take_write_lock()
         if self._vendor == "mysql" and fingerprints:
-            turns = sorted({int(fingerprint, 16) % TURN_COUNT for fingerprint in fingerprints})
+            turns = sorted({_turn(fingerprint) for fingerprint in fingerprints})
             with self._connection.cursor() as cursor:
                 cursor.execute(
                     f"SELECT turn FROM {TURNS} WHERE turn IN ({', '.join(['%s'] * len(turns))})"
@@ -351,3 +351,10 @@ class _Table:
 @cache
 def _table(model: type[models.Model], vendor: str) -> _Table:
     return _Table(model, vendor)
+
+
+def _turn(fingerprint: str) -> int:
+    try:
+        return int(fingerprint, 16) % TURN_COUNT
+    except ValueError:  # no hash: it was written by hand
+        return 0

@@ -21,7 +21,7 @@ from .ojs.states import TERMINAL
 from .registry import registry
 from .request import Incoming
 
-MOST_FINISHED = 100
+MOST_LIVE, MOST_FINISHED = 1000, 100
 
 Jobs = TypeVar("Jobs", bound=QuerySet[Any])
 
@@ -38,8 +38,9 @@ class Duplicate:
 class Explanation:
     """What an enqueue would do now.
 
-    ``action`` is ``create``, ``replace``, ``reject`` or ``ignore``; ``duplicates`` are the newest first: all that live,
-    and of the finished ones at most a hundred in each state. Their payloads are loaded when they are asked for.
+    ``action`` is ``create``, ``replace``, ``reject`` or ``ignore``; ``duplicates`` are the newest first: at most a
+    thousand that live, and of the finished ones a hundred in each state; their payloads are loaded when they are asked
+    for.
     ``fingerprint`` and ``canonical_text`` are empty for a job with neither a policy nor a key.
     """
 
@@ -102,11 +103,11 @@ def explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanati
 
 
 def _newest(matches: QuerySet[Any]) -> Iterator[Any]:
-    """Yield all matches that live, and the newest of those that finished: a busy key can have a million of them."""
-    light = matches.defer("args", "meta", "result", "errors", "extra")
-    yield from light.exclude(state__in=sorted(TERMINAL))
+    """Yield the newest matches, those that live and those that finished: a busy key can have a million of them."""
+    light = matches.defer("args", "meta", "result", "errors", "extra").order_by("-created_at", "-id")
+    yield from light.exclude(state__in=sorted(TERMINAL))[:MOST_LIVE]
     for state in sorted(TERMINAL):
-        yield from light.filter(state=state).order_by("-created_at", "-id")[:MOST_FINISHED]
+        yield from light.filter(state=state)[:MOST_FINISHED]
 
 
 def _explain_key(jobs: QuerySet[Any], incoming: Incoming, key: JobKey) -> Explanation:

@@ -67,6 +67,13 @@ class PayloadField(models.JSONField):
     The checks that Django and MariaDB would put on the column refuse more than 32 levels.
     """
 
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        """Read the JSON; what was stored by hand and cannot be read stays the text that it is, as Django does it."""
+        try:
+            return super().from_db_value(value, expression, connection)
+        except (ValueError, RecursionError):  # a number of too many digits, or nested too deeply
+            return value
+
     def db_type(self, connection: Any) -> str | None:
         return "longtext" if connection.vendor == "mysql" else super().db_type(connection)
 

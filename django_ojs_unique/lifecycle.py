@@ -186,9 +186,9 @@ def release_guard(jobs: QuerySet[Any]) -> int:
 
 def free_key(jobs: QuerySet[Any]) -> int:
     """Take no more part in uniqueness, in any state, so that the next enqueue of the fingerprint is admitted."""
-    return jobs.exclude(fingerprint=None).update(
-        guarded_states=frozenset(), fingerprint=None, window_ends_at=F("finished_at")
-    )
+    rows = jobs.exclude(fingerprint=None)
+    freed: dict[str, Any] = {"guarded_states": frozenset(), "fingerprint": None, "window_ends_at": F("finished_at")}
+    return starting_over(jobs.db, lambda: rows.update(**freed))
 
 
 def remove(jobs: QuerySet[Any]) -> int:

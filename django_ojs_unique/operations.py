@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
+from django.utils import timezone
 
 from .exceptions import DuplicateJob, InvalidPolicy, InvalidTransition, OJSError
 from .models import Job
+from .ojs.policy import UniquePolicy
 from .ojs.states import INCOMPLETE, TERMINAL, TIMED, JobState
 
 RIVALS_NAMED = 5
+RIVALS_LOOKED_AT = 1000
 
 _SUITS: dict[str, Callable[[Any], bool]] = {
     "cancel": lambda job: job.state not in TERMINAL,
@@ -86,13 +90,17 @@ def release(job: Job) -> None:
         raise InvalidTransition(f"Job {job.pk} takes no part in uniqueness.")
 
 
-def _live_duplicates(job: Job) -> Any:
-    jobs = Job.objects.using(job._state.db)
+def _live_duplicates(job: Job) -> list[Any]:
     try:
-        found = jobs.duplicates_of(job)
+        policy = job.unique_policy or UniquePolicy()
     except InvalidPolicy:  # it was changed by hand; what counts cannot be known
-        return jobs.none()
-    return found.filter(state__in=sorted(INCOMPLETE)).only("type", "state")[:RIVALS_NAMED]
+        return []
+    if not job.fingerprint:
+        return []
+    live = Job.objects.using(job._state.db).filter(fingerprint=job.fingerprint, state__in=sorted(INCOMPLETE))
+    rows, now = live.exclude(pk=job.pk).only("type", "state", "created_at").order_by("-created_at"), timezone.now()
+    alike = (row for row in rows[:RIVALS_LOOKED_AT] if policy.is_duplicate(row.state, row.created_at, now))
+    return list(islice(alike, RIVALS_NAMED))
 
 
 def _attempt(jobs: QuerySet[Any], id: UUID, act: Callable[[Job], object]) -> Attempted:

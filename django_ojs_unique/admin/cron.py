@@ -7,7 +7,9 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
+from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest
 from django.utils.html import format_html
 
@@ -22,8 +24,28 @@ OUTCOMES = ["created", "replaced", "deduplicated", "rejected", "skipped", "alrea
 HAPPENED = ["next_run", "last_run", "last_job", "last_result", "run_count"]
 
 
+class PayloadFormField(forms.JSONField):
+    """JSON; what Python cannot read or a page cannot hold is an error beside the field."""
+
+    def to_python(self, value: Any) -> Any:
+        try:
+            return super().to_python(value)
+        except (RecursionError, ValueError):
+            raise ValidationError("This is nested too deeply, or has a number of too many digits.") from None
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        return InvalidJSONInput(data)  # shown as it was typed
+
+    def prepare_value(self, value: Any) -> Any:
+        shown = super().prepare_value(value)
+        return shown.encode(errors="backslashreplace").decode() if isinstance(shown, str) else shown
+
+
 class CronJobForm(forms.ModelForm):  # type: ignore[type-arg]
     """What an operator says of a periodic job; the model validates it."""
+
+    class Meta:
+        field_classes = {"args": PayloadFormField, "options": PayloadFormField}
 
     def clean_args(self) -> Any:
         return {} if self.cleaned_data["args"] is None else self.cleaned_data["args"]

@@ -47,9 +47,9 @@ class JobList(BoundedList):
 
     most_scanned = MOST_SCANNED
 
-    def get_filters(self, request: HttpRequest) -> Any:
+    def check_parameters(self) -> None:
+        # What is wrong with the others, the filters and the search say in words.
         check_dates(self.params)
-        return super().get_filters(request)
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
         first, *_ = super().get_ordering(request, queryset)

@@ -16,7 +16,7 @@ from ..insight import envelope
 from ..insight.canonical import recompute
 from ..insight.met import MOST_DIFFERENCES, Attempts, Encounter, attempts_that_met
 from ..insight.relations import Relations, relations
-from ..insight.timeline import Event, failures, timeline
+from ..insight.timeline import MOST_FAILURES, Event, failures, timeline
 from ..insight.uniqueness import against, uniqueness
 from ..insight.words import harmless
 from ..models import Job, SuppressedAttempt
@@ -59,6 +59,7 @@ def panels(request: HttpRequest, job: Job, now: datetime) -> dict[str, Any]:
         ],
         "failures": [_failure(failure) for failure in failures(job)],
         "errors_url": _download(job, "errors"),
+        "most_failures": MOST_FAILURES,
     }
 
 

@@ -20,6 +20,7 @@ from ..insight.queues import MOST_COUNTED, unfinished
 from ..insight.words import harmless
 from ..models import Queue
 from ..models.queue import HIGHEST_LIMIT
+from ..ojs.names import queue_name
 from .base import ReadOnlyAdmin, may
 from .display import ago
 
@@ -52,6 +53,10 @@ class LimitForm(forms.ModelForm):  # type: ignore[type-arg]
         return limit
 
     def clean(self) -> dict[str, Any] | None:
+        try:
+            queue_name(self.instance.name)
+        except InvalidRequest as error:  # it was written by hand
+            raise ValidationError(harmless(error.message)) from None
         now = self.initial["shown_limit"]
         if self.cleaned_data.get("shown_limit", "") != now:
             self.data = {**self.data, "concurrency_limit": self.data.get("concurrency_limit", ""), "shown_limit": now}

@@ -14,7 +14,7 @@ from .uniqueness import read_policy
 
 MOST_RELATIVES = 50
 
-_READ = ("state", "created_at", "finished_at", "guarded_states", "replaced_by_id", "attempt")
+_READ = ("state", "created_at", "guarded_states", "replaced_by_id")
 
 
 @dataclass(frozen=True, slots=True)

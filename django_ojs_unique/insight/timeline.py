@@ -13,6 +13,7 @@ from ..request import FOREVER
 from .words import shortened
 
 LONGEST_MESSAGE = 200
+MOST_FAILURES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,9 @@ def timeline(job: Any, more: Iterable[Event] = ()) -> list[Event]:
 
 
 def failures(job: Any) -> list[Failure]:
-    """Read the errors of a row, the newest first, whatever they look like."""
+    """Read the newest `MOST_FAILURES` errors of a row, the newest first, whatever they look like."""
     errors = job.errors if isinstance(job.errors, list) else [job.errors]
-    return [_failure(error) for error in reversed(errors) if error is not None]
+    return [_failure(error) for error in reversed(errors[-MOST_FAILURES:]) if error is not None]
 
 
 def _of_row(job: Any) -> Iterator[Event]:
@@ -96,7 +97,7 @@ def _failure(error: Any) -> Failure:
     then = ""
     if error.get("retryable") is True:
         delay: Any = error.get("retry_delay_ms")
-        then = f"Tried again after {delay / 1000:g} s." if _is_number(delay) else "Tried again."
+        then = f"Tried again after {delay / 1000:g} s." if _is_duration(delay) else "Tried again."
     elif error.get("retryable") is False:
         then = "Not tried again."
     return Failure(
@@ -114,8 +115,8 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _is_duration(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def _moment(value: Any) -> datetime | None:

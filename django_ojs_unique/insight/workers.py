@@ -36,7 +36,8 @@ class WorkerInsight:
     @property
     def names(self) -> list[str]:
         """The queues that it takes by name."""
-        return [text for text in self.patterns if "*" not in text and not text.startswith("!")]
+        # One that cannot be printed is no queue's, and no page could hold it.
+        return [text for text in self.patterns if "*" not in text and text[:1] != "!" and text.isprintable()]
 
     def takes(self, queue: str) -> bool:
         """Whether it takes jobs of a queue."""

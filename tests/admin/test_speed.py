@@ -53,10 +53,10 @@ def visits(django_db_setup, django_db_blocker):
         client = Client(raise_request_exception=False)
         client.force_login(staff)
         try:
-            crowd = gather(500)
+            crowd = gather(1800)  # so that the hot job was met more often than its page shows
             small = visit_all(client, main_pages(crowd))
             disperse()
-            crowd = gather(copies=COPIES if ON_POSTGRES else 1)
+            crowd = gather(copies=COPIES) if ON_POSTGRES else gather(4000)
             large = visit_all(client, pages(client, crowd), explain=ON_POSTGRES)
             assert not ON_POSTGRES or scans(str(Job.objects.filter(attempt=7).query)), "scans are not seen"
         finally:

@@ -113,10 +113,26 @@ def test_whatever_is_searched_for_gets_an_answer(admin_client, term):
 
 
 @pytest.mark.parametrize(
-    "query", [{"created_at__gte": "never"}, {"p": "x"}, {"o": "9.x"}, {"args__x": "1"}, {"id__exact": "x"}, {"q": "\0"}]
+    "query",
+    [
+        {"created_at__gte": "never"},
+        {"p": "x"},
+        {"o": "9.x"},
+        {"q": "\0"},
+        {"q": "x" * 60_000},
+        {"strategy": "\0"},
+        {"outcome__exact": "\0"},
+    ],
 )
 def test_a_malformed_query_gets_an_answer(admin_client, query):
     assert admin_client.get(reverse(LIST), query, follow=True).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "lookup", ["args__x", "id__exact", "created_at__year", "type__regex", "fingerprint__startswith"]
+)
+def test_only_what_the_page_offers_can_be_asked(admin_client, lookup):
+    assert admin_client.get(reverse(LIST), {lookup: "0"}).status_code == 400
 
 
 def test_the_jobs_cannot_be_asked_about_through_their_attempts(client):

@@ -8,6 +8,7 @@
   const updated = document.getElementById("ojs-updated");
   const waiting = document.getElementById("ojs-waiting");
   const period = Number(page.dataset.seconds) * 1000;
+  const longestWait = 10000;
   const remembered = "django-ojs-unique.refresh";
   const shown = new Map(regions(document).map((region) => [region.id, region.outerHTML]));
   let timer = null;
@@ -42,8 +43,9 @@
       const old = document.getElementById(details.id);
       if (old) details.open = old.open;
     }
-    // A picture is loaded before it takes the place of the old one, so that nothing flickers.
-    await Promise.all([...fresh.querySelectorAll("img")].map((image) => image.decode().catch(() => null)));
+    // A picture is loaded before it takes the place of the old one, so that nothing flickers; a slow one is not awaited.
+    const loaded = [...fresh.querySelectorAll("img")].map((image) => image.decode().catch(() => null));
+    await Promise.race([Promise.all(loaded), new Promise((resolve) => { setTimeout(resolve, longestWait); })]);
     if (isInUse(region)) return false;
     const scrolled = [...region.querySelectorAll(".ojs-table")].map((table) => table.scrollLeft);
     region.replaceWith(fresh);
