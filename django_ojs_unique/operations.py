@@ -24,7 +24,8 @@ _SUITS: dict[str, Callable[[Any], bool]] = {
     "cancel": lambda job: job.state not in TERMINAL,
     "retry_now": lambda job: job.state in TIMED | {JobState.PENDING},
     "revive": lambda job: job.state == JobState.DISCARDED and not job.slimmed,
-    "release_guard": lambda job: job.fingerprint is not None,
+    "release_guard": lambda job: job.fingerprint is not None and (job.state not in TERMINAL or job.is_guarding),
+    "delete_selected": lambda job: job.state != JobState.ACTIVE,
 }
 
 
@@ -49,7 +50,7 @@ def on_each(jobs: QuerySet[Any], ids: Iterable[UUID], act: Callable[[Job], objec
 
 
 def suits(job: Job, act: str) -> bool:
-    """Whether ``cancel``, ``retry_now``, ``revive`` or ``release_guard`` could do something; any other act could."""
+    """Whether an action of the admin, by its name, could do something with a job as it is now."""
     return _SUITS.get(act, bool)(job)
 
 

@@ -3,7 +3,8 @@
 One after the other; with ``OJS_TEST_SIDE_BY_SIDE`` set, all at once, and what each printed comes at its end.
 
 SQLite always. PostgreSQL on the server that ``OJS_TEST_POSTGRES_URL`` names, else on one started for this run. MariaDB
-on the server that ``OJS_TEST_MARIADB_URL`` names, else not at all.
+on the server that ``OJS_TEST_MARIADB_URL`` names, else not at all. The browser is driven on PostgreSQL only, as it does
+not know the database.
 """
 
 import os
@@ -15,8 +16,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-TRACED = ["-m", "coverage", "run", "-m", "pytest", "-m", "not interrupts"]
-RUNNER = TRACED if os.environ.get("OJS_TEST_COVERAGE") else ["-m", "pytest"]
+TRACED = bool(os.environ.get("OJS_TEST_COVERAGE"))
+RUNNER = ["-m", "coverage", "run", "-m", "pytest"] if TRACED else ["-m", "pytest"]
 
 
 @contextmanager
@@ -42,7 +43,7 @@ def main() -> int:
         if mariadb_url := os.environ.get("OJS_TEST_MARIADB_URL"):
             runs.insert(1, ("MariaDB", mariadb_url))
         ran: list[str] = []
-        suites = [(name, partial(suite, url, options)) for name, url in runs]
+        suites = [(name, partial(suite, url, [*left_out(name), *options])) for name, url in runs]
         if os.environ.get("OJS_TEST_SIDE_BY_SIDE"):
             suites = [(name, begin(start)) for name, start in suites]
         for name, run in suites:
@@ -53,6 +54,12 @@ def main() -> int:
                 return code
             ran.append(name)
     return 0
+
+
+def left_out(name: str) -> list[str]:
+    """Return the options that leave out what is not run on a database; an own ``-m`` takes their place."""
+    markers = [*(["interrupts"] if TRACED else []), *([] if name == "PostgreSQL" else ["browser"])]
+    return ["-m", " and ".join(f"not {marker}" for marker in markers)] if markers else []
 
 
 def suite(url: str | None, options: list[str], output: Any = None, **variables: str) -> subprocess.Popen[bytes]:

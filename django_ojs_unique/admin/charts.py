@@ -79,7 +79,7 @@ def waits_chart(waited: Waits, span: Span) -> Chart:
             f" {seconds(most)}. The longest such wait is {seconds(worst[2])}, from {worst[0]}."
         )
     series = {"half waited up to": waited.median, "95 of 100 waited up to": waited.p95}
-    note = "Of the jobs that completed in each part" + (f", the newest {SAMPLE}." if waited.is_sample else ".")
+    note = "Counted are the jobs that completed in each part" + (f", the newest {SAMPLE}." if waited.is_sample else ".")
     return Chart("waits", "Waiting time", sentence, parts, series, seconds, is_counted=False, note=note)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.actions import delete_selected
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.forms.fields import InvalidJSONInput
@@ -74,7 +75,7 @@ class CronJobAdmin(BoundedAdmin):
     list_filter = ["enabled", "declared", "overlap_policy", OutcomeFilter]
     search_fields = ["name", "type"]
     ordering = ["name"]
-    actions = ["enable", "disable"]
+    actions = ["enable", "disable", "delete_selected"]
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return not _is_declared(obj) and super().has_change_permission(request, obj)
@@ -124,6 +125,15 @@ class CronJobAdmin(BoundedAdmin):
     @admin.action(description="Disable", permissions=["change"])
     def disable(self, request: HttpRequest, entries: QuerySet[CronJob]) -> None:
         self._switch(request, entries, False, "Disabled")
+
+    @admin.action(description="Delete selected cron jobs", permissions=["delete"])
+    def delete_selected(self, request: HttpRequest, entries: QuerySet[CronJob]) -> Any:
+        declared = [harmless(name) for name in entries.filter(declared=True).values_list("name", flat=True)]
+        if not declared:
+            return delete_selected(self, request, entries)
+        told = f"Declared in code: {', '.join(declared)}. Remove it there, or disable it here. Nothing was deleted."
+        self.message_user(request, told, messages.WARNING)
+        return None
 
     def _switch(self, request: HttpRequest, entries: QuerySet[CronJob], enabled: bool, done: str) -> None:
         count = 0

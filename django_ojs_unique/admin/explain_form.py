@@ -88,4 +88,6 @@ class ExplainForm(forms.Form):
     def refuse(self, field: str, message: str) -> None:
         """Show an error beside the form field that the path of a request's member begins with."""
         name = field.partition(".")[0].partition("[")[0]
+        if name == "unique" and self.cleaned_data.get("unique") is NOT_GIVEN:
+            name, message = "args", f"They do not fit the handler’s policy: {message}"
         self.add_error(name if name in self.fields else None, harmless(message))

@@ -137,12 +137,12 @@ class DuplicatesFilter(JobFilter):
 
 
 class StuckFilter(JobFilter):
-    title = "worker"
+    title = "stuck"
     parameter_name = "stuck"
     by = ("lease_expires_at",)
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
-        return [("yes", "stuck: the lease ran out")]
+        return [("yes", "yes: the lease ran out")]
 
     def condition(self, using: str, value: str) -> Q:
         return Q(state=JobState.ACTIVE, lease_expires_at__lt=timezone.now())

@@ -31,7 +31,7 @@ from .job_page import JobPage
 
 @admin.register(Job)
 class JobAdmin(JobPage, JobActions):
-    list_display = ["shown_state", "shown_type", "holds", "met", "age", "shown_queue", "tries", "next_run", "done"]
+    list_display = ["shown_state", "shown_type", "holds", "met", "age", "shown_queue", "tries", "next_run"]
     list_display_links = ["shown_type"]
     list_filter = FILTERS
     list_max_show_all = 500
@@ -63,7 +63,7 @@ class JobAdmin(JobPage, JobActions):
 
     @admin.display(description="state")
     def shown_state(self, job: Job) -> SafeString:
-        return badge(job.state)
+        return format_html("{} {}", badge(job.state), _progress(job))
 
     @admin.display(description="type")
     def shown_type(self, job: Job) -> str:
@@ -85,21 +85,6 @@ class JobAdmin(JobPage, JobActions):
     def next_run(self, job: Job) -> SafeString | str:
         return ago(job.run_at)
 
-    @admin.display(description="progress")
-    def done(self, job: Job) -> SafeString | str:
-        if job.state != JobState.ACTIVE or job.progress is None:
-            return "-"
-        percent = f"{job.progress:.0%}"
-        note = format_html('<span class="ojs-quiet">{}</span>', brief(job.progress_note))
-        return format_html(
-            '<progress class="ojs-progress" max="1" value="{}" aria-label="Progress of {}">{}</progress> {} {}',
-            f"{job.progress:.3f}",
-            brief(job.type),
-            percent,
-            percent,
-            note,
-        )
-
     @admin.display(description="times met")
     def met(self, job: Any) -> SafeString | str:
         if not job.met:
@@ -117,3 +102,18 @@ class JobAdmin(JobPage, JobActions):
         if job.fingerprint is None:
             return format_html('<span class="ojs-quiet">{}</span>', "not unique")
         return format_html('<code title="Fingerprint {}">{}…</code>', job.fingerprint, job.fingerprint[:SHORT])
+
+
+def _progress(job: Job) -> SafeString | str:
+    if job.state != JobState.ACTIVE or job.progress is None:
+        return ""
+    percent = f"{job.progress:.0%}"
+    return format_html(
+        '<progress class="ojs-progress" max="1" value="{}" aria-label="Progress of {}">{}</progress> {} '
+        '<span class="ojs-quiet">{}</span>',
+        f"{job.progress:.3f}",
+        brief(job.type),
+        percent,
+        percent,
+        brief(job.progress_note),
+    )

@@ -90,6 +90,10 @@ class QueueAdmin(ReadOnlyAdmin):
     list_filter = [PausedFilter, LimitedFilter]
     show_facets = admin.ShowFacets.NEVER
     search_fields = ["name"]
+    search_help_text = (
+        "Only queues that are, or were, paused or limited are listed: the dashboard has them all."
+        " To limit another one: manage.py jobs limit QUEUE N."
+    )
     ordering = ["name"]
     actions = ["pause", "resume"]
     form = LimitForm

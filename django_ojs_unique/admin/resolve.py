@@ -53,9 +53,11 @@ def _confirm(model_admin: Any, request: HttpRequest) -> HttpResponse:
         if decision := decide(group.fingerprint, group.jobs, wanted.get(group.fingerprint)):
             plans.append(_plan(group, decision))
             wanted.pop(group.fingerprint)
-    if wanted:
+    if None in wanted.values():
+        messages.warning(request, "Choose the job to keep first.")
+    elif wanted:
         gone = ", ".join(harmless(fingerprint[:SHORT]) for fingerprint in wanted)
-        messages.warning(request, f"Changed meanwhile, or no live job was chosen to be kept: {gone}. Look again.")
+        messages.warning(request, f"Changed meanwhile: {gone}. Look again.")
     elif not plans:
         messages.warning(request, "Nothing was chosen. Select a fingerprint, or use the buttons below one.")
     if not plans:

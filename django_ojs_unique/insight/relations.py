@@ -12,7 +12,7 @@ from ..ojs.policy import UniquePolicy
 from ..ojs.states import TERMINAL, JobState
 from .uniqueness import read_policy
 
-MOST_RELATIVES = 50
+MOST_RELATIVES = 10
 
 _READ = ("state", "created_at", "guarded_states", "replaced_by_id")
 

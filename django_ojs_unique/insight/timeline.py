@@ -56,7 +56,7 @@ def _of_row(job: Any) -> Iterator[Event]:
     yield Event(job.created_at, "Created")
     if job.enqueued_at is not None:
         yield Event(job.enqueued_at, "Became available")
-    if job.scheduled_at is not None:
+    if job.scheduled_at is not None and _was_kept(job):
         yield Event(job.scheduled_at, "Scheduled for")
     for failure in reversed(failures(job)):
         if failure.at is not None:
@@ -69,6 +69,11 @@ def _of_row(job: Any) -> Iterator[Event]:
     if job.finished_at is not None:
         yield _end(job)
     yield from _ahead(job)
+
+
+def _was_kept(job: Any) -> bool:
+    """Whether a job's time came, or will: it may have been cancelled or made available before."""
+    return job.state == JobState.SCHEDULED or (job.enqueued_at is not None and job.scheduled_at <= job.enqueued_at)
 
 
 def _end(job: Any) -> Event:

@@ -74,7 +74,7 @@ def test_it_shows_workers_and_warns_of_jobs_that_none_of_them_takes(admin_client
     shown = text(admin_client)
     for part in ["w-running running 0s ago", "w-stopping stopping", "w-silent silent 2m ago", "reports, !old-*"]:
         assert part in shown
-    assert "jobs wait in emails , and no worker that runs takes them" in shown
+    assert "No worker for emails : jobs wait there, and no running worker takes them." in shown
 
 
 def test_nothing_at_all_explains_itself(admin_client):

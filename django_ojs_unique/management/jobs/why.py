@@ -78,12 +78,14 @@ class Duplicates(Look):
     @staticmethod
     def add_arguments(parser: CommandParser) -> None:
         parser.add_argument("term", nargs="?", metavar="ID|FINGERPRINT", help="A job, or a fingerprint's beginning.")
-        parser.add_argument("--span", choices=list(SPANS), default="day", help="How far back (default day).")
+        parser.add_argument("--span", choices=list(SPANS), help="How far back (default day); not with an id.")
 
-    def run(self, *, term: str | None, span: str, **options: Any) -> None:
+    def run(self, *, term: str | None, span: str | None, **options: Any) -> None:
+        if term is not None and span is not None:
+            raise CommandError("--span goes without an id or a fingerprint: of one fingerprint everything is shown.")
         attempts = SuppressedAttempt.objects.using(self.using)
         if term is None:
-            self._print_most_met(attempts, span)
+            self._print_most_met(attempts, span or "day")
             self._print_groups()
             return
         found = insight.match([self.jobs, attempts], self.jobs, term)
@@ -111,12 +113,15 @@ class Duplicates(Look):
                 one.ignored,
                 one.replaced,
                 age(one.last_at, now),
+                one.holder.pk if one.holder else "nobody",
                 one.type,
                 one.args,
             )
             for one in met
         ]
-        self.print_table(["fingerprint", "refused", "ignored", "replaced", "last", "type", "args"], rows, cut=[5, 6])
+        self.print_table(
+            ["fingerprint", "refused", "ignored", "replaced", "last", "held by", "type", "args"], rows, cut=[6, 7]
+        )
 
     def _print_groups(self) -> None:
         found = insight.groups_after(self.jobs, "")
