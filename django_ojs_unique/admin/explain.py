@@ -61,7 +61,7 @@ def _answer(form: ExplainForm) -> dict[str, Any] | None:
         "key": harmless(options.get("key", "")),
         "text": plain_text(explanation.canonical_text) if explanation.canonical_text else "",
         "fingerprint": explanation.fingerprint,
-        "fingerprint_link": fingerprint_link(explanation.fingerprint),
+        "fingerprint_link": fingerprint_link(explanation.fingerprint, whole=True),
         "duplicates": [
             {
                 "link": job_link(duplicate.job.pk),
