@@ -3,8 +3,8 @@
 One after the other; with ``OJS_TEST_SIDE_BY_SIDE`` set, all at once, and what each printed comes at its end.
 
 SQLite always. PostgreSQL on the server that ``OJS_TEST_POSTGRES_URL`` names, else on one started for this run. MariaDB
-on the server that ``OJS_TEST_MARIADB_URL`` names, else not at all. The browser is driven on PostgreSQL only, as it does
-not know the database.
+on the server that ``OJS_TEST_MARIADB_URL`` names, else not at all. The browser is driven on SQLite only, as it does not
+know the database.
 """
 
 import os
@@ -58,7 +58,7 @@ def main() -> int:
 
 def left_out(name: str) -> list[str]:
     """Return the options that leave out what is not run on a database; an own ``-m`` takes their place."""
-    markers = [*(["interrupts"] if TRACED else []), *([] if name == "PostgreSQL" else ["browser"])]
+    markers = [*(["interrupts"] if TRACED else []), *([] if name == "SQLite" else ["browser"])]
     return ["-m", " and ".join(f"not {marker}" for marker in markers)] if markers else []
 
 

@@ -190,7 +190,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='job',
-            index=models.Index(condition=models.Q(('fingerprint__isnull', False), ('finished_at__isnull', True), ('guarded_states', 0)), fields=['fingerprint'], name='ojs_job_unguarded'),
+            index=models.Index(condition=models.Q(('fingerprint__isnull', False), ('finished_at__isnull', True), ('guarded_states', 0)), fields=['guarded_states', 'fingerprint'], name='ojs_job_unguarded'),
         ),
         migrations.AddConstraint(
             model_name='job',

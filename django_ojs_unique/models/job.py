@@ -181,9 +181,10 @@ class Job(models.Model):
             models.Index(
                 fields=["state", "queue", "enqueued_at"], condition=Q(finished_at__isnull=True), name="ojs_job_live"
             ),
-            # and live jobs beside the one that guards their fingerprint: few, if any.
+            # and live jobs beside the one that guards their fingerprint: few, if any. The state set comes first, as
+            # MariaDB, where the index has all jobs, would take it for the look for duplicates.
             models.Index(
-                fields=["fingerprint"],
+                fields=["guarded_states", "fingerprint"],
                 condition=Q(fingerprint__isnull=False, finished_at__isnull=True, guarded_states=0),
                 name="ojs_job_unguarded",
             ),
