@@ -11,7 +11,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 
-from ..insight.entry import read_id
+from ..insight.entry import fingerprint_begins, read_id
 from ..insight.met import MOST_DIFFERENCES, differences
 from ..insight.words import harmless
 from ..models import Job, SuppressedAttempt
@@ -77,8 +77,7 @@ class SuppressedAttemptAdmin(ReadOnlyAdmin):
             fingerprint = Job.objects.filter(pk=id).values_list("fingerprint", flat=True).first()
             return (found if fingerprint is None else found.filter(fingerprint=fingerprint)), False
         if _BEGINNING.fullmatch(term):
-            # In every collation the letter g is behind all that can follow.
-            return queryset.filter(fingerprint__gte=term, fingerprint__lt=f"{term}g"), False
+            return queryset.filter(fingerprint_begins(term)), False
         return (queryset.filter(type__startswith=term) if term else queryset), False
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:

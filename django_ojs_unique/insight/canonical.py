@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from ..exceptions import OJSError
-from ..ojs.fingerprint import SCHEME, canonical_key, canonical_text, fingerprint
-from ..ojs.policy import UniquePolicy, Window
+from ..ojs.fingerprint import SCHEME, fingerprint, stored_texts
 from .uniqueness import read_policy
 
 
@@ -33,27 +30,11 @@ def recompute(job: Any) -> Recomputed:
             " still counts as a duplicate."
         )
     try:
-        texts = list(_texts(job, policy))
+        texts = list(stored_texts(job, policy))
     except OJSError as error:
         return Recomputed(note=f"The text cannot be computed again: {error.message}")
     text = next((text for text in texts if fingerprint(text) == job.fingerprint), texts[0])
     return Recomputed(text, fingerprint(text), _note(job, text))
-
-
-def _texts(job: Any, policy: UniquePolicy | None) -> Iterator[str]:
-    """Yield the texts that may count, the likeliest first: a row does not tell the scope of its key."""
-    if job.key is not None:
-        yield canonical_key(job.key, type=job.type)
-        yield canonical_key(job.key, type=None)
-        return
-    assert policy is not None
-    moments = [job.scheduled_at or job.created_at]
-    if policy.window is Window.FIXED and job.scheduled_at is None:
-        # An enqueue that waited for a lock has named its window before, and is dated after.
-        assert isinstance(policy.duration, timedelta)
-        moments.append(job.created_at - policy.duration)
-    for moment in moments:
-        yield canonical_text(policy, type=job.type, queue=job.queue, args=job.args, meta=job.meta or {}, at=moment)
 
 
 def _note(job: Any, text: str) -> str:

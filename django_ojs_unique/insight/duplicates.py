@@ -16,7 +16,7 @@ from django.db.models.functions import Cast, Left, RowNumber
 from ..constraints import guarding
 from ..models import Job, SuppressedAttempt
 from ..ojs.states import INCOMPLETE, JobState
-from .entry import read_id
+from .entry import fingerprint_begins, read_id
 from .history import Span
 
 MOST_FINGERPRINTS = 50
@@ -28,6 +28,9 @@ SHORTEST_BEGINNING = 8
 MOST_ATTEMPTS_COUNTED = 100_000
 MOST_UNGUARDED_LOOKED_AT = 10_000
 LONGEST_ARGS = 500
+
+_START = Left(Cast("args", TextField()), LONGEST_ARGS)
+"""The beginning of the arguments of an attempt: all of them can be large."""
 
 _UNFINISHED = sorted(INCOMPLETE)
 _HEX = frozenset("0123456789abcdef")
@@ -92,8 +95,8 @@ def most_met(attempts: QuerySet[Any], jobs: QuerySet[Any], span: Span, now: date
         .annotate(count=Count("pk"), last_at=Max("created_at"), newest=Max("pk"), **outcomes)
         .order_by("-count", "fingerprint")[:MOST_FINGERPRINTS]
     )
-    start, ids = Left(Cast("args", TextField()), LONGEST_ARGS), [row.pop("newest") for row in counted]
-    newest = attempts.filter(pk__in=ids).annotate(start=start).values_list("fingerprint", "type", "start")
+    ids = [row.pop("newest") for row in counted]
+    newest = attempts.filter(pk__in=ids).annotate(start=_START).values_list("fingerprint", "type", "start")
     shown = {fingerprint: (type, readable(args)) for fingerprint, type, args in newest}
     holding = holders(jobs, [row["fingerprint"] for row in counted], now)
     return MostMet(since, beyond is not None, [_met(row, shown, holding) for row in counted])
@@ -186,18 +189,24 @@ class History:
 def history(jobs: QuerySet[Any], fingerprint: str) -> History:
     """Return what is stored under one fingerprint, at most `MOST_IN_HISTORY` jobs."""
     newest_first = jobs.filter(fingerprint=fingerprint).only(*_LIGHT, "unique").order_by("-created_at", "-id")
-    # One short look at the index for each state: a busy fingerprint can have a million finished jobs.
-    found = [job for state in JobState for job in newest_first.filter(state=state)[: MOST_IN_HISTORY + 1]]
+    found = first_in_each_state(newest_first, MOST_IN_HISTORY + 1)
     found.sort(key=lambda job: (job.state in INCOMPLETE, job.created_at, job.pk), reverse=True)
     kept = sorted(found[:MOST_IN_HISTORY], key=lambda job: (job.created_at, job.pk))
     return History(kept, len(found) > MOST_IN_HISTORY, kept[-1] if kept else None)
 
 
+def first_in_each_state(jobs: QuerySet[Any], most: int) -> list[Any]:
+    """Return the first jobs of each state, in the order given.
+
+    One short look at the index for each: a busy fingerprint can have a million finished jobs.
+    """
+    return [job for state in JobState for job in jobs.filter(state=state)[:most]]
+
+
 def attempts_of(attempts: QuerySet[Any], fingerprint: str, most: int) -> Any:
     """Select the newest suppressed attempts of a fingerprint; ``start`` is the beginning of their arguments."""
-    start = Left(Cast("args", TextField()), LONGEST_ARGS)
     newest_first = attempts.filter(fingerprint=fingerprint).order_by("-created_at", "-pk")
-    return newest_first.defer("args", "meta").annotate(start=start)[:most]
+    return newest_first.defer("args", "meta").annotate(start=_START)[:most]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +227,8 @@ def match(tables: Iterable[QuerySet[Any]], jobs: QuerySet[Any], term: str) -> Ma
     if len(beginning) < SHORTEST_BEGINNING or not _HEX.issuperset(beginning):
         problem = f"Write a job's id, or at least {SHORTEST_BEGINNING} characters of a fingerprint: digits and a to f."
         return Match([], problem=problem)
-    # A range and no LIKE, which indexes serve under some collations only.
-    within = {"fingerprint__gte": beginning, "fingerprint__lt": f"{beginning}g"}
-    names = [table.filter(**within).order_by("fingerprint").values_list("fingerprint", flat=True) for table in tables]
+    within = fingerprint_begins(beginning)
+    names = [table.filter(within).order_by("fingerprint").values_list("fingerprint", flat=True) for table in tables]
     return Match(sorted({name for found in names for name in found.distinct()[: MOST_MATCHES + 1]}))
 
 

@@ -6,6 +6,8 @@ import json
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Q
+
 from ..exceptions import shorten
 
 
@@ -15,6 +17,12 @@ def read_id(text: str) -> UUID | None:
         return UUID(text)
     except ValueError:
         return None
+
+
+def fingerprint_begins(digits: str) -> Q:
+    """Select the fingerprints that begin with some hexadecimal digits, in lower case."""
+    # A range and no LIKE, which indexes serve under some collations only; in all of them g is behind what can follow.
+    return Q(fingerprint__gte=digits, fingerprint__lt=f"{digits}g")
 
 
 def read_json(text: str) -> Any:

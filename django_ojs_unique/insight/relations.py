@@ -10,6 +10,7 @@ from django.utils import timezone
 from ..models import Job
 from ..ojs.policy import UniquePolicy
 from ..ojs.states import TERMINAL, JobState
+from .duplicates import first_in_each_state
 from .uniqueness import read_policy
 
 MOST_RELATIVES = 10
@@ -39,10 +40,8 @@ def relations(job: Any) -> Relations:
     successor = jobs.only(*_READ).filter(pk=job.replaced_by_id).first() if job.replaced_by_id else None
     if job.fingerprint is None:
         return Relations(successor=successor)
-    found: dict[Any, Any] = {}
     alike = jobs.filter(fingerprint=job.fingerprint).only(*_READ).order_by("-created_at")
-    for state in JobState:
-        found |= {row.pk: row for row in alike.filter(state=state)[: MOST_RELATIVES + 1]}
+    found = {row.pk: row for row in first_in_each_state(alike, MOST_RELATIVES + 1)}
     cancelled_before = list(alike.filter(state=JobState.CANCELLED, created_at__lte=job.created_at)[:MOST_RELATIVES])
     found.pop(job.pk, None)
     others = sorted(found.values(), key=_age, reverse=True)

@@ -15,7 +15,7 @@ from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Cast
 
 from ..ojs.names import LONGEST_KEY
-from .entry import read_id
+from .entry import fingerprint_begins, read_id
 
 HELP = (
     "An id, a key, or at least 6 digits of a fingerprint; else a queue or the beginning of a type; else a text in the"
@@ -65,8 +65,7 @@ def _exact(term: str) -> Iterator[Q]:
         yield Q(pk=id)
     yield Q(key=term)
     if re.fullmatch("[0-9a-f]{6,64}", digits := term.lower()):
-        # A range, as not every collation lets an index serve LIKE.
-        yield Q(fingerprint__gte=digits, fingerprint__lt=f"{digits}g")
+        yield fingerprint_begins(digits)
 
 
 def _matching(jobs: QuerySet[Any], *, condition: Q) -> QuerySet[Any]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
 
 from ..models import Job, WorkerProcess
+from ..ojs.names import matches
 from ..ojs.states import JobState
 
 SILENT_AFTER = timedelta(seconds=30)
@@ -43,7 +42,7 @@ class WorkerInsight:
         """Whether it takes jobs of a queue."""
         include = [text for text in self.patterns if not text.startswith("!")]
         exclude = [text[1:] for text in self.patterns if text.startswith("!")]
-        return _matches(queue, include) and not _matches(queue, exclude)
+        return matches(queue, include) and not matches(queue, exclude)
 
 
 def standing(row: WorkerProcess, now: datetime) -> str:
@@ -63,7 +62,3 @@ def held(worker: WorkerProcess, most: int) -> list[Job]:
     active = Job.objects.using(worker._state.db).filter(state=JobState.ACTIVE, finished_at__isnull=True)
     fields = ("type", "queue", "state", "started_at")
     return list(active.filter(worker_id=worker.pk).only(*fields).order_by("started_at", "pk")[:most])
-
-
-def _matches(queue: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(queue, pattern) for pattern in patterns)

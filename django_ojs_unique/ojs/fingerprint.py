@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
-from datetime import datetime
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
 from ..exceptions import InvalidPolicy, did_you_mean
@@ -45,6 +45,32 @@ def canonical_text(
 def canonical_key(key: str, *, type: str | None) -> str:
     """Return the canonical JSON of a job key, within a type or, for None, among all types."""
     return canonical({"key": key} if type is None else {"key": key, "type": type})
+
+
+def stored_texts(row: Any, policy: UniquePolicy | None) -> Iterator[str]:
+    """Yield the canonical texts that may stand behind the fingerprint of a stored job, the likeliest first.
+
+    A job with a key needs no ``policy``; it does not tell in which scope the key was given. Raises InvalidPolicy as
+    `canonical_text` does.
+    """
+    if row.key is not None:
+        yield canonical_key(row.key, type=row.type)
+        yield canonical_key(row.key, type=None)
+        return
+    assert policy is not None
+    for moment in stored_moments(row, policy):
+        yield canonical_text(policy, type=row.type, queue=row.queue, args=row.args, meta=row.meta or {}, at=moment)
+
+
+def stored_moments(row: Any, policy: UniquePolicy) -> Iterator[datetime]:
+    """Yield the moments whose fixed window a stored job may have named, the likeliest first.
+
+    An enqueue that waited for a lock has named its window before, and is dated after.
+    """
+    yield row.scheduled_at or row.created_at
+    if policy.window is Window.FIXED and row.scheduled_at is None:
+        assert isinstance(policy.duration, timedelta)
+        yield row.created_at - policy.duration
 
 
 def fingerprint(text: str) -> str:

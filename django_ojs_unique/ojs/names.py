@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from typing import Any
 
 from ..exceptions import InvalidRequest
@@ -24,6 +26,11 @@ def queue_name(value: Any) -> str:
     return _name(
         value, "queue", _QUEUE, LONGEST_QUEUE, "Write lower-case letters, digits, '-' and '.', as in 'emails'."
     )
+
+
+def matches(queue: str, patterns: Iterable[str]) -> bool:
+    """Whether one of some patterns with ``*`` takes in a queue."""
+    return any(fnmatchcase(queue, pattern) for pattern in patterns)
 
 
 def _name(value: Any, field: str, pattern: re.Pattern[str], longest: int, mend: str) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from ..conf import settings
 from ..exceptions import OJSError
-from ..ojs.fingerprint import SCHEME, canonical_text, fingerprint
-from ..ojs.keys import HOLDING, JobKey, KeyScope
+from ..ojs.fingerprint import SCHEME, fingerprint, stored_moments, stored_texts
+from ..ojs.keys import HOLDING, JobKey
 from ..ojs.policy import UniquePolicy, Window
 from ..ojs.presets import resque_uniqueue
 from ..ojs.states import INCOMPLETE, TERMINAL, WAITING, JobState
@@ -188,29 +187,13 @@ def _guard(policy: UniquePolicy) -> frozenset[JobState]:
 def _window_end(row: Any, policy: UniquePolicy) -> datetime | None:
     if TERMINAL.isdisjoint(policy.states) or policy.window is Window.RETENTION:
         return None
-    return policy.kept_until(row.created_at, next(_moments(row, policy))) or FOREVER
+    return policy.kept_until(row.created_at, next(stored_moments(row, policy))) or FOREVER
 
 
 def _of_key(row: Any) -> list[str]:
-    """Return the fingerprints that the key gives, in either scope: a row does not say in which it was enqueued."""
-    return [fingerprint(JobKey(row.key, scope=scope).canonical_text(row.type)) for scope in KeyScope]
+    JobKey(row.key)  # refuses what was written by hand and is none
+    return [fingerprint(text) for text in stored_texts(row, None)]
 
 
 def _of_policy(row: Any, policy: UniquePolicy) -> list[str]:
-    return [
-        fingerprint(
-            canonical_text(policy, type=row.type, queue=row.queue, args=row.args, meta=row.meta or {}, at=moment)
-        )
-        for moment in _moments(row, policy)
-    ]
-
-
-def _moments(row: Any, policy: UniquePolicy) -> Iterator[datetime]:
-    """Yield the moments whose fixed window may count, the likeliest first.
-
-    An enqueue that waited for a lock has named its window before, and is dated after.
-    """
-    yield row.scheduled_at or row.created_at
-    if policy.window is Window.FIXED and row.scheduled_at is None:
-        assert isinstance(policy.duration, timedelta)
-        yield row.created_at - policy.duration
+    return [fingerprint(text) for text in stored_texts(row, policy)]

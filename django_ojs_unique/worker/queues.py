@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
 from typing import Any
 
 from django.db import connections
 from django.db.models import QuerySet
 
 from ..exceptions import InvalidRequest
-from ..ojs.names import queue_name
+from ..ojs.names import matches, queue_name
 from ..ojs.states import JobState
 
 
@@ -26,20 +25,17 @@ class QueueFilter:
         self._names = None if any("*" in text for text in self.include) else [*dict.fromkeys(self.include)]
 
     def __contains__(self, queue: str) -> bool:
-        return any(fnmatchcase(queue, text) for text in self.include) and not self._is_excluded(queue)
+        return matches(queue, self.include) and not matches(queue, self.exclude)
 
     def waiting(self, jobs: QuerySet[Any]) -> list[str]:
         """Return the queues to look into: those that are named, or those that match and have available jobs."""
         if self._names is not None:
-            return [name for name in self._names if not self._is_excluded(name)]
+            return [name for name in self._names if not matches(name, self.exclude)]
         return [name for name in waiting_queues(jobs) if name in self]
 
     def to_list(self) -> list[str]:
         """Return the patterns, those to leave out marked by "!"."""
         return [*self.include, *(f"!{text}" for text in self.exclude)]
-
-    def _is_excluded(self, queue: str) -> bool:
-        return any(fnmatchcase(queue, text) for text in self.exclude)
 
 
 def waiting_queues(jobs: QuerySet[Any]) -> list[str]:
