@@ -52,7 +52,7 @@ def gather(jobs: int = SAMPLE, copies: int = 1) -> Crowd:
     sample = list(_jobs(dice, jobs, now))
     hot, *doubled = [job for job in sample if job.state == "available" and job.fingerprint][:4]
     hot.created_at = hot.enqueued_at = now - MONTH
-    hot.id, hot.queue = _id(dice, hot.created_at), PAUSED
+    hot.id, hot.queue = id_at(dice, hot.created_at), PAUSED
     single = [hot, *_doubles(doubled)]
     Job.objects.bulk_create(sorted([*sample, *single[2::2]], key=lambda job: job.created_at))
     SuppressedAttempt.objects.bulk_create(_attempts(dice, jobs // 10, sample, hot, now))
@@ -87,7 +87,7 @@ def _jobs(dice: random.Random, count: int, now: datetime) -> Iterator[Job]:
 
 def _job(dice: random.Random, number: int, now: datetime, created_at: datetime, finished: bool) -> Job:
     job = Job(
-        id=_id(dice, created_at),
+        id=id_at(dice, created_at),
         type=dice.choice(TYPES),
         queue=dice.choice(QUEUES),
         args={"user_id": dice.randrange(10**6), "locale": "en"},
@@ -105,7 +105,7 @@ def _job(dice: random.Random, number: int, now: datetime, created_at: datetime, 
         _finish(dice, job, now)
     elif job.state == "active":
         job.attempt, job.started_at, job.worker_id = 1, created_at + timedelta(seconds=1), "host-1:17:ab"
-        job.lease_token, job.lease_expires_at = _id(dice, created_at), now + timedelta(minutes=1)
+        job.lease_token, job.lease_expires_at = id_at(dice, created_at), now + timedelta(minutes=1)
     elif job.state in ("scheduled", "retryable"):
         job.enqueued_at, job.run_at = None, now + timedelta(minutes=dice.randrange(1, 600))
     elif job.state == "pending":
@@ -131,7 +131,7 @@ def _doubles(jobs: list[Job]) -> Iterator[Job]:
     for job in jobs:
         yield job
         double = Job(**{field.attname: getattr(job, field.attname) for field in Job._meta.concrete_fields})
-        double.id = _id(random.Random(job.fingerprint), job.created_at)
+        double.id = id_at(random.Random(job.fingerprint), job.created_at)
         double.guarded_states = frozenset()
         yield double
 
@@ -223,7 +223,7 @@ def _chosen(dice: random.Random, weights: dict[str, int]) -> str:
     return dice.choices(list(weights), list(weights.values()))[0]
 
 
-def _id(dice: random.Random, moment: datetime) -> uuid.UUID:
+def id_at(dice: random.Random, moment: datetime) -> uuid.UUID:
     """Return a UUIDv7 of a moment."""
     milliseconds = int(moment.timestamp() * 1000)
     return uuid.UUID(int=milliseconds << 80 | 7 << 76 | dice.getrandbits(12) << 64 | 2 << 62 | dice.getrandbits(62))

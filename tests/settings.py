@@ -6,39 +6,13 @@ from pathlib import Path
 
 import dj_database_url
 
+from tests.admin_settings import ADMIN_APPS, MIDDLEWARE, STATIC_URL, TEMPLATES  # noqa: F401 - they are settings
+
 SECRET_KEY = "tests"
 USE_TZ = True
 TIME_ZONE = "Europe/Berlin"
 ROOT_URLCONF = "tests.urls"
-STATIC_URL = "static/"
-INSTALLED_APPS = [
-    "django.contrib.admin",
-    "django.contrib.auth",
-    "django.contrib.contenttypes",
-    "django.contrib.messages",
-    "django.contrib.sessions",
-    "django.contrib.staticfiles",
-    "django_ojs_unique",
-    "tests.app",
-]
-MIDDLEWARE = [
-    "django.contrib.sessions.middleware.SessionMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "django.contrib.messages.middleware.MessageMiddleware",
-]
-TEMPLATES = [
-    {
-        "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "APP_DIRS": True,
-        "OPTIONS": {
-            "context_processors": [
-                "django.template.context_processors.request",
-                "django.contrib.auth.context_processors.auth",
-                "django.contrib.messages.context_processors.messages",
-            ]
-        },
-    }
-]
+INSTALLED_APPS = [*ADMIN_APPS, "django.contrib.staticfiles", "django_ojs_unique", "tests.app"]
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 _FILES = Path(tempfile.gettempdir()) / f"ojs-tests-{os.getpid()}"

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any
-from uuid import UUID
 
 from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, JobState, RetryPolicy, UniquePolicy, job
 from django_ojs_unique.models import Job, Queue, SuppressedAttempt, WorkerProcess
 from django_ojs_unique.request import Request, read
+from tests.crowd import id_at
 
 UNLESS_IT_FAILED = [state for state in JobState if state not in ("cancelled", "discarded")]
 OUTCOMES = {"ignore": "ignored", "reject": "rejected", "replace": "replaced"}
@@ -122,7 +122,7 @@ def _finished(created_at: datetime, chance: Random) -> Any:
         ]
     )
     job = read(Request(type, args), Job, created_at).job
-    job.id, job.attempt = _id(created_at, chance), 1
+    job.id, job.attempt = id_at(chance, created_at), 1
     job.started_at = created_at + timedelta(seconds=chance.expovariate(1))
     job.finished_at = job.started_at + timedelta(seconds=chance.expovariate(0.3))
     job.state = chance.choices(["completed", "discarded", "cancelled"], [20, 1, 1])[0]
@@ -143,12 +143,6 @@ def _met(job: Any, chance: Random) -> SuppressedAttempt:
         existing_job_id=job.pk,
         existing_state="active",
     )
-
-
-def _id(moment: datetime, chance: Random) -> UUID:
-    """Return the UUIDv7 of a moment."""
-    milliseconds = int(moment.timestamp() * 1000)
-    return UUID(int=milliseconds << 80 | 7 << 76 | chance.getrandbits(12) << 64 | 2 << 62 | chance.getrandbits(62))
 
 
 def _workers(now: datetime) -> None:
