@@ -98,27 +98,47 @@ def admin(options: argparse.Namespace) -> None:
         admin.report(options.rounds or 15, options.finished)
 
 
+def api(options: argparse.Namespace) -> None:
+    """POST /ojs/v1/jobs, beside a bare view of Django REST framework with one insert."""
+    with on_postgres("api", settings="benchmarks.settings_api"):
+        _api(options)
+
+
+def api_sqlite(options: argparse.Namespace) -> None:
+    """The same on SQLite."""
+    with on_sqlite(settings="benchmarks.settings_api"):
+        _api(options)
+
+
+def _api(options: argparse.Namespace) -> None:
+    from . import api
+    from .turns import Turns
+
+    api.report(Turns(options.seconds, options.rounds or 7))
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
-    part.__name__: part for part in (enqueue, bulk, worker, latency, sqlite, memory, idle, admin, sweep)
+    part.__name__: part
+    for part in (enqueue, bulk, worker, latency, sqlite, memory, idle, admin, sweep, api, api_sqlite)
 }
 LONG = {"sweep"}
 
 
 def main() -> int:
-    parts = "\n".join(f"  {name:<10}{part.__doc__}" for name, part in PARTS.items())
+    parts = "\n".join(f"  {name:<12}{part.__doc__}" for name, part in PARTS.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=__doc__,
-        epilog=f"parts:\n{parts}\n  all       All of them. Without a part: all but {', '.join(sorted(LONG))}.",
+        epilog=f"parts:\n{parts}\n  all         All of them. Without a part: all but {', '.join(sorted(LONG))}.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("part", nargs="?", choices=[*PARTS, "all"], metavar="PART", help="What to measure, see below.")
     parser.add_argument(
         "--rounds",
         type=int,
-        help="pairs of turns (default: 7 for enqueue and bulk, 5 for worker, 3 for sqlite, 15 for admin)",
+        help="pairs of turns (default: 7 for enqueue, bulk and api, 5 for worker, 3 for sqlite, 15 for admin)",
     )
-    parser.add_argument("--seconds", type=float, default=1.0, help="enqueue: length of one turn (default 1)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="enqueue, api: length of one turn (default 1)")
     parser.add_argument(
         "--prepared",
         action="store_true",

@@ -16,7 +16,8 @@ def report(name: str, pairs: Sequence[Sequence[float]], goal: str) -> float:
     bare, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
     print(
         f"{name:<44} bare {bare:>7,.0f}/s  ours {ours:>7,.0f}/s  ratio"
-        f" {statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})  goal {goal}",
+        f" {statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})  goal {goal}"
+        + ("" if goal == "-" else " met" if statistics.median(ratios) >= float(goal) else " MISSED"),
         flush=True,
     )
     return statistics.median(ratios)

@@ -36,7 +36,7 @@ ROWS_AT_ONCE = 1000
 LARGEST_STATEMENT = 2**25
 """Characters: PostgreSQL takes up to a gigabyte, but holds each statement in memory several times."""
 
-LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "created_at")
+LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "created_at", "expires_at", "lease_expires_at")
 """The fields of a duplicate that the deciding statement reads, in the model's order."""
 
 T = TypeVar("T")
@@ -64,15 +64,15 @@ class Admission:
             return self._insert(cursor, job)
 
     def insert_unless_duplicate(
-        self, job: Any, policy: UniquePolicy, created_after: datetime | None
+        self, job: Any, policy: UniquePolicy, created_after: datetime | None, *, whole: bool = False
     ) -> tuple[bool, Any | None]:
         """Insert unless the policy counts a row of the same fingerprint that was created after ``created_after``.
 
         Return whether the job was inserted, and the newest such row if one was seen: its fields in `LOOKED_AT`, the
-        others deferred. (False, None) means that the key must be settled under locks: a race was lost, a guard is
-        stale, the id is taken, or one statement cannot be exact here.
+        others deferred unless it is read ``whole``. (False, None) means that the key must be settled under locks: a
+        race was lost, a guard is stale, the id is taken, or one statement cannot be exact here.
         """
-        look = self._table.look(len(policy.states), created_after is not None)
+        look = self._table.look(len(policy.states), created_after is not None, whole)
         wanted = [job.fingerprint, *policy.states]
         if created_after is not None:
             wanted.append(self._connection.ops.adapt_datetimefield_value(created_after))
@@ -90,11 +90,11 @@ class Admission:
                 columns, values = self._table.row(job, self._connection)
                 cursor.execute(self._table.look_and_insert(columns, look, self._wakes_workers(job)), [*wanted, *values])
                 inserted, *row = cursor.fetchone()
-                return inserted, self._table.read(row, self._connection) if row[0] else None
+                return inserted, self._table.read(row, whole, self._connection) if row[0] else None
             # Two plain statements cost less than one clever one that is planned anew each time.
             cursor.execute(look, wanted)
             if (row := cursor.fetchone()) is not None:
-                return False, self._table.read(row, self._connection)
+                return False, self._table.read(row, whole, self._connection)
             return may_insert and self._insert(cursor, job), None
 
     @property
@@ -245,7 +245,11 @@ class _Table:
             for field in fields
             if not isinstance(field, models.AutoField)
         ]
-        self._looked_at = [field.get_col(model._meta.db_table) for field in fields if field.attname in LOOKED_AT]
+        columns = [field.get_col(model._meta.db_table) for field in fields]
+        self._looked_at = {
+            True: columns,
+            False: [column for column in columns if column.target.attname in LOOKED_AT],
+        }
 
     def row(self, row: Any, connection: BaseDatabaseWrapper) -> tuple[tuple[str, ...], list[Any]]:
         """Return the columns that differ from the database's defaults, and their values."""
@@ -308,11 +312,12 @@ class _Table:
         return f"{self._into(columns)} VALUES ({self._places(columns)}){self._skip}{returning}"
 
     @cache  # noqa: B019
-    def look(self, states: int, bounded: bool) -> str:
+    def look(self, states: int, bounded: bool, whole: bool) -> str:
         """Select the newest row of a fingerprint in some states; parameters: fingerprint, states, created after."""
+        columns = ", ".join(self._quote(column.target.column) for column in self._looked_at[whole])
         after = " AND created_at > %s" if bounded else ""
         return (
-            f"SELECT {', '.join(map(self._quote, LOOKED_AT))} FROM {self._name} WHERE fingerprint = %s"
+            f"SELECT {columns} FROM {self._name} WHERE fingerprint = %s"
             f" AND state IN ({', '.join(['%s'] * states)}){after} ORDER BY created_at DESC, id DESC LIMIT 1"
         )
 
@@ -330,16 +335,17 @@ class _Table:
             " SELECT EXISTS (SELECT 1 FROM admitted), duplicate.* FROM (SELECT 1) AS one LEFT JOIN duplicate ON TRUE"
         )
 
-    def read(self, row: Sequence[Any], connection: BaseDatabaseWrapper) -> Any:
+    def read(self, row: Sequence[Any], whole: bool, connection: BaseDatabaseWrapper) -> Any:
         """Build the model instance of a row that the look found."""
         values = list(row)
-        for index, column in enumerate(self._looked_at):
+        columns = self._looked_at[whole]
+        for index, column in enumerate(columns):
             for convert in (
                 *connection.ops.get_db_converters(column),
                 *column.output_field.get_db_converters(connection),
             ):
                 values[index] = convert(values[index], column, connection)
-        return self._model.from_db(connection.alias, LOOKED_AT, values)
+        return self._model.from_db(connection.alias, [column.target.attname for column in columns], values)
 
     def _into(self, columns: tuple[str, ...]) -> str:
         return f"INSERT INTO {self._name} ({', '.join(map(self._quote, columns))})"

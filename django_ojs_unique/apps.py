@@ -1,17 +1,21 @@
 from django.apps import AppConfig
+from django.core.signals import setting_changed
 from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
 
 
 class OJSUniqueConfig(AppConfig):
-    """Finds the handlers in each app's ``jobs.py``."""
+    """Finds the handlers in each app's ``jobs.py``, and Django's tasks in its ``tasks.py``."""
 
     name = "django_ojs_unique"
     verbose_name = "Unique jobs"
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import capabilities, checks  # noqa: F401 - registers the checks
+        from . import capabilities, checks, events, tasks  # noqa: F401 - registers the checks
 
         autodiscover_modules("jobs")
+        tasks.discover()
         post_migrate.connect(lambda **kwargs: capabilities.forget(), weak=False, dispatch_uid="ojs_capabilities")
+        events.obey_setting()
+        setting_changed.connect(events.obey_setting)

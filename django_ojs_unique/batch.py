@@ -23,6 +23,7 @@ from django.utils import timezone
 
 from .admission import ROWS_AT_ONCE, Admission, in_groups
 from .enqueue import announce_verdict, saying_what_is_not_migrated
+from .events import recorded
 from .exceptions import InvalidRequest, OJSError, did_you_mean, shorten
 from .keyed import announce_keyed, lock_slots
 from .ledger import FREE, Entry, Ledger, located
@@ -35,7 +36,7 @@ from .transactions import starting_over
 
 _LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "guarded_states", "created_at", "scheduled_at")
 _FRESH = timedelta(seconds=1)
-_ARGUMENTS = [name for name in Request.__slots__ if name not in ("lease", "schema", "extra")]
+_ARGUMENTS = [name for name in Request.__slots__ if name not in ("lease", "schema", "extra", "pending", "whole")]
 
 
 def enqueue_in_parts(jobs: QuerySet[Any], items: Iterable[Any], record: Recorder) -> Iterator[ItemResult]:
@@ -113,11 +114,14 @@ def _enqueue(
         raise wrong.error
     if entries := [entry for entry in answers if isinstance(entry, Entry)]:
         batch = _Batch(jobs, entries, record, refuse=refuse)
-        with saying_what_is_not_migrated(jobs):
+
+        def settle() -> None:
             until_won(lambda look: starting_over(jobs.db, lambda: batch.settle(look, meanwhile)))
-    for answer in answers:  # all of them before the first answer, as the caller may stop there
-        if isinstance(answer, Entry):
-            _announce(jobs, answer)
+            for entry in entries:  # all of them before the first answer, as the caller may stop there
+                _announce(jobs, entry)
+
+        with saying_what_is_not_migrated(jobs):
+            recorded(jobs.db, settle)
     for answer in answers:
         if isinstance(answer, Entry):
             answer = ItemResult(answer.job, answer.outcome, answer.replaced, answer.index, answer.error)
@@ -136,6 +140,7 @@ class _Batch:
         self._policies: dict[str, list[UniquePolicy]] = defaultdict(list)
         self._keyed: set[str] = set()
         self._was_tried = False
+        self._has_ids = any(entry.incoming.has_id for entry in entries)
         for incoming in (entry.incoming for entry in entries):
             if incoming.policy is not None:
                 policies = self._policies[incoming.job.fingerprint]
@@ -167,6 +172,8 @@ class _Batch:
                 ledger.decide(entry)
                 if entry.error is not None and self._refuse:
                     raise entry.error
+            if self._has_ids:
+                _keep_order(self._entries)
             ledger.write(admission)
             new = ledger.new_jobs()
             if not admission.insert_all(new, meanwhile):
@@ -235,6 +242,14 @@ class _Batch:
         """Return which of the ids that the caller gave stored jobs have."""
         given = sorted({entry.incoming.job.pk for entry in self._entries if entry.incoming.has_id})
         return set().union(*(ids_in_use(self._jobs, ids) for ids in in_groups(given)))
+
+
+def _keep_order(entries: Iterable[Entry]) -> None:
+    """Let jobs come up in the order of their items also when callers chose ids, which do not ascend."""
+    for number, entry in enumerate(entries):
+        job = entry.incoming.job
+        if job.enqueued_at is not None:
+            job.enqueued_at += timedelta(microseconds=number)
 
 
 def _announce(jobs: QuerySet[Any], entry: Entry) -> None:

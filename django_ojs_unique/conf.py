@@ -7,13 +7,17 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings as django_settings
+from django.utils.module_loading import import_string
 
 from .exceptions import InvalidRequest, did_you_mean
-from .ojs.durations import LONGEST_YEARS, parse_duration
+from .ojs.durations import LONGEST_YEARS, milliseconds, parse_duration
 from .ojs.names import queue_name
 
 DEFAULTS: dict[str, Any] = {
+    "API": {},
     "DEFAULT_QUEUE": "default",
+    "EVENTS": False,
+    "EVENT_RETENTION": "P7D",
     "MAX_ARGS_BYTES": 1_048_576,
     "MAX_META_BYTES": 65_536,
     "MAX_RESULT_BYTES": 1_048_576,
@@ -27,12 +31,47 @@ DEFAULTS: dict[str, Any] = {
     "UNIQUE_QUEUES": False,
 }
 
+API_DEFAULTS: dict[str, Any] = {
+    "ARRAYS_ONLY": False,
+    "AUTHENTICATION": None,
+    "LEASE": "PT30M",
+    "MAX_BATCH": 1000,
+    "MAX_BODY_BYTES": 4_194_304,
+    "MAX_WAIT": 20.0,
+    "PERMISSIONS": {
+        "status": ["rest_framework.permissions.IsAdminUser"],
+        "producers": ["rest_framework.permissions.IsAdminUser"],
+        "workers": ["rest_framework.permissions.IsAdminUser"],
+        "operators": ["rest_framework.permissions.IsAdminUser"],
+    },
+    "TEST_DIRECTIVES": False,
+    "THROTTLES": [],
+}
+"""The members of ``OJS_UNIQUE["API"]``; each group of ``PERMISSIONS`` that is left out keeps its default."""
+
 
 class Settings:
     """`OJS_UNIQUE` with its defaults, read at each access so that `override_settings` holds at once."""
 
     def _read(self, name: str) -> Any:
-        return getattr(django_settings, "OJS_UNIQUE", DEFAULTS).get(name, DEFAULTS[name])
+        given = getattr(django_settings, "OJS_UNIQUE", DEFAULTS)
+        # What is no dict is E001; until a check says so, it must not keep the project from starting.
+        return given.get(name, DEFAULTS[name]) if isinstance(given, dict) else DEFAULTS[name]
+
+    @property
+    def api(self) -> dict[str, Any]:
+        """The settings of the HTTP API, each with its default."""
+        return {**API_DEFAULTS, **self._read("API")}
+
+    @property
+    def events(self) -> bool:
+        """Whether what happens to jobs is recorded for those who poll events."""
+        return self._read("EVENTS")  # type: ignore[no-any-return]
+
+    @property
+    def event_retention(self) -> timedelta:
+        """How long an `Event` is kept."""
+        return retention_period(self._read("EVENT_RETENTION"))
 
     @property
     def default_queue(self) -> str:
@@ -125,12 +164,14 @@ def problems() -> Iterator[str]:
         default = DEFAULTS.get(name)
         if name not in DEFAULTS:
             yield f"OJS_UNIQUE[{name!r}] is not a setting. {did_you_mean(name, DEFAULTS)}"
-        elif name == "SUPPRESSED_RETENTION":
+        elif name in ("EVENT_RETENTION", "SUPPRESSED_RETENTION"):
             yield from _retention_problems(f"OJS_UNIQUE[{name!r}]", given)
         elif name == "UNIQUE_QUEUES":
             yield from _queue_rule_problems(given)
         elif type(given) is not type(default):
             yield f"OJS_UNIQUE[{name!r}] must be a {type(default).__name__} (got {given!r})."
+        elif name == "API":
+            yield from _api_problems(given)
         elif isinstance(given, dict):
             for kind, value in given.items():
                 if kind not in DEFAULTS[name]:
@@ -165,3 +206,57 @@ def _queue_rule_problems(given: Any) -> Iterator[str]:
             queue_name(name)
         except InvalidRequest as error:
             yield f"OJS_UNIQUE['UNIQUE_QUEUES'][{index}]: {error.message}"
+
+
+def _api_problems(api: Any) -> Iterator[str]:
+    for name, given in api.items():
+        setting = f"OJS_UNIQUE['API'][{name!r}]"
+        default = API_DEFAULTS.get(name)
+        if name not in API_DEFAULTS:
+            yield f"{setting} is not a setting. {did_you_mean(name, API_DEFAULTS)}"
+        elif isinstance(default, bool):
+            if not isinstance(given, bool):
+                yield f"{setting} must be a bool (got {given!r})."
+        elif name == "LEASE":
+            try:
+                milliseconds(given, setting)
+            except InvalidRequest as error:
+                yield error.message
+        elif name == "MAX_WAIT":
+            if not isinstance(given, (int, float)) or isinstance(given, bool) or not 0 <= given < float("inf"):
+                yield f"{setting} must be a number of seconds, 0 for no waiting (got {given!r})."
+        elif isinstance(default, int):
+            if type(given) is not int or given <= 0:
+                yield f"{setting} must be a positive int (got {given!r})."
+        elif name == "PERMISSIONS":
+            yield from _permission_problems(setting, given)
+        elif given is not None or name != "AUTHENTICATION":
+            yield from _class_problems(setting, given)
+
+
+def _permission_problems(setting: str, given: Any) -> Iterator[str]:
+    groups = API_DEFAULTS["PERMISSIONS"]
+    if not isinstance(given, dict):
+        yield f"{setting} must be a dict (got {given!r})."
+        return
+    for group, classes in given.items():
+        if group not in groups:
+            yield f"{setting}[{group!r}] is no group of permissions. {did_you_mean(group, groups)}"
+        elif classes in ([], ()):
+            yield f"{setting}[{group!r}] is empty. Leave it out for staff only, or name a permission class."
+        else:
+            yield from _class_problems(f"{setting}[{group!r}]", classes)
+
+
+def _class_problems(setting: str, given: Any) -> Iterator[str]:
+    if not isinstance(given, (list, tuple)):
+        yield f"{setting} must be a list of classes, or of their dotted names (got {given!r})."
+        return
+    for index, one in enumerate(given):
+        try:
+            one = import_string(one) if isinstance(one, str) else one
+        except Exception as error:
+            yield f"{setting}[{index}] cannot be imported: {error}."
+            continue
+        if not callable(one):
+            yield f"{setting}[{index}] is not a class (got {one!r})."

@@ -21,6 +21,7 @@ from .admission import Admission
 from .capabilities import STRONG, strength
 from .conf import settings
 from .constraints import guarding
+from .events import recorded
 from .exceptions import DuplicateJob, NotMigrated
 from .keyed import enqueue_by_key
 from .ojs.conflict import Action, Verdict, judge
@@ -41,9 +42,8 @@ def enqueue(jobs: QuerySet[Any], incoming: Incoming, record: Recorder) -> Enqueu
     """
     with saying_what_is_not_migrated(jobs):
         if incoming.key is not None:
-            return enqueue_by_key(jobs, incoming, record)
-        verdict = _decide(jobs, incoming, record, connections[jobs.db])
-    announce_verdict(jobs, incoming.job, verdict)
+            return recorded(jobs.db, partial(enqueue_by_key, jobs, incoming, record))
+        verdict = recorded(jobs.db, partial(_enqueue, jobs, incoming, record))
     if verdict.action is Action.REJECT:
         assert verdict.existing is not None
         raise DuplicateJob(verdict.existing, incoming.job.fingerprint)
@@ -88,6 +88,12 @@ def may_replace_active(jobs: QuerySet[Any], stored: Iterable[Any]) -> bool:
     return settings.replace_active and strength(jobs.model, jobs.db) == STRONG
 
 
+def _enqueue(jobs: QuerySet[Any], incoming: Incoming, record: Recorder) -> Verdict[Any]:
+    verdict = _decide(jobs, incoming, record, connections[jobs.db])
+    announce_verdict(jobs, incoming.job, verdict)
+    return verdict
+
+
 def _decide(jobs: QuerySet[Any], incoming: Incoming, record: Recorder, connection: BaseDatabaseWrapper) -> Verdict[Any]:
     """Return the verdict, carried out and recorded."""
     job, policy, using = incoming.job, incoming.policy, jobs.db
@@ -98,7 +104,8 @@ def _decide(jobs: QuerySet[Any], incoming: Incoming, record: Recorder, connectio
         return Verdict(Action.ADMIT)
     now = job.created_at
     inserted, newest = starting_over(
-        using, partial(admission.insert_unless_duplicate, job, policy, policy.window_start(now))
+        using,
+        partial(admission.insert_unless_duplicate, job, policy, policy.window_start(now), whole=incoming.whole),
     )
     if inserted:
         return Verdict(Action.ADMIT)

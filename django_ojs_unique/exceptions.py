@@ -59,6 +59,12 @@ class InvalidRequest(OJSError):
         return cls(f"{field}: {problem}{shown}.{' ' + mend if mend else ''}", details=details)
 
 
+class PayloadTooLarge(InvalidRequest):
+    """The payload is too large."""
+
+    code = "payload_too_large"
+
+
 class InvalidPolicy(InvalidRequest):
     """The unique policy is invalid."""
 
@@ -100,8 +106,23 @@ class JobIdTaken(OJSError):
     code = "duplicate"
 
 
+class JobCancelled(OJSError):
+    """The job was cancelled.
+
+    Not raised: it is what the `TaskResult` of a cancelled job has among its errors.
+    """
+
+    code = "cancelled"
+
+
 class InvalidTransition(OJSError):
     """The operation does not fit the job's state."""
+
+    code = "conflict"
+
+
+class DeclaredInCode(OJSError):
+    """This is declared in code, and can only be changed there."""
 
     code = "conflict"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -69,6 +69,14 @@ class Explanation:
 
 def explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanation:
     """Explain one valid request against the rows of ``jobs``."""
+    explanation = _explain(jobs, incoming, now)
+    same_id = jobs.filter(pk=incoming.job.pk)
+    if incoming.has_id and explanation.action in ("create", "replace") and same_id.exists():
+        return replace(explanation, action="reject", reason=f"a job with the id {incoming.job.pk} already exists.")
+    return explanation
+
+
+def _explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanation:
     policy, job = incoming.policy, incoming.job
     if incoming.key is not None:
         return _explain_key(jobs, incoming, incoming.key)

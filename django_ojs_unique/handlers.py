@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
 
 from .exceptions import HandlerError, InvalidRequest, did_you_mean
@@ -59,6 +59,8 @@ class JobContext:
     worker_id: str
     is_held: Callable[[], bool]
     report: Callable[[float, str], None]
+    job: Any
+    """The row as it was claimed; what a run does not need of it is read from the database when it is asked for."""
 
     @property
     def cancelled(self) -> bool:
@@ -95,7 +97,7 @@ class Handler(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.definition.function(*args, **kwargs)  # type: ignore[no-any-return]
 
-    def enqueue(self, *args: Any, **kwargs: Any) -> EnqueueResult:
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> EnqueueResult:
         """Enqueue a job with these arguments; positional ones are named after the handler's parameters.
 
         Raises InvalidRequest when they do not fit the handler, and what `Job.objects.enqueue` raises.
@@ -105,14 +107,14 @@ class Handler(Generic[P, R]):
         result: EnqueueResult = Job.objects.enqueue(**self.item(*args, **kwargs))
         return result
 
-    async def aenqueue(self, *args: Any, **kwargs: Any) -> EnqueueResult:
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> EnqueueResult:
         """Do what `enqueue` does, from asynchronous code."""
         from .models import Job
 
         result: EnqueueResult = await Job.objects.aenqueue(**self.item(*args, **kwargs))
         return result
 
-    def item(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def item(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         """Return a job with these arguments as an item for `Job.objects.enqueue_many`."""
         return {"type": self.definition.type, "args": self._named(args, kwargs), **self._options}
 
@@ -152,6 +154,40 @@ class Handler(Generic[P, R]):
         return named
 
 
+if TYPE_CHECKING:
+
+    class ContextHandler(Handler[P, R]):
+        """What ``takes_context=True`` makes of a function: a call takes the context first, an enqueue does not."""
+
+        def __call__(self, context: JobContext, *args: P.args, **kwargs: P.kwargs) -> R: ...  # type: ignore[override]
+
+
+class JobOptions(TypedDict, total=False):
+    """What `job` takes beside the type and ``takes_context``."""
+
+    queue: str | None
+    priority: int
+    unique: UniquePolicy | Mapping[str, Any] | None
+    retry: RetryPolicy | Mapping[str, Any] | None
+    timeout: str | timedelta | float | None
+    lease: str | timedelta | float | None
+    skip_unless: Callable[..., Any] | None
+    cron: Cron | str | None
+    heal: Heal | None
+
+
+@overload
+def job(
+    type: str, *, takes_context: Literal[False] = False, **options: Unpack[JobOptions]
+) -> Callable[[Callable[P, R]], Handler[P, R]]: ...
+
+
+@overload
+def job(
+    type: str, *, takes_context: Literal[True], **options: Unpack[JobOptions]
+) -> Callable[[Callable[Concatenate[JobContext, P], R]], ContextHandler[P, R]]: ...
+
+
 def job(
     type: str,
     *,
@@ -165,7 +201,7 @@ def job(
     skip_unless: Callable[..., Any] | None = None,
     cron: Cron | str | None = None,
     heal: Heal | None = None,
-) -> Callable[[Callable[..., R]], Handler[..., R]]:
+) -> Any:
     """Declare the handler of a job type, a plain or an ``async def`` function, and the defaults of its enqueues.
 
     ``timeout`` is that of one attempt, ``lease`` how long its worker may be silent before the job goes to another one:
@@ -248,6 +284,18 @@ def parameters_of(definition: Definition) -> inspect.Signature:
     return signature.replace(parameters=parameters)
 
 
+def refuse_unknown_args_keys(definition: Definition) -> None:
+    """Raise HandlerError when the policy's ``args_keys`` names what is not a parameter of the handler."""
+    parameters = inspect.signature(definition.function).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    for name in () if takes_any or definition.unique is None else definition.unique.args_keys or ():
+        if name not in parameters and name.removeprefix("/").partition("/")[0] not in parameters:
+            raise HandlerError(
+                f"{definition.place}: args_keys names {name!r}, which is not a parameter."
+                f" {did_you_mean(name, parameters)}"
+            )
+
+
 def _refuse_a_misfit(definition: Definition) -> None:
     parameters = inspect.signature(definition.function).parameters
     first = next(iter(parameters), None)
@@ -258,12 +306,7 @@ def _refuse_a_misfit(definition: Definition) -> None:
             f"{definition.place}: with takes_context=True the first positional parameter is named 'context'."
         )
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    for name in () if takes_any or definition.unique is None else definition.unique.args_keys or ():
-        if name not in parameters and name.removeprefix("/").partition("/")[0] not in parameters:
-            raise HandlerError(
-                f"{definition.place}: args_keys names {name!r}, which is not a parameter."
-                f" {did_you_mean(name, parameters)}"
-            )
+    refuse_unknown_args_keys(definition)
     if definition.skip_unless is not None and not takes_any:
         for name, wanted in inspect.signature(definition.skip_unless).parameters.items():
             if wanted.default is wanted.empty and wanted.kind is not wanted.VAR_KEYWORD and name not in parameters:

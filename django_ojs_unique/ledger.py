@@ -146,7 +146,7 @@ class Ledger:
         rows[:] = [row for row in rows if row.is_guarding or row.state in counted]
         rows.append(job)
         if verdict.inherited_schedule is not None:
-            date(entry.incoming, self._now, inherited_schedule=verdict.inherited_schedule)
+            date(entry.incoming, job.created_at, inherited_schedule=verdict.inherited_schedule)
         if verdict.cancel:
             entry.outcome = Outcome.REPLACED
 

@@ -57,13 +57,20 @@ def replace(jobs: QuerySet[Any], now: datetime, *, by: UUID | Case) -> int:
 
 
 def promote(jobs: QuerySet[Any], now: datetime) -> int:
-    """scheduled, retryable → available, once their time has come."""
-    return move(jobs.filter(run_at__lte=now), JobState.AVAILABLE, sources=TIMED, enqueued_at=now, run_at=None)
+    """scheduled, retryable → available since their time has come: they stay in that order, whenever somebody looks."""
+    due = jobs.filter(run_at__lte=now)
+    # `enqueued_at` comes first, as MariaDB assigns in order.
+    return move(due, JobState.AVAILABLE, sources=TIMED, enqueued_at=F("run_at"), run_at=None)
 
 
 def hasten(jobs: QuerySet[Any], now: datetime) -> int:
     """scheduled, retryable, pending → available, by hand."""
     return move(jobs, JobState.AVAILABLE, sources=TIMED | {JobState.PENDING}, enqueued_at=now, run_at=None)
+
+
+def activate(jobs: QuerySet[Any], now: datetime) -> int:
+    """pending → available, by hand."""
+    return move(jobs, JobState.AVAILABLE, sources={JobState.PENDING}, enqueued_at=now)
 
 
 def revive(jobs: QuerySet[Any], now: datetime) -> int:
@@ -95,7 +102,7 @@ def expire(jobs: QuerySet[Any], now: datetime) -> int:
     return move(jobs.filter(expires_at__lte=now), JobState.DISCARDED, sources=waiting, finished_at=now, run_at=None)
 
 
-def claim(jobs: QuerySet[Any], now: datetime, *, worker_id: str, token: UUID, lease: timedelta) -> int:
+def claim(jobs: QuerySet[Any], now: datetime, *, worker_id: str | None, token: UUID, lease: timedelta) -> int:
     """available → active, under a lease that ends ``lease`` from now by the database's clock."""
     return move(
         jobs,

@@ -95,6 +95,10 @@ class JobQuerySet(models.QuerySet["Job"]):
             key_scope=key_scope,
             id=id,
         )
+        return self.enqueue_request(request)
+
+    def enqueue_request(self, request: Request) -> EnqueueResult:
+        """Do what `enqueue` does, with what it was asked in one object; that may say more than its arguments."""
         using = self._for_writing()
         incoming = read(request, self.model, timezone.now())
         return enqueue(self._everything(using), incoming, partial(record_suppressed, using))
@@ -161,8 +165,12 @@ class JobQuerySet(models.QuerySet["Job"]):
             return super().explain(**options)
         if unknown := options.keys() - Request.__slots__:
             raise TypeError(f"explain() has no option {sorted(unknown)[0]!r}: it takes those of enqueue().")
+        return self.explain_request(Request(type=type, args=args, **options))
+
+    def explain_request(self, request: Request) -> explaining.Explanation:
+        """Do what `explain` does, with the question in one object."""
         now = timezone.now()
-        incoming = read(Request(type=type, args=args, **options), self.model, now)
+        incoming = read(request, self.model, now)
         jobs = self._everything(self.db)
         with saying_what_is_not_migrated(jobs):
             return explaining.explain(jobs, incoming, now)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from itertools import islice
 from typing import Any
 from uuid import UUID
 
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -16,6 +18,7 @@ from .exceptions import DuplicateJob, InvalidPolicy, InvalidTransition, OJSError
 from .models import Job
 from .ojs.policy import UniquePolicy
 from .ojs.states import INCOMPLETE, TERMINAL, TIMED, JobState
+from .transactions import starting_over, take_write_lock
 
 RIVALS_NAMED = 5
 RIVALS_LOOKED_AT = 1000
@@ -54,6 +57,11 @@ def suits(job: Job, act: str) -> bool:
     return _SUITS.get(act, bool)(job)
 
 
+def cancel(job: Job) -> str:
+    """Cancel a job; return the state that it was in until then. Raises InvalidTransition when it has finished."""
+    return starting_over(job._state.db or DEFAULT_DB_ALIAS, partial(_cancel, job))
+
+
 class Resolution(StrEnum):
     """What a revival does about live duplicates."""
 
@@ -89,6 +97,16 @@ def release(job: Job) -> None:
     """Take a job out of uniqueness. Raises InvalidTransition for one that takes no part in it."""
     if not job.release_guard():
         raise InvalidTransition(f"Job {job.pk} takes no part in uniqueness.")
+
+
+def _cancel(job: Job) -> str:
+    using = job._state.db or DEFAULT_DB_ALIAS
+    with transaction.atomic(using=using):
+        take_write_lock(connections[using], Job)
+        row = Job.objects.using(using).filter(pk=job.pk).select_for_update()
+        previous: str = row.values_list("state", flat=True).first() or ""
+        job.cancel()
+    return previous
 
 
 def _live_duplicates(job: Job) -> list[Any]:

@@ -13,14 +13,14 @@ from django.db import models
 from django.utils import timezone
 
 from .conf import settings
-from .exceptions import InvalidRequest, shorten
+from .exceptions import InvalidRequest, PayloadTooLarge, shorten
 from .fields import new_id, unsaved
 from .ojs.canonical import plain
 from .ojs.durations import milliseconds
 from .ojs.fingerprint import canonical_text, fingerprint
 from .ojs.keys import HOLDING, JobKey, KeyMode, KeyScope
 from .ojs.names import job_type, priority_number, queue_name
-from .ojs.policy import UniquePolicy, Window
+from .ojs.policy import OnConflict, UniquePolicy, Window
 from .ojs.presets import resque_uniqueue
 from .ojs.retry import RetryPolicy
 from .ojs.states import INCOMPLETE, TERMINAL, JobState
@@ -40,13 +40,16 @@ DEFAULT_RETRY: Final = RetryPolicy()
 FOREVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
 """The end of a window without a period: early enough for each database and time zone."""
 
-_LONGEST_TAG = 255
+_LONGEST_TAG, _LONGEST_SCHEMA = 255, 2048
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(slots=True)
 class Request:
-    """One enqueue, as the caller put it; `JobQuerySet.enqueue` documents the members."""
+    """One enqueue, as the caller put it; `JobQuerySet.enqueue` documents the members.
+
+    ``whole`` asks for all fields of the stored job that is the answer to an ignored duplicate.
+    """
 
     type: str
     args: Any = None
@@ -66,6 +69,8 @@ class Request:
     id: Any = None
     schema: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
+    pending: bool = False
+    whole: bool = False
 
 
 @dataclass(slots=True)
@@ -81,7 +86,9 @@ class Incoming:
     scheduled_at: datetime | None
     at: datetime
     has_id: bool = False
+    pending: bool = False
     canonical_text: str = ""
+    whole: bool = False
 
 
 def read(request: Request, model: type[models.Model], now: datetime) -> Incoming:
@@ -102,7 +109,7 @@ def own(request: Request) -> Request:
     request.meta = _object(request.meta, "meta")
     request.tags = _tags(request.tags)
     if request.schema != "":
-        request.schema = _string(request.schema, "schema")
+        request.schema = _string(request.schema, "schema", _LONGEST_SCHEMA)
     request.extra = plain(dict(request.extra), "extra") if request.extra else {}
     if isinstance(request.unique, Mapping):
         request.unique = UniquePolicy.parse(request.unique)
@@ -131,12 +138,16 @@ class Reader:
         job = shape.new_job()
         job.args = args = sized(request.args, "args", self._largest_args)
         job.meta = meta = sized(request.meta, "meta", self._largest_meta)
-        job.tags, job.schema, job.extra = request.tags, request.schema, request.extra
+        job.tags = sized(request.tags, "tags", self._largest_meta, "META")
+        job.extra = sized(request.extra, "extra", self._largest_meta, "META")
+        job.schema = request.schema
         job.expires_at = _moment(request.expires_at, "expires_at")
         if request.id is not None:
             job.id = _uuid(request.id)
         policy = shape.policy
-        incoming = Incoming(job, policy, key, scheduled_at, scheduled_at or now, request.id is not None)
+        pending = _pending(request.pending, scheduled_at)
+        incoming = Incoming(job, policy, key, scheduled_at, scheduled_at or now, request.id is not None, pending)
+        incoming.whole = request.whole and policy is not None and policy.on_conflict is OnConflict.IGNORE
         if key is not None:
             incoming.canonical_text = key.canonical_text(job.type)
             job.key = key.text
@@ -208,13 +219,13 @@ class _Shape:
 
 
 def date(incoming: Incoming, now: datetime, *, inherited_schedule: datetime | None = None) -> None:
-    """Let the job begin at ``now``: scheduled if its time is still to come, else available."""
+    """Let the job begin at ``now``: pending if asked for, scheduled if its time is still to come, else available."""
     job = incoming.job
-    job.scheduled_at = inherited_schedule or incoming.scheduled_at
+    job.scheduled_at = None if incoming.pending else inherited_schedule or incoming.scheduled_at
     waits = job.scheduled_at is not None and job.scheduled_at > now
-    job.state = JobState.SCHEDULED if waits else JobState.AVAILABLE
+    job.state = JobState.PENDING if incoming.pending else JobState.SCHEDULED if waits else JobState.AVAILABLE
     job.created_at = now
-    job.enqueued_at = None if waits else now
+    job.enqueued_at = None if waits or incoming.pending else now
     job.run_at = job.scheduled_at if waits else None
     if incoming.key is not None:
         job.guarded_states = HOLDING
@@ -244,9 +255,9 @@ def _refuse_what_contradicts_the_key(request: Request) -> None:
             raise InvalidRequest.at(name, "has no effect without a key", value=given, mend="Give the job a key.")
 
 
-def _string(value: Any, field: str) -> str:
-    if not isinstance(value, str):
-        raise InvalidRequest.at(field, "must be a string", value=value)
+def _string(value: Any, field: str, longest: int) -> str:
+    if not isinstance(value, str) or len(value) > longest:
+        raise InvalidRequest.at(field, f"must be a string of at most {longest:,} characters", value=value)
     return plain(value, field)  # type: ignore[no-any-return]
 
 
@@ -273,14 +284,14 @@ def _object(value: Any, field: str) -> dict[str, Any]:
     return plain(dict(value), field)  # type: ignore[no-any-return]
 
 
-def sized(value: Any, field: str, largest: int) -> Any:
-    """Return a JSON value that takes no more than ``largest`` bytes, else raise InvalidRequest."""
+def sized(value: Any, field: str, largest: int, setting: str = "") -> Any:
+    """Return a JSON value that takes no more than ``largest`` bytes, else raise PayloadTooLarge."""
     size = len(_JSON.encode(value).encode()) if value else 2
     if size > largest:
-        raise InvalidRequest.at(
+        raise PayloadTooLarge.at(
             field,
             f"is {size:,} bytes as JSON; the limit is {largest:,}",
-            mend=f"Store the data and send its key, or raise OJS_UNIQUE['MAX_{field.upper()}_BYTES'].",
+            mend=f"Store the data and send its key, or raise OJS_UNIQUE['MAX_{setting or field.upper()}_BYTES'].",
         )
     return value
 
@@ -294,6 +305,15 @@ def _tags(value: Any) -> list[str]:
         if not isinstance(tag, str) or not 0 < len(tag) <= _LONGEST_TAG:
             raise InvalidRequest.at(f"tags[{index}]", f"must be a string of 1 to {_LONGEST_TAG} characters", value=tag)
     return plain(value, "tags")  # type: ignore[no-any-return]
+
+
+def _pending(value: Any, scheduled_at: datetime | None) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequest.at("pending", "must be true or false", value=value)
+    if value and scheduled_at is not None:
+        mend = "Leave one of them out: a pending job waits until somebody activates it."
+        raise InvalidRequest.at("pending", "cannot be combined with scheduled_at", mend=mend)
+    return value
 
 
 def _moment(value: Any, field: str) -> datetime | None:

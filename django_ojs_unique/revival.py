@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from django.core.exceptions import ObjectDoesNotExist
 from django.db import connections, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
@@ -36,7 +37,10 @@ def revive(jobs: QuerySet[Any], job: Any, *, force: bool, replace: bool) -> list
 
 
 def _revive(jobs: QuerySet[Any], job: Any, replace: bool, *, looks: bool, by_key: bool) -> list[Any] | None:
-    job.refresh_from_db(using=jobs.db)
+    try:
+        job.refresh_from_db(using=jobs.db)
+    except ObjectDoesNotExist:  # somebody has deleted it
+        return None
     looks = looks and bool(job.fingerprint)
     admission = Admission(jobs.model, connections[jobs.db])
     with transaction.atomic(using=jobs.db):

@@ -18,6 +18,8 @@ _SQLSTATES = {"40001", "40P01"}
 """PostgreSQL: serialization_failure, deadlock_detected."""
 _MYSQL_ERRORS = {1213, 1020}
 """InnoDB: deadlock; record has changed since last read (under innodb_snapshot_isolation)."""
+_LOCKED = {"55P03", 1205}
+"""PostgreSQL: lock_not_available. InnoDB: lock wait timeout."""
 
 T = TypeVar("T")
 
@@ -46,6 +48,14 @@ def is_transient(error: Exception) -> bool:
         or getattr(cause, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT  # plain BUSY has waited already
         or (cause.args[0] if cause.args else None) in _MYSQL_ERRORS
     )
+
+
+def is_busy(error: Exception) -> bool:
+    """Whether the database works, and only somebody else's locks were in the way, for longer than it waits."""
+    cause = error.__cause__
+    codes = {getattr(cause, "sqlstate", None), cause.args[0] if cause is not None and cause.args else None}
+    locked = getattr(cause, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return is_transient(error) or locked or bool(codes & _LOCKED)
 
 
 def take_write_lock(connection: BaseDatabaseWrapper, model: type[Model]) -> None:

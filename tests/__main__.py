@@ -2,9 +2,9 @@
 
 One after the other; with ``OJS_TEST_SIDE_BY_SIDE`` set, all at once, and what each printed comes at its end.
 
-SQLite always. PostgreSQL on the server that ``OJS_TEST_POSTGRES_URL`` names, else on one started for this run. MariaDB
-on the server that ``OJS_TEST_MARIADB_URL`` names, else not at all. The browser is driven on SQLite only, as it does not
-know the database.
+SQLite always; ``OJS_TEST_SQLITE_PATHS`` limits it to some folders. PostgreSQL on the server that
+``OJS_TEST_POSTGRES_URL`` names, else on one started for this run. MariaDB on the server that ``OJS_TEST_MARIADB_URL``
+names, else not at all. The browser is driven on SQLite only, as it does not know the database.
 """
 
 import os
@@ -17,6 +17,9 @@ from functools import partial
 from typing import Any
 
 TRACED = bool(os.environ.get("OJS_TEST_COVERAGE"))
+NO_WAIT_FOR_THE_DISK = "-c synchronous_commit=off"
+"""What PostgreSQL's clients ask for, as thousands of commits wait for its disk; a test that crashes a server asks for
+the opposite."""
 RUNNER = ["-m", "coverage", "run", "-m", "pytest"] if TRACED else ["-m", "pytest"]
 
 
@@ -59,12 +62,13 @@ def main() -> int:
 def left_out(name: str) -> list[str]:
     """Return the options that leave out what is not run on a database; an own ``-m`` takes their place."""
     markers = [*(["interrupts"] if TRACED else []), *([] if name == "SQLite" else ["browser"])]
-    return ["-m", " and ".join(f"not {marker}" for marker in markers)] if markers else []
+    paths = os.environ.get("OJS_TEST_SQLITE_PATHS", "").split() if name == "SQLite" else []
+    return [*(["-m", " and ".join(f"not {marker}" for marker in markers)] if markers else []), *paths]
 
 
 def suite(url: str | None, options: list[str], output: Any = None, **variables: str) -> subprocess.Popen[bytes]:
     """Start the suite on one database."""
-    environment = {**os.environ, **variables}
+    environment = {"PGOPTIONS": NO_WAIT_FOR_THE_DISK, **os.environ, **variables}
     environment.pop("OJS_TEST_DATABASE_URL", None)
     if url:
         environment["OJS_TEST_DATABASE_URL"] = url

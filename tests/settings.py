@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import dj_database_url
@@ -12,7 +13,20 @@ SECRET_KEY = "tests"
 USE_TZ = True
 TIME_ZONE = "Europe/Berlin"
 ROOT_URLCONF = "tests.urls"
-INSTALLED_APPS = [*ADMIN_APPS, "django.contrib.staticfiles", "django_ojs_unique", "tests.app"]
+INSTALLED_APPS = [
+    *ADMIN_APPS,
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "rest_framework.authtoken",
+    "django_ojs_unique",
+    "tests.app",
+]
+if find_spec("django.tasks") or find_spec("django_tasks"):
+    TASKS = {
+        "default": {"BACKEND": "django_ojs_unique.tasks.OJSBackend", "QUEUES": []},
+        "tries": {"BACKEND": "django_ojs_unique.tasks.OJSBackend", "OPTIONS": {"retry": {"max_attempts": 2}}},
+        "other": {"BACKEND": "django_ojs_unique.tasks.OJSBackend", "OPTIONS": {"database": "other"}},
+    }
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 _FILES = Path(tempfile.gettempdir()) / f"ojs-tests-{os.getpid()}"
@@ -23,7 +37,11 @@ def _sqlite(name: str) -> dict[str, object]:
     return {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": str(_FILES / f"{name}.sqlite3"),
-        "OPTIONS": {"transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL", "timeout": 30},
+        "OPTIONS": {
+            "transaction_mode": "IMMEDIATE",
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF",  # no test stops the machine
+            "timeout": 30,
+        },
         # A file, because other processes must see it.
         "TEST": {"NAME": str(_FILES / f"test_{name}.sqlite3")},
     }

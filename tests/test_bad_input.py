@@ -10,6 +10,7 @@ import pytest
 from django.core.checks import run_checks
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
+from rest_framework.permissions import BasePermission
 
 from django_ojs_unique import InvalidPolicy, InvalidRequest, InvalidRetryPolicy
 from django_ojs_unique.exceptions import JobIdTaken, UnknownJobType
@@ -411,10 +412,35 @@ def test_a_type_without_a_handler_is_refused_where_the_project_demands_handlers(
         ({"RECORD_SUPPRESSED": 1}, "must be a bool"),
         ({"REPLACE_ACTIVE": "no"}, "must be a bool"),
         ({"REQUIRE_HANDLER": None}, "must be a bool"),
+        ({"EVENT_RETENTION": "7d"}, "Write an ISO 8601 duration such as 'P30D'."),
+        ({"EVENTS": "yes"}, "EVENTS"),
         ({"SUPPRESSED_RETENTION": "30d"}, "Write an ISO 8601 duration such as 'P30D'."),
         ({"SUPPRESSED_RETENTION": 30}, "SUPPRESSED_RETENTION"),
         ({"SUPPRESSED_RETENTION": "P1M"}, "without years or months"),
         ({"SUPPRESSED_RETENTION": timedelta(days=-1)}, "SUPPRESSED_RETENTION"),
+        ({"EVENTS": 1}, "must be a bool"),
+        ({"API": []}, "must be a dict"),
+        ({"API": {"MAX_BATC": 1}}, "Did you mean 'MAX_BATCH'?"),
+        ({"API": {"ARRAYS_ONLY": 1}}, "OJS_UNIQUE['API']['ARRAYS_ONLY'] must be a bool"),
+        ({"API": {"TEST_DIRECTIVES": "no"}}, "must be a bool"),
+        ({"API": {"MAX_BATCH": 0}}, "must be a positive int"),
+        ({"API": {"MAX_BODY_BYTES": True}}, "must be a positive int"),
+        ({"API": {"MAX_BODY_BYTES": 1e6}}, "must be a positive int"),
+        ({"API": {"MAX_WAIT": -1}}, "0 for no waiting"),
+        ({"API": {"MAX_WAIT": float("nan")}}, "0 for no waiting"),
+        ({"API": {"LEASE": "30 minutes"}}, "OJS_UNIQUE['API']['LEASE']"),
+        ({"API": {"LEASE": "P1M"}}, "years and months vary"),
+        ({"API": {"LEASE": -5}}, "must be a positive length of time"),
+        ({"API": {"AUTHENTICATION": "rest_framework.authentication.TokenAuthentication"}}, "must be a list"),
+        ({"API": {"AUTHENTICATION": ["rest_framework.authentication.TokenAuth"]}}, "cannot be imported"),
+        ({"API": {"THROTTLES": None}}, "must be a list"),
+        ({"API": {"THROTTLES": ["nowhere.Throttle"]}}, "['THROTTLES'][0] cannot be imported: No module named"),
+        ({"API": {"THROTTLES": [7]}}, "is not a class"),
+        ({"API": {"PERMISSIONS": ["x"]}}, "must be a dict"),
+        ({"API": {"PERMISSIONS": {"producer": []}}}, "Did you mean 'producers'?"),
+        ({"API": {"PERMISSIONS": {"producers": []}}}, "is empty. Leave it out for staff only"),
+        ({"API": {"PERMISSIONS": {"workers": "rest_framework.permissions.IsAdminUser"}}}, "must be a list"),
+        ({"API": {"PERMISSIONS": {"workers": ["IsAdminUser"]}}}, "['workers'][0] cannot be imported"),
         ({1: 2}, "OJS_UNIQUE[1] is not a setting"),
         (["DEFAULT_QUEUE"], "must be a dict"),
         (None, "must be a dict"),
@@ -435,6 +461,9 @@ def test_a_wrong_setting_is_said_by_a_check(value, said, settings):
         {"DEFAULT_QUEUE": "jobs", "MAX_ARGS_BYTES": 10, "MAX_META_BYTES": 10, "RECORD_SUPPRESSED": False},
         {"REPLACE_ACTIVE": False, "REQUIRE_HANDLER": True, "SUPPRESSED_RETENTION": "P7D"},
         {"SUPPRESSED_RETENTION": timedelta(days=7)},
+        {"EVENTS": True, "API": {"LEASE": "PT1H", "MAX_WAIT": 0, "ARRAYS_ONLY": True, "MAX_BATCH": 1, "THROTTLES": []}},
+        {"API": {"LEASE": timedelta(hours=1), "MAX_WAIT": 5, "AUTHENTICATION": None}},
+        {"API": {"AUTHENTICATION": [], "PERMISSIONS": {"workers": [BasePermission]}}},
     ],
 )
 def test_right_settings_pass_the_check(value, settings):

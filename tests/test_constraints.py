@@ -4,6 +4,7 @@ from itertools import pairwise
 from uuid import uuid4
 
 import pytest
+from django.apps import apps
 from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -364,3 +365,9 @@ def test_the_order_of_the_index_is_the_order_of_a_claim(many_jobs):
 def test_every_declared_index_is_there(index):
     with connection.cursor() as cursor:
         assert index in connection.introspection.get_constraints(cursor, TABLE)
+
+
+@pytest.mark.parametrize("model", list(apps.get_app_config("django_ojs_unique").get_models()))
+def test_where_there_are_no_partial_indexes_no_model_is_warned_of(model, monkeypatch):
+    monkeypatch.setattr(connection.features, "supports_partial_indexes", False)
+    assert model.check(databases=["default"]) == []

@@ -28,7 +28,9 @@ def clock(monkeypatch):
     return clock
 
 
-def test_a_job_without_a_policy_would_always_be_created():
+def test_a_job_without_a_policy_would_always_be_created(handlers):
+    for type in {*handlers} - {"tests.add", "tests.once"}:
+        handlers.unregister(type)
     enqueue(unique=None)
     explanation = Job.objects.explain("t")
     reason = (

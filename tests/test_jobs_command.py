@@ -140,7 +140,7 @@ def test_show_prints_each_error_with_its_traceback_and_nothing_that_moves_the_cu
     trace = f"Traceback:\n\tline one {evil}\nValueError: {evil}\n"
     errors = [
         {"type": "ValueError", "message": evil, "attempt": 1, "occurred_at": "now", "details": {"traceback": trace}},
-        {"type": "lease_expired", "message": "Lease expired."},
+        {"type": "visibility_timeout", "message": "Lease expired."},
         "no record at all\x1b[2J",
     ]
     job = a_job(args={"text": evil})
@@ -200,12 +200,13 @@ def test_queues_are_shown_with_their_counts_their_pause_and_their_limit():
     discarded(queue="finished")
     Queue.objects.pause("reports")
     Queue.objects.limit("emails", 2)
+    Queue.objects.rate_limit("reports", 5)
     Queue.objects.limit("free", 2)
     Queue.objects.limit("free", None)
     heading, emails, reports = jobs("queues").splitlines()
     assert heading.split() == ["queue", "available", "active", "scheduled", "retryable", "pending", "paused", "limit"]
     assert emails.split() == ["emails", "3", "0", "1", "0", "0", "-", "2"]
-    assert reports.split() == ["reports", "0", "0", "0", "0", "0", "0s", "ago", "-"]
+    assert reports.split() == ["reports", "0", "0", "0", "0", "0", "0s", "ago", "5/s"]
 
 
 def test_without_anything_in_any_queue_the_table_of_queues_says_so():
@@ -229,6 +230,10 @@ def test_a_queue_is_limited_and_freed():
     assert Queue.objects.get().concurrency_limit == 3
     assert "emails has no limit." in jobs("limit", "emails", "none")
     assert Queue.objects.get().concurrency_limit is None
+    assert "At most 3 job(s) of emails start in a second." in jobs("limit", "emails", "3", "--per-second")
+    assert (Queue.objects.get().concurrency_limit, Queue.objects.get().max_per_second) == (None, 3)
+    assert "emails has no limit per second." in jobs("limit", "emails", "none", "--per-second")
+    assert Queue.objects.get().max_per_second is None
 
 
 @pytest.mark.django_db(databases=["default", "other"])

@@ -15,6 +15,7 @@ LAYERS = [
     {"conf", "control", "signals", "registry", "fields", "constraints", "transactions"},
     {"lifecycle", "capabilities", "outcomes", "races", "request"},
     {"admission"},
+    {"events"},
     {"keyed"},
     {"enqueue"},
     {"explain", "ledger"},
@@ -22,7 +23,7 @@ LAYERS = [
     {"managers"},
     {"models", "handlers"},
     {"worker", "idempotency", "checks", "upkeep", "insight", "operations", "resolve"},
-    {"admin", "api", "tasks", "apps", "management", "testing", ""},
+    {"admin", "api", "tasks", "apps", "management", "testing", "pytest_plugin", ""},
 ]
 """Modules, packages with all their modules, and "" for the package root, from the lowest layer to the highest."""
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}

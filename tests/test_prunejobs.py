@@ -65,6 +65,7 @@ def test_a_dry_run_says_what_and_why_changes_nothing_and_its_numbers_come_true()
         "dead_letter: 1 finished P180D ago or earlier; 1 to delete, 0 to slim, as their windows are open",
         "slimmed before: 1 to delete, as their windows have ended",
         "suppressed attempts: 1 older than P30D",
+        "events: 0 older than P7D",
         "4 would be deleted, 1 kept for their windows and slimmed. Nothing was changed.",
     ]
     assert list(Job.objects.order_by("pk").values()) == before

@@ -8,7 +8,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
@@ -16,7 +16,7 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
 from ..exceptions import InvalidRequest
-from ..insight.queues import MOST_COUNTED, unfinished
+from ..insight.queues import MOST_COUNTED, said_limits, unfinished
 from ..insight.words import harmless
 from ..models import Queue
 from ..models.queue import HIGHEST_LIMIT
@@ -25,44 +25,59 @@ from .base import ReadOnlyAdmin, may
 from .display import ago
 
 PAUSE, RESUME = "pause", "resume"
+SHOWN = {"concurrency_limit": "shown_limit", "max_per_second": "shown_rate"}
+"""The limits, and the hidden fields that say what the form showed of them."""
 
 
-class LimitForm(forms.ModelForm):  # type: ignore[type-arg]
-    """The limit of a queue; one that somebody else has changed since the form was shown is not overwritten."""
+class LimitField(forms.IntegerField):
+    """A limit, or none."""
 
-    concurrency_limit = forms.IntegerField(
-        label="Limit",
-        required=False,
-        max_value=HIGHEST_LIMIT,
-        help_text="How many of its jobs may run at once, over all workers. Empty: any number.",
-    )
-    shown_limit = forms.CharField(required=False, widget=forms.HiddenInput)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(required=False, max_value=HIGHEST_LIMIT, **options)
 
-    class Meta:
-        model = Queue
-        fields = ["concurrency_limit"]
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.initial["shown_limit"] = _limit_text(self.instance.concurrency_limit)
-
-    def clean_concurrency_limit(self) -> int | None:
-        limit: int | None = self.cleaned_data["concurrency_limit"]
+    def clean(self, value: Any) -> Any:
+        limit = super().clean(value)
         if limit is not None and limit < 1:
             raise ValidationError("A limit is at least 1. To stop the queue, pause it; leave this empty for no limit.")
         return limit
+
+
+class LimitForm(forms.ModelForm):  # type: ignore[type-arg]
+    """The limits of a queue; one that somebody else has changed since the form was shown is not overwritten."""
+
+    concurrency_limit = LimitField(
+        label="Limit", help_text="How many of its jobs may run at once, over all workers. Empty: any number."
+    )
+    max_per_second = LimitField(
+        label="Limit per second",
+        help_text="How many of its jobs may be handed out in a second, over all workers. Empty: any number.",
+    )
+    shown_limit = forms.CharField(required=False, widget=forms.HiddenInput)
+    shown_rate = forms.CharField(required=False, widget=forms.HiddenInput)
+
+    class Meta:
+        model = Queue
+        fields = list(SHOWN)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for field, shown in SHOWN.items():
+            self.initial[shown] = _limit_text(getattr(self.instance, field))
 
     def clean(self) -> dict[str, Any] | None:
         try:
             queue_name(self.instance.name)
         except InvalidRequest as error:  # it was written by hand
             raise ValidationError(harmless(error.message)) from None
-        now = self.initial["shown_limit"]
-        if self.cleaned_data.get("shown_limit", "") != now:
-            self.data = {**self.data, "concurrency_limit": self.data.get("concurrency_limit", ""), "shown_limit": now}
-            raise ValidationError(
-                f"Somebody else has changed the limit meanwhile: it is {now or 'none'} now. Save again to replace it."
-            )
+        for field, shown in SHOWN.items():
+            now = self.initial[shown]
+            if self.cleaned_data.get(shown, "") != now:
+                self.data = {**self.data, field: self.data.get(field, ""), shown: now}
+                label = str(self.fields[field].label).lower()
+                raise ValidationError(
+                    f"Somebody else has changed the {label} meanwhile: it is {now or 'none'} now."
+                    " Save again to replace it."
+                )
         return self.cleaned_data
 
 
@@ -81,7 +96,10 @@ class PausedFilter(admin.SimpleListFilter):
 class LimitedFilter(PausedFilter):
     title = "limited"
     parameter_name = "limited"
-    field = "concurrency_limit"
+
+    def queryset(self, request: HttpRequest, rows: QuerySet[Queue]) -> QuerySet[Queue]:
+        unlimited = Q(concurrency_limit=None, max_per_second=None)
+        return rows.filter(unlimited if self.value() == "no" else ~unlimited) if self.value() else rows
 
 
 @admin.register(Queue)
@@ -97,7 +115,7 @@ class QueueAdmin(ReadOnlyAdmin):
     ordering = ["name"]
     actions = ["pause", "resume"]
     form = LimitForm
-    fields = ["shown_name", "paused_since", "concurrency_limit", "shown_limit"]
+    fields = ["shown_name", "paused_since", *SHOWN, *SHOWN.values()]
     readonly_fields = ["shown_name", "paused_since"]
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -131,7 +149,7 @@ class QueueAdmin(ReadOnlyAdmin):
 
     @admin.display(description="limit", ordering="concurrency_limit")
     def limit(self, row: Queue) -> str:
-        return _limit_text(row.concurrency_limit) or "none"
+        return said_limits(row.concurrency_limit, row.max_per_second) or "none"
 
     @admin.display(description="unfinished jobs")
     def unfinished_jobs(self, row: Any) -> SafeString:
@@ -147,12 +165,17 @@ class QueueAdmin(ReadOnlyAdmin):
 
     def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
         Queue.objects.limit(obj.name, obj.concurrency_limit)
+        Queue.objects.rate_limit(obj.name, obj.max_per_second)
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
-        if "concurrency_limit" not in form.changed_data:
-            return "Nothing changed."
-        limit = form.cleaned_data["concurrency_limit"]
-        return "Took the limit away." if limit is None else f"Limited to {limit}."
+        said = []
+        for field, per_second in (("concurrency_limit", ""), ("max_per_second", " per second")):
+            if field in form.changed_data:
+                limit = form.cleaned_data[field]
+                said.append(
+                    f"Took the limit{per_second} away." if limit is None else f"Limited to {limit}{per_second}."
+                )
+        return " ".join(said) or "Nothing changed."
 
 
 def may_pause(request: HttpRequest) -> bool:

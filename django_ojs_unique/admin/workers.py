@@ -27,7 +27,7 @@ class StandingFilter(admin.SimpleListFilter):
     parameter_name = "standing"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("running", "running"), ("stopping", "stopping"), (SILENT, SILENT)]
+        return [("running", "running"), ("quiet", "quiet"), ("stopping", "stopping"), (SILENT, SILENT)]
 
     def queryset(self, request: HttpRequest, rows: QuerySet[WorkerProcess]) -> QuerySet[WorkerProcess]:
         overdue = timezone.now() - SILENT_AFTER

@@ -9,9 +9,10 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connections
+from django.db.models import Count
 
 from ..models import Job, Queue
-from ..ojs.states import INCOMPLETE, JobState
+from ..ojs.states import INCOMPLETE, TERMINAL, JobState
 
 MOST_COUNTED = 10_000
 """Of the jobs of a queue in one state, no more are counted: a page must not take longer the more jobs wait."""
@@ -37,6 +38,7 @@ class QueueInsight:
     waits_since: datetime | None = None
     paused_at: datetime | None = None
     limit: int | None = None
+    max_per_second: int | None = None
 
     @property
     def unfinished(self) -> int:
@@ -64,13 +66,46 @@ def queues(using: str, names: Iterable[str] = (), *, exact: bool = False) -> lis
     for name in sorted({*depths, *rows, *names}):
         depth, id = depths.get(name, ({}, None))
         row = rows.get(name, Queue(name=name))
-        found.append(QueueInsight(name, depth, id, since.get(name), row.paused_at, row.concurrency_limit))
+        limits = row.concurrency_limit, row.max_per_second
+        found.append(QueueInsight(name, depth, id, since.get(name), row.paused_at, *limits))
     return found
+
+
+def said_limits(limit: int | None, max_per_second: int | None) -> str:
+    """Write the limits of a queue, as in "4, 10/s"; empty when it has none."""
+    said = [] if limit is None else [f"{limit}"]
+    if max_per_second is not None:
+        said.append(f"{max_per_second}/s")
+    return ", ".join(said)
 
 
 def unfinished(using: str) -> dict[str, int]:
     """Return how many unfinished jobs each queue has that has any, counted like `QueueInsight.depth`. One statement."""
     return {name: sum(depth.values()) for name, (depth, _) in _depths(using, exact=False).items()}
+
+
+def names(using: str) -> list[str]:
+    """Return the names of the queues that have unfinished jobs or a row, in order. Two statements."""
+    walks = ", ".join(_walk(state, _NO_BOUND) for state in UNFINISHED)
+    found = " UNION ".join(f"SELECT queue FROM {state}_queues WHERE queue IS NOT NULL" for state in UNFINISHED)
+    with connections[using].cursor() as cursor:
+        cursor.execute(f"WITH RECURSIVE {walks} {found}")
+        waiting = {name for (name,) in cursor.fetchall()}
+    return sorted(waiting.union(Queue.objects.using(using).values_list("name", flat=True)))
+
+
+def counts(using: str, name: str) -> dict[JobState, int]:
+    """Count the jobs of a queue by state, all of them: two statements, each answered from one index.
+
+    The one for those that have finished reads the index's entries of all queues.
+    """
+    jobs = Job.objects.using(using).filter(queue=name)
+    unfinished = jobs.filter(finished_at=None, state__in=UNFINISHED)
+    finished = jobs.filter(finished_at__isnull=False, slimmed__in=[False, True], state__in=sorted(TERMINAL))
+    found: dict[JobState, int] = dict.fromkeys(JobState, 0)
+    for rows in (unfinished, finished):
+        found.update((JobState(state), count) for state, count in rows.values_list("state").annotate(count=Count("*")))
+    return found
 
 
 def _depths(using: str, exact: bool) -> dict[str, tuple[dict[str, int], UUID | None]]:

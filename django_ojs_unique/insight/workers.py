@@ -18,7 +18,7 @@ MOST_WORKERS = 200
 
 @dataclass(frozen=True, slots=True)
 class WorkerInsight:
-    """A worker now. ``standing`` is ``running``, ``stopping``, or ``silent`` when its heartbeat is overdue."""
+    """A worker now. ``standing`` is its state, or ``silent`` when its heartbeat is overdue."""
 
     row: WorkerProcess
     standing: str
@@ -46,7 +46,7 @@ class WorkerInsight:
 
 
 def standing(row: WorkerProcess, now: datetime) -> str:
-    """Say how a worker stands: ``running``, ``stopping`` or ``silent``."""
+    """Say how a worker stands: ``running``, ``quiet``, ``stopping`` or ``silent``."""
     return SILENT if now - row.heartbeat_at > SILENT_AFTER else str(row.state)
 
 

@@ -1,9 +1,10 @@
 """The rows."""
 
 from .cron import CronJob
+from .event import Event
 from .job import Job
 from .queue import Queue
 from .suppressed import SuppressedAttempt
 from .worker import WorkerProcess
 
-__all__ = ["CronJob", "Job", "Queue", "SuppressedAttempt", "WorkerProcess"]
+__all__ = ["CronJob", "Event", "Job", "Queue", "SuppressedAttempt", "WorkerProcess"]

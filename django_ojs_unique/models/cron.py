@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db import models, router, transaction
+from django.db import connections, models, router, transaction
 from django.db.models import Q
 from django.utils.timezone import now
 
-from ..exceptions import InvalidRequest, did_you_mean
+from ..constraints import PartiallyIndexed
+from ..exceptions import DeclaredInCode, InvalidRequest, did_you_mean
 from ..fields import PayloadField
-from ..managers import JobQuerySet
 from ..ojs.canonical import plain
 from ..ojs.cron import Cron, OverlapPolicy
+from ..ojs.durations import format_duration
+from ..ojs.moments import rfc3339
 from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
 from ..request import Request, read
-from ..transactions import starting_over
+from ..transactions import starting_over, take_write_lock
 from .job import Job
 
-OPTIONS = [
-    name
-    for name, parameter in inspect.signature(JobQuerySet.enqueue).parameters.items()
-    if parameter.kind is parameter.KEYWORD_ONLY and name not in ("id", "scheduled_at", "expires_at")
-]
-"""The arguments of an enqueue that suit every occurrence."""
+OPTIONS = (
+    "queue", "meta", "priority", "unique", "retry", "timeout", "lease", "tags", "key", "key_mode", "key_scope",
+    "schema", "extra",
+)  # fmt: skip
+"""The members of a `Request` that suit every occurrence, besides its type and its arguments."""
 
 LONGEST_NAME = 255
-_NAME = re.compile(r"[a-z0-9][a-z0-9\-.]*")
+NAME = re.compile(r"[a-z0-9][a-z0-9\-.]*")
 
 
 class CronJobQuerySet(models.QuerySet["CronJob"]):
@@ -54,43 +54,75 @@ class CronJobQuerySet(models.QuerySet["CronJob"]):
         """Create a periodic job, or change the one of this name; its next occurrence is counted from now.
 
         ``name``: lower-case letters, digits, ``-`` and ``.``. ``expression``, ``timezone``, ``overlap_policy`` and
-        ``args`` are those of `Cron`; the zone is UTC by default. ``options``: what else ``Job.objects.enqueue()`` gets.
-        Raises what that would raise for an invalid request; nothing is written then.
+        ``args`` are those of `Cron`; the zone is UTC by default. ``options``: what else ``Job.objects.enqueue()`` gets,
+        and ``lease``, ``schema`` and ``extra``. Raises what that would raise for an invalid request; nothing is written
+        then.
         """
-        cron = Cron(expression, "UTC" if timezone is None else timezone, overlap_policy, {} if args is None else args)
-        entry = self.model(
-            name=name,
-            expression=expression,
-            timezone=str(cron.timezone),
-            overlap_policy=cron.overlap_policy,
-            type=type,
-            args=cron.args,
-            options=plain({name: _as_json(value) for name, value in options.items()}, "options"),
-            enabled=enabled,
-            description=description,
-            next_run_at=cron.next_after(now()),
+        entry, _ = self._put(
+            _read(name, expression, type, args, options, timezone, overlap_policy, enabled, description)
         )
-        entry.validate()
+        return entry
+
+    def define_from_outside(self, **definition: Any) -> tuple[CronJob, bool]:
+        """Do what `define` does, with the ``options`` in one object; return the entry, and whether it is new.
+
+        Raises DeclaredInCode when it is declared in code, and has to be changed there.
+        """
+        return self._put(_read(**definition), over_declared=False)
+
+    def remove(self, name: str) -> CronJob | None:
+        """Delete the entry of this name, and return it as it was; None when there is none.
+
+        Raises DeclaredInCode when it is declared in code: the next worker that starts would write it again.
+        """
+        entries = self._everything().filter(pk=name)
+
+        def remove() -> CronJob | None:
+            with transaction.atomic(using=entries.db):
+                take_write_lock(connections[entries.db], self.model)
+                entry = entries.select_for_update().first()
+                if entry is not None:
+                    entry.refuse_if_declared()
+                    entries.delete()
+                return entry
+
+        return starting_over(entries.db, remove)
+
+    def _put(self, entry: CronJob, *, over_declared: bool = True) -> tuple[CronJob, bool]:
+        entries = self._everything()
+
+        def write() -> tuple[CronJob, bool]:
+            with transaction.atomic(using=entries.db):
+                stored = None
+                while stored is None:  # somebody may delete it meanwhile
+                    entries.bulk_create([entry], ignore_conflicts=True)
+                    stored = entries.select_for_update().filter(pk=entry.pk).first()
+                if not over_declared:
+                    stored.refuse_if_declared()
+                is_new = stored.created_at == entry.created_at
+                for field in _DEFINED:
+                    setattr(stored, field, getattr(entry, field))
+                stored.save(using=entries.db, update_fields=_DEFINED)
+                return stored, is_new
+
+        return starting_over(entries.db, write)
+
+    def _everything(self) -> CronJobQuerySet:
         using = self._db or router.db_for_write(self.model, **self._hints)  # type: ignore[attr-defined]
-        everything = self.__class__(self.model, using=using)
-        return starting_over(using, lambda: everything._write(entry))
-
-    def _write(self, entry: CronJob) -> CronJob:
-        defined = {name: getattr(entry, name) for name in (*_TEMPLATE, "enabled", "description", "next_run_at")}
-        with transaction.atomic(using=self.db):
-            self.bulk_create([entry], ignore_conflicts=True)
-            self.filter(pk=entry.pk).update(declared=False, **defined)
-            return self.get(pk=entry.pk)
+        return self.__class__(self.model, using=using)
 
 
-_TEMPLATE = ("expression", "timezone", "overlap_policy", "type", "args", "options")
+_DEFINED = (
+    "expression", "timezone", "overlap_policy", "type", "args", "options", "enabled", "description", "next_run_at",
+    "declared",
+)  # fmt: skip
 
 
 class CronJobManager(models.Manager.from_queryset(CronJobQuerySet)):  # type: ignore[misc]
     """The manager of `CronJob`."""
 
 
-class CronJob(models.Model):
+class CronJob(PartiallyIndexed):
     """A periodic job (HTTP binding, section 10): workers enqueue one job from it at each occurrence.
 
     Entries that handlers declare in code are written here by each worker that starts.
@@ -138,7 +170,7 @@ class CronJob(models.Model):
         return Cron(self.expression, self.timezone, self.overlap_policy, self.args)
 
     def job_at(self, occurrence: datetime) -> dict[str, Any]:
-        """Return the arguments of ``Job.objects.enqueue()`` for an occurrence.
+        """Return the members of the `Request` of an occurrence.
 
         Raises InvalidRequest for options that it does not have.
         """
@@ -151,13 +183,12 @@ class CronJob(models.Model):
                 )
         meta = self.options.get("meta") or {}
         if isinstance(meta, dict):
-            triggered_at = occurrence.isoformat().replace("+00:00", "Z")
-            meta = {**meta, "cron_name": self.name, "cron_triggered_at": triggered_at}
+            meta = {**meta, "cron_name": self.name, "cron_triggered_at": rfc3339(occurrence)}
         return {"type": self.type, "args": self.args, **self.options, "meta": meta}
 
     def validate(self) -> None:
         """Raise InvalidRequest (or a child of it) for the first thing that is wrong."""
-        if not self.declared and (not isinstance(self.name, str) or not _NAME.fullmatch(self.name)):
+        if not self.declared and (not isinstance(self.name, str) or not NAME.fullmatch(self.name)):
             mend = "Write lower-case letters, digits, '-' and '.', as in 'reports.nightly'."
             raise InvalidRequest.at("name", "is not a valid name", value=self.name, mend=mend)
         if len(self.name) > LONGEST_NAME:
@@ -171,6 +202,14 @@ class CronJob(models.Model):
         plain(self.description, "description")
         moment = self.cron.next_after(now())
         read(Request(**self.job_at(moment or now())), Job, now())
+
+    def refuse_if_declared(self) -> None:
+        """Raise DeclaredInCode if it is."""
+        if self.declared:
+            raise DeclaredInCode(
+                f"Cron entry {self.name!r} is declared in code: change it there, or disable it.",
+                details={"resource_type": "cron entry", "resource_id": self.name},
+            )
 
     def switch(self, enabled: bool) -> bool:
         """Enable or disable it, declared or not; return whether that changed anything.
@@ -198,5 +237,36 @@ class CronJob(models.Model):
             self.next_run_at = self.cron.next_after(now())
 
 
+def _read(
+    name: str,
+    expression: str,
+    type: str,
+    args: Mapping[str, Any] | Sequence[Any] | None,
+    options: Mapping[str, Any],
+    timezone: str | None = None,
+    overlap_policy: str = OverlapPolicy.SKIP,
+    enabled: bool = True,
+    description: str = "",
+) -> CronJob:
+    """Return a valid entry that is not saved."""
+    cron = Cron(expression, "UTC" if timezone is None else timezone, overlap_policy, {} if args is None else args)
+    entry = CronJob(
+        name=name,
+        expression=expression,
+        timezone=str(cron.timezone),
+        overlap_policy=cron.overlap_policy,
+        type=type,
+        args=cron.args,
+        options=plain({name: _as_json(value) for name, value in options.items()}, "options"),
+        enabled=enabled,
+        description=description,
+        next_run_at=cron.next_after(now()),
+    )
+    entry.validate()
+    return entry
+
+
 def _as_json(option: Any) -> Any:
-    return option.to_dict() if isinstance(option, (UniquePolicy, RetryPolicy)) else option
+    if isinstance(option, (UniquePolicy, RetryPolicy)):
+        return option.to_dict()
+    return format_duration(option) if isinstance(option, timedelta) else option

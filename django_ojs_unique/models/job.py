@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any, NoReturn
 
-from django.core.checks import CheckMessage
 from django.db import DEFAULT_DB_ALIAS, models
 from django.db.models import Q
 from django.utils import timezone
 
 from .. import lifecycle, revival
-from ..constraints import ConditionalUniqueConstraint, guarding
+from ..constraints import ConditionalUniqueConstraint, PartiallyIndexed, guarding
+from ..events import recorded
 from ..exceptions import InvalidTransition
 from ..fields import PayloadField, StateSetField, new_id
 from ..managers import JobManager
@@ -18,13 +20,14 @@ from ..ojs.fingerprint import SCHEME
 from ..ojs.names import LONGEST_KEY
 from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
-from ..ojs.states import TERMINAL, JobState
-from ..signals import announce, job_cancelled
+from ..ojs.states import ALL, INCOMPLETE, TERMINAL, TIMED, JobState
+from ..signals import announce, job_activated, job_cancelled
 
+_HASTENABLE = TIMED | {JobState.PENDING}
 STATE_CHOICES = [(str(state), str(state)) for state in JobState]
 
 
-class Job(models.Model):
+class Job(PartiallyIndexed):
     """A job: the OJS envelope, its state, and the guard over its fingerprint (OJS core, "Job envelope").
 
     While ``state`` is one of ``guarded_states``, no other such row may hold the same ``fingerprint``: the constraint
@@ -193,13 +196,6 @@ class Job(models.Model):
     def __str__(self) -> str:
         return f"{self.type} {self.id} ({self.state})"
 
-    @classmethod
-    def check(cls, **kwargs: Any) -> list[CheckMessage]:
-        # Where there are no partial indexes, Django warns that it would skip the constraint (W036), which
-        # ConditionalUniqueConstraint creates there, and that it makes the other indexes full ones (W037), which serves.
-        answered = {"models.W036", "models.W037"}
-        return [message for message in super().check(**kwargs) if message.id not in answered]
-
     @property
     def unique_policy(self) -> UniquePolicy | None:
         """The policy that the job was enqueued with, or None."""
@@ -220,26 +216,33 @@ class Job(models.Model):
 
         Raises InvalidTransition when the job has finished.
         """
-        if not lifecycle.cancel(self._row(), timezone.now()):
-            self._refuse("cancel")
-        self.refresh_from_db(using=self._state.db)
-        announce(job_cancelled, Job, job=self, replaced_by=None, using=self._state.db)
+
+        def cancel() -> None:
+            if not lifecycle.cancel(self._row(), timezone.now()):
+                self._refuse("cancel", INCOMPLETE)
+            self.refresh_from_db(using=self._state.db)
+            announce(job_cancelled, Job, job=self, replaced_by=None, using=self._state.db)
+
+        recorded(self._row().db, cancel)
 
     def retry_now(self, *, force: bool = False, replace: bool = False) -> list[Job]:
         """Make a scheduled, pending or retryable job available now, or do what `revive` does with a discarded one.
 
         Return the jobs that were cancelled for it. Raises InvalidTransition in any other state.
         """
-        if lifecycle.hasten(self._row(), timezone.now()):
-            self.refresh_from_db(using=self._state.db)
+        if self._make_available(lifecycle.hasten):
             return []
-        return self._revive("retry", force, replace)
+        return self._revive("retry", _HASTENABLE | {JobState.DISCARDED}, force, replace)
+
+    def activate(self) -> None:
+        """Make a pending job available. Raises InvalidTransition in any other state."""
+        if not self._make_available(lifecycle.activate):
+            self._refuse("activate", [JobState.PENDING])
 
     def hasten(self) -> None:
         """Make a scheduled, pending or retryable job available now. Raises InvalidTransition in any other state."""
-        if not lifecycle.hasten(self._row(), timezone.now()):
-            self._refuse("retry", discarded="Revive it.")
-        self.refresh_from_db(using=self._state.db)
+        if not self._make_available(lifecycle.hasten):
+            self._refuse("retry", _HASTENABLE, discarded="Revive it.")
 
     def revive(self, *, force: bool = False, replace: bool = False) -> list[Job]:
         """Make a discarded job available with fresh attempts; return the jobs that were cancelled for it.
@@ -248,7 +251,7 @@ class Job(models.Model):
         for a running one that may not be replaced: then it is refused all the same. ``force`` lets them all run.
         Raises InvalidTransition in any other state.
         """
-        return self._revive("revive", force, replace)
+        return self._revive("revive", {JobState.DISCARDED}, force, replace)
 
     def release_guard(self) -> bool:
         """Take this job out of uniqueness for good, so that the next enqueue of its key is admitted.
@@ -262,26 +265,43 @@ class Job(models.Model):
     def remove(self) -> None:
         """Delete the row, so that its key is free and its window ends. Raises InvalidTransition while the job runs."""
         if not lifecycle.remove(self._row()):
-            self._refuse("delete", active="Cancel it first.")
+            self._refuse("delete", ALL - {JobState.ACTIVE}, active="Cancel it first.")
 
-    def _revive(self, operation: str, force: bool, replace: bool) -> list[Job]:
+    def _make_available(self, move: Callable[[Any, datetime], int]) -> bool:
+        def step() -> bool:
+            if not move(self._row(), timezone.now()):
+                return False
+            was_pending = self.state == JobState.PENDING
+            self.refresh_from_db(using=self._state.db)
+            if was_pending:
+                announce(job_activated, Job, job=self, using=self._state.db)
+            return True
+
+        return recorded(self._row().db, step)
+
+    def _revive(self, operation: str, sources: Iterable[JobState], force: bool, replace: bool) -> list[Job]:
         using = self._state.db or DEFAULT_DB_ALIAS
-        replaced = revival.revive(Job.objects.using(using), self, force=force, replace=replace)
-        if replaced is None:
-            self._refuse(operation)
-        for job in (self, *replaced):
-            job.refresh_from_db(using=using)
-        for job in replaced:
-            announce(job_cancelled, Job, job=job, replaced_by=self.pk, using=using)
-        return replaced
+
+        def revive() -> list[Job]:
+            replaced = revival.revive(Job.objects.using(using), self, force=force, replace=replace)
+            if replaced is None:
+                self._refuse(operation, sources)
+            for job in (self, *replaced):
+                job.refresh_from_db(using=using)
+            for job in replaced:
+                announce(job_cancelled, Job, job=job, replaced_by=self.pk, using=using)
+            announce(job_activated, Job, job=self, using=using)
+            return replaced
+
+        return recorded(using, revive)
 
     def _row(self) -> Any:
         return Job.objects.using(self._state.db).filter(pk=self.pk)
 
-    def _refuse(self, operation: str, **mends: str) -> NoReturn:
+    def _refuse(self, operation: str, expected: Iterable[JobState], **mends: str) -> NoReturn:
         current, slimmed = self._row().values_list("state", "slimmed").first() or (None, False)
         mend = f" {mends[current]}" if current is not None and current in mends else ""
         raise InvalidTransition(
             f"Cannot {operation} job {self.pk}: it is {current or 'gone'}{', and pruned' * slimmed}.{mend}",
-            details={"job_id": str(self.pk), "current_state": current},
+            details={"job_id": str(self.pk), "current_state": current, "expected_state": sorted(map(str, expected))},
         )

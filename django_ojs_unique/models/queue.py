@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django.db import models, router
+from django.dispatch import Signal
 from django.utils import timezone
 
+from ..events import recorded
 from ..exceptions import InvalidRequest
 from ..ojs.names import queue_name
+from ..signals import announce, queue_paused, queue_resumed
 from ..transactions import starting_over
 
 HIGHEST_LIMIT = 2**31 - 1
@@ -19,30 +23,58 @@ class QueueQuerySet(models.QuerySet["Queue"]):
 
     def pause(self, name: str) -> bool:
         """Let no worker take jobs of the queue; those that run go on. Return False when it was paused already."""
-        return self._change(self._row(name).filter(paused_at=None), name, paused_at=timezone.now())
+        rows = self._row(name).filter(paused_at=None)
+        return self._tell(queue_paused, name, rows, lambda: self._change(rows, name, paused_at=timezone.now()))
 
     def resume(self, name: str) -> bool:
         """Let workers take jobs of the queue again. Return False when it was not paused."""
-        return self._change(self._row(name).exclude(paused_at=None), paused_at=None)
+        rows = self._row(name).exclude(paused_at=None)
+        return self._tell(queue_resumed, name, rows, lambda: self._change(rows, paused_at=None))
 
     def limit(self, name: str, limit: int | None) -> bool:
         """Let at most ``limit`` jobs of the queue run at once, over all workers; None: any number.
 
         Return False when that was the limit already. Raises InvalidRequest for a limit that is no number from 1 up.
         """
-        rows = self._row(name)
-        if limit is None:
-            return self._change(rows.exclude(concurrency_limit=None), concurrency_limit=None)
-        if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= HIGHEST_LIMIT:
+        return self._set(name, "limit", concurrency_limit=limit)
+
+    def rate_limit(self, name: str, max_per_second: int | None) -> bool:
+        """Let at most so many jobs of the queue be handed out in a second, over all workers; None: any number.
+
+        The second is a window: it begins with the first job that is handed out after the last one ended. What must wait
+        stays available. Return False when that was the limit already, without a write: every enqueue that names a rate
+        may say it (HTTP binding, section 13). Raises InvalidRequest for a limit that is no number from 1 up.
+        """
+        return self._set(name, "max_per_second", max_per_second=max_per_second)
+
+    def _set(self, name: str, said: str, **limit: int | None) -> bool:
+        """Change one limit, which the caller calls ``said``."""
+        ((field, value),) = limit.items()
+        if value is not None and (
+            not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= HIGHEST_LIMIT
+        ):
             raise InvalidRequest.at(
-                "limit", "must be a whole number of at least 1, or None", value=limit, mend="To stop a queue, pause it."
+                said, "must be a whole number of at least 1, or None", value=value, mend="To stop a queue, pause it."
             )
-        other = models.Q(concurrency_limit=None) | ~models.Q(concurrency_limit=limit)
-        return self._change(rows.filter(other), name, concurrency_limit=limit)
+        rows = self._row(name)
+        if rows.values_list(field, flat=True).first() == value:
+            return False
+        return self._change(rows.exclude(**limit), None if value is None else name, **limit)
 
     def _row(self, name: str) -> QueueQuerySet:
         using = self._db or router.db_for_write(self.model)  # type: ignore[attr-defined]
         return type(self)(self.model, using=using).filter(name=queue_name(name))
+
+    def _tell(self, signal: Signal, name: str, rows: QueueQuerySet, change: Callable[[], bool]) -> bool:
+        """Change the row; if that changed anything, tell the receivers."""
+
+        def tell() -> bool:
+            changed = change()
+            if changed:
+                announce(signal, self.model, queue=name, using=rows.db)
+            return changed
+
+        return recorded(rows.db, tell)
 
     def _change(self, rows: QueueQuerySet, create: str | None = None, **changes: Any) -> bool:
         """Update the row; with ``create``, see to it first that there is one. A row stays, so that none is missed."""
@@ -63,6 +95,16 @@ class Queue(models.Model):
     paused_at = models.DateTimeField(null=True, blank=True, help_text="Since when no worker takes its jobs.")
     concurrency_limit = models.PositiveIntegerField(
         null=True, blank=True, help_text="How many of its jobs may run at once, over all workers; empty: any number."
+    )
+
+    max_per_second = models.PositiveIntegerField(
+        null=True, blank=True, help_text="How many of its jobs may be handed out in a second; empty: any number."
+    )
+    window_started_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="When the second began in which jobs were last handed out."
+    )
+    window_count = models.PositiveIntegerField(
+        default=0, db_default=0, editable=False, help_text="How many jobs have been handed out in that second."
     )
 
     objects = QueueManager()

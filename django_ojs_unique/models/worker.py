@@ -15,14 +15,27 @@ class WorkerProcess(models.Model):
 
     class State(models.TextChoices):
         RUNNING = "running", "running"
+        QUIET = "quiet", "quiet"
         STOPPING = "stopping", "stopping"
+
+    class Directive(models.TextChoices):
+        QUIET = "quiet", "take no more jobs"
+        TERMINATE = "terminate", "stop"
 
     id = models.CharField(max_length=255, primary_key=True, help_text="The worker_id of its jobs.")
     hostname = models.CharField(max_length=255)
-    pid = models.PositiveIntegerField()
+    pid = models.PositiveBigIntegerField(null=True, blank=True)
     queues = PayloadField(default=list, help_text="The patterns that it takes; exclusions begin with '!'.")
-    concurrency = models.PositiveIntegerField()
+    concurrency = models.PositiveIntegerField(null=True, blank=True)
     state = models.CharField(max_length=8, choices=State, default=State.RUNNING)
+    directive = models.CharField(
+        max_length=9,
+        choices=Directive,
+        default="",
+        db_default="",
+        blank=True,
+        help_text="What an operator wants the worker to do; it obeys with its next heartbeat.",
+    )
     started_at = models.DateTimeField()
     heartbeat_at = models.DateTimeField()
     held = models.PositiveIntegerField(default=0, help_text="Jobs claimed and not yet settled.")

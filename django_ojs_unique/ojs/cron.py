@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -43,6 +44,9 @@ _NICKNAMES = {
 }
 _ALIASES = {"cancel": OverlapPolicy.CANCEL_PREVIOUS}
 _SECOND, _DAY = timedelta(seconds=1), timedelta(days=1)
+_GO_UNITS = {"h": timedelta(hours=1), "m": timedelta(minutes=1), "s": _SECOND, "ms": timedelta(milliseconds=1)}
+_GO_PART = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(h|ms|m|s)")
+_GO_DURATION = re.compile(rf"(?:{_GO_PART.pattern})+")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 _MEND = "Write five fields, as in '0 9 * * MON-FRI', six with the seconds first, '@daily', or '@every PT5M'."
@@ -53,7 +57,8 @@ class Cron:
     """When a periodic job is due, and with which arguments.
 
     ``expression``: five cron fields, six with leading seconds, ``@hourly``, ``@daily``, ``@midnight``, ``@weekly``,
-    ``@monthly``, ``@yearly``, ``@annually``, or ``@every`` and an ISO 8601 duration, counted from the epoch.
+    ``@monthly``, ``@yearly``, ``@annually``, or ``@every`` and a length of time, ISO 8601 or as in Go (``1h30m``),
+    counted from the epoch.
     ``timezone``: the IANA name of the zone whose clocks the expression means; None: the project's, in code.
     ``overlap_policy``: skip, allow, cancel_previous or enqueue. ``args``: those of the job.
 
@@ -194,10 +199,10 @@ def _never_fires(expression: str) -> InvalidRequest:
 
 
 def _interval(expression: str) -> timedelta:
-    mend = "Write an ISO 8601 duration, as in '@every PT5M'."
+    mend = "Write an ISO 8601 duration, as in '@every PT5M', or one as in Go: '@every 1h30m'."
     text = " ".join(expression.split()[1:])
     try:
-        interval = parse_duration(text)
+        interval = _go_duration(text) if _GO_DURATION.fullmatch(text) else parse_duration(text)
     except ValueError as error:
         raise InvalidRequest.at("expression", f"{text!r} {error}", value=expression, mend=mend) from None
     if not isinstance(interval, timedelta):
@@ -205,6 +210,10 @@ def _interval(expression: str) -> timedelta:
     if interval < _SECOND:
         raise InvalidRequest.at("expression", "has an interval of less than one second", value=expression, mend=mend)
     return interval
+
+
+def _go_duration(text: str) -> timedelta:
+    return sum((float(number) * _GO_UNITS[unit] for number, unit in _GO_PART.findall(text)), timedelta())
 
 
 def _overlap_policy(value: Any) -> OverlapPolicy:

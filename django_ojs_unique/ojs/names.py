@@ -1,4 +1,4 @@
-"""The shapes of job types and queue names (OJS core, "Job envelope")."""
+"""The shapes of ids, job types and queue names (OJS core, "Job envelope")."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from ..exceptions import InvalidRequest
 from .canonical import plain
 
 LONGEST_TYPE, LONGEST_QUEUE, LONGEST_KEY = 255, 128, 512
+LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
 
-_TYPE = re.compile(r"[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*")
-_QUEUE = re.compile(r"[a-z0-9][a-z0-9\-.]*")
+TYPE = re.compile(r"[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*")
+QUEUE = re.compile(r"[a-z0-9][a-z0-9\-.]*")
+UUID_TEXT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+UUID7_TEXT = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
 def job_type(value: Any) -> str:
     """Return a valid job type. Raises InvalidRequest."""
-    return _name(value, "type", _TYPE, LONGEST_TYPE, "Write lower-case words joined by dots, as in 'email.send'.")
+    return _name(value, "type", TYPE, LONGEST_TYPE, "Write lower-case words joined by dots, as in 'email.send'.")
 
 
 def queue_name(value: Any) -> str:
     """Return a valid queue name. Raises InvalidRequest."""
-    return _name(
-        value, "queue", _QUEUE, LONGEST_QUEUE, "Write lower-case letters, digits, '-' and '.', as in 'emails'."
-    )
+    return _name(value, "queue", QUEUE, LONGEST_QUEUE, "Write lower-case letters, digits, '-' and '.', as in 'emails'.")
 
 
 def matches(queue: str, patterns: Iterable[str]) -> bool:
@@ -56,6 +57,7 @@ def job_key(value: Any) -> str:
 
 def priority_number(value: Any) -> int:
     """Check a priority. Raises InvalidRequest."""
-    if not isinstance(value, int) or isinstance(value, bool) or not -100 <= value <= 100:
-        raise InvalidRequest.at("priority", "must be a whole number from -100 to 100", value=value)
+    if not isinstance(value, int) or isinstance(value, bool) or not LOWEST_PRIORITY <= value <= HIGHEST_PRIORITY:
+        allowed = f"from {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}"
+        raise InvalidRequest.at("priority", f"must be a whole number {allowed}", value=value)
     return int(value)

@@ -13,6 +13,7 @@ from django.utils import timezone
 from .. import lifecycle
 from ..admission import Admission
 from ..constraints import guarding
+from ..events import recorded
 from ..ojs.keys import HOLDING
 from ..ojs.states import INCOMPLETE, WAITING, JobState
 from ..races import LostRace, until_won
@@ -79,12 +80,15 @@ class Mender:
             self._kept = before
             return self._mend(fingerprint, ids)
 
-        standings = until_won(lambda look: starting_over(self._jobs.db, attempt))
-        for standing in standings:
-            if (older := standing.duplicates) is not None:
-                job = self._jobs.filter(pk=standing.row.pk).first() or standing.row  # it may be pruned by now
-                announce(job_cancelled, self._jobs.model, job=job, replaced_by=older.row.pk, using=self._jobs.db)
-        return standings
+        def mend() -> list[Standing]:
+            standings = until_won(lambda look: starting_over(self._jobs.db, attempt))
+            for standing in standings:
+                if (older := standing.duplicates) is not None:
+                    job = self._jobs.filter(pk=standing.row.pk).first() or standing.row  # it may be pruned by now
+                    announce(job_cancelled, self._jobs.model, job=job, replaced_by=older.row.pk, using=self._jobs.db)
+            return standings
+
+        return recorded(self._jobs.db, mend)
 
     def _mend(self, fingerprint: str, ids: Sequence[Any]) -> list[Standing]:
         """Take the turns, lock, decide, write: all of it or, with LostRace, nothing."""

@@ -8,19 +8,20 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from queue import Empty, SimpleQueue
 from typing import Any
 from uuid import uuid4
 
-from ..models import Job, SuppressedAttempt
+from ..models import Event, Job, SuppressedAttempt, WorkerProcess
 from ..registry import registry
 from ..transactions import is_transient
 from . import maintain, presence, schedule
-from .claim import claim, lease_of
+from .claim import claim
 from .clock import DatabaseClock
 from .holdings import Holdings
 from .lanes import EventLoop, Lane, Threads
+from .lease import Lease
 from .listen import Listener
 from .outages import DATABASE_FAILED, drop, pause_after
 from .queues import QueueFilter
@@ -112,6 +113,8 @@ class Worker:
         self._held = Holdings(self._jobs, self._hear_of)
         self._draining = False
         self._stopping = False
+        self._quiet = False
+        """Whether an operator wants no more jobs taken."""
         self._give_up_at = float("inf")
         self._woken = True
         self._looked_at = float("-inf")
@@ -186,7 +189,7 @@ class Worker:
             self._held.take_back()
         self._give_back()
         self._keep_time()
-        claimed = not self._stopping and self._claim()
+        claimed = not self._stopping and not self._quiet and self._claim()
         return heard or claimed
 
     def _claim(self) -> bool:
@@ -224,9 +227,9 @@ class Worker:
 
     def _take_on(self, jobs: Sequence[Any], lane: Lane, lease_from: float) -> None:
         """Hand claimed jobs to a lane; give those back at once that must not wait there for their start."""
-        idle, runs = lane.capacity - lane.held, []
+        idle, runs, leases = lane.capacity - lane.held, [], Lease(self._lease)
         for job in jobs:
-            lease = lease_of(job, self._lease)
+            lease = leases.of(job)
             until = lease_from + lease.total_seconds()
             run = Run(job, lane=lane, lease=lease, lease_until=until, clock=self._clock.now)
             self._held.add(run)
@@ -382,17 +385,36 @@ class Worker:
         now = self._clock.now()
         prune(self._jobs, now)
         SuppressedAttempt.objects.using(self._using).prune(now)
-        presence.say_hello(
+        Event.objects.using(self._using).prune(now)
+        self._obey(self._say_hello(now))
+        return SWEEP_SECONDS
+
+    def _say_hello(self, now: datetime) -> str:
+        """Write who this is and what it does; return what an operator wants of it."""
+        return presence.say_hello(
             self._using,
             self.id,
             now,
+            hostname=socket.gethostname(),
+            pid=os.getpid(),
             queues=self.queues.to_list(),
             concurrency=self._threads.capacity,
-            state="stopping" if self._stopping else "running",
+            state="stopping" if self._stopping else "quiet" if self._quiet else "running",
             held=len(self._held),
             settled=self.summary.settled,
         )
-        return SWEEP_SECONDS
+
+    def _obey(self, directive: str) -> None:
+        """Take jobs or none, or stop, as an operator wants; say at once what has changed."""
+        quiet = directive == WorkerProcess.Directive.QUIET
+        ends = directive == WorkerProcess.Directive.TERMINATE and not self._stopping
+        if quiet == self._quiet and not ends:
+            return
+        self._quiet, self._woken = quiet, True
+        if ends:
+            self.stop()
+        logger.info("Worker %s was told: %s.", self.id, directive or "go on")
+        self._say_hello(self._clock.now())
 
     def _report_unknown(self) -> float:
         strangers = maintain.unknown_types(self._jobs, list(registry), self.queues.waiting(self._jobs))
@@ -406,7 +428,10 @@ class Worker:
             return min(pause_after(self._outages), max(0.001, self._give_up_at - time.monotonic()))
         now = time.monotonic()
         moments = [*self._due.values(), *self._held.time_limits()]
-        moments.append(now + LONGEST_POLL if self._held else self._idle_until())
+        if self._held:
+            moments.append(now + LONGEST_POLL)
+        elif not self._quiet:
+            moments.append(self._idle_until())
         if self._stopping:
             moments.append(self._give_up_at)
         return max(0.001, min(moments) - now)

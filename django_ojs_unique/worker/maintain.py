@@ -5,29 +5,36 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from datetime import datetime
+from functools import partial
 from typing import Any
+from uuid import UUID
 
 from django.db import transaction
 from django.db.models import QuerySet
 
 from .. import lifecycle
+from ..events import collected, recorded, tell
 from ..lifecycle import DatabaseNow
 from ..ojs.states import TIMED, WAITING, JobState
-from ..signals import announce, job_discarded, job_failed
+from ..signals import announce, job_discarded, job_expired, job_failed
 from . import overtaken
+from .errors import error_record, with_error
+from .lease import ends_with_time_limit
 from .rows import any_of, unlocked
-from .run import labels
-from .settle import add_error, retry_policy_of
+from .run import Finished, labels
+from .settle import Settled, retry_policy_of, settle_failure
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
 BATCH = 1000
 
 
-def promote(jobs: QuerySet[Any], now: datetime) -> int:
-    """Make scheduled and retryable jobs available whose time has come; return how many."""
+def promote(jobs: QuerySet[Any], now: datetime, *, only: UUID | None = None) -> int:
+    """Make scheduled and retryable jobs available whose time has come, or one of them; return how many."""
     due = jobs.filter(~overtaken.LOOK_FIRST, state__in=sorted(TIMED), run_at__lte=now).order_by("run_at")
-    promoted = overtaken.promote(jobs, now)
+    if only is not None:
+        due = due.filter(pk=only)
+    promoted = overtaken.promote(jobs, now, only=only)
     return promoted + _in_batches(jobs, due, lambda rows: lifecycle.promote(rows, now))
 
 
@@ -36,40 +43,19 @@ def expire(jobs: QuerySet[Any], now: datetime) -> int:
     # No waiting job has finished: saying so is what lets the partial index serve.
     late = jobs.filter(state__in=sorted(WAITING), expires_at__lte=now, finished_at=None, started_at=None)
     late = late.order_by("expires_at")
-    return _in_batches(jobs, late, lambda rows: lifecycle.expire(rows, now))
+    return _in_batches(jobs, late, lambda rows: _expire(rows, now))
 
 
 def rescue(jobs: QuerySet[Any], now: datetime) -> int:
     """Take back jobs whose lease ran out by the database's clock; return how many.
 
-    They become available again, or discarded after the last attempt.
+    They become available again, or discarded after the last attempt. Where the lease was to end with the time limit of
+    the attempt (`lease.within_time_limits`), that is what ended: the job waits for its retry as after any failure.
     """
     expired = jobs.filter(state=JobState.ACTIVE, lease_expires_at__lt=DatabaseNow()).order_by("lease_expires_at")
     if not any_of(expired):
         return 0
-    rescued = []
-    with transaction.atomic(using=jobs.db):
-        for job in unlocked(expired)[:BATCH]:
-            policy = retry_policy_of(job)
-            again = policy.allows(job.attempt)
-            message = f"Lease expired: worker {job.worker_id} was not heard of again."
-            add_error(job, "lease_expired", message, now, retryable=again)
-            row, token = jobs.filter(pk=job.pk), job.lease_token
-            if again:
-                job.state = JobState.AVAILABLE
-                lifecycle.rescue(row, now, token=token, errors=job.errors)
-            else:
-                job.state, job.finished_at = JobState.DISCARDED, now
-                job.dead_letter = policy.on_exhaustion == "dead_letter"
-                lifecycle.discard(row, now, token=token, errors=job.errors, dead_letter=job.dead_letter)
-            rescued.append(job)
-            logger.warning(
-                "Took back job %s (%s): the lease of %s expired.", job.pk, job.type, job.worker_id, extra=labels(job)
-            )
-    for job in rescued:
-        signal = job_discarded if job.state == JobState.DISCARDED else job_failed
-        announce(signal, jobs.model, job=job, error=job.errors[-1], using=jobs.db)
-    return len(rescued)
+    return recorded(jobs.db, partial(_rescue, jobs, expired, now))
 
 
 def next_due(jobs: QuerySet[Any]) -> datetime | None:
@@ -89,6 +75,57 @@ def unknown_types(jobs: QuerySet[Any], known: Collection[str], queues: Collectio
         waiting = jobs.filter(state=JobState.AVAILABLE, queue=queue).order_by("-priority", "enqueued_at", "id")
         found |= set(waiting.values_list("type", flat=True)[:BATCH]) - set(known)
     return sorted(found)
+
+
+def _expire(rows: QuerySet[Any], now: datetime) -> int:
+    expired = lifecycle.expire(rows, now)
+    if expired and job_expired.has_listeners(rows.model):
+        with collected(rows.db):
+            for job in rows.filter(state=JobState.DISCARDED, finished_at=now):
+                announce(job_expired, rows.model, job=job, using=rows.db)
+    return expired
+
+
+def _rescue(jobs: QuerySet[Any], expired: QuerySet[Any], now: datetime) -> int:
+    said = []
+    with transaction.atomic(using=jobs.db):
+        for job in unlocked(expired)[:BATCH]:
+            if ends_with_time_limit(job):
+                _time_out(jobs, job, now)
+            else:
+                _take_back(jobs, job, now)
+            signal = job_discarded if job.state == JobState.DISCARDED else job_failed
+            said.append(partial(announce, signal, jobs.model, job=job, error=job.errors[-1], using=jobs.db))
+    tell(jobs.db, said)
+    return len(said)
+
+
+def _time_out(jobs: QuerySet[Any], job: Any, now: datetime) -> None:
+    message = f"The attempt took longer than {job.timeout_ms / 1000} seconds."
+    run = Finished(job, error=error_record(job, "timeout", message, now=now), error_types=("timeout",), at=now)
+    if settle_failure(jobs, run, job) is Settled.RETRIED:
+        job.state = JobState.RETRYABLE
+    else:
+        job.state, job.finished_at = JobState.DISCARDED, now
+    logger.warning("Took back job %s (%s): its time was up.", job.pk, job.type, extra=labels(job))
+
+
+def _take_back(jobs: QuerySet[Any], job: Any, now: datetime) -> None:
+    policy = retry_policy_of(job)
+    again = policy.allows(job.attempt)
+    holder = "its worker" if job.worker_id is None else f"worker {job.worker_id}"
+    message = f"Lease expired: {holder} was not heard of again."
+    record = error_record(job, "visibility_timeout", message, now=now, retryable=again)
+    job.errors = with_error(job.errors, record)
+    row, token = jobs.filter(pk=job.pk), job.lease_token
+    if again:
+        job.state = JobState.AVAILABLE
+        lifecycle.rescue(row, now, token=token, errors=job.errors)
+    else:
+        job.state, job.finished_at = JobState.DISCARDED, now
+        job.dead_letter = policy.on_exhaustion == "dead_letter"
+        lifecycle.discard(row, now, token=token, errors=job.errors, dead_letter=job.dead_letter)
+    logger.warning("Took back job %s (%s): the lease of %s expired.", job.pk, job.type, holder, extra=labels(job))
 
 
 def _in_batches(jobs: QuerySet[Any], due: QuerySet[Any], move: Callable[[QuerySet[Any]], int]) -> int:

@@ -18,15 +18,16 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from .. import lifecycle
+from ..events import recorded, tell
 from ..exceptions import InvalidPolicy
 from ..ojs.conflict import duplicates
 from ..ojs.policy import OnRetry, UniquePolicy
 from ..ojs.states import JobState
 from ..signals import announce, job_discarded
 from ..transactions import starting_over
+from .errors import error_record, with_error
 from .rows import unlocked
 from .run import labels
-from .settle import add_error
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -39,24 +40,35 @@ Not a comparison with its value, which would be NULL for the policies that do no
 """
 
 
-def promote(jobs: QuerySet[Any], now: datetime) -> int:
+def promote(jobs: QuerySet[Any], now: datetime, *, only: UUID | None = None) -> int:
     """Make due retries available unless another job counts as their duplicate, else discard them; return how many are.
+
+    ``only`` names a job: then those of its key, as the newest of them goes on.
 
     Of several jobs of a key that are due together the newest goes on. Jobs of a key of which somebody has locked one
     are left for the next time: to wait for it would let the leases of running jobs run out.
     """
     due = jobs.filter(LOOK_FIRST, run_at__lte=now)
+    looked_at = (due if only is None else due.filter(pk=only)).order_by("run_at")
     promoted = 0
-    while fingerprints := set(due.order_by("run_at").values_list("fingerprint", flat=True)[:BATCH]):
-        available, discarded = starting_over(jobs.db, partial(_settle, jobs, due, fingerprints, now))
+    while fingerprints := set(looked_at.values_list("fingerprint", flat=True)[:BATCH]):
+        step = partial(_settle_and_tell, jobs, due, fingerprints, now)
+        available, discarded = starting_over(jobs.db, partial(recorded, jobs.db, step))
         promoted += available
-        for job in discarded:
-            error = job.errors[-1]
-            logger.warning("Job %s (%s) discarded. %s", job.pk, job.type, error["message"], extra=labels(job))
-            announce(job_discarded, jobs.model, job=job, error=error, using=jobs.db)
         if not available and not discarded:
             break
     return promoted
+
+
+def _settle_and_tell(
+    jobs: QuerySet[Any], due: QuerySet[Any], fingerprints: Collection[str], now: datetime
+) -> tuple[int, list[Any]]:
+    available, discarded = _settle(jobs, due, fingerprints, now)
+    for job in discarded:
+        logger.warning("Job %s (%s) discarded. %s", job.pk, job.type, job.errors[-1]["message"], extra=labels(job))
+    told = partial(announce, job_discarded, jobs.model, using=jobs.db)
+    tell(jobs.db, [partial(told, job=job, error=job.errors[-1]) for job in discarded])
+    return available, discarded
 
 
 def _settle(
@@ -125,7 +137,7 @@ def _overtaker(job: Any, policy: UniquePolicy, rivals: Iterable[Any], now: datet
 
 def _discard(jobs: QuerySet[Any], job: Any, overtaker: Any, now: datetime) -> None:
     message = f"Overtaken: job {overtaker.pk}, which is {overtaker.state}, has the key."
-    add_error(job, "overtaken", message, now, retryable=False)
+    job.errors = with_error(job.errors, error_record(job, "overtaken", message, now=now, retryable=False))
     job.state, job.finished_at, job.run_at = JobState.DISCARDED, now, None
     lifecycle.overtake(jobs.filter(pk=job.pk), now, errors=job.errors)
 

@@ -18,17 +18,21 @@ from django.db.models.base import ModelState
 
 from ..fields import PayloadField
 from ..ojs.states import JobState
+from .lease import Lease
 
 _CLAIM = """
 UPDATE {table} AS job SET
   state = 'active', guarded_states = {guard_if_active}, attempt = job.attempt + 1, started_at = %(now)s,
   worker_id = %(worker_id)s, lease_token = %(token)s, progress = NULL, progress_note = '',
-  lease_expires_at = statement_timestamp()
-    + coalesce(job.visibility_timeout_ms, %(lease_ms)s) * interval '1 millisecond'
+  lease_expires_at = least(
+    statement_timestamp()
+      + coalesce(%(forced_ms)s::bigint, job.visibility_timeout_ms, %(lease_ms)s) * interval '1 millisecond',
+    CASE WHEN %(timed)s THEN %(now)s + job.timeout_ms * interval '1 millisecond' END
+  )
 FROM (
   SELECT next.id FROM unnest(%(queues)s::text[], %(rooms)s::int[]) AS queue (name, room) CROSS JOIN LATERAL (
     SELECT id, priority, enqueued_at FROM {table}
-    WHERE queue = queue.name AND state = 'available' AND type = ANY(%(types)s)
+    WHERE queue = queue.name AND state = 'available' AND (%(types)s::text[] IS NULL OR type = ANY(%(types)s))
       AND (expires_at IS NULL OR expires_at > %(now)s OR started_at IS NOT NULL)
     ORDER BY priority DESC, enqueued_at, id LIMIT queue.room FOR UPDATE SKIP LOCKED
   ) AS next ORDER BY next.priority DESC, next.enqueued_at, next.id LIMIT %(limit)s
@@ -51,17 +55,17 @@ def claim(
     jobs: QuerySet[Any],
     *,
     rooms: Mapping[str, int],
-    types: Sequence[str],
+    types: Sequence[str] | None,
     limit: int,
-    worker_id: str,
+    worker_id: str | None,
     token: UUID,
-    lease: timedelta,
+    lease: Lease,
     now: datetime,
     fields: tuple[str, ...],
 ) -> list[Any]:
     """Claim up to ``limit`` jobs, at most ``rooms[queue]`` of each queue; return them with ``fields``, in no order."""
     model: type[Model] = jobs.model
-    reader = _reader(model, fields, jobs.db)
+    reader, length = _reader(model, fields, jobs.db), lease.length // timedelta(milliseconds=1)
     with connections[jobs.db].cursor() as cursor:
         cursor.execute(
             reader.claim,
@@ -69,10 +73,12 @@ def claim(
                 "now": now,
                 "worker_id": worker_id,
                 "token": token,
-                "lease_ms": lease // timedelta(milliseconds=1),
+                "lease_ms": length,
+                "forced_ms": length if lease.forced else None,
                 "queues": list(rooms),
                 "rooms": list(rooms.values()),
-                "types": list(types),
+                "timed": lease.timed,
+                "types": None if types is None else list(types),
                 "limit": limit,
             },
         )

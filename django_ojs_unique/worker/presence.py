@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..models import WorkerProcess
+from ..transactions import starting_over
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -39,12 +40,16 @@ class HealthFile:
             self._path.unlink(missing_ok=True)
 
 
-def say_hello(using: str, worker_id: str, now: datetime, **facts: Any) -> None:
-    """Write the worker's row: who it is, what it does, and that it lives at ``now``."""
+def say_hello(using: str, worker_id: str, now: datetime, **facts: Any) -> str:
+    """Write the worker's row: who it is, what it does, and that it lives at ``now``.
+
+    Return what an operator wants of it: a `WorkerProcess.Directive`, or "".
+    """
     rows = WorkerProcess.objects.using(using)
-    if not rows.filter(id=worker_id).update(heartbeat_at=now, **facts):
-        hostname = worker_id.partition(":")[0]
-        rows.create(id=worker_id, hostname=hostname, pid=os.getpid(), started_at=now, heartbeat_at=now, **facts)
+    if not starting_over(using, lambda: rows.filter(id=worker_id).update(heartbeat_at=now, **facts)):
+        row = WorkerProcess(**{"hostname": "", "started_at": now, "heartbeat_at": now, **facts, "id": worker_id})
+        starting_over(using, lambda: rows.bulk_create([row], ignore_conflicts=True))  # it may be said twice at once
+    return rows.filter(id=worker_id).values_list("directive", flat=True).first() or ""
 
 
 def say_goodbye(using: str, worker_id: str) -> None:

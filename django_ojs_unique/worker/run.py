@@ -26,6 +26,7 @@ from ..ojs.states import JobState
 from ..registry import Definition, registry
 from ..request import sized
 from ..signals import announce, job_started
+from .errors import error_record
 from .interrupt import Interruptible
 
 logger = logging.getLogger("django_ojs_unique.worker")
@@ -168,10 +169,9 @@ def broken(run: Run, error: BaseException) -> Finished:
     with suppress(Exception):
         logger.exception("Job %s (%s) broke the thread that ran it.", run.job.pk, run.job.type)
     name = type(error).__name__
-    record = {"type": name, "code": "handler_error", "message": "", "attempt": run.job.attempt}
-    return Finished(
-        run.job, error={**record, "occurred_at": run.clock().isoformat()}, error_types=(name,), at=run.clock()
-    )
+    now = run.clock()
+    record = error_record(run.job, now=now, type=name)
+    return Finished(run.job, error=record, error_types=(name,), at=now)
 
 
 def timed_out(run: Run) -> Finished:
@@ -215,6 +215,7 @@ def _context(run: Run, is_held: Callable[[], bool]) -> JobContext:
         worker_id=job.worker_id,
         is_held=is_held,
         report=run.report,
+        job=job,
     )
 
 
@@ -255,14 +256,8 @@ def _failed(run: Run, error: BaseException) -> Finished:
     elif isinstance(error, TypeError) and (problem := misfit(registry.get(job.type), job.args)):
         # No retry can mend it: the job waits among the discarded ones until handler or arguments are mended.
         code, types, message, gives_up = "invalid_args", ("invalid_args", *types), problem, True
-    record = {
-        "type": types[0],
-        "code": code,
-        "message": storable(message[:LONGEST_MESSAGE]),
-        "attempt": job.attempt,
-        "occurred_at": run.clock().isoformat(),
-        "details": {"traceback": storable(_trace(error)[-LONGEST_TRACEBACK:])},
-    }
+    now, details = run.clock(), {"traceback": storable(_trace(error)[-LONGEST_TRACEBACK:])}
+    record = error_record(job, code, storable(message[:LONGEST_MESSAGE]), now=now, type=types[0], details=details)
     logger.warning(
         "Job %s (%s) failed: %s",
         job.pk,
@@ -277,7 +272,7 @@ def _failed(run: Run, error: BaseException) -> Finished:
         error_types=types,
         gives_up=gives_up,
         retry_after=error.after if isinstance(error, Retry) else None,
-        at=run.clock(),
+        at=now,
     )
 
 

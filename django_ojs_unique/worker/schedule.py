@@ -19,12 +19,15 @@ from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import F, Q, QuerySet
 
+from ..events import collected
 from ..exceptions import DuplicateJob, InvalidRequest, InvalidTransition, JobIdTaken, OJSError
 from ..models import CronJob, Job
 from ..models.cron import LONGEST_NAME
 from ..ojs.cron import Cron, OverlapPolicy
 from ..ojs.states import TERMINAL, JobState
 from ..registry import HEAL, Definition, registry
+from ..request import Request
+from ..signals import announce, cron_skipped, cron_triggered
 from ..transactions import starting_over
 from .rows import unlocked
 
@@ -120,7 +123,7 @@ def _update(entries: QuerySet[CronJob], old: CronJob, entry: CronJob) -> None:
 
 def _fire(due: QuerySet[CronJob], now: datetime) -> None:
     """Enqueue the job of one entry, if it is still due, and note what became of it."""
-    with transaction.atomic(using=due.db):
+    with transaction.atomic(using=due.db), collected(due.db):
         entry = unlocked(due).first()
         if entry is not None:
             CronJob.objects.using(due.db).filter(pk=entry.pk).update(**_occur(entry, now, due.db))
@@ -139,6 +142,7 @@ def _occur(entry: CronJob, now: datetime, using: str) -> dict[str, Any]:
     if occurrence is None:  # the row was changed by hand
         return changes
     outcome, id = _enqueue(entry, cron, occurrence, using)
+    _announce(entry, outcome, id, using)
     changes["last_outcome"] = outcome
     if outcome in ("created", "replaced"):
         changes |= {"last_run_at": now, "last_job_id": id, "run_count": F("run_count") + 1}
@@ -166,7 +170,7 @@ def _enqueue(entry: CronJob, cron: Cron, occurrence: datetime, using: str) -> tu
                 with suppress(InvalidTransition):  # it has finished by now
                     previous.cancel()
             try:
-                result = jobs.enqueue(**entry.job_at(occurrence), id=id)
+                result = jobs.enqueue_request(Request(**entry.job_at(occurrence), id=id))
             except DuplicateJob as duplicate:
                 if previous is not None and previous.state == JobState.CANCELLED:
                     transaction.set_rollback(True, using=using)  # or its own cancellation could have refused the job
@@ -178,6 +182,13 @@ def _enqueue(entry: CronJob, cron: Cron, occurrence: datetime, using: str) -> tu
     except OJSError as error:
         _log_failure(entry, error)
         return "failed", id
+
+
+def _announce(entry: CronJob, outcome: str, id: UUID, using: str) -> None:
+    if outcome in ("created", "replaced"):
+        announce(cron_triggered, CronJob, entry=entry, job_id=id, using=using)
+    elif outcome != "already":
+        announce(cron_skipped, CronJob, entry=entry, reason=outcome, using=using)
 
 
 def _log_failure(entry: CronJob, error: OJSError) -> None:

@@ -7,7 +7,6 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from datetime import datetime
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
@@ -19,14 +18,14 @@ from .. import lifecycle
 from ..exceptions import InvalidRetryPolicy
 from ..ojs.retry import RetryPolicy
 from ..ojs.states import JobState
+from ..signals import announce, job_completed, job_discarded, job_failed
 from . import postgres
+from .errors import with_error
 from .hold import still_held
 from .rows import unlocked
 from .run import Finished, labels
 
 logger = logging.getLogger("django_ojs_unique.worker")
-
-ERRORS_KEPT = 10
 
 
 class Settled(StrEnum):
@@ -55,6 +54,37 @@ def settle(jobs: QuerySet[Any], finished: Sequence[Finished]) -> list[tuple[Fini
     for run, outcome in outcomes:
         _update(run, outcome)
     return outcomes
+
+
+def announce_outcome(job: Any, outcome: Settled, using: str) -> None:
+    """Send the signal of what became of a run; a refused one has none."""
+    match outcome:
+        case Settled.COMPLETED | Settled.SKIPPED:
+            announce(job_completed, type(job), job=job, using=using)
+        case Settled.RETRIED:
+            announce(job_failed, type(job), job=job, error=job.errors[-1], using=using)
+        case Settled.DISCARDED:
+            announce(job_discarded, type(job), job=job, error=job.errors[-1], using=using)
+
+
+def settle_failure(jobs: QuerySet[Any], run: Finished, stored: Any) -> Settled:
+    """Let a job run again, or discard it, as its retry policy says; ``stored`` is its row, which is locked."""
+    job = run.job
+    row, token = jobs.filter(pk=job.pk), job.lease_token
+    assert run.error is not None
+    policy = retry_policy_of(stored)
+    again = policy.allows(job.attempt) and not run.gives_up and not policy.gives_up_on(*run.error_types)
+    error = {**run.error, "retryable": again}
+    job.errors = with_error(stored.errors, error)
+    if not again:
+        job.dead_letter = policy.on_exhaustion == "dead_letter"
+        lifecycle.discard(row, run.at, token=token, errors=job.errors, dead_letter=job.dead_letter)
+        return Settled.DISCARDED
+    delay = run.retry_after if run.retry_after is not None else policy.delay(job.attempt, random.random())
+    error["retry_delay_ms"] = round(delay.total_seconds() * 1000)
+    job.run_at = run.at + delay
+    lifecycle.retry(row, job.run_at, token=token, errors=job.errors)
+    return Settled.RETRIED
 
 
 def _complete(jobs: QuerySet[Any], runs: Sequence[Finished]) -> Iterator[tuple[Finished, Settled]]:
@@ -91,7 +121,7 @@ def _fail(jobs: QuerySet[Any], runs: Sequence[Finished]) -> Iterator[tuple[Finis
     with transaction.atomic(using=jobs.db):
         ours, locked = _hold(jobs, runs)
         history = jobs.in_bulk(ours, field_name="pk") if ours else {}
-        outcomes = {run.job.pk: _settle_failure(jobs, run, history[run.job.pk]) for run in runs if run.job.pk in ours}
+        outcomes = {run.job.pk: settle_failure(jobs, run, history[run.job.pk]) for run in runs if run.job.pk in ours}
     for run in runs:
         if run.job.pk not in locked:
             yield run, outcomes.get(run.job.pk, Settled.REFUSED)
@@ -120,38 +150,6 @@ def retry_policy_of(job: Any) -> RetryPolicy:
         logger.error("Job %s (%s) has an invalid retry policy: %s", job.pk, job.type, error, extra=labels(job))
         return RetryPolicy(max_attempts=0)
     return policy
-
-
-def add_error(job: Any, code: str, message: str, now: datetime, *, retryable: bool) -> None:
-    """Append to a job's errors what happened to it outside its handler; the oldest make room."""
-    error = {
-        "type": code,
-        "code": code,
-        "message": message,
-        "attempt": job.attempt,
-        "occurred_at": now.isoformat(),
-        "retryable": retryable,
-    }
-    job.errors = [*job.errors, error][-ERRORS_KEPT:]
-
-
-def _settle_failure(jobs: QuerySet[Any], run: Finished, stored: Any) -> Settled:
-    job = run.job
-    row, token = jobs.filter(pk=job.pk), job.lease_token
-    assert run.error is not None
-    policy = retry_policy_of(stored)
-    again = policy.allows(job.attempt) and not run.gives_up and not policy.gives_up_on(*run.error_types)
-    error = {**run.error, "retryable": again}
-    job.errors = [*stored.errors, error][-ERRORS_KEPT:]
-    if not again:
-        job.dead_letter = policy.on_exhaustion == "dead_letter"
-        lifecycle.discard(row, run.at, token=token, errors=job.errors, dead_letter=job.dead_letter)
-        return Settled.DISCARDED
-    delay = run.retry_after if run.retry_after is not None else policy.delay(job.attempt, random.random())
-    error["retry_delay_ms"] = round(delay.total_seconds() * 1000)
-    job.run_at = run.at + delay
-    lifecycle.retry(row, job.run_at, token=token, errors=job.errors)
-    return Settled.RETRIED
 
 
 def _update(run: Finished, outcome: Settled) -> None:

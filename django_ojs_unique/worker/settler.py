@@ -12,12 +12,11 @@ from typing import Any
 from django.db import connections
 from django.db.models import QuerySet
 
-from ..models import Job
-from ..signals import announce, job_completed, job_discarded, job_failed
+from ..events import collected
 from ..transactions import is_transient
 from .outages import DATABASE_FAILED, drop, pause_after
 from .run import Finished, drop_broken_connections, labels
-from .settle import Settled, settle
+from .settle import Settled, announce_outcome, settle
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -141,16 +140,10 @@ class Settler:
 
 
 def _announce(outcomes: Outcomes, using: str) -> None:
-    for finished, outcome in outcomes:
-        job = finished.job
-        try:
-            match outcome:
-                case Settled.COMPLETED | Settled.SKIPPED:
-                    announce(job_completed, Job, job=job, using=using)
-                case Settled.RETRIED:
-                    announce(job_failed, Job, job=job, error=job.errors[-1], using=using)
-                case Settled.DISCARDED:
-                    announce(job_discarded, Job, job=job, error=job.errors[-1], using=using)
-        except BaseException:  # SystemExit is what Django lets through
-            logger.exception("A receiver tried to end the worker.")
+    with collected(using):
+        for finished, outcome in outcomes:
+            try:
+                announce_outcome(finished.job, outcome, using)
+            except BaseException:  # SystemExit is what Django lets through
+                logger.exception("A receiver tried to end the worker.")
     drop_broken_connections()  # what a receiver may have left

@@ -12,11 +12,12 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.core.management import call_command
+from rest_framework.authtoken.models import Token
 
 from .history import write_history
 from .models import Order, Picture
 
-LOGIN = PASSWORD = "demo"
+LOGIN = PASSWORD = TOKEN = "demo"
 VIEWER = "viewer"
 """The login, and the password, of somebody who may look at everything and change nothing."""
 HOST = "127.0.0.1"
@@ -35,7 +36,7 @@ def prepare(port: int) -> None:
     if not settings.DEBUG:
         raise CannotServe("The demo login is for DEBUG only.")
     if not _is_free(port):
-        raise CannotServe(f"Port {port} is in use. Choose another one: testproject/manage.py serve --port {port + 1}")
+        raise CannotServe(f"Port {port} is in use. Choose another one: make serve PORT={port + 1}")
     call_command("migrate", verbosity=0)
     add_samples()
     write_history()
@@ -46,6 +47,7 @@ def add_samples() -> None:
     users = get_user_model()
     if not users.objects.filter(username=LOGIN).exists():
         users.objects.create_superuser(LOGIN, f"{LOGIN}@example.com", PASSWORD)
+    Token.objects.get_or_create(user=users.objects.get(username=LOGIN), defaults={"key": TOKEN})
     if not users.objects.filter(username=VIEWER).exists():
         viewer = users.objects.create_user(VIEWER, f"{VIEWER}@example.com", VIEWER, is_staff=True)
         viewer.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))

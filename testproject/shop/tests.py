@@ -201,6 +201,15 @@ class Serving(TestCase):
         serve.add_samples()
         assert (Order.objects.count(), Picture.objects.count()) == (3, 3)
 
+    def test_the_demo_token_opens_the_api(self) -> None:
+        serve.add_samples()
+        job = {"type": "letter.count", "args": [{"text": "hello"}], "options": {"queue": "letters"}}
+        headers = {"Authorization": f"Token {serve.TOKEN}"}
+        url = reverse("ojs:jobs")
+        assert self.client.post(url, job, content_type="application/json").status_code == 401
+        assert self.client.post(url, job, content_type="application/json", headers=headers).status_code == 201
+        assert Job.objects.get().queue == "letters"
+
     @override_settings(DEBUG=False)
     def test_no_demo_login_outside_debug(self) -> None:
         with self.assertRaisesMessage(serve.CannotServe, "DEBUG"):

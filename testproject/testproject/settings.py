@@ -18,6 +18,8 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.sessions",
     "django.contrib.staticfiles",
+    "rest_framework",
+    "rest_framework.authtoken",
     "django_ojs_unique",
     "shop",
 ]
@@ -72,7 +74,8 @@ SHOP_SECONDS_PER_SIZE = 2.0
 SHOP_SECONDS_PER_PAGE = 1.0
 
 OJS_UNIQUE = {
-    "REQUIRE_HANDLER": True,
+    # For those who poll GET /ojs/v1/events.
+    "EVENTS": True,
     # A day is enough for the charts, and keeps the database small.
     "RETENTION": {"completed": "PT25H", "cancelled": "PT25H", "discarded": "PT25H", "dead_letter": "P7D"},
     "SUPPRESSED_RETENTION": "PT25H",

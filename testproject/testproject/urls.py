@@ -6,6 +6,7 @@ from django.urls import include, path
 
 urlpatterns = [
     path("", include("shop.urls")),
+    path("", include("django_ojs_unique.api.urls")),
     path("admin/", admin.site.urls),
     # Browsers ask for it, and the console would tell each time.
     path("favicon.ico", lambda request: HttpResponse(status=204)),

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError, connection, transaction
+from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob
 from django_ojs_unique.exceptions import JobIdTaken
 from django_ojs_unique.fields import new_id
-from django_ojs_unique.models import Job
+from django_ojs_unique.models import Job, WorkerProcess
 from django_ojs_unique.ojs.states import TERMINAL
+from django_ojs_unique.worker import presence
 from tests.processes import Child, Parent, together
 
 from .audit import Answer, ask, assert_serial, audit
@@ -196,3 +198,15 @@ def test_a_deadlock_in_a_manual_transaction_never_loses_what_the_caller_wrote_be
     assert "given up" in (theirs, mine)
     assert Job.objects.filter(type="mine").exists() == (mine != "given up")
     audit()
+
+
+def beat(level: str, number: int) -> None:
+    if number == 0:
+        isolate(level)
+    presence.say_hello("default", "w", timezone.now())
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_heartbeat_fails_for_another_one_of_the_same_worker(level: str) -> None:
+    together([partial(beat, level)] * 4, rounds=40)
+    assert WorkerProcess.objects.count() == 1

@@ -60,7 +60,7 @@ def test_a_return_from_a_worker_never_checks_uniqueness(move):
     if move == "release":
         assert lifecycle.release(row(first), token=token) == 1
     else:
-        assert lifecycle.rescue(row(first), now, token=token, errors=[{"type": "lease_expired"}]) == 1
+        assert lifecycle.rescue(row(first), now, token=token, errors=[{"type": "visibility_timeout"}]) == 1
     assert (fresh(first).state, fresh(first).attempt) == ("available", 0 if move == "release" else 1)
     assert fresh(second).state == "available"
 
@@ -161,7 +161,11 @@ def test_only_a_waiting_or_discarded_job_can_be_retried_by_hand(state):
     before = columns(job)
     with pytest.raises(InvalidTransition) as caught:
         job.retry_now()
-    assert caught.value.details == {"job_id": str(job.pk), "current_state": state}
+    assert caught.value.details == {
+        "job_id": str(job.pk),
+        "current_state": state,
+        "expected_state": ["discarded", "pending", "retryable", "scheduled"],
+    }
     assert columns(job) == before
 
 

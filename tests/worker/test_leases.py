@@ -53,7 +53,7 @@ def test_a_job_of_a_killed_worker_returns_with_its_attempt_counted_and_an_error(
     place.wait_for("began", 2)
     row = place.wait_for_state(job, state="active", attempt=2)
     (error,) = row.errors
-    assert (error["type"], error["attempt"], error["retryable"]) == ("lease_expired", 1, True)
+    assert (error["type"], error["attempt"], error["retryable"]) == ("visibility_timeout", 1, True)
     assert "Lease expired" in error["message"]
     place.open("gate")
     place.wait_for_state(job, state="completed", attempt=2)
@@ -120,7 +120,7 @@ def test_a_stopped_worker_that_wakes_up_to_an_error_neither_retries_nor_discards
     assert [{**row, "lease_expires_at": None} for row in Job.objects.order_by("pk").values()] == unchanged
     other.signal(signal.SIGCONT)
     place.wait_for_state(jobs[0], state="discarded", attempt=2)
-    assert place.wait_for_state(jobs[1], attempt=3).errors[0]["type"] == "lease_expired"
+    assert place.wait_for_state(jobs[1], attempt=3).errors[0]["type"] == "visibility_timeout"
 
 
 def test_a_stopped_worker_may_take_its_own_job_again_and_only_the_new_run_counts(place):

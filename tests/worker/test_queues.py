@@ -16,6 +16,7 @@ from django_ojs_unique.ojs.states import JobState
 from django_ojs_unique.worker import QueueFilter, Worker, hold, holdings, lanes, postgres
 from django_ojs_unique.worker import claim as claiming
 from django_ojs_unique.worker import loop as loop_module
+from django_ojs_unique.worker.lease import Lease
 from django_ojs_unique.worker.run import Finished
 from django_ojs_unique.worker.settle import settle
 from tests.processes import PATIENCE, together
@@ -266,17 +267,18 @@ def rows(now):
 
 
 @pytest.mark.usefixtures("_postgresql")
-@pytest.mark.parametrize("limit", [1, 7, 100])
-def test_the_single_statements_of_postgresql_do_what_the_others_do_to_each_column(handlers, limit):
+@pytest.mark.parametrize(("limit", "forced", "timed"), [(1, False, False), (7, True, True), (100, False, True)])
+def test_the_single_statements_of_postgresql_do_what_the_others_do_to_each_column(handlers, limit, forced, timed):
     varied_jobs()
-    jobs, now, token, lease = Job.objects.all(), timezone.now(), uuid4(), timedelta(hours=1)
+    hour = timedelta(hours=1)
+    jobs, now, token, lease = Job.objects.all(), timezone.now(), uuid4(), Lease(hour, forced=forced, timed=timed)
     rooms = {"q0": 100, "q1": 100, "q2": 100}
     results = [None, 0, {"a": [1, None, "ü"]}, "", False, [], 1e300]
 
     def ends(claimed):
         claimed = sorted(claimed, key=lambda row: row.pk)
         return [
-            Finished(row, result=results[number % 7], skipped="why" if number % 4 == 0 else "", at=now + lease)
+            Finished(row, result=results[number % 7], skipped="why" if number % 4 == 0 else "", at=now + hour)
             for number, row in enumerate(claimed)
         ]
 

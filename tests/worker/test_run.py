@@ -2,6 +2,7 @@ import pytest
 
 from django_ojs_unique import job
 from django_ojs_unique.models import Job
+from django_ojs_unique.ojs.moments import milliseconds
 from django_ojs_unique.worker.run import LONGEST_MESSAGE, LONGEST_TRACEBACK, Run, execute
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -63,6 +64,7 @@ def test_an_exception_becomes_an_error_record(run):
     ended = run(handler)
     assert ended.error_types == ("ValueError",)
     assert (ended.error["type"], ended.error["message"], ended.error["attempt"]) == ("ValueError", "no luck", 1)
+    assert ended.error["occurred_at"] == milliseconds(ended.at)
     assert "in handler" in ended.error["details"]["traceback"]
 
 

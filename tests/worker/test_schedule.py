@@ -85,10 +85,22 @@ def test_the_next_moment_is_that_of_the_first_entry_to_come():
     assert tick() == NOON + MINUTE
 
 
-def test_the_meta_of_the_options_is_kept():
-    define(meta={"tenant": "acme"})
+def test_the_options_are_those_of_the_job():
+    define(
+        meta={"tenant": "acme"},
+        timeout=MINUTE,
+        lease=2 * MINUTE,
+        schema="urn:s",
+        extra={"trace": 1},
+        unique=UniquePolicy(),
+        retry=RetryPolicy(max_attempts=7),
+    )
     tick()
-    assert Job.objects.get().meta["tenant"] == "acme"
+    (fired,) = Job.objects.all()
+    assert fired.meta["tenant"] == "acme"
+    assert (fired.timeout_ms, fired.visibility_timeout_ms) == (60_000, 120_000)
+    assert (fired.schema, fired.extra, fired.max_attempts) == ("urn:s", {"trace": 1}, 7)
+    assert fired.unique_policy == UniquePolicy()
 
 
 def test_an_idle_tick_writes_nothing():
@@ -433,7 +445,7 @@ def test_an_entry_can_be_defined_and_changed():
         ({"queue": "No Queue"}, "queue"),
         ({"colour": "red"}, "options.colour"),
         ({"scheduled_at": "2026-01-01T00:00:00Z"}, "options.scheduled_at"),
-        ({"timeout": MINUTE}, "options.timeout"),
+        ({"timeout": NOON}, "options.timeout"),
         ({"meta": "text"}, "meta"),
         ({"enabled": "yes"}, "enabled"),
         ({"description": None}, "description"),

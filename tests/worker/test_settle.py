@@ -6,8 +6,8 @@ from django.utils import timezone
 
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import settle as settling
+from django_ojs_unique.worker.errors import ERRORS_KEPT
 from django_ojs_unique.worker.run import Finished
-from django_ojs_unique.worker.settle import ERRORS_KEPT
 
 pytestmark = pytest.mark.django_db
 

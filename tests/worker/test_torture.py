@@ -64,6 +64,7 @@ def test_every_job_ends_once_though_the_server_crashes_and_starts_again():
         try:
             scenario = f"{__file__}::{test_every_job_ends_once_whoever_is_killed_and_whatever_fails.__name__}"
             environment = {**os.environ, "OJS_TEST_DATABASE_URL": server.get_uri(), "OJS_TORTURE_SERVER": folder}
+            environment["PGOPTIONS"] = "-c synchronous_commit=on"  # here commits must survive
             command = [sys.executable, "-m", "pytest", "-q", "-s", scenario]
             done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         finally:

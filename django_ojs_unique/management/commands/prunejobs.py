@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from ...conf import retention_period, settings
 from ...exceptions import did_you_mean
-from ...models import Job, SuppressedAttempt
+from ...models import Event, Job, SuppressedAttempt
 from ...ojs.durations import format_duration
 from ...worker.retention import ENDED, KINDS, Pruned, due, preview, prune
 from ..arguments import add_database, require_tables, whole_number
@@ -23,10 +23,11 @@ LARGEST_BATCH = 10_000
 
 class Command(BaseCommand):
     help = (
-        "Delete jobs that finished longer ago than OJS_UNIQUE['RETENTION'] says, and old suppressed attempts. Workers"
-        " do so, too, a batch at a time; this command does all of it now. A job whose unique policy still counts it as"
-        " a duplicate is not deleted, since the same work could be queued again: it loses its payload (args, meta,"
-        " tags, result, errors), and the rest goes when the window has ended. Safe while workers run."
+        "Delete jobs that finished longer ago than OJS_UNIQUE['RETENTION'] says, and old suppressed attempts and"
+        " events. Workers do so, too, a batch at a time; this command does all of it now. A job whose unique policy"
+        " still counts it as a duplicate is not deleted, since the same work could be queued again: it loses its"
+        " payload (args, meta, tags, result, errors), and the rest goes when the window has ended. Safe while workers"
+        " run."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -36,7 +37,7 @@ class Command(BaseCommand):
             type=_kind,
             metavar="STATE",
             help="Prune only completed, cancelled, discarded or dead_letter (discarded under a retry policy that says"
-            " so) jobs, and no suppressed attempts; may be repeated.",
+            " so) jobs, and no suppressed attempts or events; may be repeated.",
         )
         parser.add_argument(
             "--older-than",
@@ -67,26 +68,35 @@ class Command(BaseCommand):
         **options: Any,
     ) -> None:
         require_tables(database)
-        now, jobs, attempts = timezone.now(), Job.objects.using(database), None
-        if not state:
-            attempts = SuppressedAttempt.objects.using(database)
+        now, jobs = timezone.now(), Job.objects.using(database)
         try:
             retention = {kind: older_than or settings.retention[kind] for kind in state or KINDS}
-            suppressed_retention = settings.suppressed_retention
+            records = {} if state else _records(database)
         except ValueError as error:
             raise CommandError(f"A retention in OJS_UNIQUE {error}: run `manage.py check`.") from None
         if dry_run:
             lines = _foresee(jobs, now, retention)
-            if attempts is not None:
-                old = attempts.filter(created_at__lt=now - suppressed_retention).count()
-                lines.insert(-1, f"suppressed attempts: {old:,} older than {format_duration(suppressed_retention)}")
+            for name, (rows, moment, period) in records.items():
+                old = rows.filter(**{f"{moment}__lt": now - period}).count()
+                lines.insert(-1, f"{name}: {old:,} older than {format_duration(period)}")
         else:
             pruned = _prune(jobs, now, retention, batch, quiet=not verbosity)
             lines = [_summary("deleted", pruned)]
-            if attempts is not None and (old := sum(iter(lambda: attempts.prune(now), 0))):
-                lines.insert(0, f"{old:,} suppressed attempts deleted.")
+            for name, (rows, _, _) in records.items():
+                if old := sum(iter(partial(rows.prune, now), 0)):
+                    lines.insert(-1, f"{old:,} {name} deleted.")
         if verbosity:
             self.stdout.write("\n".join(lines))
+
+
+def _records(database: str) -> dict[str, tuple[Any, str, timedelta]]:
+    """Return what else is pruned: the rows, the field that dates them, and how long they are kept."""
+    return {
+        "suppressed attempts": (
+            SuppressedAttempt.objects.using(database), "created_at", settings.suppressed_retention
+        ),
+        "events": (Event.objects.using(database), "time", settings.event_retention),
+    }  # fmt: skip
 
 
 def _prune(jobs: Any, now: datetime, retention: dict[str, timedelta | None], batch: int, *, quiet: bool) -> Pruned:

@@ -12,7 +12,7 @@ from uuid import UUID
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
-from ...insight.queues import UNFINISHED, queues
+from ...insight.queues import UNFINISHED, queues, said_limits
 from ...insight.words import age, harmless
 from ...models import Job, SuppressedAttempt
 from ...ojs.states import JobState
@@ -169,17 +169,28 @@ class Show(Look):
 
 
 class Queues(Look):
-    """Show each queue: its unfinished jobs by state, since when it is paused, and its limit."""
+    """Show each queue: its unfinished jobs by state, since when it is paused, and its limits."""
 
     name = "queues"
 
     def run(self, **options: Any) -> None:
-        told = [one for one in queues(self.using, exact=True) if one.depth or one.paused_at or one.limit]
+        told = [
+            one
+            for one in queues(self.using, exact=True)
+            if one.depth or one.paused_at or said_limits(one.limit, one.max_per_second)
+        ]
         if not told:
             self.say("No queue has unfinished jobs, and none is paused or limited.")
             return
         now, rows = timezone.now(), []
         for one in told:
             paused = f"{age(one.paused_at, now)} ago" if one.paused_at else "-"
-            rows.append([one.name, *(one.depth.get(state, 0) for state in UNFINISHED), paused, one.limit or "-"])
+            rows.append(
+                [
+                    one.name,
+                    *(one.depth.get(state, 0) for state in UNFINISHED),
+                    paused,
+                    said_limits(one.limit, one.max_per_second) or "-",
+                ]
+            )
         self.print_table(["queue", *UNFINISHED, "paused", "limit"], rows, cut=[0])

@@ -103,7 +103,7 @@ class Resume(OnQueues):
 
 
 class Limit(Subcommand):
-    """Limit how many jobs of a queue run at once, over all workers. `none` takes the limit away."""
+    """Limit how many jobs of a queue run at once, or start in a second, over all workers. `none`: any number."""
 
     name = "limit"
 
@@ -111,7 +111,12 @@ class Limit(Subcommand):
     def add_arguments(parser: CommandParser) -> None:
         parser.add_argument("queue", type=queue, metavar="QUEUE", help="The queue.")
         parser.add_argument("limit", type=limit, metavar="N", help="A whole number of at least 1, or none.")
+        parser.add_argument("--per-second", action="store_true", help="Limit how many start in a second.")
 
-    def run(self, *, queue: str, limit: int | None, **options: Any) -> None:
-        self.queues.limit(queue, limit)
-        self.say(f"{queue} has no limit." if limit is None else f"At most {limit} job(s) of {queue} run at once.")
+    def run(self, *, queue: str, limit: int | None, per_second: bool, **options: Any) -> None:
+        change, what = (
+            (self.queues.rate_limit, "start in a second") if per_second else (self.queues.limit, "run at once")
+        )
+        change(queue, limit)
+        none = f"{queue} has no limit{' per second' * per_second}."
+        self.say(none if limit is None else f"At most {limit} job(s) of {queue} {what}.")

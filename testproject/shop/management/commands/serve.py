@@ -35,6 +35,10 @@ class Command(BaseCommand):
             f" or as {serve.VIEWER} / {serve.VIEWER}, who may only look)\n"
             f"Dashboard:  http://{address}{reverse('admin:django_ojs_unique_dashboard')}\n"
             f"Duplicates: http://{address}{reverse('admin:django_ojs_unique_duplicates')}\n"
+            f"The API:    curl http://{address}{reverse('ojs:jobs')} -H 'Authorization: Token {serve.TOKEN}' --json"
+            """ '{"type": "letter.count", "args": [{"text": "hello"}], "options": {"queue": "letters"}}'\n"""
+            f"            (then OJS_URL=http://{address} OJS_TOKEN={serve.TOKEN}"
+            " .venv/bin/python examples/worker.py letters)\n"
             "Ctrl-C stops the server, the worker and the customers."
         )
         self.stdout.flush()

@@ -1,0 +1,142 @@
+"""What every view of the API shares: who may call, the body, the headers, and the shape of errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache, cached_property
+from typing import Any
+
+from django.apps import apps
+from django.core.exceptions import DisallowedHost
+from django.db import router, transaction
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.module_loading import import_string
+from rest_framework.authentication import BaseAuthentication, SessionAuthentication, TokenAuthentication
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.throttling import BaseThrottle
+from rest_framework.views import APIView, set_rollback
+
+from ..conf import API_DEFAULTS, settings
+from ..exceptions import DuplicateJob, OJSError
+from ..fields import new_id
+from ..models import Job
+from ..ojs.names import UUID_TEXT
+from ..worker.outside import is_overdue, pass_time
+from . import codec, errors
+
+VERSION = "1.0"
+_SERVED_VERSIONS = ("1.0", "1")
+_REQUEST_ID = re.compile(r"[!-~](?:[ -~]{0,253}[!-~])?")
+
+
+class OJSView(APIView):
+    """A view of the binding. ``group`` names the permissions that it asks for: see ``OJS_UNIQUE["API"]``."""
+
+    group = "operators"
+    renderer_classes = (codec.OJSRenderer,)
+    parser_classes = (codec.Unread,)
+    content_negotiation_class = codec.OJSNegotiation
+    metadata_class = None
+    versioning_class = None
+    http_method_names = ["get", "head", "post", "delete"]
+
+    @classmethod
+    def as_view(cls, **options: Any) -> Any:
+        """Return the view function, which begins its transactions itself, also under ``ATOMIC_REQUESTS``."""
+        view = super().as_view(**options)
+        for using in {None, router.db_for_write(Job)}:
+            view = transaction.non_atomic_requests(using)(view)
+        return view
+
+    def get_authenticators(self) -> list[BaseAuthentication]:
+        names = settings.api["AUTHENTICATION"]
+        return [one() for one in (_default_authentication() if names is None else _imported(tuple(names)))]
+
+    def get_permissions(self) -> Sequence[BasePermission]:
+        names = settings.api["PERMISSIONS"].get(self.group) or API_DEFAULTS["PERMISSIONS"][self.group]
+        return [one() for one in _imported(tuple(names))]
+
+    def get_throttles(self) -> list[BaseThrottle]:
+        return [one() for one in _imported(tuple(settings.api["THROTTLES"]))]
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        version = request.META.get("HTTP_OJS_VERSION", VERSION)
+        if version not in _SERVED_VERSIONS:
+            raise errors.Unsupported(
+                f"OJS-Version {version[:20]!r} is not served. Send {VERSION}, or leave the header out.",
+                details={"field": "OJS-Version", "supported": [VERSION]},
+            )
+
+    @cached_property
+    def body(self) -> dict[str, Any]:
+        """The JSON object that the request carries."""
+        return codec.read_body(self.request._request, settings.api["MAX_BODY_BYTES"])
+
+    @cached_property
+    def using(self) -> str:
+        """The database of the jobs."""
+        return router.db_for_write(Job)
+
+    @property
+    def jobs(self) -> Any:
+        """The jobs."""
+        return Job.objects.using(self.using)
+
+    @cached_property
+    def request_id(self) -> str:
+        """The client's ``X-Request-Id`` if it can be sent back, else a new one."""
+        given = self.request.META.get("HTTP_X_REQUEST_ID", "")
+        return given if _REQUEST_ID.fullmatch(given) else f"req_{new_id()}"
+
+    def told(self, error: OJSError) -> dict[str, Any]:
+        """Return the object that tells a client of an error."""
+        path = reverse("ojs:error", args=[error.code])
+        try:
+            docs_url = self.request.build_absolute_uri(path)
+        except DisallowedHost:
+            docs_url = f"{self.request.scheme}://{self.request.META['SERVER_NAME']}{path}"
+        return errors.show(error, self.request_id, docs_url)
+
+    def found(self, id: str) -> Job:
+        """Return the job of an id in a path, as it is by now. Raises NotFound."""
+        job = self.jobs.filter(pk=id).first() if UUID_TEXT.fullmatch(id) else None
+        if job is not None and is_overdue(job, now := timezone.now()):
+            pass_time(self.jobs, now, only=job.pk)
+            job = self.jobs.filter(pk=id).first()
+        if job is None:
+            raise errors.NotFound.of("job", id)
+        return job  # type: ignore[no-any-return]
+
+    def handle_exception(self, exc: Exception) -> Response:
+        if not isinstance(exc, DuplicateJob):  # which is recorded in the caller's transaction
+            set_rollback()
+        error, status, headers = errors.understand(exc)
+        if status == 401 and (header := self.get_authenticate_header(self.request)):
+            headers["WWW-Authenticate"] = header
+        body = {"error": self.told(error)}
+        response = Response(body, status=status, headers=headers)
+        response.exception = True
+        return response
+
+    def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Response:
+        response = super().finalize_response(request, response, *args, **kwargs)
+        response.headers["OJS-Version"] = VERSION
+        response.headers["X-Request-Id"] = self.request_id
+        response.headers["Cache-Control"] = "no-store"  # jobs carry what is nobody else's business
+        return response  # type: ignore[no-any-return]
+
+
+def _default_authentication() -> tuple[type[BaseAuthentication], ...]:
+    """By session, and by token where ``rest_framework.authtoken`` is installed."""
+    tokens = apps.is_installed("rest_framework.authtoken")
+    return (TokenAuthentication, SessionAuthentication) if tokens else (SessionAuthentication,)
+
+
+@cache
+def _imported(names: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple(import_string(name) if isinstance(name, str) else name for name in names)

@@ -1,0 +1,63 @@
+"""Many jobs at once: all or none, or each on its own (HTTP binding, "Batch enqueue")."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from ...exceptions import OJSError
+from ...outcomes import EnqueueResult, Outcome
+from ..accept import accept_all, accept_each
+from ..base import OJSView
+from ..envelope import show
+from ..reading import Wanted, read_job, read_jobs
+
+
+class Batch(OJSView):
+    """``/ojs/v1/jobs/batch``: all of them, or none."""
+
+    group = "producers"
+
+    def post(self, request: Request) -> Response:
+        now = timezone.now()
+        wanted = [read_job(element, now, index) for index, element in enumerate(read_jobs(self.body))]
+        jobs = accept_all(self.jobs, wanted)
+        return Response({"jobs": [show(job) for job in jobs], "count": len(jobs)}, status=201)
+
+
+class Bulk(OJSView):
+    """``/ojs/v1/jobs/bulk``: each on its own; the answer says what became of each (OJS bulk chapter)."""
+
+    group = "producers"
+
+    def post(self, request: Request) -> Response:
+        now = timezone.now()
+        read = [_read(element, now, index) for index, element in enumerate(read_jobs(self.body))]
+        accepted = iter(accept_each(self.jobs, [one for one in read if isinstance(one, Wanted)]))
+        results = [
+            self._refused(index, one) if isinstance(one, OJSError) else self._result(index, *next(accepted))
+            for index, one in enumerate(read)
+        ]
+        counts = Counter(result["status"] for result in results)
+        return Response({"results": results, "counts": {str(outcome): counts[outcome] for outcome in Outcome}})
+
+    def _result(self, index: int, result: EnqueueResult, error: OJSError | None) -> dict[str, Any]:
+        if error is not None:
+            return self._refused(index, error)
+        return {"index": index, "status": str(result.outcome), "job": show(result.job)}
+
+    def _refused(self, index: int, error: OJSError) -> dict[str, Any]:
+        status = Outcome.REJECTED if error.code == "duplicate" else Outcome.INVALID
+        return {"index": index, "status": str(status), "error": self.told(error)}
+
+
+def _read(element: Any, now: datetime, index: int) -> Wanted | OJSError:
+    try:
+        return read_job(element, now, index)
+    except OJSError as error:
+        return error

@@ -1,0 +1,69 @@
+"""Periodic jobs: define, list, look, delete (HTTP binding, "Cron")."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from django.utils import timezone
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from ...exceptions import OJSError
+from ...models import CronJob
+from ...worker.outside import pass_time
+from ..base import OJSView
+from ..crons import read_cron, show
+from ..errors import NotFound
+from ..pagination import Page
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_\-.]*")
+"""Those declared in code are called like job types."""
+
+
+class Crons(OJSView):
+    """``/ojs/v1/cron``."""
+
+    def get(self, request: Request) -> Response:
+        page = Page.read(request.query_params, "cron")
+        pass_time(self.jobs, timezone.now(), cron=True)
+        entries, pagination = page.of_rows(CronJob.objects.using(self.using), "name")
+        return Response({"crons": [show(entry) for entry in entries], "pagination": pagination})
+
+    def post(self, request: Request) -> Response:
+        """Define an entry, 201, or change the one of this name, 200. ``enabled`` may be changed alone."""
+        wanted = read_cron(self.body, timezone.now())
+        try:
+            if wanted.definition is None:
+                entry, is_new = _known(_entries(self, wanted.name).first(), wanted.name), False
+                entry.switch(wanted.enabled)
+                entry.refresh_from_db()
+            else:
+                entry, is_new = CronJob.objects.using(self.using).define_from_outside(**wanted.definition)
+        except OJSError as error:
+            raise wanted.locate(error) from None
+        return Response({"cron": show(entry)}, status=201 if is_new else 200)
+
+
+class Cron(OJSView):
+    """``/ojs/v1/cron/{name}``."""
+
+    def get(self, request: Request, name: str) -> Response:
+        pass_time(self.jobs, timezone.now(), cron=True)
+        return Response({"cron": show(_known(_entries(self, name).first(), name))})
+
+    def delete(self, request: Request, name: str) -> Response:
+        found = _known(_entries(self, name).first(), name)
+        entry = _known(CronJob.objects.using(self.using).remove(found.name), name)
+        return Response({"cron": show(entry), "deleted": True, "name": name})
+
+
+def _entries(view: OJSView, name: Any) -> Any:
+    entries = CronJob.objects.using(view.using)
+    return entries.filter(pk=name) if isinstance(name, str) and _NAME.fullmatch(name) else entries.none()
+
+
+def _known(entry: CronJob | None, name: Any) -> CronJob:
+    if entry is None:
+        raise NotFound.of("cron entry", name)
+    return entry

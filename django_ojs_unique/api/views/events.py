@@ -1,0 +1,59 @@
+"""Events: what happened, by polling (HTTP binding, "Events")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.http import QueryDict
+from django.utils import timezone
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from ...conf import settings
+from ...events import TYPES
+from ...exceptions import InvalidRequest, did_you_mean
+from ...models import Event
+from ...models.event import DEFAULT_LIMIT, LARGEST_LIMIT
+from ...ojs.names import job_type, queue_name
+from ...worker.outside import pass_time
+from ..base import OJSView
+from ..errors import Unsupported
+from ..pagination import read_limit
+
+
+class Events(OJSView):
+    """``/ojs/v1/events``: the oldest first, after the one that the client has seen last."""
+
+    def get(self, request: Request) -> Response:
+        if not settings.events:
+            raise Unsupported(
+                "Events are not recorded here. Set OJS_UNIQUE['EVENTS'] = True.", details={"feature": "events"}
+            )
+        parameters = request.query_params
+        limit, after = read_limit(parameters, DEFAULT_LIMIT, LARGEST_LIMIT), parameters.get("after")
+        only = {name: _names(parameters, name, check) for name, check in _FILTERS.items()}
+        pass_time(self.jobs, timezone.now(), cron=True)
+        page = Event.objects.using(self.using).follow(after, limit=limit, **only)
+        cursor = {} if page.cursor is None else {"cursor": page.cursor}
+        return Response({"events": [event.to_dict() for event in page.events], **cursor, "has_more": page.has_more})
+
+
+def _event_type(name: str) -> str:
+    if name not in TYPES:
+        raise InvalidRequest.at("types", "is not a type of events", value=name, mend=did_you_mean(name, TYPES))
+    return name
+
+
+_FILTERS: dict[str, Callable[[str], str]] = {"types": _event_type, "queues": queue_name, "job_types": job_type}
+
+
+def _names(parameters: QueryDict, field: str, check: Callable[[str], str]) -> list[str]:
+    """Read names with commas in between, from one parameter or several."""
+    names = [name for text in parameters.getlist(field) if text for name in text.split(",")]
+    for name in names:
+        try:
+            check(name)
+        except InvalidRequest as error:
+            problem = error.message.partition(": ")[2]
+            raise InvalidRequest(f"{field}: {problem}", details={**error.details, "field": field}) from None
+    return names

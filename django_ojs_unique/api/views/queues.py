@@ -1,0 +1,57 @@
+"""Queues: list, count, pause and resume (HTTP binding, "Queues")."""
+
+from __future__ import annotations
+
+from django.utils import timezone
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from ...insight.queues import counts, names
+from ...models import Queue
+from ...ojs.moments import milliseconds
+from ...ojs.names import queue_name
+from ...worker.outside import pass_time
+from ..base import OJSView
+from ..pagination import Page
+
+
+class Queues(OJSView):
+    """``/ojs/v1/queues``: those that have unfinished jobs, and those that operators have said something about."""
+
+    def get(self, request: Request) -> Response:
+        page = Page.read(request.query_params, "queues")
+        shown, pagination = page.of_names(names(self.using))
+        paused = set(Queue.objects.using(self.using).exclude(paused_at=None).values_list("name", flat=True))
+        queues = [{"name": name, "status": "paused" if name in paused else "active"} for name in shown]
+        return Response({"queues": queues, "pagination": pagination})
+
+
+class QueueStats(OJSView):
+    """``/ojs/v1/queues/{name}/stats``."""
+
+    def get(self, request: Request, name: str) -> Response:
+        queue_name(name)
+        pass_time(self.jobs, timezone.now(), cron=True)
+        by_state = {str(state): count for state, count in counts(self.using, name).items()}
+        paused = Queue.objects.using(self.using).filter(name=name).exclude(paused_at=None).exists()
+        return Response({"queue": {"name": name, **by_state, "paused": paused}})
+
+
+class PauseQueue(OJSView):
+    """``/ojs/v1/queues/{name}/pause``: it may be said of a queue that nobody has used yet, and twice."""
+
+    def post(self, request: Request, name: str) -> Response:
+        _ = self.body  # it may be anything but malformed
+        queues = Queue.objects.using(self.using)
+        queues.pause(name)
+        since = queues.filter(name=name).values_list("paused_at", flat=True).first()
+        return Response({"queue": {"name": name, "paused": True, "paused_at": milliseconds(since or timezone.now())}})
+
+
+class ResumeQueue(OJSView):
+    """``/ojs/v1/queues/{name}/resume``."""
+
+    def post(self, request: Request, name: str) -> Response:
+        _ = self.body
+        Queue.objects.using(self.using).resume(name)
+        return Response({"queue": {"name": name, "paused": False, "resumed_at": milliseconds(timezone.now())}})

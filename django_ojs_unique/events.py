@@ -1,0 +1,237 @@
+"""Record what happens to jobs, for those who poll it (HTTP binding, section 15).
+
+These are receivers of the signals, connected only while ``OJS_UNIQUE["EVENTS"]`` is on. They collect events, which are
+written together at the end of what `recorded` or `collected` surrounds.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from django.apps import apps
+from django.db import DatabaseError, connections, transaction
+from django.dispatch import Signal
+from django.utils import timezone
+
+from . import signals
+from .admission import insert_rows
+from .conf import settings
+from .fields import new_id, unsaved
+from .ojs.moments import milliseconds
+from .ojs.states import JobState
+from .transactions import starting_over, take_write_lock
+
+logger = logging.getLogger("django_ojs_unique")
+
+TYPES = (
+    "job.enqueued",
+    "job.scheduled",
+    "job.started",
+    "job.completed",
+    "job.failed",
+    "job.retrying",
+    "job.discarded",
+    "job.cancelled",
+    "job.expired",
+    "cron.triggered",
+    "cron.skipped",
+    "queue.paused",
+    "queue.resumed",
+)
+LARGEST_RESULT = 4096
+"""Characters of JSON; a larger result is left to the job's row."""
+LONGEST_MESSAGE = 1000
+_OF_ERRORS = ("type", "code", "message", "attempt", "occurred_at", "retryable", "retry_delay_ms")
+
+T = TypeVar("T")
+
+_collecting: ContextVar[list[Any] | None] = ContextVar("ojs_events", default=None)
+
+
+def recorded(using: str, step: Callable[[], T]) -> T:
+    """Run a step that changes something and sends the signals of it: in one transaction with their events, if any."""
+    if not settings.events:
+        return step()
+
+    def together() -> T:
+        connection = connections[using]
+        atomic = nullcontext() if connection.in_atomic_block else transaction.atomic(using=using)
+        with atomic, collected(using):
+            take_write_lock(connection, apps.get_model("django_ojs_unique", "Event"))
+            return step()
+
+    return starting_over(using, together)
+
+
+@contextmanager
+def collected(using: str) -> Iterator[None]:
+    """Write the events of a block together, at its end.
+
+    In a transaction, both hold or neither. After one there is nothing left to undo: events that cannot be written are
+    logged as lost.
+    """
+    if not settings.events:
+        yield
+        return
+    events: list[Any] = []
+    token = _collecting.set(events)
+    try:
+        yield
+    finally:
+        _collecting.reset(token)
+    if not events:
+        return
+    connection = connections[using]
+    try:
+        starting_over(using, lambda: insert_rows(events, connection))
+    except DatabaseError:
+        if connection.in_atomic_block:
+            raise
+        logger.exception("%d events are lost, beginning with %s of %s.", len(events), events[0].type, events[0].subject)
+
+
+def tell(using: str, said: Collection[Callable[[], None]]) -> None:
+    """Send signals, and write the events of them; in a transaction, so that no receiver is able to end it."""
+    with collected(using):
+        try:
+            with transaction.atomic(using=using) if connections[using].in_atomic_block else nullcontext():
+                for say in said:
+                    say()
+        except DatabaseError:
+            logger.exception("A receiver's query failed; what the receivers wrote is undone.")
+
+
+def connect() -> None:
+    """Begin to record."""
+    for signal, receiver in _RECEIVERS.items():
+        signal.connect(receiver)
+
+
+def disconnect() -> None:
+    """Stop recording, so that nobody listens to the signals."""
+    for signal, receiver in _RECEIVERS.items():
+        signal.disconnect(receiver)
+
+
+def obey_setting(setting: str = "OJS_UNIQUE", **kwargs: Any) -> None:
+    """Record if the settings say so; also a receiver of Django's `setting_changed`, for tests."""
+    if setting == "OJS_UNIQUE":
+        (connect if settings.events else disconnect)()
+
+
+def _enqueued(job: Any, using: str, **kwargs: Any) -> None:
+    if job.state == JobState.AVAILABLE:
+        _note("job.enqueued", job, using, priority=job.priority)
+    elif job.state == JobState.SCHEDULED:
+        _note("job.scheduled", job, using, scheduled_at=milliseconds(job.run_at))
+
+
+def _started(job: Any, using: str, **kwargs: Any) -> None:
+    worker = {} if job.worker_id is None else {"worker_id": job.worker_id}
+    _note("job.started", job, using, **worker, attempt=job.attempt)
+
+
+def _completed(job: Any, using: str, **kwargs: Any) -> None:
+    took = max(job.finished_at - job.started_at, timedelta()) if job.started_at else timedelta()
+    _note(
+        "job.completed",
+        job,
+        using,
+        attempt=job.attempt,
+        duration_ms=round(took / timedelta(milliseconds=1)),
+        **_result(job.result),
+    )
+
+
+def _failed(job: Any, error: Mapping[str, Any], using: str, **kwargs: Any) -> None:
+    said = _error(error)
+    _note("job.failed", job, using, attempt=job.attempt, error=said)
+    if job.state == JobState.RETRYABLE:
+        times = {"attempt": job.attempt, "max_attempts": job.max_attempts, "next_retry_at": milliseconds(job.run_at)}
+        _note("job.retrying", job, using, **times, error=said)
+
+
+def _discarded(job: Any, error: Mapping[str, Any], using: str, **kwargs: Any) -> None:
+    said = _error(error)
+    if said.get("code") != "overtaken":  # that was no attempt
+        _note("job.failed", job, using, attempt=job.attempt, error=said)
+    _note("job.discarded", job, using, total_attempts=job.attempt, last_error=said)
+
+
+def _cancelled(job: Any, replaced_by: Any, using: str, **kwargs: Any) -> None:
+    if replaced_by is None:
+        _note("job.cancelled", job, using, reason="cancelled")
+    else:
+        _note("job.cancelled", job, using, reason="replaced", replaced_by=str(replaced_by))
+
+
+def _expired(job: Any, using: str, **kwargs: Any) -> None:
+    _note("job.expired", job, using, expired_at=milliseconds(job.expires_at))
+
+
+def _triggered(entry: Any, job_id: Any, using: str, **kwargs: Any) -> None:
+    data = {"cron_name": entry.name, "job_id": str(job_id), "job_type": entry.type}
+    _write(using, type="cron.triggered", subject=entry.name, job_type=entry.type, data=data)
+
+
+def _skipped(entry: Any, reason: str, using: str, **kwargs: Any) -> None:
+    data = {"cron_name": entry.name, "job_type": entry.type, "reason": reason}
+    _write(using, type="cron.skipped", subject=entry.name, job_type=entry.type, data=data)
+
+
+def _paused(queue: str, using: str, **kwargs: Any) -> None:
+    _write(using, type="queue.paused", subject=queue, queue=queue, data={"queue": queue})
+
+
+def _resumed(queue: str, using: str, **kwargs: Any) -> None:
+    _write(using, type="queue.resumed", subject=queue, queue=queue, data={"queue": queue})
+
+
+_RECEIVERS: Mapping[Signal, Callable[..., None]] = {
+    signals.job_enqueued: _enqueued,
+    signals.job_updated: _enqueued,
+    signals.job_activated: _enqueued,
+    signals.job_started: _started,
+    signals.job_completed: _completed,
+    signals.job_failed: _failed,
+    signals.job_discarded: _discarded,
+    signals.job_cancelled: _cancelled,
+    signals.job_expired: _expired,
+    signals.cron_triggered: _triggered,
+    signals.cron_skipped: _skipped,
+    signals.queue_paused: _paused,
+    signals.queue_resumed: _resumed,
+}
+
+
+def _note(type: str, job: Any, using: str, **data: Any) -> None:
+    _write(using, type=type, subject=str(job.pk), job_type=job.type, queue=job.queue, data=data)
+
+
+def _write(using: str, **values: Any) -> None:
+    event = unsaved(apps.get_model("django_ojs_unique", "Event"), event_id=new_id(), time=timezone.now(), **values)
+    events = _collecting.get()
+    if events is None:
+        insert_rows([event], connections[using])
+    else:
+        events.append(event)
+
+
+def _result(result: Any) -> dict[str, Any]:
+    if result is None:
+        return {}
+    if len(json.dumps(result)) > LARGEST_RESULT:
+        return {"result_omitted": True}
+    return {"result": result}
+
+
+def _error(error: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an event says of an error: no details such as a traceback, and no long message."""
+    said = {name: error[name] for name in _OF_ERRORS if error.get(name) is not None}
+    return {name: value[:LONGEST_MESSAGE] if isinstance(value, str) else value for name, value in said.items()}

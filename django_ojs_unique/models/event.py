@@ -1,0 +1,175 @@
+"""What happened to jobs, for those who poll it (HTTP binding, section 15)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError, connections, models, transaction
+from django.db.models import F, Q
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from ..conf import settings
+from ..constraints import PartiallyIndexed
+from ..exceptions import InvalidRequest
+from ..fields import PayloadField, new_id
+from ..ojs.moments import milliseconds
+from ..ojs.names import UUID_TEXT
+from ..races import LostRace, until_won
+from ..transactions import starting_over, take_write_lock
+
+PUBLISHED_AT_ONCE = 1000
+LOOKED_THROUGH = 10_000
+"""How many events one look goes through for those that match."""
+PRUNED_AT_ONCE = 5000
+"""A worker sweeps every ten seconds, and a job leaves three events or more."""
+DEFAULT_LIMIT, LARGEST_LIMIT = 100, 1000
+
+_PREFIX = "evt_"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some events, the oldest first; ``cursor`` is what the next look begins ``after``."""
+
+    events: list[Event]
+    cursor: str | None
+    has_more: bool
+
+
+class EventQuerySet(models.QuerySet["Event"]):
+    """Events."""
+
+    def follow(
+        self,
+        after: str | None = None,
+        *,
+        limit: int = DEFAULT_LIMIT,
+        types: Collection[str] = (),
+        queues: Collection[str] = (),
+        job_types: Collection[str] = (),
+    ) -> Page:
+        """Return what happened after the event with the id ``after``, or from the oldest that is kept on.
+
+        Every event is seen exactly once by who goes on from the ``cursor``, however late its transaction committed. A
+        page with filters may have fewer than ``limit`` events, or none, though there are more. Raises InvalidRequest
+        for an ``after`` that is no event's id, or that of one which is not kept any more.
+        """
+        has_more = self._publish()
+        ahead = self.filter(position__gt=self._position(after)).order_by("position")
+        chosen = {"type__in": types, "queue__in": queues, "job_type__in": job_types}
+        # The end first: what is published after this look is left to the next one.
+        last = ahead[LOOKED_THROUGH - 1 : LOOKED_THROUGH].first()
+        has_more, last = has_more or last is not None, last or ahead.last()
+        if last is None:
+            return Page([], after, has_more)
+        matching = ahead.filter(position__lte=last.position)
+        found = list(matching.filter(**{name: among for name, among in chosen.items() if among})[: limit + 1])
+        if len(found) > limit:
+            return Page(found[:limit], str(found[limit - 1]), True)
+        # At the end, the last event that was asked for is as good a cursor; further back, or it would go nowhere.
+        return Page(found, str(found[-1] if found and not has_more else last), has_more)
+
+    def prune(self, now: datetime) -> int:
+        """Delete a batch of what is older than ``OJS_UNIQUE["EVENT_RETENTION"]``; return how many.
+
+        The newest stays: the next position is counted from it, and whoever waits for the next event has its id.
+        """
+        # The keys are in the order of time, so the oldest are found without a look at the rest.
+        oldest = self.order_by("pk").values_list("pk", "time")[:PRUNED_AT_ONCE]
+        cutoff = now - settings.event_retention
+        old = {pk for pk, time in oldest if time < cutoff}
+        newest = self.filter(position__isnull=False).order_by("-position").values_list("pk", flat=True).first()
+        return self.filter(pk__in=old - {newest}).delete()[0] if old else 0
+
+    def _publish(self) -> bool:
+        """Give positions to a batch of what has been committed since the last look; return whether there may be more.
+
+        The ids will not do as cursors: a transaction that commits late adds events before those that were read.
+        """
+        return until_won(lambda look: starting_over(self.db, partial(self._publish_some)))
+
+    def _publish_some(self) -> bool:
+        fresh = list(self.filter(position=None).order_by("pk").values_list("pk", flat=True)[:PUBLISHED_AT_ONCE])
+        if not fresh:
+            return False
+        # MariaDB might find the rows by the index of the positions, and wait for those that are not committed.
+        unpublished = self.annotate(current=Coalesce("position", 0)).filter(current=0, pk__in=fresh)
+        try:
+            with transaction.atomic(using=self.db):
+                take_write_lock(connections[self.db], self.model)
+                # Whoever has seen the same last position wants the next one, too, and it is unique: one of us wins.
+                last = self.aggregate(last=models.Max("position"))["last"] or 0
+                if unpublished.update(position=F("pk") + (last + 1 - fresh[0])) < len(fresh):
+                    raise LostRace
+        except IntegrityError as error:
+            raise LostRace from error
+        return len(fresh) == PUBLISHED_AT_ONCE
+
+    def _position(self, after: str | None) -> int:
+        if after is None:
+            return 0
+        id = after.removeprefix(_PREFIX) if isinstance(after, str) else ""
+        if id == after or not UUID_TEXT.fullmatch(id):
+            raise InvalidRequest.at(
+                "after", "is not the id of an event", value=after, mend="Send the `cursor` of the last answer."
+            )
+        position = self.filter(event_id=UUID(id)).values_list("position", flat=True).first()
+        if position is None:
+            mend = (
+                "Leave it out to begin with the oldest event, and poll more often than OJS_UNIQUE['EVENT_RETENTION']."
+            )
+            raise InvalidRequest.at("after", "names an event that is not kept, or never was", value=after, mend=mend)
+        return position
+
+
+class EventManager(models.Manager.from_queryset(EventQuerySet)):  # type: ignore[misc]
+    """The manager of `Event`."""
+
+
+class Event(PartiallyIndexed):
+    """Something that happened to a job, a queue or a periodic job; recorded while ``OJS_UNIQUE["EVENTS"]`` is on.
+
+    ``position`` is the place in the feed: None until somebody polls after the commit, and in the order of commits.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    event_id = models.UUIDField(default=new_id, unique=True, editable=False)
+    position = models.BigIntegerField(null=True, unique=True, editable=False)
+    type = models.CharField(max_length=32)
+    subject = models.CharField(max_length=255, help_text="The id of the job, or the name of the queue or cron entry.")
+    job_type = models.CharField(max_length=255, default="", blank=True)
+    queue = models.CharField(max_length=128, default="", blank=True)
+    time = models.DateTimeField(default=timezone.now)
+    data = PayloadField(default=dict)
+
+    objects = EventManager()
+
+    class Meta:
+        verbose_name = "event"
+        verbose_name_plural = "events"
+        indexes = [
+            # What is to be published. Elsewhere the index of the positions has the keys, too.
+            models.Index(fields=["id"], condition=Q(position=None), name="ojs_event_unpublished"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{_PREFIX}{self.event_id}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the event as JSON has it (OJS events, "Event envelope")."""
+        about_job = {"job_id": self.subject, "job_type": self.job_type, "queue": self.queue}
+        return {
+            "specversion": "1.0",
+            "id": str(self),
+            "type": self.type,
+            "source": "ojs://django-ojs-unique",
+            "time": milliseconds(self.time),
+            "subject": self.subject,
+            "data": {**about_job, **self.data} if self.type.startswith("job.") else self.data,
+        }

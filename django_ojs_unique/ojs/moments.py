@@ -1,0 +1,20 @@
+"""Moments as JSON has them: RFC 3339 in UTC (OJS core, "Timestamps")."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def rfc3339(moment: datetime) -> str:
+    """Write a moment: without a fraction if it has none, in milliseconds if these are enough, else in microseconds."""
+    fraction = moment.microsecond
+    return _written(moment, "microseconds" if fraction % 1000 else "milliseconds" if fraction else "seconds")
+
+
+def milliseconds(moment: datetime) -> str:
+    """Write a moment of the server's own in milliseconds."""
+    return _written(moment, "milliseconds")
+
+
+def _written(moment: datetime, precision: str) -> str:
+    return moment.astimezone(UTC).isoformat(timespec=precision).replace("+00:00", "Z")

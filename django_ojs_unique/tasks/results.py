@@ -1,0 +1,91 @@
+"""A job as Django's `TaskResult`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..control import TimeLimitExceeded
+from ..exceptions import JobCancelled, OJSError
+from ..ojs.states import WAITING, JobState
+from .arguments import backend_of, restore
+from .framework import InvalidTask, InvalidTaskBackend, TaskError, TaskResult, TaskResultStatus
+
+STATUS: Mapping[str, TaskResultStatus] = {
+    **dict.fromkeys(WAITING, TaskResultStatus.READY),
+    JobState.ACTIVE: TaskResultStatus.RUNNING,
+    JobState.COMPLETED: TaskResultStatus.SUCCESSFUL,
+    JobState.DISCARDED: TaskResultStatus.FAILED,
+    JobState.CANCELLED: TaskResultStatus.FAILED,
+}
+"""The status that each state of a job has as a task result."""
+
+UNKNOWN_WORKER = "unknown"
+"""Stands for the workers of earlier attempts: a job remembers the last one."""
+
+
+def result_of(job: Any, task: Any) -> TaskResult[Any, Any]:
+    """Return the result of a job of this task, as the row in memory has it."""
+    args, kwargs = restore(job)
+    alias = backend_of(job) or task.backend
+    result: TaskResult[Any, Any] = TaskResult(
+        task=_as_enqueued(job, task, alias),
+        id=str(job.pk),
+        status=STATUS[job.state],
+        enqueued_at=job.created_at,
+        started_at=job.started_at,
+        last_attempted_at=job.started_at,
+        finished_at=job.finished_at,
+        args=args,
+        kwargs=kwargs,
+        backend=alias,
+        errors=list(_errors(job)),
+        worker_ids=_workers(job),
+    )
+    if job.state == JobState.COMPLETED:
+        object.__setattr__(result, "_return_value", job.result)
+    return result
+
+
+def _as_enqueued(job: Any, task: Any, alias: str) -> Any:
+    try:
+        return task.using(priority=job.priority, queue_name=job.queue, run_after=job.scheduled_at, backend=alias)
+    except (InvalidTask, InvalidTaskBackend):  # the settings no longer have its queue or backend
+        return task
+
+
+def _workers(job: Any) -> list[str]:
+    """Name a worker for each attempt, as Django counts attempts by them."""
+    if not job.attempt:
+        return []
+    return [UNKNOWN_WORKER] * (job.attempt - 1) + [job.worker_id or UNKNOWN_WORKER]
+
+
+def _errors(job: Any) -> Iterator[TaskError]:
+    yield from map(_error_of, job.errors)
+    if job.state == JobState.CANCELLED:
+        message = str(JobCancelled())
+        if job.replaced_by_id is not None:
+            message += f" Job {job.replaced_by_id} took its place."
+        yield TaskError(exception_class_path=_path(JobCancelled), traceback=message)
+
+
+def _error_of(record: Mapping[str, Any]) -> TaskError:
+    """Return an error that is stored with a job; one without a traceback is not an exception of the task's."""
+    name, details = str(record.get("type", "")), record.get("details")
+    trace = details.get("traceback") if isinstance(details, dict) else None
+    if not name or not trace:
+        return TaskError(exception_class_path=_path(OJSError), traceback=f"{name}: {record.get('message', '')}")
+    if (cls := _EXCEPTIONS.get(record.get("code"))) is not None:
+        name = _path(cls)
+    elif "." not in name:
+        name = f"builtins.{name}"
+    return TaskError(exception_class_path=name, traceback=str(trace))
+
+
+def _path(cls: type[BaseException]) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+_EXCEPTIONS: Mapping[Any, type[BaseException]] = {"timeout": TimeLimitExceeded, "invalid_args": TypeError}
+"""What was raised where the worker gave the error a code of its own."""

@@ -1,0 +1,142 @@
+"""Tasks as handlers: each has a job type, under which the worker finds it like any other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import wraps
+from hashlib import sha256
+from inspect import iscoroutinefunction
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.dispatch import Signal
+
+from ..conf import settings
+from ..handlers import JobContext, refuse_unknown_args_keys
+from ..ojs.canonical import plain
+from ..ojs.names import LONGEST_TYPE
+from ..ojs.retry import RetryPolicy
+from ..registry import Definition, registry
+from ..request import sized
+from ..signals import announce, job_cancelled, job_completed, job_discarded
+from .arguments import by_name
+from .framework import (
+    InvalidTaskBackend,
+    TaskContext,
+    TaskResult,
+    normalize_json,
+    task_backends,
+    task_finished,
+    task_started,
+)
+from .results import result_of
+
+_DIGITS = 12
+_PLAIN = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
+
+
+def type_of(function: Callable[..., Any]) -> str:
+    """Return the job type of a task's function: ``task.`` and its path, as in ``task.shop.tasks.send_welcome``.
+
+    A path that is no job type as it stands, such as one with capitals, is rewritten and ends in a hash of itself. No
+    two paths have one type: the hash follows a ``-``, which no path has, and the registry would refuse a clash.
+    """
+    path = f"{function.__module__}.{function.__qualname__}"
+    type = f"task.{path}"
+    if _PLAIN.fullmatch(path) and len(type) <= LONGEST_TYPE:
+        return type
+    words = (re.sub(r"^[^a-z]+|[^a-z0-9_]", "", word.lower()) or "x" for word in path.split("."))
+    readable = f"task.{'.'.join(words)}"[: LONGEST_TYPE - _DIGITS - 1].rstrip(".")
+    return f"{readable}-{sha256(path.encode()).hexdigest()[:_DIGITS]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDefinition(Definition):
+    """The definition of a job type that is a task."""
+
+    task: Any
+
+
+def register(task: Any, retry: RetryPolicy) -> None:
+    """Let workers of this process run a task; the first declaration says what its jobs have by default.
+
+    Raises HandlerError when the unique policy does not fit the function's parameters.
+    """
+    type = type_of(task.func)
+    known = task_of(type)
+    if known is not None and known.func is task.func:
+        return
+    definition = TaskDefinition(
+        type=type,
+        function=_handler(task),
+        queue=task.queue_name,
+        priority=int(task.priority),
+        unique=getattr(task, "unique", None),
+        retry=getattr(task, "retry", None) or retry,
+        timeout=getattr(task, "timeout", None),
+        takes_context=True,
+        task=task,
+    )
+    refuse_unknown_args_keys(definition)
+    registry.register(definition)
+
+
+def task_of(type: str) -> Any:
+    """Return the task that a job type stands for in this process, or None. Nothing is imported for it."""
+    definition = registry.find(type)
+    return definition.task if isinstance(definition, TaskDefinition) else None
+
+
+def tell(signal: Signal, result: TaskResult[Any, Any]) -> None:
+    """Send one of Django's signals about a task; what receivers raise is logged."""
+    with suppress(InvalidTaskBackend):  # it is no longer in the settings
+        announce(signal, type(task_backends[result.backend]), task_result=result)
+
+
+def _handler(task: Any) -> Callable[..., Any]:
+    """Return the task's function as a handler, whose arguments all have names."""
+    function = task.func
+    if iscoroutinefunction(function):
+
+        @wraps(function)
+        async def arun(context: JobContext, /, *args: Any, **kwargs: Any) -> Any:
+            call_args, call_kwargs = await sync_to_async(_begin)(task, context.job)
+            return _returned(await function(*call_args, **call_kwargs))
+
+        handler: Callable[..., Any] = arun
+    else:
+
+        @wraps(function)
+        def run(context: JobContext, /, *args: Any, **kwargs: Any) -> Any:
+            call_args, call_kwargs = _begin(task, context.job)
+            return _returned(function(*call_args, **call_kwargs))
+
+        handler = run
+    handler.__signature__ = by_name(task)  # type: ignore[attr-defined]
+    return handler
+
+
+def _begin(task: Any, job: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Tell that a task starts; return what to call it with."""
+    result = result_of(job, task)
+    tell(task_started, result)
+    args = [TaskContext(task_result=result), *result.args] if task.takes_context else result.args
+    return args, result.kwargs
+
+
+def _returned(value: Any) -> Any:
+    """Return a result as JSON. What JSON cannot carry raises, so that the task fails, as Django has it."""
+    return sized(plain(normalize_json(value), "result"), "result", settings.max_result_bytes)
+
+
+def _tell_end(*, job: Any, **arguments: Any) -> None:
+    task = task_of(job.type)
+    if task is not None:
+        tell(task_finished, result_of(job, task))
+
+
+for _signal in (job_completed, job_discarded, job_cancelled):
+    _signal.connect(_tell_end, dispatch_uid="django_ojs_unique.tasks")

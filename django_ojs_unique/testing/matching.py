@@ -1,0 +1,154 @@
+"""Find what a test wants among what there is, and say how the rest differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from difflib import SequenceMatcher
+from typing import Any, TypedDict
+
+from ..exceptions import did_you_mean, shorten
+from ..handlers import Handler
+from ..models import Job
+from ..ojs.canonical import plain
+
+MOST_SHOWN = 10
+
+TypeOrHandler = str | Handler[..., Any]
+Criteria = dict[str, Any]
+_MISSING = object()
+
+
+class WantedAttempt(TypedDict, total=False):
+    """What a suppressed enqueue may be asked for."""
+
+    args: Any
+    args__contains: Any
+    meta: Mapping[str, Any]
+    meta__contains: Mapping[str, Any]
+    queue: str
+    outcome: str
+
+
+class Wanted(TypedDict, total=False):
+    """What an enqueued job may be asked for."""
+
+    args: Any
+    args__contains: Any
+    meta: Mapping[str, Any]
+    meta__contains: Mapping[str, Any]
+    queue: str
+    priority: int
+    state: str
+    key: str | None
+    scheduled_at: datetime | tuple[datetime, datetime] | None
+
+
+def criteria(type_or_job: TypeOrHandler | Job | None, wanted: Mapping[str, Any], known: Any) -> Criteria:
+    """Return what is asked for, by attribute. Raises TypeError for a name that cannot be asked for."""
+    for name in wanted:
+        if name not in known.__annotations__:
+            raise TypeError(f"{name!r} cannot be asked for. {did_you_mean(name, known.__annotations__)}")
+    asked: Criteria = {}
+    if isinstance(type_or_job, Job):
+        asked["existing_job_id"] = type_or_job.pk
+    elif type_or_job is not None:
+        asked["type"] = type_or_job.definition.type if isinstance(type_or_job, Handler) else type_or_job
+    for name, value in wanted.items():
+        asked[name] = plain(value, name) if name.startswith(("args", "meta")) else value
+    return asked
+
+
+def require(found: Iterable[Any], asked: Criteria, count: int | None, verb: str) -> Any:
+    """Return the first match. Raises AssertionError when there is none, or not ``count`` of them."""
+    __tracebackhide__ = True
+    judged = _judge(found, asked)
+    matches = [one for one, differences in judged if not differences]
+    if len(matches) == count or (matches and count is None):
+        return matches[0] if matches else None
+    wanted = "at least one" if count is None else str(count)
+    raise AssertionError(
+        f"Wanted {wanted} {verb}: {_said(asked)}. Found {len(matches)}.\n{_listed(judged, asked, verb)}"
+    )
+
+
+def refuse(found: Iterable[Any], asked: Criteria, verb: str) -> None:
+    """Raise AssertionError when there is a match."""
+    __tracebackhide__ = True
+    matches = [judged for judged in _judge(found, asked) if not judged[1]]
+    if matches:
+        raise AssertionError(f"Wanted none {verb}: {_said(asked)}.\n{_listed(matches, asked, verb)}")
+
+
+def describe(one: Any) -> str:
+    """Say in one line what a job or a suppressed attempt is."""
+    text = f"{one.type} {shorten(one.args)} in queue {one.queue}"
+    if one.meta:
+        text += f", meta {shorten(one.meta)}"
+    if not isinstance(one, Job):
+        return f"{text}, {one.outcome}: met job {one.existing_job_id}"
+    when = f" at {one.scheduled_at}" if one.scheduled_at is not None else ""
+    return f"{text}, {one.state}{when} ({one.pk})"
+
+
+Judged = tuple[Any, list[str]]
+
+
+def _judge(found: Iterable[Any], asked: Criteria) -> list[Judged]:
+    return [(one, [text for name, value in asked.items() for text in _differences(one, name, value)]) for one in found]
+
+
+def _differences(one: Any, name: str, wanted: Any) -> Iterator[str]:
+    attribute, _, contains = name.partition("__")
+    value = getattr(one, attribute)
+    if attribute in ("args", "meta"):
+        yield from _unlike(attribute, value, wanted, in_part=bool(contains))
+    elif isinstance(wanted, tuple):
+        if value is None or not wanted[0] <= value <= wanted[1]:
+            yield f"{name} is {value}, not between {wanted[0]} and {wanted[1]}"
+    elif value != wanted:
+        yield f"{name} is {_text(value)}, not {_text(wanted)}"
+
+
+def _unlike(path: str, value: Any, wanted: Any, *, in_part: bool) -> Iterator[str]:
+    """Yield where a JSON value differs; with ``in_part`` it may have more members than wanted."""
+    if isinstance(value, dict) and isinstance(wanted, dict):
+        for name in wanted:
+            if name in value:
+                yield from _unlike(f"{path}.{name}", value[name], wanted[name], in_part=in_part)
+            else:
+                yield f"{path}.{name} is missing, not {shorten(wanted[name])}"
+        if not in_part:
+            for name in value:
+                if name not in wanted:
+                    yield f"{path}.{name} is {shorten(value[name])}, not missing"
+    elif in_part and isinstance(value, list) and isinstance(wanted, list):
+        for item in wanted:
+            if not any(not list(_unlike(path, each, item, in_part=True)) for each in value):
+                yield f"{path} does not contain {shorten(item)}"
+    elif value != wanted or isinstance(value, bool) is not isinstance(wanted, bool):
+        yield f"{path} is {shorten(value)}, not {shorten(wanted)}"
+
+
+def _said(asked: Criteria) -> str:
+    said = [f"{name}={_text(value)}" for name, value in asked.items() if name != "type"]
+    return ", ".join([str(asked.get("type", "any job")), *said])
+
+
+def _text(value: Any) -> str:
+    return str(value) if isinstance(value, datetime) else shorten(value)
+
+
+def _listed(judged: list[Judged], asked: Criteria, verb: str) -> str:
+    if not judged:
+        return f"None was {verb} at all."
+    judged = sorted(judged, key=lambda each: _distance(each, asked))
+    lines = [f"  {describe(one)}{''.join(f'{chr(10)}      {text}' for text in texts)}" for one, texts in judged]
+    more = [f"  and {len(lines) - MOST_SHOWN:,} more"] if len(lines) > MOST_SHOWN else []
+    return "\n".join([f"{len(lines):,} {verb}, the nearest first:", *lines[:MOST_SHOWN], *more])
+
+
+def _distance(judged: Judged, asked: Criteria) -> tuple[float, int]:
+    one, differences = judged
+    alike = SequenceMatcher(None, one.type, asked.get("type", one.type)).ratio()
+    return 1 - alike, len(differences)

@@ -1,0 +1,66 @@
+"""The example project under gunicorn, as ``make conformance`` and a test start it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+PROJECT = Path(__file__).parents[2] / "testproject"
+LONGEST_START_SECONDS = 60
+
+
+@contextmanager
+def gunicorn(database_url: str, *, workers: int = 1, threads: int = 8) -> Iterator[str]:
+    """Migrate a database, serve it under the settings of the conformance suite, and yield the base URL."""
+    variables = environment(database_url)
+    migrate = [sys.executable, "-m", "django", "migrate", "--verbosity", "0"]
+    subprocess.run(migrate, env=variables, cwd=PROJECT, check=True)
+    address = f"127.0.0.1:{_free_port()}"
+    options = ["--bind", address, "--workers", str(workers), "--threads", str(threads), "--log-level", "warning"]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "gunicorn", *options, "testproject.wsgi"], env=variables, cwd=PROJECT
+    )
+    try:
+        _wait_until_it_answers(server, f"http://{address}/ojs/v1/health")
+        yield f"http://{address}"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def environment(database_url: str) -> dict[str, str]:
+    """Return the environment of the example project that serves the conformance suite."""
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("COV")},
+        "DATABASE_URL": database_url,
+        "DJANGO_SETTINGS_MODULE": "testproject.conformance",
+        "PYTHONPATH": os.pathsep.join([str(PROJECT), str(PROJECT.parent)]),
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_until_it_answers(server: subprocess.Popen[bytes], url: str) -> None:
+    deadline = time.monotonic() + LONGEST_START_SECONDS
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            with urlopen(url, timeout=5):
+                return
+        except HTTPError as error:
+            raise RuntimeError(f"{url} answered {error.code}.") from None
+        except OSError:
+            time.sleep(0.05)
+    raise RuntimeError(f"The server did not answer at {url}.")

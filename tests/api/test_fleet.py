@@ -1,0 +1,112 @@
+"""Workers of both kinds on one queue, one of each killed: each job ends once, and runs again only if its worker died.
+
+``OJS_FLEET_JOBS=5000`` makes it longer, ``OJS_TORTURE_SEED`` repeats the choices of a run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from django.contrib.auth.models import User
+from rest_framework.authtoken.models import Token
+
+from django_ojs_unique.models import Job
+from django_ojs_unique.ojs.states import TERMINAL
+from tests.processes import Parent
+from tests.worker.commands import site
+from tests.worker.history import keeping_history, moves
+from tests.worker.test_torture import audit_row, group
+
+from .examples import load
+from .servers import serving
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.torture]
+
+JOBS = int(os.environ.get("OJS_FLEET_JOBS", "200"))
+LEASE = 4.0
+"""Seconds: as long as the test waits for what a killed worker had; a living one must not be silent for so long."""
+
+
+def test_every_job_ends_once_whichever_worker_has_it_and_whoever_is_killed(tmp_path, transactional_db, start):
+    seed = os.environ.get("OJS_TORTURE_SEED") or str(random.SystemRandom().randrange(10**9))
+    print(f"OJS_TORTURE_SEED={seed}")
+    dice = random.Random(seed)
+    token = Token.objects.create(user=User.objects.create_user("worker", is_staff=True))
+    with serving(2) as urls, site(tmp_path) as place, keeping_history():
+        inside = [place.runworker("--lease", str(LEASE), "--concurrency", "2") for _ in range(2)]
+        place.wait(lambda: all(command.is_ready for command in inside), "the workers are ready")
+        outside = [start(work, url, token.key, tmp_path) for url in urls]
+        pids = [child.hear() for child in outside]
+        Job.objects.enqueue_many([item(dice) for _ in range(JOBS)])
+        place.wait(lambda: left() < JOBS * 2 // 3 and holds(pids[0]), "a third is done, and the first is at work")
+        outside[0].kill()
+        place.wait(lambda: holds(inside[0].pid), "the other first is at work")
+        inside[0].kill()
+        place.wait(lambda: left() == 0, "all jobs have ended")
+        audit(place, killed={pids[0], inside[0].pid}, outside=set(pids))
+        assert inside[1].stop() == 0
+        outside[1].kill()
+
+
+def item(dice: random.Random) -> dict[str, Any]:
+    fails = dice.choices([0, 1], [9, 1])[0]
+    return {"type": "torture.plain", "args": {"milliseconds": dice.choice([10, 20, 60]), "fails": fails}}
+
+
+def left() -> int:
+    return Job.objects.exclude(state__in=sorted(TERMINAL)).count()
+
+
+def holds(pid: int) -> bool:
+    return Job.objects.filter(state="active", worker_id__contains=f":{pid}:").exists()
+
+
+def audit(place: Any, killed: set[int], outside: set[int]) -> None:
+    """Hold each row against what the database saw and what the handlers wrote."""
+    history, runs = moves(), group(place.events())
+    rows = list(Job.objects.all())
+    assert len(rows) == JOBS
+    seen: Counter[str] = Counter()
+    for row in rows:
+        assert row.state == "completed", row.errors
+        audit_row(row, history[row.pk], runs[row.pk], seen)
+        unbroken = [run for run in runs[row.pk] if run.event == "began" and run.pid not in killed]
+        failures = [run for run in runs[row.pk] if run.event not in ("began", "ended")]
+        assert len(unbroken) <= 1 + len(failures), "it ran again though its worker lived"
+    by = Counter(move.pid in outside for of_job in history.values() for move in of_job if move.target == "completed")
+    print(f"{dict(seen)}, {by[True]} completed outside, {by[False]} inside")
+    assert by[True] > 1
+    assert by[False] > 1
+    assert seen["rescued"] >= 1
+
+
+def work(parent: Parent, url: str, token: str, folder: Path) -> None:
+    """Run the example's worker with a handler like that of the others."""
+    example = load("worker.py")
+
+    def write(event: str, job: dict[str, Any]) -> None:
+        line = {"event": event, "job": job["id"], "attempt": job["attempt"], "pid": os.getpid(), "at": time.time()}
+        file = os.open(folder / "runs", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(file, json.dumps(line).encode() + b"\n")
+        os.close(file)
+
+    def plain(job: dict[str, Any]) -> None:
+        write("began", job)
+        time.sleep(job["args"]["milliseconds"] / 1000)
+        if job["attempt"] <= job["args"]["fails"]:
+            write("ValueError", job)
+            raise ValueError("now and then")
+        write("ended", job)
+
+    with httpx.Client(base_url=url, headers={"Authorization": f"Token {token}"}, timeout=60) as http:
+        worker = example.Worker(http, ["default"], {"torture.plain": plain}, lease=LEASE)
+        parent.tell(os.getpid())
+        worker.run()

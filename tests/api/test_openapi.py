@@ -1,0 +1,142 @@
+"""The OpenAPI document says what the server does (HTTP binding, "Basics"; docs: HTTP)."""
+
+import json
+import re
+import subprocess
+import sys
+
+import jsonschema
+import pytest
+from django.test import override_settings
+from django.urls import include, path
+from drf_spectacular.drainage import GENERATOR_STATS
+from drf_spectacular.validation import validate_schema
+
+from django_ojs_unique.api import operations, reading, schema
+from django_ojs_unique.api.codec import ACCEPTED, MEDIA_TYPE
+from django_ojs_unique.api.examples import EXAMPLES
+from django_ojs_unique.ojs.states import JobState
+
+from .routes import OPERATIONS, SOME_ID
+
+urlpatterns = [path("services/", include("django_ojs_unique.api.urls"))]
+"""A project that puts the API below a path."""
+
+
+@pytest.fixture
+def document():
+    return schema.document()
+
+
+def described(document):
+    return {
+        f"{method.upper()} {path}": operation
+        for path, item in document["paths"].items()
+        for method, operation in item.items()
+    }
+
+
+def test_the_document_is_made_without_a_warning():
+    schema._document.cache_clear()
+    GENERATOR_STATS.reset()
+    document = schema.document()
+    assert not GENERATOR_STATS
+    validate_schema(document)
+
+
+def test_each_method_of_each_route_is_described(document):
+    found = {re.sub("{[^}]*}", SOME_ID, operation) for operation in described(document)}
+    assert found == {f"{method} {path}" for method, path in OPERATIONS}
+
+
+def test_nothing_is_described_that_is_not_routed(document):
+    routed = {re.sub("{[^}]*}", "{}", operation) for operation in described(document)}
+    assert set(operations.OPERATIONS) == routed
+
+
+def test_each_operation_has_a_name_of_its_own(document):
+    names = [operation["operationId"] for operation in described(document).values()]
+    assert len(set(names)) == len(names)
+    assert set(EXAMPLES) <= set(names)
+
+
+def test_each_operation_says_who_may_call_and_what_an_error_is(document):
+    for name, operation in described(document).items():
+        assert operation["security"] == [{"tokenAuth": []}, {"cookieAuth": []}], name
+        for status, response in operation["responses"].items():
+            assert list(response["content"]) == [MEDIA_TYPE]
+            assert {"OJS-Version", "X-Request-Id"} <= set(response["headers"])
+            if int(status) >= 400 and not (name.endswith("/health") and status == "503"):
+                assert response["content"][MEDIA_TYPE]["schema"] == {"$ref": "#/components/schemas/Refusal"}
+        if "requestBody" in operation:
+            assert list(operation["requestBody"]["content"]) == list(ACCEPTED)
+
+
+def test_the_document_has_the_limits_and_names_of_the_engine(document):
+    schemas = document["components"]["schemas"]
+    assert set(schemas["Job"]["properties"]["state"]["enum"]) == set(JobState)
+    assert schemas["Options"]["properties"]["priority"]["maximum"] == 100
+    assert schemas["Enqueue"]["properties"]["type"]["maxLength"] == 255
+    assert set(schemas["Options"]["properties"]) <= set(reading.OPTIONS)
+
+
+def test_what_the_document_shows_as_an_example_fits_it(document):
+    for operation in described(document).values():
+        for name, value in EXAMPLES.get(operation["operationId"], {}).items():
+            said = operation["requestBody"]["content"]["application/json"]
+            assert {"summary": name, "value": value} in said["examples"].values()
+            jsonschema.validate(value, {**said["schema"], "components": document["components"]})
+
+
+def test_a_job_as_the_server_shows_it_fits_the_document(ojs, document):
+    def fits(value, name):
+        reference = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
+        jsonschema.validate(value, reference, jsonschema.Draft202012Validator)
+
+    full = {"queue": "mail", "timeout_ms": 60_000, "tags": ["a"], "unique": {}, "retry": {"max_attempts": 1}}
+    shown = ojs.enqueue("t", [None], meta={"a": 1}, schema="urn:s", options=full, x_extra=[1])
+    fits(shown, "Job")
+    fits(ojs.get(f"/ojs/v1/jobs/{shown['id']}").json(), "OneJob")
+    ojs.fetch("mail")
+    fits(ojs.post("/ojs/v1/workers/nack", {"job_id": shown["id"], "error": {"code": "c"}}).json(), "Nacked")
+    failed = ojs.get(f"/ojs/v1/jobs/{shown['id']}").json()
+    assert failed["job"]["error"]["code"] == "c"
+    fits(failed, "OneJob")
+    fits(ojs.get("/ojs/v1/jobs/nothing").json(), "Refusal")
+
+
+@pytest.mark.parametrize("name", EXAMPLES["enqueueJob"])
+def test_the_server_accepts_the_examples(name, ojs):
+    assert ojs.post("/ojs/v1/jobs", EXAMPLES["enqueueJob"][name]).status_code == 201
+
+
+def test_the_document_is_served(ojs, document):
+    answer = ojs.get("/ojs/v1/openapi.json")
+    assert answer.status_code == 200
+    assert answer.json() == json.loads(json.dumps(document))
+    assert answer.json()["servers"] == [{"url": "/"}]
+
+
+def test_below_a_path_the_document_and_the_links_name_it(ojs):
+    with override_settings(ROOT_URLCONF=__name__):
+        assert ojs.get("/services/ojs/v1/openapi.json").json()["servers"] == [{"url": "/services"}]
+        assert ojs.get("/services/ojs/manifest").json()["endpoints"]["health"] == "/services/ojs/v1/health"
+        answer = ojs.post("/services/ojs/v1/jobs", {"type": "t", "args": []})
+        assert ojs.get(answer["Location"]).status_code == 200
+        assert "/services/ojs/v1/errors/" in ojs.get("/services/ojs/nothing").json()["error"]["docs_url"]
+
+
+def test_the_document_does_not_depend_on_what_the_project_says_of_its_own_api(document):
+    schema._document.cache_clear()
+    from drf_spectacular.settings import patched_settings
+
+    with patched_settings({"TITLE": "Shop", "CAMELIZE_NAMES": True, "OAS_VERSION": "3.0.3"}):
+        assert schema.document() == document
+
+
+def test_the_api_loads_without_what_writes_the_document():
+    code = (
+        "import os, django, sys; os.environ['DJANGO_SETTINGS_MODULE'] = 'tests.settings'; django.setup()\n"
+        "import django_ojs_unique.api.urls; print('drf_spectacular' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -1,0 +1,103 @@
+"""Requests that fit the OpenAPI document, and requests that do not, get answers that fit it, and never a 5xx.
+
+``OJS_TEST_EXAMPLES`` is how many requests are sent in all, by default 200 on SQLite and none elsewhere. They are the
+same ones each time.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from django.core.handlers.wsgi import WSGIHandler
+from django.core.signals import request_finished, request_started
+from django.db import close_old_connections, connection
+from hypothesis import HealthCheck, Phase, given, seed
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from rest_framework.authtoken.models import Token
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from django_ojs_unique.api.operations import OPERATIONS
+from django_ojs_unique.api.schema import document
+
+EXAMPLES = int(os.environ.get("OJS_TEST_EXAMPLES", "200" if connection.vendor == "sqlite" else "0"))
+MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+EACH = -(-EXAMPLES // (len(OPERATIONS) * len(MODES)))
+pytestmark = pytest.mark.skipif(not EXAMPLES, reason="OJS_TEST_EXAMPLES is not set, and SQLite has run them")
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+
+
+@pytest.fixture(scope="module")
+def api() -> dict[str, Any]:
+    """The document, and the project that answers as it says."""
+    loaded = schemathesis.openapi.from_dict(document())
+    loaded.app = WSGIHandler()
+    operations = [result.ok() for result in loaded.get_all_operations()]
+    return {operation.definition.raw["operationId"]: operation for operation in operations}
+
+
+@pytest.fixture
+def known(ojs: Any, settings: Any) -> Iterator[dict[str, list[str]]]:
+    """Store one of each thing; return their names by what the document calls them."""
+    settings.OJS_UNIQUE = {"EVENTS": True, "API": {"MAX_WAIT": 0.01}}
+    pending = ojs.enqueue(options={"pending": True})
+    waiting = ojs.enqueue(options={"queue": "mail"})
+    dead = ojs.enqueue(options={"queue": "dead", "retry": {"max_attempts": 1, "on_exhaustion": "dead_letter"}})
+    active = ojs.enqueue(options={"queue": "busy"})
+    ojs.fetch("dead", "busy", count=2, worker_id="w-1")
+    ojs.post("/ojs/v1/workers/nack", {"job_id": dead["id"]})
+    ojs.post("/ojs/v1/workers/heartbeat", {"worker_id": "w-1"})
+    ojs.post("/ojs/v1/cron", {"name": "nightly", "expression": "@daily", "job_template": {"type": "t", "args": []}})
+    for signal in (request_started, request_finished):  # whose connection holds the transaction of the test
+        signal.disconnect(close_old_connections)
+    yield {
+        "id": [job["id"] for job in (pending, waiting, dead, active)] + ["w-1"],
+        "job_id": [active["id"], waiting["id"]],
+        "name": ["nightly", "mail"],
+        "code": ["not_found"],
+    }
+    for signal in (request_started, request_finished):
+        signal.connect(close_old_connections)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+@pytest.mark.parametrize("operation", [operation.id for operation in OPERATIONS.values()])
+def test_the_server_does_what_the_document_says(
+    operation: str, mode: GenerationMode, api: Any, known: dict[str, list[str]], staff: Any
+) -> None:
+    token = Token.objects.create(user=staff).key
+
+    @seed(20261122)
+    @hypothesis_settings(
+        max_examples=EACH,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=api[operation].as_strategy(generation_mode=mode), choice=st.integers(0, 9))
+    def send(case: Any, choice: int) -> None:
+        for values in (case.path_parameters, case.body):
+            if isinstance(values, dict) and choice < 8:
+                values.update({name: names[choice % len(names)] for name, names in known.items() if name in values})
+        if choice:  # a wrong version keeps the rest from being looked at
+            case.headers.pop("OJS-Version", None)
+        response = case.call(headers={"Authorization": f"Token {token}"})
+        case.validate_response(response, checks=CHECKS)
+
+    send()

@@ -1,0 +1,197 @@
+"""A fetch that waits for a job (long-polling)."""
+
+from contextlib import contextmanager
+from datetime import timedelta
+from threading import Event, Thread, enumerate
+from unittest.mock import Mock
+
+import pytest
+from django.db import connection, connections, transaction
+from django.test import Client
+from django.utils import timezone
+
+from django_ojs_unique.api import waiting
+from django_ojs_unique.models import Job, Queue
+from django_ojs_unique.worker import outside
+from django_ojs_unique.worker.lease import Lease
+from tests.processes import PATIENCE
+from tests.worker.background import until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+FOREVER = 10.0**6
+"""Seconds that no test waits for: who returns was woken."""
+postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL can notify")
+
+
+@pytest.fixture
+def never_look(monkeypatch):
+    """Let no fetch look again because some seconds have passed."""
+    for name in ("SHORTEST_POLL", "LONGEST_POLL", "LISTENING_POLL"):
+        monkeypatch.setattr(waiting, name, FOREVER)
+
+
+class Waiting(Thread):
+    """A fetch that waits in a thread; ``looked`` is set with its first look."""
+
+    def __init__(self, *queues):
+        super().__init__(daemon=True)
+        self.queues, self.looked, self.looks, self.found = queues, Event(), 0, None
+
+    def run(self):
+        try:
+            self.found = waiting.wait_for(self.look, Job.objects.all(), self.queues, FOREVER)
+        finally:
+            connections.close_all()
+
+    def look(self):
+        options = {"count": 1, "worker_id": None, "lease": Lease(timedelta(minutes=1))}
+        try:
+            return outside.fetch(Job.objects.all(), self.queues, **options, now=timezone.now())
+        finally:
+            assert connection.get_autocommit()
+            self.looks += 1
+            self.looked.set()
+
+
+@contextmanager
+def fetching(*queues):
+    """Let a fetch begin to wait beside the block; at the end of the block it has found a job."""
+    thread = Waiting(*queues)
+    thread.start()
+    assert thread.looked.wait(PATIENCE)
+    yield thread
+    thread.join(PATIENCE)
+    assert not thread.is_alive(), "Nothing woke the fetch."
+    assert thread.found
+
+
+def listens():
+    return any(board.listener.listening for board in waiting._switchboards.values())
+
+
+def test_a_fetch_that_waits_returns_the_job_that_somebody_enqueues_meanwhile(ojs, monkeypatch):
+    looked, look, jobs = Event(), outside.fetch, []
+
+    def fetch(*args, **options):
+        try:
+            return look(*args, **options)
+        finally:
+            looked.set()
+
+    monkeypatch.setattr(outside, "fetch", fetch)
+
+    def enqueue():
+        assert looked.wait(PATIENCE)
+        jobs.append(Job.objects.enqueue("t").job)
+        connections.close_all()
+
+    other = Thread(target=enqueue)
+    other.start()
+    found = ojs.fetch(wait=20)
+    other.join(PATIENCE)
+    assert [job["id"] for job in found] == [str(job.pk) for job in jobs]
+    assert not waiting._switchboards
+
+
+@pytest.mark.parametrize("wait", [0, 0.0, None])
+def test_a_fetch_that_does_not_wait_looks_once(ojs, monkeypatch, wait):
+    monkeypatch.setattr(waiting, "_listening", None)
+    assert ojs.fetch(wait=wait) == []
+
+
+def test_a_fetch_that_would_wait_longer_than_any_clock_counts_waits_as_long_as_it_may(ojs, settings):
+    settings.OJS_UNIQUE = {"API": {"MAX_WAIT": 0}}
+    assert ojs.fetch(wait=10**400) == []
+
+
+def test_a_fetch_that_finds_a_job_does_not_wait(ojs, monkeypatch):
+    monkeypatch.setattr(waiting, "_listening", None)
+    job = ojs.enqueue()
+    assert [one["id"] for one in ojs.fetch(wait=20)] == [job["id"]]
+
+
+def test_a_fetch_gives_its_connection_back_to_the_pool_while_it_waits(ojs, monkeypatch):
+    pooled = Mock(settings_dict={"OPTIONS": {"pool": True}}, in_atomic_block=False)
+    pooled.close.side_effect = lambda: ojs.enqueue("after.it.was.given.back")
+    monkeypatch.setattr(waiting, "connections", {"default": pooled})
+    assert [job["type"] for job in ojs.fetch(wait=FOREVER)] == ["after.it.was.given.back"]
+
+
+def test_a_wait_ends_without_a_job_after_the_longest_that_the_settings_allow(staff, settings):
+    settings.OJS_UNIQUE = {"API": {"MAX_WAIT": 0.01}}
+    client = Client()
+    client.force_login(staff)
+    body = {"queues": ["default"], "wait": FOREVER}
+    answer = client.post("/ojs/v1/workers/fetch", body, content_type="application/json")
+    assert (answer.status_code, answer.json()) == (200, {"jobs": []})
+
+
+def test_a_fetch_is_handed_what_becomes_due_while_it_waits(never_look):
+    soon = timezone.now() + timedelta(seconds=0.5)
+    job = Job.objects.enqueue("t", scheduled_at=soon).job
+    with fetching("default") as thread:
+        pass
+    assert [one.pk for one in thread.found] == [job.pk]
+    assert thread.found[0].started_at >= soon
+
+
+def test_a_fetch_sees_that_a_queue_was_resumed(monkeypatch):
+    monkeypatch.setattr(waiting, "LISTENING_POLL", 0.01)
+    Queue.objects.pause("default")
+    Job.objects.enqueue("t")
+    with fetching("default") as thread:
+        until(lambda: thread.looks > 3, "it looked again")
+        Queue.objects.resume("default")
+
+
+@postgresql
+def test_an_enqueue_in_its_queue_wakes_the_fetch_and_one_in_another_does_not(never_look):
+    with fetching("a") as first, fetching("b") as second:
+        until(listens, "it listened")
+        until(lambda: min(first.looks, second.looks) >= 2, "both looked when that began")
+        looks = first.looks
+        with transaction.atomic():
+            Job.objects.enqueue("t", queue="b")
+        second.join(PATIENCE)
+        assert [job.queue for job in second.found] == ["b"]
+        assert first.looks == looks
+        Job.objects.enqueue("t", queue="a")
+    assert [job.queue for job in first.found] == ["a"]
+
+
+@postgresql
+def test_the_fetches_that_wait_share_one_connection_and_leave_none_behind(never_look):
+    def others(condition):
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+                f" AND pid <> pg_backend_pid() AND backend_type = 'client backend' AND {condition}"
+            )
+            return cursor.fetchone()[0]
+
+    with fetching("a") as first, fetching("a") as second:
+        until(listens, "it listened")
+        until(lambda: min(first.looks, second.looks) >= 2, "both looked when that began")
+        until(lambda: others("state = 'active'") == 0, "both waited")
+        assert others("query LIKE 'LISTEN %'") == 1
+        assert others("state LIKE 'idle in transaction%'") == 0
+        for _ in range(2):
+            Job.objects.enqueue("t", queue="a")
+    assert not [thread for thread in enumerate() if thread.name == "ojs-listen"]
+    until(lambda: others("true") == 0, "the connections were closed")
+
+
+@postgresql
+def test_a_lost_listening_connection_is_made_good(never_look, caplog):
+    with fetching("a") as thread:
+        until(listens, "it listened")
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND query LIKE 'LISTEN %'"
+            )
+        until(lambda: "Lost the connection" in caplog.text, "that was noticed")
+        until(lambda: not listens() or thread.looks > 2, "nobody listened")
+        until(listens, "it listened again")
+        Job.objects.enqueue("t", queue="a")

@@ -1,0 +1,162 @@
+"""What a task becomes when it is enqueued, and how its result is found again."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connections
+from django.utils import timezone
+
+from .framework import exceptions, listening  # isort: skip - it skips this module where there are no tasks
+from django_ojs_unique import InvalidRequest
+from django_ojs_unique.models import Job
+from django_ojs_unique.tasks import OJSBackend
+from tests.app import tasks
+
+pytestmark = pytest.mark.django_db(databases=["default", "other"])
+
+
+def job_of(result) -> Job:
+    return Job.objects.get(pk=result.id)
+
+
+def test_a_backend_says_that_it_can_do_everything():
+    backend = tasks.add.get_backend()
+    assert isinstance(backend, OJSBackend)
+    assert backend.supports_defer
+    assert backend.supports_async_task
+    assert backend.supports_get_result
+    assert backend.supports_priority
+
+
+def test_an_enqueued_task_is_a_job():
+    later = timezone.now() + timedelta(hours=1)
+    with listening() as told:
+        result = tasks.add.using(priority=7, queue_name="sums", run_after=later).enqueue(1, b=2)
+    job = job_of(result)
+    assert (job.type, job.queue, job.priority, job.state) == ("task.tests.app.tasks.add", "sums", 7, "scheduled")
+    assert (job.args, job.scheduled_at, job.max_attempts) == ({"a": 1, "b": 2}, later, 1)
+    assert told == [("enqueued", OJSBackend, result.id, "READY", 0)]
+
+
+def test_the_result_says_what_was_enqueued():
+    result = tasks.add.using(priority=7).enqueue(1, b=2)
+    assert (result.status, result.args, result.kwargs, result.backend) == ("READY", [1], {"b": 2}, "default")
+    assert (result.enqueued_at, result.started_at, result.finished_at) == (job_of(result).created_at, None, None)
+    assert (result.task.func, result.task.priority, result.errors, result.worker_ids) == (tasks.add.func, 7, [], [])
+    assert tasks.add.get_result(result.id) == result
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "stored"),
+    [
+        ((1,), {}, {"first": 1}),
+        ((1, 2), {"third": 3}, {"first": 1, "second": 2, "third": 3}),
+        ((1,), {"third": 3, "second": 2}, {"first": 1, "second": 2, "third": 3}),
+        ((1, 2, 3, 4), {"extra": 5}, {"first": 1, "second": 2, "rest": [3, 4], "extra": 5}),
+        (([1, (2,)], b"text"), {}, {"first": [1, [2]], "second": "text"}),
+    ],
+)
+def test_arguments_are_stored_by_name_and_come_back_as_they_were_passed(args, kwargs, stored):
+    result = tasks.echo.enqueue(*args, **kwargs)
+    again = tasks.echo.get_result(result.id)
+    assert job_of(result).args == stored
+    assert (again.args, again.kwargs) == (result.args, result.kwargs)
+    assert (len(again.args), again.kwargs) == (len(args), kwargs)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: tasks.add.enqueue(), InvalidRequest, "do not fit tests.app.tasks.add.*missing.*'a'"),
+        (lambda: tasks.add.enqueue(1, c=2), InvalidRequest, "unexpected keyword argument 'c'"),
+        (lambda: tasks.echo.enqueue(1, first=2), InvalidRequest, "args.first: is there twice"),
+        (lambda: tasks.add.enqueue(float("nan")), InvalidRequest, "args.a: is not a number that JSON can carry"),
+        (lambda: tasks.add.enqueue(object()), TypeError, "Unsupported type"),
+        (lambda: tasks.add.enqueue(b"\xff"), ValueError, "Unsupported value"),
+    ],
+)
+def test_arguments_that_cannot_be_passed_are_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("bad", [0, "nonsense", "", None, str(uuid4())])
+def test_an_id_that_is_none_has_no_result(bad):
+    with pytest.raises(exceptions.TaskResultDoesNotExist):
+        tasks.add.get_result(bad)
+
+
+def test_a_job_that_is_no_task_has_no_result():
+    job = Job.objects.enqueue("tests.add", {"a": 1}).job
+    with pytest.raises(exceptions.TaskResultDoesNotExist):
+        tasks.add.get_result(str(job.pk))
+
+
+def test_a_job_that_was_pruned_has_no_result():
+    result = tasks.add.enqueue(1)
+    Job.objects.filter(pk=result.id).update(slimmed=True)
+    with pytest.raises(exceptions.TaskResultDoesNotExist):
+        result.refresh()
+
+
+def test_a_task_that_is_not_known_here_has_no_result_and_is_not_imported():
+    job = Job.objects.enqueue("task.antigravity.fly").job
+    with pytest.raises(exceptions.TaskResultDoesNotExist):
+        tasks.add.get_result(str(job.pk))
+    assert "antigravity" not in sys.modules
+
+
+def test_a_result_belongs_to_its_backend_and_its_task():
+    result = tasks.add.using(backend="tries").enqueue(1)
+    assert (result.backend, result.task.backend) == ("tries", "tries")
+    assert tasks.add.using(backend="tries").get_result(result.id) == result
+    with pytest.raises(exceptions.TaskResultDoesNotExist):
+        tasks.add.get_result(result.id)
+    with pytest.raises(exceptions.TaskResultMismatch):
+        tasks.aadd.using(backend="tries").get_result(result.id)
+
+
+def test_a_job_of_a_tasks_type_that_was_enqueued_otherwise_has_a_result():
+    named = Job.objects.enqueue("task.tests.app.tasks.add", {"a": 1, "b": 2}, queue="moved").job
+    listed = Job.objects.enqueue("task.tests.app.tasks.add", [1, 2]).job
+    assert (tasks.add.get_result(named.pk).args, tasks.add.get_result(named.pk).kwargs) == ([], {"a": 1, "b": 2})
+    assert tasks.add.get_result(listed.pk).args == [1, 2]
+    assert named.max_attempts == 1
+
+
+@pytest.mark.parametrize("note", [7, {"positional": 7}, {"positional": ["x", 7], "backend": 7}, {"positional": ["*a"]}])
+def test_a_note_that_somebody_made_up_harms_nothing(note):
+    result = tasks.add.enqueue(1)
+    Job.objects.filter(pk=result.id).update(extra={"django_task": note})
+    again = tasks.add.get_result(result.id)
+    assert (again.args, again.kwargs) in [([], {"a": 1}), ([1], {})]
+
+
+def test_jobs_live_in_the_database_that_the_options_name():
+    result = tasks.add.using(backend="other").enqueue(1)
+    assert Job.objects.using("other").filter(pk=result.id).exists()
+    assert not Job.objects.exists()
+    result.refresh()
+    assert result.status == "READY"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_asynchronous_code_has_the_same_answers():
+    async def whole() -> None:
+        try:
+            result = await tasks.add.aenqueue(1, b=2)
+            assert await tasks.add.aget_result(result.id) == result
+            with pytest.raises(exceptions.TaskResultDoesNotExist):
+                await tasks.add.aget_result("nonsense")
+            await result.arefresh()
+        finally:
+            await sync_to_async(connections.close_all)()
+
+    asyncio.run(whole())
