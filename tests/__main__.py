@@ -2,9 +2,9 @@
 
 One after the other; with ``OJS_TEST_SIDE_BY_SIDE`` set, all at once, and what each printed comes at its end.
 
-SQLite always; ``OJS_TEST_SQLITE_PATHS`` limits it to some folders. PostgreSQL on the server that
-``OJS_TEST_POSTGRES_URL`` names, else on one started for this run. MariaDB on the server that ``OJS_TEST_MARIADB_URL``
-names, else not at all. The browser is driven on SQLite only, as it does not know the database.
+SQLite always, and only there what knows no database; ``OJS_TEST_SQLITE_PATHS`` limits it to some folders. PostgreSQL
+on the server that ``OJS_TEST_POSTGRES_URL`` names, else on one started for this run. MariaDB on the server that
+``OJS_TEST_MARIADB_URL`` names, else not at all. The browser is driven on SQLite only, as it does not know the database.
 """
 
 import os
@@ -20,6 +20,7 @@ TRACED = bool(os.environ.get("OJS_TEST_COVERAGE"))
 NO_WAIT_FOR_THE_DISK = "-c synchronous_commit=off"
 """What PostgreSQL's clients ask for, as thousands of commits wait for its disk; a test that crashes a server asks for
 the opposite."""
+NO_DATABASE = ["tests/ojs", "tests/typing", "tests/test_layers.py"]
 RUNNER = ["-m", "coverage", "run", "-m", "pytest"] if TRACED else ["-m", "pytest"]
 
 
@@ -63,7 +64,8 @@ def left_out(name: str) -> list[str]:
     """Return the options that leave out what is not run on a database; an own ``-m`` takes their place."""
     markers = [*(["interrupts"] if TRACED else []), *([] if name == "SQLite" else ["browser"])]
     paths = os.environ.get("OJS_TEST_SQLITE_PATHS", "").split() if name == "SQLite" else []
-    return [*(["-m", " and ".join(f"not {marker}" for marker in markers)] if markers else []), *paths]
+    ignored = [] if name == "SQLite" else [f"--ignore={path}" for path in NO_DATABASE]
+    return [*(["-m", " and ".join(f"not {marker}" for marker in markers)] if markers else []), *ignored, *paths]
 
 
 def suite(url: str | None, options: list[str], output: Any = None, **variables: str) -> subprocess.Popen[bytes]:
