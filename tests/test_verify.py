@@ -453,7 +453,7 @@ def test_the_check_says_how_many_jobs_are_from_before_the_rule(unique_queues, wa
 
 
 def test_the_check_looks_at_so_many_jobs_only(unique_queues, warned, monkeypatch):
-    monkeypatch.setattr("django_ojs_unique.checks.MOST_LOOKED_AT", 3)
+    monkeypatch.setattr("django_ojs_unique.checks.queues.MOST_LOOKED_AT", 3)
     for _ in range(5):
         a_job()
     unique_queues()

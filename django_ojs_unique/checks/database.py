@@ -1,0 +1,75 @@
+"""Checks of the databases: what their connections say, and whether they keep the promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from django.core.checks import CheckMessage, Tags, Warning, register
+from django.db import connections
+
+from ..capabilities import BEST_EFFORT, flaws, strength
+from ..models import Job
+from . import see
+
+
+@register(Tags.database)
+def check_databases(databases: Iterable[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """W001: SQLite without immediate transactions. W002: SQLite without WAL. W003: the promise is best-effort here.
+
+    W008: a constraint is missing, or is not the one that the model declares.
+    """
+    databases = list(databases or ())
+    messages = [
+        message
+        for alias in databases
+        if connections[alias].vendor == "sqlite"
+        for message in _check_sqlite(alias, connections[alias])
+    ]
+    for alias in with_jobs(databases):
+        if strength(Job, alias) == BEST_EFFORT:
+            messages.append(
+                Warning(
+                    f"Uniqueness is best-effort on database {alias!r}: concurrent enqueues may both be admitted.",
+                    hint="Migrate django_ojs_unique on PostgreSQL, SQLite or MariaDB, which keep the constraint."
+                    f" {see('how-uniqueness-works.md#on-each-database')}",
+                    id="django_ojs_unique.W003",
+                )
+            )
+        messages += (
+            Warning(
+                f"Database {alias!r}: constraint {name!r} of table {Job._meta.db_table!r} {flaw}.",
+                hint="Run `manage.py migrate`. If that changes nothing, somebody has changed the table by hand:"
+                f" run `manage.py jobs verify --fix --database {alias}`, then make the constraint anew."
+                f" {see('checks.md#mend-a-constraint')}",
+                id="django_ojs_unique.W008",
+            )
+            for name, flaw in flaws(Job, alias).items()
+        )
+    return messages
+
+
+def with_jobs(databases: Iterable[str] | None) -> list[str]:
+    """Return those of the databases that have the table of the jobs."""
+    table = Job._meta.db_table
+    return [alias for alias in databases or () if table in connections[alias].introspection.table_names()]
+
+
+def _check_sqlite(alias: str, connection: Any) -> Iterator[CheckMessage]:
+    if str(connection.settings_dict["OPTIONS"].get("transaction_mode", "")).upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+        yield Warning(
+            f"SQLite database {alias!r} begins its transactions without the write lock.",
+            hint='Set "OPTIONS": {"transaction_mode": "IMMEDIATE"}, so that an enqueue after a read in one transaction'
+            f" waits for its turn instead of failing with 'database is locked'. {see('checks.md#sqlite')}",
+            id="django_ojs_unique.W001",
+        )
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA journal_mode")
+        mode = cursor.fetchone()[0]
+    if mode not in ("wal", "memory"):
+        yield Warning(
+            f"SQLite database {alias!r} uses journal mode {mode!r}.",
+            hint='Set "OPTIONS": {"init_command": "PRAGMA journal_mode=WAL"}, so that readers and the writer do not'
+            f" wait for each other. {see('checks.md#sqlite')}",
+            id="django_ojs_unique.W002",
+        )

@@ -1,0 +1,157 @@
+"""Checks of the policies that handlers declare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from django.core.checks import CheckMessage, Warning, register
+from django.utils import timezone
+
+from .. import conf
+from ..ojs.cron import Cron
+from ..ojs.durations import end_of, format_duration
+from ..ojs.policy import OnRetry, UniquePolicy, Window
+from ..ojs.presets import UNTIL_START, WAITING
+from ..ojs.states import TERMINAL, JobState
+from ..registry import Definition, registry
+from . import see
+
+BY_ITSELF = {
+    JobState.SCHEDULED: {JobState.AVAILABLE},
+    JobState.AVAILABLE: {JobState.ACTIVE, JobState.DISCARDED},
+    JobState.ACTIVE: {JobState.AVAILABLE, JobState.RETRYABLE, JobState.COMPLETED, JobState.DISCARDED},
+    JobState.RETRYABLE: {JobState.AVAILABLE},
+}
+"""Where a job goes without anybody's doing. It becomes pending only by request, and cancelled and revived by hand."""
+
+MEANT = [states - {JobState.PENDING} for states in (WAITING, UNTIL_START)]
+"""The sets that leave out `active` so that the next job may wait while one runs."""
+
+OCCURRENCES = 10
+"""How many of the next occurrences of a periodic job are compared."""
+
+
+@register()
+def check_policies(**kwargs: Any) -> list[CheckMessage]:
+    """W006: a policy's states have a hole. W011: a periodic job meets the last one, which has finished."""
+    definitions = registry.definitions()
+    messages = [_hole(each, left_out) for each in definitions if (left_out := holes(each))]
+    if not any(conf.problems()):
+        messages += (_periodic(each) for each in definitions if _meets_itself(each))
+    return messages
+
+
+@register(deploy=True)
+def check_retention(**kwargs: Any) -> list[CheckMessage]:
+    """W007: finished jobs are kept for longer than ``RETENTION`` says, because their policy counts them."""
+    if any(conf.problems()):
+        return []
+    return [
+        Warning(
+            f"OJS_UNIQUE['RETENTION'] keeps {kind} jobs for {format_duration(kept)}, but the rows of"
+            f" {definition.type!r} ({definition.place}) stay {f'for {period}' if period else 'for ever'}: their unique"
+            " policy counts them so long.",
+            hint="When RETENTION has passed, they lose args, result and errors only. Give the policy a"
+            f" {'shorter ' if period else ''}period, or window='retention' and no period, with which a job counts until"
+            " it is pruned. If it is meant so, silence this check."
+            f" {see('retention.md#a-window-that-is-open-stays-open')}",
+            id="django_ojs_unique.W007",
+        )
+        for definition in registry.definitions()
+        for kind, period, kept in _outlasting(definition)
+    ]
+
+
+def holes(definition: Definition) -> list[JobState]:
+    """Return the states that do not count although a job goes on from them, by itself, to one that does."""
+    policy = definition.unique
+    if policy is None or set(policy.states) - {JobState.PENDING} in MEANT:
+        return []
+    moves = dict(BY_ITSELF)
+    if definition.retry is not None and definition.retry.max_attempts <= 1:
+        del moves[JobState.RETRYABLE]
+    left_out = [state for state in moves if state not in policy.states and _goes_on_to(state, moves, policy)]
+    if policy.on_retry is OnRetry.DISCARD and JobState.RETRYABLE in left_out:
+        left_out.remove(JobState.RETRYABLE)
+    return left_out
+
+
+def _goes_on_to(state: JobState, moves: dict[JobState, set[JobState]], policy: UniquePolicy) -> bool:
+    reached: set[JobState] = set()
+    ahead = [state]
+    while ahead:
+        for following in moves.get(ahead.pop(), set()) - reached:
+            reached.add(following)
+            ahead.append(following)
+    return not reached.isdisjoint(policy.states)
+
+
+def _hole(definition: Definition, left_out: list[JobState]) -> CheckMessage:
+    assert definition.unique is not None
+    names = ", ".join(left_out)
+    discard = ", or set on_retry='discard'" if left_out == [JobState.RETRYABLE] else ""
+    return Warning(
+        f"The states of the unique policy of {definition.type!r} ({definition.place}) have a hole: they list"
+        f" {', '.join(definition.unique.states)}, but not {names}. While a job is {' or '.join(left_out)}, another one"
+        " is admitted, and later both count.",
+        hint=f"Add {names} to states{discard}; or take presets.INCOMPLETE, until a job has finished, or"
+        f" presets.WAITING, until it starts. If it is meant so, silence this check. {see('states.md#holes')}",
+        id="django_ojs_unique.W006",
+    )
+
+
+def _outlasting(definition: Definition) -> Iterator[tuple[str, object, timedelta]]:
+    """Yield the kinds of finished jobs that the policy counts for longer than the setting keeps them."""
+    policy = definition.unique
+    if policy is None or policy.window is Window.RETENTION:
+        return
+    now = timezone.now()
+    dead_letter = definition.retry is not None and definition.retry.on_exhaustion == "dead_letter"
+    for state in sorted(TERMINAL.intersection(policy.states)):
+        kind = "dead_letter" if dead_letter and state == JobState.DISCARDED else str(state)
+        kept = conf.settings.retention[kind]
+        if kept is not None and (policy.duration is None or end_of(now, policy.duration) > now + kept):
+            yield kind, policy.period, kept
+
+
+def _meets_itself(definition: Definition) -> bool:
+    """Whether an occurrence finds the finished job of the one before it, and so is not enqueued."""
+    policy, cron = definition.unique, definition.cron
+    if policy is None or cron is None or policy.replaces or TERMINAL.isdisjoint(policy.states):
+        return False
+    if "cron_triggered_at" in (policy.meta_keys or ()):  # which is another one each time
+        return False
+    return any(_counts_still(policy, *two) for two in pairwise(_occurrences(cron)))
+
+
+def _occurrences(cron: Cron) -> Iterator[datetime]:
+    moment: datetime | None = timezone.now()
+    for _ in range(OCCURRENCES):
+        if moment is None or (moment := cron.next_after(moment)) is None:
+            return
+        yield moment
+
+
+def _counts_still(policy: UniquePolicy, before: datetime, now: datetime) -> bool:
+    if policy.window is Window.FIXED:
+        return policy.window_of(before) == policy.window_of(now)
+    if policy.window is Window.RETENTION:
+        kept = [conf.settings.retention[kind] for kind in TERMINAL.intersection(policy.states)]
+        return any(length is None or before + length >= now for length in kept)
+    end = policy.window_end(before)
+    return end is None or end >= now  # equal lengths: an occurrence that is enqueued late makes the next one meet it
+
+
+def _periodic(definition: Definition) -> CheckMessage:
+    assert definition.cron is not None
+    return Warning(
+        f"The periodic job {definition.type!r} ({definition.place}) is due again while its unique policy still counts"
+        " the last one, even if that has finished: then no job is enqueued.",
+        hint="Leave the finished states out of the policy; that the last job has finished is what the overlap policy"
+        f" sees to. Or give the policy a period shorter than the time between two of {definition.cron.expression!r}."
+        f" {see('checks.md#periodic-jobs-that-meet-themselves')}",
+        id="django_ojs_unique.W011",
+    )

@@ -1,0 +1,96 @@
+"""Checks of the rule for queues, against the jobs that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Tags, Warning, register
+from django.db import DatabaseError
+from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
+
+from .. import conf
+from ..exceptions import did_you_mean
+from ..insight import queues
+from ..models import Job
+from ..ojs.states import TIMED, JobState
+from ..registry import registry
+from . import see
+from .database import with_jobs
+
+MOST_LOOKED_AT = 10_000
+"""Of the available jobs, of the scheduled and retryable ones, and of the newest: `manage.py migrate` must be quick."""
+
+
+@register(Tags.database)
+def check_queue_rules(databases: Iterable[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """W004: jobs wait on a unique queue that were enqueued before it was one. W009: nothing uses a unique queue."""
+    if any(conf.problems()) or not (rule := conf.settings.unique_queues):
+        return []
+    declared = _declared()
+    unknown = set() if rule is True else set(rule) - declared
+    messages: list[CheckMessage] = []
+    used: set[str] = set()
+    aliases = with_jobs(databases)
+    for alias in aliases:
+        jobs = Job.objects.using(alias)
+        try:
+            messages += _from_before(alias, jobs if rule is True else jobs.filter(queue__in=sorted(rule)))
+            if unknown:
+                used |= _used(alias, jobs)
+        except DatabaseError:  # the table of an earlier version, before its migration
+            return messages
+    if aliases:
+        messages += (_unused(name, used, declared) for name in sorted(unknown - used))
+    return messages
+
+
+def _from_before(alias: str, on_them: QuerySet[Job]) -> Iterator[CheckMessage]:
+    no_rule = ExpressionWrapper(
+        Q(fingerprint__isnull=True, unique__isnull=True, key__isnull=True), output_field=BooleanField()
+    )
+    found, more = 0, False
+    for waiting in (
+        on_them.filter(state=JobState.AVAILABLE, slimmed=False),  # which on MariaDB begins an index
+        on_them.filter(state__in=sorted(TIMED), run_at__isnull=False),
+    ):
+        looked_at = list(waiting.annotate(no_rule=no_rule).values_list("no_rule", flat=True)[:MOST_LOOKED_AT])
+        found += sum(map(bool, looked_at))
+        more = more or len(looked_at) == MOST_LOOKED_AT
+    if found:
+        yield Warning(
+            f"{'At least ' if more else ''}{found:,} job(s) wait on unique queues in database {alias!r} that were"
+            " enqueued before OJS_UNIQUE['UNIQUE_QUEUES'] named them, so that identical ones may wait there.",
+            hint=f"Run `manage.py jobs verify --database {alias}` to see them, and with --fix to mend that; or drain"
+            f" the queues. {see('queue-rules.md#switch-it-on')}",
+            id="django_ojs_unique.W004",
+        )
+
+
+def _unused(name: str, used: set[str], declared: set[str]) -> CheckMessage:
+    similar = get_close_matches(name, used | declared, n=1)
+    return Warning(
+        f"OJS_UNIQUE['UNIQUE_QUEUES'] names {name!r}, which nothing uses: it is no handler's queue, and no job is or"
+        " recently was on it.",
+        hint=f"{did_you_mean(name, similar or sorted(declared))} If its first job is still to come, leave it."
+        f" {see('queue-rules.md')}",
+        id="django_ojs_unique.W009",
+    )
+
+
+def _declared() -> set[str]:
+    """Return the queues that code and settings name."""
+    backends = getattr(settings, "TASKS", {}).values()
+    return {
+        conf.settings.default_queue,
+        *(definition.queue for definition in registry.definitions() if definition.queue is not None),
+        *(name for params in backends for name in params.get("QUEUES", ())),
+    }
+
+
+def _used(alias: str, jobs: QuerySet[Job]) -> set[str]:
+    """Return the queues of a database that have unfinished jobs, a row, or one of the newest jobs."""
+    newest = jobs.order_by("-created_at").values_list("queue", flat=True)[:MOST_LOOKED_AT]
+    return {*queues.names(alias), *newest}
