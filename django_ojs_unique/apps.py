@@ -12,7 +12,8 @@ class OJSUniqueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import capabilities, checks, events, tasks  # noqa: F401 - registers the checks
+        from . import capabilities, events, tasks
+        from .checks import api, commands, database, handlers, queues, settings  # noqa: F401 - they register themselves
 
         autodiscover_modules("jobs")
         tasks.discover()

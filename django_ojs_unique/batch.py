@@ -32,6 +32,7 @@ from .ojs.states import INCOMPLETE
 from .outcomes import ItemResult, Outcome, Recorder
 from .races import LostRace, ids_in_use, until_won
 from .request import Incoming, Reader, Request, date, own
+from .tracing import tracer
 from .transactions import starting_over
 
 _LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "guarded_states", "created_at", "scheduled_at")
@@ -120,7 +121,7 @@ def _enqueue(
             for entry in entries:  # all of them before the first answer, as the caller may stop there
                 _announce(jobs, entry)
 
-        with saying_what_is_not_migrated(jobs):
+        with tracer().enqueue_many(entries), saying_what_is_not_migrated(jobs):
             recorded(jobs.db, settle)
     for answer in answers:
         if isinstance(answer, Entry):

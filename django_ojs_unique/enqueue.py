@@ -31,6 +31,7 @@ from .outcomes import EnqueueResult, Met, Outcome, Recorder, Suppression
 from .races import LostRace, id_taken, ids_in_use, until_won
 from .request import Incoming, date
 from .signals import announce, job_cancelled, job_enqueued, job_suppressed
+from .tracing import tracer
 from .transactions import starting_over
 
 
@@ -40,6 +41,13 @@ def enqueue(jobs: QuerySet[Any], incoming: Incoming, record: Recorder) -> Enqueu
     ``record`` notes suppressed attempts. Raises DuplicateJob (strategy reject), JobIdTaken, or
     Contended after losing 100 races in a row.
     """
+    with tracer().enqueue(incoming.job) as answered:
+        result = _answer(jobs, incoming, record)
+        answered(result)
+    return result
+
+
+def _answer(jobs: QuerySet[Any], incoming: Incoming, record: Recorder) -> EnqueueResult:
     with saying_what_is_not_migrated(jobs):
         if incoming.key is not None:
             return recorded(jobs.db, partial(enqueue_by_key, jobs, incoming, record))

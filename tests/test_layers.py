@@ -12,8 +12,8 @@ ROOT = Path(django_ojs_unique.__file__).parent
 LAYERS = [
     {"exceptions"},
     {"ojs"},
-    {"conf", "control", "signals", "registry", "fields", "constraints", "transactions"},
-    {"lifecycle", "capabilities", "outcomes", "races", "request"},
+    {"conf", "control", "signals", "registry", "fields", "constraints", "transactions", "tracing"},
+    {"lifecycle", "capabilities", "outcomes", "races", "request", "after_commit"},
     {"admission"},
     {"events"},
     {"keyed"},
@@ -22,8 +22,10 @@ LAYERS = [
     {"batch", "revival"},
     {"managers"},
     {"models", "handlers"},
-    {"worker", "idempotency", "checks", "upkeep", "insight", "operations", "resolve"},
-    {"admin", "api", "tasks", "apps", "management", "testing", "pytest_plugin", ""},
+    {"worker", "idempotency", "upkeep", "insight", "operations", "resolve"},
+    {"checks"},
+    {"prometheus"},
+    {"admin", "api", "tasks", "apps", "management", "opentelemetry", "testing", "pytest_plugin", ""},
 ]
 """Modules, packages with all their modules, and "" for the package root, from the lowest layer to the highest."""
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}

@@ -66,7 +66,7 @@ def overview(using: str, span: Span, now: datetime, *, with_workers: bool = True
                 queue,
                 happened.by_queue[queue.name, JobState.COMPLETED],
                 happened.by_queue[queue.name, JobState.DISCARDED],
-                _is_stranded(queue, present),
+                is_stranded(queue, present),
             )
             for queue in sorted(shown, key=lambda queue: queue.name)
         ],
@@ -80,7 +80,8 @@ def overview(using: str, span: Span, now: datetime, *, with_workers: bool = True
     )
 
 
-def _is_stranded(queue: QueueInsight, present: Sequence[WorkerInsight] | None) -> bool | None:
+def is_stranded(queue: QueueInsight, present: Sequence[WorkerInsight] | None) -> bool | None:
+    """Whether jobs wait in a queue that none of the workers present takes and lives; None when there is no telling."""
     if present is None:
         return None
     return queue.waiting > 0 and not any(worker.lives and worker.takes(queue.name) for worker in present)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from django.core.management.base import CommandError, CommandParser
-from django.db import DEFAULT_DB_ALIAS, OperationalError, connections
+from django.db import OperationalError, connections, router
 
 from ..models import Job, Queue
 
@@ -16,9 +16,9 @@ def add_database(parser: CommandParser) -> None:
     """Declare ``--database``."""
     parser.add_argument(
         "--database",
-        default=DEFAULT_DB_ALIAS,
+        default=router.db_for_write(Job),
         choices=list(connections),
-        help="The database of the jobs (default: default).",
+        help="The database of the jobs (default: %(default)s).",
     )
 
 

@@ -41,11 +41,12 @@ class Holdings:
         self._runs[id(run.job)] = run
         run.lane.held += 1
 
-    def forget(self, job: Any) -> None:
-        """Hold no longer what is settled or given back."""
+    def forget(self, job: Any) -> Run | None:
+        """Hold no longer what is settled or given back; return its run, if it was held."""
         run = self._runs.pop(id(job), None)
         if run is not None:
             run.lane.held -= 1
+        return run
 
     # Back to the other workers
 

@@ -23,6 +23,7 @@ from .holdings import Holdings
 from .lanes import EventLoop, Lane, Threads
 from .lease import Lease
 from .listen import Listener
+from .meter import Meter
 from .outages import DATABASE_FAILED, drop, pause_after
 from .queues import QueueFilter
 from .retention import prune
@@ -96,6 +97,8 @@ class Worker:
         self.id = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self.queues = QueueFilter(queues, exclude)
         self.summary = Summary()
+        self.meter = Meter()
+        """Who counts what this worker does."""
         self._using = using
         self._jobs = Job.objects.using(using)
         self._lease = lease
@@ -227,6 +230,7 @@ class Worker:
 
     def _take_on(self, jobs: Sequence[Any], lane: Lane, lease_from: float) -> None:
         """Hand claimed jobs to a lane; give those back at once that must not wait there for their start."""
+        self.meter.claimed(jobs)
         idle, runs, leases = lane.capacity - lane.held, [], Lease(self._lease)
         for job in jobs:
             lease = leases.of(job)
@@ -301,7 +305,9 @@ class Worker:
     def _count(self, outcomes: Outcomes) -> None:
         for finished, outcome in outcomes:
             setattr(self.summary, outcome, getattr(self.summary, outcome) + 1)
-            self._held.forget(finished.job)
+            run = self._held.forget(finished.job)
+            if run is not None:
+                self.meter.settled(run, outcome)
             if outcome is Settled.RETRIED:
                 self._expect(finished.job.run_at)
         if self._max_jobs is not None and self.summary.settled >= self._max_jobs and not self._stopping:
@@ -309,7 +315,9 @@ class Worker:
         self._on_settled(self.summary)
 
     def _give_back(self) -> None:
-        self.summary.released += self._held.give_back()
+        released = self._held.give_back()
+        self.summary.released += released
+        self.meter.released(released)
 
     # What time brings
 

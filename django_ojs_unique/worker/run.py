@@ -26,6 +26,7 @@ from ..ojs.states import JobState
 from ..registry import Definition, registry
 from ..request import sized
 from ..signals import announce, job_started
+from ..tracing import tracer
 from .errors import error_record
 from .interrupt import Interruptible
 
@@ -58,6 +59,7 @@ class Run:
         self.clock = clock
         self.claimed_at = time.monotonic()
         self.started_at: float | None = None
+        self.ended_at: float | None = None
         self.over = False
         self.cancelled = False
         self.interrupted = False
@@ -91,6 +93,8 @@ class Run:
         """End it; return False when it has been given up by then."""
         with self._lock:
             ended, self.over = not self.over, True
+            if ended:
+                self.ended_at = time.monotonic()
             return ended
 
     def report(self, fraction: float, note: str) -> None:
@@ -118,18 +122,21 @@ class Finished:
 
 def execute(run: Run) -> Finished:
     """Run a job in this thread; whatever the handler raises becomes an error record."""
-    try:
-        _announce_start(run)
-        definition = registry.get(run.job.type)
-        context = _context(run, _is_held(run)) if definition.takes_context else None
-        with run.block or nullcontext():
-            if definition.skip_unless is not None and not still_wanted(definition, run.job.args):
-                raise Skip(_reason(definition))
-            result = call(definition, run.job.args, context)
-    except BaseException as error:
-        ended = _failed(run, error)
-    else:
-        ended = _completed(run, result)
+    with tracer().run(run.job) as told:
+        try:
+            _announce_start(run)
+            definition = registry.get(run.job.type)
+            context = _context(run, _is_held(run)) if definition.takes_context else None
+            with run.block or nullcontext():
+                if definition.skip_unless is not None and not still_wanted(definition, run.job.args):
+                    raise Skip(_reason(definition))
+                result = call(definition, run.job.args, context)
+        except BaseException as error:
+            ended = _failed(run, error)
+            told(ended, error)
+        else:
+            ended = _completed(run, result)
+            told(ended, None)
     drop_broken_connections(interrupted=run.interrupted)
     return ended
 
@@ -137,19 +144,23 @@ def execute(run: Run) -> Finished:
 async def aexecute(run: Run) -> Finished:
     """Run a job in this event loop; a timeout or a cancellation reaches the handler where it awaits."""
     deadline = asyncio.timeout(run.timeout)
-    try:
-        if job_started.has_listeners(type(run.job)):
-            await sync_to_async(_announce_start)(run)
-        definition = registry.get(run.job.type)
-        context = _context(run, lambda: not run.cancelled) if definition.takes_context else None
-        async with deadline:
-            if definition.skip_unless is not None and not await _astill_wanted(definition, run.job.args):
-                raise Skip(_reason(definition))
-            result = await call(definition, run.job.args, context)
-    except BaseException as error:
-        ended = _failed(run, TimeLimitExceeded() if deadline.expired() and isinstance(error, TimeoutError) else error)
-    else:
-        ended = _completed(run, result)
+    with tracer().run(run.job) as told:
+        try:
+            if job_started.has_listeners(type(run.job)):
+                await sync_to_async(_announce_start)(run)
+            definition = registry.get(run.job.type)
+            context = _context(run, lambda: not run.cancelled) if definition.takes_context else None
+            async with deadline:
+                if definition.skip_unless is not None and not await _astill_wanted(definition, run.job.args):
+                    raise Skip(_reason(definition))
+                result = await call(definition, run.job.args, context)
+        except BaseException as error:
+            is_late = deadline.expired() and isinstance(error, TimeoutError)
+            ended = _failed(run, TimeLimitExceeded() if is_late else error)
+            told(ended, error)
+        else:
+            ended = _completed(run, result)
+            told(ended, None)
     return ended
 
 

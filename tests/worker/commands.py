@@ -21,6 +21,7 @@ from django.db import connection
 
 from django_ojs_unique.models import Job
 from django_ojs_unique.registry import registry
+from tests.hosts import Host
 from tests.processes import PATIENCE, wait_until_alone
 
 from .outage import Outage
@@ -43,11 +44,14 @@ class Event:
 class Command:
     """One ``runworker``."""
 
-    def __init__(self, options: tuple[str, ...], environment: dict[str, str], log: Path) -> None:
+    def __init__(
+        self, options: tuple[str, ...], environment: dict[str, str], log: Path, host: Host | None = None
+    ) -> None:
         self._log = log
+        command = [sys.executable, "-m", "django", "runworker", *options]
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "django", "runworker", *options],
+                host.command(*command) if host else command,
                 env=environment,
                 cwd=ROOT,
                 stdout=output,
@@ -108,7 +112,9 @@ class Site:
         self.folder = folder
         self.commands: list[Command] = []
 
-    def runworker(self, *options: str, outage: Outage | None = None, **environment: str) -> Command:
+    def runworker(
+        self, *options: str, outage: Outage | None = None, host: Host | None = None, **environment: str
+    ) -> Command:
         database = {**connection.settings_dict, **(outage.detour if outage else {})}
         variables = {
             **os.environ,
@@ -119,7 +125,7 @@ class Site:
             **environment,
         }
         log = self.folder / f"worker-{len(self.commands)}.log"
-        self.commands.append(Command(options, variables, log))
+        self.commands.append(Command(options, variables, log, host))
         return self.commands[-1]
 
     def open(self, gate: str) -> None:

@@ -47,10 +47,10 @@ class WriteLock(Outage):
 class Proxy(Outage):
     """Passes bytes on to the server, or hangs up."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "127.0.0.1") -> None:
         self._connect = _way_to_the_server()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.detour = {"HOST": "127.0.0.1", "PORT": str(self._listener.getsockname()[1])}
+        self._listener = socket.create_server((address, 0))
+        self.detour = {"HOST": address, "PORT": str(self._listener.getsockname()[1])}
         self._peers: dict[socket.socket, socket.socket] = {}
         self._is_cut = self._is_closed = False
         self._thread = Thread(target=self._serve, daemon=True)

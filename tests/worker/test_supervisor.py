@@ -81,6 +81,18 @@ def test_ctrl_c_reaches_the_whole_group_and_counts_once(place):
     assert set(Job.objects.values_list("state", "attempt")) == {("completed", 1)}
 
 
+def test_a_service_manager_that_signals_the_children_as_well_ends_nothing_at_once(place):
+    command, events = both_busy(place)
+    for event in events:
+        os.kill(event.pid, TERM)
+    place.wait(lambda: command.output.count("Stopping:") == 2, "the children have heard the signal")
+    command.signal(TERM)
+    place.wait(lambda: command.output.count("Stopping:") == 3, "the parent has passed it on")
+    place.open("gate")
+    assert command.wait() == 0
+    assert set(Job.objects.values_list("state", "attempt")) == {("completed", 1)}
+
+
 @pytest.mark.parametrize("number", [TERM, INT])
 def test_two_signals_to_the_parent_end_all_at_once(place, number):
     command, events = both_busy(place)

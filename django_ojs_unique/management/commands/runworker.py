@@ -22,11 +22,13 @@ from ...exceptions import InvalidRequest
 from ...models import Job
 from ...ojs.states import TIMED, JobState
 from ...registry import registry
+from ...tracing import tracer
 from ...worker import QueueFilter, Summary, Supervisor, Worker
 from ...worker.loop import ASYNC_CONCURRENCY, CONCURRENCY, LEASE, SHUTDOWN_SECONDS
 from ...worker.outages import DATABASE_FAILED
 from ...worker.supervisor import STOPPING
 from ..arguments import add_database, require_tables, whole_number
+from ..metrics import add_metrics, metered, require_ports
 
 STOPPING_SOON = b"\nStopping: running jobs finish first.\n"
 MOST_THREADS = 1_000
@@ -115,6 +117,7 @@ class Command(BaseCommand):
             help="A file that is written every second while all is well, for probes that look at its age. With"
             " --processes each process writes its own: PATH.0, PATH.1 and so on.",
         )
+        add_metrics(parser)
         add_database(parser)
 
     def handle(self, *, processes: int, reload: bool, **options: Any) -> None:
@@ -126,7 +129,7 @@ class Command(BaseCommand):
             self._run(options)
         else:
             supervisor = Supervisor(
-                processes, lambda number: self._run(_numbered(options, number)), once=options["drain"]
+                processes, lambda number: self._run(_numbered(options, number), supervised=True), once=options["drain"]
             )
             if code := supervisor.run():
                 sys.exit(code)
@@ -141,6 +144,8 @@ class Command(BaseCommand):
         queue: list[str] | None,
         exclude_queue: list[str],
         health_file: str | None,
+        metrics_address: str,
+        metrics_port: int | None,
         **options: Any,
     ) -> None:
         try:
@@ -157,11 +162,13 @@ class Command(BaseCommand):
             raise CommandError(f"--health-file: there is no directory {Path(health_file).absolute().parent}.")
         if health_file and Path(health_file).is_dir():
             raise CommandError(f"--health-file: {health_file} is a directory.")
+        if metrics_port is not None:
+            require_ports(metrics_address, metrics_port, processes)
         require_tables(database)
         if not list(registry):
             raise CommandError("No handlers: decorate a function with @job('some.type') in an installed app's jobs.py.")
 
-    def _run(self, options: dict[str, Any]) -> int:
+    def _run(self, options: dict[str, Any], *, supervised: bool = False) -> int:
         """Run one worker in this process; return its exit code."""
         drain, verbosity = options["drain"], options["verbosity"]
         jobs = Job.objects.using(options["database"])
@@ -172,11 +179,12 @@ class Command(BaseCommand):
         before = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_SECONDS)
         try:
-            with _stopping_on_signals(worker, verbosity):
+            with metered(worker, options), _stopping_on_signals(worker, verbosity, supervised):
                 summary = worker.run(drain=drain)
         finally:
             sys.setswitchinterval(before)
             bar.close()
+            tracer().flush()
         if verbosity:
             with suppress(*DATABASE_FAILED):  # a worker may be stopped during an outage
                 self._report(summary, jobs)
@@ -219,7 +227,8 @@ class Command(BaseCommand):
             workers.append(self._worker(options, bar, Job.objects.using(options["database"])))
             self.stdout.write(f"Worker {workers[0].id}: {self._abilities(options)}. Reloads when the code changes.")
             try:
-                workers[0].run()
+                with metered(workers[0], options):
+                    workers[0].run()
             finally:
                 ended.set()
 
@@ -291,8 +300,9 @@ def _lease(text: str) -> float:
 
 
 def _numbered(options: dict[str, Any], number: int) -> dict[str, Any]:
-    path = options["health_file"]
-    return {**options, "health_file": f"{path}.{number}" if path else None}
+    path, port = options["health_file"], options["metrics_port"]
+    own = {"health_file": f"{path}.{number}" if path else None, "metrics_port": port and port + number}
+    return {**options, **own}
 
 
 def _log_to_the_terminal(verbosity: int) -> None:
@@ -303,8 +313,11 @@ def _log_to_the_terminal(verbosity: int) -> None:
 
 
 @contextmanager
-def _stopping_on_signals(worker: Worker, verbosity: int) -> Iterator[None]:
+def _stopping_on_signals(worker: Worker, verbosity: int, supervised: bool) -> Iterator[None]:
     """Stop the worker at the first signal and the process at the second, while the block runs.
+
+    One that is ``supervised`` goes on after a second: who signals all processes of a service reaches it twice, once
+    through its supervisor, which uses SIGKILL to end it at once.
 
     A thread hears them: Python runs no handlers while the main thread waits for the database.
     """
@@ -317,7 +330,7 @@ def _stopping_on_signals(worker: Worker, verbosity: int) -> Iterator[None]:
     heard = [name for name in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(name) is not signal.SIG_IGN]
     wakeup = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)  # first, or a signal in between were lost
     before = {name: signal.signal(name, lambda number, frame: None) for name in heard}
-    threading.Thread(target=_hear, args=(read_end, heard, worker, verbosity), daemon=True).start()
+    threading.Thread(target=_hear, args=(read_end, heard, worker, verbosity, supervised), daemon=True).start()
     try:
         yield
     finally:
@@ -327,12 +340,14 @@ def _stopping_on_signals(worker: Worker, verbosity: int) -> Iterator[None]:
         os.close(write_end)
 
 
-def _hear(read_end: int, signals: Sequence[int], worker: Worker, verbosity: int) -> None:
+def _hear(read_end: int, signals: Sequence[int], worker: Worker, verbosity: int, supervised: bool) -> None:
     stopping = False
     while number := os.read(read_end, 1):
         if number[0] not in signals:
             continue
         if stopping:
+            if supervised:
+                continue
             os._exit(128 + number[0])
         stopping = True
         worker.stop()

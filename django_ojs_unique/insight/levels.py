@@ -1,0 +1,61 @@
+"""How the system stands now, in numbers for a machine that asks every few seconds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from ..conf import settings
+from ..models import Job, SuppressedAttempt
+from ..ojs.states import JobState
+from ..registry import registry
+from .overview import is_stranded
+from .queues import MOST_COUNTED, QueueInsight, queues
+from .workers import WorkerInsight, workers
+
+RECENT = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The system now. No number counts further than one above `MOST_COUNTED`, which means: that many or more.
+
+    ``stranded`` are the queues in which jobs wait that no living worker takes. ``discarded`` counts the discarded jobs
+    that are kept, by whether they are dead letters; ``finished`` and ``suppressed`` what happened in the last minute.
+    """
+
+    queues: Sequence[QueueInsight]
+    declared: Collection[str]
+    """The queues that the code names, rather than a caller."""
+    stranded: Collection[str]
+    workers: Sequence[WorkerInsight]
+    discarded: Mapping[bool, int]
+    finished: Mapping[str, int]
+    suppressed: Mapping[str, int]
+
+
+def levels(using: str, now: datetime) -> Levels:
+    """Look at the levels, in ten statements, each of which reads a bounded part of an index."""
+    declared = {definition.queue or settings.default_queue for definition in registry.definitions()}
+    found, present = queues(using, declared), workers(using, now)
+    # Every leading column of the index ojs_job_finished is given, so that it alone is read.
+    ended = Job.objects.using(using).filter(slimmed__in=[False, True], finished_at__isnull=False).order_by()
+    lately = ended.filter(dead_letter__in=[False, True], finished_at__gte=now - RECENT)
+    suppressed = SuppressedAttempt.objects.using(using).filter(created_at__gte=now - RECENT)
+    most = MOST_COUNTED + 1
+    return Levels(
+        queues=found,
+        declared=declared,
+        stranded={queue.name for queue in found if is_stranded(queue, present)},
+        workers=present,
+        discarded={
+            dead: ended.filter(state=JobState.DISCARDED, dead_letter=dead)[:most].count() for dead in (False, True)
+        },
+        finished={
+            state: lately.filter(state=state)[:most].count()
+            for state in (JobState.COMPLETED, JobState.CANCELLED, JobState.DISCARDED)
+        },
+        suppressed=Counter(suppressed.values_list("outcome", flat=True)[:most]),
+    )
