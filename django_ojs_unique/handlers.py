@@ -114,6 +114,15 @@ class Handler(Generic[P, R]):
         result: EnqueueResult = await Job.objects.aenqueue(**self.item(*args, **kwargs))
         return result
 
+    def enqueue_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Enqueue once the current transaction is committed; nothing if it is rolled back.
+
+        Raises now what `enqueue` raises, but for DuplicateJob: see `Job.objects.enqueue_on_commit`.
+        """
+        from .models import Job
+
+        Job.objects.enqueue_on_commit(**self.item(*args, **kwargs))
+
     def item(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         """Return a job with these arguments as an item for `Job.objects.enqueue_many`."""
         return {"type": self.definition.type, "args": self._named(args, kwargs), **self._options}
@@ -285,14 +294,21 @@ def parameters_of(definition: Definition) -> inspect.Signature:
 
 
 def refuse_unknown_args_keys(definition: Definition) -> None:
-    """Raise HandlerError when the policy's ``args_keys`` names what is not a parameter of the handler."""
-    parameters = inspect.signature(definition.function).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    """Raise HandlerError when the policy's ``args_keys`` names what is not a parameter of the handler.
+
+    A handler that takes ``**kwargs`` takes any name. So does one that begins with ``*args`` or a positional-only
+    parameter: its args are an array, and the names are those of the one object in it.
+    """
+    parameters = parameters_of(definition).parameters
+    first = next(iter(parameters.values()), None)
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()) or (
+        first is not None and first.kind in (first.POSITIONAL_ONLY, first.VAR_POSITIONAL)
+    )
     for name in () if takes_any or definition.unique is None else definition.unique.args_keys or ():
         if name not in parameters and name.removeprefix("/").partition("/")[0] not in parameters:
             raise HandlerError(
                 f"{definition.place}: args_keys names {name!r}, which is not a parameter."
-                f" {did_you_mean(name, parameters)}"
+                f" {did_you_mean(name, parameters) if parameters else 'It has none.'}"
             )
 
 

@@ -51,7 +51,7 @@ def locked(target: type[M] | models.Manager[M] | models.QuerySet[M] | M, **looku
     Raises the model's DoesNotExist when the row is gone, TypeError when nothing says which row.
     """
     if isinstance(target, models.Model):
-        rows = type(target)._base_manager.using(target._state.db)
+        rows = type(target)._base_manager.using(router.db_for_write(type(target), instance=target))
         lookup = {"pk": target.pk, **lookup}
     else:
         rows = target.all() if isinstance(target, (models.Manager, models.QuerySet)) else target._default_manager.all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -10,12 +11,13 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
-from django.db import connections, models, router
+from django.db import DEFAULT_DB_ALIAS, connections, models, router
 from django.db.models import Q
 from django.utils import timezone
 
 from . import explain as explaining
 from .admission import insert_rows
+from .after_commit import after_commit
 from .batch import enqueue_all, enqueue_in_parts
 from .conf import settings
 from .enqueue import enqueue, saying_what_is_not_migrated
@@ -28,12 +30,11 @@ from .ojs.names import job_type
 from .ojs.policy import UniquePolicy
 from .ojs.retry import RetryPolicy
 from .outcomes import BatchResult, EnqueueResult, ItemResult, Suppression
-from .request import INHERIT, Request, read
+from .request import INHERIT, Request, own, read
 
 if TYPE_CHECKING:
-    from .models import Job, SuppressedAttempt  # noqa: F401 - named in a base class
+    from .models import Job
 
-PRUNE_BATCH = 1000
 _MODES = {"partial": enqueue_in_parts, "atomic": enqueue_all}
 
 
@@ -103,6 +104,29 @@ class JobQuerySet(models.QuerySet["Job"]):
         incoming = read(request, self.model, timezone.now())
         return enqueue(self._everything(using), incoming, partial(record_suppressed, using))
 
+    def enqueue_on_commit(
+        self,
+        type: str,
+        args: Mapping[str, Any] | Sequence[Any] | None = None,
+        *,
+        commit_of: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Do what `enqueue` does once the current transaction is committed; nothing if it is rolled back.
+
+        ``commit_of``: the alias of the database whose commit to wait for; by default that of `using()`, else
+        ``default``, wherever a router keeps the jobs. Outside of a transaction there the job is enqueued at once.
+
+        What `enqueue` would raise before it writes is raised here. Later nobody could catch it: a DuplicateJob is
+        logged at INFO, never raised, and any other failure after a commit is logged at ERROR.
+        """
+        inspect.signature(JobQuerySet.enqueue).bind(self, type, args, **options)
+        request = own(Request(type=type, args=args, **options))
+        read(request, self.model, timezone.now())
+        using = self._for_writing()
+        enqueue = partial(self._everything(using).enqueue_request, request)
+        after_commit(commit_of or self._db or DEFAULT_DB_ALIAS, using, request.type, enqueue)  # type: ignore[attr-defined]
+
     def enqueue_many(
         self,
         items: Iterable[Mapping[str, Any]],
@@ -157,6 +181,8 @@ class JobQuerySet(models.QuerySet["Job"]):
     def explain(self, type: str | None = None, args: Any = None, **options: Any) -> Any:
         """Say what ``enqueue(type, args, **options)`` would do now, and why; nothing is written.
 
+        It looks where an enqueue would write: a replica may not know yet.
+
         Return an `Explanation` with the fingerprint, the canonical text, and the current duplicates with the end of
         their windows. Raises what `enqueue` would raise for an invalid request. Without a type this is Django's own
         `QuerySet.explain`, the database's query plan.
@@ -171,7 +197,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         """Do what `explain` does, with the question in one object."""
         now = timezone.now()
         incoming = read(request, self.model, now)
-        jobs = self._everything(self.db)
+        jobs = self._everything(self._for_writing())
         with saying_what_is_not_migrated(jobs):
             return explaining.explain(jobs, incoming, now)
 
@@ -252,19 +278,3 @@ def record_suppressed(using: str, suppressions: Iterable[Suppression]) -> None:
         for existing in met
     ]
     insert_rows(attempts, connections[using])
-
-
-class SuppressedAttemptQuerySet(models.QuerySet["SuppressedAttempt"]):
-    """Suppressed attempts."""
-
-    def prune(self, now: datetime) -> int:
-        """Delete a batch of what is older than ``OJS_UNIQUE["SUPPRESSED_RETENTION"]``; return how many."""
-        # The keys are in the order of time, so the oldest are found without a look at the rest.
-        oldest = self.order_by("pk").values_list("pk", "created_at")[:PRUNE_BATCH]
-        cutoff = now - settings.suppressed_retention
-        deleted, _ = self.filter(pk__in=[pk for pk, created_at in oldest if created_at < cutoff]).delete()
-        return deleted
-
-
-class SuppressedAttemptManager(models.Manager.from_queryset(SuppressedAttemptQuerySet)):  # type: ignore[misc]
-    """The manager of `SuppressedAttempt`."""

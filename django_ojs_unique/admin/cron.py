@@ -9,6 +9,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.actions import delete_selected
 from django.core.exceptions import ValidationError
+from django.db import router
 from django.db.models import QuerySet
 from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest
@@ -47,6 +48,14 @@ class CronJobForm(forms.ModelForm):  # type: ignore[type-arg]
 
     class Meta:
         field_classes = {"args": PayloadFormField, "options": PayloadFormField}
+
+    def clean_name(self) -> Any:
+        name = self.cleaned_data["name"]
+        # Django asks a replica, which may not have it yet, and would then write over it.
+        entries = CronJob.objects.using(router.db_for_write(CronJob))
+        if self.instance._state.adding and entries.filter(pk=name).exists():
+            raise ValidationError("There is a cron job of this name already.")
+        return name
 
     def clean_args(self) -> Any:
         return {} if self.cleaned_data["args"] is None else self.cleaned_data["args"]

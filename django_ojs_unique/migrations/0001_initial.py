@@ -11,6 +11,12 @@ import django_ojs_unique.ojs.states
 from django.db import migrations, models
 
 
+def drop_turns(apps, schema_editor):
+    """Take back what the constraint makes beside itself on MariaDB, also while it is removed: so at the very end."""
+    if schema_editor.connection.vendor == 'mysql':
+        schema_editor.deferred_sql.append(f'DROP TABLE IF EXISTS {django_ojs_unique.constraints.TURNS}')
+
+
 class Migration(migrations.Migration):
 
     initial = True
@@ -19,6 +25,7 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.RunPython(migrations.RunPython.noop, drop_turns, atomic=False),
         migrations.CreateModel(
             name='Queue',
             fields=[

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError, connections, models, transaction
+from django.db import IntegrityError, connections, models, router, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Coalesce
 from django.utils import timezone
@@ -60,6 +60,9 @@ class EventQuerySet(models.QuerySet["Event"]):
         page with filters may have fewer than ``limit`` events, or none, though there are more. Raises InvalidRequest
         for an ``after`` that is no event's id, or that of one which is not kept any more.
         """
+        if self._db is None:  # type: ignore[attr-defined] # it writes, and a replica may be behind
+            primary = self.using(router.db_for_write(self.model))
+            return primary.follow(after, limit=limit, types=types, queues=queues, job_types=job_types)
         has_more = self._publish()
         ahead = self.filter(position__gt=self._position(after)).order_by("position")
         chosen = {"type__in": types, "queue__in": queues, "job_type__in": job_types}

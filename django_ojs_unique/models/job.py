@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, NoReturn
 
-from django.db import DEFAULT_DB_ALIAS, models
+from django.db import models, router
 from django.db.models import Q
 from django.utils import timezone
 
@@ -211,6 +211,12 @@ class Job(PartiallyIndexed):
         """Whether this row now keeps others of its fingerprint out."""
         return self.state in self.guarded_states
 
+    def refresh_from_db(self, using: str | None = None, fields: Any = None, from_queryset: Any = None) -> None:
+        """Do what Django does, by default where the row was read: a replica may not have it yet."""
+        if from_queryset is None:
+            using = using or self._state.db
+        super().refresh_from_db(using=using, fields=fields, from_queryset=from_queryset)
+
     def cancel(self) -> None:
         """Cancel the job; a running one is told, and its result is refused.
 
@@ -220,8 +226,8 @@ class Job(PartiallyIndexed):
         def cancel() -> None:
             if not lifecycle.cancel(self._row(), timezone.now()):
                 self._refuse("cancel", INCOMPLETE)
-            self.refresh_from_db(using=self._state.db)
-            announce(job_cancelled, Job, job=self, replaced_by=None, using=self._state.db)
+            self.refresh_from_db(using=self._written_to)
+            announce(job_cancelled, Job, job=self, replaced_by=None, using=self._written_to)
 
         recorded(self._row().db, cancel)
 
@@ -259,7 +265,7 @@ class Job(PartiallyIndexed):
         The job itself goes on; it loses its fingerprint. Return whether it had one.
         """
         released = lifecycle.free_key(self._row())
-        self.refresh_from_db(using=self._state.db)
+        self.refresh_from_db(using=self._written_to)
         return bool(released)
 
     def remove(self) -> None:
@@ -272,15 +278,15 @@ class Job(PartiallyIndexed):
             if not move(self._row(), timezone.now()):
                 return False
             was_pending = self.state == JobState.PENDING
-            self.refresh_from_db(using=self._state.db)
+            self.refresh_from_db(using=self._written_to)
             if was_pending:
-                announce(job_activated, Job, job=self, using=self._state.db)
+                announce(job_activated, Job, job=self, using=self._written_to)
             return True
 
         return recorded(self._row().db, step)
 
     def _revive(self, operation: str, sources: Iterable[JobState], force: bool, replace: bool) -> list[Job]:
-        using = self._state.db or DEFAULT_DB_ALIAS
+        using = self._written_to
 
         def revive() -> list[Job]:
             replaced = revival.revive(Job.objects.using(using), self, force=force, replace=replace)
@@ -295,8 +301,13 @@ class Job(PartiallyIndexed):
 
         return recorded(using, revive)
 
+    @property
+    def _written_to(self) -> str:
+        """The database where its row is changed: the object may have been read from a replica."""
+        return router.db_for_write(Job, instance=self)
+
     def _row(self) -> Any:
-        return Job.objects.using(self._state.db).filter(pk=self.pk)
+        return Job.objects.using(self._written_to).filter(pk=self.pk)
 
     def _refuse(self, operation: str, expected: Iterable[JobState], **mends: str) -> NoReturn:
         current, slimmed = self._row().values_list("state", "slimmed").first() or (None, False)

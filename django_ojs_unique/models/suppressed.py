@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.db import models
 from django.utils import timezone
 
+from ..conf import settings
 from ..fields import PayloadField
-from ..managers import SuppressedAttemptManager
 from .job import STATE_CHOICES, Job
+
+PRUNED_AT_ONCE = 1000
+
+
+class SuppressedAttemptQuerySet(models.QuerySet["SuppressedAttempt"]):
+    """Suppressed attempts."""
+
+    def prune(self, now: datetime) -> int:
+        """Delete a batch of what is older than ``OJS_UNIQUE["SUPPRESSED_RETENTION"]``; return how many."""
+        # The keys are in the order of time, so the oldest are found without a look at the rest.
+        oldest = self.order_by("pk").values_list("pk", "created_at")[:PRUNED_AT_ONCE]
+        cutoff = now - settings.suppressed_retention
+        deleted, _ = self.filter(pk__in=[pk for pk, created_at in oldest if created_at < cutoff]).delete()
+        return deleted
+
+
+class SuppressedAttemptManager(models.Manager.from_queryset(SuppressedAttemptQuerySet)):  # type: ignore[misc]
+    """The manager of `SuppressedAttempt`."""
 
 
 class SuppressedAttempt(models.Model):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from django.db import DEFAULT_DB_ALIAS
+from django.db import router
 
 from ..models import Job, SuppressedAttempt
 from . import matching
@@ -15,7 +15,7 @@ def assert_enqueued(
     type: TypeOrHandler | None = None,
     *,
     count: int | None = None,
-    using: str = DEFAULT_DB_ALIAS,
+    using: str | None = None,
     **wanted: Unpack[Wanted],
 ) -> Job:
     """Assert that a job was enqueued, whatever has become of it since; return the first one.
@@ -23,29 +23,33 @@ def assert_enqueued(
     ``type``: a job type or a handler; any by default. ``count``: how many, instead of at least one.
     ``args``, ``meta``: all of it; ``args__contains``, ``meta__contains``: these members, at whatever depth.
     ``scheduled_at``: the moment, None for at once, or the pair of moments between which it lies.
-    ``queue``, ``priority``, ``state``, ``key``: what the row says.
+    ``queue``, ``priority``, ``state``, ``key``: what the row says. ``using``: by default where enqueues go.
 
     Raises AssertionError, which lists the jobs that there are, the nearest first, and how each differs.
     """
     __tracebackhide__ = True
-    jobs = Job.objects.using(using).order_by("pk")
+    jobs = Job.objects.using(using or router.db_for_write(Job)).order_by("pk")
     found: Job = matching.require(jobs, matching.criteria(type, wanted, Wanted), count, "enqueued")
     return found
 
 
 def assert_not_enqueued(
-    type: TypeOrHandler | None = None, *, using: str = DEFAULT_DB_ALIAS, **wanted: Unpack[Wanted]
+    type: TypeOrHandler | None = None, *, using: str | None = None, **wanted: Unpack[Wanted]
 ) -> None:
     """Assert that no such job was enqueued; the arguments are those of `assert_enqueued`."""
     __tracebackhide__ = True
-    matching.refuse(Job.objects.using(using).order_by("pk"), matching.criteria(type, wanted, Wanted), "enqueued")
+    matching.refuse(
+        Job.objects.using(using or router.db_for_write(Job)).order_by("pk"),
+        matching.criteria(type, wanted, Wanted),
+        "enqueued",
+    )
 
 
 def assert_deduplicated(
     type_or_job: TypeOrHandler | Job | None = None,
     *,
     count: int | None = None,
-    using: str = DEFAULT_DB_ALIAS,
+    using: str | None = None,
     **wanted: Unpack[WantedAttempt],
 ) -> SuppressedAttempt:
     """Assert that an enqueue met a duplicate, and was rejected, ignored or replaced it; return the record of it.
@@ -57,7 +61,7 @@ def assert_deduplicated(
     Raises AssertionError, which lists the attempts that there are, the nearest first, and how each differs.
     """
     __tracebackhide__ = True
-    attempts = SuppressedAttempt.objects.using(using).order_by("pk")
+    attempts = SuppressedAttempt.objects.using(using or router.db_for_write(SuppressedAttempt)).order_by("pk")
     criteria = matching.criteria(type_or_job, wanted, WantedAttempt)
     found: SuppressedAttempt = matching.require(attempts, criteria, count, "suppressed")
     return found

@@ -7,6 +7,8 @@ from datetime import datetime
 from difflib import SequenceMatcher
 from typing import Any, TypedDict
 
+from django.db import connections
+
 from ..exceptions import did_you_mean, shorten
 from ..handlers import Handler
 from ..models import Job
@@ -68,7 +70,7 @@ def require(found: Iterable[Any], asked: Criteria, count: int | None, verb: str)
         return matches[0] if matches else None
     wanted = "at least one" if count is None else str(count)
     raise AssertionError(
-        f"Wanted {wanted} {verb}: {_said(asked)}. Found {len(matches)}.\n{_listed(judged, asked, verb)}"
+        f"Wanted {wanted} {verb}: {_said(asked)}. Found {len(matches)}.\n{_listed(judged, asked, verb)}{_waiting()}"
     )
 
 
@@ -152,3 +154,10 @@ def _distance(judged: Judged, asked: Criteria) -> tuple[float, int]:
     one, differences = judged
     alike = SequenceMatcher(None, one.type, asked.get("type", one.type)).ratio()
     return 1 - alike, len(differences)
+
+
+def _waiting() -> str:
+    """Say whether something waits for a commit, as what `enqueue_on_commit` does; a `TestCase` never commits."""
+    count = sum(len(each.run_on_commit) for each in connections.all(initialized_only=True))
+    mend = "in a TestCase, put the code into self.captureOnCommitCallbacks(execute=True)"
+    return f"\n{count} callback(s) wait for the commit: {mend}." if count else ""

@@ -16,13 +16,13 @@ from typing import Any
 from unittest.mock import patch
 
 from asgiref.sync import async_to_sync
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import connections, router
 from django.db.models import QuerySet
 from django.utils import timezone
 
 from ..control import Discard, Retry, TimeLimitExceeded
 from ..handlers import Handler
-from ..models import Job, SuppressedAttempt
+from ..models import CronJob, Job, SuppressedAttempt
 from ..registry import registry
 from ..worker import hold, maintain, retention, run, schedule, settler
 from ..worker.claim import claim
@@ -56,7 +56,7 @@ def run_one(
     *,
     types: Types | None = None,
     queues: str | Iterable[str] | None = None,
-    using: str = DEFAULT_DB_ALIAS,
+    using: str | None = None,
     raise_errors: bool = True,
 ) -> Ran | None:
     """Run the job that a worker would take next, and return what became of it; None when no job is due.
@@ -66,7 +66,7 @@ def run_one(
 
     Raises UnknownJobType for a type without a handler here.
     """
-    jobs = Job.objects.using(using)
+    jobs = Job.objects.using(using or router.db_for_write(Job))
     _prune(jobs)
     return _run_next(jobs, _names(types), _filter(queues), raise_errors)
 
@@ -75,7 +75,7 @@ def run_jobs(
     *,
     types: Types | None = None,
     queues: str | Iterable[str] | None = None,
-    using: str = DEFAULT_DB_ALIAS,
+    using: str | None = None,
     raise_errors: bool = True,
     limit: int = LIMIT,
 ) -> list[Ran]:
@@ -84,7 +84,8 @@ def run_jobs(
     Jobs that are due later stay, until `travel` makes them due. Raises AssertionError when more than ``limit`` jobs
     are due: two jobs that enqueue each other would never end.
     """
-    jobs, names, chosen = Job.objects.using(using), _names(types), _filter(queues)
+    jobs = Job.objects.using(using or router.db_for_write(Job))
+    names, chosen = _names(types), _filter(queues)
     _prune(jobs)
     done: list[Ran] = []
     while (ran := _run_next(jobs, names, chosen, raise_errors)) is not None:
@@ -100,12 +101,12 @@ def run_jobs(
     return done
 
 
-def tick(*, using: str = DEFAULT_DB_ALIAS) -> list[Job]:
+def tick(*, using: str | None = None) -> list[Job]:
     """Enqueue the periodic jobs that are due, as a worker does now and then; return them.
 
     The first time, what handlers declare is written down, and its occurrences count from there.
     """
-    now = timezone.now()
+    now, using = timezone.now(), using or router.db_for_write(CronJob)
     schedule.sync(using, now)
     with capture_jobs(using=using) as captured:
         schedule.tick(using, now)

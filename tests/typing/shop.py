@@ -47,11 +47,16 @@ export.enqueue(3)
 export.enqueue(parts=3)
 fetch.enqueue("Berlin")
 welcome.item(1, locale="de")
+welcome.enqueue_on_commit(1, locale="de")
+welcome.using(priority=5).enqueue_on_commit(user_id=1)
+export.enqueue_on_commit(3)
 
 welcome.enqueue()  # type: ignore[call-arg]
 welcome.enqueue("ada")  # type: ignore[arg-type]
 welcome.enqueue(1, lang="de")  # type: ignore[call-arg]
 welcome.item("ada")  # type: ignore[arg-type]
+welcome.enqueue_on_commit("ada")  # type: ignore[arg-type]
+export.enqueue_on_commit()  # type: ignore[call-arg]
 export.enqueue("3")  # type: ignore[arg-type]
 export.using(queue="slow").enqueue()  # type: ignore[call-arg]
 

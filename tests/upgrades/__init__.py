@@ -1,0 +1,1 @@
+"""What each release left in its tables, and whether the migrations bring it to the present."""
