@@ -21,6 +21,8 @@ INSTALLED_APPS = [
     "django_ojs_unique",
     "tests.app",
 ]
+if find_spec("django_tasks_db"):
+    INSTALLED_APPS.append("django_tasks_db")  # whose tasks are moved
 if find_spec("django.tasks") or find_spec("django_tasks"):
     TASKS = {
         "default": {"BACKEND": "django_ojs_unique.tasks.OJSBackend", "QUEUES": []},

@@ -11,6 +11,7 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Error
 from django.db import connections, router
 
+from ..checks import see
 from ..exceptions import InvalidRequest, InvalidRetryPolicy, did_you_mean
 from ..ojs.names import queue_name
 from ..ojs.retry import RetryPolicy
@@ -63,12 +64,13 @@ class OJSBackend(BaseTaskBackend):
             raise InvalidTask(error.message) from None
         register(task, self.retry)
 
-    def enqueue(self, task: Any, args: Any, kwargs: Any) -> TaskResult[Any, Any]:
+    def enqueue(self, task: Any, args: Any, kwargs: Any, *, id: UUID | str | None = None) -> TaskResult[Any, Any]:
         """Enqueue a task in the caller's transaction; return its result, or that of the job that it duplicates.
 
+        ``id``: the id of the result, a UUID, for a task that another backend knew by it; by default a new one.
         Raises DuplicateJob when the task's policy says ``reject``, InvalidRequest when the arguments do not fit the
-        task, InvalidTask, and TypeError or ValueError, as Django does, for values that JSON cannot carry. None of them
-        breaks the transaction.
+        task, JobIdTaken when the id is in use, InvalidTask, and TypeError or ValueError, as Django does, for values
+        that JSON cannot carry. None of them breaks the transaction.
         """
         self.validate_task(task)
         named, positional = store(task, args, kwargs)
@@ -84,6 +86,7 @@ class OJSBackend(BaseTaskBackend):
                 timeout=getattr(task, "timeout", None),
                 key=getattr(task, "key", None),
                 **({"key_mode": task.key_mode} if hasattr(task, "key_mode") else {}),
+                id=id,
                 extra={NOTE: {"backend": self.alias, "positional": positional}},
             )
         )
@@ -110,12 +113,14 @@ class OJSBackend(BaseTaskBackend):
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
         """E010: the app is not installed. E011: an entry of the backend's settings is wrong."""
-        messages: list[CheckMessage] = [Error(problem, id="django_ojs_unique.E011") for problem in self._problems()]
+        messages: list[CheckMessage] = [
+            Error(problem, hint=see("django-tasks.md"), id="django_ojs_unique.E011") for problem in self._problems()
+        ]
         if not apps.is_installed("django_ojs_unique"):
             messages.append(
                 Error(
                     f"TASKS[{self.alias!r}] needs the app that stores its tasks.",
-                    hint="Add 'django_ojs_unique' to INSTALLED_APPS.",
+                    hint=f"Add 'django_ojs_unique' to INSTALLED_APPS. {see('django-tasks.md')}",
                     id="django_ojs_unique.E010",
                 )
             )
