@@ -14,14 +14,18 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from . import lifecycle
+from .events import recorded
 from .exceptions import DuplicateJob, InvalidPolicy, InvalidTransition, OJSError
 from .models import Job
 from .ojs.policy import UniquePolicy
 from .ojs.states import INCOMPLETE, TERMINAL, TIMED, JobState
+from .signals import announce, job_cancelled
 from .transactions import starting_over, take_write_lock
 
 RIVALS_NAMED = 5
 RIVALS_LOOKED_AT = 1000
+CANCELLED_AT_ONCE = 1000
 
 _SUITS: dict[str, Callable[[Any], bool]] = {
     "cancel": lambda job: job.state not in TERMINAL,
@@ -60,6 +64,17 @@ def suits(job: Job, act: str) -> bool:
 def cancel(job: Job) -> str:
     """Cancel a job; return the state that it was in until then. Raises InvalidTransition when it has finished."""
     return starting_over(job._state.db or DEFAULT_DB_ALIAS, partial(_cancel, job))
+
+
+def cancel_all(jobs: QuerySet[Any], most: int | None = None) -> Iterator[int]:
+    """Cancel those of ``jobs`` that have not finished, the oldest first and up to ``most`` of them.
+
+    Yield after each transaction how many it cancelled. What is enqueued after the first one is left alone.
+    """
+    ids = list(jobs.filter(state__in=sorted(INCOMPLETE)).order_by("pk").values_list("pk", flat=True)[:most])
+    for start in range(0, len(ids), CANCELLED_AT_ONCE):
+        batch = jobs.filter(pk__in=ids[start : start + CANCELLED_AT_ONCE])
+        yield recorded(jobs.db, partial(starting_over, jobs.db, partial(_cancel_batch, batch)))
 
 
 class Resolution(StrEnum):
@@ -107,6 +122,18 @@ def _cancel(job: Job) -> str:
         previous: str = row.values_list("state", flat=True).first() or ""
         job.cancel()
     return previous
+
+
+def _cancel_batch(jobs: QuerySet[Any]) -> int:
+    with transaction.atomic(using=jobs.db):
+        take_write_lock(connections[jobs.db], Job)
+        live = jobs.filter(state__in=sorted(INCOMPLETE)).order_by("pk").select_for_update()
+        rows = Job.objects.using(jobs.db).filter(pk__in=list(live.values_list("pk", flat=True)))
+        cancelled = lifecycle.cancel(rows, timezone.now())
+        if job_cancelled.has_listeners(Job):
+            for job in rows:
+                announce(job_cancelled, Job, job=job, replaced_by=None, using=jobs.db)
+    return cancelled
 
 
 def _live_duplicates(job: Job) -> list[Any]:

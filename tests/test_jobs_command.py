@@ -4,17 +4,20 @@ import io
 import os
 import subprocess
 import sys
+from signal import SIGPIPE
 from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from django_ojs_unique import UniquePolicy
+from django_ojs_unique import UniquePolicy, operations
 from django_ojs_unique.insight.words import age, harmless
 from django_ojs_unique.management.jobs import SUBCOMMANDS
 from django_ojs_unique.management.jobs.text import table
-from django_ojs_unique.models import Job, Queue, SuppressedAttempt
+from django_ojs_unique.models import CronJob, Event, Job, Queue, SuppressedAttempt, WorkerProcess
+from django_ojs_unique.operations import cancel_all
+from django_ojs_unique.signals import job_cancelled
 from tests.test_docs import table as documented
 
 pytestmark = pytest.mark.django_db
@@ -48,6 +51,26 @@ def discarded(**options):
     Job.objects.filter(pk=job.pk).update(state="discarded", finished_at=timezone.now(), guarded_states=frozenset())
     job.refresh_from_db()
     return job
+
+
+@pytest.fixture
+def signals_heard():
+    """Return a function that returns the list of the jobs of which a signal will tell."""
+    connected = []
+
+    def hear(signal):
+        heard = []
+
+        def receiver(job, **kwargs):
+            heard.append(job)
+
+        signal.connect(receiver)
+        connected.append((signal, receiver))
+        return heard
+
+    yield hear
+    for signal, receiver in connected:
+        signal.disconnect(receiver)
 
 
 # list
@@ -190,6 +213,161 @@ def test_what_is_available_cannot_be_retried():
     assert f"Cannot retry job {job.pk}: it is available." in refused("retry", str(job.pk))
 
 
+def test_a_job_that_is_released_goes_on_and_frees_its_key():
+    held = a_job(unique=UniquePolicy())
+    assert jobs("release", str(held.pk)) == f"Took out of uniqueness {held.pk}.\n"
+    assert Job.objects.enqueue("email.send", unique=UniquePolicy()).created
+    held.refresh_from_db()
+    assert held.state == "available"
+    assert f"Job {held.pk} takes no part in uniqueness." in refused("release", str(held.pk))
+
+
+# cancel and retry by filters
+
+
+def test_cancelling_by_filters_leaves_other_jobs_alone(signals_heard):
+    cancelled = signals_heard(job_cancelled)
+    wrong = [a_job("email.wrong", queue="emails") for _ in range(3)]
+    others = [a_job("email.send", queue="emails"), a_job("email.wrong", queue="other"), discarded(type="email.wrong")]
+    assert jobs("cancel", "--type", "email.wrong", "--queue", "emails") == "Cancelled: 3 job(s).\n"
+    assert {job.pk for job in cancelled} == {job.pk for job in wrong}
+    assert all(job.state == "cancelled" and job.replaced_by_id is None for job in cancelled)
+    assert set(Job.objects.exclude(state="cancelled").values_list("pk", flat=True)) == {job.pk for job in others}
+    assert jobs("cancel", "--type", "email.wrong", "--queue", "emails") == "Cancelled: 0 job(s).\n"
+
+
+def test_a_job_that_is_cancelled_by_a_filter_frees_its_key():
+    a_job(unique=UniquePolicy())
+    jobs("cancel", "--type", "email.send")
+    assert Job.objects.enqueue("email.send", unique=UniquePolicy()).created
+
+
+def test_many_jobs_are_cancelled_in_several_transactions(monkeypatch):
+    monkeypatch.setattr(operations, "CANCELLED_AT_ONCE", 2)
+    for _ in range(5):
+        a_job()
+    assert list(cancel_all(Job.objects.all(), 4)) == [2, 2]
+    assert Job.objects.exclude(state="cancelled").get() == Job.objects.order_by("-pk").first()
+
+
+def test_a_job_that_no_longer_matches_when_its_turn_comes_stays_as_it_is(monkeypatch):
+    monkeypatch.setattr(operations, "CANCELLED_AT_ONCE", 1)
+    _, second = a_job(), a_job()
+    turns = cancel_all(Job.objects.filter(state="available"))
+    assert next(turns) == 1
+    Job.objects.filter(pk=second.pk).update(state="active")
+    assert next(turns) == 0
+
+
+def test_events_tell_of_jobs_cancelled_by_filters(settings):
+    settings.OJS_UNIQUE = {"EVENTS": True}
+    wrong = [a_job() for _ in range(2)]
+    jobs("cancel", "--state", "available")
+    told = Event.objects.filter(type="job.cancelled").values_list("subject", flat=True)
+    assert sorted(told) == sorted(str(job.pk) for job in wrong)
+
+
+@pytest.mark.parametrize("command", ["cancel", "retry"])
+def test_a_dry_run_says_which_jobs_and_changes_nothing(command):
+    a_job("email.send", queue="emails")
+    for _ in range(2):
+        discarded(type="email.send", queue="emails")
+    before = set(Job.objects.values_list("pk", "state"))
+    said = jobs(command, "--queue", "emails", "--dry-run", "--limit", "1").splitlines()
+    assert set(Job.objects.values_list("pk", "state")) == before
+    count, state = ("1 job", "available") if command == "cancel" else ("2 jobs", "discarded")
+    assert said[0].startswith(f"{count} would be ")
+    assert said[0].endswith("at most 1 of them:")
+    assert said[2].split() == [count.split()[0], state, "emails", "email.send"]
+    assert said[-1] == "Nothing was changed."
+    assert jobs(command, "--queue", "others", "--dry-run") == "No job matches. Nothing was changed.\n"
+
+
+def test_filters_retry_discarded_jobs_only_unless_a_state_is_named():
+    later, dead = a_job(scheduled_at=timezone.now() + timezone.timedelta(hours=1)), discarded()
+    assert jobs("retry", "--type", "email.send") == "Made available: 1 job(s).\n"
+    dead.refresh_from_db()
+    later.refresh_from_db()
+    assert (dead.state, later.state) == ("available", "scheduled")
+    assert jobs("retry", "--type", "email.send", "--state", "scheduled") == "Made available: 1 job(s).\n"
+
+
+def test_a_retry_by_filters_goes_on_after_a_refusal_and_then_fails():
+    held, free = discarded(unique=UniquePolicy()), discarded(type="email.other")
+    live = a_job(unique=UniquePolicy())
+    said = refused("retry", "--state", "discarded")
+    assert f"Cannot revive job {held.pk}: job {live.pk} is a live duplicate" in said
+    assert "Made available: 1 job(s)." in said
+    assert "1 of 2 refused." in said
+    free.refresh_from_db()
+    assert free.state == "available"
+
+
+def test_dead_letters_are_retried_in_parts_the_oldest_first():
+    dead = [discarded() for _ in range(3)]
+    Job.objects.exclude(pk=dead[0].pk).update(dead_letter=True)
+    jobs("retry", "--dead-letter", "--limit", "1")
+    assert Job.objects.exclude(state="discarded").get() == dead[1]
+
+
+def test_jobs_are_found_by_their_worker_and_by_their_time():
+    old, new = a_job(), a_job()
+    now = timezone.now()
+    Job.objects.filter(pk=old.pk).update(worker_id="w:1", created_at=now - timezone.timedelta(hours=2))
+    found = {
+        arguments: [line.split()[0] for line in jobs("list", *arguments).splitlines()[1:]]
+        for arguments in [
+            ("--worker", "w:1"),
+            ("--since", "PT1H"),
+            ("--until", "PT1H"),
+            ("--since", f"{now - timezone.timedelta(hours=3):%Y-%m-%dT%H:%M:%SZ}", "--until", "PT1H"),
+        ]
+    }
+    assert list(found.values()) == [[str(old.pk)], [str(new.pk)], [str(old.pk)], [str(old.pk)]]
+
+
+# workers, crons
+
+
+def a_worker(id, queues, *, heard_before=0):
+    heard = timezone.now() - timezone.timedelta(seconds=heard_before)
+    WorkerProcess.objects.create(id=id, hostname="h", queues=queues, started_at=heard, heartbeat_at=heard, held=2)
+
+
+def test_workers_are_shown_and_queues_that_nobody_takes():
+    a_worker("h:1:a", ["mail-*", "!mail-slow"])
+    a_worker("h:2:b", ["reports"], heard_before=60)
+    for queue in ("mail-fast", "mail-slow", "reports", "held"):
+        a_job(queue=queue)
+    Queue.objects.pause("held")
+    heading, first, second, *problems = jobs("workers").splitlines()
+    assert heading.split() == ["worker", "state", "heard", "started", "holds", "done", "queues"]
+    assert first.split() == ["h:1:a", "running", "0s", "ago", "0s", "ago", "2", "0", "mail-*", "!mail-slow"]
+    assert second.split()[:4] == ["h:2:b", "silent", "1m", "ago"]
+    assert problems == [
+        "No running worker says that it takes mail-slow; 1 available in it.",
+        "No running worker says that it takes reports; 1 available in it.",
+    ]
+
+
+def test_without_workers_the_table_of_workers_says_how_to_start_one():
+    assert jobs("workers") == "No worker runs on database 'default'. `manage.py runworker` starts one.\n"
+
+
+def test_periodic_jobs_are_shown_with_what_became_of_the_last_one():
+    assert "No periodic jobs" in jobs("crons")
+    now = timezone.now()
+    for name, enabled in [("a.nightly", True), ("b.off", False)]:
+        CronJob.objects.define(name, "@every PT1H", "report.daily", enabled=enabled)
+    overdue, last = now - timezone.timedelta(minutes=5), a_job()
+    CronJob.objects.filter(name="a.nightly").update(
+        next_run_at=overdue, last_run_at=overdue, last_outcome="created", last_job_id=last.pk
+    )
+    _, nightly, off = jobs("crons").splitlines()
+    assert nightly.split() == ["a.nightly", "@every", "PT1H", "UTC", "5m", "ago", "5m", "ago", "created", str(last.pk)]
+    assert off.split() == ["b.off", "@every", "PT1H", "UTC", "disabled", "-", "-", "-"]
+
+
 # queues
 
 
@@ -262,7 +440,15 @@ def test_the_database_can_be_named():
         (["show"], "required: ID"),
         (["show", "00000000-0000-0000-0000-000000000000"], "It may have been pruned."),
         (["cancel", "x", "y"], "'x' is not a UUID"),
-        (["retry"], "required: ID"),
+        (["retry"], "Which jobs? Name their ids, or choose them by a filter"),
+        (["cancel", "--limit", "3"], "Which jobs?"),
+        (["cancel", "--dry-run"], "Which jobs?"),
+        (["cancel", str(uuid4()), "--queue", "emails"], "not both"),
+        (["retry", str(uuid4()), "--dry-run"], "not both"),
+        (["cancel", "--since", "yesterday"], "'yesterday' is no date and time"),
+        (["list", "--until", "PT"], "Write PT30M or P1D"),
+        (["list", "--until", "P1Y"], "Write PT30M or P1D"),
+        (["release"], "required: ID"),
         (["pause", "*"], "queue: is not a valid name"),
         (["pause", "emails", "No"], "queue: is not a valid name"),
         (["limit", "emails", "many"], "must be a whole number of at least 1"),
@@ -306,6 +492,19 @@ def test_the_shell_sees_a_refusal_in_the_exit_code(arguments, code):
     answer = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert answer.returncode == code
     assert "Traceback" not in answer.stderr
+
+
+def test_a_reader_that_has_read_enough_sees_no_traceback(monkeypatch):
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    redirected = []
+    monkeypatch.setattr(os, "dup2", lambda *ends: redirected.append(ends))
+    with pytest.raises(SystemExit) as end:
+        jobs("list", out=Closed())
+    assert end.value.code == 128 + SIGPIPE
+    assert redirected  # or Python would complain once more when it ends
 
 
 def test_the_page_lists_the_subcommands():

@@ -61,7 +61,7 @@ def test_it_shows_queues_with_their_jobs_their_limits_and_their_pauses(admin_cli
     shown = text(admin_client)
     assert " 1 of 3 " in shown
     assert "(25.0%)" in shown
-    assert re.search(r"reports .* paused 0s ago", shown)
+    assert re.search(r"reports .* paused \ds ago", shown)
     assert f"{reverse('admin:django_ojs_unique_job_changelist')}?queue=emails&amp;state=available" in body
 
 
@@ -72,8 +72,8 @@ def test_it_shows_workers_and_warns_of_jobs_that_none_of_them_takes(admin_client
     worker("w-stopping", heard=now, state="stopping")
     worker("w-silent", heard=now - timedelta(minutes=2))
     shown = text(admin_client)
-    for part in ["w-running running 0s ago", "w-stopping stopping", "w-silent silent 2m ago", "reports, !old-*"]:
-        assert part in shown
+    for part in [r"w-running running \ds ago", "w-stopping stopping", "w-silent silent 2m ago", r"reports, !old-\*"]:
+        assert re.search(part, shown)
     assert "No worker for emails : jobs wait there, and no running worker takes them." in shown
 
 

@@ -35,8 +35,8 @@ def present():
 
 def test_the_list_tells_how_each_worker_stands(admin_client, present):
     shown = text(admin_client, reverse(LIST))
-    for part in ["w-1 running 0s ago emails, !old-* 4 2", "w-2 stopping 0s ago", "w-3 silent 3m ago"]:
-        assert part in shown
+    for part in [r"w-1 running \ds ago emails, !old-\* 4 2", r"w-2 stopping \ds ago", "w-3 silent 3m ago"]:
+        assert re.search(part, shown)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from argparse import RawDescriptionHelpFormatter
 from inspect import getdoc
 from typing import Any
@@ -20,6 +23,9 @@ examples:
                                                       what would an enqueue do now, and why?
   manage.py jobs duplicates                           what was suppressed, and what lives twice
   manage.py jobs retry 01985f3e-... 01985f41-...      run them now
+  manage.py jobs cancel --type email.send --since PT1H --dry-run
+                                                      what would that cancel?
+  manage.py jobs workers                              who runs them, and which queues nobody takes
   manage.py jobs pause emails                         let no worker take emails
   manage.py jobs verify                               do rows, fingerprints and guards agree?
 
@@ -52,3 +58,6 @@ class Command(BaseCommand):
             chosen(database, self.stdout, self.stderr, self.style).run(**options)
         except OJSError as error:
             raise CommandError(error.message) from error
+        except BrokenPipeError:  # `jobs list | head` has read enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(128 + signal.SIGPIPE)

@@ -1,7 +1,8 @@
 """The subcommands of ``manage.py jobs``, one class each."""
 
-from .look import List, Queues, Show
-from .operate import Cancel, Limit, Pause, Resume, Retry
+from .around import Crons, Queues, Workers
+from .look import List, Show
+from .operate import Cancel, Limit, Pause, Release, Resume, Retry
 from .subcommand import Subcommand
 from .upkeep import Rekey, Verify
 from .why import Duplicates, Explain
@@ -13,7 +14,10 @@ SUBCOMMANDS: list[type[Subcommand]] = [
     Duplicates,
     Cancel,
     Retry,
+    Release,
     Queues,
+    Workers,
+    Crons,
     Pause,
     Resume,
     Limit,

@@ -1,4 +1,4 @@
-"""Subcommands that look: list, show, queues."""
+"""Subcommands that look at jobs: list, show."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from uuid import UUID
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
-from ...insight.queues import UNFINISHED, queues, said_limits
 from ...insight.words import age, harmless
 from ...models import Job, SuppressedAttempt
-from ...ojs.states import JobState
 from ..arguments import whole_number
-from .subcommand import Subcommand, job_id, queue, state, type_
+from .filters import add_filters, filters
+from .subcommand import Subcommand, job_id
 from .text import table
 
 ENVELOPE = ("args", "meta", "tags", "extra", "schema", "retry", "timeout_ms", "visibility_timeout_ms")
@@ -55,34 +54,14 @@ class List(Look):
 
     @staticmethod
     def add_arguments(parser: CommandParser) -> None:
-        parser.add_argument(
-            "--state",
-            nargs="+",
-            action="extend",
-            type=state,
-            metavar="STATE",
-            help=f"Only jobs in these states: {', '.join(JobState)}.",
-        )
-        parser.add_argument("--queue", type=queue, metavar="QUEUE", help="Only jobs of this queue.")
-        parser.add_argument("--type", type=type_, metavar="TYPE", help="Only jobs of this type, as in email.send.")
-        parser.add_argument("--key", metavar="KEY", help="Only jobs that were enqueued with this key.")
+        add_filters(parser)
         parser.add_argument("--limit", type=whole_number, default=20, metavar="N", help="At most so many (default 20).")
 
-    def run(
-        self,
-        *,
-        state: list[JobState] | None,
-        queue: str | None,
-        type: str | None,
-        key: str | None,
-        limit: int,
-        **options: Any,
-    ) -> None:
-        wanted = {"state__in": state and sorted(set(state)), "queue": queue, "type": type, "key": key}
-        filters = {name: value for name, value in wanted.items() if value is not None}
-        found = list(self.jobs.filter(**filters).order_by("-pk")[: limit + 1])
+    def run(self, *, limit: int, **options: Any) -> None:
+        wanted = filters(options)
+        found = list(self.jobs.filter(**wanted).order_by("-pk")[: limit + 1])
         if not found:
-            self.say(self._nothing(bool(filters)))
+            self.say(self._nothing(bool(wanted)))
             return
         now = timezone.now()
         rows = [
@@ -166,31 +145,3 @@ class Show(Look):
         trace = details.get("traceback") if isinstance(details, dict) else None
         for line in harmless(str(trace or said["message"]), lines=True).rstrip().split("\n"):
             self.say(f"  {line}")
-
-
-class Queues(Look):
-    """Show each queue: its unfinished jobs by state, since when it is paused, and its limits."""
-
-    name = "queues"
-
-    def run(self, **options: Any) -> None:
-        told = [
-            one
-            for one in queues(self.using, exact=True)
-            if one.depth or one.paused_at or said_limits(one.limit, one.max_per_second)
-        ]
-        if not told:
-            self.say("No queue has unfinished jobs, and none is paused or limited.")
-            return
-        now, rows = timezone.now(), []
-        for one in told:
-            paused = f"{age(one.paused_at, now)} ago" if one.paused_at else "-"
-            rows.append(
-                [
-                    one.name,
-                    *(one.depth.get(state, 0) for state in UNFINISHED),
-                    paused,
-                    said_limits(one.limit, one.max_per_second) or "-",
-                ]
-            )
-        self.print_table(["queue", *UNFINISHED, "paused", "limit"], rows, cut=[0])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
 from django.core.management.base import CommandParser, OutputWrapper
 from django.core.management.color import Style
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 
 from ...exceptions import InvalidRequest, did_you_mean
 from ...models import Job, Queue
@@ -69,6 +72,17 @@ def type_(text: str) -> str:
 def limit(text: str) -> int | None:
     """Read a whole number from 1 up, or ``none``."""
     return None if text.lower() == "none" else whole_number(text)
+
+
+def moment(text: str) -> datetime:
+    """Read a date and time, in the project's time zone unless it names its own."""
+    try:
+        value = parse_datetime(text)
+    except ValueError:
+        value = None
+    if value is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no date and time; write 2026-01-31T14:00, or with Z at the end")
+    return value if timezone.is_aware(value) else timezone.make_aware(value)
 
 
 def _refusing(read: Callable[[str], str], text: str) -> str:

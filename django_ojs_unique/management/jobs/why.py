@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
-from django.utils.dateparse import parse_datetime
 
 from ...insight import duplicates as insight
 from ...insight.entry import read_json
@@ -18,7 +16,7 @@ from ...insight.words import age, harmless
 from ...models import Job, SuppressedAttempt
 from ...ojs.keys import KeyMode, KeyScope
 from .look import Look
-from .subcommand import queue, type_
+from .subcommand import moment, queue, type_
 
 SHORT = 16
 """Characters of a fingerprint in a table; `jobs duplicates` finds it by them."""
@@ -49,7 +47,7 @@ class Explain(Look):
         parser.add_argument(
             "--unique", type=_json, metavar="JSON", help="The policy; the handler's by default, null means none."
         )
-        parser.add_argument("--scheduled-at", type=_moment, metavar="TIME", help="As in 2026-01-31T14:00.")
+        parser.add_argument("--scheduled-at", type=moment, metavar="TIME", help="As in 2026-01-31T14:00.")
         parser.add_argument("--key", metavar="KEY", help="A job key, in the place of a policy.")
         parser.add_argument("--key-mode", choices=list(KeyMode), help="What to do with the job that holds the key.")
         parser.add_argument("--key-scope", choices=list(KeyScope), help="Where the key counts.")
@@ -179,13 +177,3 @@ def _json(text: str) -> Any:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return NULL if value is None else value
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = parse_datetime(text)
-    except ValueError:
-        moment = None
-    if moment is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no date and time; write 2026-01-31T14:00, or with Z at the end")
-    return moment if timezone.is_aware(moment) else timezone.make_aware(moment)

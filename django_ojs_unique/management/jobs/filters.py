@@ -1,0 +1,69 @@
+"""Which jobs: the filters that `jobs list`, `jobs cancel` and `jobs retry` share. They add up."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from ...conf import retention_period
+from ...ojs.states import JobState
+from .subcommand import moment, queue, state, type_
+
+_LOOKUPS = {
+    "state": "state__in",
+    "queue": "queue",
+    "type": "type",
+    "key": "key",
+    "worker": "worker_id",
+    "since": "created_at__gte",
+    "until": "created_at__lt",
+    "dead_letter": "dead_letter",
+}
+
+
+def add_filters(parser: CommandParser) -> None:
+    """Declare the filters."""
+    parser.add_argument(
+        "--state",
+        nargs="+",
+        action="extend",
+        type=state,
+        metavar="STATE",
+        help=f"Only jobs in these states: {', '.join(JobState)}.",
+    )
+    parser.add_argument("--queue", type=queue, metavar="QUEUE", help="Only jobs of this queue.")
+    parser.add_argument("--type", type=type_, metavar="TYPE", help="Only jobs of this type, as in email.send.")
+    parser.add_argument("--key", metavar="KEY", help="Only jobs that were enqueued with this key.")
+    parser.add_argument("--worker", metavar="ID", help="Only jobs that this worker holds, or had last.")
+    when = "2026-01-31T14:00, or PT30M for half an hour ago"
+    parser.add_argument("--since", type=_past, metavar="TIME", help=f"Only jobs enqueued at or after: {when}.")
+    parser.add_argument("--until", type=_past, metavar="TIME", help="Only jobs enqueued before that.")
+    parser.add_argument(
+        "--dead-letter", action="store_true", default=None, help="Only discarded jobs that are dead letters."
+    )
+
+
+def filters(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was asked for, as arguments of `QuerySet.filter`; empty when no filter was given."""
+    return {lookup: options[name] for name, lookup in _LOOKUPS.items() if options[name] is not None}
+
+
+def counted(jobs: QuerySet[Any]) -> str:
+    """Say how many jobs there are."""
+    count = jobs.count()
+    return f"{count:,} job{'s' * (count != 1)}"
+
+
+def _past(text: str) -> datetime:
+    if not text.startswith("P"):
+        return moment(text)
+    try:
+        return timezone.now() - retention_period(text)
+    except (ValueError, OverflowError) as error:
+        raise argparse.ArgumentTypeError(f"{error}, not {text!r}. Write PT30M or P1D.") from None
