@@ -6,8 +6,9 @@ CONFORMANCE ?= ../shared/conformance
 PORT ?= 8000
 BIN := .venv/bin
 READY := .venv/ready
+SPHINX := $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky --fresh-env -c docs -d build/doctrees
 
-.PHONY: demo serve test conformance lint bench clean
+.PHONY: demo serve test conformance lint bench docs linkcheck reference tutorial clean
 
 demo: $(READY)
 	@$(BIN)/python testproject/manage.py demo
@@ -27,6 +28,23 @@ lint: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python -m benchmarks
+
+# The site; a broken link, anchor or picture, or a page that the index lacks, ends it. What leads elsewhere: `make linkcheck`.
+docs: $(READY)
+	@$(SPHINX) -b html . build/docs
+	@echo '<meta http-equiv="refresh" content="0; url=docs/index.html">' > build/docs/index.html
+	@echo "Built build/docs/index.html"
+
+linkcheck: $(READY)
+	@$(SPHINX) -b linkcheck . build/linkcheck
+
+# The pages and pictures that are written from the code.
+reference: $(READY)
+	@DJANGO_SETTINGS_MODULE=tests.settings PYTHONPATH=. $(BIN)/python docs/commands.py > docs/commands.md
+	@PYTHONPATH=. $(BIN)/python docs/diagram.py > docs/images/states.svg
+
+tutorial: $(READY)
+	@$(BIN)/python -m tests.tutorial
 
 clean:
 	rm -rf .venv build dist .coverage* htmlcov testproject/*.sqlite3*

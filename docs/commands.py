@@ -1,0 +1,75 @@
+"""Write the reference of the commands from their own help: ``python docs/commands.py > docs/commands.md``."""
+
+import argparse
+import re
+import textwrap
+from collections.abc import Iterator
+
+import django
+from django.core.management import load_command_class
+from django.core.management.base import BaseCommand, CommandParser
+
+COMMANDS = ("runworker", "prunejobs", "jobs")
+INTRODUCTION = """\
+# Commands
+
+`manage.py COMMAND --help` says the same; `make reference` writes this page from it. Each command takes
+`--database ALIAS`, the database of the jobs, and Django's own options, such as `--settings` and `--verbosity`. The
+[worker](worker.md), [operations](operations.md) and [retention](retention.md) pages show the commands at work.
+
+`ojs_worker` is `runworker` under a name that no other package uses.
+"""
+
+
+def write() -> str:
+    """Return the page."""
+    return "\n".join([INTRODUCTION, *(line for name in COMMANDS for line in section(parser_of(name), f"## {name}"))])
+
+
+def parser_of(name: str) -> CommandParser:
+    return load_command_class("django_ojs_unique", name).create_parser("manage.py", name)
+
+
+def section(parser: CommandParser, heading: str) -> Iterator[str]:
+    """Yield the lines about a command, and those about its subcommands."""
+    yield f"{heading}\n"
+    for paragraph in (parser.description or "").split("\n\n"):
+        yield textwrap.fill(marked(" ".join(paragraph.split())), 120, break_on_hyphens=False) + "\n"
+    if arguments := [action for action in own(parser) if action.nargs != argparse.PARSER]:
+        yield "| argument | meaning |\n|---|---|"
+        yield from (f"| {said(action)} | {meaning(action)} |" for action in arguments)
+        yield ""
+    for action in own(parser):
+        if action.nargs == argparse.PARSER:
+            for name, subparser in action.choices.items():
+                yield from section(subparser, f"#{heading} {name}")
+
+
+def own(parser: CommandParser) -> list[argparse.Action]:
+    """Return the arguments that are not every command's."""
+    general = {action.dest for action in BaseCommand().create_parser("manage.py", "")._actions} | {"database"}
+    return [action for action in parser._actions if action.dest not in general]
+
+
+def said(action: argparse.Action) -> str:
+    value = "" if action.nargs == 0 else action.metavar or action.dest.upper()
+    repeated = " ..." if action.nargs in ("+", "*") else ""
+    text = f"`{' '.join([*action.option_strings, value]).strip()}{repeated}`"
+    return text.replace("|", "\\|")
+
+
+def meaning(action: argparse.Action) -> str:
+    choices = f" One of {', '.join(f'`{choice}`' for choice in action.choices)}." if action.choices else ""
+    return marked((action.help or "").replace("|", "\\|")) + choices
+
+
+def marked(text: str) -> str:
+    """Set options in code, where they are not yet."""
+    parts = text.split("`")
+    parts[::2] = [re.sub(r"(?<!\w)--[a-z][a-z-]+", r"`\g<0>`", part) for part in parts[::2]]
+    return "`".join(parts)
+
+
+if __name__ == "__main__":
+    django.setup()
+    print(write(), end="")
