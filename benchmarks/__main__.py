@@ -82,6 +82,16 @@ def idle(options: argparse.Namespace) -> None:
         processes.report_idle()
 
 
+def hosts(options: argparse.Namespace) -> None:
+    """The same work by 1, 2 and 4 worker hosts, each in a network namespace, beside bare loops on as many."""
+    from .bridge import on_bridge
+
+    with on_bridge("hosts", 4) as (dsn, fleet):
+        from . import hosts
+
+        hosts.report(dsn, fleet, options.rounds or 3)
+
+
 def sweep(options: argparse.Namespace) -> None:
     """The self-healing sweep over many records."""
     with on_postgres("sweep"):
@@ -119,9 +129,9 @@ def _api(options: argparse.Namespace) -> None:
 
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     part.__name__: part
-    for part in (enqueue, bulk, worker, latency, sqlite, memory, idle, admin, sweep, api, api_sqlite)
+    for part in (enqueue, bulk, worker, latency, sqlite, memory, idle, hosts, admin, sweep, api, api_sqlite)
 }
-LONG = {"sweep"}
+LONG = {"hosts", "sweep"}
 
 
 def main() -> int:
@@ -136,7 +146,7 @@ def main() -> int:
     parser.add_argument(
         "--rounds",
         type=int,
-        help="pairs of turns (default: 7 for enqueue, bulk and api, 5 for worker, 3 for sqlite, 15 for admin)",
+        help="pairs of turns (default: 7 for enqueue, bulk and api, 5 for worker, 3 for sqlite, hosts, 15 for admin)",
     )
     parser.add_argument("--seconds", type=float, default=1.0, help="enqueue, api: length of one turn (default 1)")
     parser.add_argument(

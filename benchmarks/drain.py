@@ -18,10 +18,10 @@ POLICY = UniquePolicy(keys=["type", "args"], on_conflict="ignore")
 PATIENCE = 300
 
 
-def fill(count: int) -> None:
-    """Make ``count`` unique no-op jobs available."""
+def fill(count: int, type: str = "noop") -> None:
+    """Make ``count`` unique jobs available, which do nothing unless ``type`` says otherwise."""
     for start in range(0, count, 1000):
-        Job.objects.bulk_create([_job(number) for number in range(start, min(start + 1000, count))])
+        Job.objects.bulk_create([_job(number, type) for number in range(start, min(start + 1000, count))])
 
 
 def clear() -> None:
@@ -63,8 +63,8 @@ def wait_until_below(number: int, process: subprocess.Popen[bytes]) -> tuple[flo
     return time.perf_counter(), left
 
 
-def _job(number: int) -> Job:
-    job = Job(type="noop", queue="default", args={"i": number}, unique=POLICY.to_dict())
+def _job(number: int, type: str) -> Job:
+    job = Job(type=type, queue="default", args={"i": number}, unique=POLICY.to_dict())
     job.fingerprint = hashlib.sha256(str(number).encode()).hexdigest()
     job.guarded_states = frozenset(POLICY.states)
     job.enqueued_at = job.created_at

@@ -11,6 +11,12 @@ def noop(i: int) -> None:
     """Do nothing."""
 
 
+@job("wait")
+def wait(i: int) -> None:
+    """Wait for 20 ms, as for the answer of another service."""
+    time.sleep(0.02)
+
+
 @job("stamp")
 def stamp(i: int) -> None:
     """Write down when it started, on the clock that all processes share."""

@@ -18,6 +18,7 @@ DEFAULTS: dict[str, Any] = {
     "DEFAULT_QUEUE": "default",
     "EVENTS": False,
     "EVENT_RETENTION": "P7D",
+    "LISTEN_DATABASES": {},
     "MAX_ARGS_BYTES": 1_048_576,
     "MAX_META_BYTES": 65_536,
     "MAX_RESULT_BYTES": 1_048_576,
@@ -77,6 +78,11 @@ class Settings:
     def default_queue(self) -> str:
         """The queue of a job whose caller and handler name none."""
         return self._read("DEFAULT_QUEUE")  # type: ignore[no-any-return]
+
+    @property
+    def listen_databases(self) -> dict[str, str]:
+        """For databases that are reached through a pooler: the aliases under which a connection can listen."""
+        return self._read("LISTEN_DATABASES")  # type: ignore[no-any-return]
 
     @property
     def max_args_bytes(self) -> int:
@@ -172,6 +178,8 @@ def problems() -> Iterator[str]:
             yield f"OJS_UNIQUE[{name!r}] must be a {type(default).__name__} (got {given!r})."
         elif name == "API":
             yield from _api_problems(given)
+        elif name == "LISTEN_DATABASES":
+            yield from _listen_problems(given)
         elif isinstance(given, dict):
             for kind, value in given.items():
                 if kind not in DEFAULTS[name]:
@@ -193,6 +201,14 @@ def _retention_problems(setting: str, given: Any, otherwise: str = "") -> Iterat
         retention_period(given)
     except ValueError as error:
         yield f"{setting} {error} (got {given!r}). Write an ISO 8601 duration such as 'P30D'{otherwise}."
+
+
+def _listen_problems(given: Any) -> Iterator[str]:
+    for alias, other in given.items():
+        for one in (alias, other):
+            if not isinstance(one, str) or one not in django_settings.DATABASES:
+                mend = did_you_mean(one, django_settings.DATABASES)
+                yield f"OJS_UNIQUE['LISTEN_DATABASES']: {one!r} is no entry of DATABASES. {mend}"
 
 
 def _queue_rule_problems(given: Any) -> Iterator[str]:

@@ -12,7 +12,8 @@ from django.db import OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
 
-MOST_TRIES = 10
+MOST_TRIES = 30
+LONGEST_PAUSE = 0.1
 
 _SQLSTATES = {"40001", "40P01"}
 """PostgreSQL: serialization_failure, deadlock_detected."""
@@ -34,7 +35,7 @@ def starting_over(using: str, step: Callable[[], T]) -> T:
             if connection.in_atomic_block or not connection.get_autocommit() or not is_transient(error):
                 raise
         # InnoDB ends the younger transaction at once: without a pause it would meet the same one ten times in a row.
-        time.sleep(random.uniform(0, 0.002 * 2**tries))
+        time.sleep(random.uniform(0, min(0.002 * 2**tries, LONGEST_PAUSE)))
     return step()
 
 

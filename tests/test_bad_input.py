@@ -442,6 +442,7 @@ def test_a_type_without_a_handler_is_refused_where_the_project_demands_handlers(
         ({"API": {"PERMISSIONS": {"workers": "rest_framework.permissions.IsAdminUser"}}}, "must be a list"),
         ({"API": {"PERMISSIONS": {"workers": ["IsAdminUser"]}}}, "['workers'][0] cannot be imported"),
         ({1: 2}, "OJS_UNIQUE[1] is not a setting"),
+        ({"LISTEN_DATABASES": {"default": "otter"}}, "'otter' is no entry of DATABASES. Did you mean 'other'?"),
         (["DEFAULT_QUEUE"], "must be a dict"),
         (None, "must be a dict"),
     ],

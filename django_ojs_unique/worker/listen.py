@@ -6,6 +6,7 @@ import logging
 import os
 import select
 from collections.abc import Callable
+from functools import cache
 from threading import Event, Thread
 from typing import Any
 
@@ -23,8 +24,8 @@ STOP_SECONDS = 1.0
 class Listener:
     """A thread with a connection of its own that calls ``wake(queue)`` for each notification.
 
-    Where the database or its driver cannot notify, and while the connection is lost, it does nothing: the worker asks
-    at intervals all the same.
+    Where the database or its driver cannot notify, behind a pooler, and while the connection is lost, it does nothing:
+    the worker asks at intervals all the same.
     """
 
     def __init__(self, using: str, wake: Callable[[str], None]) -> None:
@@ -54,7 +55,7 @@ class Listener:
     def _serve(self) -> None:
         failures = 0
         while not self._stopping.is_set():
-            connection = connections[self._using].copy()
+            connection = connections[settings.listen_databases.get(self._using, self._using)].copy()
             try:
                 if not self._listen(connection):
                     return
@@ -68,16 +69,20 @@ class Listener:
             self._stopping.wait(pause_after(failures))
 
     def _listen(self, connection: Any) -> bool:
-        """Pass on notifications until stopped or the connection is lost; return False if the driver has none."""
-        settings = connection.settings_dict
+        """Pass on notifications until stopped or the connection is lost; return False where there can be none."""
+        before = connection.settings_dict
         # A pool would get the connection back while it still listens.
-        options = {name: value for name, value in settings["OPTIONS"].items() if name != "pool"}
-        connection.settings_dict = {**settings, "OPTIONS": options, "CONN_MAX_AGE": None}
-        with connection.cursor() as cursor:
-            cursor.execute(f"LISTEN {CHANNEL}")
+        options = {name: value for name, value in before["OPTIONS"].items() if name != "pool"}
+        connection.settings_dict = {**before, "OPTIONS": options, "CONN_MAX_AGE": None}
+        connection.ensure_connection()
         driver = connection.connection
         if not hasattr(driver, "pgconn"):  # psycopg2
             return False
+        if self._using not in settings.listen_databases and _is_pooled(connection):
+            _report_pooler(self._using)
+            return False
+        with connection.cursor() as cursor:
+            cursor.execute(f"LISTEN {CHANNEL}")
         self.listening = True
         self._wake("")  # for what came while nobody listened
         while not self._stopping.is_set():
@@ -89,3 +94,19 @@ class Listener:
                 while notification := driver.pgconn.notifies():
                     self._wake(notification.extra.decode())
         return True
+
+
+def _is_pooled(connection: Any) -> bool:
+    """Whether somebody answers in the server's place: a pooler gives its clients process ids of its own."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return bool(cursor.fetchone()[0] != connection.connection.info.backend_pid)
+
+
+@cache
+def _report_pooler(using: str) -> None:
+    logger.warning(
+        "Database %r is reached through a connection pooler, where nothing can listen: polling. To be woken, add a"
+        " direct connection to DATABASES and name it in OJS_UNIQUE['LISTEN_DATABASES'].",
+        using,
+    )
