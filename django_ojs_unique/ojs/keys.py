@@ -21,7 +21,7 @@ class KeyMode(StrEnum):
     REPLACE = "replace"
     """Rewrite the waiting job, its time included: debounce."""
     PRESERVE_RUN_AT = "preserve_run_at"
-    """Rewrite the waiting job, but let it run when it would have run: throttle."""
+    """Rewrite the waiting job, but let it run when it would have run."""
     UNSAFE_DEDUPE = "unsafe_dedupe"
     """Answer with the job that holds the key, even if it runs or has failed for good.
 

@@ -68,9 +68,10 @@ class OnMatchingJobs(OnJobs):
         """Return the jobs that the filters choose, or None where ids are given."""
         wanted = filters(options)
         if ids and (wanted or options["limit"] or options["dry_run"]):
-            raise CommandError("Name jobs by their ids, or choose them by filters: not both.")
+            raise CommandError("Name jobs by their ids, or choose them by filters: not both.", returncode=2)
         if not ids and not wanted:
-            raise CommandError("Which jobs? Name their ids, or choose them by a filter such as --type or --queue.")
+            message = "Which jobs? Name their ids, or choose them by a filter such as --type or --queue."
+            raise CommandError(message, returncode=2)
         return None if ids else self.jobs.filter(**wanted)
 
     def foresee(self, jobs: QuerySet[Any], limit: int | None) -> None:
