@@ -34,7 +34,7 @@ def starting_over(using: str, step: Callable[[], T]) -> T:
         except OperationalError as error:
             if connection.in_atomic_block or not connection.get_autocommit() or not is_transient(error):
                 raise
-        # InnoDB ends the younger transaction at once: without a pause it would meet the same one ten times in a row.
+        # InnoDB ends the younger transaction at once: without a pause it would meet the same one each time.
         time.sleep(random.uniform(0, min(0.002 * 2**tries, LONGEST_PAUSE)))
     return step()
 

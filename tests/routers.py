@@ -25,3 +25,13 @@ class JobsReadFromOther:
 
     def db_for_write(self, model: Any, **hints: Any) -> str | None:
         return "default" if model._meta.app_label == "django_ojs_unique" else None
+
+
+class JobsWrittenToOther:
+    """Jobs are written to ``other``, and read from ``default``, a replica; everything else is in ``default``."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str | None:
+        return "default" if model._meta.app_label == "django_ojs_unique" else None
+
+    def db_for_write(self, model: Any, **hints: Any) -> str | None:
+        return "other" if model._meta.app_label == "django_ojs_unique" else None

@@ -12,8 +12,9 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, operations
+from django_ojs_unique.insight import workers as insight
 from django_ojs_unique.insight.words import age, harmless
-from django_ojs_unique.management.jobs import SUBCOMMANDS
+from django_ojs_unique.management.jobs import SUBCOMMANDS, around, operate
 from django_ojs_unique.management.jobs.text import table
 from django_ojs_unique.models import CronJob, Event, Job, Queue, SuppressedAttempt, WorkerProcess
 from django_ojs_unique.operations import cancel_all
@@ -54,23 +55,16 @@ def discarded(**options):
 
 
 @pytest.fixture
-def signals_heard():
-    """Return a function that returns the list of the jobs of which a signal will tell."""
-    connected = []
+def cancelled():
+    """The jobs of which `job_cancelled` tells."""
+    heard = []
 
-    def hear(signal):
-        heard = []
+    def receiver(job, **kwargs):
+        heard.append(job)
 
-        def receiver(job, **kwargs):
-            heard.append(job)
-
-        signal.connect(receiver)
-        connected.append((signal, receiver))
-        return heard
-
-    yield hear
-    for signal, receiver in connected:
-        signal.disconnect(receiver)
+    job_cancelled.connect(receiver)
+    yield heard
+    job_cancelled.disconnect(receiver)
 
 
 # list
@@ -225,8 +219,7 @@ def test_a_job_that_is_released_goes_on_and_frees_its_key():
 # cancel and retry by filters
 
 
-def test_cancelling_by_filters_leaves_other_jobs_alone(signals_heard):
-    cancelled = signals_heard(job_cancelled)
+def test_cancelling_by_filters_leaves_other_jobs_alone(cancelled):
     wrong = [a_job("email.wrong", queue="emails") for _ in range(3)]
     others = [a_job("email.send", queue="emails"), a_job("email.wrong", queue="other"), discarded(type="email.wrong")]
     assert jobs("cancel", "--type", "email.wrong", "--queue", "emails") == "Cancelled: 3 job(s).\n"
@@ -281,6 +274,14 @@ def test_a_dry_run_says_which_jobs_and_changes_nothing(command):
     assert said[2].split() == [count.split()[0], state, "emails", "email.send"]
     assert said[-1] == "Nothing was changed."
     assert jobs(command, "--queue", "others", "--dry-run") == "No job matches. Nothing was changed.\n"
+
+
+@pytest.mark.parametrize(("most", "ends"), [(1, "..."), (2, "1     available  default  email.send")])
+def test_a_dry_run_says_when_there_are_more_kinds_of_jobs(most, ends, monkeypatch):
+    monkeypatch.setattr(operate, "MOST_GROUPS", most)
+    for type in ("email.other", "email.other", "email.send"):
+        a_job(type)
+    assert jobs("cancel", "--queue", "default", "--dry-run").splitlines()[-2].strip() == ends
 
 
 def test_filters_retry_discarded_jobs_only_unless_a_state_is_named():
@@ -348,6 +349,17 @@ def test_workers_are_shown_and_queues_that_nobody_takes():
         "No running worker says that it takes mail-slow; 1 available in it.",
         "No running worker says that it takes reports; 1 available in it.",
     ]
+
+
+def test_of_many_workers_those_heard_last_are_shown(monkeypatch):
+    for module in (around, insight):
+        monkeypatch.setattr(module, "MOST_WORKERS", 1)
+    a_worker("h:1:a", ["mail"], heard_before=10)
+    a_worker("h:2:b", ["reports"])
+    a_job(queue="mail")
+    _, shown, note = jobs("workers").splitlines()
+    assert shown.startswith("h:2:b")
+    assert note == "These are the 1 that were heard last."
 
 
 def test_without_workers_the_table_of_workers_says_how_to_start_one():

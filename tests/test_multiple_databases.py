@@ -57,8 +57,9 @@ def test_jobs_are_enqueued_met_explained_batched_and_removed():
     first = once.enqueue("a")
     assert first.job._state.db == "other"
     assert once.enqueue("a").deduplicated
+    Job.objects.enqueue("t", unique={})
     with pytest.raises(DuplicateJob):
-        Job.objects.enqueue("t", unique={}) and Job.objects.enqueue("t", unique={})
+        Job.objects.enqueue("t", unique={})
     assert Job.objects.explain("t", unique={}).action == "reject"
     assert Job.objects.duplicates_of(first.job.fingerprint).count() == 1
     assert Job.objects.enqueue_many(add.item(number) for number in range(3)).counts["created"] == 3

@@ -61,12 +61,21 @@ class Traced:
         return span
 
 
+@contextmanager
+def tracing_with(tracer):
+    """Let another one trace while a block runs."""
+    before = tracing.trace_with(tracer)
+    try:
+        yield
+    finally:
+        tracing.trace_with(before)
+
+
 @pytest.fixture
 def traced():
     traced = Traced()
-    before = tracing.trace_with(Spans(traced.provider))
-    yield traced
-    tracing.trace_with(before)
+    with tracing_with(Spans(traced.provider)):
+        yield traced
 
 
 def traceparent(span):
@@ -580,11 +589,8 @@ def test_a_propagator_that_breaks_breaks_no_enqueue(traced, monkeypatch):
 
 def test_a_trace_that_is_not_sampled_is_carried_on_as_such(handlers):
     provider = TracerProvider(sampler=NeverSampled(), shutdown_on_exit=False)
-    before = tracing.trace_with(Spans(provider))
-    try:
+    with tracing_with(Spans(provider)):
         meta = Job.objects.enqueue("t").job.meta
-    finally:
-        tracing.trace_with(before)
     is_sampled = int(meta["traceparent"].rpartition("-")[2], 16) & 1
     assert not is_sampled
 
@@ -598,12 +604,9 @@ class NeverSampled(Sampler):
 
 
 def test_without_a_configured_provider_nothing_is_carried(monkeypatch):
-    before = tracing.trace_with(Spans())
-    try:
+    with tracing_with(Spans()):
         assert Job.objects.enqueue("t").job.meta == {}
         tracing.tracer().flush()
-    finally:
-        tracing.trace_with(before)
 
 
 def test_a_rolled_back_enqueue_has_had_its_span(traced):
@@ -624,12 +627,9 @@ def test_a_worker_process_flushes_what_is_in_memory(traced, monkeypatch, handler
 
 def test_the_app_switches_it_on():
     config = AppConfig.create("django_ojs_unique.opentelemetry")
-    before = tracing.tracer()
-    try:
+    with tracing_with(tracing.tracer()):
         config.ready()
         assert isinstance(tracing.tracer(), Spans)
-    finally:
-        tracing.trace_with(before)
 
 
 def test_the_app_says_what_to_install(monkeypatch):

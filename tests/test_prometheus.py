@@ -173,13 +173,8 @@ def test_a_registry_asks_for_the_names_without_a_look(django_assert_num_queries)
     assert f"{MOST_COUNTED:,}" in next(iter(collector.describe())).documentation
 
 
-class ReadsTheOther:
-    def db_for_read(self, model, **hints):
-        return "other"
-
-
 @pytest.mark.django_db(databases=["default", "other"])
-@pytest.mark.parametrize(("routers", "using"), [([], "other"), ([ReadsTheOther()], None)])
+@pytest.mark.parametrize(("routers", "using"), [([], "other"), (["tests.routers.JobsReadFromOther"], None)])
 def test_another_database_may_be_named_or_routed_to(settings, routers, using):
     Job.objects.using("other").enqueue("t", queue="elsewhere")
     settings.DATABASE_ROUTERS = routers
@@ -235,7 +230,7 @@ def test_a_token_that_would_let_anybody_in_is_refused(token):
         MetricsView.as_view(token=token)
 
 
-def test_a_project_that_asks_everybody_to_log_in_does_not_ask_prometheus(rf):
+def test_a_project_that_asks_everybody_to_log_in_does_not_ask_prometheus():
     assert MetricsView.as_view().login_required is False
 
 

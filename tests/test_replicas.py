@@ -12,7 +12,7 @@ from django.utils import timezone
 from django_ojs_unique import Cron, UniquePolicy, job, lifecycle
 from django_ojs_unique.fields import new_id
 from django_ojs_unique.idempotency import locked
-from django_ojs_unique.models import CronJob, Event, Job, Queue, SuppressedAttempt, WorkerProcess
+from django_ojs_unique.models import CronJob, Event, Job, Queue, SuppressedAttempt
 from django_ojs_unique.ojs.states import INCOMPLETE
 from django_ojs_unique.testing import run_jobs, tick
 
@@ -307,4 +307,3 @@ def test_periodic_jobs_events_and_records_are_kept_on_the_primary(replica, handl
     replica()
     assert SuppressedAttempt.objects.prune(later) == 1
     assert not primary(SuppressedAttempt).exists()
-    assert not WorkerProcess.objects.exists()

@@ -128,11 +128,12 @@ def _meets_itself(definition: Definition) -> bool:
 
 
 def _occurrences(cron: Cron) -> Iterator[datetime]:
-    moment: datetime | None = timezone.now()
+    moment = cron.next_after(timezone.now())
     for _ in range(OCCURRENCES):
-        if moment is None or (moment := cron.next_after(moment)) is None:
+        if moment is None:
             return
         yield moment
+        moment = cron.next_after(moment)
 
 
 def _counts_still(policy: UniquePolicy, before: datetime, now: datetime) -> bool:

@@ -16,7 +16,6 @@ from ..exceptions import did_you_mean
 from ..insight import queues
 from ..models import Job
 from ..ojs.states import TIMED, JobState
-from ..registry import registry
 from . import see
 from .database import with_jobs
 
@@ -85,7 +84,7 @@ def _declared() -> set[str]:
     backends = getattr(settings, "TASKS", {}).values()
     return {
         conf.settings.default_queue,
-        *(definition.queue for definition in registry.definitions() if definition.queue is not None),
+        *queues.declared(),
         *(name for params in backends for name in params.get("QUEUES", ())),
     }
 

@@ -7,13 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ..conf import settings
 from ..models import Job, SuppressedAttempt
 from ..ojs.states import JobState
-from ..registry import registry
-from .overview import is_stranded
-from .queues import MOST_COUNTED, QueueInsight, queues
-from .workers import WorkerInsight, workers
+from .queues import MOST_COUNTED, QueueInsight, declared, queues
+from .workers import WorkerInsight, is_stranded, workers
 
 RECENT = timedelta(minutes=1)
 
@@ -38,8 +35,8 @@ class Levels:
 
 def levels(using: str, now: datetime) -> Levels:
     """Look at the levels, in ten statements, each of which reads a bounded part of an index."""
-    declared = {definition.queue or settings.default_queue for definition in registry.definitions()}
-    found, present = queues(using, declared), workers(using, now)
+    named = declared()
+    found, present = queues(using, named), workers(using, now)
     # Every leading column of the index ojs_job_finished is given, so that it alone is read.
     ended = Job.objects.using(using).filter(slimmed__in=[False, True], finished_at__isnull=False).order_by()
     lately = ended.filter(dead_letter__in=[False, True], finished_at__gte=now - RECENT)
@@ -47,7 +44,7 @@ def levels(using: str, now: datetime) -> Levels:
     most = MOST_COUNTED + 1
     return Levels(
         queues=found,
-        declared=declared,
+        declared=named,
         stranded={queue.name for queue in found if is_stranded(queue, present)},
         workers=present,
         discarded={

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ..conf import settings
 from ..models import Job
 from ..ojs.states import JobState
-from ..registry import registry
 from .history import Activity, Span, Waits, activity, waits
-from .queues import MOST_QUEUES, QueueInsight, queues
-from .workers import WorkerInsight, workers
+from .queues import MOST_QUEUES, QueueInsight, declared, queues
+from .workers import WorkerInsight, is_stranded, workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ def overview(using: str, span: Span, now: datetime, *, with_workers: bool = True
     """Look at everything, in eight statements; a ninth when there is next to nothing to see."""
     present = workers(using, now) if with_workers else None
     happened = activity(using, span, now)
-    names = {definition.queue or settings.default_queue for definition in registry.definitions()}
+    names = declared()
     names.update(name for worker in present or () for name in worker.names)
     names.update(queue for queue, _ in happened.by_queue)
     found = queues(using, names)
@@ -66,7 +64,7 @@ def overview(using: str, span: Span, now: datetime, *, with_workers: bool = True
                 queue,
                 happened.by_queue[queue.name, JobState.COMPLETED],
                 happened.by_queue[queue.name, JobState.DISCARDED],
-                is_stranded(queue, present),
+                None if present is None else is_stranded(queue, present),
             )
             for queue in sorted(shown, key=lambda queue: queue.name)
         ],
@@ -78,10 +76,3 @@ def overview(using: str, span: Span, now: datetime, *, with_workers: bool = True
         or any(happened.enqueued)
         or Job.objects.using(using).exists(),
     )
-
-
-def is_stranded(queue: QueueInsight, present: Sequence[WorkerInsight] | None) -> bool | None:
-    """Whether jobs wait in a queue that none of the workers present takes and lives; None when there is no telling."""
-    if present is None:
-        return None
-    return queue.waiting > 0 and not any(worker.lives and worker.takes(queue.name) for worker in present)

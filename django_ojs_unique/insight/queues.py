@@ -11,8 +11,10 @@ from uuid import UUID
 from django.db import connections
 from django.db.models import Count
 
+from ..conf import settings
 from ..models import Job, Queue
 from ..ojs.states import INCOMPLETE, TERMINAL, JobState
+from ..registry import registry
 
 MOST_COUNTED = 10_000
 """Of the jobs of a queue in one state, no more are counted: a page must not take longer the more jobs wait."""
@@ -51,6 +53,11 @@ class QueueInsight:
     @property
     def running(self) -> int:
         return self.depth.get(JobState.ACTIVE, 0)
+
+
+def declared() -> set[str]:
+    """Return the queues that handlers declare."""
+    return {definition.queue or settings.default_queue for definition in registry.definitions()}
 
 
 def queues(using: str, names: Iterable[str] = (), *, exact: bool = False) -> list[QueueInsight]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ..models import Job, WorkerProcess
 from ..ojs.names import matches
 from ..ojs.states import JobState
+from .queues import QueueInsight
 
 SILENT_AFTER = timedelta(seconds=30)
 """A worker writes its heartbeat every ten seconds; after three that are missing it is taken for dead."""
@@ -54,6 +56,11 @@ def workers(using: str, now: datetime) -> list[WorkerInsight]:
     """Return up to `MOST_WORKERS` workers, those that were heard last first. One statement."""
     rows = WorkerProcess.objects.using(using).order_by("-heartbeat_at", "pk")[:MOST_WORKERS]
     return [WorkerInsight(row, standing(row, now)) for row in rows]
+
+
+def is_stranded(queue: QueueInsight, present: Iterable[WorkerInsight]) -> bool:
+    """Whether jobs wait in a queue that none of the workers present takes and lives."""
+    return queue.waiting > 0 and not any(worker.lives and worker.takes(queue.name) for worker in present)
 
 
 def held(worker: WorkerProcess, most: int) -> list[Job]:

@@ -1,4 +1,4 @@
-"""What the commands share: the database, whole numbers, and a look whether the tables are there."""
+"""What the commands share: the database, numbers, and a look whether the tables are there."""
 
 from __future__ import annotations
 
@@ -42,3 +42,16 @@ def whole_number(text: str, *, most: int = HIGHEST) -> int:
         wanted = "of at least 1" if most == HIGHEST else f"from 1 to {most:,}"
         raise argparse.ArgumentTypeError(f"must be a whole number {wanted}, not {text!r}")
     return int(text)
+
+
+def seconds(text: str, *, least: float = 0) -> float:
+    """Read a number of seconds above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 < number <= 86_400 * 365:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, up to a year, not {text!r}")
+    if number < least:
+        raise argparse.ArgumentTypeError(f"must be at least {least} seconds, not {text!r}")
+    return number

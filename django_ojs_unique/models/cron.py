@@ -217,8 +217,7 @@ class CronJob(PartiallyIndexed):
         Once enabled, its next occurrence is counted from now. Raises InvalidRequest when its times cannot be read.
         """
         changes: dict[str, Any] = {"next_run_at": self.cron.next_after(now())} if enabled else {}
-        using = router.db_for_write(CronJob, instance=self)
-        entries = CronJob.objects.using(using).filter(pk=self.pk, enabled=not enabled)
+        entries = self._row().filter(enabled=not enabled)
         changed = starting_over(entries.db, lambda: entries.update(enabled=enabled, **changes))
         return bool(changed)
 
@@ -229,13 +228,16 @@ class CronJob(PartiallyIndexed):
         except InvalidRequest as error:
             field = str(error.details.get("field", "")).partition(".")[0]
             raise ValidationError({field if hasattr(self, field) else "options": error.message}) from None
-        stored = CronJob.objects.using(router.db_for_write(CronJob, instance=self)).filter(pk=self.pk).first()
+        stored = self._row().first()
         if (
             stored is None
             or stored.next_run_at is None
             or any(getattr(stored, name) != getattr(self, name) for name in ("expression", "timezone", "enabled"))
         ):
             self.next_run_at = self.cron.next_after(now())
+
+    def _row(self) -> Any:
+        return CronJob.objects.using(router.db_for_write(CronJob, instance=self)).filter(pk=self.pk)
 
 
 def _read(

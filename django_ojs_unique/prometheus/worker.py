@@ -53,10 +53,9 @@ class WorkerMetrics(Meter):
     def settled(self, run: Run, outcome: Settled) -> None:
         job, queue = run.job, self._label(run.job.queue)
         self._runs.labels(job.type, queue, outcome.value).inc()
-        if run.started_at is None:
+        if run.started_at is None or run.ended_at is None:
             return
-        if run.ended_at is not None:
-            self._duration.labels(job.type).observe(run.ended_at - run.started_at)
+        self._duration.labels(job.type).observe(run.ended_at - run.started_at)
         if job.enqueued_at is not None:
             until_claim = (job.started_at - job.enqueued_at).total_seconds()  # by the clocks of two machines
             self._wait.labels(queue).observe(max(0.0, until_claim) + run.started_at - run.claimed_at)

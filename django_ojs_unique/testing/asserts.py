@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any, Unpack
 
 from django.db import router
+from django.db.models import Model, QuerySet
 
 from ..models import Job, SuppressedAttempt
 from . import matching
@@ -28,8 +29,7 @@ def assert_enqueued(
     Raises AssertionError, which lists the jobs that there are, the nearest first, and how each differs.
     """
     __tracebackhide__ = True
-    jobs = Job.objects.using(using or router.db_for_write(Job)).order_by("pk")
-    found: Job = matching.require(jobs, matching.criteria(type, wanted, Wanted), count, "enqueued")
+    found: Job = matching.require(_stored(Job, using), matching.criteria(type, wanted, Wanted), count, "enqueued")
     return found
 
 
@@ -38,11 +38,7 @@ def assert_not_enqueued(
 ) -> None:
     """Assert that no such job was enqueued; the arguments are those of `assert_enqueued`."""
     __tracebackhide__ = True
-    matching.refuse(
-        Job.objects.using(using or router.db_for_write(Job)).order_by("pk"),
-        matching.criteria(type, wanted, Wanted),
-        "enqueued",
-    )
+    matching.refuse(_stored(Job, using), matching.criteria(type, wanted, Wanted), "enqueued")
 
 
 def assert_deduplicated(
@@ -61,7 +57,10 @@ def assert_deduplicated(
     Raises AssertionError, which lists the attempts that there are, the nearest first, and how each differs.
     """
     __tracebackhide__ = True
-    attempts = SuppressedAttempt.objects.using(using or router.db_for_write(SuppressedAttempt)).order_by("pk")
     criteria = matching.criteria(type_or_job, wanted, WantedAttempt)
-    found: SuppressedAttempt = matching.require(attempts, criteria, count, "suppressed")
+    found: SuppressedAttempt = matching.require(_stored(SuppressedAttempt, using), criteria, count, "suppressed")
     return found
+
+
+def _stored(model: type[Model], using: str | None) -> QuerySet[Any]:
+    return model._default_manager.using(using or router.db_for_write(model)).order_by("pk")

@@ -46,7 +46,7 @@ def test_using_decides_where_every_statement_of_an_enqueue_runs(strategy, using,
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(
     ("router", "written", "silent_one"),
-    [("WriteToOther", "other", "default"), ("ReadFromOther", "default", "other")],
+    [("JobsWrittenToOther", "other", "default"), ("JobsReadFromOther", "default", "other")],
 )
 def test_a_router_for_writes_decides_where_every_statement_of_an_enqueue_runs(strategy, router, written, silent_one):
     def enqueue() -> Answer:
@@ -57,7 +57,7 @@ def test_a_router_for_writes_decides_where_every_statement_of_an_enqueue_runs(st
         assert result.job._state.db == written
         return Answer(str(result.outcome), result.job.pk)
 
-    with override_settings(DATABASE_ROUTERS=[f"tests.concurrency.routers.{router}"]):
+    with override_settings(DATABASE_ROUTERS=[f"tests.routers.{router}"]):
         assert silent(silent_one, enqueue).outcome == "created"
         assert silent(silent_one, enqueue).outcome in {"duplicate", "deduplicated", "replaced"}
     audit(written)
@@ -90,7 +90,7 @@ def test_a_race_on_another_database_admits_one():
 
 @pytest.mark.parametrize("change", ["cancel", "retry_now", "release_guard"])
 def test_a_change_to_a_job_reads_back_from_the_database_it_wrote_to(change):
-    with override_settings(DATABASE_ROUTERS=["tests.concurrency.routers.ReadFromOther"]):
+    with override_settings(DATABASE_ROUTERS=["tests.routers.JobsReadFromOther"]):
         job = Job.objects.enqueue("t", unique={"states": ["scheduled", "retryable", "available"]}).job
         if change == "retry_now":
             Job.objects.using("default").filter(pk=job.pk).update(state="pending")

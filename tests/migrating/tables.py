@@ -16,6 +16,12 @@ def create(system: str) -> None:
         cursor.execute((Path(__file__).parent / f"{system}.sql").read_text())
 
 
+def insert(table: str, **columns: Any) -> Any:
+    """Insert a row; return its id."""
+    names, places = ", ".join(columns), ", ".join(["%s"] * len(columns))
+    return rows(f"INSERT INTO {table} ({names}) VALUES ({places}) RETURNING id", *columns.values())[0][0]
+
+
 def rows(sql: str, *values: Any) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, values)

@@ -12,7 +12,7 @@ from django_ojs_unique import InvalidRequest, OnConflict, job
 from django_ojs_unique.models import Job, SuppressedAttempt
 from tests.test_docs import ROOT, blocks
 
-from .tables import ON_POSTGRESQL, create, rows
+from .tables import ON_POSTGRESQL, create, insert, rows
 
 pytestmark = [pytest.mark.django_db, ON_POSTGRESQL]
 
@@ -31,9 +31,7 @@ def move(guide):
 
 
 def old(user_id=None, **columns):
-    columns = {"args": json.dumps({"user_id": user_id}), **columns}
-    names, places = ", ".join(columns), ", ".join(["%s"] * len(columns))
-    return rows(f"INSERT INTO procrastinate_jobs ({names}) VALUES ({places}) RETURNING id", *columns.values())[0][0]
+    return insert("procrastinate_jobs", **{"args": json.dumps({"user_id": user_id}), **columns})
 
 
 def statuses():

@@ -13,7 +13,7 @@ from django_ojs_unique import InvalidRequest, OnConflict, job
 from django_ojs_unique.models import Job, SuppressedAttempt
 from django_ojs_unique.ojs.presets import river
 
-from .tables import ON_POSTGRESQL, create, rows
+from .tables import ON_POSTGRESQL, create, insert, rows
 
 pytestmark = [pytest.mark.django_db, ON_POSTGRESQL]
 
@@ -31,8 +31,7 @@ def move(modules_of):
 
 def old(account_id=None, **columns):
     columns = {"kind": "reconcile_account", "args": json.dumps({"account_id": account_id}), **columns}
-    names, places = ", ".join(columns), ", ".join(["%s"] * len(columns))
-    return rows(f"INSERT INTO river_job ({names}) VALUES ({places}) RETURNING id", *columns.values())[0][0]
+    return insert("river_job", **columns)
 
 
 def states():

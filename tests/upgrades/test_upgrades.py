@@ -78,11 +78,11 @@ def test_what_a_release_left_is_carried_on(release, migrate, handlers):
     migrate(None)
     release.load(migrate(release.migration))
     migrate(latest())
-    carry_on(release, handlers)
+    carry_on(release)
 
 
 def test_what_the_present_leaves_can_be_recorded(tmp_path, handlers):
-    carry_on(Release.of(record("next", tmp_path)), handlers)
+    carry_on(Release.of(record("next", tmp_path)))
 
 
 def test_the_migrations_are_undone_and_done_again(migrate):
@@ -98,7 +98,7 @@ def test_the_migrations_are_undone_and_done_again(migrate):
         Job.objects.enqueue("t", unique={})
 
 
-def carry_on(release, handlers):
+def carry_on(release):
     """Use what is stored as its users would."""
     assert not verify(Job.objects.all()).counts
     assert strength(Job, "default") == STRONG
@@ -108,7 +108,7 @@ def carry_on(release, handlers):
     refused = [row for row in Job.objects.all() if meets_its_duplicates(row)]
     assert SuppressedAttempt.objects.count() == stored["SuppressedAttempt"] + len(refused)
     assert refused
-    runs_what_waits(handlers)
+    run_what_waits()
     assert not verify(Job.objects.all()).counts
     assert Event.objects.filter(position=None).exists()
     assert len(Event.objects.follow(limit=1000).events) == stored["Event"]
@@ -134,7 +134,7 @@ def meets_its_duplicates(row):
     return True
 
 
-def runs_what_waits(handlers):
+def run_what_waits():
     """Run what is due, the job of a worker that has died included."""
 
     def handle(*args, **kwargs):

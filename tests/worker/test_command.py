@@ -59,9 +59,9 @@ def test_an_app_without_handlers_gets_one_clear_line(handlers):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--concurrency", "1001"], "--concurrency: must be at most 1,000, not '1001'"),
-        (["--concurrency", "9" * 5000], "--concurrency: must be a whole number of at least 1, not '999"),
-        (["--concurrency", "1.5"], "--concurrency: must be a whole number of at least 1, not '1.5'"),
+        (["--concurrency", "1001"], "--concurrency: must be a whole number from 1 to 1,000, not '1001'"),
+        (["--concurrency", "9" * 5000], "--concurrency: must be a whole number from 1 to 1,000, not '999"),
+        (["--concurrency", "1.5"], "--concurrency: must be a whole number from 1 to 1,000, not '1.5'"),
         (["--async-concurrency", "0"], "--async-concurrency: must be a whole number of at least 1, not '0'"),
         (["--processes", "0"], "--processes: must be a whole number of at least 1, not '0'"),
         (["--max-jobs", "-3"], "--max-jobs: must be a whole number of at least 1, not '-3'"),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,13 @@ from ...tracing import tracer
 from ...worker import QueueFilter, Summary, Supervisor, Worker
 from ...worker.loop import ASYNC_CONCURRENCY, CONCURRENCY, LEASE, SHUTDOWN_SECONDS
 from ...worker.outages import DATABASE_FAILED
-from ...worker.supervisor import STOPPING
-from ..arguments import add_database, require_tables, whole_number
+from ..arguments import add_database, require_tables, seconds, whole_number
 from ..metrics import add_metrics, metered, require_ports
+from ..stopping import stopping_on_signals
 
 STOPPING_SOON = b"\nStopping: running jobs finish first.\n"
 MOST_THREADS = 1_000
+SHORTEST_LEASE = 0.1
 SWITCH_SECONDS = 0.0005
 """How long a thread may keep the others waiting: the loop must not wait 5 ms for handlers, once per statement."""
 
@@ -61,7 +61,7 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--concurrency",
-            type=_threads,
+            type=partial(whole_number, most=MOST_THREADS),
             default=CONCURRENCY,
             metavar="N",
             help=f"Plain handlers that run at once, each in a thread (default {CONCURRENCY}).",
@@ -82,7 +82,7 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--lease",
-            type=_lease,
+            type=partial(seconds, least=SHORTEST_LEASE),
             default=LEASE.total_seconds(),
             metavar="SECONDS",
             help="How long this worker may be silent before its jobs go to others (default"
@@ -90,7 +90,7 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--shutdown-timeout",
-            type=_seconds,
+            type=seconds,
             default=SHUTDOWN_SECONDS,
             metavar="SECONDS",
             help=f"How long running jobs may take to finish after the first signal (default {SHUTDOWN_SECONDS:.0f});"
@@ -179,7 +179,7 @@ class Command(BaseCommand):
         before = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_SECONDS)
         try:
-            with metered(worker, options), _stopping_on_signals(worker, verbosity, supervised):
+            with metered(worker, options), stopping_on_signals(worker, verbosity, supervised):
                 summary = worker.run(drain=drain)
         finally:
             sys.setswitchinterval(before)
@@ -275,30 +275,6 @@ class Command(BaseCommand):
             self.stdout.write(self.style.WARNING(f"Jobs wait for handlers that are not here: {', '.join(strangers)}."))
 
 
-def _threads(text: str) -> int:
-    number = whole_number(text)
-    if number > MOST_THREADS:
-        raise argparse.ArgumentTypeError(f"must be at most {MOST_THREADS:,}, not {text!r}")
-    return number
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds <= 86_400 * 365:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, up to a year, not {text!r}")
-    return seconds
-
-
-def _lease(text: str) -> float:
-    seconds = _seconds(text)
-    if seconds < 0.1:
-        raise argparse.ArgumentTypeError(f"must be at least 0.1 seconds, not {text!r}")
-    return seconds
-
-
 def _numbered(options: dict[str, Any], number: int) -> dict[str, Any]:
     path, port = options["health_file"], options["metrics_port"]
     own = {"health_file": f"{path}.{number}" if path else None, "metrics_port": port and port + number}
@@ -310,48 +286,3 @@ def _log_to_the_terminal(verbosity: int) -> None:
     if verbosity > 1:
         logging.getLogger("django_ojs_unique").setLevel(logging.INFO if verbosity == 2 else logging.DEBUG)
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
-
-
-@contextmanager
-def _stopping_on_signals(worker: Worker, verbosity: int, supervised: bool) -> Iterator[None]:
-    """Stop the worker at the first signal and the process at the second, while the block runs.
-
-    One that is ``supervised`` goes on after a second: who signals all processes of a service reaches it twice, once
-    through its supervisor, which uses SIGKILL to end it at once.
-
-    A thread hears them: Python runs no handlers while the main thread waits for the database.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    read_end, write_end = os.pipe()
-    os.set_blocking(write_end, False)
-    # Under the supervisor, which alone hears Ctrl-C, it is ignored.
-    heard = [name for name in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(name) is not signal.SIG_IGN]
-    wakeup = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)  # first, or a signal in between were lost
-    before = {name: signal.signal(name, lambda number, frame: None) for name in heard}
-    threading.Thread(target=_hear, args=(read_end, heard, worker, verbosity, supervised), daemon=True).start()
-    try:
-        yield
-    finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
-        signal.set_wakeup_fd(wakeup)
-        os.close(write_end)
-
-
-def _hear(read_end: int, signals: Sequence[int], worker: Worker, verbosity: int, supervised: bool) -> None:
-    stopping = False
-    while number := os.read(read_end, 1):
-        if number[0] not in signals:
-            continue
-        if stopping:
-            if supervised:
-                continue
-            os._exit(128 + number[0])
-        stopping = True
-        worker.stop()
-        if verbosity:
-            with suppress(OSError):  # nobody may read it any more
-                os.write(2, STOPPING)
-    os.close(read_end)

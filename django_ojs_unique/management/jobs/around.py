@@ -10,12 +10,12 @@ from django.utils import timezone
 
 from ...insight.queues import UNFINISHED, queues, said_limits
 from ...insight.words import age, distance, harmless
-from ...insight.workers import MOST_WORKERS, workers
+from ...insight.workers import MOST_WORKERS, WorkerInsight, is_stranded, workers
 from ...models import CronJob
-from .look import Look
+from .subcommand import Subcommand
 
 
-class Queues(Look):
+class Queues(Subcommand):
     """Show each queue: its unfinished jobs by state, since when it is paused, and its limits."""
 
     name = "queues"
@@ -43,7 +43,7 @@ class Queues(Look):
         self.print_table(["queue", *UNFINISHED, "paused", "limit"], rows, cut=[0])
 
 
-class Workers(Look):
+class Workers(Subcommand):
     """Show the workers: how each stands, when it was heard last, which queues it takes, and what it has done.
 
     `silent` is one that said nothing for half a minute: it has died, or cannot reach the database. Below the table are
@@ -74,16 +74,16 @@ class Workers(Look):
         if len(found) == MOST_WORKERS:
             self.say(f"These are the {MOST_WORKERS} that were heard last.")
         else:
-            for problem in self._abandoned([one for one in found if one.lives]):
+            for problem in self._abandoned(found):
                 self.warn(problem)
 
-    def _abandoned(self, living: list[Any]) -> Iterator[str]:
+    def _abandoned(self, present: list[WorkerInsight]) -> Iterator[str]:
         for queue in queues(self.using, exact=True):
-            if queue.waiting and not queue.paused_at and not any(worker.takes(queue.name) for worker in living):
+            if not queue.paused_at and is_stranded(queue, present):
                 yield f"No running worker says that it takes {queue.name}; {queue.waiting:,} available in it."
 
 
-class Crons(Look):
+class Crons(Subcommand):
     """Show the periodic jobs: when each is due, when it was due last, and what became of that occurrence.
 
     A `next` that lies in the past says that no worker fires it. Enable and disable them in the admin.

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandParser
-from django.db.models import QuerySet
 from django.utils import timezone
 
 from ...conf import retention_period
@@ -52,12 +51,6 @@ def add_filters(parser: CommandParser) -> None:
 def filters(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was asked for, as arguments of `QuerySet.filter`; empty when no filter was given."""
     return {lookup: options[name] for name, lookup in _LOOKUPS.items() if options[name] is not None}
-
-
-def counted(jobs: QuerySet[Any]) -> str:
-    """Say how many jobs there are."""
-    count = jobs.count()
-    return f"{count:,} job{'s' * (count != 1)}"
 
 
 def _past(text: str) -> datetime:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -17,7 +16,6 @@ from ...models import Job, SuppressedAttempt
 from ..arguments import whole_number
 from .filters import add_filters, filters
 from .subcommand import Subcommand, job_id
-from .text import table
 
 ENVELOPE = ("args", "meta", "tags", "extra", "schema", "retry", "timeout_ms", "visibility_timeout_ms")
 TIMES = (
@@ -33,18 +31,7 @@ TIMES = (
 )
 
 
-class Look(Subcommand):
-    """A subcommand that prints tables."""
-
-    def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[object]], cut: Sequence[int]) -> None:
-        width = shutil.get_terminal_size().columns if self.is_terminal else None
-        heading, *lines = table(headings, rows, width=width, cut=cut)
-        self.say(self.style.MIGRATE_HEADING(heading))
-        for line in lines:
-            self.say(line)
-
-
-class List(Look):
+class List(Subcommand):
     """List jobs, the newest first.
 
     Filters add up: `jobs list --state retryable discarded --queue emails` lists what failed among the emails.
@@ -78,7 +65,7 @@ class List(Look):
         return "No job matches. Leave a filter out to see others; `jobs queues` shows the queues that have jobs."
 
 
-class Show(Look):
+class Show(Subcommand):
     """Show everything about one job: its envelope, its times, its key, and each error with its traceback.
 
     Control characters in what handlers wrote are shown as escapes such as \\x1b.

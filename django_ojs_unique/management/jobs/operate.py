@@ -14,7 +14,7 @@ from ...models import Job
 from ...ojs.states import INCOMPLETE, JobState
 from ...operations import cancel_all, on_each, release
 from ..arguments import whole_number
-from .filters import add_filters, counted, filters
+from .filters import add_filters, filters
 from .subcommand import Subcommand, job_id, limit, queue
 from .text import table
 
@@ -76,15 +76,16 @@ class OnMatchingJobs(OnJobs):
 
     def foresee(self, jobs: QuerySet[Any], limit: int | None) -> None:
         """Say which jobs there are."""
-        if not jobs.exists():
+        if not (total := jobs.count()):
             self.say("No job matches. Nothing was changed.")
             return
-        self.say(f"{counted(jobs)} would be {self.done.lower()}{f', at most {limit:,} of them' if limit else ''}:")
+        most = f", at most {limit:,} of them" if limit else ""
+        self.say(f"{total:,} job{'s' * (total != 1)} would be {self.done.lower()}{most}:")
         groups = jobs.order_by().values_list("state", "queue", "type").annotate(count=Count("*"))
-        rows = [[f"{count:,}", *map(str, group)] for *group, count in groups.order_by("-count", "type")[:MOST_GROUPS]]
-        for line in table(["jobs", "state", "queue", "type"], rows, width=None, cut=[]):
+        rows = [[f"{count:,}", *group] for *group, count in groups.order_by("-count", "type")[: MOST_GROUPS + 1]]
+        for line in table(["jobs", "state", "queue", "type"], rows[:MOST_GROUPS], width=None, cut=[]):
             self.say(f"  {line}")
-        if len(rows) == MOST_GROUPS:
+        if len(rows) > MOST_GROUPS:
             self.say("  ...")
         self.say("Nothing was changed.")
 

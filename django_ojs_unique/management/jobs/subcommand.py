@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
@@ -18,6 +19,7 @@ from ...models import Job, Queue
 from ...ojs.names import job_type, queue_name
 from ...ojs.states import JobState
 from ..arguments import whole_number
+from .text import table
 
 
 class Subcommand:
@@ -32,7 +34,7 @@ class Subcommand:
         self.say = stdout.write
         self.warn = stderr.write
         self.style = style
-        self.is_terminal = stdout.isatty()
+        self._is_terminal = stdout.isatty()
 
     @staticmethod
     def add_arguments(parser: CommandParser) -> None:
@@ -41,6 +43,14 @@ class Subcommand:
     def run(self, *args: Any, **options: Any) -> None:
         """Do it, with the arguments declared. Raises CommandError when anything was refused."""
         raise NotImplementedError
+
+    def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[object]], cut: Sequence[int]) -> None:
+        """Print a table that fits the terminal, if there is one: then the columns ``cut`` may be shortened."""
+        width = shutil.get_terminal_size().columns if self._is_terminal else None
+        heading, *lines = table(headings, rows, width=width, cut=cut)
+        self.say(self.style.MIGRATE_HEADING(heading))
+        for line in lines:
+            self.say(line)
 
 
 def job_id(text: str) -> UUID:

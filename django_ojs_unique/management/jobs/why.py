@@ -15,15 +15,14 @@ from ...insight.history import SPANS
 from ...insight.words import age, harmless
 from ...models import Job, SuppressedAttempt
 from ...ojs.keys import KeyMode, KeyScope
-from .look import Look
-from .subcommand import moment, queue, type_
+from .subcommand import Subcommand, moment, queue, type_
 
 SHORT = 16
 """Characters of a fingerprint in a table; `jobs duplicates` finds it by them."""
 MOST_ATTEMPTS = 20
 
 
-class Explain(Look):
+class Explain(Subcommand):
     """Say what an enqueue would do now, and why; nothing is enqueued.
 
     `jobs explain email.send --args '{"user_id": 42}'` prints the answer, the canonical text, the fingerprint, and each
@@ -64,7 +63,7 @@ class Explain(Look):
             self.say(harmless(line))
 
 
-class Duplicates(Look):
+class Duplicates(Subcommand):
     """Show which enqueues met duplicates, and which live jobs share a fingerprint.
 
     With a job's id or the beginning of a fingerprint: the jobs of that fingerprint, and the newest enqueues that met
