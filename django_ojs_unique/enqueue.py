@@ -52,10 +52,10 @@ def _answer(jobs: QuerySet[Any], incoming: Incoming, record: Recorder) -> Enqueu
         if incoming.key is not None:
             return recorded(jobs.db, partial(enqueue_by_key, jobs, incoming, record))
         verdict = recorded(jobs.db, partial(_enqueue, jobs, incoming, record))
-    if verdict.action is Action.REJECT:
+    if verdict.action in (Action.REJECT, Action.IGNORE):
         assert verdict.existing is not None
-        raise DuplicateJob(verdict.existing, incoming.job.fingerprint)
-    if verdict.action is Action.IGNORE:
+        if verdict.action is Action.REJECT:
+            raise DuplicateJob(verdict.existing, incoming.job.fingerprint)
         return EnqueueResult(verdict.existing, Outcome.DEDUPLICATED)
     return EnqueueResult(incoming.job, Outcome.REPLACED if verdict.cancel else Outcome.CREATED, verdict.cancel)
 

@@ -20,6 +20,7 @@ from .registry import Definition, registry
 
 if TYPE_CHECKING:
     from .idempotency import Heal
+    from .models import Job
     from .outcomes import EnqueueResult
 
 ENQUEUE_OPTIONS = (
@@ -59,7 +60,7 @@ class JobContext:
     worker_id: str
     is_held: Callable[[], bool]
     report: Callable[[float, str], None]
-    job: Any
+    job: Job
     """The row as it was claimed; what a run does not need of it is read from the database when it is asked for."""
 
     @property

@@ -220,4 +220,5 @@ def _settle(jobs: QuerySet[Any], incoming: Incoming, record: Recorder, admission
             raise id_taken(job) if ids_in_use(jobs, [job.pk]) else LostRace
         if outcome is Outcome.DEDUPLICATED:
             record([suppression_by_key(incoming, slot.holder)])
+        assert slot.holder is not None
     return EnqueueResult(slot.holder, outcome)

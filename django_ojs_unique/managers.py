@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -178,7 +178,11 @@ class JobQuerySet(models.QuerySet["Job"]):
             which &= in_all if named.scope is KeyScope.GLOBAL else ~in_all
         return remove(self._everything(self._for_writing()), named.text, which)
 
-    def explain(self, type: str | None = None, args: Any = None, **options: Any) -> Any:
+    @overload
+    def explain(self, type: str, args: Any = None, **options: Any) -> explaining.Explanation: ...
+    @overload
+    def explain(self, type: None = None, args: None = None, **options: Any) -> str: ...
+    def explain(self, type: str | None = None, args: Any = None, **options: Any) -> explaining.Explanation | str:
         """Say what ``enqueue(type, args, **options)`` would do now, and why; nothing is written.
 
         It looks where an enqueue would write: a replica may not know yet.
@@ -239,9 +243,13 @@ class JobQuerySet(models.QuerySet["Job"]):
         """Do what `remove` does, from asynchronous code."""
         return await sync_to_async(self.remove)(key=key, type=type, key_scope=key_scope)
 
-    async def aexplain(self, type: str | None = None, args: Any = None, **options: Any) -> Any:
+    @overload
+    async def aexplain(self, type: str, args: Any = None, **options: Any) -> explaining.Explanation: ...
+    @overload
+    async def aexplain(self, type: None = None, args: None = None, **options: Any) -> str: ...
+    async def aexplain(self, type: str | None = None, args: Any = None, **options: Any) -> explaining.Explanation | str:
         """Do what `explain` does, from asynchronous code."""
-        return await sync_to_async(self.explain)(type, args, **options)
+        return await sync_to_async(self.explain)(type, args, **options)  # type: ignore[arg-type]
 
     def _for_writing(self) -> str:
         return self._db or router.db_for_write(self.model, **self._hints)  # type: ignore[attr-defined]
@@ -250,8 +258,18 @@ class JobQuerySet(models.QuerySet["Job"]):
         return type(self)(self.model, using=using)
 
 
-class JobManager(models.Manager.from_queryset(JobQuerySet)):  # type: ignore[misc]
-    """The manager of `Job`."""
+if TYPE_CHECKING:  # type checkers do not follow `from_queryset`
+
+    class JobManager(JobQuerySet, models.Manager["Job"]):  # type: ignore[misc]
+        """The manager of `Job`."""
+
+        def __get__(self, instance: Any, cls: type[Any] | None = None) -> JobManager: ...
+        def using(self, alias: str | None) -> JobQuerySet: ...  # type: ignore[override]
+
+else:
+
+    class JobManager(models.Manager.from_queryset(JobQuerySet)):
+        """The manager of `Job`."""
 
 
 def record_suppressed(using: str, suppressions: Iterable[Suppression]) -> None:

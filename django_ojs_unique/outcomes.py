@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 from uuid import UUID
 
 from .exceptions import OJSError
+
+if TYPE_CHECKING:
+    from .models import Job
 
 
 class Outcome(StrEnum):
@@ -31,9 +34,9 @@ class EnqueueResult:
     ``replaced`` is empty.
     """
 
-    job: Any
+    job: Job
     outcome: Outcome
-    replaced: tuple[Any, ...] = ()
+    replaced: tuple[Job, ...] = ()
 
     @property
     def created(self) -> bool:
@@ -54,6 +57,7 @@ class ItemResult(EnqueueResult):
     (then ``job`` is the existing one) or ``invalid`` (then ``job`` is None).
     """
 
+    job: Any
     index: int = 0
     error: OJSError | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from django.db import models, router
 from django.db.models import Q
@@ -117,7 +117,7 @@ class Job(PartiallyIndexed):
         default=False, db_default=False, editable=False, help_text="Pruned, but for what a window that is open needs."
     )
 
-    objects = JobManager()
+    objects: ClassVar[JobManager] = JobManager()
 
     class Meta:
         verbose_name = "job"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from ..ojs.durations import milliseconds
 from ..ojs.keys import KeyMode
@@ -20,9 +20,15 @@ from .framework import (
     task_backends,
 )
 
+if TYPE_CHECKING:
+    from .framework import TaskContext, TaskResult
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OJSTask(Task):  # type: ignore[type-arg]
+class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
     """A task with the options of a job, which count where its backend is an `OJSBackend`.
 
     ``unique``: the unique policy. ``retry``: the retry policy; None leaves it to the backend. ``timeout``: of one
@@ -56,7 +62,7 @@ class OJSTask(Task):  # type: ignore[type-arg]
         key: str | None = INHERIT,  # type: ignore[assignment]
         key_mode: KeyMode | str = INHERIT,  # type: ignore[assignment]
         **changes: Any,
-    ) -> OJSTask:
+    ) -> OJSTask[P, R]:
         """Return this task with other options for its next enqueues.
 
         None switches ``unique``, ``timeout`` and ``key`` off and leaves ``retry`` to the backend; for Django's own
@@ -78,12 +84,49 @@ class OJSTask(Task):  # type: ignore[type-arg]
             options["unique"] = None
         return replace(Task.using(self, **changes), **options)  # type: ignore[return-value]
 
+    if TYPE_CHECKING:  # Django's class is generic in its stubs only
+
+        def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]: ...
+        async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]: ...
+        def get_result(self, result_id: str) -> TaskResult[P, R]: ...
+        async def aget_result(self, result_id: str) -> TaskResult[P, R]: ...
+        def call(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+        async def acall(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+class TaskOptions(TypedDict, total=False):
+    """The options of `task` beside ``takes_context``."""
+
+    priority: int
+    queue_name: str
+    backend: str
+    unique: UniquePolicy | Mapping[str, Any] | None
+    retry: RetryPolicy | Mapping[str, Any] | None
+    timeout: str | timedelta | float | None
+    key: str | None
+    key_mode: KeyMode | str
+
 
 @overload
-def task(function: Callable[..., Any]) -> OJSTask: ...
+def task(
+    function: Callable[Concatenate[TaskContext[Any, Any], P], R],
+    *,
+    takes_context: Literal[True],
+    **options: Unpack[TaskOptions],
+) -> OJSTask[P, R]: ...
 @overload
-def task(function: None = None, **options: Any) -> Callable[[Callable[..., Any]], OJSTask]: ...
-def task(  # type: ignore[misc]
+def task(
+    function: Callable[P, R], *, takes_context: Literal[False] = False, **options: Unpack[TaskOptions]
+) -> OJSTask[P, R]: ...
+@overload
+def task(
+    function: None = None, *, takes_context: Literal[True], **options: Unpack[TaskOptions]
+) -> Callable[[Callable[Concatenate[TaskContext[Any, Any], P], R]], OJSTask[P, R]]: ...
+@overload
+def task(
+    function: None = None, *, takes_context: Literal[False] = False, **options: Unpack[TaskOptions]
+) -> Callable[[Callable[P, R]], OJSTask[P, R]]: ...
+def task(
     function: Callable[..., Any] | None = None,
     *,
     priority: int = DEFAULT_TASK_PRIORITY,
@@ -95,14 +138,14 @@ def task(  # type: ignore[misc]
     timeout: str | timedelta | float | None = None,
     key: str | None = None,
     key_mode: KeyMode | str = KeyMode.REPLACE,
-) -> OJSTask | Callable[[Callable[..., Any]], OJSTask]:
+) -> OJSTask[..., Any] | Callable[[Callable[..., Any]], OJSTask[..., Any]]:
     """Declare a task as Django's own decorator does, on any version and for any backend.
 
     The first four options are Django's, the others those of `OJSTask`; backends other than `OJSBackend` ignore them.
     Raises what `OJSTask` raises.
     """
 
-    def declare(function: Callable[..., Any]) -> OJSTask:
+    def declare(function: Callable[..., Any]) -> OJSTask[..., Any]:
         cls = task_backends[backend].task_class
         return (cls if issubclass(cls, OJSTask) else OJSTask)(
             func=function,

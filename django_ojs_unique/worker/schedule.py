@@ -157,7 +157,9 @@ def _enqueue(entry: CronJob, cron: Cron, occurrence: datetime, using: str) -> tu
     jobs, id = Job.objects.using(using), job_id(entry.name, occurrence)
     if entry.last_job_id == id:
         return "already", id
-    previous = jobs.filter(pk=entry.last_job_id).exclude(state__in=sorted(TERMINAL)).first()
+    previous = None
+    if entry.last_job_id is not None:
+        previous = jobs.filter(pk=entry.last_job_id).exclude(state__in=sorted(TERMINAL)).first()
     if previous is not None and (
         cron.overlap_policy == OverlapPolicy.SKIP
         or (cron.overlap_policy == OverlapPolicy.ENQUEUE and previous.state != JobState.ACTIVE)

@@ -3,8 +3,10 @@
 from datetime import datetime, timedelta
 from typing import assert_type
 
-from django_ojs_unique import EnqueueResult, JobContext, Outcome, UniquePolicy, job
+from django_ojs_unique import BatchResult, EnqueueResult, JobContext, Outcome, UniquePolicy, job
+from django_ojs_unique.explain import Explanation
 from django_ojs_unique.models import Job
+from django_ojs_unique.tasks import task
 from django_ojs_unique.testing import (
     Captured,
     JobFixture,
@@ -29,6 +31,7 @@ def welcome(user_id: int, locale: str = "en") -> str:
 @job("export.run", takes_context=True)
 def export(context: JobContext, parts: int) -> None:
     context.progress(1 / parts, "begun")
+    assert_type(context.job, Job)
 
 
 @job("weather.fetch")
@@ -43,6 +46,7 @@ job("email.other", queues="mail")  # type: ignore[call-overload]
 assert_type(welcome.enqueue(1), EnqueueResult)
 assert_type(welcome.enqueue(user_id=1, locale="de").outcome, Outcome)
 assert_type(welcome.using(priority=5).enqueue(1).created, bool)
+assert_type(welcome.enqueue(1).replaced, tuple[Job, ...])
 export.enqueue(3)
 export.enqueue(parts=3)
 fetch.enqueue("Berlin")
@@ -60,6 +64,54 @@ export.enqueue_on_commit()  # type: ignore[call-arg]
 export.enqueue("3")  # type: ignore[arg-type]
 export.using(queue="slow").enqueue()  # type: ignore[call-arg]
 
+# Enqueue by the manager
+
+assert_type(Job.objects.enqueue("email.welcome", {"user_id": 1}, unique=daily), EnqueueResult)
+assert_type(Job.objects.using("jobs").enqueue("email.welcome", [{"user_id": 1}]).deduplicated, bool)
+assert_type(Job.objects.using("jobs").enqueue_many([welcome.item(1)], mode="atomic"), BatchResult)
+assert_type(Job.objects.enqueue_many([{"type": "email.welcome"}]).counts[Outcome.CREATED], int)
+assert_type(Job.objects.filter(queue="mail").enqueue("email.welcome").job, Job)
+assert_type(Job.objects.duplicates_of(Job()).first(), Job | None)
+assert_type(Job.objects.remove(key="welcome", type="email.welcome"), Job | None)
+assert_type(Job.objects.explain("email.welcome", {"user_id": 1}), Explanation)
+assert_type(Job.objects.using("jobs").explain(verbose=True), str)
+Job.objects.enqueue_on_commit("email.welcome", {"user_id": 1})
+
+Job.objects.enqueue(1)  # type: ignore[arg-type]
+Job.objects.enqueue("email.welcome", uniqe=daily)  # type: ignore[call-arg]
+Job.objects.enqueue_many("email.welcome")  # type: ignore[arg-type]
+Job.objects.using("jobs").enqueue({"type": "email.welcome"})  # type: ignore[arg-type]
+Job.objects.enqueue_one("email.welcome")  # type: ignore[attr-defined]
+
+# Tasks
+
+
+@task(unique=daily, queue_name="mail")
+def greet(user_id: int, locale: str = "en") -> str:
+    return f"{user_id} {locale}"
+
+
+@task(takes_context=True)
+def count(context: object, parts: int) -> int:
+    return parts
+
+
+@task
+def plain(user_id: int) -> None: ...
+
+
+assert_type(greet.enqueue(1, locale="de").return_value, str)
+assert_type(greet.using(unique=None, priority=5).enqueue(user_id=1).id, str)
+assert_type(count.enqueue(3).return_value, int)
+assert_type(count.get_result("1").return_value, int)
+plain.enqueue(1)
+
+greet.enqueue("ada")  # type: ignore[arg-type]
+greet.using(priority=5).enqueue()  # type: ignore[call-arg]
+count.enqueue("3")  # type: ignore[arg-type]
+plain.enqueue(1, locale="de")  # type: ignore[call-arg]
+task(queue="mail")  # type: ignore[call-overload]
+
 # Call
 
 assert_type(welcome(1), str)
@@ -75,6 +127,10 @@ async def view() -> bool:
     result = await welcome.aenqueue(1)
     await welcome.aenqueue("ada")  # type: ignore[arg-type]
     assert_type(await fetch("Berlin"), dict[str, str])
+    await greet.aenqueue("ada")  # type: ignore[arg-type]
+    assert_type(await Job.objects.aenqueue("email.welcome"), EnqueueResult)
+    assert_type(await Job.objects.using("jobs").aenqueue_many([welcome.item(1)]), BatchResult)
+    assert_type(await Job.objects.aexplain("email.welcome"), Explanation)
     return result.deduplicated
 
 

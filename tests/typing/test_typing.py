@@ -20,7 +20,7 @@ def check(tool, *arguments, folder):
     done = subprocess.run(
         [sys.executable, "-m", tool, *map(str, arguments)],
         cwd=folder,
-        env={**os.environ, "MYPYPATH": str(ROOT)},
+        env={**os.environ, "MYPYPATH": str(ROOT), "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -28,9 +28,19 @@ def check(tool, *arguments, folder):
     return done.returncode, done.stdout
 
 
-def test_mypy_finds_the_mistakes_and_nothing_else(tmp_path):
+PLUGIN = """\
+[mypy]
+plugins = mypy_django_plugin.main
+[mypy.plugins.django-stubs]
+django_settings_module = tests.settings
+"""
+
+
+@pytest.mark.parametrize("config", ["", PLUGIN], ids=["alone", "with the plugin for Django"])
+def test_mypy_finds_the_mistakes_and_nothing_else(config, tmp_path):
     pytest.importorskip("mypy_django_plugin")
-    options = ("--strict", "--config-file=", "--follow-imports=silent", "--cache-dir", tmp_path)
+    (tmp_path / "mypy.ini").write_text(config)
+    options = ("--strict", "--config-file", "mypy.ini", "--follow-imports=silent", "--cache-dir", tmp_path)
     code, said = check("mypy", *options, SHOP, folder=tmp_path)
     assert code == 0, said
 
