@@ -125,7 +125,8 @@ class JobQuerySet(models.QuerySet["Job"]):
         read(request, self.model, timezone.now())
         using = self._for_writing()
         enqueue = partial(self._everything(using).enqueue_request, request)
-        after_commit(commit_of or self._db or DEFAULT_DB_ALIAS, using, request.type, enqueue)  # type: ignore[attr-defined]
+        waits_for = commit_of if commit_of is not None else self._db or DEFAULT_DB_ALIAS  # type: ignore[attr-defined]
+        after_commit(waits_for, using, request.type, enqueue)
 
     def enqueue_many(
         self,

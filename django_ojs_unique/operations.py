@@ -153,6 +153,7 @@ def _attempt(jobs: QuerySet[Any], id: UUID, act: Callable[[Job], object]) -> Att
     job = jobs.filter(pk=id).first()
     if job is None:
         return Attempted(id, None, f"There is no job {id} in database {jobs.db!r}. It may have been pruned.")
+    job._pinned_to = jobs.db
     try:
         return Attempted(id, job, answer=act(job))
     except DuplicateJob as error:

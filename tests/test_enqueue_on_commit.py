@@ -112,6 +112,8 @@ def test_an_unknown_type_fails_at_the_call_where_it_is_refused():
 def test_a_wrong_alias_is_named_with_its_mend():
     with pytest.raises(InvalidRequest, match=r"commit_of: is no alias in DATABASES.*Did you mean 'other'"):
         Job.objects.enqueue_on_commit("t", commit_of="othr")
+    with pytest.raises(InvalidRequest, match="commit_of: is no alias in DATABASES"):
+        Job.objects.enqueue_on_commit("t", commit_of="")
 
 
 def test_what_the_caller_changes_later_does_not_count(commits):

@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from signal import SIGPIPE
 from uuid import uuid4
 
@@ -79,10 +80,10 @@ def test_a_list_begins_with_the_newest():
 
 
 def test_filters_add_up():
-    wanted = a_job(queue="emails", scheduled_at=timezone.now() + timezone.timedelta(hours=1))
+    wanted = a_job(queue="emails", scheduled_at=timezone.now() + timedelta(hours=1))
     a_job(queue="emails")
-    a_job(queue="emails", type="email.other", scheduled_at=timezone.now() + timezone.timedelta(hours=1))
-    a_job(scheduled_at=timezone.now() + timezone.timedelta(hours=1))
+    a_job(queue="emails", type="email.other", scheduled_at=timezone.now() + timedelta(hours=1))
+    a_job(scheduled_at=timezone.now() + timedelta(hours=1))
     listed = jobs(
         *("list", "--state", "scheduled", "retryable", "--state", "active", "--queue", "emails", "--type", "email.send")
     )
@@ -93,6 +94,44 @@ def test_a_list_finds_the_jobs_of_a_key():
     wanted = Job.objects.enqueue("email.send", key="order-7").job
     Job.objects.enqueue("email.send", key="order-8")
     assert jobs("list", "--key", "order-7").splitlines()[1].startswith(str(wanted.pk))
+
+
+@pytest.mark.parametrize("command", ["list", "cancel", "retry"])
+def test_a_key_is_met_exactly(command):
+    keys = ["order", "Order", "order ", "órder"]
+    for key in keys:
+        job = a_job(key=key)
+        if command == "retry":
+            Job.objects.filter(pk=job.pk).update(state="discarded", finished_at=timezone.now())
+    before = dict(Job.objects.values_list("key", "state"))
+    said = jobs(command, "--key", "order")
+    after = dict(Job.objects.values_list("key", "state"))
+    if command == "list":
+        assert len(said.splitlines()) == 2
+    else:
+        assert [key for key in keys if before[key] != after[key]] == ["order"]
+
+
+def test_a_dry_run_of_a_retry_does_not_promise_what_would_be_refused():
+    a_job(type="t")
+    assert "No job matches" in jobs("retry", "--type", "t", "--state", "available", "completed", "--dry-run")
+    assert "Made available: 0 job(s)" in jobs("retry", "--type", "t", "--state", "available", "completed")
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+@pytest.mark.parametrize("command", ["cancel", "retry", "release"])
+def test_the_named_database_counts_whatever_a_router_says(settings, command):
+    settings.DATABASE_ROUTERS = ["tests.routers.JobsOnOther"]
+    id, later = uuid4(), timezone.now() + timedelta(hours=1)
+    for using in ("default", "other"):
+        Job.objects.using(using).enqueue("t", id=id, scheduled_at=later, unique=UniquePolicy(keys=["type"]))
+
+    def columns(using):
+        return Job.objects.using(using).values_list("state", "fingerprint").get()
+
+    before = columns("other")
+    jobs(command, str(id), "--database", "default")
+    assert columns("other") == before != columns("default")
 
 
 def test_a_list_that_is_cut_says_how_to_see_more():
@@ -185,7 +224,7 @@ def test_cancelling_goes_on_after_a_refusal_and_then_fails():
 
 
 def test_retrying_makes_waiting_and_discarded_jobs_available():
-    later, dead = a_job(scheduled_at=timezone.now() + timezone.timedelta(hours=1)), discarded()
+    later, dead = a_job(scheduled_at=timezone.now() + timedelta(hours=1)), discarded()
     said = jobs("retry", str(later.pk), str(dead.pk))
     assert said == f"Made available {later.pk}.\nMade available {dead.pk}.\n"
     assert set(Job.objects.values_list("state", flat=True)) == {"available"}
@@ -285,7 +324,7 @@ def test_a_dry_run_says_when_there_are_more_kinds_of_jobs(most, ends, monkeypatc
 
 
 def test_filters_retry_discarded_jobs_only_unless_a_state_is_named():
-    later, dead = a_job(scheduled_at=timezone.now() + timezone.timedelta(hours=1)), discarded()
+    later, dead = a_job(scheduled_at=timezone.now() + timedelta(hours=1)), discarded()
     assert jobs("retry", "--type", "email.send") == "Made available: 1 job(s).\n"
     dead.refresh_from_db()
     later.refresh_from_db()
@@ -386,7 +425,7 @@ def test_periodic_jobs_are_shown_with_what_became_of_the_last_one():
 def test_queues_are_shown_with_their_counts_their_pause_and_their_limit():
     for _ in range(3):
         a_job(queue="emails")
-    a_job(queue="emails", scheduled_at=timezone.now() + timezone.timedelta(hours=1))
+    a_job(queue="emails", scheduled_at=timezone.now() + timedelta(hours=1))
     discarded(queue="finished")
     Queue.objects.pause("reports")
     Queue.objects.limit("emails", 2)
@@ -458,6 +497,7 @@ def test_the_database_can_be_named():
         (["cancel", str(uuid4()), "--queue", "emails"], "not both"),
         (["retry", str(uuid4()), "--dry-run"], "not both"),
         (["cancel", "--since", "yesterday"], "'yesterday' is no date and time"),
+        (["list", "--since", "0001-01-01T00:00"], "'0001-01-01T00:00' is no date and time"),
         (["list", "--until", "PT"], "Write PT30M or P1D"),
         (["list", "--until", "P1Y"], "Write PT30M or P1D"),
         (["release"], "required: ID"),

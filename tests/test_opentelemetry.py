@@ -587,6 +587,24 @@ def test_a_propagator_that_breaks_breaks_no_enqueue(traced, monkeypatch):
     assert Job.objects.enqueue("t", meta={"a": 1}).job.meta == {"a": 1}
 
 
+def test_a_span_that_breaks_breaks_neither_an_enqueue_nor_a_run(traced, handlers, monkeypatch):
+    def breaks(*args, **kwargs):
+        raise RuntimeError("the span breaks")
+
+    @job("broken.trace", unique=UniquePolicy(keys=["type"]))
+    def run():
+        pass
+
+    monkeypatch.setattr("opentelemetry.sdk.trace.Span.set_attribute", breaks)
+    monkeypatch.setattr("opentelemetry.sdk.trace.Span.set_status", breaks)
+    run.enqueue()
+    with pytest.raises(DuplicateJob):
+        run.enqueue()
+    Job.objects.enqueue_many([run.item()])
+    (ran,) = run_jobs(types=[run])
+    assert ran.job.state == "completed"
+
+
 def test_a_trace_that_is_not_sampled_is_carried_on_as_such(handlers):
     provider = TracerProvider(sampler=NeverSampled(), shutdown_on_exit=False)
     with tracing_with(Spans(provider)):

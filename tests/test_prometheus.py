@@ -7,8 +7,9 @@ from urllib.request import urlopen
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import ImproperlyConfigured
+from django.core.handlers.base import BaseHandler
 from django.core.management import CommandError, call_command
-from django.db import OperationalError
+from django.db import OperationalError, connections
 from django.test import RequestFactory
 from django.utils import timezone
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -224,10 +225,16 @@ def test_a_wrong_token_is_asked_for(given):
     assert (response.status_code, response.headers["WWW-Authenticate"]) == (401, "Bearer")
 
 
-@pytest.mark.parametrize("token", ["", " ", 7, b"bytes"])
-def test_a_token_that_would_let_anybody_in_is_refused(token):
-    with pytest.raises(ImproperlyConfigured, match="token must be a text"):
+@pytest.mark.parametrize("token", ["", " ", 7, b"bytes", "from a file\n", "é"])
+def test_a_token_that_would_let_anybody_in_or_nobody_is_refused(token):
+    with pytest.raises(ImproperlyConfigured, match="token must be ASCII text"):
         MetricsView.as_view(token=token)
+
+
+def test_a_request_begins_no_transaction_so_that_a_database_that_is_away_is_an_answer(monkeypatch):
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    view = MetricsView.as_view()
+    assert BaseHandler().make_view_atomic(view) is view
 
 
 def test_a_project_that_asks_everybody_to_log_in_does_not_ask_prometheus():

@@ -35,6 +35,9 @@ class Job(PartiallyIndexed):
     methods below and the worker; each change of state is one guarded UPDATE in `lifecycle`.
     """
 
+    _pinned_to: str | None = None
+    """The database that an operator named, whatever a router says."""
+
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     type = models.CharField(max_length=255)
     queue = models.CharField(max_length=128)
@@ -304,7 +307,7 @@ class Job(PartiallyIndexed):
     @property
     def _written_to(self) -> str:
         """The database where its row is changed: the object may have been read from a replica."""
-        return router.db_for_write(Job, instance=self)
+        return self._pinned_to or router.db_for_write(Job, instance=self)
 
     def _row(self) -> Any:
         return Job.objects.using(self._written_to).filter(pk=self.pk)

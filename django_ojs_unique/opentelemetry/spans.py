@@ -37,6 +37,15 @@ SYSTEM = "ojs"
 FLUSH_MILLISECONDS = 2_000
 
 
+@contextmanager
+def _apart() -> Iterator[None]:
+    """Keep what a propagator, a sampler or an exporter raises from the job."""
+    try:
+        yield
+    except Exception:
+        logger.exception("Tracing failed; the job does not.")
+
+
 class Spans(Tracer):
     """Traces with a provider of OpenTelemetry, by default with the one that the process has configured, or will."""
 
@@ -56,8 +65,9 @@ class Spans(Tracer):
                 yield lambda result: _tell_answer(span, result)
             except DuplicateJob as duplicate:
                 # An answer like the others, which the policy asked for; whether it is a failure, the caller knows.
-                span.set_attribute("ojs.enqueue.outcome", str(Outcome.REJECTED))
-                span.set_attribute("ojs.enqueue.existing_job.id", str(duplicate.existing_job_id))
+                with _apart():
+                    span.set_attribute("ojs.enqueue.outcome", str(Outcome.REJECTED))
+                    span.set_attribute("ojs.enqueue.existing_job.id", str(duplicate.existing_job_id))
                 raise
             except BaseException as error:
                 _tell_error(span, error)
@@ -80,8 +90,9 @@ class Spans(Tracer):
             except BaseException as error:
                 _tell_error(span, error)
                 raise
-            for outcome, count in Counter(entry.outcome for entry in entries).items():
-                span.set_attribute(f"ojs.batch.{outcome}", count)
+            with _apart():
+                for outcome, count in Counter(entry.outcome for entry in entries).items():
+                    span.set_attribute(f"ojs.batch.{outcome}", count)
 
     @contextmanager
     def run(self, job: Any) -> Iterator[Callable[[Any, BaseException | None], None]]:
@@ -161,6 +172,7 @@ def _carried(job: Any) -> Context:
     return Context()
 
 
+@_apart()
 def _tell_answer(span: Span, result: EnqueueResult) -> None:
     span.set_attribute("ojs.enqueue.outcome", str(result.outcome))
     if not result.deduplicated:
@@ -170,12 +182,14 @@ def _tell_answer(span: Span, result: EnqueueResult) -> None:
         span.set_attribute("ojs.enqueue.existing_job.id", str(existing.pk))
 
 
+@_apart()
 def _tell_error(span: Span, error: BaseException) -> None:
     """Say what kind of error it was; its text may quote arguments, and the caller has it anyway."""
     span.set_attribute("error.type", error.code if isinstance(error, OJSError) else type(error).__qualname__)
     span.set_status(StatusCode.ERROR)
 
 
+@_apart()
 def _tell_end(span: Span, finished: Any, error: BaseException | None) -> None:
     record = finished.error
     if record is None:
@@ -187,14 +201,4 @@ def _tell_end(span: Span, finished: Any, error: BaseException | None) -> None:
         span.set_attribute("error.type", record["type"])
         span.set_status(StatusCode.ERROR, record["message"])
         if error is not None:
-            with _apart():  # its own words may raise
-                span.record_exception(error)
-
-
-@contextmanager
-def _apart() -> Iterator[None]:
-    """Keep what a propagator, a sampler or an exporter raises from the job."""
-    try:
-        yield
-    except Exception:
-        logger.exception("Tracing failed; the job does not.")
+            span.record_exception(error)  # whose own words may raise

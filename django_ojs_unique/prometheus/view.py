@@ -7,7 +7,7 @@ from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
 from django.core.exceptions import ImproperlyConfigured
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, OperationalError, connections, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.utils.crypto import constant_time_compare
 from django.utils.decorators import method_decorator
@@ -31,11 +31,17 @@ class MetricsView(View):
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Callable[..., HttpResponseBase]:
-        """Return the view function. Raises ImproperlyConfigured for a token that is no text, or empty."""
+        """Return the view function. Raises ImproperlyConfigured for a token that no header can carry."""
         token = initkwargs.get("token", cls.token)
-        if token is not None and not (isinstance(token, str) and token.strip()):
-            raise ImproperlyConfigured("MetricsView: the token must be a text that is not empty, or None: staff only.")
-        return super().as_view(**initkwargs)
+        if token is not None and not (isinstance(token, str) and token.isascii() and token and token == token.strip()):
+            raise ImproperlyConfigured(
+                "MetricsView: the token must be ASCII text that is not empty, without white space around it, or None:"
+                " staff only."
+            )
+        view = super().as_view(**initkwargs)
+        for alias in connections:  # ATOMIC_REQUESTS would ask a database that is away before the view can say so
+            view = transaction.non_atomic_requests(alias)(view)
+        return view
 
     def may_read(self, request: HttpRequest) -> bool:
         """Tell whether the metrics are for this caller."""

@@ -8,6 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandParser
+from django.db import connections
+from django.db.models import F, Func, QuerySet
+from django.db.models.lookups import Exact
 from django.utils import timezone
 
 from ...conf import retention_period
@@ -24,6 +27,8 @@ _LOOKUPS = {
     "until": "created_at__lt",
     "dead_letter": "dead_letter",
 }
+
+_FREE_TEXT = {"key", "worker_id"}
 
 
 def add_filters(parser: CommandParser) -> None:
@@ -51,6 +56,16 @@ def add_filters(parser: CommandParser) -> None:
 def filters(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was asked for, as arguments of `QuerySet.filter`; empty when no filter was given."""
     return {lookup: options[name] for name, lookup in _LOOKUPS.items() if options[name] is not None}
+
+
+def matching(jobs: QuerySet[Any], wanted: Mapping[str, Any]) -> QuerySet[Any]:
+    """Return those of the jobs that were asked for, by what `filters` returned."""
+    jobs = jobs.filter(**wanted)
+    if connections[jobs.db].vendor == "mysql":
+        # It compares text without case, accents and trailing spaces; the filter above uses the index.
+        exactly = [Exact(Func(F(name), function="BINARY"), wanted[name]) for name in _FREE_TEXT & wanted.keys()]
+        jobs = jobs.filter(*exactly)
+    return jobs
 
 
 def _past(text: str) -> datetime:

@@ -14,7 +14,7 @@ from django.utils import timezone
 from ...insight.words import age, harmless
 from ...models import Job, SuppressedAttempt
 from ..arguments import whole_number
-from .filters import add_filters, filters
+from .filters import add_filters, filters, matching
 from .subcommand import Subcommand, job_id
 
 ENVELOPE = ("args", "meta", "tags", "extra", "schema", "retry", "timeout_ms", "visibility_timeout_ms")
@@ -46,7 +46,7 @@ class List(Subcommand):
 
     def run(self, *, limit: int, **options: Any) -> None:
         wanted = filters(options)
-        found = list(self.jobs.filter(**wanted).order_by("-pk")[: limit + 1])
+        found = list(matching(self.jobs, wanted).order_by("-pk")[: limit + 1])
         if not found:
             self.say(self._nothing(bool(wanted)))
             return

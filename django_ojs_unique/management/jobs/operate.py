@@ -11,10 +11,10 @@ from django.db.models import Count, QuerySet
 from tqdm import tqdm
 
 from ...models import Job
-from ...ojs.states import INCOMPLETE, JobState
+from ...ojs.states import INCOMPLETE, TIMED, JobState
 from ...operations import cancel_all, on_each, release
 from ..arguments import whole_number
-from .filters import add_filters, filters
+from .filters import add_filters, filters, matching
 from .subcommand import Subcommand, job_id, limit, queue
 from .text import table
 
@@ -72,7 +72,7 @@ class OnMatchingJobs(OnJobs):
         if not ids and not wanted:
             message = "Which jobs? Name their ids, or choose them by a filter such as --type or --queue."
             raise CommandError(message, returncode=2)
-        return None if ids else self.jobs.filter(**wanted)
+        return None if ids else matching(self.jobs, wanted)
 
     def foresee(self, jobs: QuerySet[Any], limit: int | None) -> None:
         """Say which jobs there are."""
@@ -141,8 +141,8 @@ class Retry(OnMatchingJobs):
     def run(self, *, ids: list[UUID], force: bool, verbosity: int, **options: Any) -> None:
         jobs, bar = self.chosen(ids, options), None
         if jobs is not None:
-            if options["state"] is None:
-                jobs = jobs.filter(state=JobState.DISCARDED)
+            more = set() if options["state"] is None else TIMED | {JobState.PENDING}
+            jobs = jobs.filter(state__in=sorted({JobState.DISCARDED} | more))
             if options["dry_run"]:
                 self.foresee(jobs, options["limit"])
                 return

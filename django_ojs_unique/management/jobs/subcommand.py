@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -88,11 +88,13 @@ def moment(text: str) -> datetime:
     """Read a date and time, in the project's time zone unless it names its own."""
     try:
         value = parse_datetime(text)
-    except ValueError:
+        if value is not None:
+            value = (value if timezone.is_aware(value) else timezone.make_aware(value)).astimezone(UTC)
+    except (ValueError, OverflowError):  # in UTC it may be before the year 1
         value = None
     if value is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no date and time; write 2026-01-31T14:00, or with Z at the end")
-    return value if timezone.is_aware(value) else timezone.make_aware(value)
+    return value
 
 
 def _refusing(read: Callable[[str], str], text: str) -> str:
