@@ -56,8 +56,8 @@ def _empty_the_tables(test_case: TransactionTestCase) -> None:
         with database.constraint_checks_disabled(), transaction.atomic(using=alias), database.cursor() as cursor:
             grown = _grown_tables(database, cursor)
             for table in set(tables) - kept:
-                word = "TRUNCATE" if table in grown else "DELETE FROM"
-                cursor.execute(f"{word} {database.ops.quote_name(table)}")
+                name = database.ops.quote_name(table)
+                cursor.execute(f"TRUNCATE {name} CASCADE" if table in grown else f"DELETE FROM {name}")
 
 
 def _grown_tables(database: Any, cursor: Any) -> set[str]:

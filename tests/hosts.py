@@ -105,11 +105,14 @@ def _remove_those_of(is_chosen: Callable[[int], bool]) -> None:
     for name in namespaces:
         if (found := re.fullmatch(rf"{MARK}-(\d+)-\d+", name)) and is_chosen(int(found[1])):
             _kill_all(name)
-            _ip("netns", "delete", name)  # and with it the cable
-    bridges = [link["ifname"] for link in json.loads(_ip("-json", "link", "show", "type", "bridge") or "[]")]
-    for name in bridges:
-        if (found := re.fullmatch(rf"{MARK}(\d+)", name)) and is_chosen(int(found[1])):
-            _ip("link", "delete", name)
+            _ip("netns", "delete", name)
+    # A cable vanishes with its namespace, but in the kernel's own time: the next hosts would find its name taken.
+    for kind in ("veth", "bridge"):
+        for link in json.loads(_ip("-json", "link", "show", "type", kind) or "[]"):
+            found = re.fullmatch(rf"{MARK}(\d+)(-\d+)?", link["ifname"])
+            if found and is_chosen(int(found[1])):
+                with suppress(_Refused):  # it has vanished by now
+                    _ip("link", "delete", link["ifname"])
 
 
 def _kill_all(namespace: str) -> None:
