@@ -164,7 +164,7 @@ class Losing(httpx.HTTPTransport):
 def all_threads_end() -> None:
     """Return when the worker and its heart have stopped."""
     for thread in threading.enumerate():
-        if thread is not threading.main_thread():
+        if thread is not threading.main_thread() and thread.name != "tqdm_monitor":  # which never ends
             thread.join(PATIENCE)
             assert not thread.is_alive()
 
