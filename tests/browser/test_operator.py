@@ -44,7 +44,7 @@ def test_a_dead_letter_is_revived_in_the_place_of_a_live_duplicate_once_that_is_
     page.get_by_role("button", name="Revive").click()
     operator.shows("0 revived, 1 not.")
     operator.shows(f"job {live.pk} is a live duplicate (available)")
-    page.get_by_role("link", name="Back").click()
+    page.get_by_role("link", name="Back", exact=True).click()
 
     operator.acts("revive", dead)
     page.get_by_label("Replace:").check()
