@@ -264,13 +264,18 @@ def _permission_problems(setting: str, given: Any) -> Iterator[str]:
             yield from _class_problems(f"{setting}[{group!r}]", classes)
 
 
+def imported(named: Any) -> Any:
+    """Return what a setting names by its dotted path, or holds itself. Raises ImportError."""
+    return import_string(named) if isinstance(named, str) else named
+
+
 def _class_problems(setting: str, given: Any) -> Iterator[str]:
     if not isinstance(given, (list, tuple)):
         yield f"{setting} must be a list of classes, or of their dotted names (got {given!r})."
         return
     for index, one in enumerate(given):
         try:
-            one = import_string(one) if isinstance(one, str) else one
+            one = imported(one)
         except Exception as error:
             yield f"{setting}[{index}] cannot be imported: {error}."
             continue

@@ -12,7 +12,6 @@ from django.core.exceptions import DisallowedHost
 from django.db import router, transaction
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.module_loading import import_string
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication, TokenAuthentication
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
@@ -20,7 +19,7 @@ from rest_framework.response import Response
 from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView, set_rollback
 
-from ..conf import API_DEFAULTS, settings
+from ..conf import API_DEFAULTS, imported, settings
 from ..exceptions import DuplicateJob, OJSError
 from ..fields import new_id
 from ..models import Job
@@ -139,4 +138,4 @@ def _default_authentication() -> tuple[type[BaseAuthentication], ...]:
 
 @cache
 def _imported(names: tuple[str, ...]) -> tuple[Any, ...]:
-    return tuple(import_string(name) if isinstance(name, str) else name for name in names)
+    return tuple(map(imported, names))

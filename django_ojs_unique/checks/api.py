@@ -8,7 +8,6 @@ from typing import Any
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.urls import NoReverseMatch, reverse
-from django.utils.module_loading import import_string
 
 from .. import conf
 from . import see
@@ -57,6 +56,6 @@ def _groups_open_to_all() -> Iterator[str]:
 
     permissions = conf.settings.api["PERMISSIONS"]
     for group in ("producers", "workers", "operators"):
-        classes = [import_string(one) if isinstance(one, str) else one for one in permissions.get(group, ())]
+        classes = [conf.imported(one) for one in permissions.get(group, ())]
         if any(isinstance(one, type) and issubclass(one, AllowAny) for one in classes):
             yield group
