@@ -8,45 +8,56 @@ BIN := .venv/bin
 READY := .venv/ready
 SPHINX := $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky --fresh-env -c docs -d build/doctrees
 
-.PHONY: demo serve test conformance lint bench docs linkcheck reference tutorial clean
+.PHONY: help demo serve test-quick test test-all ha conformance lint bench docs linkcheck reference tutorial clean
 
-demo: $(READY)
+help: ## What can be made
+	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+demo: $(READY) ## The promise, on your machine: nothing twice, nothing lost
 	@$(BIN)/python testproject/manage.py demo
 
-serve: $(READY)
+serve: $(READY) ## An example shop with the admin, a worker and customers (PORT=8000)
 	@$(BIN)/python testproject/manage.py serve --port $(PORT)
 
-test: $(READY)
+test-quick: $(READY) ## SQLite, without what is slow or starts processes: two minutes
+	@$(BIN)/python -m tests --quick
+
+test: $(READY) ## SQLite and PostgreSQL, without what is slow: five minutes
 	@$(BIN)/python -m tests
 
-conformance: $(READY)
+test-all: $(READY) ## Everything: slow, torture, browser; MariaDB if OJS_TEST_MARIADB_URL names a server
+	@$(BIN)/python -m tests --all
+
+ha: $(READY) ## Failovers of clusters of its own: eight minutes
+	@$(BIN)/python -m pytest -m ha -s
+
+conformance: $(READY) ## The conformance cases of the Open Job Spec (CONFORMANCE=folder QUICK=1)
 	@CONFORMANCE='$(CONFORMANCE)' QUICK='$(QUICK)' $(BIN)/python -m tests.conformance
 
-lint: $(READY)
+lint: $(READY) ## Linter, formatter, types, migrations
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 	@$(BIN)/python -m django makemigrations --check --dry-run --settings tests.settings
 
-bench: $(READY)
+bench: $(READY) ## The benchmarks, as ratios to bare loops
 	@$(BIN)/python -m benchmarks
 
-# The site; a broken link, anchor or picture, or a page that the index lacks, ends it. What leads elsewhere: `make linkcheck`.
-docs: $(READY)
+docs: $(READY) ## Build the site; a broken link ends it
 	@$(SPHINX) -b html . build/docs
 	@echo '<meta http-equiv="refresh" content="0; url=docs/index.html">' > build/docs/index.html
 	@echo "Built build/docs/index.html"
 
-linkcheck: $(READY)
+linkcheck: $(READY) ## Follow the links that lead elsewhere
 	@$(SPHINX) -b linkcheck . build/linkcheck
 
-# The pages and pictures that are written from the code.
-reference: $(READY)
+reference: $(READY) ## Write anew the pages and pictures that are written from the code
 	@DJANGO_SETTINGS_MODULE=tests.settings PYTHONPATH=. $(BIN)/python docs/commands.py > docs/commands.md
 	@PYTHONPATH=. $(BIN)/python docs/diagram.py > docs/images/states.svg
+	@PYTHONPATH=. $(BIN)/python docs/house.py > docs/images/house.svg
 
-tutorial: $(READY)
+tutorial: $(READY) ## Follow the README and the tutorial literally
 	@$(BIN)/python -m tests.tutorial
 
-clean:
+clean: ## Remove what all of this made
 	rm -rf .venv build dist .coverage* htmlcov testproject/*.sqlite3*
 
 $(READY): pyproject.toml

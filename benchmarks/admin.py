@@ -11,10 +11,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from tests.crowd import SAMPLE, gather
+from tests.support.big_table import SAMPLE, gather
 
 LIST, CHANGE = "django_ojs_unique_job_changelist", "django_ojs_unique_job_change"
-ATTEMPTS, DASHBOARD = "django_ojs_unique_suppressedattempt_changelist", "admin:django_ojs_unique_dashboard"
+ATTEMPTS, DASHBOARD = "django_ojs_unique_suppressedenqueue_changelist", "admin:django_ojs_unique_dashboard"
 
 
 def report(rounds: int, jobs: int) -> None:
@@ -36,7 +36,7 @@ def report(rounds: int, jobs: int) -> None:
 
 
 def compare(client: Client, name: str, plain: str, ours: str, rounds: int) -> None:
-    """Print the median time of a request of both pages, in turns, the median ratio, and the queries of each."""
+    """Request both pages in turns; print the median times, the median ratio, and the number of queries of each."""
     queries = [count(client, page) for page in (plain, ours)]
     pairs = [[seconds(client, page) for page in (plain, ours)] for _ in range(rounds)]
     medians = (1000 * statistics.median(column) for column in zip(*pairs, strict=True))

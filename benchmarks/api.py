@@ -23,7 +23,7 @@ UNIQUE = {"keys": ["type", "queue", "args"]}
 
 
 class Row(models.Model):
-    """What the bare view stores: no more index than the primary key's."""
+    """What the bare view stores; the only index is that of the primary key."""
 
     type = models.CharField(max_length=255)
     args = models.JSONField()
@@ -43,7 +43,7 @@ class RowSerializer(serializers.Serializer):  # type: ignore[type-arg]
 
 
 class Bare(APIView):
-    """Validates two fields, stores them, and says so."""
+    """Validates two fields, stores them, and returns the stored row."""
 
     authentication_classes = ()
     permission_classes = (AllowAny,)

@@ -1,6 +1,6 @@
 """A worker of a dozen lines: psycopg alone, 100 jobs at a time, on our own table: ``python -m benchmarks.bare_worker``.
 
-It keeps no promise (no leases, retries or heartbeat). It is the yardstick.
+It has no leases, retries or heartbeat. The worker's rate is compared with its rate.
 """
 
 import sys

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tests.hosts import Host, NotPermitted, hosts
+from tests.support.hosts import Host, NotPermitted, hosts
 
 from .project import on_postgres
 
@@ -17,7 +17,7 @@ PORT = 55432
 
 @contextmanager
 def on_bridge(name: str, count: int) -> Iterator[tuple[str, Sequence[Host]]]:
-    """Set Django up on a new database of such a server; yield its connection string and the hosts."""
+    """Start such a server, and set Django up on a new database of it; yield its connection string and the hosts."""
     try:
         with hosts(count) as (address, fleet), _server(address) as url:
             os.environ["OJS_TEST_POSTGRES_URL"] = url

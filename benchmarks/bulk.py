@@ -17,7 +17,8 @@ from django.test import override_settings
 from tqdm import tqdm
 
 from django_ojs_unique import UniquePolicy
-from django_ojs_unique.admission import _table
+from django_ojs_unique.db.inserts import table_of
+from django_ojs_unique.db.postgresql import PostgreSQL
 from django_ojs_unique.models import Job
 
 from .turns import Call
@@ -39,9 +40,9 @@ def report(dsn: str, rounds: int) -> None:
 
 
 def compare(name: str, bare: Call, batch: Callable[[int], Iterator[dict[str, Any]]], rounds: int) -> None:
-    """Print the rates of a bare insert of 10,000 rows and of a batch of as many items."""
+    """Print the rates of a bare insert of 10,000 rows and of a batch of 10,000 items."""
     with connection.cursor() as cursor:
-        cursor.execute("TRUNCATE django_ojs_unique_job, django_ojs_unique_suppressedattempt")
+        cursor.execute("TRUNCATE django_ojs_unique_job, django_ojs_unique_suppressedenqueue")
     Job.objects.enqueue_many(distinct(0))
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE django_ojs_unique_job")  # as autovacuum does to a table that is in use
@@ -57,7 +58,7 @@ def distinct(number: int) -> Iterator[dict[str, Any]]:
 
 
 def duplicates(number: int) -> Iterator[dict[str, Any]]:
-    """Yield the jobs that are stored already."""
+    """Yield jobs that are stored already."""
     return items(range(JOBS))
 
 
@@ -67,7 +68,7 @@ def pairs(number: int) -> Iterator[dict[str, Any]]:
 
 
 def enqueue(batch: Callable[[int], Iterator[dict[str, Any]]], number: int) -> None:
-    """Enqueue a batch, with an answer for each job."""
+    """Enqueue a batch, with a result for each job."""
     assert len(Job.objects.enqueue_many(batch(number))) == JOBS
 
 
@@ -84,12 +85,12 @@ def rate(call: Call, number: int) -> float:
 
 
 def bare_insert(dsn: str) -> Call:
-    """Return a call that inserts the rows with psycopg alone: arrays of what differs, a transaction per thousand."""
+    """Return a call that inserts the rows with psycopg alone: columns that vary as arrays, 1000 rows a transaction."""
     client = psycopg.connect(dsn, autocommit=True)
     fixed = Job(type="noop", queue="default", args={"i": 0}, unique=POLICY.to_dict(), fingerprint="0")
     fixed.guarded_states = frozenset(POLICY.states)
     fixed.enqueued_at = fixed.created_at
-    columns, values = _table(Job, "postgresql").row(fixed, connection)
+    columns, values = table_of(Job, PostgreSQL.quote, PostgreSQL.skips_conflicts).row(fixed, connection)
     arrays = {"id": "uuid[]", "args": "text[]", "fingerprint": "text[]"}
     constants = {name: value for name, value in zip(columns, values, strict=True) if name not in arrays}
     types = {field.column: field.db_type(connection) for field in Job._meta.concrete_fields}
@@ -111,14 +112,14 @@ def bare_insert(dsn: str) -> Call:
 
 
 def row(id: uuid.UUID) -> tuple[uuid.UUID, str, str]:
-    """Return what differs from row to row."""
+    """Return the columns that vary: id, args and fingerprint."""
     args = json.dumps({"i": str(id)})
     text = json.dumps(["noop", "default", args], sort_keys=True, separators=(",", ":"))
     return id, args, hashlib.sha256(text.encode()).hexdigest()
 
 
 def report_memory(jobs: int) -> None:
-    """Print the peak memory while an iterator of many specifications is enqueued, at a tenth and at the end."""
+    """Print the peak memory while an iterator of many items is enqueued, after a tenth of them and at the end."""
     peaks = []
     progress = tqdm(total=jobs, unit="job", disable=None)
     for start in range(0, jobs, jobs // 10):

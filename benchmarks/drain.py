@@ -1,4 +1,4 @@
-"""Jobs to drain, and how fast they go, seen from the database."""
+"""Jobs to drain, and the rate at which a worker drains them, measured in the database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE = 300
 
 
 def fill(count: int, type: str = "noop") -> None:
-    """Make ``count`` unique jobs available, which do nothing unless ``type`` says otherwise."""
+    """Make ``count`` unique jobs available, by default of a type that does nothing."""
     for start in range(0, count, 1000):
         Job.objects.bulk_create([_job(number, type) for number in range(start, min(start + 1000, count))])
 
@@ -31,20 +31,20 @@ def clear() -> None:
 
 
 def tidy() -> None:
-    """Let the database finish now what it would do at some time of its own."""
+    """Run now the maintenance that the database would else do during the measurement."""
     with connection.cursor() as cursor:
         for statement in ["VACUUM ANALYZE", "CHECKPOINT"] if _postgres() else ["PRAGMA wal_checkpoint(TRUNCATE)"]:
             cursor.execute(statement)
 
 
 def unfinished() -> int:
-    """Count what waits and what runs."""
+    """Count the available and the running jobs."""
     waiting = Job.objects.filter(state="available").count()
     return waiting + Job.objects.filter(lease_expires_at__isnull=False).count()
 
 
 def rate(count: int, command: Sequence[str] = RUNWORKER) -> float:
-    """Start ``command`` on ``count`` fresh jobs; return jobs per second from the first fall of their number to none."""
+    """Start ``command`` on ``count`` new jobs; return jobs per second, from the first one done to the last."""
     fill(count)
     tidy()
     with running(command) as process:
@@ -54,7 +54,7 @@ def rate(count: int, command: Sequence[str] = RUNWORKER) -> float:
 
 
 def wait_until_below(number: int, process: subprocess.Popen[bytes]) -> tuple[float, int]:
-    """Wait until fewer than ``number`` jobs are unfinished; return the moment and how many were."""
+    """Wait until fewer than ``number`` jobs are unfinished; return the moment, and how many are left."""
     deadline = time.perf_counter() + PATIENCE
     while (left := unfinished()) >= number:
         if process.poll() is not None or time.perf_counter() > deadline:

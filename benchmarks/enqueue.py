@@ -13,7 +13,8 @@ from django.test import override_settings
 from psycopg.types.json import Jsonb
 
 from django_ojs_unique import UniquePolicy
-from django_ojs_unique.admission import _table
+from django_ojs_unique.db.inserts import table_of
+from django_ojs_unique.db.postgresql import PostgreSQL
 from django_ojs_unique.models import Job
 
 from .turns import Turns
@@ -39,13 +40,13 @@ def new_job(number: int) -> object:
 
 
 def bare_loop(dsn: str) -> Any:
-    """Return a call that inserts the same row with psycopg alone, prepared, one transaction each."""
+    """Return a call that inserts the same row with psycopg alone: a prepared statement, one transaction per row."""
     client = psycopg.connect(dsn, autocommit=True, prepare_threshold=2)
     cursor = client.cursor()
     fixed = Job(type="noop", queue="default", args={"i": 0}, unique=POLICY.to_dict(), fingerprint="0")
     fixed.guarded_states = frozenset(POLICY.states)
     fixed.enqueued_at = fixed.created_at
-    columns, values = _table(Job, "postgresql").row(fixed, connection)
+    columns, values = table_of(Job, PostgreSQL.quote, PostgreSQL.skips_conflicts).row(fixed, connection)
     sql = (
         f"INSERT INTO django_ojs_unique_job ({', '.join(map(connection.ops.quote_name, columns))})"
         f" VALUES ({', '.join(['%s'] * len(columns))}) ON CONFLICT DO NOTHING RETURNING id"
@@ -64,7 +65,7 @@ def bare_loop(dsn: str) -> Any:
 
 
 def fill(finished: int) -> None:
-    """Put finished jobs into the table: one in a hundred under one and the same key."""
+    """Fill the table with finished jobs; one in a hundred has the same fingerprint, `hot_key`."""
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM django_ojs_unique_job")
         cursor.execute(

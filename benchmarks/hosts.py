@@ -1,7 +1,7 @@
-"""The same work by 1, 2 and 4 worker hosts on one PostgreSQL, beside bare loops on as many.
+"""The same work by 1, 2 and 4 worker hosts on one PostgreSQL, beside bare loops on the same number of hosts.
 
-A host is a network namespace: it reaches the database over TCP only. All of them, and the database, share the cores of
-this machine.
+A host is a network namespace: it reaches the database over TCP only. All hosts and the database share the cores of this
+machine.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from subprocess import Popen
 
 from django.db import connection, transaction
 
-from django_ojs_unique.admission import CHANNEL
+from django_ojs_unique.db.inserts import CHANNEL
 from django_ojs_unique.models import Job
-from tests.hosts import Host
+from tests.support.hosts import Host
 
 from . import drain
 from .project import RUNWORKER, running
@@ -30,19 +30,19 @@ NOOPS, WAITS = 20_000, 2_000
 
 @dataclass(frozen=True)
 class Turn:
-    """What one number of hosts did."""
+    """The result of one number of hosts."""
 
     rate: float
     transactions: float
     """Per job, on the server."""
     connections: int
-    """Of one host, at most."""
+    """The most connections of one host."""
     shares: Sequence[int]
     """Jobs that each host completed."""
 
 
 def report(dsn: str, fleet: Sequence[Host], rounds: int) -> None:
-    """Print the rates by the number of hosts, and what each job and each host cost the server."""
+    """Print the rates by number of hosts, the transactions of each job, and the connections of each host."""
     bare = [sys.executable, "-m", "benchmarks.bare_worker", dsn]
     _turn(fleet, RUNWORKER, "noop", NOOPS)  # a new server is slow at first
     _compare(fleet, rounds, "noop", NOOPS, {"bare": bare, "ours": RUNWORKER})
@@ -94,7 +94,7 @@ def _turn(fleet: Sequence[Host], command: Sequence[str], type: str, jobs: int) -
 
 
 def _audit(jobs: int) -> list[int]:
-    """Check that every job ran once and completed; return how many each host completed, where the rows say so."""
+    """Check that every job ran once and completed; return how many each host completed, if the rows name the worker."""
     assert Job.objects.filter(state="completed", attempt=1).count() == jobs == Job.objects.count(), "lost, or run twice"
     hosts_of = Counter(id.split(":")[0] for id in Job.objects.values_list("worker_id", flat=True) if id)
     return list(hosts_of.values())
@@ -124,7 +124,7 @@ def _sessions(fleet: Sequence[Host], query: str = "%") -> dict[str, int]:
 
 
 def _transactions() -> int:
-    """Count what has been committed or rolled back, once the server has counted what has ended."""
+    """Count the committed and rolled back transactions, after the server has updated its statistics."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_stat_force_next_flush()")
         cursor.execute("SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()")

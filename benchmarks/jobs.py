@@ -13,13 +13,13 @@ def noop(i: int) -> None:
 
 @job("wait")
 def wait(i: int) -> None:
-    """Wait for 20 ms, as for the answer of another service."""
+    """Wait for 20 ms, as a job that waits for another service."""
     time.sleep(0.02)
 
 
 @job("stamp")
 def stamp(i: int) -> None:
-    """Write down when it started, on the clock that all processes share."""
+    """Store when it started, by the clock that all processes share."""
     os.write(_stamps(), f"{i} {time.monotonic_ns()}\n".encode())
 
 

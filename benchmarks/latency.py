@@ -1,4 +1,4 @@
-"""One job at a time for an idle worker: from its commit to the start of its handler."""
+"""The latency of one job at a time for an idle worker: from its commit to the start of its handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The task of `peers.django_tasks_db`, in a module of its own, as task paths are importable names."""
+"""The task of `peers.django_tasks_db`, in its own module, because a task's path must be importable."""
 
 from django_tasks import task
 

@@ -1,7 +1,7 @@
 """Other packages with their defaults, draining the same number of no-op jobs: ``python -m benchmarks.peers NAME VERB``.
 
-Each has two verbs: ``fill`` makes its tables and the jobs, ``work`` runs its worker. Each job has a key of its own
-where the package knows keys.
+Each has two verbs: ``fill`` makes its tables and the jobs, ``work`` runs its worker. If the package has unique keys,
+each job has its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PEERS = {
 }
 JOBS = 20_000
 LONGEST_SECONDS = 20
-"""A slow peer is not waited for longer: its rate is that of what it did."""
+"""How long a slow peer runs at most; its rate is that of the jobs that it finished."""
 
 
 def report(rounds: int) -> None:
@@ -70,7 +70,7 @@ def _rate(name: str, unfinished: str, dsn: str) -> float:
 
 
 def procrastinate(verb: str, dsn: str) -> None:
-    """Task with a queueing lock; concurrency 1."""
+    """A task with a queueing lock; concurrency 1."""
     from procrastinate import App, PsycopgConnector, jobs
 
     app = App(connector=PsycopgConnector(conninfo=dsn))
@@ -102,7 +102,7 @@ def procrastinate(verb: str, dsn: str) -> None:
 
 
 def pgqueuer(verb: str, dsn: str) -> None:
-    """Entry point with a dedupe key; batches of 10."""
+    """An entry point with a dedupe key; batches of 10."""
     import asyncpg
     from pgqueuer import PgQueuer
     from pgqueuer.db import AsyncpgDriver
@@ -132,7 +132,7 @@ def pgqueuer(verb: str, dsn: str) -> None:
 
 
 def django_tasks_db(verb: str, dsn: str) -> None:
-    """Task without a key, as it knows none."""
+    """A task without a key, as the package has none."""
     import django
     from django.conf import settings
     from psycopg.conninfo import conninfo_to_dict

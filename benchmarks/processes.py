@@ -1,4 +1,4 @@
-"""What a worker process uses: memory under load, CPU time and transactions while idle."""
+"""The resources of a worker process: memory under load, CPU time and transactions while idle."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def report_memory() -> None:
 
 
 def report_idle() -> None:
-    """Print what a worker without jobs costs."""
+    """Print the CPU time and the transactions of a worker without jobs."""
     with running() as process:
         drain.fill(1)
         drain.wait_until_below(1, process)
-        time.sleep(3)  # the server counts with a delay of a second
+        time.sleep(3)  # the server's statistics are a second late
         cpu, transactions = _cpu(process.pid), _transactions()
         time.sleep(IDLE_SECONDS)
         cpu, transactions = _cpu(process.pid) - cpu, _transactions() - transactions - 1

@@ -1,4 +1,4 @@
-"""A Django project on a fresh database, and worker processes beside it that see the same one."""
+"""A Django project on a new database, and worker processes that use the same database."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUNWORKER = [sys.executable, "-m", "django", "runworker", "--verbosity", "0"]
 
 @contextmanager
 def new_database(name: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """Create a PostgreSQL database; yield it as Django and as psycopg name it."""
+    """Create a PostgreSQL database; yield its entry of ``DATABASES`` and its connection string."""
     import psycopg
 
     with postgres() as url:
@@ -48,7 +48,7 @@ def on_postgres(name: str, settings: str = "benchmarks.settings", **options: Any
 
 @contextmanager
 def on_sqlite(settings: str = "benchmarks.settings") -> Iterator[None]:
-    """Set Django up on a new SQLite file, as the documentation recommends it."""
+    """Set Django up on a new SQLite file, with the options that the documentation recommends."""
     options = {"transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL", "timeout": 30}
     with tempfile.TemporaryDirectory() as folder:
         name = str(Path(folder) / "db.sqlite3")
@@ -74,7 +74,7 @@ def _project(database: dict[str, Any], settings: str = "benchmarks.settings") ->
 
 @contextmanager
 def running(command: Sequence[str] = RUNWORKER, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process that sees the project; stop it at the end."""
+    """Run a process with the project's settings; stop it at the end."""
     process = subprocess.Popen(command, env={**os.environ, **environment})
     try:
         yield process

@@ -1,4 +1,4 @@
-"""A project for the worker that is measured: everything as it is by default, on the database that the parent names."""
+"""A project for the measured worker: all settings by default, on the database that the parent process names."""
 
 import json
 import os

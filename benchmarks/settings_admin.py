@@ -1,4 +1,4 @@
-"""A project with the admin, on the database that the parent names."""
+"""A project with the admin, on the database that the parent process names."""
 
 from tests.admin_settings import ADMIN_APPS, MIDDLEWARE, STATIC_URL, TEMPLATES  # noqa: F401 - they are settings
 

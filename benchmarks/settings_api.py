@@ -1,4 +1,4 @@
-"""A project with the HTTP API, open to all, on the database that the parent names: no query is about who calls."""
+"""A project with the HTTP API, open to all, so that no query authenticates; on the parent process's database."""
 
 from .settings import *  # noqa: F403
 from .settings import INSTALLED_APPS as MEASURED

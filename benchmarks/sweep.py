@@ -14,7 +14,7 @@ SHOWN = (0.1, 0.5, 1.0)
 
 
 def report(records: int) -> None:
-    """Print the memory of this process during a sweep in which each job is missing, and one in which none is."""
+    """Print the memory of this process during a sweep in which all jobs are missing, and one with none missing."""
     from django_ojs_unique import UniquePolicy, job
     from django_ojs_unique.idempotency import Heal, sweep
 
@@ -32,7 +32,7 @@ def report(records: int) -> None:
 
 
 class Memory:
-    """Prints the most resident memory so far at some points of a sweep."""
+    """Prints the peak resident memory at some points of a sweep."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
@@ -40,7 +40,7 @@ class Memory:
         self._peak = 0.0
 
     def look(self, fraction: float, note: str) -> None:
-        """Measure; print at each point that was reached."""
+        """Measure the memory; print it for each point that was reached."""
         self._peak = max(self._peak, self._process.memory_info().rss / 2**20)
         while len(self._seen) < len(SHOWN) and fraction >= SHOWN[len(self._seen)]:
             print(f"  {SHOWN[len(self._seen)]:>4.0%}: at most {self._peak:.1f} MiB ({note})", flush=True)
@@ -48,12 +48,12 @@ class Memory:
 
     @property
     def growth(self) -> float:
-        """From the first point to the last, in MiB."""
+        """The growth from the first point to the last, in MiB."""
         return self._seen[-1] - self._seen[0]
 
 
 def _records(number: int) -> type[models.Model]:
-    """Create a table of so many records, and the model that reads it."""
+    """Create a table of ``number`` records; return its model."""
 
     class Record(models.Model):  # noqa: DJ008 - nobody reads it
         class Meta:

@@ -25,7 +25,7 @@ def report(name: str, pairs: Sequence[Sequence[float]], goal: str) -> float:
 
 @dataclass(frozen=True)
 class Turns:
-    """How long a turn is, and how many pairs of turns there are."""
+    """The length of a turn in seconds, and the number of pairs of turns."""
 
     seconds: float
     rounds: int

@@ -1,4 +1,4 @@
-"""The HTTP API, and a bare view beside it."""
+"""The HTTP API, and the bare view to compare it with."""
 
 from django.urls import include, path
 

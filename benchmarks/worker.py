@@ -21,7 +21,7 @@ def report(dsn: str, rounds: int, finished: int) -> None:
 
 
 def report_rate(rounds: int) -> None:
-    """Print our rate alone."""
+    """Print our rate only."""
     rates = [drain.rate(JOBS) for _ in range(rounds)]
     print(f"no-op jobs: {statistics.median(rates):,.0f}/s ({min(rates):,.0f}-{max(rates):,.0f})  goal 4,000")
 

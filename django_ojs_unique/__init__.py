@@ -1,17 +1,30 @@
-"""Background jobs in the project's own database, with the Open Job Spec's unique jobs, exactly.
+"""Background jobs in the project's own database, with unique jobs exactly as the Open Job Spec defines them.
 
-The names below import without a configured Django; models and managers live in `django_ojs_unique.models`.
+The names below can be imported before Django is configured. Models and managers are in `django_ojs_unique.models`.
 """
 
-from .control import Discard, Retry, Skip, TimeLimitExceeded
+from typing import TYPE_CHECKING, TypeAlias
+
+from .enqueue.results import Outcome
 from .exceptions import DuplicateJob, InvalidPolicy, InvalidRequest, InvalidRetryPolicy, OJSError
-from .handlers import JobContext, job
+from .handlers.context import JobContext
+from .handlers.control import Discard, Retry, Skip, TimeLimitExceeded
+from .handlers.declare import job
 from .ojs import presets
 from .ojs.cron import Cron
 from .ojs.policy import OnConflict, UniquePolicy
 from .ojs.retry import RetryPolicy
 from .ojs.states import JobState
-from .outcomes import BatchResult, EnqueueResult, ItemResult, Outcome
+
+if TYPE_CHECKING:
+    from .enqueue import results
+    from .models import Job
+
+    BatchResult: TypeAlias = results.BatchResult[Job]
+    EnqueueResult: TypeAlias = results.EnqueueResult[Job]
+    ItemResult: TypeAlias = results.ItemResult[Job]
+else:
+    from .enqueue.results import BatchResult, EnqueueResult, ItemResult
 
 __all__ = [
     "BatchResult",

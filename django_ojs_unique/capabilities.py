@@ -1,8 +1,7 @@
-"""How strong the promise is on a database, computed from what is really there (OJS unique jobs, "Strength Levels")."""
+"""How strong the promise of uniqueness is on a database, read from its schema (OJS unique jobs, "Strength Levels")."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import cache
@@ -12,32 +11,18 @@ from django.db import DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
 
+from .db.dialects import dialect_on, kind_of
 from .ojs.states import ALL, JobState, to_mask
 
 STRONG, BEST_EFFORT = "strong", "best-effort"
 CONSTRAINT = "ojs_unique_guard"
 MISSING, ALTERED = "is missing", "is not the one that the model declares"
 
-_MECHANISMS = {
-    "postgresql": "partial unique index on fingerprint while the row's state is guarded; ON CONFLICT DO NOTHING",
-    "sqlite": "partial unique index on fingerprint while the row's state is guarded; one writer at a time",
-    "mysql": "unique index on a generated column that holds the fingerprint while the row's state is guarded",
-}
-
-_CONDITIONS = {
-    "postgresql": "SELECT pg_get_expr(indpred, indrelid) FROM pg_index"
-    " WHERE indexrelid = to_regclass(%(name)s) AND indisvalid",
-    "sqlite": "SELECT sql FROM sqlite_master WHERE type = 'index' AND name = %(name)s",
-    "mysql": "SELECT generation_expression FROM information_schema.columns"
-    " WHERE table_schema = DATABASE() AND table_name = %(table)s AND column_name = %(name)s",
-}
-"""What tells the condition of the constraint, as the database itself writes it."""
-
 _MASKS = [to_mask(states) for state in JobState for states in ({state}, ALL - {state})]
 
 
 def strength(model: type[Model], using: str) -> str:
-    """Return ``strong`` where the constraint exists on a database that is tested to keep it, else ``best-effort``."""
+    """Return ``strong`` if the constraint exists and this kind of database is tested, else ``best-effort``."""
     return STRONG if _keeps_promise(model, using) else BEST_EFFORT
 
 
@@ -45,7 +30,7 @@ def unique_jobs(model: type[Model], using: str) -> dict[str, str]:
     """Return the manifest's ``capabilities.unique_jobs`` for one database alias."""
     declared = strength(model, using)
     if declared == STRONG:
-        return {"strength": declared, "mechanism": _MECHANISMS[connections[using].vendor]}
+        return {"strength": declared, "mechanism": kind_of(connections[using]).mechanism}
     return {
         "strength": declared,
         "mechanism": "query, then insert; concurrent enqueues of one key may both be admitted",
@@ -53,7 +38,7 @@ def unique_jobs(model: type[Model], using: str) -> dict[str, str]:
 
 
 def flaws(model: type[Model], using: str) -> dict[str, str]:
-    """Say which of the model's constraints are `MISSING` or `ALTERED` on a database that can keep them."""
+    """Return which constraints of the model are `MISSING` or `ALTERED`; none on a database that cannot keep them."""
     connection = connections[using]
     if not _can_keep_promise(connection):
         return {}
@@ -67,7 +52,7 @@ def flaws(model: type[Model], using: str) -> dict[str, str]:
 
 
 def forget() -> None:
-    """Look again at the next question: the schema may have changed."""
+    """Clear the cache: the schema may have changed, so the next call reads it again."""
     _keeps_promise.cache_clear()
 
 
@@ -78,8 +63,8 @@ def _keeps_promise(model: type[Model], using: str) -> bool:
 
 
 def _can_keep_promise(connection: BaseDatabaseWrapper) -> bool:
-    is_mysql = connection.vendor == "mysql" and not connection.mysql_is_mariadb  # type: ignore[attr-defined]
-    return connection.vendor in _MECHANISMS and not is_mysql
+    is_mysql = not getattr(connection, "mysql_is_mariadb", True)
+    return bool(kind_of(connection).mechanism) and not is_mysql
 
 
 def _constraints(model: type[Model], connection: BaseDatabaseWrapper) -> Mapping[str, Any]:
@@ -89,10 +74,9 @@ def _constraints(model: type[Model], connection: BaseDatabaseWrapper) -> Mapping
 
 def _is_guarded(model: type[Model], connection: BaseDatabaseWrapper, found: Mapping[str, Any]) -> bool:
     guard = found.get(CONSTRAINT, {})
-    column = CONSTRAINT if connection.vendor == "mysql" else "fingerprint"
-    if not guard.get("unique") or guard.get("columns") != [column]:
+    if not guard.get("unique") or guard.get("columns") != [kind_of(connection).guarded_column]:
         return False
-    # A condition that cannot be computed must not end the caller's transaction.
+    # If the database cannot compute the condition, that error must not break the caller's transaction.
     savepoint = transaction.atomic(using=connection.alias) if connection.in_atomic_block else nullcontext()
     try:
         with savepoint:
@@ -106,8 +90,8 @@ def _is_guarded(model: type[Model], connection: BaseDatabaseWrapper, found: Mapp
 
 
 def _guarding(model: type[Model], connection: BaseDatabaseWrapper) -> set[tuple[str, int]]:
-    """Have the database compute its own condition: return the pairs of state and set of states that it guards."""
-    condition = _condition(model, connection)
+    """Let the database compute its own condition; return the pairs (state, guarded states) for which it is true."""
+    condition = dialect_on(model, connection).condition_of(CONSTRAINT)
     states = " UNION ALL ".join(f"SELECT '{state}' AS state" for state in JobState)
     masks = " UNION ALL ".join(f"SELECT {mask} AS guarded_states" for mask in _MASKS)
     with connection.cursor() as cursor:
@@ -116,15 +100,3 @@ def _guarding(model: type[Model], connection: BaseDatabaseWrapper) -> set[tuple[
             f" CROSS JOIN (SELECT 'f' AS fingerprint) AS c WHERE {condition}"
         )
         return set(cursor.fetchall())
-
-
-def _condition(model: type[Model], connection: BaseDatabaseWrapper) -> str:
-    with connection.cursor() as cursor:
-        cursor.execute(_CONDITIONS[connection.vendor], {"table": model._meta.db_table, "name": CONSTRAINT})
-        (sql,) = cursor.fetchone() or ("FALSE",)
-    if connection.vendor == "mysql":
-        return f"({sql}) IS NOT NULL"
-    if connection.vendor == "sqlite":
-        where = re.search(r"\sWHERE\s(.*)", sql, re.IGNORECASE | re.DOTALL)
-        return where[1] if where else "TRUE"
-    return str(sql or "TRUE")

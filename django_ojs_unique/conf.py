@@ -1,17 +1,15 @@
-"""The settings: one dict, ``OJS_UNIQUE``, read through one property each."""
+"""The settings: one dict, ``OJS_UNIQUE``, with one property for each setting."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
 from django.conf import settings as django_settings
 from django.utils.module_loading import import_string
 
-from .exceptions import InvalidRequest, did_you_mean
-from .ojs.durations import LONGEST_YEARS, milliseconds, parse_duration
-from .ojs.names import queue_name
+from .ojs.durations import LONGEST_YEARS, parse_duration
 
 DEFAULTS: dict[str, Any] = {
     "API": {},
@@ -38,35 +36,36 @@ API_DEFAULTS: dict[str, Any] = {
     "LEASE": "PT30M",
     "MAX_BATCH": 1000,
     "MAX_BODY_BYTES": 4_194_304,
+    "MAX_RESPONSE_BYTES": 4_194_304,
     "MAX_WAIT": 20.0,
+    "MAX_WAITING": 4,
     "PERMISSIONS": {
         "status": ["rest_framework.permissions.IsAdminUser"],
         "producers": ["rest_framework.permissions.IsAdminUser"],
         "workers": ["rest_framework.permissions.IsAdminUser"],
         "operators": ["rest_framework.permissions.IsAdminUser"],
     },
-    "TEST_DIRECTIVES": False,
     "THROTTLES": [],
 }
-"""The members of ``OJS_UNIQUE["API"]``; each group of ``PERMISSIONS`` that is left out keeps its default."""
+"""The members of ``OJS_UNIQUE["API"]``. A group that is missing in ``PERMISSIONS`` keeps its default."""
 
 
 class Settings:
-    """`OJS_UNIQUE` with its defaults, read at each access so that `override_settings` holds at once."""
+    """`OJS_UNIQUE` with its defaults, read at each access so that `override_settings` takes effect at once."""
 
     def _read(self, name: str) -> Any:
         given = getattr(django_settings, "OJS_UNIQUE", DEFAULTS)
-        # What is no dict is E001; until a check says so, it must not keep the project from starting.
+        # The check E001 reports a value that is not a dict; until then, the value must not stop the project's start.
         return given.get(name, DEFAULTS[name]) if isinstance(given, dict) else DEFAULTS[name]
 
     @property
     def api(self) -> dict[str, Any]:
-        """The settings of the HTTP API, each with its default."""
+        """The settings of the HTTP API, completed with their defaults."""
         return {**API_DEFAULTS, **self._read("API")}
 
     @property
     def events(self) -> bool:
-        """Whether what happens to jobs is recorded for those who poll events."""
+        """Whether what happens to jobs is recorded as events, for clients that poll them."""
         return self._read("EVENTS")  # type: ignore[no-any-return]
 
     @property
@@ -76,27 +75,27 @@ class Settings:
 
     @property
     def default_queue(self) -> str:
-        """The queue of a job whose caller and handler name none."""
+        """The queue of a job when neither its caller nor its handler names one."""
         return self._read("DEFAULT_QUEUE")  # type: ignore[no-any-return]
 
     @property
     def listen_databases(self) -> dict[str, str]:
-        """For databases that are reached through a pooler: the aliases under which a connection can listen."""
+        """For each alias that goes through a pooler: the alias of a direct connection, which can listen."""
         return self._read("LISTEN_DATABASES")  # type: ignore[no-any-return]
 
     @property
     def max_args_bytes(self) -> int:
-        """The largest `args`, as JSON in UTF-8."""
+        """The largest `args`, in bytes of JSON in UTF-8."""
         return self._read("MAX_ARGS_BYTES")  # type: ignore[no-any-return]
 
     @property
     def max_meta_bytes(self) -> int:
-        """The largest `meta`, as JSON in UTF-8."""
+        """The largest `meta`, in bytes of JSON in UTF-8."""
         return self._read("MAX_META_BYTES")  # type: ignore[no-any-return]
 
     @property
     def max_result_bytes(self) -> int:
-        """The largest result of a handler, as JSON in UTF-8."""
+        """The largest result of a handler, in bytes of JSON in UTF-8."""
         return self._read("MAX_RESULT_BYTES")  # type: ignore[no-any-return]
 
     @property
@@ -106,7 +105,7 @@ class Settings:
 
     @property
     def record_suppressed(self) -> bool:
-        """Whether each refused, ignored or replacing enqueue leaves a `SuppressedAttempt`."""
+        """Whether each refused, ignored or replacing enqueue stores a `SuppressedEnqueue`."""
         return self._read("RECORD_SUPPRESSED")  # type: ignore[no-any-return]
 
     @property
@@ -116,39 +115,42 @@ class Settings:
 
     @property
     def replace_mixed_args(self) -> bool:
-        """Whether an enqueue by key may replace an array by an object or the reverse; if not, it is refused."""
+        """Whether an enqueue by key may replace array `args` by an object or the reverse; if not, it is refused."""
         return self._read("REPLACE_MIXED_ARGS")  # type: ignore[no-any-return]
 
     @property
     def require_handler(self) -> bool:
-        """Whether enqueuing a type without a registered handler is refused; if not, it waits for another worker."""
+        """Whether an enqueue of a type without a handler here is refused; if not, the job waits for another worker."""
         return self._read("REQUIRE_HANDLER")  # type: ignore[no-any-return]
 
     @property
     def retention(self) -> dict[str, timedelta | None]:
-        """How long a finished job is kept, by what became of it; None: for ever."""
+        """How long a finished job is kept, by outcome (the keys of the setting); None: for ever."""
         given = self._read("RETENTION")
         chosen = {kind: given.get(kind, default) for kind, default in DEFAULTS["RETENTION"].items()}
         return {kind: None if value is None else retention_period(value) for kind, value in chosen.items()}
 
     @property
     def suppressed_retention(self) -> timedelta:
-        """How long a `SuppressedAttempt` is kept."""
+        """How long a `SuppressedEnqueue` is kept."""
         return retention_period(self._read("SUPPRESSED_RETENTION"))
 
     @property
     def unique_queues(self) -> bool | Collection[str]:
-        """The queues on which identical jobs cannot wait, whatever the callers say; True: all of them."""
+        """The queues on which a job with neither a policy nor a key gets `presets.resque_uniqueue()`; True: all."""
         return self._read("UNIQUE_QUEUES")  # type: ignore[no-any-return]
 
     def is_unique(self, queue: str) -> bool:
-        """Whether identical jobs cannot wait on a queue."""
+        """Whether `unique_queues` includes a queue."""
         rule = self.unique_queues
         return rule if isinstance(rule, bool) else queue in rule
 
 
 def retention_period(value: Any) -> timedelta:
-    """Read an ISO 8601 duration or a timedelta; raises ValueError unless it is fixed, positive and subtractable."""
+    """Read an ISO 8601 duration or a timedelta.
+
+    Raises ValueError unless it is positive, without years and months, and at most 1,000 years long.
+    """
     duration = parse_duration(value) if isinstance(value, str) else value
     if not isinstance(duration, timedelta) or duration <= timedelta():
         raise ValueError("must be a positive duration without years or months")
@@ -160,124 +162,6 @@ def retention_period(value: Any) -> timedelta:
 settings = Settings()
 
 
-def problems() -> Iterator[str]:
-    """Say what is wrong with the project's ``OJS_UNIQUE``, one sentence each."""
-    value = getattr(django_settings, "OJS_UNIQUE", {})
-    if not isinstance(value, dict):
-        yield "OJS_UNIQUE must be a dict."
-        return
-    for name, given in value.items():
-        default = DEFAULTS.get(name)
-        if name not in DEFAULTS:
-            yield f"OJS_UNIQUE[{name!r}] is not a setting. {did_you_mean(name, DEFAULTS)}"
-        elif name in ("EVENT_RETENTION", "SUPPRESSED_RETENTION"):
-            yield from _retention_problems(f"OJS_UNIQUE[{name!r}]", given)
-        elif name == "UNIQUE_QUEUES":
-            yield from _queue_rule_problems(given)
-        elif type(given) is not type(default):
-            yield f"OJS_UNIQUE[{name!r}] must be a {type(default).__name__} (got {given!r})."
-        elif name == "API":
-            yield from _api_problems(given)
-        elif name == "LISTEN_DATABASES":
-            yield from _listen_problems(given)
-        elif isinstance(given, dict):
-            for kind, value in given.items():
-                if kind not in DEFAULTS[name]:
-                    mend = did_you_mean(kind, DEFAULTS[name])
-                    yield f"OJS_UNIQUE[{name!r}][{kind!r}] is no kind of finished job. {mend}"
-                elif value is not None:
-                    yield from _retention_problems(f"OJS_UNIQUE[{name!r}][{kind!r}]", value, "; None keeps for ever")
-        elif name == "DEFAULT_QUEUE":
-            try:
-                queue_name(given)
-            except InvalidRequest as error:
-                yield f"OJS_UNIQUE[{name!r}]: {error.message}"
-        elif isinstance(given, int) and not isinstance(given, bool) and given <= 0:
-            yield f"OJS_UNIQUE[{name!r}] must be positive (got {given!r})."
-
-
-def _retention_problems(setting: str, given: Any, otherwise: str = "") -> Iterator[str]:
-    try:
-        retention_period(given)
-    except ValueError as error:
-        yield f"{setting} {error} (got {given!r}). Write an ISO 8601 duration such as 'P30D'{otherwise}."
-
-
-def _listen_problems(given: Any) -> Iterator[str]:
-    for alias, other in given.items():
-        for one in (alias, other):
-            if not isinstance(one, str) or one not in django_settings.DATABASES:
-                mend = did_you_mean(one, django_settings.DATABASES)
-                yield f"OJS_UNIQUE['LISTEN_DATABASES']: {one!r} is no entry of DATABASES. {mend}"
-
-
-def _queue_rule_problems(given: Any) -> Iterator[str]:
-    if isinstance(given, bool):
-        return
-    if not isinstance(given, (list, tuple, set, frozenset)):
-        yield f"OJS_UNIQUE['UNIQUE_QUEUES'] must be True, False or a list of queue names (got {given!r})."
-        return
-    for index, name in enumerate(given):
-        try:
-            queue_name(name)
-        except InvalidRequest as error:
-            yield f"OJS_UNIQUE['UNIQUE_QUEUES'][{index}]: {error.message}"
-
-
-def _api_problems(api: Any) -> Iterator[str]:
-    for name, given in api.items():
-        setting = f"OJS_UNIQUE['API'][{name!r}]"
-        default = API_DEFAULTS.get(name)
-        if name not in API_DEFAULTS:
-            yield f"{setting} is not a setting. {did_you_mean(name, API_DEFAULTS)}"
-        elif isinstance(default, bool):
-            if not isinstance(given, bool):
-                yield f"{setting} must be a bool (got {given!r})."
-        elif name == "LEASE":
-            try:
-                milliseconds(given, setting)
-            except InvalidRequest as error:
-                yield error.message
-        elif name == "MAX_WAIT":
-            if not isinstance(given, (int, float)) or isinstance(given, bool) or not 0 <= given < float("inf"):
-                yield f"{setting} must be a number of seconds, 0 for no waiting (got {given!r})."
-        elif isinstance(default, int):
-            if type(given) is not int or given <= 0:
-                yield f"{setting} must be a positive int (got {given!r})."
-        elif name == "PERMISSIONS":
-            yield from _permission_problems(setting, given)
-        elif given is not None or name != "AUTHENTICATION":
-            yield from _class_problems(setting, given)
-
-
-def _permission_problems(setting: str, given: Any) -> Iterator[str]:
-    groups = API_DEFAULTS["PERMISSIONS"]
-    if not isinstance(given, dict):
-        yield f"{setting} must be a dict (got {given!r})."
-        return
-    for group, classes in given.items():
-        if group not in groups:
-            yield f"{setting}[{group!r}] is no group of permissions. {did_you_mean(group, groups)}"
-        elif classes in ([], ()):
-            yield f"{setting}[{group!r}] is empty. Leave it out for staff only, or name a permission class."
-        else:
-            yield from _class_problems(f"{setting}[{group!r}]", classes)
-
-
 def imported(named: Any) -> Any:
-    """Return what a setting names by its dotted path, or holds itself. Raises ImportError."""
+    """Import an object by its dotted path; return any other value as it is. Raises ImportError."""
     return import_string(named) if isinstance(named, str) else named
-
-
-def _class_problems(setting: str, given: Any) -> Iterator[str]:
-    if not isinstance(given, (list, tuple)):
-        yield f"{setting} must be a list of classes, or of their dotted names (got {given!r})."
-        return
-    for index, one in enumerate(given):
-        try:
-            one = imported(one)
-        except Exception as error:
-            yield f"{setting}[{index}] cannot be imported: {error}."
-            continue
-        if not callable(one):
-            yield f"{setting}[{index}] is not a class (got {one!r})."

@@ -1,7 +1,7 @@
-"""Record what happens to jobs, for those who poll it (HTTP binding, section 15).
+"""Record what happens to jobs as events, for clients that poll them (HTTP binding, section 15).
 
-These are receivers of the signals, connected only while ``OJS_UNIQUE["EVENTS"]`` is on. They collect events, which are
-written together at the end of what `recorded` or `collected` surrounds.
+These receivers of the signals are connected only while ``OJS_UNIQUE["EVENTS"]`` is on. Inside a `collected` block they
+collect the events, which are written together at its end. Elsewhere they write each event at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from django.apps import apps
 from django.db import DatabaseError, connections, transaction
@@ -20,12 +20,12 @@ from django.dispatch import Signal
 from django.utils import timezone
 
 from . import signals
-from .admission import insert_rows
 from .conf import settings
-from .fields import new_id, unsaved
+from .db.dialects import dialect_on
+from .db.fields import new_id, unsaved
+from .db.transactions import starting_over
 from .ojs.moments import milliseconds
 from .ojs.states import JobState
-from .transactions import starting_over, take_write_lock
 
 logger = logging.getLogger("django_ojs_unique")
 
@@ -45,36 +45,20 @@ TYPES = (
     "queue.resumed",
 )
 LARGEST_RESULT = 4096
-"""Characters of JSON; a larger result is left to the job's row."""
+"""In characters of JSON. An event leaves out a larger result, which is in the job's row."""
 LONGEST_MESSAGE = 1000
 _OF_ERRORS = ("type", "code", "message", "attempt", "occurred_at", "retryable", "retry_delay_ms")
 
-T = TypeVar("T")
 
 _collecting: ContextVar[list[Any] | None] = ContextVar("ojs_events", default=None)
-
-
-def recorded(using: str, step: Callable[[], T]) -> T:
-    """Run a step that changes something and sends the signals of it: in one transaction with their events, if any."""
-    if not settings.events:
-        return step()
-
-    def together() -> T:
-        connection = connections[using]
-        atomic = nullcontext() if connection.in_atomic_block else transaction.atomic(using=using)
-        with atomic, collected(using):
-            take_write_lock(connection, apps.get_model("django_ojs_unique", "Event"))
-            return step()
-
-    return starting_over(using, together)
 
 
 @contextmanager
 def collected(using: str) -> Iterator[None]:
     """Write the events of a block together, at its end.
 
-    In a transaction, both hold or neither. After one there is nothing left to undo: events that cannot be written are
-    logged as lost.
+    Inside a transaction a failed write raises, so that the changes are undone together with their events. Outside of
+    one the changes are already committed: the lost events are logged.
     """
     if not settings.events:
         yield
@@ -89,7 +73,8 @@ def collected(using: str) -> Iterator[None]:
         return
     connection = connections[using]
     try:
-        starting_over(using, lambda: insert_rows(events, connection))
+        dialect = dialect_on(type(events[0]), connection)
+        starting_over(using, lambda: dialect.insert_rows(events))
     except DatabaseError:
         if connection.in_atomic_block:
             raise
@@ -97,7 +82,7 @@ def collected(using: str) -> Iterator[None]:
 
 
 def tell(using: str, said: Collection[Callable[[], None]]) -> None:
-    """Send signals, and write the events of them; in a transaction, so that no receiver is able to end it."""
+    """Send signals and write their events; inside a transaction, no failed query of a receiver can break it."""
     with collected(using):
         try:
             with transaction.atomic(using=using) if connections[using].in_atomic_block else nullcontext():
@@ -108,19 +93,19 @@ def tell(using: str, said: Collection[Callable[[], None]]) -> None:
 
 
 def connect() -> None:
-    """Begin to record."""
+    """Start recording: connect the receivers."""
     for signal, receiver in _RECEIVERS.items():
         signal.connect(receiver)
 
 
 def disconnect() -> None:
-    """Stop recording, so that nobody listens to the signals."""
+    """Stop recording: disconnect the receivers."""
     for signal, receiver in _RECEIVERS.items():
         signal.disconnect(receiver)
 
 
 def obey_setting(setting: str = "OJS_UNIQUE", **kwargs: Any) -> None:
-    """Record if the settings say so; also a receiver of Django's `setting_changed`, for tests."""
+    """Connect or disconnect as the setting says; also a receiver of Django's `setting_changed`, for tests."""
     if setting == "OJS_UNIQUE":
         (connect if settings.events else disconnect)()
 
@@ -159,7 +144,7 @@ def _failed(job: Any, error: Mapping[str, Any], using: str, **kwargs: Any) -> No
 
 def _discarded(job: Any, error: Mapping[str, Any], using: str, **kwargs: Any) -> None:
     said = _error(error)
-    if said.get("code") != "overtaken":  # that was no attempt
+    if said.get("code") != "superseded":  # a superseded job made no attempt
         _note("job.failed", job, using, attempt=job.attempt, error=said)
     _note("job.discarded", job, using, total_attempts=job.attempt, last_error=said)
 
@@ -218,7 +203,7 @@ def _write(using: str, **values: Any) -> None:
     event = unsaved(apps.get_model("django_ojs_unique", "Event"), event_id=new_id(), time=timezone.now(), **values)
     events = _collecting.get()
     if events is None:
-        insert_rows([event], connections[using])
+        dialect_on(type(event), connections[using]).insert_rows([event])
     else:
         events.append(event)
 
@@ -232,6 +217,6 @@ def _result(result: Any) -> dict[str, Any]:
 
 
 def _error(error: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an event says of an error: no details such as a traceback, and no long message."""
+    """Return an error as events have it: without details such as a traceback, and with a shortened message."""
     said = {name: error[name] for name in _OF_ERRORS if error.get(name) is not None}
     return {name: value[:LONGEST_MESSAGE] if isinstance(value, str) else value for name, value in said.items()}

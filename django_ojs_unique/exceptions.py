@@ -6,6 +6,7 @@ The first line of a class's docstring is its default message.
 from __future__ import annotations
 
 import difflib
+import json
 import reprlib
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
@@ -14,7 +15,7 @@ from typing import Any, ClassVar, Self
 class OJSError(Exception):
     """The job system could not do what was asked.
 
-    ``code`` is the stable machine-readable name, ``message`` says what is wrong and how to mend it, ``details`` is a
+    ``code`` is the stable machine-readable name, ``message`` says what is wrong and how to fix it, ``details`` is a
     JSON-ready dict, ``retryable`` tells whether the same call may succeed later (OJS errors chapter).
     """
 
@@ -30,7 +31,7 @@ class OJSError(Exception):
         super().__init__(self.message)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The default would call the class with ``args`` and lose what keyword arguments carried.
+        # The default would call the class with ``args`` only, and lose the values of the keyword arguments.
         return _restore, (type(self), self.args, self.__dict__)
 
 
@@ -45,6 +46,7 @@ class InvalidRequest(OJSError):
     """The request is invalid."""
 
     code = "invalid_request"
+    got: str = ""
 
     @classmethod
     def at(cls, field: str, problem: str, *, value: Any = ..., mend: str = "") -> Self:
@@ -52,11 +54,17 @@ class InvalidRequest(OJSError):
         if len(field) > LONGEST_FIELD:
             field = f"{field[:LONGEST_FIELD]}…"
         details: dict[str, Any] = {"field": field}
-        shown = ""
-        if value is not ...:
-            details["value"] = shorten(value)
-            shown = f" (got {details['value']})"
-        return cls(f"{field}: {problem}{shown}.{' ' + mend if mend else ''}", details=details)
+        if value is ...:
+            return cls(f"{field}: {problem}.{' ' + mend if mend else ''}", details=details)
+        details["value"] = as_json(value)
+        error = cls(f"{field}: {problem} (got {shorten(value)}).{' ' + mend if mend else ''}", details=details)
+        error.got = shorten(value)
+        return error
+
+    @property
+    def wire_message(self) -> str:
+        """The message with the value written as JSON, for clients that are not written in Python."""
+        return self.message.replace(self.got, self.details["value"]) if self.got else self.message
 
 
 class PayloadTooLarge(InvalidRequest):
@@ -82,9 +90,9 @@ class UnknownJobType(InvalidRequest):
 class DuplicateJob(OJSError):
     """A job matching the uniqueness key already exists.
 
-    Raised by ``on_conflict="reject"`` (OJS unique jobs, "reject"). ``existing_job_id``, ``existing_job_state`` and
-    ``existing_job`` describe the newest duplicate as the deciding statement read it; ``details`` is what the
-    specification prints.
+    Raised by ``on_conflict="reject"`` (OJS unique jobs, "reject"), and when a running duplicate may not be replaced.
+    ``existing_job_id``, ``existing_job_state`` and ``existing_job`` describe the newest duplicate, or that running one,
+    as the deciding statement read it. ``details`` is what the specification prints.
     """
 
     code = "duplicate"
@@ -109,7 +117,7 @@ class JobIdTaken(OJSError):
 class JobCancelled(OJSError):
     """The job was cancelled.
 
-    Not raised: it is what the `TaskResult` of a cancelled job has among its errors.
+    Never raised: the `TaskResult` of a cancelled job lists it among its errors.
     """
 
     code = "cancelled"
@@ -119,6 +127,23 @@ class InvalidTransition(OJSError):
     """The operation does not fit the job's state."""
 
     code = "conflict"
+
+
+class TransactionLeftOpen(OJSError):
+    """A handler ended inside a transaction, which the worker has rolled back.
+
+    Never raised: the error record of the attempt names it as its type.
+    """
+
+    code = "handler_error"
+
+    @classmethod
+    def on(cls, databases: Iterable[str]) -> Self:
+        """Build the error for these database aliases."""
+        return cls(
+            f"The handler left a transaction open on the database {', '.join(map(repr, databases))}, so all that it"
+            " wrote there is undone. Write `with transaction.atomic():`, or end each BEGIN with a COMMIT or a ROLLBACK."
+        )
 
 
 class DeclaredInCode(OJSError):
@@ -149,20 +174,51 @@ def shorten(value: Any) -> str:
         text = _SHORT.repr(value)
     except Exception:  # an integer of more digits than Python prints
         text = f"<{type(value).__name__}>"
+    return _cut(text)
+
+
+def as_json(value: Any) -> str:
+    """Show ``value`` as JSON, where JSON has such a value, in at most 80 characters; never raises."""
+    try:
+        text = _SHORT_JSON.repr(value)
+    except Exception:
+        text = f"<{type(value).__name__}>"
+    return _cut(text)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"
+
+
+class _JSONRepr(reprlib.Repr):
+    def repr_str(self, text: str, level: int) -> str:
+        text = text if len(text) <= self.maxstring else f"{text[: self.maxstring - 1]}…"
+        return json.dumps(text, ensure_ascii=not text.isprintable())
+
+    def repr_bool(self, value: bool, level: int) -> str:
+        return "true" if value else "false"
+
+    def repr_NoneType(self, value: None, level: int) -> str:  # noqa: N802 - found by the name of the type
+        return "null"
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Say which of ``known`` was probably meant, or list them all."""
     names = [str(name) for name in known]
-    lowered = {name.lower(): name for name in names}
+    close = nearest(word, names)
+    return f"Did you mean {close!r}?" if close else f"Valid: {', '.join(repr(name) for name in names)}."
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """Return which of ``known`` was probably meant; empty when none is similar."""
+    lowered = {name.lower(): name for name in known}
     close = difflib.get_close_matches(shorten(word).strip("'").lower(), lowered, n=1)
-    if close:
-        return f"Did you mean {lowered[close[0]]!r}?"
-    return f"Valid: {', '.join(repr(name) for name in names)}."
+    return lowered[close[0]] if close else ""
 
 
 LONGEST_SHOWN = 80
 LONGEST_FIELD = 160
 _SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
+_SHORT_JSON = _JSONRepr()
+for _one in (_SHORT, _SHORT_JSON):
+    _one.maxstring = _one.maxother = _one.maxlong = 60

@@ -1,6 +1,6 @@
-"""Handlers that are safe to run again: lock a record while it changes, and enqueue what a record still waits for.
+"""Help for handlers that are safe to run again: lock a record while it changes, and enqueue missing jobs of records.
 
-With ``@job(skip_unless=...)`` and a unique policy these are the layers of an idempotent job.
+Together with ``@job(skip_unless=...)`` and a unique policy these make a job idempotent.
 """
 
 from __future__ import annotations
@@ -9,46 +9,47 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timedelta
-from functools import partial
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from django.apps import apps
 from django.core.exceptions import FieldError
-from django.db import connections, models, router, transaction
-from django.db.models import Max
+from django.db import models, router, transaction
 from django.utils import timezone
 
-from .batch import enqueue_read
+from .db.dialects import dialect_of
+from .enqueue.batch import enqueue_read
+from .enqueue.duplicates import satisfied
+from .enqueue.request import Incoming, Request, read
 from .exceptions import HandlerError, InvalidRequest
-from .handlers import Handler, JobContext, job, misfit
-from .managers import record_suppressed
+from .handlers.context import JobContext
+from .handlers.declare import job
+from .handlers.handler import Handler
+from .handlers.signature import misfit
 from .ojs.durations import format_duration, milliseconds
 from .ojs.policy import UniquePolicy
-from .ojs.states import TERMINAL, JobState
+from .ojs.states import JobState
 from .registry import HEAL, Definition, registry
-from .request import Incoming, Request, read
-from .transactions import take_write_lock
 
 logger = logging.getLogger("django_ojs_unique.idempotency")
 
 CHUNK = 1_000
-"""Records that a sweep holds in memory, and enqueues in one transaction."""
+"""How many records a sweep holds in memory and enqueues in one transaction."""
 MOST_LOGGED = 10
-"""Records whose arguments are invalid, of which a sweep logs the error."""
+"""For how many records with invalid arguments a sweep logs the error."""
 
 M = TypeVar("M", bound=models.Model)
 
 
 @contextmanager
 def locked(target: type[M] | models.Manager[M] | models.QuerySet[M] | M, **lookup: Any) -> Iterator[M]:
-    """Lock one row for the block and yield it as it is now; the end of the block commits and unlocks.
+    """Lock one row during the block and yield it, read again; the end of the block commits and unlocks.
 
-    ``target`` is a model, a manager or a queryset, and ``lookup`` what `QuerySet.get` takes; or an instance, which is
-    refreshed. A queryset may bring its own ``select_for_update(nowait=True)``. SQLite has no row locks: there the block
-    holds the one write lock of the database. Inside another ``atomic()`` the lock lasts until that one ends.
+    ``target`` is a model, a manager or a queryset, with ``lookup`` as for `QuerySet.get`; or it is an instance, which
+    is refreshed. A queryset may have its own ``select_for_update(nowait=True)``. SQLite has no row locks: there the
+    block holds the write lock of the whole database. Inside another ``atomic()`` the lock lasts until that one ends.
 
-    Raises the model's DoesNotExist when the row is gone, TypeError when nothing says which row.
+    Raises the model's DoesNotExist when the row is gone, TypeError when neither a filter nor ``lookup`` names a row.
     """
     if isinstance(target, models.Model):
         rows = type(target)._base_manager.using(router.db_for_write(type(target), instance=target))
@@ -61,7 +62,7 @@ def locked(target: type[M] | models.Manager[M] | models.QuerySet[M] | M, **looku
     if not rows.query.select_for_update:
         rows = rows.select_for_update()
     with transaction.atomic(using=rows.db):
-        take_write_lock(connections[rows.db], rows.model)
+        dialect_of(rows).take_write_lock()
         if isinstance(target, models.Model):
             target.refresh_from_db(from_queryset=rows)
             yield target
@@ -71,16 +72,16 @@ def locked(target: type[M] | models.Manager[M] | models.QuerySet[M] | M, **looku
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heal:
-    """Which records wait for a job; each that has none gets one, now and then: ``@job(..., heal=Heal(...))``.
+    """Which records need a job: a periodic sweep enqueues one for each that has none (``@job(..., heal=Heal(...))``).
 
     ``pending``: a queryset of the records, or a callable that returns one.
-    ``args``: what the job of a record gets: a callable that takes the record, or ``{argument: field}``.
-    ``every``: how long from one sweep to the next: ISO 8601, a timedelta or seconds; read back as ISO 8601.
+    ``args``: the arguments of a record's job: a callable that takes the record, or ``{argument: field}``.
+    ``every``: the time between two sweeps: ISO 8601, a timedelta or seconds; stored as ISO 8601.
 
-    Raises InvalidRequest, which names the field and the mend.
+    Raises InvalidRequest, which names the field and says how to fix it.
     """
 
-    pending: models.QuerySet[Any] | Callable[[], models.QuerySet[Any]] = field(repr=False)  # a queryset's repr reads it
+    pending: models.QuerySet[Any] | Callable[[], models.QuerySet[Any]] = field(repr=False)  # a queryset's repr runs it
     args: Mapping[str, str] | Callable[[Any], Any]
     every: str | timedelta | float = "PT5M"
 
@@ -101,9 +102,9 @@ class Heal:
         _declare()
 
     def refuse_a_misfit(self, definition: Definition) -> None:
-        """Raise HandlerError unless the handler's jobs can be told apart by their args, and fit the handler.
+        """Raise HandlerError unless the unique policy counts args and waiting jobs, and the args fit the handler.
 
-        Without that, each sweep would enqueue every job once more.
+        Under another policy each sweep would enqueue every job once more.
         """
         policy = definition.unique
         if policy is None or "args" not in policy.keys or JobState.AVAILABLE not in policy.states:
@@ -115,7 +116,7 @@ class Heal:
             raise HandlerError(f"heal.{problem}.")
 
     def rows(self) -> models.QuerySet[Any]:
-        """Return what a sweep reads, ordered by primary key: records, or rows of the key and the fields of ``args``."""
+        """Return what a sweep reads, ordered by primary key: records, or tuples of key and fields in ``args``."""
         pending: Any = self.pending if isinstance(self.pending, models.QuerySet) else self.pending()
         if not isinstance(pending, models.QuerySet):
             raise InvalidRequest.at(
@@ -144,7 +145,7 @@ class Heal:
 
 @dataclass(slots=True)
 class SweepResult:
-    """What a sweep has done: records whose job was created, was refused as a duplicate, or had invalid arguments."""
+    """The counts of a sweep: records whose job was created, was refused as a duplicate, or had invalid arguments."""
 
     created: int = 0
     refused: int = 0
@@ -165,10 +166,11 @@ def sweep(
     using: str | None = None,
     progress: Callable[[float, str], None] | None = None,
 ) -> SweepResult:
-    """Enqueue the job of every record that is pending and has none, as the handler's ``heal`` says.
+    """Enqueue a job for every pending record that has none, as the handler's ``heal`` says.
 
-    ``using`` is the database of the jobs; ``progress`` is told a fraction and a note after each 1,000 records. Memory
-    does not depend on their number. A record whose arguments are invalid is logged and counted; the others go on.
+    ``using`` is the database of the jobs; ``progress`` is called with a fraction and a note after each 1,000 records.
+    Memory use does not depend on their number. Records with invalid arguments are counted, and the first 10 are logged;
+    the sweep goes on.
 
     Raises UnknownJobType, or HandlerError when the handler has no ``heal``.
     """
@@ -190,7 +192,7 @@ def _heal(context: JobContext, type: str, using: str | None = None) -> dict[str,
 
 
 def _declare() -> None:
-    """Register the job type of the sweep, in projects that use it only."""
+    """Register the job type of the sweep; only projects that use `Heal` need it."""
     job(HEAL, unique=UniquePolicy(keys=["type", "args"], on_conflict="ignore"), takes_context=True)(_heal)
 
 
@@ -212,7 +214,7 @@ def _sweeping(type_or_handler: str | Handler[Any, Any], using: str | None) -> It
 
 
 def _chunks(rows: models.QuerySet[Any]) -> Iterator[list[Any]]:
-    """Page by primary key: no long transaction, and no cursor on the server."""
+    """Yield pages by primary key: without a long transaction or a server-side cursor."""
     chunk = list(rows[:CHUNK])
     while chunk:
         yield chunk
@@ -234,24 +236,13 @@ def _enqueue_missing(definition: Definition, jobs: models.QuerySet[Any], chunk: 
         else:
             valid += 1
             wanted.setdefault(incoming.job.fingerprint, incoming)
-    held = _held(jobs, definition.unique, list(wanted), now)
-    missing = [incoming for fingerprint, incoming in wanted.items() if fingerprint not in held]
-    answers = list(enqueue_read(jobs, missing, partial(record_suppressed, jobs.db)))
+    assert definition.unique is not None
+    done = satisfied(jobs, wanted, definition.unique, now)
+    missing = [incoming for fingerprint, incoming in wanted.items() if fingerprint not in done]
+    answers = list(enqueue_read(jobs, missing))
     created = sum(answer.created for answer in answers)
     result.created += created
     result.refused += valid - created
-
-
-def _held(jobs: models.QuerySet[Any], policy: UniquePolicy | None, fingerprints: list[str], now: datetime) -> set[str]:
-    """Return the fingerprints whose newest duplicate would keep a job out, or wait in its place, by one query.
-
-    This spares the common case; `enqueue` decides. A policy that replaces is not asked to: a job that waits may stay.
-    """
-    assert policy is not None
-    states = [state for state in policy.states if not (policy.replaces and state in TERMINAL)]
-    rows = jobs.filter(fingerprint__in=fingerprints, state__in=states).order_by()
-    newest = rows.values_list("fingerprint").annotate(Max("created_at"))
-    return {fingerprint for fingerprint, at in newest if (end := policy.window_end(at)) is None or now < end}
 
 
 def _pk(row: Any) -> Any:

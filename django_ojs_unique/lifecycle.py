@@ -1,9 +1,9 @@
 """Every move of a job between states: one guarded UPDATE each (OJS core, "Lifecycle").
 
 Each function takes a queryset that says *which* rows, adds the states that the move may start from, and returns how
-many rows moved. Zero is an answer: somebody else was faster. No move ever checks uniqueness, and none can fail because
-of it: a row keeps its guard while it stays inside its guarded states, gives it up for good when it leaves them, and
-never takes it back.
+many rows moved. Zero means that another transaction was faster. No move checks uniqueness, and none can fail because
+of it: a row keeps its guard while its state is one of its guarded states, loses the guard when it leaves them, and
+never gets it back.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from django.db.models import Case, DateTimeField, F, QuerySet, When
 from django.db.models.functions import Now
 from django.db.models.lookups import Exact
 
-from .fields import StateSetField
+from .db.dialects import dialect_of
+from .db.fields import StateSetField
+from .db.transactions import starting_over
 from .ojs.keys import HOLDING
-from .ojs.states import MOVES, TIMED, WAITING, JobState
-from .transactions import starting_over, take_write_lock
+from .ojs.states import MOVES, POSTPONED, TIMED, WAITING, JobState
 
 
 class DatabaseNow(Now):
-    """The database's clock, in UTC as Django stores it: on MariaDB `Now` would follow the session's time zone."""
+    """The time of the database, in UTC as Django stores it: on MariaDB `Now` would use the session's time zone."""
 
     def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
         return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
@@ -36,7 +37,7 @@ _NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_expires_at": None}
 
 
 def move(jobs: QuerySet[Any], target: JobState, *, sources: Iterable[JobState] | None = None, **changes: Any) -> int:
-    """Move those of ``jobs`` that may go to ``target`` (and are in ``sources``, if given); return how many did."""
+    """Move the ``jobs`` that may go to ``target`` (and are in ``sources``, if given); return how many moved."""
     allowed = {source for source in JobState if target in MOVES[source]}
     starts = allowed if sources is None else allowed & set(sources)
     changes.setdefault("guarded_states", _guard_after(target))
@@ -50,22 +51,22 @@ def cancel(jobs: QuerySet[Any], now: datetime) -> int:
 
 
 def replace(jobs: QuerySet[Any], now: datetime, *, by: UUID | Case) -> int:
-    """Cancel in favour of the job ``by``: the guard goes to it, whatever states the old row guarded."""
+    """Cancel in favour of the job ``by``: the old row gives up its guard, whatever states it guarded."""
     return move(
         jobs, JobState.CANCELLED, finished_at=now, run_at=None, replaced_by=by, guarded_states=frozenset(), **_NO_LEASE
     )
 
 
 def promote(jobs: QuerySet[Any], now: datetime) -> int:
-    """scheduled, retryable → available since their time has come: they stay in that order, whenever somebody looks."""
+    """scheduled, retryable → available when due; ``enqueued_at`` is the due time: late promotion keeps the order."""
     due = jobs.filter(run_at__lte=now)
-    # `enqueued_at` comes first, as MariaDB assigns in order.
+    # `enqueued_at` comes first, because MariaDB assigns in order.
     return move(due, JobState.AVAILABLE, sources=TIMED, enqueued_at=F("run_at"), run_at=None)
 
 
-def hasten(jobs: QuerySet[Any], now: datetime) -> int:
+def retry_now(jobs: QuerySet[Any], now: datetime) -> int:
     """scheduled, retryable, pending → available, by hand."""
-    return move(jobs, JobState.AVAILABLE, sources=TIMED | {JobState.PENDING}, enqueued_at=now, run_at=None)
+    return move(jobs, JobState.AVAILABLE, sources=POSTPONED, enqueued_at=now, run_at=None)
 
 
 def activate(jobs: QuerySet[Any], now: datetime) -> int:
@@ -74,12 +75,12 @@ def activate(jobs: QuerySet[Any], now: datetime) -> int:
 
 
 def revive(jobs: QuerySet[Any], now: datetime) -> int:
-    """discarded → available, by hand, with a full set of attempts; the history of errors stays.
+    """discarded → available, by hand, with a full set of attempts; the errors stay.
 
-    A slimmed row has lost its arguments, and stays.
+    A row whose payload was pruned has lost its arguments, and stays discarded.
     """
     return move(
-        jobs.filter(slimmed=False),
+        jobs.filter(payload_pruned=False),
         JobState.AVAILABLE,
         sources={JobState.DISCARDED},
         attempt=0,
@@ -91,8 +92,8 @@ def revive(jobs: QuerySet[Any], now: datetime) -> int:
     )
 
 
-def overtake(jobs: QuerySet[Any], now: datetime, *, errors: list[dict[str, Any]]) -> int:
-    """retryable → discarded, when another job has the key by then."""
+def supersede(jobs: QuerySet[Any], now: datetime, *, errors: list[dict[str, Any]]) -> int:
+    """retryable → discarded, because another job counts as its duplicate when the retry is due."""
     return move(jobs, JobState.DISCARDED, sources={JobState.RETRYABLE}, finished_at=now, run_at=None, errors=errors)
 
 
@@ -142,16 +143,17 @@ def discard(
     )
 
 
-def release(jobs: QuerySet[Any], *, token: UUID) -> int:
-    """active → available, by the holder of the lease: the attempt does not count, the place in the queue stays."""
+def give_back(jobs: QuerySet[Any], *, token: UUID | None, **changes: Any) -> int:
+    """active → available, by the holder of the lease: the attempt does not count, and the job keeps its place."""
     return move(
         jobs.filter(lease_token=token),
         JobState.AVAILABLE,
         sources={JobState.ACTIVE},
-        # Before the attempt, as MariaDB assigns in order. One that ran before has started, and cannot expire.
+        # Before `attempt`, because MariaDB assigns in order. A job with an earlier attempt has started: no expiry.
         started_at=Case(When(attempt__gt=1, then=F("started_at")), default=None, output_field=DateTimeField()),
         attempt=F("attempt") - 1,
         **_NO_LEASE,
+        **changes,
     )
 
 
@@ -168,15 +170,15 @@ def rescue(jobs: QuerySet[Any], now: datetime, *, token: UUID | None, errors: li
 
 
 def rewrite(jobs: QuerySet[Any], rows: Sequence[Any], fields: Collection[str]) -> int:
-    """scheduled, pending, available, retryable, discarded → available or scheduled, as if newly enqueued: by its key.
+    """scheduled, pending, available, retryable, discarded → as if newly enqueued: an enqueue rewrites them by key.
 
     ``rows`` are locked, and hold the new values.
     """
     return _write(jobs, rows, fields, HOLDING - {JobState.ACTIVE})
 
 
-def let_go(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
-    """Take from running jobs their key and all further attempts; ``rows`` are locked, and say how many they had."""
+def detach(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
+    """Take the key and all further attempts from running jobs; ``rows`` are locked, and hold the attempts so far."""
     for row in rows:
         row.key = row.fingerprint = None
         row.guarded_states = frozenset()
@@ -186,28 +188,28 @@ def let_go(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
     return _write(jobs, rows, fields, {JobState.ACTIVE})
 
 
-def release_guard(jobs: QuerySet[Any]) -> int:
-    """Give up the guard for good, in any state: a newer job of the fingerprint is being admitted past these."""
+def drop_guards(jobs: QuerySet[Any]) -> int:
+    """Give up the guard for good, in any state, because a newer job of the fingerprint is being admitted."""
     return jobs.exclude(guarded_states=frozenset()).update(guarded_states=frozenset())
 
 
-def free_key(jobs: QuerySet[Any]) -> int:
-    """Take no more part in uniqueness, in any state, so that the next enqueue of the fingerprint is admitted."""
+def leave_uniqueness(jobs: QuerySet[Any]) -> int:
+    """Drop fingerprint and guard for good, in any state, so that the next enqueue of the fingerprint is admitted."""
     rows = jobs.exclude(fingerprint=None)
     freed: dict[str, Any] = {"guarded_states": frozenset(), "fingerprint": None, "window_ends_at": F("finished_at")}
     return starting_over(jobs.db, lambda: rows.update(**freed))
 
 
 def remove(jobs: QuerySet[Any]) -> int:
-    """Delete what no worker runs; return how many rows went."""
+    """Delete the jobs that are not active; return how many rows were deleted."""
     return starting_over(jobs.db, partial(_remove, jobs))
 
 
 def _remove(jobs: QuerySet[Any]) -> int:
     with transaction.atomic(using=jobs.db):
-        take_write_lock(connections[jobs.db], jobs.model)
+        dialect_of(jobs).take_write_lock()
         idle = jobs.exclude(state=JobState.ACTIVE).order_by("pk").select_for_update()
-        # Django reads the rows before it deletes them when somebody listens to its signals: hence the lock.
+        # If its signals have receivers, Django reads the rows before it deletes them: hence the lock.
         deleted, _ = jobs.filter(pk__in=list(idle.values_list("pk", flat=True))).delete()
         return deleted
 
@@ -218,7 +220,7 @@ def _guard_after(target: JobState) -> Case:
 
 
 def _write(jobs: QuerySet[Any], rows: Sequence[Any], fields: Collection[str], sources: Collection[JobState]) -> int:
-    """Write some fields of rows that are in ``sources``: a short UPDATE for each, all sent together."""
+    """Write some fields of rows whose state is in ``sources``: a short UPDATE for each, all sent together."""
     if not rows:
         return 0
     connection, options = connections[jobs.db], jobs.model._meta

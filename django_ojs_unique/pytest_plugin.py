@@ -1,4 +1,4 @@
-"""The pytest plugin. It imports Django only when a test asks for the fixture: other projects do not notice it."""
+"""The pytest plugin. It imports Django only when a test uses the fixture, so other projects are not affected."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from .exceptions import HandlerError, UnknownJobType, did_you_mean
 from .ojs.cron import Cron
@@ -15,6 +15,16 @@ from .ojs.retry import RetryPolicy
 
 HEAL = "ojs.heal"
 """The job type of a self-healing sweep; its args are ``{"type": ...}``, with ``"using"`` for another database."""
+
+
+class SupportsHeal(Protocol):
+    """What a definition needs of `django_ojs_unique.idempotency.Heal`, which documents the members."""
+
+    @property
+    def every(self) -> str | timedelta | float: ...
+    def refuse_a_misfit(self, definition: Definition) -> None: ...
+    def rows(self) -> Any: ...
+    def args_of(self, row: Any) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +42,7 @@ class Definition:
     takes_context: bool = False
     skip_unless: Callable[..., Any] | None = None
     cron: Cron | None = None
-    heal: Any = None
+    heal: SupportsHeal | None = None
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,7 +61,7 @@ class Registry:
         self._definitions: dict[str, Definition] = {}
 
     def register(self, definition: Definition) -> None:
-        """Add a type; the same function again (a reloaded module) replaces itself. Raises HandlerError on a clash."""
+        """Add a type. A reloaded module replaces its own function; another function raises HandlerError."""
         known = self._definitions.get(definition.type)
         if known is not None and known.place != definition.place:
             raise HandlerError(

@@ -1,10 +1,12 @@
-"""Signals. Those about an enqueue and a cancellation are sent in the transaction of the change: use
-`transaction.on_commit` for what must wait for it. Those about a run are sent by its worker: `job_started` in the
-handler's thread before the handler, the others once the outcome is committed. For a worker over HTTP they are sent when
-it fetches, and in the transaction in which it settles.
+"""Signals about jobs, queues and periodic jobs.
 
-A receiver that raises is logged. On PostgreSQL one whose query fails still ends the transaction: wrap queries in
-`atomic()`.
+Signals about enqueues and cancellations are sent in the transaction of the change: use `transaction.on_commit` for work
+that must wait for the commit. Signals about attempts are sent by the worker: `job_started` in the handler's thread
+before the handler, the others after the outcome is committed. For a worker over HTTP, `job_started` is sent when it
+fetches, and the others in the transaction that settles the attempt.
+
+An exception in a receiver is logged. On PostgreSQL a failed query in a receiver still breaks the transaction: wrap
+queries in `atomic()`.
 """
 
 from __future__ import annotations
@@ -27,15 +29,15 @@ job_cancelled = Signal()
 job_started = Signal()
 """A handler is about to run. Arguments: ``job``, ``using``."""
 job_completed = Signal()
-"""A job completed. Arguments: ``job``, ``using``; ``job.skipped`` says when there was nothing to do."""
+"""A job completed. Arguments: ``job``, ``using``; ``job.skipped`` says why, when there was nothing to do."""
 job_failed = Signal()
-"""A run failed and the job will run again. Arguments: ``job``, ``error`` (its record), ``using``."""
+"""An attempt failed and the job will run again. Arguments: ``job``, ``error`` (its record), ``using``."""
 job_discarded = Signal()
-"""A run failed for the last time, or its retry was overtaken. Arguments: ``job``, ``error`` (its record), ``using``."""
+"""The last attempt failed, or the job was superseded. Arguments: ``job``, ``error`` (its record), ``using``."""
 job_activated = Signal()
 """A discarded job was revived, or a pending one activated: it is available. Arguments: ``job``, ``using``."""
 job_expired = Signal()
-"""A waiting job was discarded, as its ``expires_at`` had passed. Arguments: ``job``, ``using``."""
+"""A waiting job was discarded because its ``expires_at`` had passed. Arguments: ``job``, ``using``."""
 queue_paused = Signal()
 """A queue was paused. Arguments: ``queue`` (its name), ``using``."""
 queue_resumed = Signal()
@@ -43,7 +45,7 @@ queue_resumed = Signal()
 cron_triggered = Signal()
 """A periodic job was enqueued. Arguments: ``entry``, ``job_id``, ``using``."""
 cron_skipped = Signal()
-"""An occurrence of a periodic job enqueued none. Arguments: ``entry``, ``using``, and the ``reason``: skipped (by its
+"""An occurrence of a periodic job enqueued no job. Arguments: ``entry``, ``using``, and the ``reason``: skipped (by its
 overlap policy), rejected or deduplicated (by its unique policy), failed."""
 
 

@@ -39,7 +39,9 @@ autodoc_preserve_defaults = True
 nitpick_ignore_regex = [
     ("py:obj", ".*"),  # a word in single back-ticks, which may be no name
     ("py:.*", r"(?!django_ojs_unique\.).*"),  # what others document
-    ("py:.*", r".*\.(registry\.Definition|worker\.settle\.Settled|[A-Z])"),  # what only we handle, and type variables
+    # What only we handle, and type variables.
+    ("py:.*", r".*\.(registry\.(Definition|SupportsHeal)|execution\.settle\.Settled|meter\.Meter)"),
+    ("py:.*", r".*\.(results\.JobT|row\.JobRow|[A-Z])"),
 ]
 
 linkcheck_timeout = 10

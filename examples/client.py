@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 PAUSES = (0.5, 1, 2, 4, 8)
-"""Seconds between the attempts to reach the server, where it does not say how long to wait."""
+"""Seconds between the attempts to reach the server, if it does not say how long to wait."""
 
 
 def connect(url: str, token: str) -> httpx.Client:
@@ -21,9 +21,9 @@ def connect(url: str, token: str) -> httpx.Client:
 
 
 def enqueue(http: httpx.Client, job: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Enqueue a job; return the job that there is now, and what became of ours: "created", "ignored" or "refused".
+    """Enqueue a job; return the stored job and the outcome: "created", "ignored" or "refused".
 
-    The id is chosen here, once. So it does no harm to send the job again when no answer came: the server either stores
+    The id is chosen here, once. So it does no harm to send the job again if no answer came: the server either stores
     it now, or names the job that it stored the first time.
     """
     job = {"id": uuid7(), **job}
@@ -40,7 +40,7 @@ def enqueue(http: httpx.Client, job: dict[str, Any]) -> tuple[dict[str, Any], st
 
 
 def uuid7() -> str:
-    """Return an id of the kind that the specification asks for; from Python 3.14 on there is `uuid.uuid7()`."""
+    """Return a UUIDv7, which the specification asks for; from Python 3.14 on there is `uuid.uuid7()`."""
     noise = secrets.token_hex(10)
     moment = f"{time.time_ns() // 1_000_000:012x}"
     return f"{moment[:8]}-{moment[8:]}-7{noise[:3]}-{secrets.choice('89ab')}{noise[3:6]}-{noise[6:18]}"

@@ -1,7 +1,8 @@
-"""A worker outside of Django: it fetches jobs over HTTP, works, and says how it went.
+"""A worker outside of Django: it fetches jobs over HTTP, runs them, and reports the results.
 
-It beats its heart while it works, obeys an operator who wants it quiet or gone, and on SIGTERM ends after the job that
-it has. What it does not finish comes back when its lease runs out. Needs httpx, and a server: ``make serve`` has one.
+It sends heartbeats while it works, and follows an operator's directives "quiet" and "terminate". On SIGTERM it ends
+after its present job. A job that it does not finish becomes available again when its lease expires. Needs httpx, and a
+server: ``make serve`` has one.
 
     OJS_URL=http://127.0.0.1:8000 OJS_TOKEN=demo python examples/worker.py letters
 """
@@ -23,7 +24,7 @@ HANDLERS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 class Worker:
-    """Works off some queues, one job at a time; start as many processes as you like."""
+    """Runs the jobs of some queues, one at a time; start as many processes as you like."""
 
     def __init__(
         self, http: httpx.Client, queues: Sequence[str], handlers: Mapping[str, Callable[[Any], Any]], lease: float = 30
@@ -31,11 +32,12 @@ class Worker:
         self.http, self.queues, self.handlers, self.lease = http, list(queues), handlers, lease
         self.id = f"{socket.gethostname()}:{os.getpid()}:http"
         self.state = "running"
-        self.job_id: str | None = None
+        self.job: dict[str, Any] | None = None
+        self.pause = 0.0
         self.stopping, self.stopped = threading.Event(), threading.Event()
 
     def run(self) -> None:
-        """Work until SIGTERM, or until the server says so."""
+        """Work until SIGTERM, or until the server says "terminate"."""
         self._beat()
         threading.Thread(target=self._live, daemon=True).start()
         try:
@@ -43,36 +45,40 @@ class Worker:
                 if self.state == "quiet":
                     self.stopping.wait(1)
                     continue
-                # The server holds the request until there is a job, but not longer than that.
+                # The server holds the request until there is a job, at most for ``wait`` seconds.
                 for job in self._call("fetch", queues=self.queues, types=[*self.handlers], wait=5)["jobs"]:
                     self._work(job)
+                self.stopping.wait(self.pause)
         finally:
             self.stopped.set()
 
     def _work(self, job: dict[str, Any]) -> None:
-        self.job_id = job["id"]
+        self.job = job
+        ours = {"job_id": job["id"], "lease_token": job["lease_token"]}  # invalid once another worker has the job
         try:
             result = self.handlers[job["type"]](job)
         except Exception as error:
             failure = {"type": type(error).__name__, "code": "handler_error", "message": str(error)}
-            answer = self._call("nack", job_id=job["id"], error=failure)
+            answer = self._call("nack", **ours, error=failure)
         else:
-            answer = self._call("ack", job_id=job["id"], result=result)
-        self.job_id = None
+            answer = self._call("ack", **ours, result=result)
+        self.job = None
         print(f"{job['type']} {job['id']}: {answer.get('state', 'not ours any more')}", flush=True)
 
     def _live(self) -> None:
-        while not self.stopped.wait(self.lease / 4):  # the last job is kept, too
+        while not self.stopped.wait(self.lease / 4):  # until the last job has ended, too
             self._beat()
 
     def _beat(self) -> None:
-        """Keep the lease of the job, and ask what the server wants: running, quiet or terminate."""
-        self.state = self._call("heartbeat", active_jobs=[self.job_id] if self.job_id else [])["state"]
+        """Extend the lease of the job, and get the server's directive: running, quiet or terminate."""
+        jobs = [self.job] if self.job else []
+        ids, tokens = [job["id"] for job in jobs], [job["lease_token"] for job in jobs]
+        self.state = self._call("heartbeat", active_jobs=ids, lease_tokens=tokens)["state"]
         if self.state == "terminate":
             self.stopping.set()
 
     def _call(self, action: str, **body: Any) -> dict[str, Any]:
-        """Say something until the server has heard it. That the job is ours no more (409) is an answer, too."""
+        """Send a request until the server answers. A 409, because the job is not ours any more, is an answer, too."""
         body |= {"worker_id": self.id}
         if action in ("fetch", "heartbeat"):
             body["visibility_timeout_ms"] = int(self.lease * 1000)
@@ -91,6 +97,8 @@ class Worker:
             if answer.is_error:
                 print(f"{action}: {answer.text}", file=sys.stderr)
             answer.raise_for_status()
+        if action == "fetch":  # if too many fetches wait, the server says when to fetch again
+            self.pause = float(answer.headers.get("Retry-After", 0))
         content: dict[str, Any] = answer.json()
         return content
 

@@ -1,27 +1,77 @@
-"""Run the whole suite on every database there is: ``python -m tests [pytest options]``.
+"""Run the suite on each database, all at once: ``python -m tests [--quick | --all] [pytest options]``.
 
-One after the other; with ``OJS_TEST_SIDE_BY_SIDE`` set, all at once, and what each printed comes at its end.
+By default on SQLite and PostgreSQL, and without the tests marked ``slow``, ``torture`` or ``browser``. ``--quick`` runs
+these on SQLite only, in as many processes as there are cores. ``--all`` runs everything, also on MariaDB; but the
+browser on SQLite only, as it does not know the database.
 
-SQLite always, and only there what knows no database; ``OJS_TEST_SQLITE_PATHS`` limits it to some folders. PostgreSQL
-on the server that ``OJS_TEST_POSTGRES_URL`` names, else on one started for this run. MariaDB on the server that
-``OJS_TEST_MARIADB_URL`` names, else not at all. The browser is driven on SQLite only, as it does not know the database.
+Each suite runs in several processes, each with a test database of its own; ``-n 0`` runs it in one, for a debugger.
+What is marked ``torture`` kills processes and connections, and judges by the clock: ``--all`` runs it at the end,
+without such neighbours.
+
+PostgreSQL is the server that ``OJS_TEST_POSTGRES_URL`` names, else one that is started for this run. MariaDB is the
+server that ``OJS_TEST_MARIADB_URL`` names, else it is left out. What knows no database runs on SQLite only.
+``OJS_TEST_DATABASES`` names the databases in the place of all of these (``PostgreSQL,SQLite``).
+What is marked ``ha`` starts clusters of its own and takes minutes: `make ha` runs it.
 """
 
+from __future__ import annotations
+
+import argparse
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 TRACED = bool(os.environ.get("OJS_TEST_COVERAGE"))
 NO_WAIT_FOR_THE_DISK = "-c synchronous_commit=off"
 """What PostgreSQL's clients ask for, as thousands of commits wait for its disk; a test that crashes a server asks for
 the opposite."""
+PROCESSES = 4
+"""For each database. More than there are cores, as tests wait a lot; few enough for the 100 connections of a server."""
 NO_DATABASE = ["tests/ojs", "tests/typing", "tests/test_layers.py"]
 RUNNER = ["-m", "coverage", "run", "-m", "pytest"] if TRACED else ["-m", "pytest"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        "python -m tests", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--quick", action="store_true", help="on SQLite only, in several processes")
+    group.add_argument("--all", action="store_true", help="also what is slow, and on MariaDB")
+    extent, for_pytest = parser.parse_known_args()
+    mariadb_url = os.environ.get("OJS_TEST_MARIADB_URL")
+    names = chosen(extent, mariadb_url)
+    if unknown := set(names) - {"PostgreSQL", "MariaDB", "SQLite"}:
+        parser.error(f"OJS_TEST_DATABASES names {unknown.pop()!r}; use PostgreSQL, MariaDB and SQLite, with commas.")
+    if "MariaDB" in names and not mariadb_url:
+        parser.error("OJS_TEST_DATABASES names MariaDB: let OJS_TEST_MARIADB_URL name its server.")
+    with postgres() if "PostgreSQL" in names else nullcontext() as postgres_url:
+        urls = {"PostgreSQL": postgres_url, "MariaDB": mariadb_url, "SQLite": None}
+        rounds = [options]
+        if extent.all and "-m" not in for_pytest:
+            rounds.append(options_of_torture)
+        codes = []
+        for options_of in rounds:
+            suites = [
+                Suite(
+                    name, urls[name], [*options_of(name, extent), *for_pytest], is_first=name == names[0], names=names
+                )
+                for name in names
+            ]
+            codes += [suite.end() for suite in suites]
+        return max(codes)
+
+
+def chosen(extent: argparse.Namespace, mariadb_url: str | None) -> list[str]:
+    """Return the names of the databases, the slowest first."""
+    if names := os.environ.get("OJS_TEST_DATABASES"):
+        return names.split(",")
+    if extent.quick:
+        return ["SQLite"]
+    return ["PostgreSQL", *(["MariaDB"] if extent.all and mariadb_url else []), "SQLite"]
 
 
 @contextmanager
@@ -40,55 +90,57 @@ def postgres() -> Iterator[str]:
             server.cleanup()
 
 
-def main() -> int:
-    options = sys.argv[1:]
-    with postgres() as postgres_url:
-        runs = [("PostgreSQL", postgres_url), ("SQLite", None)]
-        if mariadb_url := os.environ.get("OJS_TEST_MARIADB_URL"):
-            runs.insert(1, ("MariaDB", mariadb_url))
-        ran: list[str] = []
-        suites = [(name, partial(suite, url, [*left_out(name), *options])) for name, url in runs]
-        if os.environ.get("OJS_TEST_SIDE_BY_SIDE"):
-            suites = [(name, begin(start)) for name, start in suites]
-        for name, run in suites:
-            print(f"\n=== the suite on {name} ===", flush=True)
-            code = run(OJS_TEST_ALREADY_RAN=", ".join(ran)).wait()
-            if code:
-                print(f"The suite failed on {name}.", flush=True)
-                return code
-            ran.append(name)
-    return 0
+def options(name: str, extent: argparse.Namespace) -> list[str]:
+    """Return pytest's options for one database; an own ``-m`` after them takes the place of theirs."""
+    left_out = ["ha", "torture", *(["interrupts"] if TRACED else [])]
+    if not extent.all:
+        left_out += ["slow", "browser"]
+    elif name != "SQLite":
+        left_out += ["browser"]
+    if extent.quick:
+        left_out += ["processes"]
+    processes = "auto" if extent.quick else str(PROCESSES)
+    return ["-m", " and ".join(f"not {marker}" for marker in left_out), *ignored(name), "--numprocesses", processes]
 
 
-def left_out(name: str) -> list[str]:
-    """Return the options that leave out what is not run on a database; an own ``-m`` takes their place."""
-    markers = [*(["interrupts"] if TRACED else []), *([] if name == "SQLite" else ["browser"])]
-    paths = os.environ.get("OJS_TEST_SQLITE_PATHS", "").split() if name == "SQLite" else []
-    ignored = [] if name == "SQLite" else [f"--ignore={path}" for path in NO_DATABASE]
-    return [*(["-m", " and ".join(f"not {marker}" for marker in markers)] if markers else []), *ignored, *paths]
+def options_of_torture(name: str, extent: argparse.Namespace) -> list[str]:
+    """Return pytest's options for what is left to the end."""
+    return ["-m", "torture", *ignored(name)]
 
 
-def suite(url: str | None, options: list[str], output: Any = None, **variables: str) -> subprocess.Popen[bytes]:
-    """Start the suite on one database."""
-    environment = {"PGOPTIONS": NO_WAIT_FOR_THE_DISK, **os.environ, **variables}
-    environment.pop("OJS_TEST_DATABASE_URL", None)
-    if url:
-        environment["OJS_TEST_DATABASE_URL"] = url
-    return subprocess.Popen([sys.executable, *RUNNER, *options], env=environment, stdout=output, stderr=output)
+def ignored(name: str) -> list[str]:
+    """Return what keeps pytest from what needs no database, but on SQLite."""
+    return [] if name == "SQLite" else [f"--ignore={path}" for path in NO_DATABASE]
 
 
-def begin(start: Callable[..., subprocess.Popen[bytes]]) -> Callable[..., Any]:
-    """Start a suite now; return what waits for its end and prints what it printed."""
-    output = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the suite
-    running = start(output=output)
+class Suite:
+    """The suite on one database. The first one prints as it runs, and each other one at its end."""
 
-    def show(**variables: str) -> subprocess.Popen[bytes]:
-        running.wait()
-        output.seek(0)
-        print(output.read().decode(errors="replace"), end="", flush=True)
-        return running
+    def __init__(self, name: str, url: str | None, options: list[str], *, is_first: bool, names: list[str]) -> None:
+        self._name = name
+        self._output = None if is_first else tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the suite
+        environment = {"PGOPTIONS": NO_WAIT_FOR_THE_DISK, **os.environ, "OJS_TEST_DATABASES": ",".join(names)}
+        environment.pop("OJS_TEST_DATABASE_URL", None)
+        # Else each process compiles the tests anew, which takes ten seconds; .gitignore names what is left behind.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        if url:
+            environment["OJS_TEST_DATABASE_URL"] = url
+        if is_first:
+            print(f"=== the suite on {name} ===", flush=True)
+        self._process = subprocess.Popen(
+            [sys.executable, *RUNNER, *options], env=environment, stdout=self._output, stderr=self._output
+        )
 
-    return show
+    def end(self) -> int:
+        """Wait for its end; return its exit code."""
+        code = self._process.wait()
+        if self._output:
+            self._output.seek(0)
+            print(f"\n=== the suite on {self._name} ===\n{self._output.read().decode(errors='replace')}", end="")
+        if code:
+            print(f"The suite failed on {self._name}.")
+        sys.stdout.flush()
+        return code
 
 
 if __name__ == "__main__":

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,22 +15,67 @@ from django.contrib.auth.models import Permission
 from django.contrib.contenttypes.models import ContentType
 from django.db import connection, connections, transaction
 from django.test import TransactionTestCase
+from django.utils import timezone
 
+from django_ojs_unique.execution.claim import claim
+from django_ojs_unique.models import Job
 from django_ojs_unique.registry import registry
-from tests.processes import Child, nursery
+from tests.support.commands import Site, site
+from tests.support.processes import Child, nursery
+
+TOGETHER = (
+    "tests/admin/test_speed.py",
+    "tests/api/test_schemathesis.py",
+    "tests/browser/",
+    "tests/management/test_jobs_speed.py",
+)
+"""What shares something that takes long to make: one process runs all of it, where there are several."""
+
+LEASE = timedelta(seconds=30)
+
+logging.getLogger("django_ojs_unique.enqueue").setLevel(logging.ERROR)  # most tests do without handlers
+# A shell makes a background process ignore Ctrl-C. The processes that the tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure a process of xdist and what it forks, as `coverage run` does with the process that it starts."""
+    if os.environ.get("OJS_TEST_COVERAGE") and hasattr(config, "workerinput"):
+        import coverage
+
+        with pytest.MonkeyPatch.context() as patch:  # for this process only, and not for those that it starts
+            patch.setenv("COVERAGE_PROCESS_START", str(config.rootpath / "pyproject.toml"))
+            measured = coverage.process_startup()
+        config.add_cleanup(measured.save)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out the tests one by one, but for what stays together; by name, as xdist's groups fail with pytest 9.2."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneByOne(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((start for start in TOGETHER if nodeid.startswith(start)), nodeid)
+
+    return OneByOne(config, log) if config.getoption("dist") == "load" else None
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say in one line which databases ran, this run's last."""
-    ran = [name for name in os.environ.get("OJS_TEST_ALREADY_RAN", "").split(", ") if name]
-    line = f"databases: {', '.join([*ran, _database()])}"
-    if "MariaDB" not in [*ran, _database()] and not os.environ.get("OJS_TEST_MARIADB_URL"):
+    """Say in one line which databases this run is for."""
+    here = {"sqlite": "SQLite", "postgresql": "PostgreSQL", "mysql": "MariaDB"}[connection.vendor]
+    databases = os.environ.get("OJS_TEST_DATABASES", here).split(",")
+    line = f"databases: {', '.join(databases)}"
+    if "MariaDB" not in databases and not os.environ.get("OJS_TEST_MARIADB_URL"):
         line += " (MariaDB left out: OJS_TEST_MARIADB_URL names no server)"
     terminalreporter.write_line(line)
 
 
-def _database() -> str:
-    return {"sqlite": "SQLite", "postgresql": "PostgreSQL", "mysql": "MariaDB"}[connection.vendor]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts processes."""
+    for item in items:
+        if not {"start", "place"}.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.processes)
 
 
 @pytest.fixture
@@ -42,6 +91,26 @@ def start(transactional_db: None) -> Iterator[Callable[..., Child]]:
     """Start a process; none outlives the test."""
     with nursery() as starter:
         yield starter
+
+
+@pytest.fixture
+def take() -> Callable[..., list[Job]]:
+    """Claim jobs as a worker would."""
+
+    def take(
+        limit: int = 10, *, queues: tuple[str, ...] = ("default",), types: tuple[str, ...] = ("t",), **changes: Any
+    ):
+        options = {"worker_id": "w1", "lease": LEASE, "now": timezone.now(), **changes}
+        return claim(Job.objects.all(), queues=queues, types=types, limit=limit, **options)
+
+    return take
+
+
+@pytest.fixture
+def place(tmp_path: Path, transactional_db: None) -> Iterator[Site]:
+    """A folder and a database in which commands run beside the test."""
+    with site(tmp_path) as place:
+        yield place
 
 
 def _empty_the_tables(test_case: TransactionTestCase) -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,10 +15,12 @@ from django.conf import settings
 from django.core.management import CommandError, get_commands, load_command_class
 from django.db import DatabaseError, connection
 
-ROOT = Path(__file__).parent.parent
+from tests import tutorial
+from tests.support.pages import ROOT, a_module, blocks, text_of
+
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-TUTORIAL = ROOT / "docs/tutorial.md"
-"""`tests.tutorial` does all that it says."""
+FOLLOWED = [ROOT / page for page in tutorial.PAGES]
+"""`tests.tutorial` does all that they say."""
 FOREIGN = ("coming-from-", "migrate-from-")
 """Pages that begin thus show other systems' code beside ours."""
 OURS = [page for page in PAGES if not page.name.startswith(FOREIGN)]
@@ -27,29 +28,6 @@ OURS = [page for page in PAGES if not page.name.startswith(FOREIGN)]
 
 def named(path: Path) -> str:
     return path.name
-
-
-def text_of(name: str) -> str:
-    return (ROOT / name).read_text()
-
-
-def blocks(path: Path, language: str) -> list[tuple[int, str, str | None]]:
-    """Return the code blocks of a page: the number of the first line, the code, and the output if the page shows it."""
-    text = path.read_text()
-    found = re.finditer(rf"^```{language}\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", text, re.MULTILINE | re.DOTALL)
-    return [(text.count("\n", 0, match.start(1)) + 1, match[1], match[2]) for match in found]
-
-
-def table(name: str, heading: str) -> list[list[str]]:
-    """Return the rows of the table whose first heading is ``heading``, without that line; the back-ticks are gone."""
-    lines = text_of(name).split("\n")
-    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {heading} |")) + 2
-    rows = []
-    for line in lines[start:]:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip().strip("`") for cell in line.strip("|").split(" | ")])
-    return rows
 
 
 # Python
@@ -66,7 +44,7 @@ def modules() -> Iterator[None]:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page != TUTORIAL], ids=named)
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page not in FOLLOWED], ids=named)
 def test_the_python_of_a_page_runs(page: Path, handlers: Any, modules: None, capsys: Any) -> None:
     """A block that starts with a path is that module; the rest share a namespace. Output equals but for ids."""
     if page.name == "django-tasks.md" and not hasattr(settings, "TASKS"):
@@ -75,7 +53,7 @@ def test_the_python_of_a_page_runs(page: Path, handlers: Any, modules: None, cap
     for line, source, output in blocks(page, "python"):
         # Empty lines before the code, so that an error names the line of the page.
         code = compile("\n" * (line - 1) + source, str(page), "exec")
-        path = re.match(r"# (\w+)/(\w+)\.py\n", source)
+        path = re.match(r"# (\w+)/(\w+)\.py(?:, at the end)?\n", source)
         exec(code, namespace if path is None else a_module(path[1], path[2]))
         printed = capsys.readouterr().out
         assert output is None or without_ids(printed) == without_ids(output)
@@ -83,14 +61,6 @@ def test_the_python_of_a_page_runs(page: Path, handlers: Any, modules: None, cap
 
 def without_ids(text: str) -> str:
     return re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<id>", text)
-
-
-def a_module(package: str, name: str) -> dict[str, Any]:
-    parent = sys.modules.setdefault(package, ModuleType(package))
-    parent.__path__ = []  # which makes it a package
-    module = sys.modules[f"{package}.{name}"] = ModuleType(f"{package}.{name}")
-    setattr(parent, name, module)
-    return vars(module)
 
 
 def test_the_readme_shows_code_before_line_40() -> None:
@@ -197,9 +167,7 @@ def test_every_block_of_a_page_is_checked(page: Path) -> None:
         where = f"line {text.count(chr(10), 0, block.start()) + 1}"
         if language == "text":
             is_output = above == "python" and text[end : block.start()] == "\n"
-            assert is_output or page == TUTORIAL or source.startswith("Migrating a temporary"), (
-                f"{where}: output of what?"
-            )
+            assert is_output or page in FOLLOWED, f"{where}: output of what?"
         else:
             assert language in CHECKS, f"{where}: nothing checks {language or 'a block without a language'}"
             CHECKS[language](page, source)

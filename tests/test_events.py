@@ -12,18 +12,30 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, events, job, signals
+from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.exceptions import InvalidRequest
+from django_ojs_unique.execution.leases import Lease
+from django_ojs_unique.maintenance import cron, sweep
 from django_ojs_unique.models import CronJob, Event, Job, Queue
 from django_ojs_unique.models import event as feed
-from django_ojs_unique.request import Request
-from django_ojs_unique.worker import Worker, maintain, outside, schedule
-from django_ojs_unique.worker.lease import Lease
-
-from .processes import together
+from django_ojs_unique.worker import Worker, remote
+from django_ojs_unique.worker.holder import Holder, new_token
+from tests.support.processes import together
+from tests.support.retries import IN_AN_HOUR
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PAST = timedelta(days=1)
+
+
+class Failing:
+    """A dialect whose events cannot be written."""
+
+    def __init__(self, model, connection):
+        self.connection = connection
+
+    def insert_rows(self, rows):
+        self.connection.cursor().execute("SELECT nothing")
 
 
 @pytest.fixture(autouse=True)
@@ -86,9 +98,10 @@ def test_a_run_is_told_from_start_to_end(handlers):
 
 def test_a_run_of_a_worker_outside_is_told_alike():
     held = Job.objects.enqueue("t").job
-    jobs, options = Job.objects.all(), {"worker_id": "w", "now": timezone.now()}
-    outside.fetch(jobs, ["default"], count=1, lease=Lease(timedelta(minutes=1)), **options)
-    outside.ack(jobs, held.pk, result=[1], **options)
+    jobs, now, holder = Job.objects.all(), timezone.now(), Holder("1", worker_id="w")
+    options = {"worker_id": "w", "token": new_token(holder.account), "lease": Lease(timedelta(minutes=1))}
+    remote.fetch(jobs, ["default"], count=1, now=now, **options)
+    remote.ack(jobs, held.pk, result=[1], holder=holder, now=now)
     _, started, (completed, data) = told()
     assert started == ("job.started", about(held, worker_id="w", attempt=1))
     assert (completed, data["result"]) == ("job.completed", [1])
@@ -102,7 +115,7 @@ def test_a_large_result_is_left_to_the_job(handlers):
 
 
 def test_a_failure_that_is_retried_is_told_with_its_next_time(handlers):
-    failed = run(handlers, does=lambda: 1 / 0, retry={"max_attempts": 4})
+    failed = run(handlers, does=lambda: 1 / 0, retry={"max_attempts": 4, **IN_AN_HOUR})
     (_, _, (failure, told_of), (retry, when)) = told()
     error = {name: value for name, value in failed.errors[0].items() if name != "details"}
     assert (failure, told_of) == ("job.failed", about(failed, attempt=1, error=error))
@@ -127,15 +140,15 @@ def test_a_long_message_is_cut(handlers):
     assert data["error"] == {"message": "x" * events.LONGEST_MESSAGE}
 
 
-def test_a_retry_that_was_overtaken_is_no_failed_attempt(handlers):
+def test_a_retry_that_was_superseded_is_no_failed_attempt(handlers):
     policy = {"states": ["available", "active"], "on_retry": "discard"}
-    overtaken = run(handlers, does=lambda: 1 / 0, unique=policy, queue="q")
+    superseded = run(handlers, does=lambda: 1 / 0, unique=policy, queue="q", retry=IN_AN_HOUR)
     Job.objects.enqueue("t", queue="q")
-    Job.objects.filter(pk=overtaken.pk).update(run_at=timezone.now() - PAST)
-    maintain.promote(Job.objects.all(), timezone.now())
+    Job.objects.filter(pk=superseded.pk).update(run_at=timezone.now() - PAST)
+    sweep.promote(Job.objects.all(), timezone.now())
     assert len(told("job.failed")) == 1
     ((_, data),) = told("job.discarded")
-    assert (data["job_id"], data["last_error"]["code"]) == (str(overtaken.pk), "overtaken")
+    assert (data["job_id"], data["last_error"]["code"]) == (str(superseded.pk), "superseded")
 
 
 def test_a_cancellation_is_told_with_its_reason():
@@ -167,7 +180,7 @@ def test_a_lost_lease_is_a_failure_without_a_retry(handlers):
         lease_token=lost.pk,
         lease_expires_at=timezone.now() - PAST,
     )
-    assert maintain.rescue(Job.objects.all(), timezone.now()) == 1
+    assert sweep.rescue(Job.objects.all(), timezone.now()) == 1
     assert [type for type, _ in told()] == ["job.enqueued", "job.failed"]
 
 
@@ -175,8 +188,8 @@ def test_an_expiry_is_told():
     until = timezone.now().replace(microsecond=0) - PAST
     late = Job.objects.enqueue("t", expires_at=timezone.now() + PAST).job
     Job.objects.filter(pk=late.pk).update(expires_at=until)
-    maintain.expire(Job.objects.all(), timezone.now())
-    maintain.expire(Job.objects.all(), timezone.now())
+    sweep.expire(Job.objects.all(), timezone.now())
+    sweep.expire(Job.objects.all(), timezone.now())
     assert told("job.expired") == [("job.expired", about(late, expired_at=f"{until:%Y-%m-%dT%H:%M:%S}.000Z"))]
     assert told("job.discarded") == []
 
@@ -184,8 +197,8 @@ def test_an_expiry_is_told():
 def test_a_periodic_job_is_told_when_it_is_enqueued_and_when_it_is_not():
     CronJob.objects.define("hourly", "@hourly", "t")
     now = timezone.now() + PAST
-    schedule.tick("default", now)
-    schedule.tick("default", now + timedelta(hours=1))
+    cron.tick("default", now)
+    cron.tick("default", now + timedelta(hours=1))
     job = Job.objects.get()
     assert told() == [
         ("job.enqueued", about(job, priority=0)),
@@ -242,7 +255,7 @@ def test_a_refused_enqueue_leaves_its_record_and_no_event():
     with pytest.raises(DuplicateJob):
         Job.objects.enqueue("t", unique={})
     assert told() == [("job.enqueued", about(first, priority=0))]
-    assert first.suppressed_attempts.count() == 1
+    assert first.suppressed_enqueues.count() == 1
 
 
 @pytest.mark.parametrize(
@@ -256,7 +269,7 @@ def test_a_refused_enqueue_leaves_its_record_and_no_event():
     ids=["enqueue", "by key", "batch", "pause"],
 )
 def test_a_change_whose_event_cannot_be_written_does_not_happen(change, monkeypatch):
-    monkeypatch.setattr(events, "insert_rows", lambda rows, connection: connection.cursor().execute("SELECT nothing"))
+    monkeypatch.setattr(events, "dialect_on", Failing)
     with pytest.raises(Exception, match="nothing"):
         change()
     assert not Job.objects.exists()
@@ -266,28 +279,28 @@ def test_a_change_whose_event_cannot_be_written_does_not_happen(change, monkeypa
 def test_a_lost_lease_whose_event_cannot_be_written_is_left_for_the_next_time(monkeypatch):
     lost = Job.objects.enqueue("t").job
     options = {"worker_id": "w", "lease": Lease(-PAST), "now": timezone.now()}
-    outside.fetch(Job.objects.all(), ["default"], count=1, **options)
+    remote.fetch(Job.objects.all(), ["default"], count=1, **options)
     with monkeypatch.context() as patch:
-        patch.setattr(events, "insert_rows", lambda rows, connection: connection.cursor().execute("SELECT nothing"))
+        patch.setattr(events, "dialect_on", Failing)
         with pytest.raises(Exception, match="nothing"):
-            maintain.rescue(Job.objects.all(), timezone.now())
+            sweep.rescue(Job.objects.all(), timezone.now())
     lost.refresh_from_db()
     assert lost.state == "active"
-    assert maintain.rescue(Job.objects.all(), timezone.now()) == 1
+    assert sweep.rescue(Job.objects.all(), timezone.now()) == 1
     assert told()[-1][0] == "job.failed"
 
 
 def test_a_receiver_whose_query_fails_keeps_no_lost_lease_from_being_taken_back():
     lost = Job.objects.enqueue("t").job
     options = {"worker_id": "w", "lease": Lease(-PAST), "now": timezone.now()}
-    outside.fetch(Job.objects.all(), ["default"], count=1, **options)
+    remote.fetch(Job.objects.all(), ["default"], count=1, **options)
 
     def fail(**kwargs):
         connection.cursor().execute("SELECT nothing")
 
     signals.job_failed.connect(fail)
     try:
-        assert maintain.rescue(Job.objects.all(), timezone.now()) == 1
+        assert sweep.rescue(Job.objects.all(), timezone.now()) == 1
     finally:
         signals.job_failed.disconnect(fail)
     lost.refresh_from_db()
@@ -298,7 +311,7 @@ def test_a_receiver_whose_query_fails_keeps_no_lost_lease_from_being_taken_back(
 def test_an_outcome_stands_though_its_event_cannot_be_written(handlers, monkeypatch, caplog):
     job("t")(lambda: None)
     enqueued = Job.objects.enqueue("t").job
-    monkeypatch.setattr(events, "insert_rows", lambda rows, connection: connection.cursor().execute("SELECT nothing"))
+    monkeypatch.setattr(events, "dialect_on", Failing)
     Worker().run(drain=True)
     enqueued.refresh_from_db()
     assert enqueued.state == "completed"
@@ -328,7 +341,7 @@ def test_a_cursor_goes_on_behind_what_was_seen():
 
 
 def test_an_empty_feed_has_no_cursor():
-    assert Event.objects.follow() == feed.Page([], None, False)
+    assert Event.objects.follow() == feed.EventPage([], None, False)
 
 
 def test_a_selective_look_is_bounded_and_gets_on(monkeypatch):
@@ -409,6 +422,7 @@ def follows(state, round):
     return state["cursor"], state["seen"] if round == ROUNDS - 1 else None
 
 
+@pytest.mark.slow
 def test_who_follows_misses_nothing_and_sees_nothing_twice_while_many_write():
     followers = [partial(follows, {"cursor": None, "seen": []}) for _ in range(2)]
     last = together([*(partial(writes, number) for number in range(WRITERS)), *followers], rounds=ROUNDS)[-1]

@@ -12,13 +12,12 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, job
+from django_ojs_unique.enqueue.request import Request, read
 from django_ojs_unique.exceptions import HandlerError, InvalidRequest, UnknownJobType
 from django_ojs_unique.idempotency import CHUNK, HEAL, Heal, SweepResult, locked, sweep
-from django_ojs_unique.models import Job, SuppressedAttempt
-from django_ojs_unique.request import Request, read
+from django_ojs_unique.models import Job, SuppressedEnqueue
 from django_ojs_unique.worker import Worker
-
-from .spec.helpers import before_the_insert, elsewhere
+from tests.support.jobs import before_the_insert, elsewhere
 
 UNIQUE = UniquePolicy(keys=["type", "args"], args_keys=["user_id"], on_conflict="ignore")
 
@@ -337,21 +336,21 @@ def test_what_the_sweep_sees_to_be_there_leaves_no_suppressed_attempt(healed):
     healed(unique=UniquePolicy(keys=["args"], on_conflict="reject"))
     sweep("t")
     sweep("t")
-    assert not SuppressedAttempt.objects.exists()
+    assert not SuppressedEnqueue.objects.exists()
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("strategy", ["reject", "ignore"])
 def test_a_job_that_comes_in_between_is_refused_and_recorded_and_loses_no_other(healed, strategy):
     if connection.vendor != "postgresql":
-        pytest.skip("While a sweep holds the turn of a key, nobody comes in between.")
+        pytest.skip("While a sweep holds the lock of a key, nobody comes in between.")
     users(5)
     healed(unique=UniquePolicy(keys=["type", "args"], on_conflict=strategy))
     third = {"user_id": User.objects.order_by("pk")[2].pk}
     with before_the_insert(lambda: elsewhere(lambda: Job.objects.enqueue("t", third, unique=UNIQUE))):
         assert sweep("t") == SweepResult(created=4, refused=1)
     assert Job.objects.count() == 5
-    assert SuppressedAttempt.objects.get().args == third
+    assert SuppressedEnqueue.objects.get().args == third
 
 
 @pytest.mark.django_db
@@ -371,6 +370,7 @@ def test_a_record_with_invalid_arguments_does_not_stop_the_others(healed, caplog
     assert logged[0].getMessage() == f"Record {odd[0]} gets no job t: its arguments are invalid."
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_progress_is_told_after_each_chunk(healed):
     users(CHUNK + 500)
@@ -393,6 +393,7 @@ def test_each_chunk_is_committed_at_once(healed, monkeypatch):
     assert sum(query["sql"].startswith("COMMIT") for query in queries) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_a_chunk_of_waiting_jobs_costs_two_queries(healed):
     healed()
@@ -408,6 +409,7 @@ def test_a_chunk_of_waiting_jobs_costs_two_queries(healed):
     assert costs == [4, 6, 8]  # the number of records, and the end of the last page, beside two for each chunk
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_memory_does_not_grow_with_the_records(healed, monkeypatch):
     monkeypatch.setattr("django_ojs_unique.idempotency.CHUNK", 100)
@@ -431,7 +433,7 @@ def test_memory_does_not_grow_with_the_records(healed, monkeypatch):
 
 @pytest.mark.django_db(transaction=True)
 def test_two_sweeps_at_once_create_each_job_once(healed):
-    from .processes import together
+    from tests.support.processes import together
 
     users(300)
     healed()

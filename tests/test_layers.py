@@ -1,125 +1,68 @@
-"""Imports point to a lower layer only (docs: the house)."""
+"""Imports point to a lower floor only (docs: the house)."""
 
 import ast
-import graphlib
-from pathlib import Path
+import sys
 
 import pytest
 
-import django_ojs_unique
-
-ROOT = Path(django_ojs_unique.__file__).parent
-LAYERS = [
-    {"exceptions"},
-    {"ojs"},
-    {"conf", "control", "signals", "registry", "fields", "constraints", "transactions", "tracing"},
-    {"lifecycle", "capabilities", "outcomes", "races", "request", "after_commit"},
-    {"admission"},
-    {"events"},
-    {"keyed"},
-    {"enqueue"},
-    {"explain", "ledger"},
-    {"batch", "revival"},
-    {"managers"},
-    {"models", "handlers"},
-    {"worker", "idempotency", "upkeep", "insight", "operations", "resolve"},
-    {"checks"},
-    {"prometheus"},
-    {"admin", "api", "tasks", "apps", "management", "opentelemetry", "testing", "pytest_plugin", ""},
-]
-"""Modules, packages with all their modules, and "" for the package root, from the lowest layer to the highest."""
-LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}
-
-
-def modules():
-    """Return the module names below the package root and their files; migrations are no part of the house."""
-    files = {}
-    for file in sorted(ROOT.rglob("*.py")):
-        parts = file.relative_to(ROOT).with_suffix("").parts
-        if parts[0] != "migrations":
-            files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
-    return files
-
-
-MODULES = modules()
-
-
-def imports(name):
-    """Yield what a module imports when it is imported: absolute module names."""
-    file = MODULES[name]
-    package = f"django_ojs_unique.{name}".rstrip(".").split(".")
-    if file.name != "__init__.py":
-        package = package[:-1]
-    for node in statements(ast.parse(file.read_text()).body):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        else:
-            base = [*package[: len(package) - node.level + 1]] if node.level else []
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            for alias in node.names:
-                inner = f"{module}.{alias.name}".removeprefix("django_ojs_unique.")
-                yield f"{module}.{alias.name}" if inner in MODULES else module
-
-
-def statements(body):
-    """Yield the imports that run at import time: not those in functions or for the type checker."""
-    for node in body:
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield node
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            continue
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            yield from statements(node.orelse)
-        else:
-            for field in ("body", "orelse", "finalbody", "handlers"):
-                yield from statements(getattr(node, field, []))
-
-
-def own_imports(name):
-    """Yield the modules of the package that a module imports, named from the package root."""
-    for module in imports(name):
-        if module.split(".")[0] == "django_ojs_unique":
-            yield module.removeprefix("django_ojs_unique").lstrip(".")
-
-
-def unit(name):
-    return name.partition(".")[0]
+from tests import layers
+from tests.layers import FLOOR_OF, MODULES, imports, own_imports, room_of, upward
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_every_module_has_a_layer(name):
-    assert unit(name) in LAYER_OF
+def test_every_module_has_a_floor(name):
+    assert room_of(name) in FLOOR_OF
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_imports_point_to_a_lower_layer_only(name):
-    upward = [
-        other
-        for other in own_imports(name)
-        if unit(other) != unit(name) and LAYER_OF[unit(other)] >= LAYER_OF[unit(name)]
-    ]
-    assert upward == []
+def test_imports_point_to_a_lower_floor_only(name):
+    assert upward(name) == []
 
 
 def test_no_modules_import_each_other():
-    graphlib.TopologicalSorter({name: set(own_imports(name)) for name in MODULES}).prepare()
+    assert layers.circle() == []
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if unit(name) in ("ojs", "exceptions")])
-def test_the_specification_needs_no_django(name):
-    assert [module for module in imports(name) if unit(module) == "django"] == []
-
-
-@pytest.mark.parametrize("name", [name for name in MODULES if unit(name) == "ojs"])
+@pytest.mark.parametrize("name", [name for name in MODULES if room_of(name) in ("ojs", "exceptions")])
 def test_the_specification_needs_the_standard_library_and_three_packages_only(name):
-    import sys
-
-    outside = {unit(module) for module in imports(name)} - set(sys.stdlib_module_names)
+    outside = {module.partition(".")[0] for module in imports(name)} - set(sys.stdlib_module_names)
     assert outside <= {"rfc8785", "isodate", "cronsim", "django_ojs_unique"}
 
 
+def test_contributing_shows_the_floors():
+    page = (layers.ROOT.parent / "CONTRIBUTING.md").read_text()
+    assert layers.markdown() in page, "Take over what `python -m tests.layers --markdown` prints."
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_and_its_classes_are_of_a_readable_length(name):
+    source = MODULES[name].read_text()
+    classes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
+    assert len(source.splitlines()) <= 300
+    assert max((node.end_lineno - node.lineno + 1 for node in classes), default=0) <= 250
+
+
 def test_this_test_sees_the_imports():
-    assert "ojs.policy" in set(own_imports("ojs.fingerprint"))
-    assert "lifecycle" in set(own_imports("models.job"))
-    assert "models" not in set(own_imports("handlers"))
-    assert "django.db" in set(imports("models.job"))
+    assert "ojs.policy" in own_imports("ojs.fingerprint")
+    assert "lifecycle" in own_imports("models.moves")
+    assert "models" in own_imports("handlers.handler")  # inside a function
+    assert "models" in own_imports("handlers.context")  # for the type checker
+    assert "django.db" in imports("models.job")
+
+
+def test_a_circle_and_an_upward_import_are_seen(monkeypatch, tmp_path):
+    lower, higher = tmp_path / "lower.py", tmp_path / "higher.py"
+    lower.write_text("def later():\n    from . import higher\n")
+    higher.write_text("from . import lower\n")
+    monkeypatch.setattr(layers, "MODULES", {"lower": lower, "higher": higher})
+    monkeypatch.setattr(layers, "FLOOR_OF", {"lower": 0, "higher": 1})
+    layers.imports.cache_clear()
+    assert (upward("lower"), upward("higher")) == (["higher"], [])
+    assert {*layers.circle()} == {"lower", "higher"}
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if room_of(name) != "db"])
+def test_only_the_room_of_the_databases_asks_for_a_vendor(name):
+    tree = ast.parse(MODULES[name].read_text())
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert "vendor" not in attributes, "Ask the dialect: db/dialects.py."

@@ -14,10 +14,10 @@ from django.dispatch import Signal
 
 import django_ojs_unique
 from django_ojs_unique import InvalidPolicy, RetryPolicy, UniquePolicy, conf, exceptions, signals
-from django_ojs_unique.handlers import job
+from django_ojs_unique.handlers.declare import job
 from django_ojs_unique.ojs.fingerprint import canonical_text
 from django_ojs_unique.ojs.states import JobState
-from tests.test_docs import ROOT, table, text_of
+from tests.support.pages import ROOT, table, text_of
 
 MODELS = list(apps.get_app_config("django_ojs_unique").get_models())
 TYPES = {
@@ -107,7 +107,11 @@ def test_the_states_are_the_states() -> None:
 
 @pytest.mark.parametrize(
     ("script", "function", "page"),
-    [("diagram", "draw", "docs/images/states.svg"), ("commands", "write", "docs/commands.md")],
+    [
+        ("diagram", "draw", "docs/images/states.svg"),
+        ("house", "draw", "docs/images/house.svg"),
+        ("commands", "write", "docs/commands.md"),
+    ],
 )
 def test_what_is_written_from_the_code_is_up_to_date(script: str, function: str, page: str) -> None:
     written = runpy.run_path(str(ROOT / f"docs/{script}.py"))[function]()
@@ -140,6 +144,6 @@ def test_the_python_api_has_every_public_name() -> None:
         "InvalidRetryPolicy",
         "OJSError",
     }, "these are shown with the exceptions"
-    for module in ("exceptions", "idempotency", "presets", "signals", "tasks", "testing", "upkeep", "worker"):
+    for module in ("exceptions", "idempotency", "presets", "signals", "tasks", "testing", "integrity", "worker"):
         assert module in shown
     assert set(import_module("django_ojs_unique.tasks").__all__) - {"discover"} <= shown

@@ -17,6 +17,8 @@ from urllib.request import urlopen
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 Manage = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -1,10 +1,10 @@
-"""Follow the tutorial literally: ``python -m tests.tutorial [--python PYTHON] [--django VERSION]``.
+"""Follow the README and the tutorial literally: ``python -m tests.tutorial [--page PAGE] [--python PYTHON] ...``.
 
-In an empty folder, with a wheel of this checkout. Commands go to one bash. A block of Python that begins with a path
-is that file, or its end; the others are typed into the shell that was opened before them, through a terminal. The text
-that follows a block must be printed; ``...`` stands for anything, and an id for any id. `runserver` and `runworker`
-stay in a second terminal until the next of them. The links in the prose are opened by the user whom the tutorial has
-made. Another port is taken for 8000, which may be in use.
+Each in an empty folder, with a wheel of this checkout in the place of the clone beside it. Commands go to one bash. A
+block of Python that begins with a path is that file, or its end; the others are typed into the shell that was opened
+before them, through a terminal. The text that follows a block must be printed; ``...`` stands for anything, and an id
+for any id. `runserver` and `runworker` stay in a second terminal until the next of them. The links in the prose are
+opened by the user whom the page has made. Another port is taken for 8000, which may be in use.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from urllib.parse import urlencode
 from urllib.request import HTTPCookieProcessor, ProxyHandler, build_opener
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs/tutorial.md"
-STEP = re.compile(r"^```(\w+)\n(.*?)^```$|<(http://127[^>]+)>", re.MULTILINE | re.DOTALL)
+PAGES = ("README.md", "docs/tutorial.md")
+STEP = re.compile(r"^```([^\n]*)\n(.*?)^```$|<(http://127[^>]+)>", re.MULTILINE | re.DOTALL)
+CLONE = "../django-ojs-unique"
 FILE = re.compile(r"# (\w+/\w+\.py)(, at the end)?\n")
-STAYS = re.compile(r"python manage\.py (runserver|runworker)\n")
+STAYS = re.compile(r"python manage\.py (runserver|runworker)((?! --drain)[^\n]*)\n")
 ANY = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\.\.\.")
 DONE = "that is done"
 """What a reader who is a script has printed after each block."""
@@ -104,10 +105,13 @@ class Terminal:
 class Reader:
     """Somebody who does what the page says, in a folder of their own."""
 
-    def __init__(self, folder: Path, python: str, packages: list[str]) -> None:
+    def __init__(self, folder: Path, python: str, wheel: Path, django: str) -> None:
         self.folder = folder / "empty"
         self.folder.mkdir()
-        self.packages = shlex.join(packages)
+        self.wheel = wheel
+        self.steps = 0
+        constraints = folder / "constraints.txt"
+        constraints.write_text(f"django{django}\n" if django else "")
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.site = f"127.0.0.1:{free.getsockname()[1]}"
         tools = folder / "tools"
@@ -118,6 +122,7 @@ class Reader:
         self.environment = {
             **kept,
             "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+            "PIP_CONSTRAINT": str(constraints),
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "PYTHONUNBUFFERED": "1",
             "no_proxy": "127.0.0.1",
@@ -139,6 +144,8 @@ class Reader:
                     self.command(source)
                 elif language == "text":
                     self.expect(source)
+                elif language != "python":
+                    raise Failed(f"what is to be done with {language or 'this'}?")
                 elif file := FILE.match(source):
                     with (self.folder / file[1]).open("a" if file[2] else "w") as text:
                         text.write(source)
@@ -148,13 +155,14 @@ class Reader:
                     raise Failed("which shell is this typed into?")
             except Failed as error:
                 raise Failed(f"line {page.count(chr(10), 0, step.start()) + 1}: {error}") from None
+            self.steps += 1
 
     def command(self, source: str) -> None:
         """Do what a block of the console says."""
         if self.shell:
             self.shell.leave()
             self.shell = None
-        source = source.replace("path/to/django-ojs-unique", self.packages).replace("127.0.0.1:8000", self.site)
+        source = source.replace(CLONE, str(self.wheel)).replace("127.0.0.1:8000", self.site)
         if source == "python manage.py shell\n":
             self.last = self.shell = self.open_terminal(source)
         elif STAYS.fullmatch(source):
@@ -168,6 +176,7 @@ class Reader:
 
     def expect(self, text: str) -> None:
         """See this printed by the last command, or in the second terminal."""
+        text = text.rstrip()  # another thread may print between a line and its end
         try:
             self.last.wait_for(text)
         except Failed as error:
@@ -205,7 +214,8 @@ class Reader:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Follow the tutorial literally, in an empty folder.")
+    parser = argparse.ArgumentParser(description="Follow the README and the tutorial literally, in empty folders.")
+    parser.add_argument("--page", action="append", choices=PAGES, help="Which of them (default: each).")
     parser.add_argument("--python", default=sys.executable, help="The interpreter (default: this one).")
     parser.add_argument(
         "--django", default="", metavar="VERSION", help="As pip has it, such as ==5.2.*; the newest by default."
@@ -219,18 +229,25 @@ def main() -> None:
             [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, str(ROOT)], check=True
         )
         (wheel,) = Path(folder).glob("*.whl")
-        reader = Reader(Path(folder), python, [str(wheel), f"django{options.django}"])
-        try:
-            reader.follow(PAGE.read_text())
-        except Failed as error:
-            sys.exit(f"{PAGE.relative_to(ROOT)}, {error}")
-        finally:
-            reader.go()
-        versions = [
-            subprocess.check_output([reader.folder / ".venv/bin/python", *option], text=True).strip()
-            for option in (["--version"], ["-m", "django", "--version"])
-        ]
-    print("The tutorial holds: {}, Django {}.".format(*versions))
+        for page in options.page or PAGES:
+            with tempfile.TemporaryDirectory() as place:
+                print(follow(page, Reader(Path(place), python, wheel, options.django)), flush=True)
+
+
+def follow(page: str, reader: Reader) -> str:
+    """Do what a page says; return what was done, with which versions. Exits when the page does not hold."""
+    try:
+        reader.follow((ROOT / page).read_text())
+    except Failed as error:
+        sys.exit(f"{page}, {error}")
+    finally:
+        reader.go()
+    python = reader.folder / ".venv/bin/python"
+    python_version, django_version = (
+        subprocess.check_output([python, *option], text=True).strip()
+        for option in (["--version"], ["-m", "django", "--version"])
+    )
+    return f"{page} holds, each of its {reader.steps} steps: {python_version}, Django {django_version}."
 
 
 if __name__ == "__main__":

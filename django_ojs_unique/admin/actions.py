@@ -1,4 +1,4 @@
-"""What operators do with jobs: each action has its own permission, is logged, and says what became of each job."""
+"""The admin actions on jobs: each has its own permission, is logged, and reports what became of each job."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
 
-from ..insight.consequences import of_deletions, of_releases, of_revivals
-from ..insight.entry import read_id
+from ..insight.preview import of_deletions, of_releases, of_revivals
+from ..insight.typed import read_id
 from ..models import Job
-from ..operations import Attempted, Resolution, Revived, on_each, release, revive
+from ..operations.bulk import Attempted, Resolution, Revived, on_each, release, revive
 from .base import ReadOnlyAdmin, may, render
 from .job_page import FROM_PAGE
 from .rows import consequence_row, outcome_row
@@ -32,7 +32,7 @@ CONFIRMED = "_confirmed"
 
 
 class TickedOnly(helpers.ActionForm):
-    """Never acts on what matches on other pages: nobody has seen those rows, and their number is not known."""
+    """Acts on the ticked rows only, never on all pages: the user has not seen the other rows or their number."""
 
     def clean_select_across(self) -> bool:
         return False
@@ -41,7 +41,7 @@ class TickedOnly(helpers.ActionForm):
 class JobActions(ReadOnlyAdmin):
     """The actions on jobs, for the admin of jobs to inherit.
 
-    They are for the jobs that were ticked, whatever has become of these by now.
+    They act on the jobs that were ticked, whatever their state is now.
     """
 
     actions = ["cancel", "retry_now", "revive", "release_guard", "delete_selected"]
@@ -68,11 +68,11 @@ class JobActions(ReadOnlyAdmin):
 
     @admin.action(description="Retry now", permissions=["retry"])
     def retry_now(self, request: HttpRequest, jobs: QuerySet[Job]) -> None:
-        self._do(request, _ticked(request), Job.hasten, "Made available")
+        self._do(request, _ticked(request), Job.retry_now, "Made available")
 
     @admin.action(description="Revive", permissions=["revive"])
     def revive(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse:
-        """Ask what to do about live duplicates, then tell what became of each job."""
+        """Ask what to do about live duplicates, then show what became of each job."""
         try:
             resolution = Resolution(request.POST.get("resolution", ""))
         except ValueError:
@@ -108,7 +108,7 @@ class JobActions(ReadOnlyAdmin):
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Ask, then delete one job by the rules of the action."""
+        """Ask for confirmation, then delete one job by the rules of the action."""
         if not self.has_delete_permission(request):
             raise PermissionDenied
         id = read_id(unquote(object_id))
@@ -123,7 +123,7 @@ class JobActions(ReadOnlyAdmin):
         if any(read_id(text) is None for text in request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)):
             self.message_user(request, "Nothing was done: a row that was chosen has no job's id.", messages.WARNING)
             return None
-        # The filters do not count: a job that has changed since the page was loaded is told of, not left out.
+        # The list's filters are ignored: a job that has changed since the page was loaded is reported, not left out.
         return super().response_action(request, self._jobs(request), *args, **options)
 
     def _jobs(self, request: HttpRequest) -> QuerySet[Job]:
@@ -151,7 +151,7 @@ class JobActions(ReadOnlyAdmin):
     def _do(
         self, request: HttpRequest, ids: list[UUID], act: Callable[[Job], object], done: str, flag: int = CHANGE
     ) -> None:
-        """Do it to each job, log what was done, and say it, with the first few refusals."""
+        """Call ``act`` on each job, log what was done, and show it with the first few refusals."""
         attempts = list(on_each(self._jobs(request), ids, act))
         jobs = [attempted.job for attempted in attempts if not attempted.refusal]
         refusals = [attempted.refusal for attempted in attempts if attempted.refusal]
@@ -177,7 +177,7 @@ def _ticked(request: HttpRequest) -> list[UUID]:
 
 
 def _back(request: HttpRequest) -> str:
-    """Return where the user came from: a job's page, or the list as it was filtered."""
+    """Return the address of the page that the user came from: a job's page, or the list with its filters."""
     ids = _ticked(request)
     if FROM_PAGE in request.POST and ids:
         return reverse("admin:django_ojs_unique_job_change", args=[ids[0]])
@@ -186,7 +186,7 @@ def _back(request: HttpRequest) -> str:
 
 
 def _events(attempts: Iterable[Attempted]) -> Iterable[tuple[Job, str]]:
-    """Yield what is logged of revivals, about the revived jobs and those that gave way."""
+    """Yield the log messages about revivals: of the revived jobs, and of the duplicates cancelled for them."""
     for attempted in attempts:
         if attempted.job is None or not isinstance(attempted.answer, Revived):
             continue

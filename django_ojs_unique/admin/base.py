@@ -1,4 +1,4 @@
-"""What every page of the admin shares."""
+"""What all pages of the admin share."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 
 LONGEST_TERM = 1000
-"""Characters that a search takes: SQLite refuses a pattern of 50,000."""
+"""The most characters of a search term: SQLite refuses a pattern of 50,000."""
 MOST_COUNTED = 10_000
-"""A list counts no further: to count a million rows takes longer than to show a hundred of them."""
+"""How many rows a list counts at most: counting a million takes longer than showing a hundred."""
 
 
 class BoundedPaginator(Paginator):  # type: ignore[type-arg]
-    """Counts up to `MOST_COUNTED` rows, and shows no page beyond them; filters reach the rest.
+    """Counts up to `MOST_COUNTED` rows, and has no page beyond them; filters can find the other rows.
 
-    A queryset may bring its number of rows, up to one more than that, as ``counted``.
+    If a queryset knows its number of rows, it has it as ``counted``, at most `MOST_COUNTED` + 1.
     """
 
     object_list: QuerySet[Any]
     counts_in_order = False
-    """Whether the index that gives the order is also the one by which rows are best counted."""
+    """Whether rows are best counted by the index that also gives their order."""
 
     @cached_property
     def count(self) -> int:
@@ -53,14 +53,14 @@ class BoundedPaginator(Paginator):  # type: ignore[type-arg]
 
 
 class BoundedList(ChangeList):
-    """A list that gives no false number: where the rows were not all counted, the search form leaves it out."""
+    """A list without wrong numbers: if not all rows were counted, the search form leaves the total out."""
 
     def get_filters(self, request: HttpRequest) -> Any:
         self.check_parameters()
         return super().get_filters(request)
 
     def check_parameters(self) -> None:
-        """Raise IncorrectLookupParameters for what a database would fail at."""
+        """Raise IncorrectLookupParameters for values that a database cannot search for."""
         values = [value for values in self.filter_params.values() for value in values]
         if len(self.query) > LONGEST_TERM or any("\0" in value for value in values):
             raise IncorrectLookupParameters
@@ -72,7 +72,7 @@ class BoundedList(ChangeList):
 
 
 class BoundedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Rows of which there may be many."""
+    """The admin of a model that may have very many rows."""
 
     paginator = BoundedPaginator
     show_full_result_count = False
@@ -85,11 +85,11 @@ class BoundedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows = super().get_queryset(request)
-        # A page may show what a replica has; what changes something is decided where it is written.
+        # A page may read from a replica; a change is decided on the database that it is written to.
         return rows.using(router.db_for_write(rows.model)) if request.method == "POST" else rows
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
-        # Only what the page offers: Django's other lookups read every row, or fail at their value.
+        # Only lookups that the page offers: others would read every row, or fail for some values.
         name, _, question = lookup.partition("__")
         offered = {getattr(each, "parameter_name", each) for each in self.list_filter}
         return name in offered and question in ("", "exact", "gte", "lt", "isnull")
@@ -104,7 +104,7 @@ class BoundedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 
 class ReadOnlyAdmin(BoundedAdmin):
-    """Rows that only the job system changes."""
+    """The admin of a model whose rows only the job system changes."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -117,12 +117,12 @@ class ReadOnlyAdmin(BoundedAdmin):
 
 
 def may(request: HttpRequest, *permissions: str) -> bool:
-    """Whether the user has one of some permissions of this app, as in ``cancel_job``."""
+    """Whether the user has one of the given permissions of this app, such as ``cancel_job``."""
     return any(request.user.has_perm(f"django_ojs_unique.{permission}") for permission in permissions)
 
 
 def may_view(request: HttpRequest, model: type[Model]) -> bool:
-    """Whether the user may view the rows of a model; who may change them may."""
+    """Whether the user may view or change the rows of a model."""
     return may(request, *(get_permission_codename(action, model._meta) for action in ("view", "change")))
 
 

@@ -1,4 +1,4 @@
-"""The charts of the dashboard: the same numbers as a sentence, as a table and as a picture."""
+"""The charts of the dashboard: the same numbers as a sentence, a table and a picture."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from itertools import pairwise
 from django.utils.formats import date_format
 from django.utils.timezone import localtime
 
-from ..insight.history import SAMPLE, SPANS, Activity, Span, Waits, activity, waits
+from ..insight.activity import SAMPLE, SPANS, Activity, Span, Waits, activity, waits
 
 Numbers = Sequence[float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Some series of numbers over the parts of a span. ``said`` writes a number; ``sentence`` tells the whole."""
+    """Series of numbers over the parts of a span. ``said`` formats a number; ``sentence`` sums the chart up."""
 
     name: str
     title: str
@@ -31,18 +31,18 @@ class Chart:
 
     @property
     def rows(self) -> list[tuple[str, list[str]]]:
-        """The table: each part with its numbers, the newest first."""
+        """The rows of the table: each part with its numbers, the newest first."""
         columns = zip(*self.series.values(), strict=True)
         return [(part, [*map(self.said, numbers)]) for part, numbers in zip(self.parts, columns, strict=True)][::-1]
 
     @property
     def version(self) -> str:
-        """A mark that changes with the numbers, so that a browser fetches a picture only when it would differ."""
+        """A version that changes with the numbers, so that a browser fetches a picture again only if it differs."""
         return hashlib.sha256(repr((self.parts, self.series)).encode()).hexdigest()[:12]
 
 
 def chart(name: str, using: str, span: Span, now: datetime) -> Chart:
-    """Ask for the numbers of one chart, and return it. Raises KeyError for a name that is none."""
+    """Query the numbers of one chart, and return it. Raises KeyError for an unknown name."""
     return _CHARTS[name](using, span, now)
 
 

@@ -1,4 +1,4 @@
-"""Periodic jobs: those declared in code to read, to enable and to disable, the others to change as well."""
+"""Periodic jobs: those declared in code can be viewed, enabled and disabled; the others can be changed as well."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 
 from ..exceptions import InvalidRequest
-from ..insight.words import harmless
+from ..insight.text import harmless
 from ..models import CronJob
 from .base import BoundedAdmin
 from .display import ago, ago_text, badge, job_link, pretty, when
@@ -27,7 +27,7 @@ HAPPENED = ["next_run", "last_run", "last_job", "last_result", "run_count"]
 
 
 class PayloadFormField(forms.JSONField):
-    """JSON; what Python cannot read or a page cannot hold is an error beside the field."""
+    """A JSON field; a value that Python cannot read or a page cannot show is an error beside the field."""
 
     def to_python(self, value: Any) -> Any:
         try:
@@ -36,7 +36,7 @@ class PayloadFormField(forms.JSONField):
             raise ValidationError("This is nested too deeply, or has a number of too many digits.") from None
 
     def bound_data(self, data: Any, initial: Any) -> Any:
-        return InvalidJSONInput(data)  # shown as it was typed
+        return InvalidJSONInput(data)  # shows the text as it was typed
 
     def prepare_value(self, value: Any) -> Any:
         shown = super().prepare_value(value)
@@ -44,14 +44,14 @@ class PayloadFormField(forms.JSONField):
 
 
 class CronJobForm(forms.ModelForm):  # type: ignore[type-arg]
-    """What an operator says of a periodic job; the model validates it."""
+    """The form of a periodic job; the model validates it."""
 
     class Meta:
         field_classes = {"args": PayloadFormField, "options": PayloadFormField}
 
     def clean_name(self) -> Any:
         name = self.cleaned_data["name"]
-        # Django asks a replica, which may not have it yet, and would then write over it.
+        # Django would ask a replica, which may not have the entry yet, and would then overwrite the entry.
         entries = CronJob.objects.using(router.db_for_write(CronJob))
         if self.instance._state.adding and entries.filter(pk=name).exists():
             raise ValidationError("There is a cron job of this name already.")
@@ -94,7 +94,7 @@ class CronJobAdmin(BoundedAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows = super().get_queryset(request)
-        # A worker that fires the entry while its form is saved waits, and loses nothing.
+        # A worker that is about to fire the entry waits until the form is saved.
         return rows.select_for_update() if request.method == "POST" and _is_form(request) else rows
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -121,7 +121,7 @@ class CronJobAdmin(BoundedAdmin):
         return form
 
     def save_model(self, request: HttpRequest, obj: CronJob, form: Any, change: bool) -> None:
-        """Write what the form changed; the rest is the workers'."""
+        """Write only the fields that the form changed; workers write the others."""
         if not change:
             obj.save()
         elif form.changed_data:

@@ -14,10 +14,11 @@ from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from ..insight.history import SPANS, Span
+from ..insight.activity import SPANS, Span
 from ..insight.overview import Overview, QueueActivity, overview
 from ..insight.queues import UNFINISHED
-from ..insight.words import age, harmless
+from ..insight.text import age, harmless
+from ..insight.unknown_types import named
 from ..insight.workers import WorkerInsight
 from ..models import Job, WorkerProcess
 from .base import may_view, render
@@ -28,7 +29,7 @@ from .queues import PAUSE, RESUME, jobs_url, may_pause, pause_or_resume, said_co
 from .workers import held_link, said_patterns, worker_url
 
 REFRESH_SECONDS = {"hour": 5, "day": 30, "week": 120}
-"""How often the page renews itself: to count a week of jobs takes longer, and changes less."""
+"""Seconds between two refreshes of the page, by span: counting a week of jobs takes longer, and changes less."""
 
 
 def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
@@ -51,6 +52,8 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "states": UNFINISHED,
         "queues": [_queue_cells(queue, now) for queue in seen.queues],
         "stranded": [harmless(name) for name in seen.stranded],
+        "misspelt": seen.misspelt,
+        "unknown_types": named(seen.unknown_types) if seen.unknown_types else "",
         "workers": [_worker_cells(worker) for worker in seen.workers or ()],
         "charts": [_with_picture(each, span) for each in _charts(seen, span)],
         "can_draw": can_draw(),
@@ -60,7 +63,7 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
 
 
 def dashboard_urls(model_admin: Any) -> list[URLPattern]:
-    """Return the addresses of the pictures; a browser may keep one, as its address changes with its numbers."""
+    """Return the URL patterns of the pictures; a browser may cache one, as its address changes with its numbers."""
     view: Any = model_admin.admin_site.admin_view(partial(_picture, model_admin), cacheable=True)
     return [path("dashboard/<slug:name>.svg", require_safe(view), name="django_ojs_unique_chart")]
 
@@ -76,7 +79,7 @@ def _picture(model_admin: Any, request: HttpRequest, name: str) -> HttpResponse:
         raise Http404 from None
     headers = {
         "Cache-Control": "private, max-age=300",
-        # For who opens the picture itself: it needs no more than the style in it.
+        # For a user who opens the picture by itself: it needs only its own inline style.
         "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
         "X-Content-Type-Options": "nosniff",
     }

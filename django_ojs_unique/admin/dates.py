@@ -1,4 +1,4 @@
-"""The dates above the list of jobs, by a few looks into an index: Django's own read the whole table."""
+"""The dates above the list of jobs, found by a few index searches: Django's own read the whole table."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FIELD = "created_at"
 PARAMETERS = tuple(f"{FIELD}__{part}" for part in ("year", "month", "day"))
 _YEARS = range(1970, 9999)
 MOST_YEARS = 30
-"""How many years are offered: the last."""
+"""How many of the latest years are offered."""
 
 
 def check_dates(params: dict[str, Any]) -> None:
-    """Raise IncorrectLookupParameters for a query string with dates that Django would fail at."""
+    """Raise IncorrectLookupParameters for dates in the query string that would make Django fail."""
     try:
         said = [int(params[name]) for name in PARAMETERS if name in params]
     except (TypeError, ValueError) as error:
@@ -32,7 +32,7 @@ def check_dates(params: dict[str, Any]) -> None:
 
 
 def dates_of(changelist: Any) -> dict[str, Any]:
-    """Return what Django's ``admin/date_hierarchy.html`` shows: the years, months or days that have jobs, any jobs."""
+    """Return the context of Django's ``admin/date_hierarchy.html``: the years, months or days with jobs, unfiltered."""
     asked = copy(changelist)
     asked.date_hierarchy = FIELD
     asked.queryset = _Calendar(changelist.root_queryset, changelist.params)
@@ -40,7 +40,7 @@ def dates_of(changelist: Any) -> dict[str, Any]:
 
 
 class _Calendar:
-    """What Django asks of a queryset for its dates."""
+    """Stands in for a queryset where Django asks it for dates."""
 
     def __init__(self, jobs: QuerySet[Any], params: dict[str, Any]) -> None:
         self._jobs = jobs.order_by()
@@ -48,27 +48,27 @@ class _Calendar:
         self._ends: list[datetime] = []
 
     def aggregate(self, **_: Any) -> dict[str, datetime | None]:
-        """Return the ``first`` and the ``last`` moment, or None."""
-        # Two statements, as SQLite would answer both questions at once by reading everything.
+        """Return the ``first`` and the ``last`` moment; None if there are no jobs."""
+        # Two statements: for both in one, SQLite would read everything.
         ends = {"first": FIELD, "last": f"-{FIELD}"}
         found = {name: self._jobs.order_by(order).values_list(FIELD, flat=True).first() for name, order in ends.items()}
         self._ends = [timezone.localtime(moment) for moment in found.values() if moment is not None]
         return found
 
     def datetimes(self, _: str, kind: str) -> list[datetime]:
-        """Return the beginnings of the years, months or days (of the year or month in question) that have jobs."""
+        """Return the starts of the years, months or days with jobs; months and days are of the chosen year or month."""
         starts = list(self._starts(kind))
         looks = [self._first_between(*ends) for ends in pairwise(starts)]
         row = self._jobs.order_by(FIELD).values_list(*looks).first() if looks else None
         return [start for start, found in zip(starts, row or (), strict=False) if found is not None]
 
     def _first_between(self, start: datetime, end: datetime) -> Subquery:
-        # In order, as without one PostgreSQL may read the table until it meets a row of a common month.
+        # Ordered: without an order, PostgreSQL may read the table until it meets a row, if the month is common.
         jobs = self._jobs.filter(**{f"{FIELD}__gte": start, f"{FIELD}__lt": end})
         return Subquery(jobs.order_by(FIELD).values(FIELD)[:1])
 
     def _starts(self, kind: str) -> Iterator[datetime]:
-        """Yield the beginning of each, and of the one that follows the last."""
+        """Yield the start of each year, month or day, and of the one after the last."""
         if kind == "year":
             years = [moment.year for moment in self._ends]
             if years:
@@ -85,7 +85,7 @@ class _Calendar:
         yield timezone.make_aware(day)
 
     def _chosen(self, part: int) -> int:
-        """Return the year or month in question; Django skips a level at which all jobs are of one."""
+        """Return the chosen year or month; if none is chosen, that of the last job, as Django skips a single choice."""
         if PARAMETERS[part] in self._params:
             return int(self._params[PARAMETERS[part]])
         return (self._ends[-1].year, self._ends[-1].month)[part] if self._ends else 1

@@ -1,4 +1,4 @@
-"""Values as HTML. Whatever comes from a job is escaped, and its control characters are shown as escapes."""
+"""Values as HTML. All text that comes from a job is escaped, and its control characters are shown as escapes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from ..insight.words import distance, full, harmless, shortened
+from ..insight.text import distance, full, harmless, shortened
 from ..ojs.keys import KeyMode
 
 UNSAFE = "It answers with the job whatever its condition, and so can lose what the enqueue was about."
-"""What is to be known of ``unsafe_dedupe`` (Graphile Worker, "job_key_mode")."""
+"""The warning about ``unsafe_dedupe`` (Graphile Worker, "job_key_mode")."""
 
 MOST_CHARACTERS = 10_000
-"""How much of a value a page shows."""
+"""How many characters of a value a page shows."""
 
 LONGEST_BRIEF = 80
-"""How much of a text a table's cell shows."""
+"""How many characters of a text a table's cell shows."""
 
 SHORT = 12
 """How many characters of a fingerprint a table's cell shows."""
@@ -31,12 +31,12 @@ _JSON = json.JSONEncoder(ensure_ascii=False, indent=2)
 
 
 def badge(state: str, text: str | None = None) -> SafeString:
-    """Show a state by its name, or by ``text``, on its colour."""
+    """Show the name of a state, or ``text``, on the state's colour."""
     return format_html('<span class="ojs-badge ojs-{}">{}</span>', state, harmless(text or state))
 
 
 def ago(moment: datetime | None) -> SafeString | str:
-    """Show how long ago a moment was, or how far ahead it is; its full form appears on hovering."""
+    """Show how long ago a moment was, or how far ahead it is, with the full time as the tooltip."""
     if moment is None:
         return "-"
     return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), full(moment), ago_text(moment))
@@ -60,7 +60,7 @@ def ago_text(moment: datetime) -> str:
 
 
 def job_link(id: Any, text: str | None = None) -> SafeString:
-    """Link to a job's page; the job may be gone by now."""
+    """Link to a job's page; the job need not exist any more."""
     url = reverse("admin:django_ojs_unique_job_change", args=[id])
     return format_html('<a href="{}"><code>{}</code></a>', url, text or id)
 
@@ -71,7 +71,7 @@ def job_and_state(id: Any, state: str) -> SafeString:
 
 
 def fingerprint_link(fingerprint: str, *, whole: bool = False) -> SafeString | str:
-    """Show the beginning of a fingerprint, or the ``whole`` of it, and link to the page of its jobs."""
+    """Show the beginning of a fingerprint, or the ``whole``, and link to the page of its jobs."""
     if not fingerprint:
         return "(empty)"
     url = reverse("admin:django_ojs_unique_duplicates_of", args=[quote(fingerprint)])
@@ -82,19 +82,19 @@ def fingerprint_link(fingerprint: str, *, whole: bool = False) -> SafeString | s
 
 
 def strategy(name: str) -> SafeString | str:
-    """Name the strategy of a suppressed attempt, with a warning for the one that can lose work."""
+    """Name the strategy of a suppressed enqueue, with a warning for the one that can lose work."""
     if name != KeyMode.UNSAFE_DEDUPE:
         return harmless(name)
     return format_html('{} <span class="ojs-warning" title="{}">can lose work</span>', name, UNSAFE)
 
 
 def brief(text: str) -> str:
-    """Cut a text to what a table's cell can show."""
+    """Cut a text to `LONGEST_BRIEF` characters."""
     return harmless(shortened(text, LONGEST_BRIEF))
 
 
 def pretty(value: Any) -> SafeString:
-    """Show a JSON value over several lines, up to `MOST_CHARACTERS`; the rest is not even written."""
+    """Show a JSON value over several lines, up to `MOST_CHARACTERS`; the rest is not even encoded."""
     text = ""
     for part in _JSON.iterencode(value):
         text += part
@@ -104,7 +104,7 @@ def pretty(value: Any) -> SafeString:
 
 
 def plain_text(text: str) -> SafeString:
-    """Show lines of text as they are, up to `MOST_CHARACTERS`."""
+    """Show text with its line ends, up to `MOST_CHARACTERS`."""
     shown = harmless(text[:MOST_CHARACTERS], lines=True)
     note = f"\n… cut after {MOST_CHARACTERS:,} characters" if len(text) > MOST_CHARACTERS else ""
     more = format_html('<span class="ojs-quiet">{}</span>', note) if note else ""
@@ -112,7 +112,7 @@ def plain_text(text: str) -> SafeString:
 
 
 def difference_texts(difference: Any) -> dict[str, str]:
-    """Return a difference for a template: harmless texts, and ``(none)`` for a member that one side lacks."""
+    """Return a difference for a template: escaped texts, and ``(none)`` for a member that is missing on one side."""
     sides = {name: getattr(difference, name) for name in ("old", "new")}
     return {
         "path": harmless(difference.path),

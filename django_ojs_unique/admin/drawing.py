@@ -1,4 +1,4 @@
-"""Pictures of charts, drawn by pygal where it is installed: no script, no font from elsewhere, light and dark."""
+"""Pictures of charts, drawn by pygal if it is installed: without scripts or external fonts, in light and dark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_LINES = 5
 
 _LINE = 28
 _MARKS = ("a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", "v-4h8v8h-8z", "m0 4l4-8 4 8z", "l4-5 4 5-4 5z")
-"""A mark for each series, from four units left of its middle: circle, square, triangle, diamond."""
+"""The SVG path of each series' mark, which begins four units left of its centre: circle, square, triangle, diamond."""
 
 _DASHES = ("none", "9 4", "2 4", "12 4 2 4")
 _LIGHT = ("#1d5f9e", "#8a5200", "#1e6b3a", "#b3261e")
@@ -70,7 +70,7 @@ _FONT_SIZES = {"label_font_size": 13, "major_label_font_size": 13, "legend_font_
 
 
 def _pygal() -> tuple[Any, Any]:
-    """Import pygal, but for its import hook for maps: up to Python 3.11 it makes every later import warn."""
+    """Import pygal without its import hook for maps, which makes every later import warn up to Python 3.11."""
     hooks = list(sys.meta_path)
     from pygal import Line
     from pygal.style import Style
@@ -97,7 +97,7 @@ def _css() -> str:
 
 
 def _refine(root: Any, title: str) -> Any:
-    """Take out what only a script would use, and tell the series apart by their marks, not by colour alone."""
+    """Remove the nodes that only a script would use, and give each series a mark, so that colour is not needed."""
     for parent in list(root.iter()):
         for node in list(parent):
             if _kind(node) in ("", "script", "desc") or "tooltip-overlay" in node.get("class", ""):
@@ -114,7 +114,7 @@ def _refine(root: Any, title: str) -> Any:
 
 
 def _make_legend(box: Any, at: int) -> None:
-    """Turn the box of a legend into a piece of the line with its mark."""
+    """Replace the box of a legend by a piece of the series' line with its mark."""
     x, y = float(box.get("x")), float(box.get("y")) + _LINE / 2
     box.attrib.clear()
     box.tag = "g"
@@ -131,5 +131,5 @@ def _make_mark(circle: Any, at: int, x: float, y: float) -> None:
 
 
 def _kind(node: Any) -> str:
-    """Return the name of an element; a comment has none."""
+    """Return the name of an element; empty for a comment."""
     return node.tag.rpartition("}")[2] if isinstance(node.tag, str) else ""

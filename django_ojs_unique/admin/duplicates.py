@@ -1,4 +1,4 @@
-"""Duplicates: what was suppressed most, and which live jobs share a fingerprint."""
+"""Duplicates: which fingerprints suppressed most enqueues, and which live jobs share a fingerprint."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from django.utils import timezone
 from django.utils.http import urlencode
 
 from ..insight import duplicates as insight
-from ..insight.history import SPANS
-from ..insight.words import harmless
-from ..models import SuppressedAttempt
+from ..insight.activity import SPANS
+from ..insight.text import harmless
+from ..models import SuppressedEnqueue
 from .base import may_view, render
 from .display import ago, brief, fingerprint_link, job_and_state
 from .duplicates_of_one import members, of_one
@@ -36,14 +36,14 @@ def duplicates_urls(model_admin: Any) -> list[URLPattern]:
 
 
 def duplicates(model_admin: Any, request: HttpRequest) -> HttpResponse:
-    """Show what was suppressed most in a span of time and the groups of live duplicates, or look a fingerprint up."""
+    """Show what was suppressed most in a span of time and the groups of live duplicates, or search a fingerprint."""
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
     jobs = model_admin.get_queryset(request)
-    sees_attempts = may_view(request, SuppressedAttempt)
+    sees_attempts = may_view(request, SuppressedEnqueue)
     term, matches = request.GET.get("q", "").strip(), []
     if term:
-        tables = [jobs, SuppressedAttempt.objects.all()] if sees_attempts else [jobs]
+        tables = [jobs, SuppressedEnqueue.objects.all()] if sees_attempts else [jobs]
         found = insight.match(tables, jobs, term)
         if len(found.fingerprints) == 1:
             return redirect("admin:django_ojs_unique_duplicates_of", quote(found.fingerprints[0]))
@@ -80,8 +80,8 @@ def _say_what_was_found(request: HttpRequest, term: str, found: insight.Match) -
 
 def _met(jobs: Any, span: str) -> dict[str, Any]:
     now = timezone.now()
-    most = insight.most_met(SuppressedAttempt.objects.all(), jobs, SPANS[span], now)
-    page = reverse("admin:django_ojs_unique_suppressedattempt_changelist")
+    most = insight.most_suppressed(SuppressedEnqueue.objects.all(), jobs, SPANS[span], now)
+    page = reverse("admin:django_ojs_unique_suppressedenqueue_changelist")
     rows = [
         {
             "fingerprint": fingerprint_link(met.fingerprint),

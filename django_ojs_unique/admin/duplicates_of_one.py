@@ -11,14 +11,14 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.http import urlencode
 
 from ..insight import duplicates as insight
-from ..insight.words import harmless
-from ..models import Job, SuppressedAttempt
+from ..insight.text import harmless
+from ..models import Job, SuppressedEnqueue
 from .base import may_view, render
 from .display import SHORT, ago, badge, brief, fingerprint_link, job_and_state, job_link, pretty
 from .resolve import may_resolve
 
 MOST_ATTEMPTS = 50
-"""How many of the newest attempts the page lists; the list of suppressed attempts has them all."""
+"""How many of the newest suppressed enqueues the page lists; their own list has all."""
 
 
 def of_one(model_admin: Any, request: HttpRequest, quoted: str) -> HttpResponse:
@@ -28,8 +28,8 @@ def of_one(model_admin: Any, request: HttpRequest, quoted: str) -> HttpResponse:
     fingerprint, jobs = unquote(quoted).replace("\0", ""), model_admin.get_queryset(request)
     history = insight.history(jobs, fingerprint)
     groups = insight.groups_of(jobs, [fingerprint])
-    sees_attempts = may_view(request, SuppressedAttempt)
-    everything = SuppressedAttempt.objects.all()
+    sees_attempts = may_view(request, SuppressedEnqueue)
+    everything = SuppressedEnqueue.objects.all()
     attempts = list(insight.attempts_of(everything, fingerprint, MOST_ATTEMPTS)) if sees_attempts else []
     newest = history.newest
     context = {
@@ -50,9 +50,9 @@ def of_one(model_admin: Any, request: HttpRequest, quoted: str) -> HttpResponse:
 
 
 def members(group: insight.Group) -> dict[str, Any]:
-    """Describe a group of live duplicates for the table in which one of them can be chosen."""
+    """Describe a group of live duplicates for the table in which the user chooses one of them."""
     return {
-        # Browsers change line ends in what a form posts.
+        # Quoted, because browsers change line ends in form values.
         "value": urlquote(group.fingerprint, safe=""),
         "link": fingerprint_link(group.fingerprint),
         "short": harmless(group.fingerprint[:SHORT]),

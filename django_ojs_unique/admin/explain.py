@@ -1,4 +1,4 @@
-"""Explain what an enqueue would do now; nothing is enqueued, and nothing recorded."""
+"""Explain what an enqueue would do now; nothing is enqueued or recorded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 
 from ..exceptions import OJSError, did_you_mean
-from ..insight.words import harmless
+from ..insight.text import harmless
 from ..models import Job
 from ..ojs.keys import KeyMode
 from ..registry import registry
@@ -22,7 +22,7 @@ from .explain_form import ExplainForm
 
 MOST_DUPLICATES = 20
 LONGEST_LINK = 2000
-"""Characters of a query string that every server and proxy takes."""
+"""The most characters of a query string that every server and proxy accepts."""
 LONGEST_SENTENCE = 1000
 
 ACTIONS = {
@@ -34,7 +34,7 @@ ACTIONS = {
 
 
 def explain(model_admin: Any, request: HttpRequest) -> HttpResponse:
-    """Show the form and, once it is filled in by a link or sent, the answer."""
+    """Show the form and, if it was sent or a link filled it in, the answer."""
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
     sent = request.POST if request.method == "POST" else request.GET if "type" in request.GET else None
@@ -98,7 +98,7 @@ def _arguments(type: str, args: Any, options: dict[str, Any]) -> Iterator[str]:
 
 
 def _link(form: ExplainForm) -> str:
-    """Return an address that gives this answer, empty when it would be too long for one."""
+    """Return a link to this answer; empty if it would be too long."""
     filled_in = {name: form.data[name] for name in form.fields if form.data.get(name)}
     query = urlencode(filled_in)
     return f"{reverse('admin:django_ojs_unique_explain')}?{query}" if len(query) <= LONGEST_LINK else ""

@@ -1,4 +1,4 @@
-"""The form of an enqueue that is only explained."""
+"""The form of the page that explains an enqueue."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
-from ..insight.entry import read_json
-from ..insight.words import harmless
+from ..insight.text import harmless
+from ..insight.typed import read_json
 from ..ojs.keys import KeyMode, KeyScope
 
 NOT_GIVEN: Any = ...
-"""What an empty JSON field holds, as null says something."""
+"""The value of an empty JSON field; None is the value of ``null``."""
 
 
 class StrictJSONField(forms.Field):
-    """JSON that has one reading: no object names a member twice, and numbers are numbers."""
+    """A field for strict JSON: no object has a member twice, and NaN and Infinity are refused."""
 
     widget = forms.Textarea
 
@@ -31,7 +31,7 @@ class StrictJSONField(forms.Field):
 
 
 class ExplainForm(forms.Form):
-    """What ``Job.objects.explain()`` takes."""
+    """The arguments of ``Job.objects.explain()``."""
 
     type = forms.CharField(help_text="As in email.send.")
     args = StrictJSONField(
@@ -52,9 +52,8 @@ class ExplainForm(forms.Form):
     )
     key_mode = forms.ChoiceField(required=False, choices=[(str(each), str(each)) for each in KeyMode])
     key_scope = forms.ChoiceField(required=False, choices=[(str(each), str(each)) for each in KeyScope])
-    scheduled_at = forms.DateTimeField(
-        required=False, widget=forms.TextInput, help_text="As in 2026-01-31 14:00. Empty means at once."
-    )
+    scheduled_at = forms.DateTimeField(required=False, widget=forms.TextInput, help_text="As in 2026-01-31 14:00.")
+    delay = forms.CharField(required=False, help_text="As in PT10M, in the place of a time.")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -74,19 +73,19 @@ class ExplainForm(forms.Form):
         return cleaned
 
     def options(self) -> dict[str, Any]:
-        """Return the arguments of an enqueue: those that were filled in."""
+        """Return the arguments of an enqueue that were filled in."""
         given = self.cleaned_data
         options = {name: given[name] for name in ("args", "meta", "unique") if given[name] is not NOT_GIVEN}
         if given["without_policy"]:
             options["unique"] = None
-        options |= {name: given[name] for name in ("queue", "key", "scheduled_at") if given[name]}
-        # The choices say something only with a key, and a form always sends them.
+        options |= {name: given[name] for name in ("queue", "key", "scheduled_at", "delay") if given[name]}
+        # The choices have a meaning only with a key, and a form always sends them.
         defaults = {"key_mode": KeyMode.REPLACE, "key_scope": KeyScope.TYPE}
         chosen = {name: given[name] for name, default in defaults.items() if given[name] not in ("", default)}
         return {"type": given["type"], **options, **chosen}
 
     def refuse(self, field: str, message: str) -> None:
-        """Show an error beside the form field that the path of a request's member begins with."""
+        """Show an error beside the form field that ``field``, a path such as ``args.user_id``, begins with."""
         name = field.partition(".")[0].partition("[")[0]
         if name == "unique" and self.cleaned_data.get("unique") is NOT_GIVEN:
             name, message = "args", f"They do not fit the handler’s policy: {message}"

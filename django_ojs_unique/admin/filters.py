@@ -1,4 +1,4 @@
-"""The filters beside the list of jobs; one that no index serves says so, and the list then looks at the newest only."""
+"""The filters beside the list of jobs. If no index answers a filter, the list looks at the newest jobs only."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from django.utils import timezone
 
 from ..insight.duplicates import live_duplicates
 from ..insight.queues import unfinished
-from ..insight.words import harmless
-from ..models import Job, Queue, SuppressedAttempt
+from ..insight.text import harmless
+from ..models import Job, Queue, SuppressedEnqueue
 from ..ojs.states import TERMINAL, JobState
 from ..registry import registry
 from .base import MOST_COUNTED
 
 MOST_CHOICES = 200
-"""How many queues or types a filter offers; any other may stand in the query string."""
+"""How many queues or types a filter offers; the query string may have any other."""
 
-_FINISHED = ("slimmed", "state", "dead_letter", "finished_at")
+_FINISHED = ("payload_pruned", "state", "dead_letter", "finished_at")
 _LIVE = ("state", "queue", "enqueued_at")
 
 
 class JobFilter(admin.SimpleListFilter):
-    """A filter of jobs; ``scans`` tells that no index finds what it selects, ``by`` is the order of one that does."""
+    """A filter of jobs. ``scans``: no index finds its jobs. ``by``: else, the order of the index that finds them."""
 
     scans = False
     by: tuple[str, ...] = ()
 
     def condition(self, using: str, value: str) -> Q:
-        """Say which jobs a choice selects."""
+        """Return the condition for the jobs that a choice selects."""
         raise NotImplementedError
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
@@ -72,14 +72,14 @@ class StateFilter(JobFilter):
     def condition(self, using: str, value: str) -> Q:
         if value in ("unfinished", "finished"):
             return Q(finished_at__isnull=value == "unfinished")
-        # What the constraints make true is said for the partial indexes.
+        # The constraints make the other conditions true; they are here so that the partial indexes are used.
         if value in TERMINAL:
-            return Q(state=value, finished_at__isnull=False, slimmed__in=[False, True])
+            return Q(state=value, finished_at__isnull=False, payload_pruned__in=[False, True])
         return Q(state=value, finished_at__isnull=True)
 
 
 class NameFilter(JobFilter):
-    """Of names that nobody has listed: those that are known, and the chosen one."""
+    """A filter by names that have no complete list: it offers the known ones and the chosen one."""
 
     scans = True
 
@@ -96,7 +96,7 @@ class NameFilter(JobFilter):
         return Q(**{self.parameter_name: value})  # type: ignore[arg-type]
 
 
-class QueueFilter(NameFilter):
+class QueueListFilter(NameFilter):
     title = "queue"
     parameter_name = "queue"
 
@@ -128,7 +128,7 @@ class DuplicatesFilter(JobFilter):
 
     def condition(self, using: str, value: str) -> Q:
         if value == "met":
-            attempts = SuppressedAttempt.objects.using(using)
+            attempts = SuppressedEnqueue.objects.using(using)
             return Q(
                 Exists(attempts.filter(fingerprint=OuterRef("fingerprint"), existing_job=OuterRef("pk"))),
                 fingerprint__isnull=False,
@@ -169,12 +169,14 @@ class DeadLetterFilter(JobFilter):
         return [("yes", "dead letter")]
 
     def condition(self, using: str, value: str) -> Q:
-        return Q(state=JobState.DISCARDED, dead_letter=True, finished_at__isnull=False, slimmed__in=[False, True])
+        return Q(
+            state=JobState.DISCARDED, dead_letter=True, finished_at__isnull=False, payload_pruned__in=[False, True]
+        )
 
 
 FILTERS: list[Any] = [
     StateFilter,
-    QueueFilter,
+    QueueListFilter,
     TypeFilter,
     DuplicatesFilter,
     StuckFilter,

@@ -1,4 +1,4 @@
-"""The list of jobs: it reads by an index what it can, and looks through the newest jobs for the rest."""
+"""The list of jobs: it uses an index if there is one, and else looks through the newest jobs only."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from ..insight.met import count_met
 from ..insight.search import readings
-from ..models import SuppressedAttempt
+from ..insight.suppressed import count_met
+from ..models import SuppressedEnqueue
 from .base import MOST_COUNTED, BoundedList, BoundedPaginator, may_view
 from .dates import PARAMETERS as DATES
 from .dates import check_dates, dates_of
 from .filters import JobFilter
 
 MOST_SCANNED = 100_000
-"""How many jobs a question that no index serves looks at: the newest that the other filters and the date leave."""
+"""How many jobs a filter or search without an index looks at: the newest of those in the chosen dates."""
 
 LISTED = (
     "type",
@@ -33,22 +33,22 @@ LISTED = (
     "progress",
     "progress_note",
 )
-"""What the list reads of a job: neither its payloads nor its errors."""
+"""The fields that the list reads of a job; payloads and errors are left out."""
 
 
 class NewestFirst(BoundedPaginator):
-    """Counts by the index on the creation, by which the jobs are ordered, filtered and limited."""
+    """Counts by the index on the creation time, which also orders, filters and limits the jobs."""
 
     counts_in_order = True
 
 
 class JobList(BoundedList):
-    """The list of jobs. ``sees_newest_only`` tells that it looked at the newest `MOST_SCANNED` jobs only."""
+    """The list of jobs. ``sees_newest_only``: it looked at the newest `MOST_SCANNED` jobs only."""
 
     most_scanned = MOST_SCANNED
 
     def check_parameters(self) -> None:
-        # What is wrong with the others, the filters and the search say in words.
+        # Only the dates: the filters and the search report errors in their own values.
         check_dates(self.params)
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
@@ -56,7 +56,7 @@ class JobList(BoundedList):
         return ["created_at", "pk"] if first == "created_at" else ["-created_at", "-pk"]
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
-        # Django would apply the search before it is known which jobs it may look at.
+        # Without this, Django would apply the search before the list knows which jobs it may look at.
         query, self.query = self.query, ""
         jobs = super().get_queryset(request, exclude_parameters)
         self.query = query
@@ -77,14 +77,14 @@ class JobList(BoundedList):
         super().get_results(request)
         jobs = list(self.result_list)
         counts = count_met(jobs, self.root_queryset.db)
-        links = may_view(request, SuppressedAttempt)
+        links = may_view(request, SuppressedEnqueue)
         for job in jobs:
             job.met, job.links_met = counts.get(job.pk, 0), links
         self.result_list = jobs
 
     @property
     def dates(self) -> dict[str, Any]:
-        """What ``admin/date_hierarchy.html`` shows."""
+        """The context of ``admin/date_hierarchy.html``."""
         return dates_of(self)
 
     def _find(self, jobs: QuerySet[Any], term: str, *, is_limited: bool) -> QuerySet[Any]:
@@ -99,9 +99,9 @@ class JobList(BoundedList):
         return found
 
     def _found_first(self, jobs: QuerySet[Any], by: Sequence[str]) -> Any:
-        """Find, then sort, where there are not many: on the way from the newest they may come after all others.
+        """Find the jobs first and sort them then, if they are few: else a scan from the newest may read all jobs.
 
-        ``by`` is the order of the index that finds them, without which PostgreSQL would rather read the table.
+        ``by``: the order of the index that finds them; without this order PostgreSQL would read the table.
         """
         order = by if connections[jobs.db].features.supports_partial_indexes else ()
         ids = list(jobs.order_by(*order).values_list("pk", flat=True)[: MOST_COUNTED + 1])

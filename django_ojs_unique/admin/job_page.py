@@ -1,4 +1,4 @@
-"""A job's own page: everything about it, what can be done with it, and nothing to edit."""
+"""A job's own page: everything about it, and the actions on it; its fields cannot be edited."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 
-from ..insight.words import harmless
+from ..insight.text import harmless
 from ..models import Job
-from ..operations import suits
+from ..operations.bulk import suits
 from .base import ReadOnlyAdmin
 from .job_panels import panels
 
 DOWNLOADS = ("args", "meta", "tags", "extra", "retry", "unique", "result", "errors")
-"""The members of which a page shows the beginning, and that can be had as a whole."""
+"""The members whose beginning the page shows, and that can be downloaded as a whole."""
 
 FROM_PAGE = "_from_page"
 
@@ -37,7 +37,7 @@ class JobPage(ReadOnlyAdmin):
         ]
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        # The page is our own; Django need not make a form of every column.
+        # The page has its own template, so Django need not make a form of every column.
         return []
 
     def render_change_form(
@@ -61,7 +61,7 @@ class JobPage(ReadOnlyAdmin):
         return super().render_change_form(request, context, add, change, form_url, obj)
 
     def response_action(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        """Return to the page from which the action was used, where its message appears."""
+        """Redirect to the page from which the action was used; its message appears there."""
         response = super().response_action(request, *args, **kwargs)
         if FROM_PAGE in request.POST and isinstance(response, HttpResponseRedirect):
             id = quote(request.POST[helpers.ACTION_CHECKBOX_NAME])
@@ -69,7 +69,7 @@ class JobPage(ReadOnlyAdmin):
         return response
 
     def download(self, request: HttpRequest, object_id: str, member: str) -> HttpResponse:
-        """Hand out a member of a job as JSON."""
+        """Return one member of a job as a JSON file."""
         job: Any = self.get_object(request, unquote(object_id))
         if not self.has_view_permission(request, job):
             raise PermissionDenied
@@ -77,7 +77,7 @@ class JobPage(ReadOnlyAdmin):
             raise Http404
         if job is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
-        # A lone surrogate, which UTF-8 has no place for, becomes the escape that JSON has for it.
+        # UTF-8 cannot encode a lone surrogate; it is written as its JSON escape.
         text = json.dumps(getattr(job, member), ensure_ascii=False, indent=2).encode(errors="backslashreplace")
         headers = {
             "Content-Disposition": f'attachment; filename="job-{job.pk}-{member}.json"',
@@ -86,6 +86,6 @@ class JobPage(ReadOnlyAdmin):
         return HttpResponse(text, content_type="application/json", headers=headers)
 
     def _page_actions(self, request: HttpRequest, job: Job) -> list[tuple[str, str]]:
-        """List the actions that the user may use and that suit the job's state: their names and labels."""
+        """List the names and labels of the actions that the user may use and that the job's state allows."""
         choices = self.get_action_choices(request, [])
         return [(name, label) for name, label in choices if suits(job, name)]

@@ -1,4 +1,4 @@
-"""The panels of a job's page: what `insight` says of the job, as HTML."""
+"""The panels of a job's page: what `insight` says about the job, as HTML."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 
-from ..insight import envelope
-from ..insight.canonical import recompute
-from ..insight.met import MOST_DIFFERENCES, Attempts, Encounter, attempts_that_met
+from ..insight import job_options
+from ..insight.canonical_text import recompute
 from ..insight.relations import Relations, relations
+from ..insight.suppressed import MOST_DIFFERENCES, Attempts, Encounter, attempts_that_met
+from ..insight.text import harmless
 from ..insight.timeline import MOST_FAILURES, Event, failures, timeline
 from ..insight.uniqueness import against, uniqueness
-from ..insight.words import harmless
-from ..models import Job, SuppressedAttempt
+from ..insight.waiting import nobody
+from ..models import Job, SuppressedEnqueue, WorkerProcess
 from .base import may_view
 from .display import (
     ago,
@@ -42,11 +43,11 @@ MOST_LOGGED = 20
 def panels(request: HttpRequest, job: Job, now: datetime) -> dict[str, Any]:
     """Return the context of a job's page."""
     computed, related = recompute(job), relations(job)
-    sees_attempts = may_view(request, SuppressedAttempt)
+    sees_attempts = may_view(request, SuppressedEnqueue)
     met = attempts_that_met(job, job.fingerprint or computed.fingerprint) if sees_attempts else None
     return {
         "state": badge(job.state),
-        "facts": [(label, value) for label, value in _facts(job) if value not in ("", None)],
+        "facts": [(label, value) for label, value in _facts(request, job) if value not in ("", None)],
         "links": list(_links(related, job)),
         "uniqueness": _uniqueness(job, now, computed),
         "family": [_relative(row, job) for row in related.family],
@@ -63,18 +64,19 @@ def panels(request: HttpRequest, job: Job, now: datetime) -> dict[str, Any]:
     }
 
 
-def _facts(job: Job) -> Iterator[tuple[str, Any]]:
+def _facts(request: HttpRequest, job: Job) -> Iterator[tuple[str, Any]]:
     yield "Id", format_html("<code>{}</code>", job.pk)
     yield "Type", format_html("<code>{}</code>", harmless(job.type))
-    yield "Handler", harmless(envelope.handler(job))
+    yield "Handler", harmless(job_options.handler(job))
     yield "Queue", harmless(job.queue)
+    yield "Taken by nobody", nobody(job, job._state.db or "default") if may_view(request, WorkerProcess) else ""
     yield "Priority", str(job.priority)
     yield "Tags", harmless(", ".join(map(str, job.tags)) if isinstance(job.tags, list) else str(job.tags))
     yield "Schema", harmless(job.schema)
     yield "Attempts", f"{job.attempt} of {job.max_attempts}"
-    yield "Retry policy", harmless(envelope.retries(job))
-    yield "Timeout", envelope.duration(job.timeout_ms)
-    yield "Lease of", envelope.duration(job.visibility_timeout_ms)
+    yield "Retry policy", harmless(job_options.retries(job))
+    yield "Timeout", job_options.duration(job.timeout_ms)
+    yield "Lease of", job_options.duration(job.visibility_timeout_ms)
     yield "Created", when(job.created_at)
     for label, moment in (("Due", job.run_at), ("Finished", job.finished_at), ("Lease ends", job.lease_expires_at)):
         yield label, when(moment) if moment else ""
@@ -85,7 +87,10 @@ def _facts(job: Job) -> Iterator[tuple[str, Any]]:
         yield "Progress", format_html(bar, f"{job.progress:.4f}", percent, percent, harmless(job.progress_note))
     yield "Nothing to do", harmless(job.skipped)
     yield "Dead letter", "yes: it used up its attempts under a retry policy that says dead_letter" * job.dead_letter
-    yield "Pruned", "its args, meta, result and errors are gone; the row still counts as a duplicate" * job.slimmed
+    yield (
+        "Pruned",
+        "its args, meta, result and errors are gone; the row still counts as a duplicate" * job.payload_pruned,
+    )
 
 
 def _worker(id: str | None) -> Any:
@@ -152,7 +157,7 @@ def _attempts(met: Attempts) -> dict[str, Any]:
 def _attempt(met: Encounter) -> dict[str, Any]:
     attempt, found = met.attempt, met.differences or ()
     return {
-        "url": reverse("admin:django_ojs_unique_suppressedattempt_change", args=[attempt.pk]),
+        "url": reverse("admin:django_ojs_unique_suppressedenqueue_change", args=[attempt.pk]),
         "at": ago(attempt.created_at),
         "strategy": strategy(attempt.on_conflict),
         "outcome": badge(attempt.outcome, attempt.get_outcome_display()),
@@ -165,7 +170,7 @@ def _attempt(met: Encounter) -> dict[str, Any]:
 
 
 def _logged(job: Job) -> Iterator[Event]:
-    """Yield what operators did in the admin; it keeps its log in the default database of its own model."""
+    """Yield what operators did to the job in the admin, from the admin's log, which may be in another database."""
     entries = LogEntry.objects.filter(content_type=get_content_type_for_model(job), object_id=str(job.pk))
     for entry in entries.select_related("user").order_by("-action_time")[:MOST_LOGGED]:
         yield Event(entry.action_time, f"{entry.user.get_username()}: {entry.get_change_message() or entry}")

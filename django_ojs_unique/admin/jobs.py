@@ -1,4 +1,4 @@
-"""Jobs: the list, its columns and what leads to the other pages."""
+"""The admin of jobs: the list, its columns, and the URLs of the other pages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from django.urls import URLPattern, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from ..insight.met import MOST_MET
 from ..insight.search import HELP, exact
+from ..insight.suppressed import MOST_MET
 from ..models import Job
 from ..ojs.states import JobState
 from .actions import JobActions
@@ -38,7 +38,7 @@ class JobAdmin(JobPage, JobActions):
     paginator = NewestFirst
     ordering = ["-created_at"]
     date_hierarchy = "created_at"
-    search_fields = ["id"]  # what is really searched is in `search`
+    search_fields = ["id"]  # shows the search field; what is searched is in `insight.search`
     search_help_text = HELP
     show_facets = admin.ShowFacets.NEVER
     sortable_by = ["age"]
@@ -52,13 +52,13 @@ class JobAdmin(JobPage, JobActions):
         return JobList
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
-        # Anything else could read a million rows, or tell of a column what no page shows.
+        # Other lookups could read a million rows, or reveal values that no page shows.
         return lookup in DATES or lookup in FILTERED
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
     ) -> tuple[QuerySet[Job], bool]:
-        """Find the one job of an id, the jobs of a key or a fingerprint; the list understands more."""
+        """Find the job of an id, or the jobs of a key or a fingerprint; the list's own search finds more."""
         return (exact(queryset, search_term) if search_term else queryset), False
 
     @admin.display(description="state")
@@ -92,7 +92,7 @@ class JobAdmin(JobPage, JobActions):
         text = f"{job.met:,}" if job.met <= MOST_MET else f"more than {MOST_MET:,}"
         if not job.links_met:
             return text
-        url = reverse("admin:django_ojs_unique_suppressedattempt_changelist", query={"q": job.pk})
+        url = reverse("admin:django_ojs_unique_suppressedenqueue_changelist", query={"q": job.pk})
         return format_html('<a href="{}" title="Enqueues that met this job">{}</a>', url, text)
 
     @admin.display(description="key")

@@ -17,7 +17,7 @@ from django.utils.safestring import SafeString
 
 from ..exceptions import InvalidRequest
 from ..insight.queues import MOST_COUNTED, said_limits, unfinished
-from ..insight.words import harmless
+from ..insight.text import harmless
 from ..models import Queue
 from ..models.queue import HIGHEST_LIMIT
 from ..ojs.names import queue_name
@@ -26,11 +26,11 @@ from .display import ago
 
 PAUSE, RESUME = "pause", "resume"
 SHOWN = {"concurrency_limit": "shown_limit", "max_per_second": "shown_rate"}
-"""The limits, and the hidden fields that say what the form showed of them."""
+"""The limits, and for each the hidden field with the value that the form showed."""
 
 
 class LimitField(forms.IntegerField):
-    """A limit, or none."""
+    """A limit; empty for none."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(required=False, max_value=HIGHEST_LIMIT, **options)
@@ -43,7 +43,7 @@ class LimitField(forms.IntegerField):
 
 
 class LimitForm(forms.ModelForm):  # type: ignore[type-arg]
-    """The limits of a queue; one that somebody else has changed since the form was shown is not overwritten."""
+    """The limits of a queue; a limit that has changed since the form was shown is not overwritten."""
 
     concurrency_limit = LimitField(
         label="Limit", help_text="How many of its jobs may run at once, over all workers. Empty: any number."
@@ -67,7 +67,7 @@ class LimitForm(forms.ModelForm):  # type: ignore[type-arg]
     def clean(self) -> dict[str, Any] | None:
         try:
             queue_name(self.instance.name)
-        except InvalidRequest as error:  # it was written by hand
+        except InvalidRequest as error:  # the name in the row was changed by hand
             raise ValidationError(harmless(error.message)) from None
         for field, shown in SHOWN.items():
             now = self.initial[shown]
@@ -184,7 +184,7 @@ def may_pause(request: HttpRequest) -> bool:
 
 
 def pause_or_resume(model_admin: Any, request: HttpRequest, action: str, names: Iterable[str]) -> None:
-    """Pause or resume queues, log each that changed, and say what was done and what was so already."""
+    """Pause or resume queues, log each change, and show which changed and which were in that state already."""
     change = Queue.objects.pause if action == PAUSE else Queue.objects.resume
     changed: list[str] = []
     unchanged: list[str] = []
@@ -206,12 +206,12 @@ def pause_or_resume(model_admin: Any, request: HttpRequest, action: str, names: 
 
 
 def said_count(count: int) -> str:
-    """Write how many jobs there are; beyond `MOST_COUNTED` they are not counted."""
+    """Write a number of jobs; above `MOST_COUNTED`, as that number and a plus sign."""
     return f"{count:,}" if count <= MOST_COUNTED else f"{MOST_COUNTED:,}+"
 
 
 def jobs_url(queue: str, state: str = "unfinished") -> str:
-    """Return the address of the list of the jobs of a queue that are in a state, or are unfinished."""
+    """Return the address of the list of a queue's jobs in a state; by default, its unfinished jobs."""
     query = urlencode({"queue": queue, "state": state})
     return f"{reverse('admin:django_ojs_unique_job_changelist')}?{query}"
 

@@ -1,4 +1,4 @@
-"""Keep one of several live duplicates: first a page that says what would be done to which job, then the deed."""
+"""Keep one of several live duplicates: a page first shows which jobs would be cancelled, and asks for confirmation."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from ..insight import duplicates as insight
-from ..insight.entry import read_id
-from ..insight.words import harmless
+from ..insight.text import harmless
+from ..insight.typed import read_id
 from ..models import Job
 from ..ojs.states import JobState
-from ..resolve import NEWEST, OLDEST, Decision, Resolved, decide, resolve
+from ..operations.duplicates import NEWEST, OLDEST, Decision, Resolved, decide, resolve
 from .base import may, render
 from .display import SHORT, ago, badge, job_and_state, job_link
 
 MOST_OF_ONE = 100
-"""How many jobs one go takes of a group that is resolved alone; of several it takes those that their list shows."""
+"""The most jobs that are resolved at once in a single group; of several groups, only those in their list."""
 
 PAGE = "admin:django_ojs_unique_duplicates"
 
@@ -37,7 +37,7 @@ def may_resolve(request: HttpRequest) -> bool:
 
 
 def resolve_page(model_admin: Any, request: HttpRequest) -> HttpResponse:
-    """Confirm what was chosen on the page of duplicates, or carry out what was confirmed."""
+    """Ask for confirmation of what was chosen on the page of duplicates, or carry out what was confirmed."""
     if not (model_admin.has_view_permission(request) and may_resolve(request)):
         raise PermissionDenied
     if request.method != "POST":
@@ -116,7 +116,7 @@ def _carry_out(model_admin: Any, request: HttpRequest) -> HttpResponse:
 
 
 def _decision(text: str) -> Decision | None:
-    """Read what the confirmation page posted; None when it is something else."""
+    """Read a decision that the confirmation page posted; None if it is malformed."""
     try:
         value = json.loads(text)
         fingerprint, cancel = value["fingerprint"], value["cancel"]

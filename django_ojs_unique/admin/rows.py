@@ -1,4 +1,4 @@
-"""The rows of the pages that ask before an action and tell what became of it."""
+"""The table rows of the pages that ask before an action, and show its outcome."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any
 
 from django.utils.html import format_html
 
-from ..insight.consequences import Consequence
-from ..insight.words import harmless
+from ..insight.preview import Consequence
+from ..insight.text import harmless
 from ..models import Job
-from ..operations import Attempted, Revived
+from ..operations.bulk import Attempted, Revived
 from .display import badge, job_and_state, job_link
 
 
 def consequence_row(said: Consequence) -> dict[str, Any]:
-    """Return what ``job/confirm.html`` shows of a job."""
+    """Return the row of a job in ``job/confirm.html``."""
     return {
         **_job(said.job, said.id),
         "refusal": said.refusal,
@@ -25,7 +25,7 @@ def consequence_row(said: Consequence) -> dict[str, Any]:
 
 
 def outcome_row(attempted: Attempted) -> dict[str, Any]:
-    """Return what ``job/revived.html`` shows of a job."""
+    """Return the row of a job in ``job/revived.html``."""
     revived = attempted.answer if isinstance(attempted.answer, Revived) else Revived()
     met = [job_and_state(job.pk, job.state) for job in (*revived.cancelled, *revived.beside)]
     if attempted.duplicate is not None:

@@ -1,4 +1,4 @@
-"""What uniqueness held back."""
+"""The list of suppressed enqueues."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 
-from ..insight.entry import fingerprint_begins, read_id
-from ..insight.met import MOST_DIFFERENCES, differences
-from ..insight.words import harmless
-from ..models import Job, SuppressedAttempt
+from ..insight.suppressed import MOST_DIFFERENCES, differences
+from ..insight.text import harmless
+from ..insight.typed import fingerprint_begins, read_id
+from ..models import Job, SuppressedEnqueue
 from ..ojs.keys import KeyMode
 from ..ojs.policy import OnConflict
 from .base import BoundedList, ReadOnlyAdmin, may_view
@@ -34,7 +34,7 @@ _BEGINNING = re.compile(r"[0-9a-f]{8,64}")
 
 
 class StrategyFilter(admin.SimpleListFilter):
-    """Filters by the strategies that there are, without a look at those that occur."""
+    """Filters by strategy; it offers all that exist, without a query for those that occur."""
 
     title = "strategy"
     parameter_name = "strategy"
@@ -47,17 +47,17 @@ class StrategyFilter(admin.SimpleListFilter):
 
 
 class AttemptList(BoundedList):
-    """The list, which shows no payloads and so does not read them."""
+    """The list; it shows no payloads, so it does not read them."""
 
     def get_queryset(self, *args: Any, **kwargs: Any) -> QuerySet[Any]:
         return super().get_queryset(*args, **kwargs).defer("args", "meta")
 
 
-@admin.register(SuppressedAttempt)
-class SuppressedAttemptAdmin(ReadOnlyAdmin):
+@admin.register(SuppressedEnqueue)
+class SuppressedEnqueueAdmin(ReadOnlyAdmin):
     list_display = ["at", "shown_type", "short", "strategy", "met", "admitted"]
     list_filter = ["outcome", StrategyFilter, "created_at"]
-    search_fields = ["type"]  # what is really searched is below
+    search_fields = ["type"]  # shows the search field; what is searched is below
     search_help_text = "A job's id, at least 8 characters of a fingerprint's beginning, or the beginning of a type."
     ordering = ["-id"]
     sortable_by = ["at"]
@@ -70,10 +70,10 @@ class SuppressedAttemptAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
         term = search_term.strip()
-        # Without its dashes an id could be the beginning of a fingerprint.
+        # Without dashes, an id could also be the beginning of a fingerprint.
         if "-" in term and (id := read_id(term)) is not None:
             found = queryset.filter(Q(existing_job=id) | Q(job=id))
-            # The attempts of a job are found by its fingerprint, as long as the job is there.
+            # While the job exists, the enqueues that met it are found by its fingerprint.
             fingerprint = Job.objects.filter(pk=id).values_list("fingerprint", flat=True).first()
             return (found if fingerprint is None else found.filter(fingerprint=fingerprint)), False
         if _BEGINNING.fullmatch(term):
@@ -88,57 +88,57 @@ class SuppressedAttemptAdmin(ReadOnlyAdmin):
         return [(None, {"fields": happened}), ("What was asked", {"fields": asked})]
 
     @admin.display(description="when", ordering="id")
-    def at(self, attempt: SuppressedAttempt) -> Any:
+    def at(self, attempt: SuppressedEnqueue) -> Any:
         return ago(attempt.created_at)
 
     @admin.display(description="when")
-    def created(self, attempt: SuppressedAttempt) -> Any:
+    def created(self, attempt: SuppressedEnqueue) -> Any:
         return when(attempt.created_at)
 
     @admin.display(description="type")
-    def shown_type(self, attempt: SuppressedAttempt) -> str:
+    def shown_type(self, attempt: SuppressedEnqueue) -> str:
         return harmless(attempt.type)
 
     @admin.display(description="queue")
-    def shown_queue(self, attempt: SuppressedAttempt) -> str:
+    def shown_queue(self, attempt: SuppressedEnqueue) -> str:
         return harmless(attempt.queue)
 
     @admin.display(description="outcome")
-    def short(self, attempt: SuppressedAttempt) -> Any:
+    def short(self, attempt: SuppressedEnqueue) -> Any:
         return badge(attempt.outcome)
 
     @admin.display(description="strategy")
-    def strategy(self, attempt: SuppressedAttempt) -> Any:
+    def strategy(self, attempt: SuppressedEnqueue) -> Any:
         return strategy(attempt.on_conflict)
 
     @admin.display(description="what became of it")
-    def became(self, attempt: SuppressedAttempt) -> Any:
+    def became(self, attempt: SuppressedEnqueue) -> Any:
         return badge(attempt.outcome, attempt.get_outcome_display())
 
     @admin.display(description="met job, and its state then")
-    def met(self, attempt: SuppressedAttempt) -> Any:
+    def met(self, attempt: SuppressedEnqueue) -> Any:
         return job_and_state(attempt.existing_job_id, attempt.existing_state)
 
     @admin.display(description="admitted job")
-    def admitted(self, attempt: SuppressedAttempt) -> Any:
+    def admitted(self, attempt: SuppressedEnqueue) -> Any:
         return job_link(attempt.job_id) if attempt.job_id else "none"
 
     @admin.display(description="fingerprint")
-    def group(self, attempt: SuppressedAttempt) -> Any:
+    def group(self, attempt: SuppressedEnqueue) -> Any:
         return fingerprint_link(attempt.fingerprint, whole=True)
 
     @admin.display(description="args")
-    def shown_args(self, attempt: SuppressedAttempt) -> Any:
+    def shown_args(self, attempt: SuppressedEnqueue) -> Any:
         return pretty(attempt.args)
 
     @admin.display(description="meta")
-    def shown_meta(self, attempt: SuppressedAttempt) -> Any:
+    def shown_meta(self, attempt: SuppressedEnqueue) -> Any:
         return pretty(attempt.meta)
 
     @admin.display(description="compared with the met job")
-    def compared(self, attempt: SuppressedAttempt) -> Any:
+    def compared(self, attempt: SuppressedEnqueue) -> Any:
         job = Job.objects.using(attempt._state.db).filter(pk=attempt.existing_job_id).first()
-        if job is None or job.slimmed:
+        if job is None or job.payload_pruned:
             return "The job that it met is gone." if job is None else "The args of the job that it met were pruned."
         found = differences(job, attempt.args, attempt.meta)
         context = {

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from ..insight.words import harmless
+from ..insight.text import harmless
 from ..insight.workers import SILENT, SILENT_AFTER, WorkerInsight, held, standing
 from ..models import Job, WorkerProcess
 from .base import ReadOnlyAdmin, may_view
@@ -47,7 +47,7 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
     readonly_fields = ["worker", "standing", "heartbeat", "runs_since", "takes", "held_jobs"]
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        # What it holds names jobs, which not everybody may see.
+        # The list of its jobs is only for users who may view jobs.
         return [*self.fields, "held_jobs" if may_view(request, Job) else "held"]
 
     @admin.display(description="worker", ordering="id")
@@ -91,10 +91,10 @@ def said_patterns(worker: WorkerInsight) -> str:
 
 
 def held_link(row: WorkerProcess) -> SafeString:
-    """Say how many jobs a worker holds, with a link to where they are listed."""
+    """Show how many jobs a worker has claimed, with a link to their list."""
     return format_html('<a href="{}">{}</a>', worker_url(row.pk), f"{row.held:,}")
 
 
 def worker_url(id: str) -> str:
-    """Return the address of a worker's page; the worker may be gone by now."""
+    """Return the address of a worker's page; the worker need not exist any more."""
     return reverse("admin:django_ojs_unique_workerprocess_change", args=[quote(id)])

@@ -1,127 +1,86 @@
-"""Enqueue what clients ask for: a job, or many, with the rates of their queues in the same transaction."""
+"""Enqueue one or many jobs for clients, and return them as they are to be shown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
 
-from django.db import transaction
-from django.utils import timezone
-
-from ..exceptions import Contended, DuplicateJob, JobIdTaken, OJSError
-from ..models import Queue
-from ..outcomes import EnqueueResult, ItemResult
-from ..transactions import starting_over
-from ..worker.outside import is_over, pass_time
-from .reading import Wanted
-
-R = TypeVar("R", bound=EnqueueResult)
+from ..conf import settings
+from ..db.sizes import OF_A_JOB, OF_THE_REST, bytes_of
+from ..enqueue.results import EnqueueResult
+from ..exceptions import Contended, JobIdTaken, OJSError
+from ..operations.enqueue import enqueue, enqueue_many, expire_overdue
+from .wire.enqueue import EnqueueBody
 
 
-def accept(jobs: Any, wanted: Wanted) -> EnqueueResult:
-    """Enqueue a job. Raises what `enqueue` raises, with the fields as the client wrote them."""
+def accept(jobs: Any, wanted: EnqueueBody) -> EnqueueResult:
+    """Enqueue a job. Raises the errors of `enqueue`, with the field names that the client wrote."""
     try:
-        result = _past_what_is_over(jobs, partial(_one, jobs, wanted))
+        result = enqueue(jobs, wanted)
     except OJSError as error:
         raise _explained(jobs, wanted, error) from None
-    (job,) = _whole(jobs, [result.job])
+    expire_overdue(jobs, [result])
+    job = result.job
+    if job.get_deferred_fields():
+        job = _present(jobs, {job.pk})[job.pk]
     return EnqueueResult(job, result.outcome, result.replaced)
 
 
-def accept_all(jobs: Any, wanted: Sequence[Wanted]) -> list[Any]:
-    """Enqueue all or none; return the job of each. Raises what the first one that cannot be enqueued raises."""
+def accept_all(jobs: Any, wanted: Sequence[EnqueueBody]) -> list[Any]:
+    """Enqueue all or none; return the job of each. Raises the error of the first one that cannot be enqueued.
+
+    Stored duplicates come without their large fields if these would make the answer too large.
+    """
     try:
-        results = _many(jobs, wanted, "atomic")
+        results = enqueue_many(jobs, wanted, "atomic")
     except OJSError as error:
         index = error.details.get("index")
         raise error if index is None else _explained(jobs, wanted[index], error) from None
-    return _whole(jobs, [result.job for result in results])
+    expire_overdue(jobs, results)
+    return _shown(jobs, [result.job for result in results])
 
 
-def accept_each(jobs: Any, wanted: Sequence[Wanted]) -> list[tuple[EnqueueResult, OJSError | None]]:
-    """Enqueue each on its own; return what became of each, and the error if it was refused."""
-    results = _many(jobs, wanted, "partial")
+def accept_each(jobs: Any, wanted: Sequence[EnqueueBody]) -> list[tuple[EnqueueResult, OJSError | None]]:
+    """Enqueue each on its own; return the result of each, and its error or None. Jobs as in `accept_all`."""
+    results = enqueue_many(jobs, wanted, "partial")
     stored = [result for result in results if result.error is None]
-    whole = iter(_whole(jobs, [result.job for result in stored]))
+    expire_overdue(jobs, stored)
+    shown = iter(_shown(jobs, [result.job for result in stored]))
     return [
-        (EnqueueResult(next(whole), result.outcome), None)
+        (EnqueueResult(next(shown), result.outcome), None)
         if result.error is None
         else (result, _explained(jobs, one, result.error))
         for one, result in zip(wanted, results, strict=True)
     ]
 
 
-def _past_what_is_over(jobs: Any, enqueue: Callable[[], EnqueueResult]) -> EnqueueResult:
-    """Enqueue, and again if time has ended the duplicate that was met, which a reader would be told of."""
-    now = timezone.now()
-    try:
-        result = enqueue()
-        met = result.job
-        if not (result.deduplicated and is_over(met, now)):
-            return result
-    except DuplicateJob as error:
-        met = error.existing_job
-        if not is_over(met, now):
-            raise
-    pass_time(jobs, now, only=met.pk)
-    return enqueue()
+def _shown(jobs: Any, found: Sequence[Any]) -> list[Any]:
+    """Return the jobs with all of their fields; of a stored duplicate, only some have been read so far.
 
-
-def _one(jobs: Any, wanted: Wanted) -> EnqueueResult:
-    result: EnqueueResult
-    (result,) = _together(jobs, [wanted], lambda: [jobs.enqueue_request(wanted.request)])
-    return result
-
-
-def _many(jobs: Any, wanted: Sequence[Wanted], mode: str) -> Sequence[ItemResult]:
-    def enqueue() -> Sequence[ItemResult]:
-        pass_time(jobs, timezone.now())  # what is over by now is no duplicate
-        results: Sequence[ItemResult] = jobs.enqueue_many([one.request for one in wanted], mode=mode)
-        return results
-
-    return _together(jobs, wanted, enqueue)
-
-
-def _together(jobs: Any, wanted: Sequence[Wanted], enqueue: Callable[[], Sequence[R]]) -> Sequence[R]:
-    """Enqueue, and let what was stored set the rates of its queues: in one transaction, if there are any."""
-    if all(one.max_per_second is None for one in wanted):
-        return enqueue()
-    results = starting_over(jobs.db, partial(_with_rates, jobs, wanted, enqueue))
-    if isinstance(results, DuplicateJob):
-        raise results
-    return results
-
-
-def _with_rates(jobs: Any, wanted: Sequence[Wanted], enqueue: Callable[[], Sequence[R]]) -> Sequence[R] | DuplicateJob:
-    with transaction.atomic(using=jobs.db):
-        try:
-            results = enqueue()
-        except DuplicateJob as error:  # what it has recorded stays
-            return error
-        rates = {
-            answer.job.queue: one.max_per_second
-            for one, answer in zip(wanted, results, strict=True)
-            if one.max_per_second is not None and answer.created
-        }
-        for queue in sorted(rates):
-            Queue.objects.using(jobs.db).rate_limit(queue, rates[queue])
-    return results
-
-
-def _whole(jobs: Any, found: Sequence[Any]) -> list[Any]:
-    """Return jobs with all of their fields: of a stored one that answers for a new one, only some have been read."""
-    partly = {job.pk for job in found if job.get_deferred_fields()}
+    Each occurrence of a job counts towards ``MAX_RESPONSE_BYTES``; jobs beyond it come without their large fields.
+    """
+    partly = [job.pk for job in found if job.get_deferred_fields()]
     if not partly:
         return list(found)
-    rows = jobs.in_bulk(partly)
-    if len(rows) < len(partly):
+    sizes = dict(jobs.filter(pk__in=set(partly)).values_list("pk", bytes_of(OF_A_JOB)))
+    used = accumulate(sizes.get(pk, 0) + OF_THE_REST for pk in partly)
+    fit = max(1, sum(total <= settings.api["MAX_RESPONSE_BYTES"] for total in used))
+    full_row = _present(jobs, set(partly[:fit]))
+    slim = _present(jobs.defer(*OF_A_JOB), set(partly[fit:]))
+    rows = iter([*(full_row[pk] for pk in partly[:fit]), *(slim[pk] for pk in partly[fit:])])
+    return [next(rows) if job.get_deferred_fields() else job for job in found]
+
+
+def _present(jobs: Any, keys: set[Any]) -> Any:
+    rows = jobs.in_bulk(keys) if keys else {}
+    if len(rows) < len(keys):
         raise Contended("A job that answered for a new one was deleted meanwhile; try again.")
-    return [rows.get(job.pk, job) for job in found]
+    return rows
 
 
-def _explained(jobs: Any, wanted: Wanted, error: OJSError) -> OJSError:
-    """Return an error of an enqueue with the field as the client wrote it, and the state of a job whose id is taken."""
+def _explained(jobs: Any, wanted: EnqueueBody, error: OJSError) -> OJSError:
+    """Return an enqueue's error with the client's field name; if the id is taken, also with that job's state."""
     if isinstance(error, JobIdTaken):
         row = jobs.filter(pk=error.details["existing_job_id"]).values_list("state", flat=True)
         error.details["existing_job_state"] = row.first()

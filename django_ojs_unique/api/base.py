@@ -1,4 +1,4 @@
-"""What every view of the API shares: who may call, the body, the headers, and the shape of errors."""
+"""What all views of the API share: who may call, the body, the headers, and the shape of errors."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView, set_rollback
 
 from ..conf import API_DEFAULTS, imported, settings
-from ..exceptions import DuplicateJob, OJSError
-from ..fields import new_id
+from ..db.fields import new_id
+from ..exceptions import DuplicateJob, OJSError, as_json
+from ..maintenance.on_demand import is_overdue, run_maintenance
 from ..models import Job
 from ..ojs.names import UUID_TEXT
-from ..worker.outside import is_overdue, pass_time
-from . import codec, errors
+from .wire import codec, errors
 
 VERSION = "1.0"
 _SERVED_VERSIONS = ("1.0", "1")
@@ -33,7 +33,7 @@ _REQUEST_ID = re.compile(r"[!-~](?:[ -~]{0,253}[!-~])?")
 
 
 class OJSView(APIView):
-    """A view of the binding. ``group`` names the permissions that it asks for: see ``OJS_UNIQUE["API"]``."""
+    """A view of the binding. ``group`` names its permissions in ``OJS_UNIQUE["API"]["PERMISSIONS"]``."""
 
     group = "operators"
     renderer_classes = (codec.OJSRenderer,)
@@ -45,7 +45,7 @@ class OJSView(APIView):
 
     @classmethod
     def as_view(cls, **options: Any) -> Any:
-        """Return the view function, which begins its transactions itself, also under ``ATOMIC_REQUESTS``."""
+        """Return the view function; ``ATOMIC_REQUESTS`` does not apply to it, as it begins its own transactions."""
         view = super().as_view(**options)
         for using in {None, router.db_for_write(Job)}:
             view = transaction.non_atomic_requests(using)(view)
@@ -67,7 +67,7 @@ class OJSView(APIView):
         version = request.META.get("HTTP_OJS_VERSION", VERSION)
         if version not in _SERVED_VERSIONS:
             raise errors.Unsupported(
-                f"OJS-Version {version[:20]!r} is not served. Send {VERSION}, or leave the header out.",
+                f"OJS-Version {as_json(version[:20])} is not served. Send {VERSION}, or leave the header out.",
                 details={"field": "OJS-Version", "supported": [VERSION]},
             )
 
@@ -82,8 +82,13 @@ class OJSView(APIView):
         return router.db_for_write(Job)
 
     @property
+    def account(self) -> str:
+        """A text that identifies the caller's account; all anonymous callers share one."""
+        return str(getattr(self.request.user, "pk", None))
+
+    @property
     def jobs(self) -> Any:
-        """The jobs."""
+        """The queryset of the jobs."""
         return Job.objects.using(self.using)
 
     @cached_property
@@ -93,7 +98,7 @@ class OJSView(APIView):
         return given if _REQUEST_ID.fullmatch(given) else f"req_{new_id()}"
 
     def told(self, error: OJSError) -> dict[str, Any]:
-        """Return the object that tells a client of an error."""
+        """Return the JSON object of an error."""
         path = reverse("ojs:error", args=[error.code])
         try:
             docs_url = self.request.build_absolute_uri(path)
@@ -102,17 +107,17 @@ class OJSView(APIView):
         return errors.show(error, self.request_id, docs_url)
 
     def found(self, id: str) -> Job:
-        """Return the job of an id in a path, as it is by now. Raises NotFound."""
+        """Return the job of an id in a path, after maintenance if it is overdue. Raises NotFound."""
         job = self.jobs.filter(pk=id).first() if UUID_TEXT.fullmatch(id) else None
         if job is not None and is_overdue(job, now := timezone.now()):
-            pass_time(self.jobs, now, only=job.pk)
+            run_maintenance(self.jobs, now, only=job.pk)
             job = self.jobs.filter(pk=id).first()
         if job is None:
             raise errors.NotFound.of("job", id)
         return job  # type: ignore[no-any-return]
 
     def handle_exception(self, exc: Exception) -> Response:
-        if not isinstance(exc, DuplicateJob):  # which is recorded in the caller's transaction
+        if not isinstance(exc, DuplicateJob):  # its suppressed enqueue is stored in the caller's transaction
             set_rollback()
         error, status, headers = errors.understand(exc)
         if status == 401 and (header := self.get_authenticate_header(self.request)):
@@ -126,12 +131,12 @@ class OJSView(APIView):
         response = super().finalize_response(request, response, *args, **kwargs)
         response.headers["OJS-Version"] = VERSION
         response.headers["X-Request-Id"] = self.request_id
-        response.headers["Cache-Control"] = "no-store"  # jobs carry what is nobody else's business
+        response.headers["Cache-Control"] = "no-store"  # jobs hold private data
         return response  # type: ignore[no-any-return]
 
 
 def _default_authentication() -> tuple[type[BaseAuthentication], ...]:
-    """By session, and by token where ``rest_framework.authtoken`` is installed."""
+    """Return session authentication and, if ``rest_framework.authtoken`` is installed, token authentication."""
     tokens = apps.is_installed("rest_framework.authtoken")
     return (TokenAuthentication, SessionAuthentication) if tokens else (SessionAuthentication,)
 

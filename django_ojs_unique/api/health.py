@@ -1,4 +1,4 @@
-"""Whether the database answers, asked so that a dead one cannot hold the one who asks."""
+"""Find out whether the database answers, without waiting long for one that does not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from threading import Thread
 from django.db import Error, connections
 
 PATIENCE_SECONDS = 5.0
-"""How long the database may take to answer."""
+"""How many seconds the database may take to answer."""
 
 _started = time.monotonic()
 _pings: dict[str, Ping] = {}
@@ -20,10 +20,10 @@ def uptime() -> int:
 
 
 def answers(using: str, within: float = PATIENCE_SECONDS) -> bool:
-    """Whether a database accepts a connection and answers a query within some seconds.
+    """Whether a database accepts a connection and answers a query ``within`` seconds.
 
-    Asked on a connection of its own in a thread of its own, of which there is never more than one for a database: a
-    server that hangs costs each caller ``within`` seconds, and the process one thread.
+    A separate thread asks on its own connection, and there is at most one such thread for a database. So a server that
+    hangs costs each caller ``within`` seconds, and the process one thread.
     """
     ping = _pings.get(using)
     if ping is None or not ping.is_alive():
@@ -34,7 +34,7 @@ def answers(using: str, within: float = PATIENCE_SECONDS) -> bool:
 
 
 class Ping(Thread):
-    """Asks a database one question."""
+    """Sends one query to a database."""
 
     def __init__(self, using: str) -> None:
         super().__init__(name=f"ojs-health-{using}", daemon=True)

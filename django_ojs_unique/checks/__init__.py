@@ -1,9 +1,9 @@
-"""System checks, a module for each subject; `AppConfig.ready` imports them. Their ids are permanent."""
+"""System checks, one module for each subject; `AppConfig.ready` imports them. Their ids never change."""
 
 DOCUMENTATION = "docs"
-"""Where the pages are that the hints name: the folder of the repository."""
+"""The folder of the repository with the pages that the hints name."""
 
 
 def see(page: str) -> str:
-    """Refer to a page of the documentation, with its anchor if it has one: the end of every hint."""
+    """Return the end of a hint: a reference to a page of the documentation, with an anchor if ``page`` has one."""
     return f"See {DOCUMENTATION}/{page}"

@@ -1,4 +1,4 @@
-"""Checks of the installed apps: who offers a command of ours, too."""
+"""Checks of the installed apps: whether another app has a command with the name of one of ours."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_commands(**kwargs: Any) -> list[CheckMessage]:
 
 
 def _extends_ours(app: str, command: str) -> bool:
-    """Whether the app's command is a child of ours. A module that cannot be imported must not stop other commands."""
+    """Whether the app's command is a subclass of ours; False if it cannot be imported, so that the check goes on."""
     with suppress(Exception):
         return app != OURS and isinstance(load_command_class(app, command), type(load_command_class(OURS, command)))
     return False

@@ -1,4 +1,4 @@
-"""Checks of the databases: what their connections say, and whether they keep the promise."""
+"""Checks of the databases: their options, and whether they guarantee uniqueness."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from django.core.checks import CheckMessage, Tags, Warning, register
 from django.db import connections
 
 from ..capabilities import BEST_EFFORT, flaws, strength
+from ..db.dialects import kind_of
 from ..models import Job
 from . import see
 
 
 @register(Tags.database)
 def check_databases(databases: Iterable[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """W001: SQLite without immediate transactions. W002: SQLite without WAL. W003: the promise is best-effort here.
+    """W001: SQLite without immediate transactions. W002: SQLite without WAL. W003: uniqueness is best-effort here.
 
-    W008: a constraint is missing, or is not the one that the model declares.
+    W008: a constraint is missing, or differs from the one that the model declares.
     """
     databases = list(databases or ())
     messages = [
         message
         for alias in databases
-        if connections[alias].vendor == "sqlite"
+        if kind_of(connections[alias]).single_writer
         for message in _check_sqlite(alias, connections[alias])
     ]
     for alias in with_jobs(databases):
@@ -50,7 +51,7 @@ def check_databases(databases: Iterable[str] | None = None, **kwargs: Any) -> li
 
 
 def with_jobs(databases: Iterable[str] | None) -> list[str]:
-    """Return those of the databases that have the table of the jobs."""
+    """Return those of the databases that have the table of jobs."""
     table = Job._meta.db_table
     return [alias for alias in databases or () if table in connections[alias].introspection.table_names()]
 

@@ -18,6 +18,7 @@ from ..ojs.presets import UNTIL_START, WAITING
 from ..ojs.states import TERMINAL, JobState
 from ..registry import Definition, registry
 from . import see
+from .setting_problems import problems
 
 BY_ITSELF = {
     JobState.SCHEDULED: {JobState.AVAILABLE},
@@ -25,10 +26,10 @@ BY_ITSELF = {
     JobState.ACTIVE: {JobState.AVAILABLE, JobState.RETRYABLE, JobState.COMPLETED, JobState.DISCARDED},
     JobState.RETRYABLE: {JobState.AVAILABLE},
 }
-"""Where a job goes without anybody's doing. It becomes pending only by request, and cancelled and revived by hand."""
+"""The moves that happen by themselves. A job becomes pending only by request, and is cancelled and revived by hand."""
 
 MEANT = [states - {JobState.PENDING} for states in (WAITING, UNTIL_START)]
-"""The sets that leave out `active` so that the next job may wait while one runs."""
+"""Sets of states with a hole that is intended: they leave out `active`, so the next job may wait while one runs."""
 
 OCCURRENCES = 10
 """How many of the next occurrences of a periodic job are compared."""
@@ -36,10 +37,10 @@ OCCURRENCES = 10
 
 @register()
 def check_policies(**kwargs: Any) -> list[CheckMessage]:
-    """W006: a policy's states have a hole. W011: a periodic job meets the last one, which has finished."""
+    """W006: a policy's states have a hole. W011: a periodic job meets its own last occurrence, which has finished."""
     definitions = registry.definitions()
     messages = [_hole(each, left_out) for each in definitions if (left_out := holes(each))]
-    if not any(conf.problems()):
+    if not any(problems()):
         messages += (_periodic(each) for each in definitions if _meets_itself(each))
     return messages
 
@@ -47,7 +48,7 @@ def check_policies(**kwargs: Any) -> list[CheckMessage]:
 @register(deploy=True)
 def check_retention(**kwargs: Any) -> list[CheckMessage]:
     """W007: finished jobs are kept for longer than ``RETENTION`` says, because their policy counts them."""
-    if any(conf.problems()):
+    if any(problems()):
         return []
     return [
         Warning(
@@ -66,7 +67,7 @@ def check_retention(**kwargs: Any) -> list[CheckMessage]:
 
 
 def holes(definition: Definition) -> list[JobState]:
-    """Return the states that do not count although a job goes on from them, by itself, to one that does."""
+    """Return the states that the policy does not count, but from which a job moves by itself to one that it counts."""
     policy = definition.unique
     if policy is None or set(policy.states) - {JobState.PENDING} in MEANT:
         return []
@@ -104,7 +105,7 @@ def _hole(definition: Definition, left_out: list[JobState]) -> CheckMessage:
 
 
 def _outlasting(definition: Definition) -> Iterator[tuple[str, object, timedelta]]:
-    """Yield the kinds of finished jobs that the policy counts for longer than the setting keeps them."""
+    """Yield each kind of finished jobs that the policy counts for longer than ``RETENTION``, and both lengths."""
     policy = definition.unique
     if policy is None or policy.window is Window.RETENTION:
         return
@@ -118,11 +119,11 @@ def _outlasting(definition: Definition) -> Iterator[tuple[str, object, timedelta
 
 
 def _meets_itself(definition: Definition) -> bool:
-    """Whether an occurrence finds the finished job of the one before it, and so is not enqueued."""
+    """Whether an occurrence meets the finished job of the one before as a duplicate, and so is not enqueued."""
     policy, cron = definition.unique, definition.cron
     if policy is None or cron is None or policy.replaces or TERMINAL.isdisjoint(policy.states):
         return False
-    if "cron_triggered_at" in (policy.meta_keys or ()):  # which is another one each time
+    if "cron_triggered_at" in (policy.meta_keys or ()):  # its value differs each time
         return False
     return any(_counts_still(policy, *two) for two in pairwise(_occurrences(cron)))
 
@@ -143,7 +144,7 @@ def _counts_still(policy: UniquePolicy, before: datetime, now: datetime) -> bool
         kept = [conf.settings.retention[kind] for kind in TERMINAL.intersection(policy.states)]
         return any(length is None or before + length >= now for length in kept)
     end = policy.window_end(before)
-    return end is None or end >= now  # equal lengths: an occurrence that is enqueued late makes the next one meet it
+    return end is None or end >= now  # also if equal: the next occurrence meets one that was enqueued late
 
 
 def _periodic(definition: Definition) -> CheckMessage:

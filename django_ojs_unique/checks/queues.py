@@ -1,34 +1,33 @@
-"""Checks of the rule for queues, against the jobs that are there."""
+"""Checks of the rule for unique queues, against the stored jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 from typing import Any
 
-from django.conf import settings
 from django.core.checks import CheckMessage, Tags, Warning, register
 from django.db import DatabaseError
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 
 from .. import conf
-from ..exceptions import did_you_mean
-from ..insight import queues
+from ..exceptions import did_you_mean, nearest
+from ..insight import queue_names
 from ..models import Job
 from ..ojs.states import TIMED, JobState
 from . import see
 from .database import with_jobs
+from .setting_problems import problems
 
 MOST_LOOKED_AT = 10_000
-"""Of the available jobs, of the scheduled and retryable ones, and of the newest: `manage.py migrate` must be quick."""
+"""How many available jobs are looked at, and how many timed ones. `manage.py migrate` must be quick."""
 
 
 @register(Tags.database)
 def check_queue_rules(databases: Iterable[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """W004: jobs wait on a unique queue that were enqueued before it was one. W009: nothing uses a unique queue."""
-    if any(conf.problems()) or not (rule := conf.settings.unique_queues):
+    """W004: jobs wait on a unique queue that were enqueued before it was unique. W009: nothing uses a unique queue."""
+    if any(problems()) or not (rule := conf.settings.unique_queues):
         return []
-    declared = _declared()
+    declared = queue_names.in_code()
     unknown = set() if rule is True else set(rule) - declared
     messages: list[CheckMessage] = []
     used: set[str] = set()
@@ -38,7 +37,7 @@ def check_queue_rules(databases: Iterable[str] | None = None, **kwargs: Any) -> 
         try:
             messages += _from_before(alias, jobs if rule is True else jobs.filter(queue__in=sorted(rule)))
             if unknown:
-                used |= _used(alias, jobs)
+                used |= queue_names.used(alias)
         except DatabaseError:  # the table of an earlier version, before its migration
             return messages
     if aliases:
@@ -52,7 +51,7 @@ def _from_before(alias: str, on_them: QuerySet[Job]) -> Iterator[CheckMessage]:
     )
     found, more = 0, False
     for waiting in (
-        on_them.filter(state=JobState.AVAILABLE, slimmed=False),  # which on MariaDB begins an index
+        on_them.filter(state=JobState.AVAILABLE, payload_pruned=False),  # it begins an index on MariaDB
         on_them.filter(state__in=sorted(TIMED), run_at__isnull=False),
     ):
         looked_at = list(waiting.annotate(no_rule=no_rule).values_list("no_rule", flat=True)[:MOST_LOOKED_AT])
@@ -69,27 +68,11 @@ def _from_before(alias: str, on_them: QuerySet[Job]) -> Iterator[CheckMessage]:
 
 
 def _unused(name: str, used: set[str], declared: set[str]) -> CheckMessage:
-    similar = get_close_matches(name, used | declared, n=1)
+    close = nearest(name, used | declared)
+    meant = did_you_mean(name, [close] if close else sorted(declared))
     return Warning(
         f"OJS_UNIQUE['UNIQUE_QUEUES'] names {name!r}, which nothing uses: it is no handler's queue, and no job is or"
         " recently was on it.",
-        hint=f"{did_you_mean(name, similar or sorted(declared))} If its first job is still to come, leave it."
-        f" {see('queue-rules.md')}",
+        hint=f"{meant} If its first job is still to come, leave it. {see('queue-rules.md')}",
         id="django_ojs_unique.W009",
     )
-
-
-def _declared() -> set[str]:
-    """Return the queues that code and settings name."""
-    backends = getattr(settings, "TASKS", {}).values()
-    return {
-        conf.settings.default_queue,
-        *queues.declared(),
-        *(name for params in backends for name in params.get("QUEUES", ())),
-    }
-
-
-def _used(alias: str, jobs: QuerySet[Job]) -> set[str]:
-    """Return the queues of a database that have unfinished jobs, a row, or one of the newest jobs."""
-    newest = jobs.order_by("-created_at").values_list("queue", flat=True)[:MOST_LOOKED_AT]
-    return {*queues.names(alias), *newest}

@@ -7,15 +7,15 @@ from typing import Any
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 
-from .. import conf
 from . import see
+from .setting_problems import problems
 
 
 @register()
 def check_settings(**kwargs: Any) -> list[CheckMessage]:
     """E001: an entry of ``OJS_UNIQUE`` is wrong. E002: ``USE_TZ`` is off."""
     messages: list[CheckMessage] = [
-        Error(problem, hint=see("settings.md"), id="django_ojs_unique.E001") for problem in conf.problems()
+        Error(problem, hint=see("settings.md"), id="django_ojs_unique.E001") for problem in problems()
     ]
     if not settings.USE_TZ:
         messages.append(

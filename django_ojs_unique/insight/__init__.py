@@ -1,1 +1,1 @@
-"""What operators ask of the tables: read-only, in a bounded number of indexed queries, and without a surface."""
+"""What operators ask of the tables: read-only, a bounded number of indexed queries, no HTML and no terminal output."""

@@ -1,4 +1,4 @@
-"""Duplicates: which fingerprints are met most, and which live jobs share one."""
+"""Duplicates: which fingerprints suppressed most enqueues, and which live jobs share a fingerprint."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from uuid import UUID
 from django.db.models import Count, Exists, F, Max, OuterRef, Q, QuerySet, TextField, Window
 from django.db.models.functions import Cast, Left, RowNumber
 
-from ..constraints import guarding
-from ..models import Job, SuppressedAttempt
+from ..db.constraints import guarding
+from ..models import Job, SuppressedEnqueue
 from ..ojs.states import INCOMPLETE, JobState
-from .entry import fingerprint_begins, read_id
-from .history import Span
+from .activity import Span
+from .typed import fingerprint_begins, read_id
 
 MOST_FINGERPRINTS = 50
 MOST_GROUPS = 50
@@ -30,7 +30,7 @@ MOST_UNGUARDED_LOOKED_AT = 10_000
 LONGEST_ARGS = 500
 
 _START = Left(Cast("args", TextField()), LONGEST_ARGS)
-"""The beginning of the arguments of an attempt: all of them can be large."""
+"""The first characters of the args of a suppressed enqueue; the whole can be large."""
 
 _UNFINISHED = sorted(INCOMPLETE)
 _HEX = frozenset("0123456789abcdef")
@@ -50,14 +50,14 @@ _LIGHT = (
     "revision",
     "replaced_by",
 )
-"""What a list of jobs shows: arguments and results can be large."""
+"""The fields that a list of jobs shows; args and results are left out, as they can be large."""
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
-    """A fingerprint that enqueues met: how often, with which outcomes, and the newest attempt of them.
+class SuppressedKey:
+    """The suppressed enqueues of one fingerprint: how many, with which outcomes, and when the newest was.
 
-    ``args`` is the beginning of its arguments as JSON. ``holder`` is the job that answers for the fingerprint now.
+    ``args``: the first characters of the newest one's args as JSON. ``holder``: the job that holds the fingerprint now.
     """
 
     fingerprint: str
@@ -72,23 +72,26 @@ class Met:
 
 
 @dataclass(frozen=True, slots=True)
-class MostMet:
-    """The fingerprints that were met most often since a moment, later than asked for when there was too much."""
+class MostSuppressed:
+    """The fingerprints with most suppressed enqueues since a moment.
+
+    ``is_cut``: there were more than `MOST_ATTEMPTS_COUNTED`, so ``since`` is later than asked for.
+    """
 
     since: datetime
     is_cut: bool
-    fingerprints: list[Met]
+    fingerprints: list[SuppressedKey]
 
 
-def most_met(attempts: QuerySet[Any], jobs: QuerySet[Any], span: Span, now: datetime) -> MostMet:
-    """Count the suppressed attempts of a ``span`` by fingerprint: the `MOST_FINGERPRINTS` that have most."""
+def most_suppressed(attempts: QuerySet[Any], jobs: QuerySet[Any], span: Span, now: datetime) -> MostSuppressed:
+    """Count the suppressed enqueues of a ``span`` by fingerprint; return the `MOST_FINGERPRINTS` with the most."""
     since = now - span.whole
     recent = attempts.filter(created_at__gte=since)
     newest_first = recent.order_by("-created_at").values_list("created_at", flat=True)
     beyond = newest_first[MOST_ATTEMPTS_COUNTED : MOST_ATTEMPTS_COUNTED + 1].first()
     if beyond is not None:
         since, recent = beyond, attempts.filter(created_at__gt=beyond)
-    outcomes = {str(each): Count("pk", filter=Q(outcome=each)) for each in SuppressedAttempt.Outcome}
+    outcomes = {str(each): Count("pk", filter=Q(outcome=each)) for each in SuppressedEnqueue.Outcome}
     counted = list(
         recent.order_by()
         .values("fingerprint")
@@ -99,11 +102,11 @@ def most_met(attempts: QuerySet[Any], jobs: QuerySet[Any], span: Span, now: date
     newest = attempts.filter(pk__in=ids).annotate(start=_START).values_list("fingerprint", "type", "start")
     shown = {fingerprint: (type, readable(args)) for fingerprint, type, args in newest}
     holding = holders(jobs, [row["fingerprint"] for row in counted], now)
-    return MostMet(since, beyond is not None, [_met(row, shown, holding) for row in counted])
+    return MostSuppressed(since, beyond is not None, [_suppressed(row, shown, holding) for row in counted])
 
 
 def holders(jobs: QuerySet[Any], fingerprints: Collection[str], now: datetime) -> dict[str, Job]:
-    """Return the job that answers for each fingerprint now: the one that guards it, else the newest that lives."""
+    """Return the job that holds each fingerprint now: the one that has the guard, else the newest live one."""
     guarded = jobs.filter(guarding(), fingerprint__in=fingerprints).only(*_LIGHT)
     guards = {job.fingerprint: job for job in guarded if not _is_over(job, now)}
     unguarded = live(jobs.filter(fingerprint__in=[each for each in fingerprints if each not in guards]))
@@ -113,7 +116,7 @@ def holders(jobs: QuerySet[Any], fingerprints: Collection[str], now: datetime) -
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Live jobs of one fingerprint: the oldest first, the newest always among them; ``more`` are left out."""
+    """Live jobs of one fingerprint, the oldest first; the newest is always included. ``more`` are left out."""
 
     fingerprint: str
     jobs: list[Job]
@@ -122,16 +125,16 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """A page of groups; the next one begins after the fingerprint ``last``, and there is none when it is empty."""
+    """A page of groups. The next page begins after the fingerprint ``last``; if it is empty, there is no next page."""
 
     groups: list[Group]
     last: str
 
 
 def groups_after(jobs: QuerySet[Any], after: str) -> Groups:
-    """Find fingerprints that several live jobs share, in their order, at most `MOST_GROUPS`.
+    """Find the first `MOST_GROUPS` fingerprints after ``after`` that several live jobs share, in their order.
 
-    A page looks at no more than `MOST_UNGUARDED_LOOKED_AT` jobs, so it can be short although there are more.
+    A page looks at no more than `MOST_UNGUARDED_LOOKED_AT` jobs, so it can have fewer groups although more follow.
     """
     unguarded = jobs.filter(fingerprint__gt=after, finished_at=None, guarded_states=0).order_by("fingerprint")
     bound = unguarded.values_list("fingerprint", flat=True)[MOST_UNGUARDED_LOOKED_AT:].first()
@@ -145,7 +148,7 @@ def groups_after(jobs: QuerySet[Any], after: str) -> Groups:
 
 
 def groups_of(jobs: QuerySet[Any], fingerprints: Collection[str], most: int = MOST_IN_GROUP) -> list[Group]:
-    """Return those fingerprints that several live jobs share, in the order given; ``most`` jobs of each."""
+    """Return those of the fingerprints that several live jobs share, in the order given, with ``most`` jobs of each."""
     same: dict[str, Any] = {"partition_by": "fingerprint"}
     numbered = live(jobs.filter(fingerprint__in=fingerprints)).annotate(
         place=Window(RowNumber(), order_by=("created_at", "id"), **same), total=Window(Count("pk"), **same)
@@ -159,7 +162,7 @@ def groups_of(jobs: QuerySet[Any], fingerprints: Collection[str], most: int = MO
 
 def live_duplicates(jobs: QuerySet[Any], most: int) -> list[UUID]:
     """Return the ids of live jobs that share a fingerprint, up to ``most``."""
-    # One of them at least guards nothing, and those are few. In order, so that the index is taken.
+    # At least one of them has no guard, and such jobs are few. The order makes the database use the index.
     unique = jobs.filter(fingerprint__isnull=False)
     unguarded = unique.filter(finished_at__isnull=True, guarded_states=frozenset()).order_by("fingerprint")
     names = set(unguarded.values_list("fingerprint", flat=True)[:most])
@@ -176,9 +179,9 @@ def live(jobs: QuerySet[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The jobs of a fingerprint, the oldest first: all that live, and the last that finished.
+    """The jobs of a fingerprint, the oldest first: the live ones, and the newest finished ones.
 
-    ``is_cut`` says whether older ones were left out. ``newest`` is the last of the jobs, with its policy.
+    ``is_cut``: whether jobs were left out. ``newest``: the last of the jobs, with its policy.
     """
 
     jobs: list[Job]
@@ -187,7 +190,7 @@ class History:
 
 
 def history(jobs: QuerySet[Any], fingerprint: str) -> History:
-    """Return what is stored under one fingerprint, at most `MOST_IN_HISTORY` jobs."""
+    """Return the stored jobs of one fingerprint, at most `MOST_IN_HISTORY`."""
     newest_first = jobs.filter(fingerprint=fingerprint).only(*_LIGHT, "unique").order_by("-created_at", "-id")
     found = first_in_each_state(newest_first, MOST_IN_HISTORY + 1)
     found.sort(key=lambda job: (job.state in INCOMPLETE, job.created_at, job.pk), reverse=True)
@@ -196,22 +199,22 @@ def history(jobs: QuerySet[Any], fingerprint: str) -> History:
 
 
 def first_in_each_state(jobs: QuerySet[Any], most: int) -> list[Any]:
-    """Return the first jobs of each state, in the order given.
+    """Return the first ``most`` jobs of each state, in the order given.
 
-    One short look at the index for each: a busy fingerprint can have a million finished jobs.
+    One short index search for each state: a busy fingerprint can have a million finished jobs.
     """
     return [job for state in JobState for job in jobs.filter(state=state)[:most]]
 
 
 def attempts_of(attempts: QuerySet[Any], fingerprint: str, most: int) -> Any:
-    """Select the newest suppressed attempts of a fingerprint; ``start`` is the beginning of their arguments."""
+    """Select the newest suppressed enqueues of a fingerprint; ``start`` is the first characters of the args."""
     newest_first = attempts.filter(fingerprint=fingerprint).order_by("-created_at", "-pk")
     return newest_first.defer("args", "meta").annotate(start=_START)[:most]
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a search term means: fingerprints, or a ``job`` that has none; nothing, and a ``problem`` with the term."""
+    """What a search term finds: fingerprints, or a ``job`` without one, or a ``problem`` with the term."""
 
     fingerprints: list[str]
     job: UUID | None = None
@@ -219,7 +222,7 @@ class Match:
 
 
 def match(tables: Iterable[QuerySet[Any]], jobs: QuerySet[Any], term: str) -> Match:
-    """Find fingerprints by a job's id, or by their first `SHORTEST_BEGINNING` characters or more, in each table."""
+    """Find fingerprints in each table by a job's id, or by at least their first `SHORTEST_BEGINNING` characters."""
     if id := read_id(term):
         for found in jobs.filter(pk=id).values_list("fingerprint", flat=True):
             return Match([found]) if found else Match([], job=id)
@@ -233,17 +236,17 @@ def match(tables: Iterable[QuerySet[Any]], jobs: QuerySet[Any], term: str) -> Ma
 
 
 def readable(start: str | None) -> str:
-    """Write JSON without the escapes of a database that keeps it as text, where it is whole."""
+    """Write JSON without the escapes that some databases store; text that was cut stays as it is, with an ellipsis."""
     try:
         return json.dumps(json.loads(start or ""), ensure_ascii=False)
     except ValueError:
         return f"{start or ''}…"
 
 
-def _met(row: dict[str, Any], shown: dict[str, tuple[str, str]], holding: dict[str, Job]) -> Met:
+def _suppressed(row: dict[str, Any], shown: dict[str, tuple[str, str]], holding: dict[str, Job]) -> SuppressedKey:
     fingerprint = row["fingerprint"]
     type, args = shown.get(fingerprint, ("", ""))
-    return Met(**row, type=type, args=args, holder=holding.get(fingerprint))
+    return SuppressedKey(**row, type=type, args=args, holder=holding.get(fingerprint))
 
 
 def _is_over(job: Job, now: datetime) -> bool:

@@ -1,4 +1,4 @@
-"""Everything on one page: queues with what ended in them lately, workers, and what happened over time."""
+"""Everything for one page: queues and the jobs that lately ended in them, workers, and activity over time."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from datetime import datetime
 
 from ..models import Job
 from ..ojs.states import JobState
-from .history import Activity, Span, Waits, activity, waits
+from .activity import Activity, Span, Waits, activity, waits
 from .queues import MOST_QUEUES, QueueInsight, declared, queues
-from .workers import WorkerInsight, is_stranded, workers
+from .unknown_types import unknown_types
+from .workers import WorkerInsight, is_stranded, misspelt, workers
+
+MOST_EXPLAINED = 5
+"""How many of the queues that no worker takes are compared with the names that workers take."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueActivity:
     """A queue, and how many of its jobs completed and failed in a span.
 
-    ``is_stranded``: jobs wait in it and no worker that lives takes them; None when workers were not asked for.
+    ``is_stranded``: jobs wait in it, and no running worker takes it; None if workers were not asked for.
     """
 
     queue: QueueInsight
@@ -27,14 +31,17 @@ class QueueActivity:
 
     @property
     def failure_rate(self) -> float | None:
-        """The failed ones among those that completed or failed, from 0 to 1; None when there were none."""
+        """Failed jobs as a share of the completed and failed ones, from 0 to 1; None if there were none."""
         ended = self.completed + self.failed
         return self.failed / ended if ended else None
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The whole system; ``workers`` is None when it was not asked for, ``more_queues`` counts those left out."""
+    """The whole system. ``workers``: None if they were not asked for. ``more_queues``: how many are left out.
+
+    ``unknown_types``: the types of waiting jobs that have no handler in this process.
+    """
 
     queues: Sequence[QueueActivity]
     more_queues: int
@@ -42,15 +49,22 @@ class Overview:
     activity: Activity
     waits: Waits
     has_jobs: bool
+    unknown_types: Sequence[str]
 
     @property
     def stranded(self) -> list[str]:
-        """The queues in which jobs wait that no worker that lives takes."""
+        """The queues with waiting jobs that no running worker takes."""
         return [each.queue.name for each in self.queues if each.is_stranded]
+
+    @property
+    def misspelt(self) -> list[str]:
+        """For some stranded queues, say which similar queue name a worker takes instead."""
+        used = {each.queue.name for each in self.queues if each.queue.unfinished}
+        return list(filter(None, (misspelt(name, self.workers or (), used) for name in self.stranded[:MOST_EXPLAINED])))
 
 
 def overview(using: str, span: Span, now: datetime, *, with_workers: bool = True) -> Overview:
-    """Look at everything, in eight statements; a ninth when there is next to nothing to see."""
+    """Read everything in nine statements: one less if no job waits, one more if there is nothing to show."""
     present = workers(using, now) if with_workers else None
     happened = activity(using, span, now)
     names = declared()
@@ -75,4 +89,5 @@ def overview(using: str, span: Span, now: datetime, *, with_workers: bool = True
         has_jobs=any(queue.unfinished for queue in found)
         or any(happened.enqueued)
         or Job.objects.using(using).exists(),
+        unknown_types=unknown_types(Job.objects.using(using), [queue.name for queue in shown if queue.waiting]),
     )

@@ -1,4 +1,4 @@
-"""How deep each queue is, what waits longest in it, and what operators said about it."""
+"""How many jobs each queue has, which has waited longest, and what operators have set for the queue."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ..ojs.states import INCOMPLETE, TERMINAL, JobState
 from ..registry import registry
 
 MOST_COUNTED = 10_000
-"""Of the jobs of a queue in one state, no more are counted: a page must not take longer the more jobs wait."""
+"""How many jobs of a queue in one state are counted at most, so that a page is fast however many jobs wait."""
 
 MOST_QUEUES = 500
-"""Of the queues that have jobs in one state, no more are looked at."""
+"""How many of the queues that have jobs in one state are looked at."""
 
 UNFINISHED = [state for state in JobState if state in INCOMPLETE]
 
@@ -29,9 +29,9 @@ _NO_BOUND = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class QueueInsight:
-    """A queue now. ``depth`` counts its unfinished jobs by state; one above `MOST_COUNTED` means: that many or more.
+    """A queue now. ``depth`` counts its unfinished jobs by state; `MOST_COUNTED` + 1 means: that many or more.
 
-    ``oldest`` is the available job that waits longest, ``waits_since`` when it became available.
+    ``oldest``: the id of the available job that has waited longest. ``waits_since``: when that job became available.
     """
 
     name: str
@@ -61,7 +61,7 @@ def declared() -> set[str]:
 
 
 def queues(using: str, names: Iterable[str] = (), *, exact: bool = False) -> list[QueueInsight]:
-    """Return the queues that have unfinished jobs or a row, and those of ``names``, in the order of their names.
+    """Return the queues that have unfinished jobs or a row, and those of ``names``, sorted by name.
 
     Three statements. ``exact`` counts every job of every queue.
     """
@@ -79,7 +79,7 @@ def queues(using: str, names: Iterable[str] = (), *, exact: bool = False) -> lis
 
 
 def said_limits(limit: int | None, max_per_second: int | None) -> str:
-    """Write the limits of a queue, as in "4, 10/s"; empty when it has none."""
+    """Write the limits of a queue, such as "4, 10/s"; empty if it has none."""
     said = [] if limit is None else [f"{limit}"]
     if max_per_second is not None:
         said.append(f"{max_per_second}/s")
@@ -87,7 +87,7 @@ def said_limits(limit: int | None, max_per_second: int | None) -> str:
 
 
 def unfinished(using: str) -> dict[str, int]:
-    """Return how many unfinished jobs each queue has that has any, counted like `QueueInsight.depth`. One statement."""
+    """Return the number of unfinished jobs by queue, counted like `QueueInsight.depth`. One statement."""
     return {name: sum(depth.values()) for name, (depth, _) in _depths(using, exact=False).items()}
 
 
@@ -102,13 +102,13 @@ def names(using: str) -> list[str]:
 
 
 def counts(using: str, name: str) -> dict[JobState, int]:
-    """Count the jobs of a queue by state, all of them: two statements, each answered from one index.
+    """Count all jobs of a queue by state: two statements, each answered from one index.
 
-    The one for those that have finished reads the index's entries of all queues.
+    The statement for finished jobs reads the index entries of all queues.
     """
     jobs = Job.objects.using(using).filter(queue=name)
     unfinished = jobs.filter(finished_at=None, state__in=UNFINISHED)
-    finished = jobs.filter(finished_at__isnull=False, slimmed__in=[False, True], state__in=sorted(TERMINAL))
+    finished = jobs.filter(finished_at__isnull=False, payload_pruned__in=[False, True], state__in=sorted(TERMINAL))
     found: dict[JobState, int] = dict.fromkeys(JobState, 0)
     for rows in (unfinished, finished):
         found.update((JobState(state), count) for state, count in rows.values_list("state").annotate(count=Count("*")))
@@ -116,9 +116,10 @@ def counts(using: str, name: str) -> dict[JobState, int]:
 
 
 def _depths(using: str, exact: bool) -> dict[str, tuple[dict[str, int], UUID | None]]:
-    """Return the counts by state of each queue that has any, and the id of its oldest available job.
+    """Return, for each queue with unfinished jobs, their number by state and the id of its oldest available job.
 
-    One statement: it goes from queue to queue of each state by the index, so it does not depend on the number of jobs.
+    One statement. For each state it goes through the index from queue to queue, so its time does not depend on the
+    number of jobs unless ``exact`` counts all.
     """
     most_queues, most = (_NO_BOUND, _NO_BOUND) if exact else (MOST_QUEUES, MOST_COUNTED)
     walks, counts = [], []
@@ -136,7 +137,7 @@ def _depths(using: str, exact: bool) -> dict[str, tuple[dict[str, int], UUID | N
 
 
 def _walk(state: str, most_queues: int) -> str:
-    """Name the queues that have jobs of a state, each by one look into the index."""
+    """Return SQL that lists the queues with jobs of a state by one index search for each queue."""
     first = f"SELECT queue FROM {_live(state)}"
     return (
         f"{state}_queues (queue, number) AS (SELECT ({first} ORDER BY queue LIMIT 1), 1 UNION ALL"

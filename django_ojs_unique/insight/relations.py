@@ -1,4 +1,4 @@
-"""A job among the others of its fingerprint: each question is an index's."""
+"""A job and the other jobs of its fingerprint. Each query is answered from an index."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _READ = ("state", "created_at", "guarded_states", "replaced_by_id")
 class Relations:
     """The other jobs of a job's fingerprint.
 
-    ``family`` are the newest of them with the job itself, the oldest first; ``more`` tells that there are others.
-    ``replaces`` are those of them that were cancelled for the job. ``blocked_by`` is the live duplicate because of
-    which a discarded job could not be revived now. ``successor`` is the job that replaced it; None when it is gone.
+    ``family``: the newest of them and the job itself, the oldest first. ``more``: whether there are others.
+    ``replaces``: those that were cancelled for the job. ``blocked_by``: the live duplicate that keeps a discarded job
+    from being revived. ``successor``: the job that replaced it; None if there is none, or it is gone.
     """
 
     family: tuple[Any, ...] = ()
@@ -35,7 +35,7 @@ class Relations:
 
 
 def relations(job: Any) -> Relations:
-    """Find a job's relatives: a look for each state, and one for the job that replaced it."""
+    """Find the related jobs: one query for each state, one for cancelled jobs, and one for the job that replaced it."""
     jobs = Job.objects.using(job._state.db)
     successor = jobs.only(*_READ).filter(pk=job.replaced_by_id).first() if job.replaced_by_id else None
     if job.fingerprint is None:
@@ -56,7 +56,7 @@ def relations(job: Any) -> Relations:
 
 
 def _blocked_by(job: Any, others: list[Any]) -> Any:
-    """Return the newest live job that counts under the job's policy, as a revival looks for it."""
+    """Return the newest live job that counts under the job's policy, as a revival would find it."""
     if job.state != JobState.DISCARDED:
         return None
     policy, problem = read_policy(job)

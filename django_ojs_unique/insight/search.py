@@ -1,4 +1,4 @@
-"""What a search for jobs understands, and which rows each reading of a term means."""
+"""What a search term for jobs can mean, and which rows each reading of it selects."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from django.db import connections
 from django.db.models import Q, QuerySet, TextField
 from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Cast
 
+from ..db.dialects import dialect_of
 from ..ojs.names import LONGEST_KEY
-from .entry import fingerprint_begins, read_id
+from .typed import fingerprint_begins, read_id
 
 HELP = (
     "An id, a key, or at least 6 digits of a fingerprint; else a queue or the beginning of a type; else a text in the"
     " args. Write user_id=42 for a member of the args, args:42 for any text in them."
 )
 LONGEST_TERM = LONGEST_KEY
-"""Characters; what is longer finds nothing."""
+"""The most characters of a term; a longer one finds nothing."""
 
 _NAME = r"(?:[^\W\d][\w-]*|\d{1,4})"
 _MEMBER = re.compile(rf"(?:args\.)?({_NAME}(?:\.{_NAME}){{0,7}})\s*=\s*(\S.*)", re.DOTALL)
@@ -30,7 +30,7 @@ _IN_ARGS = "args:"
 
 
 class Reading(NamedTuple):
-    """One way to read a term: ``select`` takes jobs and returns those that are meant, by an index or not."""
+    """One way to read a term. ``select`` filters jobs by it; ``by_index`` says whether an index finds them."""
 
     select: Callable[[QuerySet[Any]], QuerySet[Any]]
     by_index: bool = False
@@ -52,7 +52,7 @@ def readings(term: str) -> Iterator[Reading]:
 
 
 def exact(jobs: QuerySet[Any], term: str) -> QuerySet[Any]:
-    """Select the jobs that an index finds by the first reading of a term that finds any."""
+    """Select the jobs of the first reading of a term that finds any; only readings that an index answers are tried."""
     found = jobs.none()
     for reading in readings(term.strip()):
         if reading.by_index and (found := reading.select(jobs)).exists():
@@ -73,7 +73,7 @@ def _matching(jobs: QuerySet[Any], *, condition: Q) -> QuerySet[Any]:
 
 
 def _with_member(jobs: Any, *, path: list[str], value: str) -> Any:
-    """Select by a member of the args: its value is a string, or what the text is in JSON."""
+    """Select by a member of the args: its value is the text as a string, or as a JSON number or boolean."""
     member: Any = "args"
     for name in path:
         member = KeyTransform(name, member)
@@ -84,7 +84,7 @@ def _with_member(jobs: Any, *, path: list[str], value: str) -> Any:
 
 
 def _number(text: str) -> int | float | None:
-    """Read a number or a boolean as JSON; None for anything else, and for numbers that no database would take."""
+    """Read a JSON number or boolean; None for anything else, and for numbers that databases do not accept."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -95,7 +95,7 @@ def _number(text: str) -> int | float | None:
 
 
 def _containing(jobs: Any, *, text: str) -> Any:
-    """Select by a text in the args, as it is or as JSON spells it inside a string."""
-    spelled = json.dumps(text, ensure_ascii=connections[jobs.db].vendor != "postgresql")[1:-1]
+    """Select by a text in the args, either as given or as JSON escapes it inside a string."""
+    spelled = json.dumps(text, ensure_ascii=not dialect_of(jobs).keeps_unicode_in_json)[1:-1]
     found = Q(args_text__contains=text) | Q(args_text__contains=spelled)
     return jobs.alias(args_text=Cast("args", TextField())).filter(found)

@@ -1,4 +1,4 @@
-"""What happened to a job and what is to come, in the order of time, as far as its row tells."""
+"""What happened to a job and what is due, in the order of time, as far as its row shows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from ..enqueue.request import FOREVER
 from ..ojs.states import TIMED, WAITING, JobState
-from ..request import FOREVER
-from .words import shortened
+from .text import shortened
 
 LONGEST_MESSAGE = 200
 MOST_FAILURES = 100
@@ -18,7 +18,7 @@ MOST_FAILURES = 100
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A moment in the life of a job, with the other job that it is about, if any."""
+    """A moment in the life of a job, with the id of another ``job`` if it is about one."""
 
     at: datetime
     text: str
@@ -27,9 +27,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One entry of a job's errors, each member as text; ``at`` is None when the entry does not tell.
+    """One entry of a job's errors, with its members as text; ``at`` is None if the entry has no valid time.
 
-    ``raw`` is the entry itself where it does not say what went wrong, as in rows that were changed by hand.
+    ``raw``: the entry itself if it does not say what went wrong, as in rows that were changed by hand.
     """
 
     attempt: str = ""
@@ -42,12 +42,12 @@ class Failure:
 
 
 def timeline(job: Any, more: Iterable[Event] = ()) -> list[Event]:
-    """List the events of a row with ``more`` that others know of, the earliest first; no query is made."""
+    """List the events of a row together with ``more`` of them, the earliest first; no query is made."""
     return sorted([*_of_row(job), *more], key=lambda event: event.at)
 
 
 def failures(job: Any) -> list[Failure]:
-    """Read the newest `MOST_FAILURES` errors of a row, the newest first, whatever they look like."""
+    """Read the newest `MOST_FAILURES` errors of a row, the newest first, whatever their format."""
     errors = job.errors if isinstance(job.errors, list) else [job.errors]
     return [_failure(error) for error in reversed(errors[-MOST_FAILURES:]) if error is not None]
 
@@ -72,7 +72,7 @@ def _of_row(job: Any) -> Iterator[Event]:
 
 
 def _was_kept(job: Any) -> bool:
-    """Whether a job's time came, or will: it may have been cancelled or made available before."""
+    """Whether the scheduled time came, or still can; a job may be cancelled or made available before it."""
     return job.state == JobState.SCHEDULED or (job.enqueued_at is not None and job.scheduled_at <= job.enqueued_at)
 
 

@@ -1,4 +1,4 @@
-"""What a job's row says of its uniqueness, in sentences."""
+"""What a job's row says about its uniqueness, in sentences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..exceptions import InvalidPolicy
 from ..ojs.fingerprint import canonical_key, fingerprint
 from ..ojs.policy import OnConflict, OnRetry, UniquePolicy, Window
 from ..ojs.states import TERMINAL, JobState
-from .words import full, listed
+from .text import full, listed
 
 CONFLICTS = {
     OnConflict.REJECT: "A duplicate is refused with DuplicateJob, which names this job.",
@@ -35,9 +35,9 @@ _PASSED = "a newer job was admitted past it, or it was revived"
 class Uniqueness:
     """What a job does about its duplicates.
 
-    ``guards`` tells whether its row keeps others of its fingerprint out now, ``counts`` whether an enqueue under its
-    own policy or key would meet it; ``until`` is when that ends by the clock, None for no limit. ``sentences`` say it,
-    the most important first. ``problem`` says why the policy cannot be read.
+    ``guards``: whether it has the guard of its fingerprint now. ``counts``: whether an enqueue with its own policy or
+    key would meet it as a duplicate. ``until``: when its window ends; None for no limit. ``sentences``: the same in
+    words, the most important first. ``problem``: why the policy cannot be read.
     """
 
     guards: bool
@@ -49,7 +49,7 @@ class Uniqueness:
 
 
 def uniqueness(job: Any, now: datetime) -> Uniqueness:
-    """Say what a row does about its duplicates now; no query is made."""
+    """Return what a row does about its duplicates now; no query is made."""
     if job.fingerprint is None:
         return Uniqueness(False, False, (_outside(job),), problem=read_policy(job)[1])
     if job.key is not None:
@@ -72,7 +72,7 @@ def uniqueness(job: Any, now: datetime) -> Uniqueness:
 
 
 def read_policy(job: Any) -> tuple[UniquePolicy | None, str]:
-    """Return the policy of a row and, of one that was changed by hand, what is wrong with it."""
+    """Return the policy of a row, or None and what is wrong with it, if it was changed by hand."""
     try:
         return job.unique_policy, ""
     except InvalidPolicy as error:
@@ -80,12 +80,12 @@ def read_policy(job: Any) -> tuple[UniquePolicy | None, str]:
 
 
 def end_of_window(job: Any, policy: UniquePolicy) -> datetime | None:
-    """Return when a row stops to count by the clock; None for no limit."""
+    """Return when a row's window ends, so that it no longer counts; None for no limit."""
     return policy.kept_until(job.created_at, job.scheduled_at or job.created_at)
 
 
 def against(policy: UniquePolicy) -> str:
-    """Name what is compared: ``type + args.user_id``."""
+    """Name what is compared, such as ``type + args.user_id``."""
     parts = ["type", *(["queue"] if "queue" in policy.keys else [])]
     for name, members in (("args", policy.args_keys), ("meta", policy.meta_keys)):
         if name in policy.keys:
@@ -150,7 +150,7 @@ def _unreadable(job: Any, problem: str) -> Iterator[str]:
 
 
 def _of_policy(job: Any, policy: UniquePolicy, until: datetime | None, elapsed: bool) -> Iterator[str]:
-    """Say whether the row holds its key: by its guard, by its state, and by the clock."""
+    """Say whether the row holds its key, judged by its guard, its state and the clock."""
     finished, counted = job.state in TERMINAL, job.state in policy.states
     if finished and not counted:
         yield f"No longer holds its key: it is {_finished(job)}, and its policy does not count {job.state} jobs."
@@ -190,7 +190,7 @@ def _finished(job: Any) -> str:
 
 
 def _ending(policy: UniquePolicy, until: datetime | None) -> str:
-    """Say when a live job stops to hold its key: by the clock, or by an end that its policy does not count."""
+    """Say when a live job stops holding its key: when its window ends, or in a state that its policy does not count."""
     ends = _or(TERMINAL - set(policy.states))
     if not ends:
         return _lasting(policy, until)

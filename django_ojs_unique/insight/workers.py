@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from ..exceptions import nearest
 from ..models import Job, WorkerProcess
 from ..ojs.names import matches
 from ..ojs.states import JobState
 from .queues import QueueInsight
+from .text import harmless
 
 SILENT_AFTER = timedelta(seconds=30)
-"""A worker writes its heartbeat every ten seconds; after three that are missing it is taken for dead."""
+"""A worker writes a heartbeat every ten seconds; when three are missing, it counts as silent."""
 
 SILENT = "silent"
 MOST_WORKERS = 200
@@ -31,13 +33,13 @@ class WorkerInsight:
 
     @property
     def patterns(self) -> list[str]:
-        """The queues that it takes, as patterns; those to leave out begin with ``!``."""
+        """The queues that it takes, as patterns; a pattern that begins with ``!`` excludes queues."""
         return [text for text in self.row.queues if isinstance(text, str)] if isinstance(self.row.queues, list) else []
 
     @property
     def names(self) -> list[str]:
-        """The queues that it takes by name."""
-        # One that cannot be printed is no queue's, and no page could hold it.
+        """The queues that it names without a wildcard."""
+        # A name that is not printable cannot be a queue's, and a page could not show it.
         return [text for text in self.patterns if "*" not in text and text[:1] != "!" and text.isprintable()]
 
     def takes(self, queue: str) -> bool:
@@ -48,24 +50,39 @@ class WorkerInsight:
 
 
 def standing(row: WorkerProcess, now: datetime) -> str:
-    """Say how a worker stands: ``running``, ``quiet``, ``stopping`` or ``silent``."""
+    """Return the state of a worker: ``running``, ``quiet``, ``stopping`` or ``silent``."""
     return SILENT if now - row.heartbeat_at > SILENT_AFTER else str(row.state)
 
 
 def workers(using: str, now: datetime) -> list[WorkerInsight]:
-    """Return up to `MOST_WORKERS` workers, those that were heard last first. One statement."""
+    """Return up to `MOST_WORKERS` workers, those with the latest heartbeat first. One statement."""
     rows = WorkerProcess.objects.using(using).order_by("-heartbeat_at", "pk")[:MOST_WORKERS]
     return [WorkerInsight(row, standing(row, now)) for row in rows]
 
 
 def is_stranded(queue: QueueInsight, present: Iterable[WorkerInsight]) -> bool:
-    """Whether jobs wait in a queue that none of the workers present takes and lives."""
+    """Whether jobs wait in a queue, and none of the workers that is running takes it."""
     return queue.waiting > 0 and not any(worker.lives and worker.takes(queue.name) for worker in present)
 
 
+def untaken(queue: str, present: Sequence[WorkerInsight]) -> str:
+    """Say that no running worker takes a queue; empty if one does, or if there are too many workers to know."""
+    if len(present) >= MOST_WORKERS or any(worker.lives and worker.takes(queue) for worker in present):
+        return ""
+    if not any(worker.lives for worker in present):
+        return "No worker runs: `manage.py runworker` starts one."
+    return f"No running worker says that it takes {harmless(queue)}."
+
+
+def misspelt(queue: str, present: Iterable[WorkerInsight], used: Collection[str]) -> str:
+    """Say which queue was perhaps meant: a running worker takes it, its name is similar, and it has no job."""
+    close = nearest(queue, {name for worker in present if worker.lives for name in worker.names if name not in used})
+    return f"One takes {close!r}, in which there is no job: was {harmless(queue)!r} meant?" if close else ""
+
+
 def held(worker: WorkerProcess, most: int) -> list[Job]:
-    """Return up to ``most`` jobs that a worker holds now, those that it took first first. One statement."""
-    # That none is finished follows from the state; the index ojs_job_live is found by it.
+    """Return up to ``most`` jobs that a worker has claimed and runs, the earliest started first. One statement."""
+    # The state implies that none has finished; the condition is there so that the index ojs_job_live is used.
     active = Job.objects.using(worker._state.db).filter(state=JobState.ACTIVE, finished_at__isnull=True)
     fields = ("type", "queue", "state", "started_at")
     return list(active.filter(worker_id=worker.pk).only(*fields).order_by("started_at", "pk")[:most])

@@ -1,15 +1,23 @@
-"""What the commands share: the database, numbers, and a look whether the tables are there."""
+"""What the commands share: the database option, the reading of numbers, and a check that the tables exist."""
 
 from __future__ import annotations
 
 import argparse
+import logging
+import time
 
 from django.core.management.base import CommandError, CommandParser
-from django.db import OperationalError, connections, router
+from django.db import InterfaceError, OperationalError, connections, router
 
+from ..db.dialects import kind_of
 from ..models import Job, Queue
+from ..worker.outages import drop
+
+logger = logging.getLogger("django_ojs_unique.worker")
 
 HIGHEST = 2**31 - 1
+BETWEEN_TRIES = 0.5
+"""Seconds between two attempts to connect to a database."""
 
 
 def add_database(parser: CommandParser) -> None:
@@ -23,11 +31,11 @@ def add_database(parser: CommandParser) -> None:
 
 
 def require_tables(using: str) -> None:
-    """Raise CommandError when the database does not answer, or the migrations of the package have not run on it."""
+    """Raise CommandError if the database does not answer, or the package's migrations have not run on it."""
     try:
         there = connections[using].introspection.table_names()
-    except OperationalError as error:
-        raise CommandError(f"Database {using!r} does not answer: {error}") from error
+    except (OperationalError, InterfaceError) as error:
+        raise CommandError(f"Database {using!r} does not answer: {_line(error)}") from error
     for model in (Job, Queue):
         if model._meta.db_table not in there:
             raise CommandError(
@@ -36,16 +44,46 @@ def require_tables(using: str) -> None:
             )
 
 
+def await_server(using: str, seconds: float) -> None:
+    """Wait until the database server answers, at most ``seconds``; log its errors meanwhile.
+
+    The wait has an end because no driver tells for sure whether a server is down or refuses the password.
+    """
+    connection, deadline, said = connections[using], time.monotonic() + seconds, ""
+    while kind_of(connection).is_server:
+        try:
+            connection.ensure_connection()
+            break
+        except (OperationalError, InterfaceError) as error:
+            drop(using)
+            if (left := deadline - time.monotonic()) <= 0:
+                return
+            if said != (said := _line(error)):
+                logger.warning("Database %r does not answer; waiting up to %.0f seconds: %s", using, left, said)
+            time.sleep(min(BETWEEN_TRIES, left))
+    if said:
+        logger.warning("Database %r answers.", using)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
 def whole_number(text: str, *, most: int = HIGHEST) -> int:
-    """Read a whole number from 1 up."""
+    """Read a whole number from 1 to ``most``."""
     if not text.isdecimal() or not 1 <= int(text[:20]) <= most:
         wanted = "of at least 1" if most == HIGHEST else f"from 1 to {most:,}"
         raise argparse.ArgumentTypeError(f"must be a whole number {wanted}, not {text!r}")
     return int(text)
 
 
+def seconds_or_zero(text: str) -> float:
+    """Read a number of seconds, 0 or more."""
+    return 0.0 if text == "0" else seconds(text)
+
+
 def seconds(text: str, *, least: float = 0) -> float:
-    """Read a number of seconds above 0."""
+    """Read a number of seconds above 0, at least ``least`` and at most a year."""
     try:
         number = float(text)
     except ValueError:

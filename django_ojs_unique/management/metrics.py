@@ -1,4 +1,4 @@
-"""``--metrics-port``: let Prometheus ask a worker process what it has done."""
+"""``--metrics-port``: serve the metrics of a worker process to Prometheus."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def add_metrics(parser: CommandParser) -> None:
 
 
 def require_ports(address: str, port: int, processes: int) -> None:
-    """Raise CommandError when prometheus-client is missing, or a port cannot be had."""
+    """Raise CommandError if prometheus-client is missing, or a port cannot be listened on."""
     try:
         from .. import prometheus  # noqa: F401 - it says what to install
     except ImproperlyConfigured as error:
@@ -56,7 +56,7 @@ def require_ports(address: str, port: int, processes: int) -> None:
 
 @contextmanager
 def metered(worker: Worker, options: Mapping[str, Any]) -> Iterator[None]:
-    """Count what a worker does while a block runs, and serve it, if the options name a port."""
+    """While the block runs, count what a worker does and serve the metrics, if the options name a port."""
     if (port := options["metrics_port"]) is None:
         yield
         return

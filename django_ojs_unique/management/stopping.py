@@ -4,31 +4,50 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from types import FrameType
 
 from ..worker import Worker
-from ..worker.supervisor import STOPPING
+from ..worker.supervisor import STOPPING, heeded
+
+
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """While the block runs, end the process with exit code 0 at the first signal, as no job has begun yet."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {name: signal.signal(name, _end) for name in heeded()}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    sys.exit(0)
 
 
 @contextmanager
 def stopping_on_signals(worker: Worker, verbosity: int, supervised: bool) -> Iterator[None]:
-    """Stop the worker at the first signal and the process at the second, while the block runs.
+    """While the block runs, stop the worker at the first signal, and end the process at the second.
 
-    One that is ``supervised`` goes on after a second: who signals all processes of a service reaches it twice, once
-    through its supervisor, which uses SIGKILL to end it at once.
+    A ``supervised`` worker ignores the second signal: a signal to all processes of a service reaches it twice, once
+    directly and once through its supervisor. To end it at once, the supervisor uses SIGKILL.
 
-    A thread hears them: Python runs no handlers while the main thread waits for the database.
+    A thread receives the signals, because Python runs no signal handlers while the main thread waits for the database.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
-    # Under the supervisor, which alone hears Ctrl-C, it is ignored.
-    heard = [name for name in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(name) is not signal.SIG_IGN]
-    wakeup = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)  # first, or a signal in between were lost
+    heard = heeded()  # without Ctrl-C under a supervisor, which handles it
+    wakeup = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)  # before the handlers, to lose no signal
     before = {name: signal.signal(name, lambda number, frame: None) for name in heard}
     threading.Thread(target=_hear, args=(read_end, heard, worker, verbosity, supervised), daemon=True).start()
     try:
@@ -52,6 +71,6 @@ def _hear(read_end: int, signals: Sequence[int], worker: Worker, verbosity: int,
         stopping = True
         worker.stop()
         if verbosity:
-            with suppress(OSError):  # nobody may read it any more
+            with suppress(OSError):  # stderr may be closed
                 os.write(2, STOPPING)
     os.close(read_end)

@@ -4,8 +4,8 @@ import django.db.models.deletion
 import django.db.models.expressions
 import django.db.models.lookups
 import django.utils.timezone
-import django_ojs_unique.constraints
-import django_ojs_unique.fields
+import django_ojs_unique.db.constraints
+import django_ojs_unique.db.fields
 import django_ojs_unique.ojs.cron
 import django_ojs_unique.ojs.states
 from django.db import migrations, models
@@ -14,7 +14,7 @@ from django.db import migrations, models
 def drop_turns(apps, schema_editor):
     """Take back what the constraint makes beside itself on MariaDB, also while it is removed: so at the very end."""
     if schema_editor.connection.vendor == 'mysql':
-        schema_editor.deferred_sql.append(f'DROP TABLE IF EXISTS {django_ojs_unique.constraints.TURNS}')
+        schema_editor.deferred_sql.append(f'DROP TABLE IF EXISTS {django_ojs_unique.db.constraints.KEY_LOCKS}')
 
 
 class Migration(migrations.Migration):
@@ -48,7 +48,7 @@ class Migration(migrations.Migration):
                 ('id', models.CharField(help_text='The worker_id of its jobs.', max_length=255, primary_key=True, serialize=False)),
                 ('hostname', models.CharField(max_length=255)),
                 ('pid', models.PositiveBigIntegerField(blank=True, null=True)),
-                ('queues', django_ojs_unique.fields.PayloadField(default=list, help_text="The patterns that it takes; exclusions begin with '!'.")),
+                ('queues', django_ojs_unique.db.fields.PayloadField(default=list, help_text="The patterns that it takes; exclusions begin with '!'.")),
                 ('concurrency', models.PositiveIntegerField(blank=True, null=True)),
                 ('state', models.CharField(choices=[('running', 'running'), ('quiet', 'quiet'), ('stopping', 'stopping')], default='running', max_length=8)),
                 ('directive', models.CharField(blank=True, choices=[('quiet', 'take no more jobs'), ('terminate', 'stop')], db_default='', default='', help_text='What an operator wants the worker to do; it obeys with its next heartbeat.', max_length=9)),
@@ -73,8 +73,8 @@ class Migration(migrations.Migration):
                 ('enabled', models.BooleanField(default=True)),
                 ('declared', models.BooleanField(default=False, editable=False, help_text='Whether it is declared in code.')),
                 ('type', models.CharField(max_length=255)),
-                ('args', django_ojs_unique.fields.PayloadField(blank=True, default=dict)),
-                ('options', django_ojs_unique.fields.PayloadField(blank=True, default=dict, help_text='Further arguments of Job.objects.enqueue().')),
+                ('args', django_ojs_unique.db.fields.PayloadField(blank=True, default=dict)),
+                ('options', django_ojs_unique.db.fields.PayloadField(blank=True, default=dict, help_text='Further arguments of Job.objects.enqueue().')),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
                 ('next_run_at', models.DateTimeField(blank=True, editable=False, null=True)),
                 ('last_run_at', models.DateTimeField(blank=True, editable=False, null=True)),
@@ -92,14 +92,14 @@ class Migration(migrations.Migration):
             name='Event',
             fields=[
                 ('id', models.BigAutoField(primary_key=True, serialize=False)),
-                ('event_id', models.UUIDField(default=django_ojs_unique.fields.new_id, editable=False, unique=True)),
+                ('event_id', models.UUIDField(default=django_ojs_unique.db.fields.new_id, editable=False, unique=True)),
                 ('position', models.BigIntegerField(editable=False, null=True, unique=True)),
                 ('type', models.CharField(max_length=32)),
                 ('subject', models.CharField(help_text='The id of the job, or the name of the queue or cron entry.', max_length=255)),
                 ('job_type', models.CharField(blank=True, default='', max_length=255)),
                 ('queue', models.CharField(blank=True, default='', max_length=128)),
                 ('time', models.DateTimeField(default=django.utils.timezone.now)),
-                ('data', django_ojs_unique.fields.PayloadField(default=dict)),
+                ('data', django_ojs_unique.db.fields.PayloadField(default=dict)),
             ],
             options={
                 'verbose_name': 'event',
@@ -110,24 +110,24 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Job',
             fields=[
-                ('id', models.UUIDField(default=django_ojs_unique.fields.new_id, editable=False, primary_key=True, serialize=False)),
+                ('id', models.UUIDField(default=django_ojs_unique.db.fields.new_id, editable=False, primary_key=True, serialize=False)),
                 ('type', models.CharField(max_length=255)),
                 ('queue', models.CharField(max_length=128)),
-                ('args', django_ojs_unique.fields.PayloadField(default=dict)),
-                ('meta', django_ojs_unique.fields.PayloadField(blank=True, db_default={}, default=dict)),
-                ('tags', django_ojs_unique.fields.PayloadField(blank=True, db_default=[], default=list)),
+                ('args', django_ojs_unique.db.fields.PayloadField(default=dict)),
+                ('meta', django_ojs_unique.db.fields.PayloadField(blank=True, db_default={}, default=dict)),
+                ('tags', django_ojs_unique.db.fields.PayloadField(blank=True, db_default=[], default=list)),
                 ('schema', models.CharField(blank=True, db_default='', default='', max_length=2048)),
-                ('extra', django_ojs_unique.fields.PayloadField(blank=True, db_default={}, default=dict, help_text='Members of the envelope that OJS does not define.')),
+                ('extra', django_ojs_unique.db.fields.PayloadField(blank=True, db_default={}, default=dict, help_text='Members of the envelope that OJS does not define.')),
                 ('priority', models.SmallIntegerField(db_default=0, default=0)),
                 ('state', models.CharField(choices=[('available', 'available'), ('active', 'active'), ('scheduled', 'scheduled'), ('retryable', 'retryable'), ('pending', 'pending'), ('completed', 'completed'), ('cancelled', 'cancelled'), ('discarded', 'discarded')], default='available', max_length=9)),
                 ('attempt', models.PositiveIntegerField(db_default=0, default=0, help_text='Runs so far, including the current one.')),
                 ('max_attempts', models.PositiveIntegerField(db_default=3, default=3)),
-                ('retry', django_ojs_unique.fields.PayloadField(blank=True, null=True)),
+                ('retry', django_ojs_unique.db.fields.PayloadField(blank=True, null=True)),
                 ('timeout_ms', models.PositiveBigIntegerField(blank=True, null=True)),
                 ('visibility_timeout_ms', models.PositiveBigIntegerField(blank=True, null=True)),
-                ('unique', django_ojs_unique.fields.PayloadField(blank=True, null=True)),
+                ('unique', django_ojs_unique.db.fields.PayloadField(blank=True, null=True)),
                 ('fingerprint', models.CharField(blank=True, max_length=64, null=True)),
-                ('guarded_states', django_ojs_unique.fields.StateSetField(db_default=0, default=frozenset, editable=False)),
+                ('guarded_states', django_ojs_unique.db.fields.StateSetField(db_default=0, default=frozenset, editable=False)),
                 ('fingerprint_scheme', models.PositiveSmallIntegerField(db_default=1, default=1, editable=False, help_text='How the fingerprint was computed.')),
                 ('key', models.CharField(blank=True, editable=False, help_text="The caller's name for the job, by which a later enqueue rewrites it while it waits.", max_length=512, null=True)),
                 ('revision', models.PositiveIntegerField(db_default=0, default=0, editable=False, help_text='How often the job was rewritten by its key.')),
@@ -143,12 +143,12 @@ class Migration(migrations.Migration):
                 ('lease_expires_at', models.DateTimeField(blank=True, null=True)),
                 ('progress', models.FloatField(blank=True, help_text='From 0 to 1, as the handler last said.', null=True)),
                 ('progress_note', models.CharField(blank=True, db_default='', default='', max_length=255)),
-                ('result', django_ojs_unique.fields.PayloadField(blank=True, null=True)),
-                ('errors', django_ojs_unique.fields.PayloadField(blank=True, db_default=[], default=list)),
+                ('result', django_ojs_unique.db.fields.PayloadField(blank=True, null=True)),
+                ('errors', django_ojs_unique.db.fields.PayloadField(blank=True, db_default=[], default=list)),
                 ('skipped', models.CharField(blank=True, db_default='', default='', help_text='Why a completed job had nothing to do; empty when it did its work.', max_length=255)),
                 ('dead_letter', models.BooleanField(db_default=False, default=False, help_text='Discarded under a retry policy that says dead_letter.')),
                 ('window_ends_at', models.DateTimeField(blank=True, editable=False, help_text='Until when the row counts as a duplicate after it has finished, by its own policy.', null=True)),
-                ('slimmed', models.BooleanField(db_default=False, default=False, editable=False, help_text='Pruned, but for what a window that is open needs.')),
+                ('payload_pruned', models.BooleanField(db_default=False, default=False, editable=False, help_text='Pruned, but for what a window that is open needs.')),
                 ('replaced_by', models.ForeignKey(blank=True, db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='replaces', to='django_ojs_unique.job')),
             ],
             options={
@@ -158,7 +158,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name='SuppressedAttempt',
+            name='SuppressedEnqueue',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
@@ -167,15 +167,15 @@ class Migration(migrations.Migration):
                 ('fingerprint', models.CharField(max_length=64)),
                 ('type', models.CharField(max_length=255)),
                 ('queue', models.CharField(max_length=128)),
-                ('args', django_ojs_unique.fields.PayloadField()),
-                ('meta', django_ojs_unique.fields.PayloadField()),
+                ('args', django_ojs_unique.db.fields.PayloadField()),
+                ('meta', django_ojs_unique.db.fields.PayloadField()),
                 ('existing_state', models.CharField(choices=[('available', 'available'), ('active', 'active'), ('scheduled', 'scheduled'), ('retryable', 'retryable'), ('pending', 'pending'), ('completed', 'completed'), ('cancelled', 'cancelled'), ('discarded', 'discarded')], max_length=9)),
-                ('existing_job', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='suppressed_attempts', to='django_ojs_unique.job')),
-                ('job', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The job that was admitted instead, when the outcome is a replacement.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='replaced_attempts', to='django_ojs_unique.job')),
+                ('existing_job', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='suppressed_enqueues', to='django_ojs_unique.job')),
+                ('job', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The job that was admitted instead, when the outcome is a replacement.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='replacing_enqueues', to='django_ojs_unique.job')),
             ],
             options={
-                'verbose_name': 'suppressed attempt',
-                'verbose_name_plural': 'suppressed attempts',
+                'verbose_name': 'suppressed enqueue',
+                'verbose_name_plural': 'suppressed enqueues',
             },
         ),
         migrations.AddIndex(
@@ -204,11 +204,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='job',
-            index=models.Index(condition=models.Q(('finished_at__isnull', False)), fields=['slimmed', 'state', 'dead_letter', 'finished_at', 'queue'], name='ojs_job_finished'),
+            index=models.Index(condition=models.Q(('finished_at__isnull', False)), fields=['payload_pruned', 'state', 'dead_letter', 'finished_at', 'queue'], name='ojs_job_finished'),
         ),
         migrations.AddIndex(
             model_name='job',
-            index=models.Index(condition=models.Q(('window_ends_at__isnull', False)), fields=['slimmed', 'window_ends_at'], name='ojs_job_window'),
+            index=models.Index(condition=models.Q(('window_ends_at__isnull', False)), fields=['payload_pruned', 'window_ends_at'], name='ojs_job_window'),
         ),
         migrations.AddIndex(
             model_name='job',
@@ -224,7 +224,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='job',
-            constraint=django_ojs_unique.constraints.ConditionalUniqueConstraint(condition=models.Q(models.Q(django.db.models.lookups.Exact(django.db.models.expressions.CombinedExpression(models.F('guarded_states'), '&', models.Value(1)), 1), ('state', 'available')), models.Q(django.db.models.lookups.Exact(django.db.models.expressions.CombinedExpression(models.F('guarded_states'), '&', models.Value(2)), 2), ('state', 'active')), models.Q(django.db.models.lookups.Exact(django.db.models.expressions.CombinedExpression(models.F('guarded_states'), '&', models.Value(4)), 4), ('state', 'scheduled')), models.Q(django.db.models.lookups.Exact(django.db.models.expressions.CombinedExpression(models.F('guarded_states'), '&', models.Value(8)), 8), ('state', 'retryable')), models.Q(django.db.models.lookups.Exact(django.db.models.expressions.CombinedExpression(models.F('guarded_states'), '&', models.Value(16)), 16), ('state', 'pending')), models.Q(django.db.models.lookups.Exact(django.db.models.expressions.CombinedExpression(models.F('guarded_states'), '&', models.Value(32)), 32), ('state', 'completed')), models.Q(django.db.models.lookups.Exact(django.db.models.expressions.CombinedExpression(models.F('guarded_states'), '&', models.Value(64)), 64), ('state', 'cancelled')), models.Q(django.db.models.lookups.Exact(django.db.models.expressions.CombinedExpression(models.F('guarded_states'), '&', models.Value(128)), 128), ('state', 'discarded')), _connector='OR'), fields=('fingerprint',), name='ojs_unique_guard'),
+            constraint=django_ojs_unique.db.constraints.ConditionalUniqueConstraint(condition=models.Q(models.Q(django.db.models.lookups.Exact(django.db.models.expressions.CombinedExpression(models.F('guarded_states'), '&', models.Value(1)), 1), ('state', 'available')), models.Q(django.db.models.lookups.Exact(django.db.models.expressions.CombinedExpression(models.F('guarded_states'), '&', models.Value(2)), 2), ('state', 'active')), models.Q(django.db.models.lookups.Exact(django.db.models.expressions.CombinedExpression(models.F('guarded_states'), '&', models.Value(4)), 4), ('state', 'scheduled')), models.Q(django.db.models.lookups.Exact(django.db.models.expressions.CombinedExpression(models.F('guarded_states'), '&', models.Value(8)), 8), ('state', 'retryable')), models.Q(django.db.models.lookups.Exact(django.db.models.expressions.CombinedExpression(models.F('guarded_states'), '&', models.Value(16)), 16), ('state', 'pending')), models.Q(django.db.models.lookups.Exact(django.db.models.expressions.CombinedExpression(models.F('guarded_states'), '&', models.Value(32)), 32), ('state', 'completed')), models.Q(django.db.models.lookups.Exact(django.db.models.expressions.CombinedExpression(models.F('guarded_states'), '&', models.Value(64)), 64), ('state', 'cancelled')), models.Q(django.db.models.lookups.Exact(django.db.models.expressions.CombinedExpression(models.F('guarded_states'), '&', models.Value(128)), 128), ('state', 'discarded')), _connector='OR'), fields=('fingerprint',), name='ojs_unique_guard'),
         ),
         migrations.AddConstraint(
             model_name='job',
@@ -239,11 +239,11 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(condition=models.Q(('guarded_states', 0), ('fingerprint__isnull', False), _connector='OR'), name='ojs_job_guard_has_fingerprint'),
         ),
         migrations.AddIndex(
-            model_name='suppressedattempt',
+            model_name='suppressedenqueue',
             index=models.Index(fields=['fingerprint', 'existing_job', 'created_at'], name='ojs_suppressed_lookup'),
         ),
         migrations.AddIndex(
-            model_name='suppressedattempt',
+            model_name='suppressedenqueue',
             index=models.Index(fields=['created_at', 'fingerprint'], name='ojs_suppressed_recent'),
         ),
     ]

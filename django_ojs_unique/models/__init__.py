@@ -1,10 +1,10 @@
-"""The rows."""
+"""The models."""
 
 from .cron import CronJob
 from .event import Event
 from .job import Job
 from .queue import Queue
-from .suppressed import SuppressedAttempt
+from .suppressed import SuppressedEnqueue
 from .worker import WorkerProcess
 
-__all__ = ["CronJob", "Event", "Job", "Queue", "SuppressedAttempt", "WorkerProcess"]
+__all__ = ["CronJob", "Event", "Job", "Queue", "SuppressedEnqueue", "WorkerProcess"]

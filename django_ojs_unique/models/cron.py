@@ -8,28 +8,29 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db import connections, models, router, transaction
+from django.db import models, router, transaction
 from django.db.models import Q
 from django.utils.timezone import now
 
-from ..constraints import PartiallyIndexed
+from ..db.constraints import PartiallyIndexed
+from ..db.dialects import dialect_of
+from ..db.fields import PayloadField
+from ..db.transactions import starting_over
+from ..enqueue.request import Request, read
 from ..exceptions import DeclaredInCode, InvalidRequest, did_you_mean
-from ..fields import PayloadField
 from ..ojs.canonical import plain
 from ..ojs.cron import Cron, OverlapPolicy
 from ..ojs.durations import format_duration
 from ..ojs.moments import rfc3339
 from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
-from ..request import Request, read
-from ..transactions import starting_over, take_write_lock
 from .job import Job
 
 OPTIONS = (
     "queue", "meta", "priority", "unique", "retry", "timeout", "lease", "tags", "key", "key_mode", "key_scope",
     "schema", "extra",
 )  # fmt: skip
-"""The members of a `Request` that suit every occurrence, besides its type and its arguments."""
+"""The members of a `Request` that every occurrence can share, besides its type and its arguments."""
 
 LONGEST_NAME = 255
 NAME = re.compile(r"[a-z0-9][a-z0-9\-.]*")
@@ -54,9 +55,9 @@ class CronJobQuerySet(models.QuerySet["CronJob"]):
         """Create a periodic job, or change the one of this name; its next occurrence is counted from now.
 
         ``name``: lower-case letters, digits, ``-`` and ``.``. ``expression``, ``timezone``, ``overlap_policy`` and
-        ``args`` are those of `Cron`; the zone is UTC by default. ``options``: what else ``Job.objects.enqueue()`` gets,
-        and ``lease``, ``schema`` and ``extra``. Raises what that would raise for an invalid request; nothing is written
-        then.
+        ``args`` are those of `Cron`; the zone is UTC by default. ``options``: the other arguments of
+        ``Job.objects.enqueue()`` except ``scheduled_at``, ``delay``, ``expires_at`` and ``id``, and also ``lease``,
+        ``schema`` and ``extra``. Raises what ``enqueue()`` raises for an invalid request; nothing is written then.
         """
         entry, _ = self._put(
             _read(name, expression, type, args, options, timezone, overlap_policy, enabled, description)
@@ -66,20 +67,20 @@ class CronJobQuerySet(models.QuerySet["CronJob"]):
     def define_from_outside(self, **definition: Any) -> tuple[CronJob, bool]:
         """Do what `define` does, with the ``options`` in one object; return the entry, and whether it is new.
 
-        Raises DeclaredInCode when it is declared in code, and has to be changed there.
+        Raises DeclaredInCode for an entry that is declared in code, and must be changed there.
         """
         return self._put(_read(**definition), over_declared=False)
 
     def remove(self, name: str) -> CronJob | None:
-        """Delete the entry of this name, and return it as it was; None when there is none.
+        """Delete the entry of this name, and return it; None when there is none.
 
-        Raises DeclaredInCode when it is declared in code: the next worker that starts would write it again.
+        Raises DeclaredInCode for an entry that is declared in code: the next worker that starts would write it again.
         """
         entries = self._everything().filter(pk=name)
 
         def remove() -> CronJob | None:
             with transaction.atomic(using=entries.db):
-                take_write_lock(connections[entries.db], self.model)
+                dialect_of(entries).take_write_lock()
                 entry = entries.select_for_update().first()
                 if entry is not None:
                     entry.refuse_if_declared()
@@ -94,7 +95,7 @@ class CronJobQuerySet(models.QuerySet["CronJob"]):
         def write() -> tuple[CronJob, bool]:
             with transaction.atomic(using=entries.db):
                 stored = None
-                while stored is None:  # somebody may delete it meanwhile
+                while stored is None:  # another transaction may delete it meanwhile
                     entries.bulk_create([entry], ignore_conflicts=True)
                     stored = entries.select_for_update().filter(pk=entry.pk).first()
                 if not over_declared:
@@ -157,7 +158,7 @@ class CronJob(PartiallyIndexed):
         verbose_name = "cron job"
         verbose_name_plural = "cron jobs"
         indexes = [
-            # What is due.
+            # The entries that are due.
             models.Index(fields=["next_run_at"], condition=Q(enabled=True), name="ojs_cron_due"),
         ]
 
@@ -166,13 +167,13 @@ class CronJob(PartiallyIndexed):
 
     @property
     def cron(self) -> Cron:
-        """When it is due. Raises InvalidRequest, as rows can be changed by hand."""
+        """When it is due. Raises InvalidRequest for an invalid row, because rows can be changed by hand."""
         return Cron(self.expression, self.timezone, self.overlap_policy, self.args)
 
     def job_at(self, occurrence: datetime) -> dict[str, Any]:
-        """Return the members of the `Request` of an occurrence.
+        """Return the members of the `Request` for an occurrence.
 
-        Raises InvalidRequest for options that it does not have.
+        Raises InvalidRequest for an unknown option.
         """
         if not isinstance(self.options, dict):
             raise InvalidRequest.at("options", "must be an object", value=self.options)
@@ -187,7 +188,7 @@ class CronJob(PartiallyIndexed):
         return {"type": self.type, "args": self.args, **self.options, "meta": meta}
 
     def validate(self) -> None:
-        """Raise InvalidRequest (or a child of it) for the first thing that is wrong."""
+        """Raise InvalidRequest (or a subclass) for the first thing that is wrong."""
         if not self.declared and (not isinstance(self.name, str) or not NAME.fullmatch(self.name)):
             mend = "Write lower-case letters, digits, '-' and '.', as in 'reports.nightly'."
             raise InvalidRequest.at("name", "is not a valid name", value=self.name, mend=mend)
@@ -201,10 +202,10 @@ class CronJob(PartiallyIndexed):
             raise InvalidRequest.at("description", "must be a string", value=self.description)
         plain(self.description, "description")
         moment = self.cron.next_after(now())
-        read(Request(**self.job_at(moment or now())), Job, now())
+        read(Request(**self.job_at(moment or now()), elsewhere=True), Job, now())
 
     def refuse_if_declared(self) -> None:
-        """Raise DeclaredInCode if it is."""
+        """Raise DeclaredInCode if it is declared in code."""
         if self.declared:
             raise DeclaredInCode(
                 f"Cron entry {self.name!r} is declared in code: change it there, or disable it.",
@@ -214,7 +215,7 @@ class CronJob(PartiallyIndexed):
     def switch(self, enabled: bool) -> bool:
         """Enable or disable it, declared or not; return whether that changed anything.
 
-        Once enabled, its next occurrence is counted from now. Raises InvalidRequest when its times cannot be read.
+        After enabling, its next occurrence is counted from now. Raises InvalidRequest when its times cannot be read.
         """
         changes: dict[str, Any] = {"next_run_at": self.cron.next_after(now())} if enabled else {}
         entries = self._row().filter(enabled=not enabled)

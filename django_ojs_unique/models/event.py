@@ -1,41 +1,41 @@
-"""What happened to jobs, for those who poll it (HTTP binding, section 15)."""
+"""What happened to jobs, for clients that poll it (HTTP binding, section 15)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError, connections, models, router, transaction
+from django.db import IntegrityError, models, router, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from ..conf import settings
-from ..constraints import PartiallyIndexed
+from ..db.constraints import PartiallyIndexed
+from ..db.dialects import dialect_of
+from ..db.fields import PayloadField, new_id
+from ..db.sizes import fitting
 from ..exceptions import InvalidRequest
-from ..fields import PayloadField, new_id
 from ..ojs.moments import milliseconds
 from ..ojs.names import UUID_TEXT
-from ..races import LostRace, until_won
-from ..transactions import starting_over, take_write_lock
+from ..unit_of_work import LostRace, UnitOfWork
 
 PUBLISHED_AT_ONCE = 1000
 LOOKED_THROUGH = 10_000
-"""How many events one look goes through for those that match."""
+"""How many events one call searches for those that match."""
 PRUNED_AT_ONCE = 5000
-"""A worker sweeps every ten seconds, and a job leaves three events or more."""
+"""So many because a worker prunes only every ten seconds, and a job has three events or more."""
 DEFAULT_LIMIT, LARGEST_LIMIT = 100, 1000
 
 _PREFIX = "evt_"
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """Some events, the oldest first; ``cursor`` is what the next look begins ``after``."""
+class EventPage:
+    """Some events, the oldest first; ``cursor`` is the ``after`` of the next call."""
 
     events: list[Event]
     cursor: str | None
@@ -53,37 +53,45 @@ class EventQuerySet(models.QuerySet["Event"]):
         types: Collection[str] = (),
         queues: Collection[str] = (),
         job_types: Collection[str] = (),
-    ) -> Page:
-        """Return what happened after the event with the id ``after``, or from the oldest that is kept on.
+        max_bytes: int | None = None,
+    ) -> EventPage:
+        """Return the events after the one with the id ``after``; without it, from the oldest that is still stored.
 
-        Every event is seen exactly once by who goes on from the ``cursor``, however late its transaction committed. A
-        page with filters may have fewer than ``limit`` events, or none, though there are more. Raises InvalidRequest
-        for an ``after`` that is no event's id, or that of one which is not kept any more.
+        A client that continues from the ``cursor`` sees every event exactly once, however late its transaction
+        committed. A page with filters may have fewer than ``limit`` events, or none, though there are more. A page also
+        ends before the event that would exceed ``max_bytes``, but has at least one. Raises InvalidRequest for an
+        ``after`` that is not the id of an event, or the id of one that is no longer stored.
         """
         if self._db is None:  # type: ignore[attr-defined] # it writes, and a replica may be behind
             primary = self.using(router.db_for_write(self.model))
-            return primary.follow(after, limit=limit, types=types, queues=queues, job_types=job_types)
+            return primary.follow(
+                after, limit=limit, types=types, queues=queues, job_types=job_types, max_bytes=max_bytes
+            )
         has_more = self._publish()
         ahead = self.filter(position__gt=self._position(after)).order_by("position")
         chosen = {"type__in": types, "queue__in": queues, "job_type__in": job_types}
-        # The end first: what is published after this look is left to the next one.
+        # Read the end first: events that are published after this query are left to the next call.
         last = ahead[LOOKED_THROUGH - 1 : LOOKED_THROUGH].first()
         has_more, last = has_more or last is not None, last or ahead.last()
         if last is None:
-            return Page([], after, has_more)
+            return EventPage([], after, has_more)
         matching = ahead.filter(position__lte=last.position)
-        found = list(matching.filter(**{name: among for name, among in chosen.items() if among})[: limit + 1])
+        matching = matching.filter(**{name: among for name, among in chosen.items() if among})
+        if max_bytes is not None:
+            limit = max(1, fitting(matching, limit, max_bytes, ("data",))[0])
+        found = list(matching[: limit + 1])
         if len(found) > limit:
-            return Page(found[:limit], str(found[limit - 1]), True)
-        # At the end, the last event that was asked for is as good a cursor; further back, or it would go nowhere.
-        return Page(found, str(found[-1] if found and not has_more else last), has_more)
+            return EventPage(found[:limit], str(found[limit - 1]), True)
+        # At the end of the events, the last match is a good cursor. Else take the last event that was searched: without
+        # a match the cursor would never advance.
+        return EventPage(found, str(found[-1] if found and not has_more else last), has_more)
 
     def prune(self, now: datetime) -> int:
-        """Delete a batch of what is older than ``OJS_UNIQUE["EVENT_RETENTION"]``; return how many.
+        """Delete a batch of events that are older than ``OJS_UNIQUE["EVENT_RETENTION"]``; return how many.
 
-        The newest stays: the next position is counted from it, and whoever waits for the next event has its id.
+        The newest stays: the next position is counted from it, and clients that wait for the next event have its id.
         """
-        # The keys are in the order of time, so the oldest are found without a look at the rest.
+        # The primary keys are in the order of time, so the oldest are found without reading the others.
         oldest = self.order_by("pk").values_list("pk", "time")[:PRUNED_AT_ONCE]
         cutoff = now - settings.event_retention
         old = {pk for pk, time in oldest if time < cutoff}
@@ -91,22 +99,25 @@ class EventQuerySet(models.QuerySet["Event"]):
         return self.filter(pk__in=old - {newest}).delete()[0] if old else 0
 
     def _publish(self) -> bool:
-        """Give positions to a batch of what has been committed since the last look; return whether there may be more.
+        """Give positions to a batch of newly committed events; return whether there may be more.
 
-        The ids will not do as cursors: a transaction that commits late adds events before those that were read.
+        The ids cannot be the cursors: a transaction that commits late adds events before some that were already read.
         """
-        return until_won(lambda look: starting_over(self.db, partial(self._publish_some)))
+        for work in UnitOfWork(self.db):
+            with work:
+                there_may_be_more = self._publish_some()
+        return there_may_be_more
 
     def _publish_some(self) -> bool:
         fresh = list(self.filter(position=None).order_by("pk").values_list("pk", flat=True)[:PUBLISHED_AT_ONCE])
         if not fresh:
             return False
-        # MariaDB might find the rows by the index of the positions, and wait for those that are not committed.
+        # Coalesce, because MariaDB might use the index of the positions, and wait for rows that are not committed.
         unpublished = self.annotate(current=Coalesce("position", 0)).filter(current=0, pk__in=fresh)
         try:
             with transaction.atomic(using=self.db):
-                take_write_lock(connections[self.db], self.model)
-                # Whoever has seen the same last position wants the next one, too, and it is unique: one of us wins.
+                dialect_of(self).take_write_lock()
+                # Concurrent calls that read the same last position all write the next one. It is unique, so one wins.
                 last = self.aggregate(last=models.Max("position"))["last"] or 0
                 if unpublished.update(position=F("pk") + (last + 1 - fresh[0])) < len(fresh):
                     raise LostRace
@@ -138,7 +149,7 @@ class EventManager(models.Manager.from_queryset(EventQuerySet)):  # type: ignore
 class Event(PartiallyIndexed):
     """Something that happened to a job, a queue or a periodic job; recorded while ``OJS_UNIQUE["EVENTS"]`` is on.
 
-    ``position`` is the place in the feed: None until somebody polls after the commit, and in the order of commits.
+    ``position`` is the place in the feed: None until a client polls after the commit. Positions follow the commits.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -157,7 +168,7 @@ class Event(PartiallyIndexed):
         verbose_name = "event"
         verbose_name_plural = "events"
         indexes = [
-            # What is to be published. Elsewhere the index of the positions has the keys, too.
+            # The events without a position. On MariaDB the index of the positions finds them: it has the ids, too.
             models.Index(fields=["id"], condition=Q(position=None), name="ojs_event_unpublished"),
         ]
 
@@ -165,7 +176,7 @@ class Event(PartiallyIndexed):
         return f"{_PREFIX}{self.event_id}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the event as JSON has it (OJS events, "Event envelope")."""
+        """Return the event as a JSON object (OJS events, "Event envelope")."""
         about_job = {"job_id": self.subject, "job_type": self.job_type, "queue": self.queue}
         return {
             "specversion": "1.0",

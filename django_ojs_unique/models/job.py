@@ -1,42 +1,33 @@
-"""A job's row, and the promise it carries."""
+"""A job's row, with the constraint that keeps it unique."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from datetime import datetime
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, Self
 
-from django.db import models, router
+from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from .. import lifecycle, revival
-from ..constraints import ConditionalUniqueConstraint, PartiallyIndexed, guarding
-from ..events import recorded
-from ..exceptions import InvalidTransition
-from ..fields import PayloadField, StateSetField, new_id
+from ..db.constraints import ConditionalUniqueConstraint, PartiallyIndexed, guarding
+from ..db.fields import PayloadField, StateSetField, new_id
 from ..managers import JobManager
 from ..ojs.fingerprint import SCHEME
 from ..ojs.names import LONGEST_KEY
 from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
-from ..ojs.states import ALL, INCOMPLETE, TERMINAL, TIMED, JobState
-from ..signals import announce, job_activated, job_cancelled
+from ..ojs.states import TERMINAL, JobState
+from .moves import Movable
 
-_HASTENABLE = TIMED | {JobState.PENDING}
 STATE_CHOICES = [(str(state), str(state)) for state in JobState]
 
 
-class Job(PartiallyIndexed):
+class Job(Movable, PartiallyIndexed):
     """A job: the OJS envelope, its state, and the guard over its fingerprint (OJS core, "Job envelope").
 
-    While ``state`` is one of ``guarded_states``, no other such row may hold the same ``fingerprint``: the constraint
-    `ojs_unique_guard` says so to every write path. Rows are made by ``Job.objects.enqueue()`` and changed by the
-    methods below and the worker; each change of state is one guarded UPDATE in `lifecycle`.
+    While ``state`` is one of ``guarded_states``, no other such row may have the same ``fingerprint``: the constraint
+    `ojs_unique_guard` enforces this for every write. ``Job.objects.enqueue()`` creates rows; its methods and the
+    worker change them. Each change of state is one guarded UPDATE in `lifecycle`.
     """
-
-    _pinned_to: str | None = None
-    """The database that an operator named, whatever a router says."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     type = models.CharField(max_length=255)
@@ -116,11 +107,11 @@ class Job(PartiallyIndexed):
         editable=False,
         help_text="Until when the row counts as a duplicate after it has finished, by its own policy.",
     )
-    slimmed = models.BooleanField(
+    payload_pruned = models.BooleanField(
         default=False, db_default=False, editable=False, help_text="Pruned, but for what a window that is open needs."
     )
 
-    objects: ClassVar[JobManager] = JobManager()
+    objects: ClassVar[JobManager[Self]] = JobManager()
 
     class Meta:
         verbose_name = "job"
@@ -146,13 +137,13 @@ class Job(PartiallyIndexed):
             ),
         ]
         indexes = [
-            # The look for duplicates in enqueue(), explain() and duplicates_of().
+            # The query for duplicates in enqueue(), explain() and duplicates_of().
             models.Index(
                 fields=["fingerprint", "state", "created_at"],
                 condition=Q(fingerprint__isnull=False),
                 name="ojs_job_lookup",
             ),
-            # The jobs of a key, whatever their types.
+            # The jobs with a key, of all types.
             models.Index(fields=["key"], condition=Q(key__isnull=False), name="ojs_job_key"),
             # The claim: one queue, priority first, then first in, first out.
             models.Index(
@@ -172,23 +163,26 @@ class Job(PartiallyIndexed):
                 condition=Q(expires_at__isnull=False, finished_at__isnull=True, started_at__isnull=True),
                 name="ojs_job_expiry",
             ),
-            # Pruning: what finished first, and what was kept only for its window. The dashboard counts by queue.
+            # Pruning: the jobs that finished first, and those that are kept only for their window. The dashboard counts
+            # by queue.
             models.Index(
-                fields=["slimmed", "state", "dead_letter", "finished_at", "queue"],
+                fields=["payload_pruned", "state", "dead_letter", "finished_at", "queue"],
                 condition=Q(finished_at__isnull=False),
                 name="ojs_job_finished",
             ),
             models.Index(
-                fields=["slimmed", "window_ends_at"], condition=Q(window_ends_at__isnull=False), name="ojs_job_window"
+                fields=["payload_pruned", "window_ends_at"],
+                condition=Q(window_ends_at__isnull=False),
+                name="ojs_job_window",
             ),
-            # The admin: what was enqueued when,
+            # The admin: jobs by time of enqueue.
             models.Index(fields=["created_at"], name="ojs_job_created"),
-            # how deep each queue is,
+            # The admin: the depth of each queue.
             models.Index(
                 fields=["state", "queue", "enqueued_at"], condition=Q(finished_at__isnull=True), name="ojs_job_live"
             ),
-            # and live jobs beside the one that guards their fingerprint: few, if any. The state set comes first, as
-            # MariaDB, where the index has all jobs, would take it for the look for duplicates.
+            # The admin: live jobs that do not guard their fingerprint; there are few, if any. On MariaDB the index has
+            # all jobs: the state set comes first, so that MariaDB does not use it to look for duplicates.
             models.Index(
                 fields=["guarded_states", "fingerprint"],
                 condition=Q(fingerprint__isnull=False, finished_at__isnull=True, guarded_states=0),
@@ -211,111 +205,11 @@ class Job(PartiallyIndexed):
 
     @property
     def is_guarding(self) -> bool:
-        """Whether this row now keeps others of its fingerprint out."""
+        """Whether this row now guards its fingerprint."""
         return self.state in self.guarded_states
 
     def refresh_from_db(self, using: str | None = None, fields: Any = None, from_queryset: Any = None) -> None:
-        """Do what Django does, by default where the row was read: a replica may not have it yet."""
+        """Do what Django does, by default on the database where the row was read: a replica may not have it yet."""
         if from_queryset is None:
             using = using or self._state.db
         super().refresh_from_db(using=using, fields=fields, from_queryset=from_queryset)
-
-    def cancel(self) -> None:
-        """Cancel the job; a running one is told, and its result is refused.
-
-        Raises InvalidTransition when the job has finished.
-        """
-
-        def cancel() -> None:
-            if not lifecycle.cancel(self._row(), timezone.now()):
-                self._refuse("cancel", INCOMPLETE)
-            self.refresh_from_db(using=self._written_to)
-            announce(job_cancelled, Job, job=self, replaced_by=None, using=self._written_to)
-
-        recorded(self._row().db, cancel)
-
-    def retry_now(self, *, force: bool = False, replace: bool = False) -> list[Job]:
-        """Make a scheduled, pending or retryable job available now, or do what `revive` does with a discarded one.
-
-        Return the jobs that were cancelled for it. Raises InvalidTransition in any other state.
-        """
-        if self._make_available(lifecycle.hasten):
-            return []
-        return self._revive("retry", _HASTENABLE | {JobState.DISCARDED}, force, replace)
-
-    def activate(self) -> None:
-        """Make a pending job available. Raises InvalidTransition in any other state."""
-        if not self._make_available(lifecycle.activate):
-            self._refuse("activate", [JobState.PENDING])
-
-    def hasten(self) -> None:
-        """Make a scheduled, pending or retryable job available now. Raises InvalidTransition in any other state."""
-        if not self._make_available(lifecycle.hasten):
-            self._refuse("retry", _HASTENABLE, discarded="Revive it.")
-
-    def revive(self, *, force: bool = False, replace: bool = False) -> list[Job]:
-        """Make a discarded job available with fresh attempts; return the jobs that were cancelled for it.
-
-        While a live duplicate exists, that is refused with DuplicateJob. ``replace`` cancels the live duplicates, but
-        for a running one that may not be replaced: then it is refused all the same. ``force`` lets them all run.
-        Raises InvalidTransition in any other state.
-        """
-        return self._revive("revive", {JobState.DISCARDED}, force, replace)
-
-    def release_guard(self) -> bool:
-        """Take this job out of uniqueness for good, so that the next enqueue of its key is admitted.
-
-        The job itself goes on; it loses its fingerprint. Return whether it had one.
-        """
-        released = lifecycle.free_key(self._row())
-        self.refresh_from_db(using=self._written_to)
-        return bool(released)
-
-    def remove(self) -> None:
-        """Delete the row, so that its key is free and its window ends. Raises InvalidTransition while the job runs."""
-        if not lifecycle.remove(self._row()):
-            self._refuse("delete", ALL - {JobState.ACTIVE}, active="Cancel it first.")
-
-    def _make_available(self, move: Callable[[Any, datetime], int]) -> bool:
-        def step() -> bool:
-            if not move(self._row(), timezone.now()):
-                return False
-            was_pending = self.state == JobState.PENDING
-            self.refresh_from_db(using=self._written_to)
-            if was_pending:
-                announce(job_activated, Job, job=self, using=self._written_to)
-            return True
-
-        return recorded(self._row().db, step)
-
-    def _revive(self, operation: str, sources: Iterable[JobState], force: bool, replace: bool) -> list[Job]:
-        using = self._written_to
-
-        def revive() -> list[Job]:
-            replaced = revival.revive(Job.objects.using(using), self, force=force, replace=replace)
-            if replaced is None:
-                self._refuse(operation, sources)
-            for job in (self, *replaced):
-                job.refresh_from_db(using=using)
-            for job in replaced:
-                announce(job_cancelled, Job, job=job, replaced_by=self.pk, using=using)
-            announce(job_activated, Job, job=self, using=using)
-            return replaced
-
-        return recorded(using, revive)
-
-    @property
-    def _written_to(self) -> str:
-        """The database where its row is changed: the object may have been read from a replica."""
-        return self._pinned_to or router.db_for_write(Job, instance=self)
-
-    def _row(self) -> Any:
-        return Job.objects.using(self._written_to).filter(pk=self.pk)
-
-    def _refuse(self, operation: str, expected: Iterable[JobState], **mends: str) -> NoReturn:
-        current, slimmed = self._row().values_list("state", "slimmed").first() or (None, False)
-        mend = f" {mends[current]}" if current is not None and current in mends else ""
-        raise InvalidTransition(
-            f"Cannot {operation} job {self.pk}: it is {current or 'gone'}{', and pruned' * slimmed}.{mend}",
-            details={"job_id": str(self.pk), "current_state": current, "expected_state": sorted(map(str, expected))},
-        )

@@ -1,4 +1,4 @@
-"""What operators say about a queue. Queues exist without a row; only one that is, or was, paused or limited has one."""
+"""The settings of operators for a queue. A queue needs no row: it has one only if it is, or was, paused or limited."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ from django.db import models, router
 from django.dispatch import Signal
 from django.utils import timezone
 
-from ..events import recorded
+from ..db.transactions import starting_over
 from ..exceptions import InvalidRequest
 from ..ojs.names import queue_name
 from ..signals import announce, queue_paused, queue_resumed
-from ..transactions import starting_over
+from ..unit_of_work import UnitOfWork
 
 HIGHEST_LIMIT = 2**31 - 1
 
 
 class QueueQuerySet(models.QuerySet["Queue"]):
-    """Queues. Each of these may be said twice, and by many at once; a name that is no queue's raises InvalidRequest."""
+    """Queues. Each method may be called twice, and concurrently; an invalid queue name raises InvalidRequest."""
 
     def pause(self, name: str) -> bool:
-        """Let no worker take jobs of the queue; those that run go on. Return False when it was paused already."""
+        """Let no worker claim jobs of the queue; running jobs go on. Return False when it was paused already."""
         rows = self._row(name).filter(paused_at=None)
         return self._tell(queue_paused, name, rows, lambda: self._change(rows, name, paused_at=timezone.now()))
 
     def resume(self, name: str) -> bool:
-        """Let workers take jobs of the queue again. Return False when it was not paused."""
+        """Let workers claim jobs of the queue again. Return False when it was not paused."""
         rows = self._row(name).exclude(paused_at=None)
         return self._tell(queue_resumed, name, rows, lambda: self._change(rows, paused_at=None))
 
     def limit(self, name: str, limit: int | None) -> bool:
         """Let at most ``limit`` jobs of the queue run at once, over all workers; None: any number.
 
-        Return False when that was the limit already. Raises InvalidRequest for a limit that is no number from 1 up.
+        Return False when that was the limit already. Raises InvalidRequest for a limit that is no integer of 1 or more.
         """
         return self._set(name, "limit", concurrency_limit=limit)
 
     def rate_limit(self, name: str, max_per_second: int | None) -> bool:
         """Let at most so many jobs of the queue be handed out in a second, over all workers; None: any number.
 
-        The second is a window: it begins with the first job that is handed out after the last one ended. What must wait
-        stays available. Return False when that was the limit already, without a write: every enqueue that names a rate
-        may say it (HTTP binding, section 13). Raises InvalidRequest for a limit that is no number from 1 up.
+        The second is a window: it begins with the first job that is handed out after the last window ended. Other jobs
+        stay available. Return False, without a write, when that was the limit already: every enqueue with a rate may
+        call this (HTTP binding, section 13). Raises InvalidRequest for a limit that is no integer of 1 or more.
         """
         return self._set(name, "max_per_second", max_per_second=max_per_second)
 
     def _set(self, name: str, said: str, **limit: int | None) -> bool:
-        """Change one limit, which the caller calls ``said``."""
+        """Change one limit; ``said`` is its name in error messages."""
         ((field, value),) = limit.items()
         if value is not None and (
             not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= HIGHEST_LIMIT
@@ -66,18 +66,16 @@ class QueueQuerySet(models.QuerySet["Queue"]):
         return type(self)(self.model, using=using).filter(name=queue_name(name))
 
     def _tell(self, signal: Signal, name: str, rows: QueueQuerySet, change: Callable[[], bool]) -> bool:
-        """Change the row; if that changed anything, tell the receivers."""
-
-        def tell() -> bool:
-            changed = change()
-            if changed:
-                announce(signal, self.model, queue=name, using=rows.db)
-            return changed
-
-        return recorded(rows.db, tell)
+        """Change the row; if that changed anything, send the signal."""
+        for work in UnitOfWork(rows.db):
+            with work:
+                changed = change()
+                if changed:
+                    announce(signal, self.model, queue=name, using=rows.db)
+        return changed
 
     def _change(self, rows: QueueQuerySet, create: str | None = None, **changes: Any) -> bool:
-        """Update the row; with ``create``, see to it first that there is one. A row stays, so that none is missed."""
+        """Update the row; with ``create`` (its name), insert it first if it is missing. Rows are never deleted."""
         if create is not None:
             everything = type(self)(self.model, using=rows.db)
             starting_over(rows.db, lambda: everything.bulk_create([self.model(name=create)], ignore_conflicts=True))

@@ -1,4 +1,4 @@
-"""The record of what uniqueness held back."""
+"""The record of enqueues that met a duplicate."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from django.db import models
 from django.utils import timezone
 
 from ..conf import settings
-from ..fields import PayloadField
+from ..db.fields import PayloadField
 from .job import STATE_CHOICES, Job
 
 PRUNED_AT_ONCE = 1000
 
 
-class SuppressedAttemptQuerySet(models.QuerySet["SuppressedAttempt"]):
-    """Suppressed attempts."""
+class SuppressedEnqueueQuerySet(models.QuerySet["SuppressedEnqueue"]):
+    """Suppressed enqueues."""
 
     def prune(self, now: datetime) -> int:
-        """Delete a batch of what is older than ``OJS_UNIQUE["SUPPRESSED_RETENTION"]``; return how many."""
-        # The keys are in the order of time, so the oldest are found without a look at the rest.
+        """Delete a batch of rows that are older than ``OJS_UNIQUE["SUPPRESSED_RETENTION"]``; return how many."""
+        # The primary keys are in the order of time, so the oldest are found without reading the others.
         oldest = self.order_by("pk").values_list("pk", "created_at")[:PRUNED_AT_ONCE]
         cutoff = now - settings.suppressed_retention
         deleted, _ = self.filter(pk__in=[pk for pk, created_at in oldest if created_at < cutoff]).delete()
         return deleted
 
 
-class SuppressedAttemptManager(models.Manager.from_queryset(SuppressedAttemptQuerySet)):  # type: ignore[misc]
-    """The manager of `SuppressedAttempt`."""
+class SuppressedEnqueueManager(models.Manager.from_queryset(SuppressedEnqueueQuerySet)):  # type: ignore[misc]
+    """The manager of `SuppressedEnqueue`."""
 
 
-class SuppressedAttempt(models.Model):
-    """One enqueue that met a duplicate: what was asked, which job it met, and what became of it.
+class SuppressedEnqueue(models.Model):
+    """One enqueue that met a duplicate: its arguments, the job that it met, and the outcome.
 
-    Append-only, without a key to any shared row, so that a hot key does not contend. Written in the transaction of the
-    enqueue, so an attempt whose transaction rolls back leaves no record.
+    Rows are only added, without a constraint to a shared row, so that a busy key causes no lock waits. They are written
+    in the transaction of the enqueue: if it is rolled back, there is no record.
     """
 
     class Outcome(models.TextChoices):
@@ -55,7 +55,7 @@ class SuppressedAttempt(models.Model):
         on_delete=models.DO_NOTHING,
         db_constraint=False,
         db_index=False,
-        related_name="suppressed_attempts",
+        related_name="suppressed_enqueues",
     )
     existing_state = models.CharField(max_length=9, choices=STATE_CHOICES)
     job = models.ForeignKey(
@@ -65,19 +65,19 @@ class SuppressedAttempt(models.Model):
         on_delete=models.DO_NOTHING,
         db_constraint=False,
         db_index=False,
-        related_name="replaced_attempts",
+        related_name="replacing_enqueues",
         help_text="The job that was admitted instead, when the outcome is a replacement.",
     )
 
-    objects = SuppressedAttemptManager()
+    objects = SuppressedEnqueueManager()
 
     class Meta:
-        verbose_name = "suppressed attempt"
-        verbose_name_plural = "suppressed attempts"
+        verbose_name = "suppressed enqueue"
+        verbose_name_plural = "suppressed enqueues"
         indexes = [
-            # Which attempts met this job, and how many; which met this key.
+            # Which enqueues met this job, and how many; which met this fingerprint.
             models.Index(fields=["fingerprint", "existing_job", "created_at"], name="ojs_suppressed_lookup"),
-            # Which keys were met most often lately.
+            # Which fingerprints were met most often lately.
             models.Index(fields=["created_at", "fingerprint"], name="ojs_suppressed_recent"),
         ]
 

@@ -1,16 +1,16 @@
-"""The workers that run, as they last said."""
+"""The workers that run, as of their last heartbeats."""
 
 from __future__ import annotations
 
 from django.db import models
 
-from ..fields import PayloadField
+from ..db.fields import PayloadField
 
 
 class WorkerProcess(models.Model):
     """A worker process: it writes this row with its heartbeat and deletes it when it stops.
 
-    A row whose ``heartbeat_at`` is old belongs to a worker that died; its jobs return when their leases run out.
+    A row whose ``heartbeat_at`` is old belongs to a worker that died; its jobs are rescued when their leases run out.
     """
 
     class State(models.TextChoices):

@@ -1,4 +1,4 @@
-"""What JSON can carry, and the one text that equal values share (OJS unique jobs, "Key Computation")."""
+"""Check values for JSON, and write equal values as the same text (OJS unique jobs, "Key Computation")."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..exceptions import InvalidRequest
 
 LARGEST_INTEGER = 2**53 - 1
 DEEPEST = 100
-"""Levels of nesting: what every JSON reader on the way can follow without exhausting its stack."""
+"""Levels of nesting that every JSON reader involved can follow without exhausting its stack."""
 
 
 _AS_STRING = "Send it as a string."
@@ -23,8 +23,8 @@ _SIMPLE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=
 def plain(value: Any, path: str) -> Any:
     """Copy a value into plain JSON types, refusing what JSON (RFC 7493) or a database cannot carry.
 
-    Tuples become lists and enum members their values; nothing is ever turned into a string silently. Raises
-    InvalidRequest with the path of the offending value, such as ``args.items[3].price``.
+    Tuples become lists and enum members their values; no other type is silently turned into a string. Raises
+    InvalidRequest with the path of the wrong value, such as ``args.items[3].price``.
     """
     return _plain(value, path, DEEPEST)
 
@@ -48,7 +48,7 @@ def to_nfc(value: Any) -> Any:
 
 
 def _is_simple(value: Any) -> bool:
-    """Tell whether the standard library writes a value as RFC 8785 does: with ASCII strings, and no floats."""
+    """Tell whether the standard library writes a value as RFC 8785 does: it has only ASCII strings, and no floats."""
     if isinstance(value, str):
         return value.isascii()
     if isinstance(value, dict):

@@ -36,9 +36,9 @@ S = TypeVar("S", bound=Stored)
 class Verdict(Generic[S]):
     """The decision on one enqueue.
 
-    ``existing`` is the job that the answer names: the newest duplicate, or the one that cannot be replaced.
+    ``existing`` is the job that the result names: the newest duplicate, or the one that cannot be replaced.
     ``cancel`` are the live duplicates to replace, ``release`` the other jobs that must give up their guard.
-    ``inherited_schedule`` is the ``scheduled_at`` that ``replace_except_schedule`` hands down.
+    ``inherited_schedule`` is the ``scheduled_at`` that the new job takes over under ``replace_except_schedule``.
     """
 
     action: Action
@@ -49,7 +49,7 @@ class Verdict(Generic[S]):
 
 
 def duplicates(stored: Iterable[S], policy: UniquePolicy, now: datetime) -> list[S]:
-    """Return those of the stored jobs of a fingerprint that the policy counts now, the newest first."""
+    """Return the stored jobs, all of one fingerprint, that the policy counts now, the newest first."""
     counted = (row for row in stored if policy.is_duplicate(row.state, row.created_at, now))
     return sorted(counted, key=lambda row: (row.created_at, row.id), reverse=True)
 
@@ -57,7 +57,7 @@ def duplicates(stored: Iterable[S], policy: UniquePolicy, now: datetime) -> list
 def judge(stored: Iterable[S], policy: UniquePolicy, now: datetime, *, replace_active: bool) -> Verdict[S]:
     """Decide on an incoming job, given all stored jobs that share its fingerprint and could matter.
 
-    ``replace_active`` says whether a running duplicate may be cancelled; if not, meeting one falls back to reject.
+    ``replace_active`` says whether a running duplicate may be cancelled; if not, a running duplicate means reject.
     """
     rows = list(stored)
     counted = duplicates(rows, policy, now)

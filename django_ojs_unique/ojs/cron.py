@@ -1,6 +1,6 @@
 """`Cron`: when a periodic job is due (HTTP binding, section 10).
 
-`cronsim` reads the expression and finds the next time on a clock that is never changed; the time zones are ours.
+`cronsim` reads the expression and finds the next time on a clock that never changes; this module adds time zones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class OverlapPolicy(StrEnum):
 
 LONGEST_EXPRESSION = 255
 LONGEST_WAIT = timedelta(days=50 * 366)
-"""An expression without an occurrence for so long has none: no leap day on a given weekday is that far away."""
+"""An expression without an occurrence for this long never fires: even a leap day on a given weekday comes sooner."""
 
 _NICKNAMES = {
     "@yearly": "0 0 1 1 *",
@@ -59,12 +59,12 @@ class Cron:
     ``expression``: five cron fields, six with leading seconds, ``@hourly``, ``@daily``, ``@midnight``, ``@weekly``,
     ``@monthly``, ``@yearly``, ``@annually``, or ``@every`` and a length of time, ISO 8601 or as in Go (``1h30m``),
     counted from the epoch.
-    ``timezone``: the IANA name of the zone whose clocks the expression means; None: the project's, in code.
-    ``overlap_policy``: skip, allow, cancel_previous or enqueue. ``args``: those of the job.
+    ``timezone``: the IANA name of the expression's time zone; None: in ``@job(cron=...)`` the project's, else UTC.
+    ``overlap_policy``: skip, allow, cancel_previous or enqueue. ``args``: the arguments of the job.
 
-    A local time that the clocks leave out does not occur; one that they show twice occurs once, the first time. Only an
-    expression for every hour goes on through a change of the clocks. Raises InvalidRequest, which names the field
-    and the mend, also when the expression never fires.
+    When clocks change, a local time that is left out does not occur, and one that comes twice occurs only the first
+    time. Only an expression for every hour also occurs in the repeated hour. Raises InvalidRequest, which names the
+    field and says how to fix it; also when the expression never fires.
     """
 
     expression: str
@@ -104,13 +104,13 @@ class Cron:
             if self._interval is not None:
                 return _EPOCH + ((moment - _EPOCH) // self._interval + 1) * self._interval
             return self._next_after(moment.astimezone(UTC).replace(microsecond=0) + _SECOND)
-        except OverflowError:  # the end of the calendar
+        except OverflowError:  # after the last year of `datetime`
             return None
 
     def latest_until(self, after: datetime, moment: datetime) -> datetime | None:
         """Return the last occurrence later than ``after`` and not later than ``moment``, in UTC, or None.
 
-        Quick over any length of time: it halves the span until no second occurrence fits into it.
+        Fast for any length of time: it halves the span until no later occurrence is in it.
         """
         latest = self.next_after(after)
         if latest is None or latest > moment:
@@ -126,10 +126,10 @@ class Cron:
         return latest
 
     def _next_after(self, start: datetime) -> datetime | None:
-        """Return the first occurrence from ``start`` on, a whole second in UTC."""
+        """Return the first occurrence from ``start`` (a whole second in UTC) on."""
         limit = start + LONGEST_WAIT
         while start < limit:
-            # As long as nobody changes the clocks, local time is UTC and a constant.
+            # Between two changes of the clocks, local time is UTC plus a constant.
             offset = self._offset(start)
             clock = (start + offset - _SECOND).replace(tzinfo=None)
             shown = next(CronSim(self._fields, clock), None)
@@ -145,7 +145,7 @@ class Cron:
         return None
 
     def _first_change(self, start: datetime, end: datetime) -> datetime | None:
-        """Return the first second in (start, end] at which the clocks have been changed, or None."""
+        """Return the first second in (start, end] whose UTC offset is not that of ``start``, or None."""
         offset = self._offset(start)
         while (step := min(start + _DAY, end)) > start and self._offset(step) == offset:
             start = step

@@ -1,6 +1,7 @@
 """ISO 8601 durations, strictly (OJS unique jobs, "TTL / Period Semantics").
 
-`isodate` accepts signs, commas, `PT` and a trailing newline; a uniqueness window must not, so our grammar goes first.
+`isodate` accepts signs, commas, `PT` and a trailing newline; a uniqueness window must not, so `_GRAMMAR` is checked
+first.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Duration: TypeAlias = timedelta | isodate.Duration
 """A fixed length, or one with years and months, whose length depends on where it starts."""
 
 LONGEST_YEARS = 1000
-"""Beyond this the end of a window could leave the calendar that `datetime` knows."""
+"""The end of a longer window could be after the last year of `datetime`."""
 
 _LONGEST_SECONDS = LONGEST_YEARS * 365 * 86_400
 _MEND = "Write an ISO 8601 duration such as 'PT30S', a timedelta, or seconds."
@@ -35,6 +36,12 @@ def parse_duration(text: str) -> Duration:
     Raises ValueError, with a message that says what is wrong, for anything else: a sign, a decimal comma, lower case,
     ``P``, zero, a fraction that is not on the last part, a fraction of a year or month, more than 1,000 years.
     """
+    if not (duration := _parse(text)):
+        raise ValueError("is zero")
+    return duration
+
+
+def _parse(text: str) -> Duration:
     match = _GRAMMAR.fullmatch(text)
     if match is None:
         raise ValueError("is not an ISO 8601 duration")
@@ -45,11 +52,27 @@ def parse_duration(text: str) -> Duration:
         duration = isodate.parse_duration(text)
     except OverflowError:
         raise ValueError(f"is longer than {LONGEST_YEARS} years") from None
-    if not (years := _years(duration)):
-        raise ValueError("is zero")
-    if years > LONGEST_YEARS:
+    if _years(duration) > LONGEST_YEARS:
         raise ValueError(f"is longer than {LONGEST_YEARS} years")
     return duration
+
+
+def read_delay(value: Any, field: str) -> Duration:
+    """Read how long to wait: ISO 8601, a timedelta, or seconds; zero means no wait.
+
+    Raises InvalidRequest, which names the field and says how to fix it.
+    """
+    if isinstance(value, str):
+        try:
+            return _parse(value)
+        except ValueError as error:
+            raise InvalidRequest.at(field, str(error), value=value, mend=_MEND) from None
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if not isinstance(seconds, (int, float)) or isinstance(value, bool) or not 0 <= seconds <= _LONGEST_SECONDS:
+        mend = f"{_MEND} A moment is scheduled_at=…." if isinstance(value, datetime) else _MEND
+        problem = f"must be a length of time from 0 to {LONGEST_YEARS:,} years"
+        raise InvalidRequest.at(field, problem, value=value, mend=mend)
+    return value if isinstance(value, timedelta) else timedelta(seconds=seconds)
 
 
 def format_duration(duration: timedelta) -> str:
@@ -59,9 +82,9 @@ def format_duration(duration: timedelta) -> str:
 
 
 def milliseconds(value: Any, field: str) -> int:
-    """Read a positive length of time: ISO 8601 without years and months, a timedelta, or seconds.
+    """Return a positive length of time in milliseconds: ISO 8601 without years and months, a timedelta, or seconds.
 
-    Raises InvalidRequest, which names the field and the mend.
+    Raises InvalidRequest, which names the field and says how to fix it.
     """
     length = value
     if isinstance(length, str):
@@ -85,10 +108,10 @@ def end_of(start: datetime, duration: Duration) -> datetime:
 
 
 def earliest_start(now: datetime, duration: Duration) -> datetime:
-    """Return a moment before which no window of this length can still be open at `now`.
+    """Return a time such that any window of this length that began before it has ended at `now`.
 
-    Exact for a fixed length. On the calendar a month end can shift a window by up to three days, so there it is only a
-    bound for a database query, and `end_of` decides.
+    Exact for a fixed length. With years or months, a month end can shift a window by up to three days: then it is only
+    a bound for a database query, and `end_of` decides.
     """
     start: datetime = now - duration
     return start if isinstance(duration, timedelta) else start - timedelta(days=4)

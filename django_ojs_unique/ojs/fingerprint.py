@@ -1,4 +1,4 @@
-"""From a job and its policy to the fingerprint that its duplicates share (OJS unique jobs, "Key Computation")."""
+"""Compute the fingerprint that a job shares with its duplicates (OJS unique jobs, "Key Computation")."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .canonical import canonical, to_nfc
 from .policy import UniquePolicy, Window
 
 SCHEME = 1
-"""The version of the computation below. Rows keep theirs, so that a later version can tell which to compute anew."""
+"""The version of the computation below. Each row stores it, so that a later version knows what to compute again."""
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 _BAD_ESCAPE = re.compile(r"~(?![01])")
@@ -24,8 +24,8 @@ def canonical_text(
 ) -> str:
     """Return the canonical JSON of the dimensions that count, for example ``{"args":{"user_id":42},"type":"t"}``.
 
-    ``args`` and ``meta`` are plain JSON values; ``at``, the moment whose fixed window counts, is needed by a policy
-    with fixed windows only. Raises InvalidPolicy when the policy names a key that they lack.
+    ``args`` and ``meta`` are plain JSON values. ``at`` is a time in the fixed window that counts; only a policy with
+    fixed windows needs it. Raises InvalidPolicy when the policy names a member that ``args`` or ``meta`` does not have.
     """
     dimensions: dict[str, Any] = {"type": type}
     if "queue" in policy.keys:
@@ -43,15 +43,15 @@ def canonical_text(
 
 
 def canonical_key(key: str, *, type: str | None) -> str:
-    """Return the canonical JSON of a job key, within a type or, for None, among all types."""
+    """Return the canonical JSON of a job key that is unique within a type or, for None, among all types."""
     return canonical({"key": key} if type is None else {"key": key, "type": type})
 
 
 def stored_texts(row: Any, policy: UniquePolicy | None) -> Iterator[str]:
-    """Yield the canonical texts that may stand behind the fingerprint of a stored job, the likeliest first.
+    """Yield the canonical texts from which a stored job's fingerprint may be computed, the most likely first.
 
-    A job with a key needs no ``policy``; it does not tell in which scope the key was given. Raises InvalidPolicy as
-    `canonical_text` does.
+    A job with a key needs no ``policy``; its row does not store the scope of the key, so both are possible. Raises
+    InvalidPolicy as `canonical_text` does.
     """
     if row.key is not None:
         yield canonical_key(row.key, type=row.type)
@@ -63,9 +63,9 @@ def stored_texts(row: Any, policy: UniquePolicy | None) -> Iterator[str]:
 
 
 def stored_moments(row: Any, policy: UniquePolicy) -> Iterator[datetime]:
-    """Yield the moments whose fixed window a stored job may have named, the likeliest first.
+    """Yield times in the fixed windows that a stored job's fingerprint may contain, the most likely first.
 
-    An enqueue that waited for a lock has named its window before, and is dated after.
+    An enqueue that waited for a lock chose its window before the wait, and got its ``created_at`` after it.
     """
     yield row.scheduled_at or row.created_at
     if policy.window is Window.FIXED and row.scheduled_at is None:
@@ -107,7 +107,7 @@ def _select(source: dict[str, Any], names: Iterable[str], dimension: str) -> dic
 
 
 def _follow(members: dict[str, Any], pointer: str) -> Any:
-    """Return what a JSON Pointer (RFC 6901) points to, as in ``/customer/id`` or ``/lines/0``. Raises LookupError."""
+    """Return the value at a JSON Pointer (RFC 6901), such as ``/customer/id`` or ``/lines/0``. Raises LookupError."""
     start, *steps = pointer.split("/")
     if start or not steps or _BAD_ESCAPE.search(pointer):
         raise LookupError(pointer)

@@ -1,4 +1,4 @@
-"""Job keys: the caller's name for a job, by which a later enqueue rewrites it while it waits (Graphile Worker)."""
+"""Job keys: a caller's name for a job. A later enqueue with the key rewrites the waiting job (Graphile Worker)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .names import job_key
 from .states import INCOMPLETE, JobState
 
 HOLDING = INCOMPLETE | {JobState.DISCARDED}
-"""The states in which a job holds its key: until it completes or is cancelled, permanently failed or not."""
+"""The states in which a job holds its key: until it completes or is cancelled. A discarded job still holds it."""
 
 
 class KeyMode(StrEnum):
@@ -21,11 +21,11 @@ class KeyMode(StrEnum):
     REPLACE = "replace"
     """Rewrite the waiting job, its time included: debounce."""
     PRESERVE_RUN_AT = "preserve_run_at"
-    """Rewrite the waiting job, but let it run when it would have run."""
+    """Rewrite the waiting job, but keep its time, unless an attempt has failed."""
     UNSAFE_DEDUPE = "unsafe_dedupe"
-    """Answer with the job that holds the key, even if it runs or has failed for good.
+    """Return the job that holds the key and store nothing, even if that job runs or is discarded.
 
-    Dangerous: what the enqueue was about may then never be done.
+    Dangerous: the work of the enqueue may then never be done.
     """
 
 
@@ -40,7 +40,7 @@ class KeyScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobKey:
-    """A key with its mode and its scope. Raises InvalidRequest, which names the field and the mend."""
+    """A key with its mode and its scope. Raises InvalidRequest, which names the field and says how to fix it."""
 
     text: str
     mode: KeyMode | str = KeyMode.REPLACE
@@ -62,7 +62,7 @@ class JobKey:
 
 
 class Holder(Protocol):
-    """What a verdict needs to know of the job that holds a key."""
+    """What `judge` needs to know of the job that holds a key."""
 
     state: str
     attempt: int
@@ -94,7 +94,7 @@ def judge(holder: Holder | None, mode: KeyMode | str) -> KeyAction:
 
 
 def is_mixed(old: Any, new: Any) -> bool:
-    """Tell whether one of two args is an array and the other is not, so that the old one would be lost."""
+    """Tell whether one of two args is an array and the other is not, so that a rewrite would lose the old one."""
     return isinstance(old, list) is not isinstance(new, list)
 
 

@@ -1,4 +1,4 @@
-"""Moments as JSON has them: RFC 3339 in UTC (OJS core, "Timestamps")."""
+"""Write datetimes for JSON: RFC 3339 in UTC (OJS core, "Timestamps")."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 
 
 def rfc3339(moment: datetime) -> str:
-    """Write a moment: without a fraction if it has none, in milliseconds if these are enough, else in microseconds."""
+    """Write a datetime: without a fraction if it has none, in milliseconds if these are exact, else in microseconds."""
     fraction = moment.microsecond
     return _written(moment, "microseconds" if fraction % 1000 else "milliseconds" if fraction else "seconds")
 
 
 def milliseconds(moment: datetime) -> str:
-    """Write a moment of the server's own in milliseconds."""
+    """Write a datetime in milliseconds: for times that the server has set."""
     return _written(moment, "milliseconds")
 
 

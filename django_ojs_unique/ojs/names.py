@@ -15,8 +15,18 @@ LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
 
 TYPE = re.compile(r"[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*")
 QUEUE = re.compile(r"[a-z0-9][a-z0-9\-.]*")
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""C0, DEL, C1, line and paragraph separators, and characters that change the direction of the text after them."""
 UUID_TEXT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 UUID7_TEXT = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+
+def printable(text: str, field: str) -> str:
+    """Return a text without controls that break lines or change the text direction. Raises InvalidRequest."""
+    if found := _UNPRINTABLE.search(text):
+        problem = f"has the control character U+{ord(found[0]):04X} at position {found.start()}"
+        raise InvalidRequest.at(field, problem, value=text, mend="Write it without line breaks and other controls.")
+    return text
 
 
 def job_type(value: Any) -> str:
@@ -30,7 +40,7 @@ def queue_name(value: Any) -> str:
 
 
 def matches(queue: str, patterns: Iterable[str]) -> bool:
-    """Whether one of some patterns with ``*`` takes in a queue."""
+    """Whether a queue matches one of the patterns; ``*`` stands for any text."""
     return any(fnmatchcase(queue, pattern) for pattern in patterns)
 
 
@@ -45,18 +55,21 @@ def _name(value: Any, field: str, pattern: re.Pattern[str], longest: int, mend: 
 
 
 def job_key(value: Any) -> str:
-    """Return a valid job key: any text of 1 to 512 characters (Graphile Worker, "Job key"). Raises InvalidRequest."""
+    """Return a valid job key: 1 to 512 characters, no control characters (Graphile Worker, "Job key").
+
+    Raises InvalidRequest.
+    """
     if not isinstance(value, str) or not value:
         raise InvalidRequest.at("key", "must be a string that is not empty", value=value, mend="Write f'order-{id}'.")
     if len(value) > LONGEST_KEY:
         raise InvalidRequest.at(
             "key", f"is longer than {LONGEST_KEY} characters", value=value, mend="Use a hash of what it is made of."
         )
-    return plain(value, "key")  # type: ignore[no-any-return]
+    return printable(plain(value, "key"), "key")
 
 
 def priority_number(value: Any) -> int:
-    """Check a priority. Raises InvalidRequest."""
+    """Return a valid priority. Raises InvalidRequest."""
     if not isinstance(value, int) or isinstance(value, bool) or not LOWEST_PRIORITY <= value <= HIGHEST_PRIORITY:
         allowed = f"from {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}"
         raise InvalidRequest.at("priority", f"must be a whole number {allowed}", value=value)

@@ -1,18 +1,20 @@
-"""The behaviour of other systems, each by its own name and options, and what users ask for everywhere, as policies.
+"""Ready-made policies: the behaviour of other systems, with their names and options, and what users often need.
 
-Each function returns a policy for ``@job(unique=...)`` or ``enqueue(..., unique=...)``, and refuses a wrong option with
-InvalidRequest or its child InvalidPolicy, which name the option and the mend. A policy decides what may wait beside
-what. How many jobs may *run* side by side is another question: limit the queue to one, or lock the record.
+Each function returns a policy for ``@job(unique=...)`` or ``enqueue(..., unique=...)``. A wrong option raises
+InvalidRequest or its subclass InvalidPolicy, which name the option and say how to fix it. A policy decides which jobs
+may wait at the same time. To let only one job *run* at a time, limit the queue to one, or lock the record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from ..exceptions import InvalidPolicy, InvalidRequest, did_you_mean, shorten
 from .durations import milliseconds
+from .members import positive_delay
 from .policy import OnConflict, OnRetry, UniquePolicy, Window
 from .states import ALL, INCOMPLETE, TERMINAL, WAITING, JobState
 
@@ -34,14 +36,14 @@ RIVER_REQUIRES = ("pending", "scheduled", "available", "running")
 
 
 def sidekiq(unique_for: str | timedelta | float, unique_until: str = "success") -> UniquePolicy:
-    """Let no job of the same type, queue and args in for a time (Sidekiq Enterprise, ``unique_for``).
+    """Admit no second job of the same type, queue and args for a time (Sidekiq Enterprise, ``unique_for``).
 
-    ``unique_for``: an ISO 8601 duration, a timedelta, or seconds, from the enqueue of the job that is there.
-    ``unique_until``: ``success``, it counts until it has finished; or ``start``, until a worker takes it. A duplicate
-    is answered with the job that counts, where Sidekiq answers ``nil``.
+    ``unique_for``: an ISO 8601 duration, a timedelta, or seconds, from the enqueue of the stored job.
+    ``unique_until``: ``success``: the stored job counts until it has finished; ``start``: until a worker claims it. The
+    enqueue of a duplicate returns the stored job, where Sidekiq returns ``nil``.
 
-    With ``start`` a job that waits to be retried does not count, as in Sidekiq, which unlocks once before the first
-    run; but when it has become available again, it does.
+    With ``start`` a job that waits for its retry does not count, as in Sidekiq, which unlocks once before the first
+    attempt. But it counts again when it becomes available for the retry.
     """
     states = {"success": INCOMPLETE, "start": UNTIL_START}
     if not isinstance(unique_until, str) or unique_until not in states:
@@ -60,10 +62,10 @@ def sidekiq(unique_for: str | timedelta | float, unique_until: str = "success") 
 
 
 def resque_uniqueue() -> UniquePolicy:
-    """Let no identical job wait on the same queue (resque-uniqueue): its type and all of its args count.
+    """Let no identical job wait on the same queue (resque-uniqueue): the type and all of the args count.
 
-    A job that has been taken by a worker no longer counts. A duplicate is answered with the job that waits. As a rule
-    for whole queues, see ``OJS_UNIQUE["UNIQUE_QUEUES"]``.
+    A running job does not count. The enqueue of a duplicate returns the waiting job. ``OJS_UNIQUE["UNIQUE_QUEUES"]``
+    does this for whole queues.
     """
     return UniquePolicy(keys=["type", "queue", "args"], states=tuple(WAITING), on_conflict=OnConflict.IGNORE)
 
@@ -74,15 +76,16 @@ def river(
     by_queue: bool = False,
     by_state: Collection[str] | None = None,
 ) -> UniquePolicy | None:
-    """Skip the insert of a duplicate (River, ``UniqueOpts``); without any option return None, no uniqueness.
+    """Skip the insert of a duplicate (River, ``UniqueOpts``); without any option return None: no uniqueness.
 
     The type (``Kind``) always counts. ``by_args``: True for all args, or the names of the fields that River flags with
     ``river:"unique"``, nested ones as JSON Pointers such as ``/customer/id``. ``by_queue``: whether the queue counts.
-    ``by_period``: a length of at least a second, ISO 8601, timedelta or seconds; one job per window, which starts at a
-    multiple of it and follows ``scheduled_at``. Without it a finished job counts until it is pruned.
+    ``by_period``: a length of at least a second, ISO 8601, timedelta or seconds; one job per window. Windows start at
+    multiples of it, and a job belongs to that of its ``scheduled_at``. Without it a finished job counts until it is
+    pruned.
     ``by_state``: the states that count, by default all but ``cancelled`` and ``discarded``; ``running`` is ``active``.
     ``pending``, ``scheduled``, ``available`` and ``running`` are required. Without ``retryable`` a job whose retry is
-    due is discarded while another one counts as its duplicate.
+    due is discarded if another one counts as its duplicate.
     """
     period = None if by_period is None else _length(by_period, "by_period")
     if period is not None and period < timedelta(seconds=1):
@@ -112,10 +115,10 @@ def river(
 def newest_waits(
     *, args: bool | Collection[str] = True, queue: bool = False, meta: Collection[str] = ()
 ) -> UniquePolicy:
-    """Let one job wait beside those that run: the newest, which replaces the one that waited.
+    """Let only the newest job wait: it replaces the job that waited. Running jobs go on.
 
     ``args``: True for all of them, or the names of those that count; False for none. ``queue``: whether it counts.
-    ``meta``: the names in meta that count. A job that failed gives way when its retry is due and a newer one waits.
+    ``meta``: the names in meta that count. A failed job is discarded when its retry is due and a newer job waits.
     """
     return UniquePolicy(
         **_counting(_args(args, "args"), _flag(queue, "queue"), meta),
@@ -125,12 +128,19 @@ def newest_waits(
     )
 
 
-def debounce(*, args: bool | Collection[str] = True, queue: bool = False, meta: Collection[str] = ()) -> UniquePolicy:
-    """Run once, after the last of many enqueues: each gives a ``scheduled_at`` ahead and replaces the job that waits.
+def debounce(
+    delay: str | timedelta | float,
+    *,
+    args: bool | Collection[str] = True,
+    queue: bool = False,
+    meta: Collection[str] = (),
+) -> UniquePolicy:
+    """Run when no enqueue has come for the ``delay``: each enqueue replaces the waiting job and restarts the delay.
 
-    What counts is chosen as in `newest_waits`. One that runs already goes on, and the newest follows it.
+    ``delay``: an ISO 8601 duration, a timedelta, or seconds. An enqueue with its own ``delay`` or ``scheduled_at`` uses
+    that. The other options are those of `newest_waits`. A running job goes on while the newest waits.
     """
-    return newest_waits(args=args, queue=queue, meta=meta)
+    return replace(newest_waits(args=args, queue=queue, meta=meta), delay=positive_delay(delay, "delay")[0])
 
 
 def throttle(
@@ -140,9 +150,9 @@ def throttle(
     queue: bool = False,
     meta: Collection[str] = (),
 ) -> UniquePolicy:
-    """Run at once, and then not again for a period from that enqueue; what comes meanwhile is ignored.
+    """Run at once, then ignore further enqueues for a period, counted from that enqueue.
 
-    ``period``: an ISO 8601 duration, a timedelta, or seconds. What counts is chosen as in `newest_waits`. A job that
+    ``period``: an ISO 8601 duration, a timedelta, or seconds. The other options are those of `newest_waits`. A job that
     was cancelled or discarded does not count.
     """
     return UniquePolicy(
@@ -160,11 +170,11 @@ def once_per_window(
     queue: bool = False,
     meta: Collection[str] = (),
 ) -> UniquePolicy:
-    """Run once per hour of the clock, per day in UTC, or whatever the period is; what else comes is ignored.
+    """Run once per period of the clock, such as each hour or each day in UTC; ignore further enqueues in the period.
 
-    ``period``: as for `throttle`, but each starts at a multiple of its length since 1970-01-01 UTC, and a job belongs
-    to that of its ``scheduled_at``. Two jobs can follow each other closely, on either side of an edge. What counts is
-    chosen as in `newest_waits`.
+    ``period``: as for `throttle`, but periods start at multiples of their length since 1970-01-01 UTC, and a job
+    belongs to the period of its ``scheduled_at``. Two jobs can follow each other closely, at the end of one period and
+    the start of the next. The other options are those of `newest_waits`.
     """
     return UniquePolicy(
         **_counting(_args(args, "args"), _flag(queue, "queue"), meta),

@@ -15,20 +15,22 @@ from .durations import format_duration, parse_duration
 STRATEGIES = ("exponential", "linear", "constant", "polynomial")
 EXHAUSTION = ("discard", "dead_letter")
 MOST_ATTEMPTS = 2**31 - 1
+MOST_ERRORS, LONGEST_ERROR = 100, 255
+"""How many ``non_retryable_errors`` a policy may name, and how many characters each may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How often and how soon a failed job runs again.
 
-    ``max_attempts``: total runs including the first; 0 and 1 both mean no retry.
+    ``max_attempts``: all attempts including the first; 0 and 1 both mean no retry.
     ``initial_interval``, ``max_interval``: ISO 8601 durations (or timedeltas) without years or months.
     ``backoff_coefficient``: at least 1. ``backoff_strategy``: exponential, linear, constant or polynomial.
     ``jitter``: multiply each delay by a random factor in [0.5, 1.5).
-    ``non_retryable_errors``: error types that discard at once; ``auth.*`` matches every type below ``auth.``.
+    ``non_retryable_errors``: up to 100 error types that discard at once; ``auth.*`` matches every type below ``auth.``.
     ``on_exhaustion``: ``discard`` or ``dead_letter``.
 
-    Raises InvalidRetryPolicy, which names the field and the mend.
+    Raises InvalidRetryPolicy, which names the field and says how to fix it.
     """
 
     max_attempts: int = 3
@@ -44,7 +46,7 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if not _is_integer(self.max_attempts) or not 0 <= self.max_attempts <= MOST_ATTEMPTS:
-            raise _invalid("max_attempts", "must be a whole number of at least 0", self.max_attempts)
+            raise _invalid("max_attempts", f"must be a whole number from 0 to {MOST_ATTEMPTS}", self.max_attempts)
         if not _is_finite(self.backoff_coefficient) or self.backoff_coefficient < 1:
             raise _invalid("backoff_coefficient", "must be a number of at least 1", self.backoff_coefficient)
         if not isinstance(self.jitter, bool):
@@ -55,6 +57,13 @@ class RetryPolicy:
         errors = self.non_retryable_errors
         if not isinstance(errors, (list, tuple)) or not all(isinstance(entry, str) for entry in errors):
             raise _invalid("non_retryable_errors", "must be a list of strings", errors)
+        if len(errors) > MOST_ERRORS:
+            problem = f"has {len(errors):,} entries; the limit is {MOST_ERRORS}"
+            raise InvalidRetryPolicy.at("retry.non_retryable_errors", problem, mend="Write 'auth.*' for all below it.")
+        for index, entry in enumerate(errors):
+            if len(entry) > LONGEST_ERROR:
+                problem = f"has {len(entry):,} characters; the limit is {LONGEST_ERROR}"
+                raise InvalidRetryPolicy.at(f"retry.non_retryable_errors[{index}]", problem)
         try:
             self._set("non_retryable_errors", tuple(plain(list(errors), "retry.non_retryable_errors")))
         except InvalidRequest as error:
@@ -71,7 +80,7 @@ class RetryPolicy:
 
     @classmethod
     def parse(cls, value: Any) -> RetryPolicy:
-        """Read a policy from a JSON object, completed with the defaults; a RetryPolicy is returned as it is."""
+        """Read a policy from a JSON object, completed with the defaults; return a RetryPolicy unchanged."""
         if isinstance(value, RetryPolicy):
             return value
         if not isinstance(value, Mapping):
@@ -89,7 +98,7 @@ class RetryPolicy:
         return {**members, "non_retryable_errors": list(self.non_retryable_errors)}
 
     def delay(self, attempt: int, random: float) -> timedelta:
-        """Return the wait after the failure of run number ``attempt`` (1 is the first).
+        """Return the wait after the failure of attempt number ``attempt`` (1 is the first).
 
         ``random`` is a number in [0, 1); it is used only with jitter.
         """
@@ -111,7 +120,7 @@ class RetryPolicy:
         return timedelta(seconds=wait)
 
     def allows(self, attempt: int) -> bool:
-        """Tell whether a job whose run number ``attempt`` failed may run again."""
+        """Tell whether a job whose attempt number ``attempt`` failed may run again."""
         return attempt < self.max_attempts
 
     def gives_up_on(self, *error_types: str) -> bool:
@@ -133,7 +142,7 @@ def _is_integer(value: Any) -> bool:
 def _is_finite(value: Any) -> bool:
     try:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # an integer beyond every float
+    except OverflowError:  # an integer too large for a float
         return False
 
 

@@ -32,7 +32,9 @@ INCOMPLETE = ALL - TERMINAL
 """The default `states` of a unique policy."""
 WAITING = INCOMPLETE - {JobState.ACTIVE}
 TIMED = frozenset({JobState.SCHEDULED, JobState.RETRYABLE})
-"""Waiting for a moment: the row's `run_at`."""
+"""States that wait until the row's `run_at`."""
+POSTPONED = TIMED | {JobState.PENDING}
+"""States that a retry by hand ends: they wait for their time, or for an activation."""
 
 MOVES: Mapping[JobState, frozenset[JobState]] = {
     JobState.SCHEDULED: frozenset({JobState.AVAILABLE, JobState.CANCELLED, JobState.DISCARDED}),
@@ -46,7 +48,7 @@ MOVES: Mapping[JobState, frozenset[JobState]] = {
     JobState.CANCELLED: frozenset(),
     JobState.DISCARDED: frozenset({JobState.AVAILABLE}),
 }
-"""Where a job may go from each state. `discarded → available` is revival by hand."""
+"""The states to which a job may move from each state. `discarded → available` is a revival by hand."""
 
 
 def to_mask(states: Iterable[JobState | str]) -> int:

@@ -1,1 +1,1 @@
-"""Spans for OpenTelemetry, switched on by ``"django_ojs_unique.opentelemetry"`` in ``INSTALLED_APPS``."""
+"""Spans for OpenTelemetry; ``"django_ojs_unique.opentelemetry"`` in ``INSTALLED_APPS`` enables them."""

@@ -1,7 +1,7 @@
 from django.apps import AppConfig
 from django.core.exceptions import ImproperlyConfigured
 
-from .. import tracing
+from .. import instrumentation
 
 
 class OpenTelemetryConfig(AppConfig):
@@ -19,4 +19,4 @@ class OpenTelemetryConfig(AppConfig):
                 f"{self.name!r} in INSTALLED_APPS needs the OpenTelemetry API:"
                 f" pip install 'django-ojs-unique[opentelemetry]' ({error})."
             ) from error
-        tracing.trace_with(Spans())
+        instrumentation.trace_with(Spans())

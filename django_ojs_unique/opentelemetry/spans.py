@@ -1,6 +1,6 @@
-"""A span for each enqueue, batch and attempt, in the words of OpenTelemetry's conventions for messaging.
+"""A span for each enqueue, batch and attempt, named by OpenTelemetry's semantic conventions for messaging.
 
-Spans hold no arguments and no fingerprints. What goes wrong while tracing is logged, and is no failure of the job.
+Spans hold no arguments and no fingerprints. An error of the tracing is logged, and does not make the job fail.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from opentelemetry.trace import (
 )
 
 from ..conf import settings
+from ..enqueue.results import EnqueueResult, Outcome
+from ..enqueue.values import sized
 from ..exceptions import DuplicateJob, OJSError
+from ..instrumentation import Tracer
 from ..ojs.canonical import plain
-from ..outcomes import EnqueueResult, Outcome
-from ..request import sized
-from ..tracing import Tracer
 
 logger = logging.getLogger("django_ojs_unique")
 
@@ -39,7 +39,7 @@ FLUSH_MILLISECONDS = 2_000
 
 @contextmanager
 def _apart() -> Iterator[None]:
-    """Keep what a propagator, a sampler or an exporter raises from the job."""
+    """Log an error of a propagator, a sampler or an exporter, so that it does not reach the job."""
     try:
         yield
     except Exception:
@@ -47,7 +47,7 @@ def _apart() -> Iterator[None]:
 
 
 class Spans(Tracer):
-    """Traces with a provider of OpenTelemetry, by default with the one that the process has configured, or will."""
+    """Traces with a provider of OpenTelemetry; by default the process's global one, also if it is configured later."""
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
         from .. import __version__
@@ -57,14 +57,14 @@ class Spans(Tracer):
 
     @contextmanager
     def enqueue(self, job: Any) -> Iterator[Callable[[EnqueueResult], None]]:
-        """Make a span of one enqueue, and let the job carry its context."""
+        """Make a span for one enqueue, and write its context into the job's ``meta``."""
         attributes = {**_sending(job.queue), "ojs.job.type": job.type}
         with self._span(f"enqueue {job.queue}", SpanKind.PRODUCER, attributes) as span:
             _hand_over([job])
             try:
                 yield lambda result: _tell_answer(span, result)
             except DuplicateJob as duplicate:
-                # An answer like the others, which the policy asked for; whether it is a failure, the caller knows.
+                # The policy asked for this outcome, so the span has no error; the caller knows whether it is one.
                 with _apart():
                     span.set_attribute("ojs.enqueue.outcome", str(Outcome.REJECTED))
                     span.set_attribute("ojs.enqueue.existing_job.id", str(duplicate.existing_job_id))
@@ -75,7 +75,7 @@ class Spans(Tracer):
 
     @contextmanager
     def enqueue_many(self, entries: Sequence[Any]) -> Iterator[None]:
-        """Make one span of a batch, whose context all its jobs carry."""
+        """Make one span for a batch, and write its context into the ``meta`` of all its jobs."""
         jobs = [entry.incoming.job for entry in entries]
         queues, types = {job.queue for job in jobs}, {job.type for job in jobs}
         queue = queues.pop() if len(queues) == 1 else None
@@ -96,7 +96,7 @@ class Spans(Tracer):
 
     @contextmanager
     def run(self, job: Any) -> Iterator[Callable[[Any, BaseException | None], None]]:
-        """Make a span of one attempt, the child of the enqueue's."""
+        """Make a span for one attempt, as a child of the enqueue's span."""
         attributes: dict[str, str | int] = {
             "messaging.system": SYSTEM,
             "messaging.operation.name": "process",
@@ -112,9 +112,9 @@ class Spans(Tracer):
             yield lambda finished, error: _tell_end(span, finished, error)
 
     def flush(self) -> None:
-        """Export what the provider still keeps; that may take two seconds."""
+        """Export the spans that the provider still holds; this may take two seconds."""
         force_flush = getattr(self._provider or get_tracer_provider(), "force_flush", None)
-        if force_flush is not None:  # the API alone has none
+        if force_flush is not None:  # without the SDK there is none
             with _apart():
                 force_flush(FLUSH_MILLISECONDS)
 
@@ -148,7 +148,7 @@ def _sending(queue: str | None) -> dict[str, str | int]:
 
 
 def _hand_over(jobs: Sequence[Any]) -> None:
-    """Write the current context into the ``meta`` of jobs, beside what is there; where it does not fit, leave it."""
+    """Add the current context to each job's ``meta``, unless it has one already or would become too large."""
     with _apart():
         carrier: dict[str, str] = {}
         inject(carrier)
@@ -156,7 +156,7 @@ def _hand_over(jobs: Sequence[Any]) -> None:
             return
         carrier = plain(carrier, "meta")
         for job in jobs:
-            if carrier.keys().isdisjoint(job.meta):  # half of the caller's and half of ours would be nobody's
+            if carrier.keys().isdisjoint(job.meta):  # else the caller's context and ours would mix
                 try:
                     job.meta = sized({**job.meta, **carrier}, "meta", settings.max_meta_bytes)
                 except OJSError:
@@ -164,9 +164,9 @@ def _hand_over(jobs: Sequence[Any]) -> None:
 
 
 def _carried(job: Any) -> Context:
-    """Return the context that a job carries: none, if its ``meta`` holds no valid one."""
+    """Return the context in a job's ``meta``; an empty one if it has no valid one."""
     with _apart():
-        if isinstance(job.meta, dict):  # anybody may have written it
+        if isinstance(job.meta, dict):  # the row may have been changed by hand
             texts = {name: value for name, value in job.meta.items() if isinstance(value, str)}
             return extract(texts, Context())
     return Context()
@@ -184,7 +184,7 @@ def _tell_answer(span: Span, result: EnqueueResult) -> None:
 
 @_apart()
 def _tell_error(span: Span, error: BaseException) -> None:
-    """Say what kind of error it was; its text may quote arguments, and the caller has it anyway."""
+    """Set the type of the error only: its text may quote arguments, and the caller gets it anyway."""
     span.set_attribute("error.type", error.code if isinstance(error, OJSError) else type(error).__qualname__)
     span.set_status(StatusCode.ERROR)
 
@@ -201,4 +201,4 @@ def _tell_end(span: Span, finished: Any, error: BaseException | None) -> None:
         span.set_attribute("error.type", record["type"])
         span.set_status(StatusCode.ERROR, record["message"])
         if error is not None:
-            span.record_exception(error)  # whose own words may raise
+            span.record_exception(error)  # the error's own text may raise

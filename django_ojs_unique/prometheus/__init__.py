@@ -1,6 +1,6 @@
-"""Metrics for Prometheus: a view and a collector of what the database says, and what a worker counts.
+"""Metrics for Prometheus: a view and a collector of gauges from the database, and the counters of a worker.
 
-It needs the package prometheus-client, the extra ``prometheus``. Nothing is registered by an import.
+It needs the package prometheus-client (extra ``prometheus``). Importing it registers nothing.
 """
 
 from django.core.exceptions import ImproperlyConfigured

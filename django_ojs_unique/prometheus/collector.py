@@ -1,4 +1,4 @@
-"""What the database says, as gauges."""
+"""Gauges that are read from the database."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from django.utils import timezone
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from ..insight.levels import Levels, levels
+from ..insight.gauges import Levels, levels
 from ..insight.queues import MOST_COUNTED, UNFINISHED, QueueInsight
 from ..insight.workers import SILENT
-from ..models import Job, SuppressedAttempt, WorkerProcess
+from ..models import Job, SuppressedEnqueue, WorkerProcess
 
 MOST_QUEUES = 100
-"""Queues that have series of their own: callers make up queues, and each would have its series for ever."""
+"""How many queues have their own series: callers can invent queues, and each would have its series for ever."""
 OTHERS = "(others)"
-"""Stands for the rest; no queue can have this name."""
+"""The label of all other queues together; no queue can have this name."""
 
 _CAPPED = f"counted up to {MOST_COUNTED:,}; {MOST_COUNTED + 1:,} means more"
 
 
 class JobsCollector(Collector):
-    """Looks at the jobs of one database (by default where the router reads them) at each scrape.
+    """Reads the jobs of one database at each scrape; by default, of the one from which the router reads jobs.
 
-    An endpoint that you have already may serve it: ``REGISTRY.register(JobsCollector())``.
+    To serve it at an endpoint that you have already: ``REGISTRY.register(JobsCollector())``.
     """
 
     def __init__(self, using: str | None = None) -> None:
@@ -40,7 +40,7 @@ class JobsCollector(Collector):
         yield from _of_the_rest(found)
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Name the gauges without a look, as a registry asks for them when the project starts."""
+        """Name the gauges without a query: a registry asks for the names when the project starts."""
         nothing = Levels((), (), (), (), {}, {}, {})
         yield from _of_queues(nothing, timezone.now())
         yield from _of_the_rest(nothing)
@@ -69,7 +69,7 @@ def _of_queues(found: Levels, now: datetime) -> Iterator[GaugeMetricFamily]:
 def _labelled(
     queues: Sequence[QueueInsight], declared: Collection[str]
 ) -> Iterator[tuple[str, Sequence[QueueInsight]]]:
-    """Yield queues by label: those that the code names, then the deepest, and the rest together."""
+    """Yield queues by label: those that handlers declare, then those with most jobs, and the rest under one label."""
     ordered = sorted(queues, key=lambda queue: (queue.name not in declared, -queue.unfinished, queue.name))
     for queue in ordered[:MOST_QUEUES]:
         yield queue.name, [queue]
@@ -99,6 +99,6 @@ def _of_the_rest(found: Levels) -> Iterator[GaugeMetricFamily]:
         f"Enqueues of the last minute that met a duplicate, {_CAPPED}.",
         labels=["outcome"],
     )
-    for outcome in SuppressedAttempt.Outcome.values:
+    for outcome in SuppressedEnqueue.Outcome.values:
         suppressed.add_metric([outcome], found.suppressed.get(outcome, 0))
     yield from (workers, discarded, finished, suppressed)

@@ -19,10 +19,10 @@ from .collector import JobsCollector
 
 @method_decorator(login_not_required, name="dispatch")
 class MetricsView(View):
-    """Shows the gauges of `JobsCollector` to staff, and to who brings the token.
+    """Shows the gauges of `JobsCollector` to staff, and to callers that send the token.
 
-    ``token``: what follows ``Bearer`` in the header ``Authorization``; None: staff only. ``using``: the database, by
-    default where the router reads jobs. A subclass may let others in by `may_read`.
+    ``token``: the text after ``Bearer`` in the header ``Authorization``; None means staff only. ``using``: the
+    database, by default the one from which the router reads jobs. A subclass may override `may_read` to admit others.
     """
 
     token: str | None = None
@@ -31,7 +31,7 @@ class MetricsView(View):
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Callable[..., HttpResponseBase]:
-        """Return the view function. Raises ImproperlyConfigured for a token that no header can carry."""
+        """Return the view function. Raises ImproperlyConfigured for a token that a header cannot hold."""
         token = initkwargs.get("token", cls.token)
         if token is not None and not (isinstance(token, str) and token.isascii() and token and token == token.strip()):
             raise ImproperlyConfigured(
@@ -39,12 +39,12 @@ class MetricsView(View):
                 " staff only."
             )
         view = super().as_view(**initkwargs)
-        for alias in connections:  # ATOMIC_REQUESTS would ask a database that is away before the view can say so
+        for alias in connections:  # with ATOMIC_REQUESTS, a database that is down would fail before the view
             view = transaction.non_atomic_requests(alias)(view)
         return view
 
     def may_read(self, request: HttpRequest) -> bool:
-        """Tell whether the metrics are for this caller."""
+        """Whether this caller may read the metrics."""
         user = getattr(request, "user", None)
         if user is not None and user.is_active and user.is_staff:
             return True

@@ -1,4 +1,4 @@
-"""What a worker process counts, on a port of its own."""
+"""The counters of a worker process, served on their own port."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, start_http_server
 
+from ..execution.run import Run
+from ..execution.settle import Settled
 from ..worker.meter import Meter
-from ..worker.run import Run
-from ..worker.settle import Settled
 from .collector import MOST_QUEUES, OTHERS
 
 DURATIONS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
@@ -18,7 +18,7 @@ WAITS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 21_600)
 
 
 class WorkerMetrics(Meter):
-    """Counters and histograms of one worker. A worker takes only types that have a handler, so types are labels."""
+    """Counters and histograms of one worker. A worker claims only types with a handler, so types are safe labels."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._registry = registry
@@ -64,7 +64,7 @@ class WorkerMetrics(Meter):
         self._released.inc(count)
 
     def unregister(self) -> None:
-        """Take the metrics out of the registry."""
+        """Remove the metrics from the registry."""
         for metric in (self._claimed, self._runs, self._released, self._duration, self._wait):
             self._registry.unregister(metric)
 
@@ -78,9 +78,9 @@ class WorkerMetrics(Meter):
 
 @contextmanager
 def serving(address: str, port: int) -> Iterator[WorkerMetrics]:
-    """Serve the metrics of this process, a worker's and whatever handlers register, while a block runs.
+    """While the block runs, serve the metrics of this process: a worker's, and those that handlers register.
 
-    Raises OSError when the port is taken.
+    Raises OSError if the port is in use.
     """
     server, thread = start_http_server(port, address)
     metrics = WorkerMetrics()

@@ -1,7 +1,7 @@
 """The backend for Django's tasks (`django.tasks`): ``{"BACKEND": "django_ojs_unique.tasks.OJSBackend"}``.
 
-Nothing is imported before it is asked for, as this is a module that others discover, and Django before 6.0 needs the
-package ``django-tasks`` for it.
+Its names are imported on first access: other packages discover this module in every project, and Django before 6.0
+needs the package ``django-tasks`` for them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def __getattr__(name: str) -> Any:
 def discover() -> None:
     """Import the ``tasks`` module of each installed app if a backend in ``TASKS`` runs its tasks as jobs.
 
-    So every process knows the same tasks. A task elsewhere is known where its module is imported. What is wrong in
-    ``TASKS`` is left to Django's own messages. Raises ImproperlyConfigured on Django 5 without ``django-tasks``.
+    So every process knows the same tasks. A task in another module is known only where that module is imported. Django
+    itself reports mistakes in ``TASKS``. Raises ImproperlyConfigured on Django 5 without ``django-tasks``.
     """
     for params in getattr(settings, "TASKS", {}).values():
         with suppress(ImportError, KeyError, TypeError):

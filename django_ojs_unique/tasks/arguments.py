@@ -1,6 +1,6 @@
-"""A task's arguments as a job carries them, by name, so that a unique policy sees them however the call was written.
+"""A task's arguments in its job: all by name, so that a unique policy counts them whether passed by name or in order.
 
-What the caller passed in order is noted in the job's `extra`, which no policy can count.
+The names that the caller passed in order are noted in the job's `extra`, which no policy can count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def parameters_of(task: Any) -> Signature:
 
 
 def by_name(task: Any) -> Signature:
-    """Return the signature that the stored arguments have to fit: all of them by name, before them the context."""
+    """Return the signature for the stored arguments: first the context, then all arguments by name."""
     named = [Parameter("_context", Parameter.POSITIONAL_ONLY)]
     for parameter in parameters_of(task).parameters.values():
         if parameter.kind is Parameter.POSITIONAL_ONLY:
@@ -55,7 +55,7 @@ def store(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[di
 
 
 def restore(job: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of a job as its caller passed them; those of a job made otherwise by name, or in order."""
+    """Return a job's arguments as the task's caller passed them; for any other job, as its object or array has them."""
     if isinstance(job.args, list):
         return list(job.args), {}
     args, kwargs = [], dict(job.args)

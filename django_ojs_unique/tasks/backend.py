@@ -1,4 +1,4 @@
-"""`OJSBackend`: Django's tasks as jobs of the project's own database, unique where they say so."""
+"""`OJSBackend`: Django's tasks as jobs in the project's own database, unique if they have a policy or a key."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from django.core.checks import CheckMessage, Error
 from django.db import connections, router
 
 from ..checks import see
+from ..enqueue.request import Request
 from ..exceptions import InvalidRequest, InvalidRetryPolicy, did_you_mean
 from ..ojs.names import queue_name
 from ..ojs.retry import RetryPolicy
-from ..request import Request
 from .arguments import NOTE, backend_of, store
 from .declare import OJSTask
 from .framework import (
@@ -36,7 +36,7 @@ class OJSBackend(BaseTaskBackend):
     """Stores tasks as jobs, which `manage.py runworker` runs (Django, "Tasks"; OJS, "Unique jobs").
 
     ``OPTIONS``: ``database``, the alias where the jobs are, by default the router's for writing; ``retry``, the retry
-    policy of tasks that have none, by default a single attempt, as Django knows no retries.
+    policy of tasks that have none, by default a single attempt, because Django has no retries.
     """
 
     task_class = OJSTask
@@ -53,7 +53,7 @@ class OJSBackend(BaseTaskBackend):
         return ONE_ATTEMPT if given is None else RetryPolicy.parse(given)
 
     def validate_task(self, task: Any) -> None:
-        """Check a task, and let workers of this process know it.
+        """Check a task, and register it for the workers of this process.
 
         Raises InvalidTask as Django does, also for a queue whose name OJS does not allow.
         """
@@ -67,7 +67,7 @@ class OJSBackend(BaseTaskBackend):
     def enqueue(self, task: Any, args: Any, kwargs: Any, *, id: UUID | str | None = None) -> TaskResult[Any, Any]:
         """Enqueue a task in the caller's transaction; return its result, or that of the job that it duplicates.
 
-        ``id``: the id of the result, a UUID, for a task that another backend knew by it; by default a new one.
+        ``id``: the id of the result, a UUID, for a task that had this id in another backend; by default a new one.
         Raises DuplicateJob when the task's policy says ``reject``, InvalidRequest when the arguments do not fit the
         task, JobIdTaken when the id is in use, InvalidTask, and TypeError or ValueError, as Django does, for values
         that JSON cannot carry. None of them breaks the transaction.
@@ -96,16 +96,16 @@ class OJSBackend(BaseTaskBackend):
         return result
 
     def get_result(self, result_id: Any) -> TaskResult[Any, Any]:
-        """Return the result of a task by its id, whatever process enqueued it.
+        """Return the result of a task by its id, also if another process enqueued it.
 
-        Raises TaskResultDoesNotExist for an id that is none, for a job of another backend or of no task, and for a task
-        that this process does not know.
+        Raises TaskResultDoesNotExist for an unknown id, for a job of another backend or of no task, for a job whose
+        payload is pruned, and for a task that this process does not know.
         """
         try:
             key = UUID(str(result_id))
         except ValueError:
             raise TaskResultDoesNotExist(result_id) from None
-        job = self._jobs().filter(pk=key, slimmed=False).first()
+        job = self._jobs().filter(pk=key, payload_pruned=False).first()
         task = None if job is None else task_of(job.type)
         if job is None or task is None or (backend_of(job) or task.backend) != self.alias:
             raise TaskResultDoesNotExist(result_id)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
+from ..enqueue.request import INHERIT
 from ..ojs.durations import milliseconds
 from ..ojs.keys import KeyMode
 from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
-from ..request import INHERIT
 from .framework import (
     DEFAULT_TASK_BACKEND_ALIAS,
     DEFAULT_TASK_PRIORITY,
@@ -29,13 +29,13 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
-    """A task with the options of a job, which count where its backend is an `OJSBackend`.
+    """A task with the options of a job, which take effect if its backend is an `OJSBackend`.
 
     ``unique``: the unique policy. ``retry``: the retry policy; None leaves it to the backend. ``timeout``: of one
-    attempt, ISO 8601, a timedelta or seconds. ``key`` and ``key_mode``: a job key, in the place of ``unique``.
+    attempt, ISO 8601, a timedelta or seconds. ``key`` and ``key_mode``: a job key, instead of ``unique``.
 
-    Raises InvalidTask, InvalidPolicy, InvalidRetryPolicy or InvalidRequest, and HandlerError when ``args_keys`` names
-    no parameter: all when the module is imported.
+    Raises InvalidTask, InvalidPolicy, InvalidRetryPolicy or InvalidRequest, and HandlerError when a name in
+    ``args_keys`` is not a parameter: all when the module is imported.
     """
 
     unique: UniquePolicy | Mapping[str, Any] | None = None
@@ -66,8 +66,8 @@ class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
         """Return this task with other options for its next enqueues.
 
         None switches ``unique``, ``timeout`` and ``key`` off and leaves ``retry`` to the backend; for Django's own
-        options (``priority``, ``queue_name``, ``run_after``, ``backend``) it means no change. A ``unique`` takes the
-        place of the task's ``key``, and the reverse.
+        options (``priority``, ``queue_name``, ``run_after``, ``backend``) it means no change. A ``unique`` replaces the
+        task's ``key``, and the reverse.
         """
         given: dict[str, Any] = {
             "unique": unique,
@@ -95,7 +95,7 @@ class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
 
 
 class TaskOptions(TypedDict, total=False):
-    """The options of `task` beside ``takes_context``."""
+    """The options of `task` besides ``takes_context``."""
 
     priority: int
     queue_name: str

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..control import TimeLimitExceeded
 from ..exceptions import JobCancelled, OJSError
+from ..handlers.control import TimeLimitExceeded
 from ..ojs.states import WAITING, JobState
 from .arguments import backend_of, restore
 from .framework import InvalidTask, InvalidTaskBackend, TaskError, TaskResult, TaskResultStatus
@@ -21,11 +21,11 @@ STATUS: Mapping[str, TaskResultStatus] = {
 """The status that each state of a job has as a task result."""
 
 UNKNOWN_WORKER = "unknown"
-"""Stands for the workers of earlier attempts: a job remembers the last one."""
+"""Stands for the workers of earlier attempts: a job stores only the last one."""
 
 
 def result_of(job: Any, task: Any) -> TaskResult[Any, Any]:
-    """Return the result of a job of this task, as the row in memory has it."""
+    """Return the result of a job of this task, from the row in memory."""
     args, kwargs = restore(job)
     alias = backend_of(job) or task.backend
     result: TaskResult[Any, Any] = TaskResult(
@@ -55,7 +55,7 @@ def _as_enqueued(job: Any, task: Any, alias: str) -> Any:
 
 
 def _workers(job: Any) -> list[str]:
-    """Name a worker for each attempt, as Django counts attempts by them."""
+    """Return a worker for each attempt, because Django counts attempts by the workers."""
     if not job.attempt:
         return []
     return [UNKNOWN_WORKER] * (job.attempt - 1) + [job.worker_id or UNKNOWN_WORKER]
@@ -71,7 +71,7 @@ def _errors(job: Any) -> Iterator[TaskError]:
 
 
 def _error_of(record: Mapping[str, Any]) -> TaskError:
-    """Return an error that is stored with a job; one without a traceback is not an exception of the task's."""
+    """Return an error that is stored with a job; one without a traceback did not come from the task."""
     name, details = str(record.get("type", "")), record.get("details")
     trace = details.get("traceback") if isinstance(details, dict) else None
     if not name or not trace:
@@ -88,4 +88,4 @@ def _path(cls: type[BaseException]) -> str:
 
 
 _EXCEPTIONS: Mapping[Any, type[BaseException]] = {"timeout": TimeLimitExceeded, "invalid_args": TypeError}
-"""What was raised where the worker gave the error a code of its own."""
+"""The exceptions for which the worker stores an error code of its own."""

@@ -1,4 +1,4 @@
-"""Tasks as handlers: each has a job type, under which the worker finds it like any other."""
+"""Tasks as handlers: each is registered under a job type, like any handler."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from asgiref.sync import sync_to_async
 from django.dispatch import Signal
 
 from ..conf import settings
-from ..handlers import JobContext, refuse_unknown_args_keys
+from ..enqueue.values import sized
+from ..handlers.context import JobContext
+from ..handlers.signature import refuse_unknown_args_keys
 from ..ojs.canonical import plain
 from ..ojs.names import LONGEST_TYPE
 from ..ojs.retry import RetryPolicy
 from ..registry import Definition, registry
-from ..request import sized
 from ..signals import announce, job_cancelled, job_completed, job_discarded
 from .arguments import by_name
 from .framework import (
@@ -41,8 +42,8 @@ _PLAIN = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
 def type_of(function: Callable[..., Any]) -> str:
     """Return the job type of a task's function: ``task.`` and its path, as in ``task.shop.tasks.send_welcome``.
 
-    A path that is no job type as it stands, such as one with capitals, is rewritten and ends in a hash of itself. No
-    two paths have one type: the hash follows a ``-``, which no path has, and the registry would refuse a clash.
+    A path that is not a valid job type, such as one with capitals, is rewritten and ends in a hash of the path. No two
+    paths have the same type: the hash follows a ``-``, which no path has, and the registry would refuse a clash.
     """
     path = f"{function.__module__}.{function.__qualname__}"
     type = f"task.{path}"
@@ -61,7 +62,7 @@ class TaskDefinition(Definition):
 
 
 def register(task: Any, retry: RetryPolicy) -> None:
-    """Let workers of this process run a task; the first declaration says what its jobs have by default.
+    """Let workers of this process run a task; its first declaration sets the defaults of its jobs.
 
     Raises HandlerError when the unique policy does not fit the function's parameters.
     """
@@ -85,19 +86,19 @@ def register(task: Any, retry: RetryPolicy) -> None:
 
 
 def task_of(type: str) -> Any:
-    """Return the task that a job type stands for in this process, or None. Nothing is imported for it."""
+    """Return the task that a job type stands for in this process, or None. This imports no modules."""
     definition = registry.find(type)
     return definition.task if isinstance(definition, TaskDefinition) else None
 
 
 def tell(signal: Signal, result: TaskResult[Any, Any]) -> None:
-    """Send one of Django's signals about a task; what receivers raise is logged."""
-    with suppress(InvalidTaskBackend):  # it is no longer in the settings
+    """Send one of Django's signals about a task; exceptions of receivers are logged."""
+    with suppress(InvalidTaskBackend):  # the backend is no longer in the settings
         announce(signal, type(task_backends[result.backend]), task_result=result)
 
 
 def _handler(task: Any) -> Callable[..., Any]:
-    """Return the task's function as a handler, whose arguments all have names."""
+    """Return the task's function as a handler that takes all arguments by name."""
     function = task.func
     if iscoroutinefunction(function):
 
@@ -120,7 +121,7 @@ def _handler(task: Any) -> Callable[..., Any]:
 
 
 def _begin(task: Any, job: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Tell that a task starts; return what to call it with."""
+    """Send the signal that a task starts; return the arguments for its call."""
     result = result_of(job, task)
     tell(task_started, result)
     args = [TaskContext(task_result=result), *result.args] if task.takes_context else result.args
@@ -128,7 +129,7 @@ def _begin(task: Any, job: Any) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _returned(value: Any) -> Any:
-    """Return a result as JSON. What JSON cannot carry raises, so that the task fails, as Django has it."""
+    """Return a result as JSON values. Raises for other values, so that the task fails, as in Django."""
     return sized(plain(normalize_json(value), "result"), "result", settings.max_result_bytes)
 
 

@@ -1,6 +1,6 @@
-"""Tests of code that enqueues: run jobs inline, capture and assert what was enqueued and suppressed, travel in time.
+"""Tools to test code that enqueues: run jobs inline, capture and assert enqueued and suppressed jobs, travel in time.
 
-All of it works in the test's own transaction, and leaves nothing behind when the test ends, however it ends.
+All of them work inside the test's own transaction, and leave nothing behind when the test ends, even if it fails.
 """
 
 from .asserts import assert_deduplicated, assert_enqueued, assert_not_enqueued

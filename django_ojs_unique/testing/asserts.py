@@ -1,4 +1,4 @@
-"""Assertions about the stored jobs, and about the record of what uniqueness held back."""
+"""Assertions about the stored jobs and the stored suppressed enqueues."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, Unpack
 from django.db import router
 from django.db.models import Model, QuerySet
 
-from ..models import Job, SuppressedAttempt
+from ..models import Job, SuppressedEnqueue
 from . import matching
-from .matching import TypeOrHandler, Wanted, WantedAttempt
+from .matching import ExpectedJob, ExpectedSuppression, TypeOrHandler
 
 
 def assert_enqueued(
@@ -17,28 +17,29 @@ def assert_enqueued(
     *,
     count: int | None = None,
     using: str | None = None,
-    **wanted: Unpack[Wanted],
+    **wanted: Unpack[ExpectedJob],
 ) -> Job:
-    """Assert that a job was enqueued, whatever has become of it since; return the first one.
+    """Assert that a job was enqueued, whatever its state is now; return the first match.
 
-    ``type``: a job type or a handler; any by default. ``count``: how many, instead of at least one.
-    ``args``, ``meta``: all of it; ``args__contains``, ``meta__contains``: these members, at whatever depth.
-    ``scheduled_at``: the moment, None for at once, or the pair of moments between which it lies.
-    ``queue``, ``priority``, ``state``, ``key``: what the row says. ``using``: by default where enqueues go.
+    ``type``: a job type or a handler; any by default. ``count``: exactly how many; by default, at least one.
+    ``args``, ``meta``: the whole value; ``args__contains``, ``meta__contains``: these members, also in nested values.
+    ``scheduled_at``: the moment, None for at once, or a pair of moments between which it lies.
+    ``delay``: how long after its enqueue it is due, compared to the second; as for `Job.objects.enqueue`.
+    ``queue``, ``priority``, ``state``, ``key``: the values of the row. ``using``: by default, the database of enqueues.
 
-    Raises AssertionError, which lists the jobs that there are, the nearest first, and how each differs.
+    Raises AssertionError, which lists the stored jobs, the most similar first, and how each differs.
     """
     __tracebackhide__ = True
-    found: Job = matching.require(_stored(Job, using), matching.criteria(type, wanted, Wanted), count, "enqueued")
+    found: Job = matching.require(_stored(Job, using), matching.criteria(type, wanted, ExpectedJob), count, "enqueued")
     return found
 
 
 def assert_not_enqueued(
-    type: TypeOrHandler | None = None, *, using: str | None = None, **wanted: Unpack[Wanted]
+    type: TypeOrHandler | None = None, *, using: str | None = None, **wanted: Unpack[ExpectedJob]
 ) -> None:
     """Assert that no such job was enqueued; the arguments are those of `assert_enqueued`."""
     __tracebackhide__ = True
-    matching.refuse(_stored(Job, using), matching.criteria(type, wanted, Wanted), "enqueued")
+    matching.refuse(_stored(Job, using), matching.criteria(type, wanted, ExpectedJob), "enqueued")
 
 
 def assert_deduplicated(
@@ -46,19 +47,19 @@ def assert_deduplicated(
     *,
     count: int | None = None,
     using: str | None = None,
-    **wanted: Unpack[WantedAttempt],
-) -> SuppressedAttempt:
-    """Assert that an enqueue met a duplicate, and was rejected, ignored or replaced it; return the record of it.
+    **wanted: Unpack[ExpectedSuppression],
+) -> SuppressedEnqueue:
+    """Assert that an enqueue met a duplicate: it was rejected or ignored, or replaced it. Return the first match.
 
-    ``type_or_job``: the type of the job that was asked for, or the stored job that it met. ``outcome``: ``rejected``,
-    ``ignored`` or ``replaced``. The others are those of `assert_enqueued`, about the job that was asked for. The record
-    is rolled back with the transaction of its enqueue; `capture_jobs` sees that, too.
+    ``type_or_job``: the type or handler of the requested job, or the stored job that it met. ``outcome``: ``rejected``,
+    ``ignored`` or ``replaced``. The others are those of `assert_enqueued`, about the requested job. If the enqueue's
+    transaction is rolled back, so is its record; `capture_jobs` finds such enqueues, too.
 
-    Raises AssertionError, which lists the attempts that there are, the nearest first, and how each differs.
+    Raises AssertionError, which lists the stored suppressed enqueues, the most similar first, and how each differs.
     """
     __tracebackhide__ = True
-    criteria = matching.criteria(type_or_job, wanted, WantedAttempt)
-    found: SuppressedAttempt = matching.require(_stored(SuppressedAttempt, using), criteria, count, "suppressed")
+    criteria = matching.criteria(type_or_job, wanted, ExpectedSuppression)
+    found: SuppressedEnqueue = matching.require(_stored(SuppressedEnqueue, using), criteria, count, "suppressed")
     return found
 
 

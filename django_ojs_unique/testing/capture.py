@@ -1,4 +1,4 @@
-"""Capture what a block of code enqueues, and what uniqueness held back."""
+"""Capture the jobs that a block of code enqueues, and its suppressed enqueues."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from uuid import UUID
 from ..models import Job
 from ..signals import job_cancelled, job_enqueued, job_suppressed, job_updated
 from . import matching
-from .matching import TypeOrHandler, Wanted, WantedAttempt
+from .matching import ExpectedJob, ExpectedSuppression, TypeOrHandler
 
 
 @dataclass(frozen=True, slots=True)
 class Suppressed:
     """An enqueue that met a duplicate: ``outcome`` is ``rejected``, ``ignored`` or ``replaced``.
 
-    ``job`` is what it asked for, and ``existing_job`` the one it met, as the enqueue saw it.
+    ``job`` is the requested job. ``existing_job`` is the duplicate, as the enqueue read it.
     """
 
     outcome: str
@@ -47,10 +47,10 @@ class Suppressed:
 
 
 class Captured(Sequence[Job]):
-    """What was enqueued, in order; it reads as the sequence of the jobs that were created.
+    """What was enqueued, as the sequence of the jobs that were created, in order.
 
-    ``updated`` are waiting jobs that an enqueue with their key rewrote, ``replaced`` those cancelled for another one.
-    What is rolled back later stays.
+    ``updated``: waiting jobs that an enqueue with their key rewrote. ``replaced``: jobs that were cancelled for another
+    one. ``suppressed``: enqueues that met a duplicate. All stay here if they are rolled back later.
     """
 
     def __init__(self, using: str | None = None) -> None:
@@ -65,28 +65,28 @@ class Captured(Sequence[Job]):
         self.suppressed: list[Suppressed] = []
 
     def assert_enqueued(
-        self, type: TypeOrHandler | None = None, *, count: int | None = None, **wanted: Unpack[Wanted]
+        self, type: TypeOrHandler | None = None, *, count: int | None = None, **wanted: Unpack[ExpectedJob]
     ) -> Job:
-        """Do what `testing.assert_enqueued` does, with what was captured."""
+        """Do the same as `testing.assert_enqueued`, with the captured jobs."""
         __tracebackhide__ = True
-        found: Job = matching.require(self.enqueued, matching.criteria(type, wanted, Wanted), count, "enqueued")
+        found: Job = matching.require(self.enqueued, matching.criteria(type, wanted, ExpectedJob), count, "enqueued")
         return found
 
-    def assert_not_enqueued(self, type: TypeOrHandler | None = None, **wanted: Unpack[Wanted]) -> None:
-        """Do what `testing.assert_not_enqueued` does, with what was captured."""
+    def assert_not_enqueued(self, type: TypeOrHandler | None = None, **wanted: Unpack[ExpectedJob]) -> None:
+        """Do the same as `testing.assert_not_enqueued`, with the captured jobs."""
         __tracebackhide__ = True
-        matching.refuse(self.enqueued, matching.criteria(type, wanted, Wanted), "enqueued")
+        matching.refuse(self.enqueued, matching.criteria(type, wanted, ExpectedJob), "enqueued")
 
     def assert_deduplicated(
         self,
         type_or_job: TypeOrHandler | Job | None = None,
         *,
         count: int | None = None,
-        **wanted: Unpack[WantedAttempt],
+        **wanted: Unpack[ExpectedSuppression],
     ) -> Suppressed:
-        """Do what `testing.assert_deduplicated` does, with what was captured."""
+        """Do the same as `testing.assert_deduplicated`, with the captured suppressed enqueues."""
         __tracebackhide__ = True
-        criteria = matching.criteria(type_or_job, wanted, WantedAttempt)
+        criteria = matching.criteria(type_or_job, wanted, ExpectedSuppression)
         found: Suppressed = matching.require(self.suppressed, criteria, count, "suppressed")
         return found
 
@@ -147,7 +147,10 @@ class Captured(Sequence[Job]):
 
 @contextmanager
 def capture_jobs(*, using: str | None = None) -> Iterator[Captured]:
-    """Capture what is enqueued in the block, on one database or on all, and what uniqueness held back."""
+    """Capture the jobs that are enqueued in the block, and its suppressed enqueues.
+
+    ``using``: the database; by default, all databases.
+    """
     captured = Captured(using)
     with captured.listening():
         yield captured

@@ -1,4 +1,4 @@
-"""Handlers that a test declares for itself."""
+"""Handlers that exist only in a test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..registry import registry
 
 @contextmanager
 def temporary_handlers() -> Iterator[None]:
-    """Forget at the end of the block what `@job` declared in it, and know again what it replaced."""
+    """At the end of the block, remove the handlers that `@job` declared in it, and restore those that it replaced."""
     before = registry.definitions()
     try:
         yield

@@ -1,18 +1,19 @@
-"""Find what a test wants among what there is, and say how the rest differs."""
+"""Find the jobs or suppressed enqueues that a test expects, and say how the others differ."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from difflib import SequenceMatcher
 from typing import Any, TypedDict
 
 from django.db import connections
 
 from ..exceptions import did_you_mean, shorten
-from ..handlers import Handler
+from ..handlers.handler import Handler
 from ..models import Job
 from ..ojs.canonical import plain
+from ..ojs.durations import end_of, read_delay
 
 MOST_SHOWN = 10
 
@@ -21,8 +22,8 @@ Criteria = dict[str, Any]
 _MISSING = object()
 
 
-class WantedAttempt(TypedDict, total=False):
-    """What a suppressed enqueue may be asked for."""
+class ExpectedSuppression(TypedDict, total=False):
+    """The attributes of a suppressed enqueue that a test can compare."""
 
     args: Any
     args__contains: Any
@@ -32,8 +33,8 @@ class WantedAttempt(TypedDict, total=False):
     outcome: str
 
 
-class Wanted(TypedDict, total=False):
-    """What an enqueued job may be asked for."""
+class ExpectedJob(TypedDict, total=False):
+    """The attributes of an enqueued job that a test can compare."""
 
     args: Any
     args__contains: Any
@@ -44,10 +45,11 @@ class Wanted(TypedDict, total=False):
     state: str
     key: str | None
     scheduled_at: datetime | tuple[datetime, datetime] | None
+    delay: str | timedelta | float | None
 
 
 def criteria(type_or_job: TypeOrHandler | Job | None, wanted: Mapping[str, Any], known: Any) -> Criteria:
-    """Return what is asked for, by attribute. Raises TypeError for a name that cannot be asked for."""
+    """Return the expected values by attribute. Raises TypeError for an unknown attribute."""
     for name in wanted:
         if name not in known.__annotations__:
             raise TypeError(f"{name!r} cannot be asked for. {did_you_mean(name, known.__annotations__)}")
@@ -62,7 +64,10 @@ def criteria(type_or_job: TypeOrHandler | Job | None, wanted: Mapping[str, Any],
 
 
 def require(found: Iterable[Any], asked: Criteria, count: int | None, verb: str) -> Any:
-    """Return the first match. Raises AssertionError when there is none, or not ``count`` of them."""
+    """Return the first match. Raises AssertionError if there is none, or if there are not exactly ``count``.
+
+    With ``count=0``, return None.
+    """
     __tracebackhide__ = True
     judged = _judge(found, asked)
     matches = [one for one, differences in judged if not differences]
@@ -75,7 +80,7 @@ def require(found: Iterable[Any], asked: Criteria, count: int | None, verb: str)
 
 
 def refuse(found: Iterable[Any], asked: Criteria, verb: str) -> None:
-    """Raise AssertionError when there is a match."""
+    """Raise AssertionError if there is a match."""
     __tracebackhide__ = True
     matches = [judged for judged in _judge(found, asked) if not judged[1]]
     if matches:
@@ -83,7 +88,7 @@ def refuse(found: Iterable[Any], asked: Criteria, verb: str) -> None:
 
 
 def describe(one: Any) -> str:
-    """Say in one line what a job or a suppressed attempt is."""
+    """Describe a job or a suppressed enqueue in one line."""
     text = f"{one.type} {shorten(one.args)} in queue {one.queue}"
     if one.meta:
         text += f", meta {shorten(one.meta)}"
@@ -101,6 +106,9 @@ def _judge(found: Iterable[Any], asked: Criteria) -> list[Judged]:
 
 
 def _differences(one: Any, name: str, wanted: Any) -> Iterator[str]:
+    if name == "delay":
+        yield from _otherwise_delayed(one, wanted)
+        return
     attribute, _, contains = name.partition("__")
     value = getattr(one, attribute)
     if attribute in ("args", "meta"):
@@ -112,8 +120,14 @@ def _differences(one: Any, name: str, wanted: Any) -> Iterator[str]:
         yield f"{name} is {_text(value)}, not {_text(wanted)}"
 
 
+def _otherwise_delayed(job: Job, wanted: Any) -> Iterator[str]:
+    due = job.scheduled_at or job.created_at
+    if abs(due - end_of(job.created_at, read_delay(wanted or 0, "delay"))) >= timedelta(seconds=1):
+        yield f"delay is {due - job.created_at}, not {shorten(wanted)}"
+
+
 def _unlike(path: str, value: Any, wanted: Any, *, in_part: bool) -> Iterator[str]:
-    """Yield where a JSON value differs; with ``in_part`` it may have more members than wanted."""
+    """Yield each difference of a JSON value; with ``in_part``, it may have more members and items than wanted."""
     if isinstance(value, dict) and isinstance(wanted, dict):
         for name in wanted:
             if name in value:
@@ -157,7 +171,7 @@ def _distance(judged: Judged, asked: Criteria) -> tuple[float, int]:
 
 
 def _waiting() -> str:
-    """Say whether something waits for a commit, as what `enqueue_on_commit` does; a `TestCase` never commits."""
+    """Say how many callbacks wait for a commit, such as those of `enqueue_on_commit`: a `TestCase` never commits."""
     count = sum(len(each.run_on_commit) for each in connections.all(initialized_only=True))
     mend = "in a TestCase, put the code into self.captureOnCommitCallbacks(execute=True)"
     return f"\n{count} callback(s) wait for the commit: {mend}." if count else ""

@@ -1,11 +1,10 @@
 """Run jobs in the test: the worker's own code claims, executes and settles them, one after the other, in this thread.
 
-So they see what the test has not committed, and their failures reach the test.
+So the jobs see data that the test has not committed, and their errors reach the test.
 """
 
 from __future__ import annotations
 
-import logging
 from asyncio import CancelledError
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,18 +19,21 @@ from django.db import connections, router
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from ..control import Discard, Retry, TimeLimitExceeded
-from ..handlers import Handler
-from ..models import CronJob, Job, SuppressedAttempt
+from ..db import sessions
+from ..execution import execute, finished, leases
+from ..execution.claim import claim
+from ..execution.finished import Finished
+from ..execution.run import Run
+from ..execution.settle import Settled
+from ..handlers.control import Discard, Retry, TimeLimitExceeded
+from ..handlers.handler import Handler
+from ..maintenance import cron, prune, sweep
+from ..models import CronJob, Job, SuppressedEnqueue
 from ..registry import registry
-from ..worker import hold, maintain, retention, run, schedule, settler
-from ..worker.claim import claim
+from ..worker import settler
+from ..worker.hints import tell_of_unknown_types
 from ..worker.queues import QueueFilter
-from ..worker.run import Finished, Run
-from ..worker.settle import Settled
 from .capture import capture_jobs
-
-logger = logging.getLogger("django_ojs_unique.worker")
 
 LEASE = timedelta(minutes=1)
 LIMIT = 1000
@@ -41,9 +43,9 @@ Types = str | Handler[..., Any] | Iterable[str | Handler[..., Any]]
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One run of a job: the job as it is now, what became of the run, and what its handler raised.
+    """One run of a job: the job afterwards, the outcome, and the ``error`` that its handler raised, if any.
 
-    ``outcome`` is ``completed``, ``skipped``, ``retried``, ``discarded``, or ``refused``: the job was cancelled or
+    ``outcome``: ``completed``, ``skipped``, ``retried``, ``discarded``, or ``refused`` if the job was cancelled or
     replaced while it ran.
     """
 
@@ -59,10 +61,10 @@ def run_one(
     using: str | None = None,
     raise_errors: bool = True,
 ) -> Ran | None:
-    """Run the job that a worker would take next, and return what became of it; None when no job is due.
+    """Run the job that a worker would claim next, and return its run; None if no job is due.
 
-    ``types``, ``queues``: only these; a queue may be a pattern such as ``mail-*``. What a handler raises is raised here
-    once it is settled, `Retry` and `Discard` excepted; with ``raise_errors=False`` it is the ``error`` of the answer.
+    ``types``, ``queues``: only these; a queue may be a pattern such as ``mail-*``. An error of the handler is raised
+    here after the job is settled, except `Retry` and `Discard`; with ``raise_errors=False`` it is only in ``error``.
 
     Raises UnknownJobType for a type without a handler here.
     """
@@ -79,10 +81,10 @@ def run_jobs(
     raise_errors: bool = True,
     limit: int = LIMIT,
 ) -> list[Ran]:
-    """Run jobs as `run_one` does until none is due, those that they enqueue included; return what became of each.
+    """Run jobs as `run_one` does until none is due, including those that they enqueue; return their runs.
 
-    Jobs that are due later stay, until `travel` makes them due. Raises AssertionError when more than ``limit`` jobs
-    are due: two jobs that enqueue each other would never end.
+    Jobs that are due later are left; `travel` makes them due. Raises AssertionError if more than ``limit`` jobs are
+    due, because two jobs that enqueue each other would never end.
     """
     jobs = Job.objects.using(using or router.db_for_write(Job))
     names, chosen = _names(types), _filter(queues)
@@ -96,20 +98,19 @@ def run_jobs(
                 " If not, give run_jobs() a higher limit."
             )
         done.append(ran)
-    if strangers := maintain.unknown_types(jobs, list(registry), chosen.waiting(jobs)):
-        logger.warning("Jobs wait for handlers that are not here: %s.", ", ".join(strangers[:10]))
+    tell_of_unknown_types(jobs, chosen)
     return done
 
 
 def tick(*, using: str | None = None) -> list[Job]:
-    """Enqueue the periodic jobs that are due, as a worker does now and then; return them.
+    """Enqueue the periodic jobs that are due, as a worker does from time to time; return the jobs.
 
-    The first time, what handlers declare is written down, and its occurrences count from there.
+    The first call stores the periodic jobs that handlers declare; their occurrences count from that moment.
     """
     now, using = timezone.now(), using or router.db_for_write(CronJob)
-    schedule.sync(using, now)
+    cron.sync(using, now)
     with capture_jobs(using=using) as captured:
-        schedule.tick(using, now)
+        cron.tick(using, now)
     return captured.enqueued
 
 
@@ -126,21 +127,21 @@ def _filter(queues: str | Iterable[str] | None) -> QueueFilter:
 
 def _prune(jobs: QuerySet[Job]) -> None:
     now = timezone.now()
-    retention.prune(jobs, now)
-    SuppressedAttempt.objects.using(jobs.db).prune(now)
+    prune.prune(jobs, now)
+    SuppressedEnqueue.objects.using(jobs.db).prune(now)
 
 
 def _run_next(jobs: QuerySet[Job], types: list[str], queues: QueueFilter, raise_errors: bool) -> Ran | None:
     now = timezone.now()
-    maintain.rescue(jobs, now)
-    maintain.promote(jobs, now)
-    maintain.expire(jobs, now)
-    claimed = claim(
+    sweep.rescue(jobs, now)
+    sweep.promote(jobs, now)
+    sweep.expire(jobs, now)
+    taken = claim(
         jobs, queues=queues.waiting(jobs), types=types, limit=1, worker_id="test", lease=LEASE, now=timezone.now()
     )
-    if not claimed:
+    if not taken:
         return None
-    ran = _run(jobs, claimed[0])
+    ran = _run(jobs, taken[0])
     if ran.error is not None and _must_be_raised(ran.error, raise_errors):
         raise ran.error
     return ran
@@ -149,7 +150,7 @@ def _run_next(jobs: QuerySet[Job], types: list[str], queues: QueueFilter, raise_
 def _must_be_raised(error: BaseException, raise_errors: bool) -> bool:
     if isinstance(error, (Retry, Discard)):
         return False
-    # What ends the test itself is no failure of the handler: Ctrl-C, pytest.skip().
+    # An exception that ends the test itself is no failure of the handler: Ctrl-C, pytest.skip().
     return raise_errors or not isinstance(error, (Exception, TimeLimitExceeded, CancelledError))
 
 
@@ -158,11 +159,11 @@ def _run(jobs: QuerySet[Job], job: Job) -> Ran:
     raised: list[BaseException] = []
     settled: list[tuple[Finished, Settled]] = []
     with _inside_the_test(started, raised):
-        finished = _execute(started)
+        ended = _execute(started)
         if started.progress is not None:
-            hold.store_progress(jobs, [(job, started.progress)])
+            leases.store_progress(jobs, [(job, started.progress)])
         settling = settler.Settler(jobs, settled.extend)
-        settling.put(finished)
+        settling.put(ended)
         settling.settle_waiting()
     if not settled:
         raise RuntimeError(f"Job {job.pk} cannot be settled: another connection has locked its row.")
@@ -171,45 +172,45 @@ def _run(jobs: QuerySet[Job], job: Job) -> Ran:
 
 @contextmanager
 def _inside_the_test(started: Run, raised: list[BaseException]) -> Iterator[None]:
-    """Keep the test's connections, which a worker would close as left inside a transaction; note what is raised."""
-    failed = run._failed
+    """Keep the test's connections, which a worker would close because they are in a transaction; note errors."""
+
+    failed = finished.failed
 
     def note(failing: Run, error: BaseException) -> Finished:
-        finished = failed(failing, error)
-        if failing is started and finished.error is not None:  # no run inside this one, and no Skip
+        ended = failed(failing, error)
+        if failing is started and ended.error is not None:  # not of a nested run, and not Skip
             raised.append(error)
-        return finished
+        return ended
 
     with (
-        patch.object(run, "_failed", note),
-        patch.object(run, "drop_broken_connections", _keep),
-        patch.object(settler, "drop_broken_connections", _keep),
+        patch.object(finished, "failed", note),
+        patch.object(sessions, "renew", _keep),
     ):
         yield
 
 
-def _keep(*, interrupted: bool = False) -> None:
-    pass
+def _keep(*args: Any, **options: Any) -> list[str]:
+    return []
 
 
 def _execute(started: Run) -> Finished:
-    """Execute, then do what the handler left for the commit, which the test's transaction would never do."""
+    """Execute the job, then the handler's on-commit callbacks, as the test's transaction never commits."""
     is_async = registry.get(started.job.type).is_async
     open_ones = [connection for connection in connections.all(initialized_only=True) if connection.in_atomic_block]
     before = [(connection, connection.savepoint(), len(connection.run_on_commit)) for connection in open_ones]
-    # In a context of its own, as in a worker: what a handler activates is not seen by the test.
-    finished = Context().run(async_to_sync(run.aexecute) if is_async else run.execute, started)
+    # In its own context, as in a worker: the test does not see what a handler activates.
+    ended = Context().run(async_to_sync(execute.aexecute) if is_async else execute.execute, started)
     try:
         for connection, savepoint, callbacks in before:
             _mend(connection, savepoint, callbacks)
             _commit(connection, callbacks)
     except Exception as error:
-        return run._failed(started, error)
-    return finished
+        return finished.failed(started, error)
+    return ended
 
 
 def _mend(connection: Any, savepoint: str | None, callbacks: int) -> None:
-    """Go back to before the run if a query of it broke the transaction: a worker's handler has one of its own."""
+    """Undo the run if one of its queries broke the transaction: in a worker, a handler has its own transaction."""
     if connection.needs_rollback or not connection.is_usable():
         connection.needs_rollback = False
         connection.savepoint_rollback(savepoint)

@@ -1,4 +1,4 @@
-"""The helpers, as a mixin for `unittest` and as what the pytest fixture gives."""
+"""The helpers as a mixin for `unittest`, and as the value of the pytest fixture."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ class JobTestMixin(_Helpers):
 
 
 class JobFixture(_Helpers, Captured):
-    """What the fixture ``ojs_jobs`` gives: all that the test enqueues, which it asserts, and the functions."""
+    """The value of the fixture ``ojs_jobs``: the test's captured enqueues with their assertions, and the helpers."""

@@ -1,7 +1,7 @@
-"""Time travel: for a while, Django's clock and the database's say another time.
+"""Time travel: for a while, Django's clock and the database's clock show another time.
 
-`django.utils.timezone.now` is the one clock of the engine in Python, and it looks `datetime` up in its own module:
-what is put there reaches every caller, field defaults and ``from django.utils.timezone import now`` included.
+In Python, the engine's only clock is `django.utils.timezone.now`, which looks `datetime` up in its own module. So a
+replacement there reaches every caller, also field defaults and ``from django.utils.timezone import now``.
 """
 
 from __future__ import annotations
@@ -13,32 +13,33 @@ from typing import Any
 from unittest.mock import patch
 
 from django.db import transaction
-from django.db.models import F, QuerySet, Value
+from django.db.models import F, Value
 from django.db.models.functions import Cast, Now
 from django.utils import timezone
 
+from ..db.clock import DatabaseClock
+from ..db.dialect import ClaimRequest
+from ..db.postgresql import PostgreSQL
 from ..exceptions import InvalidRequest
 from ..ojs.durations import parse_duration
-from ..worker import postgres
-from ..worker.clock import DatabaseClock
 
 
 @contextmanager
 def travel(to: timedelta | str | datetime) -> Iterator[None]:
-    """Let it be later (or earlier) in this process until the end of the block; from there, time goes on.
+    """Move the time of this process forward or back until the end of the block; the clock goes on from there.
 
-    ``to``: a timedelta or an ISO 8601 duration from now, or an aware datetime. Inside another journey it counts from
-    there. What has fallen due happens when somebody looks, as always: `run_jobs` does. Moved are
-    `django.utils.timezone.now`, `Now` in queries, and what the worker asks the database; not ``datetime.now()``.
+    ``to``: a timedelta or an ISO 8601 duration from now, or an aware datetime. Inside another `travel`, a duration
+    counts from that time. Jobs that fall due do not run by themselves; call `run_jobs`. It moves
+    `django.utils.timezone.now`, `Now` in queries, and the database clock that the worker reads; not ``datetime.now()``.
 
-    Raises InvalidRequest for what is none of these.
+    Raises InvalidRequest for any other value.
     """
     shift = _shift(to, timezone.now())
     with (
         patch.object(timezone, "datetime", _clock(_datetime(), shift)),
         patch.object(Now, "resolve_expression", _now_as_a_value),
         patch.multiple(DatabaseClock, now=_now, read=_now),
-        patch.object(postgres, "claim", _claiming_later(postgres.claim, shift)),
+        patch.object(PostgreSQL, "claim", _claiming_later(PostgreSQL.claim, shift)),
     ):
         yield
 
@@ -60,7 +61,7 @@ def _shift(to: Any, now: datetime) -> timedelta:
 
 
 class _Plain(type):
-    """Makes each plain datetime an instance: Django's module also asks ``isinstance(value, datetime)``."""
+    """Makes every plain datetime an instance, because Django's module also uses ``isinstance(value, datetime)``."""
 
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, datetime)
@@ -84,17 +85,18 @@ def _now(clock: object) -> datetime:
 
 
 def _now_as_a_value(expression: Now, *args: Any, **kwargs: Any) -> Any:
-    # Cast, as MariaDB would give a parameter that is selected back as a string.
+    # Cast, because MariaDB would return a selected parameter as a string.
     value = Cast(Value(timezone.now(), expression.output_field), expression.output_field)
     return value.resolve_expression(*args, **kwargs)
 
 
 def _claiming_later(claim: Callable[..., list[Any]], shift: timedelta) -> Callable[..., list[Any]]:
-    """PostgreSQL's claim counts the leases by its own clock, within one statement: move them."""
+    """Wrap the claim to move the new leases: on PostgreSQL its statement sets them by the server's clock."""
 
-    def claim_later(jobs: QuerySet[Any], **options: Any) -> list[Any]:
+    def claim_later(self: PostgreSQL, wanted: ClaimRequest) -> list[Any]:
+        jobs = self.model._default_manager.using(self.connection.alias)
         with transaction.atomic(using=jobs.db):
-            claimed = claim(jobs, **options)
+            claimed = claim(self, wanted)
             jobs.filter(pk__in=[job.pk for job in claimed]).update(lease_expires_at=F("lease_expires_at") + shift)
         return claimed
 

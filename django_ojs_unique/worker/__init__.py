@@ -1,7 +1,8 @@
 """The worker: claim, run, settle, maintain."""
 
-from .loop import Summary, Worker
+from .loop import Worker
 from .queues import QueueFilter
+from .summary import Summary
 from .supervisor import Supervisor
 
 __all__ = ["QueueFilter", "Summary", "Supervisor", "Worker"]

@@ -1,4 +1,4 @@
-"""Listen: be woken by an enqueue on PostgreSQL instead of asking again and again."""
+"""Listen: let enqueues on PostgreSQL wake the worker, so that it polls less often."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from ..admission import CHANNEL
 from ..conf import settings
-from .outages import pause_after
+from ..db.dialects import kind_of
+from ..db.inserts import CHANNEL
+from ..db.waits import is_pooled
+from .outages import Outages
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -24,8 +26,8 @@ STOP_SECONDS = 1.0
 class Listener:
     """A thread with a connection of its own that calls ``wake(queue)`` for each notification.
 
-    Where the database or its driver cannot notify, behind a pooler, and while the connection is lost, it does nothing:
-    the worker asks at intervals all the same.
+    It does nothing where the database or its driver cannot notify, behind a pooler, and while the connection is lost:
+    the worker polls anyway.
     """
 
     def __init__(self, using: str, wake: Callable[[str], None]) -> None:
@@ -35,41 +37,42 @@ class Listener:
         self._pipe = os.pipe()
         self._thread = Thread(target=self._serve, name="ojs-listen", daemon=True)
         self.listening = False
-        """Whether an enqueue would be heard just now."""
+        """Whether notifications arrive now."""
 
     def start(self) -> None:
-        """Begin, if this database can notify and enqueues do."""
-        if connections[self._using].vendor == "postgresql" and settings.notify:
+        """Start the thread, if this database can notify and `NOTIFY` is on."""
+        if kind_of(connections[self._using]).can_notify and settings.notify:
             self._thread.start()
 
     def stop(self) -> None:
-        """End, and close the connection."""
+        """End the thread, and close the connection."""
         self._stopping.set()
         os.write(self._pipe[1], b".")
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
-        if not self._thread.is_alive():  # else it is connecting, and still reads them
+        if not self._thread.is_alive():  # else it is still connecting, and will read from the pipe
             for end in self._pipe:
                 os.close(end)
 
     def _serve(self) -> None:
-        failures = 0
+        outages = Outages(self._using, "Lost the connection that listens on %r; trying again")
         while not self._stopping.is_set():
             connection = connections[settings.listen_databases.get(self._using, self._using)].copy()
             try:
                 if not self._listen(connection):
                     return
             except (DatabaseError, InterfaceError, OSError, ValueError) as error:
-                failures = 1 if self.listening else failures + 1
+                if self.listening:
+                    outages.answered()
                 if not self._stopping.is_set():
-                    logger.warning("Lost the connection that listens on %r; trying again: %s", self._using, error)
+                    outages.failed(error)
             finally:
                 self.listening = False
                 connection.close()
-            self._stopping.wait(pause_after(failures))
+            self._stopping.wait(outages.pause)
 
     def _listen(self, connection: Any) -> bool:
-        """Pass on notifications until stopped or the connection is lost; return False where there can be none."""
+        """Pass on notifications until stopped or the connection is lost; return False if there can be none."""
         before = connection.settings_dict
         # A pool would get the connection back while it still listens.
         options = {name: value for name, value in before["OPTIONS"].items() if name != "pool"}
@@ -78,13 +81,13 @@ class Listener:
         driver = connection.connection
         if not hasattr(driver, "pgconn"):  # psycopg2
             return False
-        if self._using not in settings.listen_databases and _is_pooled(connection):
+        if self._using not in settings.listen_databases and is_pooled(connection):
             _report_pooler(self._using)
             return False
         with connection.cursor() as cursor:
             cursor.execute(f"LISTEN {CHANNEL}")
         self.listening = True
-        self._wake("")  # for what came while nobody listened
+        self._wake("")  # for enqueues before this listened
         while not self._stopping.is_set():
             ready, _, _ = select.select([driver.fileno(), self._pipe[0]], [], [])
             if self._pipe[0] in ready:
@@ -94,13 +97,6 @@ class Listener:
                 while notification := driver.pgconn.notifies():
                     self._wake(notification.extra.decode())
         return True
-
-
-def _is_pooled(connection: Any) -> bool:
-    """Whether somebody answers in the server's place: a pooler gives its clients process ids of its own."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        return bool(cursor.fetchone()[0] != connection.connection.info.backend_pid)
 
 
 @cache

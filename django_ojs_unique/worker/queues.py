@@ -1,4 +1,4 @@
-"""Which queues a worker serves."""
+"""The queues from which a worker claims."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..ojs.states import JobState
 
 
 class QueueFilter:
-    """Queue names and patterns with ``*``; those to leave out go first.
+    """Queue names and patterns with ``*``; ``exclude`` overrides ``include``.
 
-    Raises InvalidRequest for what is neither a queue name nor a pattern of one.
+    Raises InvalidRequest for a text that is neither a queue name nor a pattern.
     """
 
     def __init__(self, include: Iterable[str] | None = None, exclude: Iterable[str] = ()) -> None:
@@ -28,18 +28,18 @@ class QueueFilter:
         return matches(queue, self.include) and not matches(queue, self.exclude)
 
     def waiting(self, jobs: QuerySet[Any]) -> list[str]:
-        """Return the queues to look into: those that are named, or those that match and have available jobs."""
+        """Return the queues to claim from: the named ones if there is no pattern, else matching ones with jobs."""
         if self._names is not None:
             return [name for name in self._names if not matches(name, self.exclude)]
         return [name for name in waiting_queues(jobs) if name in self]
 
     def to_list(self) -> list[str]:
-        """Return the patterns, those to leave out marked by "!"."""
+        """Return the patterns; those to exclude begin with "!"."""
         return [*self.include, *(f"!{text}" for text in self.exclude)]
 
 
 def waiting_queues(jobs: QuerySet[Any]) -> list[str]:
-    """Return the queues that have available jobs: one statement, one index look-up each, however many jobs wait."""
+    """Return the queues that have available jobs: one statement with one index look-up per queue."""
     table = jobs.model._meta.db_table
     first = f"SELECT queue FROM {table} WHERE state = %s"
     with connections[jobs.db].cursor() as cursor:

@@ -1,4 +1,4 @@
-"""The settler: settle what has ended while the last settle was on its way, all together."""
+"""The settler: settle together all runs that have ended during the last settle."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from typing import Any
 from django.db import connections
 from django.db.models import QuerySet
 
+from ..db import sessions
+from ..db.dialects import dialect_of
+from ..db.transactions import is_transient
 from ..events import collected
-from ..transactions import is_transient
-from .outages import DATABASE_FAILED, drop, pause_after
-from .run import Finished, drop_broken_connections, labels
-from .settle import Settled, announce_outcome, settle
+from ..execution.finished import Finished
+from ..execution.run import labels
+from ..execution.settle import Settled, announce_outcome, settle
+from .outages import DATABASE_FAILED, Outages
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -24,35 +27,37 @@ LARGEST_BATCH = 200
 MOST_FAILURES = 3
 """How often a batch may fail before its runs are settled one by one."""
 LOCKED_SECONDS = 0.1
-"""How long to leave a row alone that somebody else has locked."""
+"""How many seconds to leave a row alone that another transaction has locked."""
 
 Outcomes = Sequence[tuple[Finished, Settled]]
 
 
 class Settler:
-    """Takes runs that have ended from any thread, settles them in batches, and tells ``report`` what became of them.
+    """Takes runs that have ended from any thread, settles them in batches, and calls ``report`` with the outcomes.
 
-    It has a thread and a connection of its own, so that the next claim need not wait for it; on SQLite, which has one
+    It has a thread and a connection of its own, so that the next claim does not wait for it. On SQLite, which has one
     writer at a time, the loop calls `settle_waiting` instead.
     """
 
     def __init__(self, jobs: QuerySet[Any], report: Callable[[Outcomes], None]) -> None:
-        self.is_thread = connections[jobs.db].vendor != "sqlite"
+        self.is_thread = not dialect_of(jobs).single_writer
         self._jobs = jobs
         self._report = report
         self._ended: SimpleQueue[Finished | None] = SimpleQueue()
         self._batch: list[Finished] = []
+        self._doubtful: set[int] = set()
+        """The ``id()`` of each run in the batch whose settle failed: the answer to its commit may have been lost."""
         self._thread = Thread(target=self._serve, name="ojs-settle", daemon=True)
         self._stopping = Event()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread, if there is one."""
         if self.is_thread:
             self._thread.start()
 
     @property
     def is_alive(self) -> bool:
-        """Whether what is put will be settled."""
+        """Whether the thread, if there is one, still runs."""
         return not self.is_thread or self._thread.is_alive()
 
     def put(self, finished: Finished) -> None:
@@ -60,38 +65,47 @@ class Settler:
         self._ended.put(finished)
 
     def settle_waiting(self, *, singly: bool = False) -> bool:
-        """Settle what has ended, up to a batch; return whether there was anything. Raises what the database raises.
+        """Settle the runs that have ended, up to a batch; return whether any was settled.
 
-        ``singly`` is for when a batch has failed again and again: one run in it may be what the database refuses.
+        Raises what the database raises. ``singly`` is for a batch that has failed again and again: the database may
+        refuse one run in it.
         """
         self._collect(self._ended.get_nowait)
         if not self._batch:
             return False
         try:
-            outcomes: Outcomes = self._settle_singly() if singly else settle(self._jobs, self._batch[:LARGEST_BATCH])
+            outcomes: Outcomes = self._settle_singly() if singly else self._settle(self._batch[:LARGEST_BATCH])
         except DATABASE_FAILED:
             raise
         except Exception:
             outcomes = self._settle_singly()
         settled = {id(finished) for finished, _ in outcomes}
         self._batch = [finished for finished in self._batch if id(finished) not in settled]
+        self._doubtful -= settled
         _announce(outcomes, self._jobs.db)
         self._report(outcomes)
         return bool(outcomes)
 
     def stop(self, timeout: float) -> None:
-        """Settle what is left and end; give up after ``timeout`` seconds."""
+        """Settle the remaining runs and end; give up after ``timeout`` seconds."""
         self._stopping.set()
         self._ended.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout)
 
+    def _settle(self, batch: Sequence[Finished]) -> Outcomes:
+        try:
+            return settle(self._jobs, batch, self._doubtful)
+        except DATABASE_FAILED:
+            self._doubtful.update(map(id, batch))
+            raise
+
     def _settle_singly(self) -> Outcomes:
-        """Settle run by run, so that one that cannot be settled holds up no other; leave it to its lease."""
+        """Settle run by run, so that one that fails blocks no other; its job is rescued when its lease runs out."""
         outcomes: list[tuple[Finished, Settled]] = []
         for finished in self._batch[:LARGEST_BATCH]:
             try:
-                outcomes += settle(self._jobs, [finished])
+                outcomes += self._settle([finished])
             except DATABASE_FAILED:
                 self._batch.append(self._batch.pop(self._batch.index(finished)))  # let the others go first
                 if outcomes:
@@ -113,21 +127,19 @@ class Settler:
             return
 
     def _serve(self) -> None:
-        failures = 0
+        outages = Outages(self._jobs.db, "The database %r failed; settling again")
         try:
             while True:
                 if not self._batch:
                     self._collect(self._ended.get)
                 try:
-                    progress = self.settle_waiting(singly=failures >= MOST_FAILURES)
-                    failures = 0
+                    progress = self.settle_waiting(singly=outages.failures >= MOST_FAILURES)
+                    outages.answered()
                 except DATABASE_FAILED as error:
                     if is_transient(error):
                         continue
-                    logger.warning("The database %r failed; settling again: %s", self._jobs.db, error)
-                    drop(self._jobs.db)
-                    failures += 1
-                    self._stopping.wait(pause_after(failures))
+                    outages.failed(error)
+                    self._stopping.wait(outages.pause)
                     if self._stopping.is_set():
                         time.sleep(LOCKED_SECONDS)
                     continue
@@ -140,10 +152,10 @@ class Settler:
 
 
 def _announce(outcomes: Outcomes, using: str) -> None:
-    with collected(using):
+    with sessions.watched(), collected(using):
         for finished, outcome in outcomes:
             try:
                 announce_outcome(finished.job, outcome, using)
-            except BaseException:  # SystemExit is what Django lets through
+            except BaseException:  # Django catches all but SystemExit and its like
                 logger.exception("A receiver tried to end the worker.")
-    drop_broken_connections()  # what a receiver may have left
+        sessions.renew_after_receivers()  # before the events are written, or they would be undone too

@@ -20,16 +20,16 @@ logger = logging.getLogger("django_ojs_unique.worker")
 STOPPING = b"\nStopping: running jobs finish first. Once more to end at once.\n"
 SHORT_LIFE = 5.0
 LONGEST_PAUSE = 30.0
-"""A child that died within the first number of seconds is started again after a pause that doubles up to the second."""
+"""A child that died within `SHORT_LIFE` seconds is started again after a pause that doubles up to `LONGEST_PAUSE`."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Supervisor:
-    """Forks ``count`` processes that each run ``work(number)``, and starts again those that die.
+    """Forks ``count`` processes that each run ``work(number)``, and restarts those that die.
 
-    ``work`` returns the exit code of its process. A child that exits with 0 is done when ``once`` is set (draining),
-    and otherwise (it has run its ``--max-jobs``) makes room for a fresh one.
+    ``work`` returns the exit code of its process. With ``once`` (draining), a child that exits with 0 is done. Without
+    it, the child has run its ``--max-jobs``, and a new one replaces it.
     """
 
     def __init__(self, count: int, work: Callable[[int], int], *, once: bool = False) -> None:
@@ -41,19 +41,19 @@ class Supervisor:
         self._forced = 0
         self._pauses: dict[int, float] = {}
         self._restarts: dict[int, float] = {}
-        """When to start which child again, on the monotonic clock."""
+        """By the number of a child: when to start it again, on the monotonic clock."""
         self._read_end, self._write_end = os.pipe()
-        """Only this process holds the second one, so the children read the end of the first when it is gone."""
+        """Only this process has the write end open, so the children read an end of file when this process is gone."""
         self._heard, self._bell = os.pipe()
-        """Each signal rings the second one, so that `_wait` also ends for one that came just before it began."""
+        """Each signal writes to `_bell`, so that `_wait` also ends for a signal that came just before it began."""
         os.set_blocking(self._heard, False)
         os.set_blocking(self._bell, False)
 
     def run(self) -> int:
-        """Supervise until stopped or done; return the exit code: the worst of the children's last ones."""
+        """Supervise until stopped or done; return the exit code: the highest of the children's last ones."""
         signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        for name in SIGNALS:
+        for name in heeded():
             signal.signal(name, self._stop)
         code = 0
         for number in range(self._count):
@@ -73,7 +73,7 @@ class Supervisor:
         return 128 + self._forced if self._forced else code
 
     def _wait(self) -> tuple[int, int]:
-        """Wait for the end of a child, and start again those whose time has come; return (0, 0) for nothing."""
+        """Restart the children that are due, then wait; return (pid, status) of a child that ended, or (0, 0)."""
         if self._stopping:
             self._restarts.clear()
         for number, moment in list(self._restarts.items()):
@@ -105,7 +105,7 @@ class Supervisor:
             connection.close()
             if hasattr(connection, "close_pool"):  # its sockets must not be shared with a child
                 connection.close_pool()
-        # Blocked, so that no signal meets a child that has the parent's handlers, or one that the parent does not know.
+        # Block signals: none may reach a child that still has the parent's handlers, or is not yet in `_children`.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         pid = os.fork()
         if pid == 0:
@@ -121,7 +121,7 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def _live(self, number: int) -> int:
-        """Be the child: Ctrl-C reaches all processes of a terminal, but only the parent decides what it means."""
+        """Run the child. It ignores Ctrl-C, which reaches all processes of a terminal: only the parent reacts."""
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -142,14 +142,19 @@ class Supervisor:
         if again:
             self._forced = number
         for pid in self._children:
-            with suppress(ProcessLookupError):  # it has just been waited for
+            with suppress(ProcessLookupError):  # it has just ended
                 os.kill(pid, signal.SIGKILL if again else signal.SIGTERM)
         if not again:
             with suppress(OSError):  # Ctrl-C may have ended the reader, too: `runworker 2>&1 | tee log`
                 os.write(2, STOPPING)
 
 
+def heeded() -> list[signal.Signals]:
+    """Return the signals that stop this process. A shell script makes a background process ignore Ctrl-C."""
+    return [name for name in SIGNALS if signal.getsignal(name) is not signal.SIG_IGN]
+
+
 def _follow(parent: int) -> None:
-    """Stop this process when its parent is gone, however it went."""
+    """Stop this process when its parent is gone, for whatever reason."""
     os.read(parent, 1)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,6 +1,6 @@
-"""The demo: the same work queued by three producers at once, and done once (`manage.py demo`).
+"""The demo: three producers enqueue the same work at once, and it is done once (`manage.py demo`).
 
-On a SQLite database of its own, which is gone afterwards. What it reports is counted in the tables, not assumed.
+It uses its own SQLite database, which is deleted afterwards. The reported numbers are counted in the tables.
 """
 
 import multiprocessing
@@ -26,7 +26,7 @@ from testproject.databases import database, sqlite_url
 from tqdm import tqdm
 
 QUEUE = "index"
-"""The queue of `source.index`; periodic jobs of the shop go to others, and are not the demo's."""
+"""The queue of `source.index`. The shop's periodic jobs are on other queues, so the demo does not run them."""
 MOST_FILES = 1500
 POLL_SECONDS = 0.2
 LONGEST_STANDSTILL_SECONDS = 60
@@ -36,16 +36,16 @@ PRODUCERS: dict[str, Callable[[list[str]], list[str]]] = {
     "the scheduler's sweep": lambda paths: sorted(paths, reverse=True),
     "the retry": lambda paths: random.Random(7).sample(paths, len(paths)),
 }
-"""Who enqueues the files, and in which order."""
+"""The producers by name, each with the function that sorts the files into its order."""
 
 
 class DemoFailed(Exception):
-    """The demo could not be carried out."""
+    """The demo could not be run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one demo did."""
+    """The numbers of one demo."""
 
     files: int
     files_there_are: int
@@ -78,7 +78,7 @@ class Report:
 
 
 def run(most_files: int, say: Callable[[str], None]) -> Report:
-    """Run the demo on at most ``most_files`` files, telling its progress to ``say``; raise DemoFailed if it breaks."""
+    """Run the demo on at most ``most_files`` files; call ``say`` with each line of progress. Raises DemoFailed."""
     from .indexing import source_files
 
     available = source_files()
@@ -97,7 +97,7 @@ def run(most_files: int, say: Callable[[str], None]) -> Report:
 
 
 def produce(name: str, paths: Sequence[str]) -> Counter[str]:
-    """Enqueue every file in the order of one producer, together with the others; count the outcomes."""
+    """Enqueue every file in the order of one producer, starting with the other producers; count the outcomes."""
     # A spawned process imports this module before Django is set up.
     django.setup()
     from .jobs import index_source
@@ -113,12 +113,12 @@ def _wait_for_the_others(start: Any) -> None:
 
 
 _start: Any = None
-"""In a producer's process, the barrier at which all producers start."""
+"""In a producer's process, the barrier at which all producers wait for the common start."""
 
 
 @contextmanager
 def _temporary_database() -> Iterator[None]:
-    """Let the default alias mean a fresh SQLite file, in this process and in those that it starts."""
+    """Point the default alias at a new SQLite file, in this process and in those that it starts."""
     with tempfile.TemporaryDirectory(prefix="ojs-demo-", ignore_cleanup_errors=True) as folder:
         before = os.environ.get("DATABASE_URL"), dict(connections.databases["default"])
         url = sqlite_url(Path(folder, "demo.sqlite3"))
@@ -141,8 +141,8 @@ def _connect_to(entry: dict[str, Any]) -> None:
 
 @contextmanager
 def _worker() -> Iterator[subprocess.Popen[str]]:
-    """Run a worker process; stop it at the end as a deploy would."""
-    # The library's own tests contain what newer Pythons warn about.
+    """Run a worker process; at the end, stop it as a deploy would."""
+    # The tests in the standard library contain code that newer Pythons warn about.
     command = [sys.executable, "-W", "ignore", str(settings.BASE_DIR / "manage.py"), "runworker", "--queue", QUEUE]
     worker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
@@ -171,7 +171,7 @@ def _producers(paths: Sequence[str]) -> Iterator[list[Future[Counter[str]]]]:
 def _watch(
     worker: subprocess.Popen[str], producing: Sequence[Future[Any]], files: int, say: Callable[[str], None]
 ) -> None:
-    """Show the progress until the producers are done and nothing is left to run."""
+    """Show the progress until the producers are done and no job is left to run."""
     from django_ojs_unique.models import Job
     from django_ojs_unique.ojs.states import INCOMPLETE, TERMINAL
 
@@ -208,11 +208,11 @@ def _outcomes(producing: Sequence[Future[Counter[str]]]) -> Counter[str]:
 def _report(paths: Sequence[str], files_there_are: int, suppressed: int, seconds: float) -> Report:
     from django.db.models import Count, Sum
 
-    from django_ojs_unique.models import Job, SuppressedAttempt
+    from django_ojs_unique.models import Job, SuppressedEnqueue
 
     from .models import Execution, IndexedFile
 
-    recorded = SuppressedAttempt.objects.filter(queue=QUEUE).count()
+    recorded = SuppressedEnqueue.objects.filter(queue=QUEUE).count()
     if recorded != suppressed:
         raise DemoFailed(f"{suppressed:,} calls were told of a duplicate, but {recorded:,} are on record.")
     runs = Execution.objects.values("path").annotate(runs=Count("pk"))

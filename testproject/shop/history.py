@@ -1,6 +1,6 @@
-"""A day that never was, so that the first look at the admin of `make serve` shows something.
+"""An invented day of jobs, so that the admin of `make serve` has something to show at once.
 
-Only a made-up past needs the insides of the package. A project calls `enqueue()`.
+Only an invented past needs internals of the package. A project calls `enqueue()`.
 """
 
 import math
@@ -12,8 +12,8 @@ from uuid import UUID
 from django.utils import timezone
 
 from django_ojs_unique import JobState
-from django_ojs_unique.models import Job, Queue, SuppressedAttempt
-from django_ojs_unique.request import Request, read
+from django_ojs_unique.enqueue.request import Request, read
+from django_ojs_unique.models import Job, Queue, SuppressedEnqueue
 
 from .jobs import remind, send_newsletter
 
@@ -24,7 +24,7 @@ CARRIER = ("LookupError", "No carrier goes to Atlantis.")
 
 
 def write_history() -> None:
-    """Fill a database that has no jobs yet: with a day of finished ones, and with what an operator has to look at."""
+    """Fill a database that has no jobs yet: with a day of finished ones, and with some that need an operator."""
     if Job.objects.exists():
         return
     now, chance = timezone.now(), Random(7)
@@ -34,13 +34,13 @@ def write_history() -> None:
         jobs.append(job)
         attempts += _attempts(job, jobs, chance)
     Job.objects.bulk_create(jobs)
-    # Their keys are in the order of time.
-    SuppressedAttempt.objects.bulk_create(sorted(attempts, key=lambda attempt: attempt.created_at))
+    # Sorted, so that the primary keys are in the order of time.
+    SuppressedEnqueue.objects.bulk_create(sorted(attempts, key=lambda attempt: attempt.created_at))
     _leave_work_for_the_operator(now)
 
 
 def _moment(now: datetime, chance: Random) -> datetime:
-    """Choose a moment of the last day: three rushes, with calm between them."""
+    """Choose a moment of the last day: there are three busy times, and quiet times between them."""
     while True:
         hours = chance.uniform(0.1, HOURS)
         if chance.random() < 0.55 + 0.45 * math.cos(hours / HOURS * 6 * math.pi):
@@ -74,8 +74,8 @@ def _finished(created_at: datetime, chance: Random) -> Any:
     return job
 
 
-def _attempts(job: Any, before: list[Any], chance: Random) -> list[SuppressedAttempt]:
-    """Return the enqueues that met a job; a reminder is met by a newer one, which takes its place."""
+def _attempts(job: Any, before: list[Any], chance: Random) -> list[SuppressedEnqueue]:
+    """Return the suppressed enqueues that met a job; a reminder is met and replaced by a newer one."""
     if job.unique["on_conflict"] == "replace":
         older = next((one for one in before[:-1] if _is_waiting(one) and one.fingerprint == job.fingerprint), None)
         if older is None:
@@ -92,8 +92,8 @@ def _is_waiting(job: Any) -> bool:
     return job.type == "basket.remind" and job.replaced_by_id is None
 
 
-def _attempt(asked: Any, met: Any, at: datetime, replaced_by: Any = None) -> SuppressedAttempt:
-    return SuppressedAttempt(
+def _attempt(asked: Any, met: Any, at: datetime, replaced_by: Any = None) -> SuppressedEnqueue:
+    return SuppressedEnqueue(
         created_at=at,
         outcome=OUTCOMES[asked.unique["on_conflict"]],
         on_conflict=asked.unique["on_conflict"],
@@ -109,7 +109,7 @@ def _attempt(asked: Any, met: Any, at: datetime, replaced_by: Any = None) -> Sup
 
 
 def _leave_work_for_the_operator(now: datetime) -> None:
-    """Leave a paused queue with a backlog, two live jobs of one key, and one whose handler was renamed."""
+    """Create a paused queue with a backlog, two live jobs of one key, and a job whose handler was renamed."""
     Queue.objects.pause("newsletters")
     Job.objects.enqueue_many(send_newsletter.item(reader=reader) for reader in range(60))
     for hours in (1, 5):
@@ -122,7 +122,7 @@ def _leave_work_for_the_operator(now: datetime) -> None:
     )
     send_newsletter.enqueue(reader=7)
     dead.refresh_from_db()
-    dead.retry_now(force=True)
+    dead.revive(force=True)
 
     renamed = _job("newsletter.send", {"reader": 3}, now - timedelta(hours=2), Random(8), queue="emails", unique=None)
     renamed.type = "newsletter.mail"

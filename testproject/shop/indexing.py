@@ -15,7 +15,7 @@ def library() -> Path:
 
 
 def source_files() -> list[str]:
-    """List the standard library's source files, relative to it, without what was installed beside it."""
+    """List the standard library's source files by relative path, without packages that were installed there."""
     root = library()
     relative = (path.relative_to(root) for path in root.rglob("*.py"))
     return sorted(path.as_posix() for path in relative if not {"site-packages", "dist-packages"} & set(path.parts))
@@ -23,7 +23,7 @@ def source_files() -> list[str]:
 
 def index(path: PurePath, *, job_id: UUID) -> None:
     """Count one file's lines, functions and classes into an IndexedFile."""
-    # First and outside any transaction: a second run must leave a trace even if it fails.
+    # First, and outside any transaction: a second run must be recorded even if it fails.
     Execution.objects.create(path=path.as_posix(), job_id=job_id)
     source = (library() / path).read_bytes()
     functions, classes = _definitions(source)
@@ -36,7 +36,7 @@ def index(path: PurePath, *, job_id: UUID) -> None:
 def _definitions(source: bytes) -> tuple[int, int]:
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):  # the library's own tests hold files that are broken on purpose
+    except (SyntaxError, ValueError):  # the tests of the standard library have files that are broken on purpose
         return 0, 0
     functions = classes = 0
     for statement in _statements(tree):
@@ -46,7 +46,7 @@ def _definitions(source: bytes) -> tuple[int, int]:
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Walk the statements only; a definition cannot hide in an expression."""
+    """Walk the statements only; an expression cannot contain a function or class definition."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()

@@ -1,4 +1,4 @@
-"""The shop's jobs. Each says what makes two of them the same, and what to do then."""
+"""The shop's jobs. Each declares when two of them are duplicates, and what to do then."""
 
 import logging
 import time
@@ -21,7 +21,7 @@ from .models import DailyReport, Order, Picture
 logger = logging.getLogger(__name__)
 
 UNLESS_IT_FAILED = [state for state in JobState if state not in (JobState.CANCELLED, JobState.DISCARDED)]
-"""A finished job counts as a duplicate, too; one that was cancelled or gave up does not."""
+"""A completed job counts as a duplicate, too; a cancelled or discarded one does not."""
 
 SIZES = (64, 128, 256)
 
@@ -83,7 +83,7 @@ def resize_picture(context: JobContext, picture_id: int, sky: str) -> str:
 
 @job("report.daily", queue="reports", unique=UniquePolicy(keys=["type"], on_conflict="ignore"))
 def write_report() -> None:
-    """Sum up all orders in one row."""
+    """Write the total of all orders into one row."""
     totals = Order.objects.aggregate(orders=Count("pk"), revenue=Sum("total", default=Decimal(0)))
     report = DailyReport.objects.create(**totals)
     logger.info("Wrote the report: %s", report)
@@ -96,7 +96,7 @@ def write_report() -> None:
     takes_context=True,
 )
 def index_source(context: JobContext, path: str, origin: str) -> None:
-    """Index one file of Python's standard library (`make demo`); ``origin`` says which producer asked first."""
+    """Index one file of Python's standard library (`make demo`); ``origin``: the producer that enqueued it first."""
     indexing.index(PurePath(path), job_id=context.job_id)
 
 
@@ -110,7 +110,7 @@ def index_source(context: JobContext, path: str, origin: str) -> None:
     takes_context=True,
 )
 def capture_payment(context: JobContext, payment: int) -> str:
-    """Take the money once, however often the provider's webhook arrives; the bank is sometimes away."""
+    """Take the money once, however often the provider's webhook is called; sometimes the bank does not answer."""
     time.sleep(0.2)
     if payment % 7 == 0 and context.attempt < 3:
         raise ConnectionError("The bank does not answer.")
@@ -124,7 +124,7 @@ def capture_payment(context: JobContext, payment: int) -> str:
     retry=RetryPolicy(max_attempts=2, initial_interval="PT3S", on_exhaustion="dead_letter"),
 )
 def print_label(parcel: int, country: str) -> str:
-    """Print a parcel's label; where no carrier goes, no retry helps, and the job ends in the dead letter."""
+    """Print a parcel's label; for a country without a carrier no retry helps, and the job becomes a dead letter."""
     if country == "Atlantis":
         raise LookupError(f"No carrier goes to {country}.")
     return f"{country}-{parcel:05}"
@@ -136,7 +136,7 @@ def print_label(parcel: int, country: str) -> str:
     unique=UniquePolicy(keys=["type", "args"], args_keys=["product"], on_conflict="ignore"),
 )
 def update_search(product: int) -> None:
-    """Bring one product's search entry up to date; a product that is saved twice needs that once."""
+    """Update one product's search entry; a product that is saved twice needs one update."""
     time.sleep(0.3)
 
 
@@ -146,7 +146,7 @@ def update_search(product: int) -> None:
     unique=UniquePolicy(keys=["type", "args"], args_keys=["basket"], on_conflict="replace"),
 )
 def remind(basket: int, items: int) -> str:
-    """Remind of a basket some time after its last change: each change puts the reminder off."""
+    """Remind a customer of a basket some time after its last change; each change delays the reminder."""
     return f"reminded of {items} items"
 
 
@@ -162,7 +162,7 @@ def send_newsletter(reader: int) -> None:
 
 @job("catalogue.export", queue="reports", unique=UniquePolicy(on_conflict="ignore"), takes_context=True)
 def export_catalogue(context: JobContext, pages: int) -> str:
-    """Export the catalogue, a page a second, and say how far it is."""
+    """Export the catalogue, a page a second, and report the progress."""
     for page in range(pages):
         if context.cancelled:
             return "cancelled"
@@ -173,13 +173,13 @@ def export_catalogue(context: JobContext, pages: int) -> str:
 
 @job("stock.sync", queue="stock", unique=UniquePolicy(on_conflict="ignore"), cron="@every PT30S")
 def sync_stock() -> str:
-    """Ask the warehouse what is left, twice a minute."""
+    """Ask the warehouse for its stock, twice a minute."""
     time.sleep(0.5)
     return "in step"
 
 
 def _store(name: str, text: str) -> str:
-    """Write a file in the place of an older one, so that running a job again does no harm."""
+    """Write a file, replacing an older one, so that running a job again does no harm."""
     default_storage.delete(name)
     return default_storage.save(name, ContentFile(text))
 

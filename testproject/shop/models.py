@@ -1,4 +1,4 @@
-"""What the shop sells, and what its jobs leave behind."""
+"""What the shop sells, and what its jobs store."""
 
 from django.conf import settings
 from django.core.files.storage import default_storage
@@ -6,7 +6,7 @@ from django.db import models
 
 
 class Order(models.Model):
-    """An order, which gets one invoice."""
+    """An order; it gets one invoice."""
 
     customer = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="orders")
     item = models.CharField(max_length=100)
@@ -23,7 +23,7 @@ class Order(models.Model):
 
 
 class Picture(models.Model):
-    """A product picture: two colours, drawn as SVG, so that nothing has to be uploaded."""
+    """A product picture: two colours, drawn as SVG, so that no upload is needed."""
 
     title = models.CharField(max_length=100)
     sky = models.CharField(max_length=20, default="#8ecae6")
@@ -53,7 +53,7 @@ class DailyReport(models.Model):
 
 
 class IndexedFile(models.Model):
-    """One source file, as `source.index` found it."""
+    """What `source.index` counted in one source file."""
 
     path = models.CharField(max_length=500, unique=True)
     lines = models.PositiveIntegerField()
@@ -65,7 +65,7 @@ class IndexedFile(models.Model):
 
 
 class Execution(models.Model):
-    """One run of `source.index`, written before the work: this is how the demo measures what ran twice."""
+    """One run of `source.index`, stored before the work; the demo counts by these rows what ran twice."""
 
     path = models.CharField(max_length=500)
     job_id = models.UUIDField()

@@ -19,7 +19,7 @@ from .models import Order, Picture
 
 LOGIN = PASSWORD = TOKEN = "demo"
 VIEWER = "viewer"
-"""The login, and the password, of somebody who may look at everything and change nothing."""
+"""The login, and also the password, of a user who may view everything and change nothing."""
 HOST = "127.0.0.1"
 CUSTOMERS = ["ada", "grace", "linus"]
 ITEMS = [("Teapot", "24.90"), ("Lantern", "39.00"), ("Umbrella", "18.50")]
@@ -32,7 +32,7 @@ class CannotServe(Exception):
 
 
 def prepare(port: int) -> None:
-    """Migrate the database and fill it; raise CannotServe when this is no place for a demo login."""
+    """Migrate the database and fill it. Raises CannotServe if DEBUG is off or the port is in use."""
     if not settings.DEBUG:
         raise CannotServe("The demo login is for DEBUG only.")
     if not _is_free(port):
@@ -43,7 +43,7 @@ def prepare(port: int) -> None:
 
 
 def add_samples() -> None:
-    """Make the demo logins, customers, orders and pictures that are not there yet."""
+    """Create the demo logins, customers, orders and pictures that do not exist yet."""
     users = get_user_model()
     if not users.objects.filter(username=LOGIN).exists():
         users.objects.create_superuser(LOGIN, f"{LOGIN}@example.com", PASSWORD)
@@ -60,11 +60,11 @@ def add_samples() -> None:
 
 @contextmanager
 def worker() -> Iterator[None]:
-    """Run a worker process in the background; at the end let it finish its short jobs, and give back the others."""
+    """Run a worker process in the background; at the end, let it finish short jobs and give the others back."""
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "runworker", "--shutdown-timeout", "5"]
-    # Some jobs fail on purpose: the dashboard shows them, the console need not.
+    # Some jobs fail on purpose. The dashboard shows them, so the console does not have to.
     environment = {"SHOP_LOG_LEVEL": "CRITICAL", **os.environ}
-    # In a session of its own, so that Ctrl-C reaches it once, from here.
+    # In its own session, so that Ctrl-C does not reach it directly, but once from here.
     process = subprocess.Popen(command, start_new_session=True, env=environment)
     try:
         yield

@@ -21,9 +21,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ojs_unique import JobState
-from django_ojs_unique.models import Job, Queue, SuppressedAttempt
+from django_ojs_unique.integrity import verify
+from django_ojs_unique.models import Job, Queue, SuppressedEnqueue
 from django_ojs_unique.ojs.states import INCOMPLETE, TERMINAL
-from django_ojs_unique.upkeep import verify
 
 from . import demo, indexing, serve
 from .history import write_history
@@ -109,7 +109,7 @@ class TheButtons(ShopTestCase):
         other = get_user_model().objects.get(username="grace")
         self.press("welcome", self.user.pk)
         assert "Created" in self.press("welcome", other.pk)
-        assert not SuppressedAttempt.objects.exists()
+        assert not SuppressedEnqueue.objects.exists()
 
     def test_the_page_shows_what_the_next_press_would_do(self) -> None:
         self.assertContains(self.client.get(reverse("shop:home")), "<strong>create</strong>")
@@ -226,7 +226,7 @@ class TheHistory(TestCase):
         assert not finished.filter(created_at__lt=now - timedelta(days=1)).exists()
         assert not finished.filter(finished_at__gt=now).exists()
         assert finished.filter(dead_letter=True).exists()
-        assert set(SuppressedAttempt.objects.values_list("outcome", flat=True)) == {"rejected", "ignored", "replaced"}
+        assert set(SuppressedEnqueue.objects.values_list("outcome", flat=True)) == {"rejected", "ignored", "replaced"}
         assert Queue.objects.get().paused_at
         assert Job.objects.filter(state="available", type="newsletter.send", args__reader=7).count() == 2
         assert Job.objects.filter(type="newsletter.mail").exists()
@@ -252,7 +252,7 @@ class TheTraffic(TestCase):
         chance = Random(7)
         for moment in range(40):
             happen(moment, chance)
-        assert set(SuppressedAttempt.objects.values_list("outcome", flat=True)) == {"rejected", "ignored", "replaced"}
+        assert set(SuppressedEnqueue.objects.values_list("outcome", flat=True)) == {"rejected", "ignored", "replaced"}
         assert Job.objects.filter(state="scheduled").exists()
 
     def test_what_waits_is_bounded_by_the_keys_there_are(self) -> None:

@@ -1,6 +1,6 @@
-"""The shop's customers, its payment provider and its scheduler, who never rest: they give `make serve` a life.
+"""Simulated customers, payment provider and scheduler of the shop, which enqueue jobs all the time in `make serve`.
 
-Each key comes from a small range, so the jobs that wait are bounded; retention bounds the finished ones.
+The keys come from small ranges, so the number of waiting jobs is bounded; retention bounds the finished ones.
 """
 
 import logging
@@ -20,7 +20,7 @@ from .jobs import capture_payment, export_catalogue, print_label, remind, send_n
 logger = logging.getLogger(__name__)
 
 LIVELY_MOMENTS = 900
-"""After that many, nobody is likely to watch, and life slows down."""
+"""After so many moments, probably nobody watches any more, and the traffic slows down."""
 SECONDS, QUIET_SECONDS = 1.0, 10.0
 EXPORT_EVERY = 20
 PAGES = 90
@@ -29,7 +29,7 @@ COUNTRIES = ["DE", "FR", "PT", "SE"] * 4 + ["Atlantis"]
 
 @contextmanager
 def traffic() -> Iterator[None]:
-    """Enqueue jobs in the background as long as the block lasts."""
+    """Enqueue jobs in the background while the block runs."""
     stop = threading.Event()
     thread = threading.Thread(target=_live, args=(stop,), name="traffic")
     thread.start()
@@ -41,7 +41,7 @@ def traffic() -> Iterator[None]:
 
 
 def happen(moment: int, chance: Random) -> None:
-    """Let one or a few things happen; ``moment`` counts up, and makes what is new differ from what was before."""
+    """Let a few events happen. ``moment`` counts up, so that the values of new events differ from earlier ones."""
     if moment % EXPORT_EVERY == 0:
         export_catalogue.enqueue(pages=PAGES)
     for event in chance.choices([pay, save_product, ship, change_basket, subscribe], [4, 4, 2, 3, 1], k=2):
@@ -49,32 +49,32 @@ def happen(moment: int, chance: Random) -> None:
 
 
 def pay(moment: int, chance: Random) -> None:
-    """The provider reports a payment, and often reports it twice."""
+    """Report a payment, as the provider does: often twice."""
     for _ in range(chance.choice([1, 2])):
         with suppress(DuplicateJob):
             capture_payment.enqueue(payment=moment % 1_000)
 
 
 def save_product(moment: int, chance: Random) -> None:
-    """An editor saves a product with a double click; some products are edited all the time."""
+    """Save a product twice, as an editor does with a double click; some products are edited all the time."""
     product = min(chance.randrange(40), chance.randrange(40))
     for _ in range(chance.choice([1, 2, 2])):
         update_search.enqueue(product=product)
 
 
 def ship(moment: int, chance: Random) -> None:
-    """A parcel is packed."""
+    """Pack a parcel."""
     print_label.enqueue(parcel=moment % 1_000, country=chance.choice(COUNTRIES))
 
 
 def change_basket(moment: int, chance: Random) -> None:
-    """A customer changes a basket: the reminder is put off."""
+    """Change a basket, as a customer does: the reminder is delayed."""
     soon = timezone.now() + timedelta(seconds=45)
     remind.using(scheduled_at=soon).enqueue(basket=chance.randrange(12), items=chance.randint(1, 9))
 
 
 def subscribe(moment: int, chance: Random) -> None:
-    """A reader asks for the newsletter, which waits in a paused queue."""
+    """Subscribe to the newsletter, as a reader does; its queue is paused."""
     send_newsletter.enqueue(reader=chance.randrange(120))
 
 

@@ -1,4 +1,4 @@
-"""One page, and one view per button: each enqueues a job and says what became of it."""
+"""One page, and one view per button: each enqueues a job and shows the outcome."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,19 +11,19 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from django_ojs_unique import DuplicateJob
-from django_ojs_unique.models import Job, SuppressedAttempt
+from django_ojs_unique.models import Job, SuppressedEnqueue
 
 from .jobs import render_invoice, resize_picture, send_welcome, write_report
 from .models import DailyReport, Order, Picture
 
 BUTTONS = ["email.send_welcome", "invoice.render", "image.resize", "report.daily"]
-"""The job types of this page; those of `traffic` would push them out of sight."""
+"""The job types that this page shows; the jobs of `traffic` would hide them."""
 SKIES = ["#8ecae6", "#ffafcc", "#cdb4db", "#ffd6a5"]
 
 
 @require_safe
 def home(request: HttpRequest) -> HttpResponse:
-    """Show the buttons, what each would do now, and what the jobs have done."""
+    """Show the buttons, what each would do now, and the latest jobs."""
     orders = Order.objects.select_related("customer").order_by("pk")
     context = {
         "customers": [
@@ -38,7 +38,7 @@ def home(request: HttpRequest) -> HttpResponse:
         "report": Job.objects.explain("report.daily"),
         "last_report": DailyReport.objects.first(),
         "jobs": Job.objects.filter(type__in=BUTTONS).order_by("-created_at", "-pk")[:15],
-        "suppressed": SuppressedAttempt.objects.filter(type__in=BUTTONS).order_by("-pk")[:10],
+        "suppressed": SuppressedEnqueue.objects.filter(type__in=BUTTONS).order_by("-pk")[:10],
     }
     return render(request, "shop/home.html", context)
 
@@ -65,7 +65,7 @@ def invoice(request: HttpRequest, order_id: int) -> HttpResponse:
 
 @require_POST
 def thumbnail(request: HttpRequest, picture_id: int) -> HttpResponse:
-    """Draw a picture under its next sky: the newest request wins."""
+    """Draw a picture with its next colour of the sky: the newest request wins."""
     picture = get_object_or_404(Picture, pk=picture_id)
     newest = Job.objects.filter(type="image.resize", args__picture_id=picture.pk).order_by("-created_at", "-pk").first()
     sky = newest.args["sky"] if newest else picture.sky
@@ -75,7 +75,7 @@ def thumbnail(request: HttpRequest, picture_id: int) -> HttpResponse:
 
 @require_POST
 def report(request: HttpRequest) -> HttpResponse:
-    """Put the nightly report on the schedule: there is never more than one."""
+    """Schedule the nightly report: there is never more than one."""
     return _tell(request, write_report.using(scheduled_at=_tonight(timezone.localtime())).enqueue())
 
 

@@ -1,4 +1,4 @@
-"""Settings of the example project: for your own machine only, never for a server."""
+"""The settings of the example project: only for your own machine, never for a server."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from .databases import database, sqlite_url
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 DEBUG = True
-SECRET_KEY = "insecure-demo-key-do-not-use-it-anywhere-else"  # a project of yours reads its own from the environment
+SECRET_KEY = "insecure-demo-key-do-not-use-it-anywhere-else"  # your project reads its own from the environment
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 
 INSTALLED_APPS = [
@@ -74,7 +74,7 @@ SHOP_SECONDS_PER_SIZE = 2.0
 SHOP_SECONDS_PER_PAGE = 1.0
 
 OJS_UNIQUE = {
-    # For those who poll GET /ojs/v1/events.
+    # For clients that poll GET /ojs/v1/events.
     "EVENTS": True,
     # A day is enough for the charts, and keeps the database small.
     "RETENTION": {"completed": "PT25H", "cancelled": "PT25H", "discarded": "PT25H", "dead_letter": "P7D"},
@@ -88,7 +88,7 @@ LOGGING = {
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "loggers": {
         "shop": {"handlers": ["console"], "level": "INFO"},
-        # `serve` has jobs that fail on purpose, and pages that refresh themselves.
+        # Quiet, as `serve` has jobs that fail on purpose, and pages that refresh themselves.
         "django_ojs_unique": {"handlers": ["console"], "level": os.environ.get("SHOP_LOG_LEVEL", "WARNING")},
         "django.server": {"handlers": ["console"], "level": "WARNING", "propagate": False},
     },

@@ -8,7 +8,7 @@ urlpatterns = [
     path("", include("shop.urls")),
     path("", include("django_ojs_unique.api.urls")),
     path("admin/", admin.site.urls),
-    # Browsers ask for it, and the console would tell each time.
+    # Browsers request it, and the console would show a 404 each time.
     path("favicon.ico", lambda request: HttpResponse(status=204)),
     *static(settings.MEDIA_URL, document_root=settings.MEDIA_ROOT),
 ]

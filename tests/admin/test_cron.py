@@ -8,9 +8,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ojs_unique import Cron, job
+from django_ojs_unique.maintenance.cron import sync
 from django_ojs_unique.models import CronJob, Job
-from django_ojs_unique.worker.schedule import sync
-from tests.admin.people import log_in
+from tests.support.people import log_in
 
 pytestmark = pytest.mark.django_db
 

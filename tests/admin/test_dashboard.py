@@ -11,12 +11,13 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from django_ojs_unique import job as declare
 from django_ojs_unique.admin import drawing
 from django_ojs_unique.admin.charts import jobs_chart, seconds, waits_chart
-from django_ojs_unique.insight.history import SPANS, activity, waits
+from django_ojs_unique.insight.activity import SPANS, activity, waits
 from django_ojs_unique.models import Job, Queue
-from tests.admin.people import give, log_in
-from tests.insight.past import NOW, ago, job, suppressed, worker
+from tests.support.past import NOW, ago, job, suppressed, worker
+from tests.support.people import give, log_in
 
 pytestmark = pytest.mark.django_db
 EVIL = "<script>alert(1)</script>\x1b[31m"
@@ -77,6 +78,17 @@ def test_it_shows_workers_and_warns_of_jobs_that_none_of_them_takes(admin_client
     assert "No worker for emails : jobs wait there, and no running worker takes them." in shown
 
 
+def test_it_names_types_without_a_handler_and_the_names_that_were_meant(admin_client, handlers):
+    declare("email.sent")(lambda: None)
+    worker("w", heard=timezone.now(), queues=["email"])
+    job(timezone.now(), queue="emails")
+    shown = text(admin_client)
+    assert "No handler here: jobs wait whose types no handler of this project runs: email.send (did you mean" in shown
+    assert "in which there is no job: was &#x27;emails&#x27; meant?" in shown
+    declare("email.send")(lambda: None)
+    assert "No handler here" not in text(admin_client)
+
+
 def test_nothing_at_all_explains_itself(admin_client):
     shown = text(admin_client)
     assert "No job was ever enqueued here" in shown
@@ -125,7 +137,7 @@ def test_the_number_of_statements_does_not_grow(admin_client, django_assert_num_
         job(now, queue=f"q{number}")
         worker(f"w{number}", heard=now)
         Queue.objects.limit(f"q{number}", 1)
-        with django_assert_num_queries(10):  # two of them read the session and the user
+        with django_assert_num_queries(11):  # two of them read the session and the user
             page(admin_client)
 
 

@@ -15,10 +15,10 @@ from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, UniquePolicy
 from django_ojs_unique.insight import duplicates as insight
-from django_ojs_unique.models import Job, SuppressedAttempt
+from django_ojs_unique.models import Job, SuppressedEnqueue
 from django_ojs_unique.ojs.states import INCOMPLETE
 from django_ojs_unique.signals import job_cancelled
-from tests.admin.people import log_in
+from tests.support.people import log_in
 
 pytestmark = pytest.mark.django_db
 
@@ -125,7 +125,7 @@ def test_a_live_job_without_the_guard_is_named_as_the_holder():
 def test_only_the_chosen_span_counts(admin_client, span, count):
     enqueue()
     suppress()
-    SuppressedAttempt.objects.update(created_at=timezone.now() - timedelta(hours=2))
+    SuppressedEnqueue.objects.update(created_at=timezone.now() - timedelta(hours=2))
     answer = admin_client.get(reverse(PAGE), {"span": span})
     assert len(answer.context["met"]["rows"]) == count
     assert ("Nothing was suppressed in the last hour" in text(answer)) == (not count)
@@ -162,7 +162,7 @@ def test_without_the_permission_attempts_are_neither_shown_nor_found(client):
     Job.objects.all().delete()
     log_in(client, "view_job")
     page = text(client.get(reverse(PAGE)))
-    assert "view_suppressedattempt" in page
+    assert "view_suppressedenqueue" in page
     assert job.fingerprint[:12] not in page
     assert "has" in said(client.get(reverse(PAGE), {"q": job.fingerprint}))[0]
     one = text(client.get(reverse(ONE, args=[job.fingerprint])))
@@ -171,7 +171,7 @@ def test_without_the_permission_attempts_are_neither_shown_nor_found(client):
 
 
 def test_who_may_not_view_jobs_sees_no_page(client):
-    log_in(client, "view_suppressedattempt", "cancel_job")
+    log_in(client, "view_suppressedenqueue", "cancel_job")
     assert client.get(reverse(PAGE)).status_code == 403
     assert client.get(reverse(ONE, args=["a" * 64])).status_code == 403
     assert client.post(reverse(RESOLVE), {}).status_code == 403
@@ -187,7 +187,7 @@ def test_a_fingerprint_is_found_by_itself_its_beginning_and_a_jobs_id(admin_clie
         assert answer.url == reverse(ONE, args=[job.fingerprint])
 
 
-def test_a_fingerprint_that_only_suppressed_attempts_have_is_found(admin_client):
+def test_a_fingerprint_that_only_suppressed_enqueues_have_is_found(admin_client):
     job = enqueue().job
     suppress()
     Job.objects.all().delete()
@@ -251,7 +251,7 @@ def test_a_job_revived_by_force_beside_a_live_one_is_a_duplicate(admin_client):
         state="discarded", finished_at=timezone.now(), guarded_states=frozenset(), created_at=dead.created_at
     )
     enqueue()
-    Job.objects.get(pk=dead.pk).retry_now(force=True)
+    Job.objects.get(pk=dead.pk).revive(force=True)
     (group,) = admin_client.get(reverse(PAGE)).context["groups"]
     assert [(job["id"] == dead.pk, job["guards"]) for job in group["jobs"]] == [(True, False), (False, True)]
 

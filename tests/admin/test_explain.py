@@ -9,8 +9,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, job
-from django_ojs_unique.models import Job, SuppressedAttempt
-from tests.admin.people import give, log_in
+from django_ojs_unique.models import Job, SuppressedEnqueue
+from tests.support.people import give, log_in
 
 pytestmark = pytest.mark.django_db
 
@@ -82,7 +82,7 @@ def test_nothing_is_enqueued_and_nothing_recorded(admin_client):
         answer(admin_client, unique=f'{{"on_conflict": "{on_conflict}"}}')
     answer(admin_client, type="other.type", key="k")
     assert list(Job.objects.values()) == before
-    assert not SuppressedAttempt.objects.exists()
+    assert not SuppressedEnqueue.objects.exists()
 
 
 def test_a_free_fingerprint_would_be_created(admin_client):
@@ -127,6 +127,12 @@ def test_a_time_without_an_offset_is_in_the_projects_time_zone(admin_client):
 def test_an_odd_time_is_told_or_borne(admin_client, moment):
     response = ask(admin_client, scheduled_at=moment)
     assert response.context["answer"] or "scheduled_at" in response.context["form"].errors
+
+
+def test_a_delay_is_explained_or_refused_beside_its_field(admin_client):
+    assert "delay=&#x27;PT10M&#x27;" in answer(admin_client, delay="PT10M")["code"]
+    assert "is not an ISO 8601 duration" in errors(admin_client, delay="10m")["delay"]
+    assert "cannot be combined" in errors(admin_client, delay="PT10M", scheduled_at="2030-01-31 14:00")["delay"]
 
 
 def test_the_line_of_code_does_what_was_explained(admin_client):

@@ -13,10 +13,10 @@ from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, lifecycle
 from django_ojs_unique.admin.jobs import JobAdmin
-from django_ojs_unique.fields import new_id
+from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.models import Job
 from django_ojs_unique.signals import job_cancelled
-from tests.admin.people import log_in
+from tests.support.people import log_in
 
 pytestmark = pytest.mark.django_db
 
@@ -294,7 +294,7 @@ def test_a_duplicate_that_came_after_the_page_was_asked_is_told_of(admin_client)
 def test_a_job_that_was_revived_after_the_page_was_asked_is_told_of(admin_client):
     dead = discard(enqueue())
     ask(admin_client, "revive", [dead])
-    dead.retry_now()
+    dead.revive()
     assert f"Cannot revive job {dead.pk}: it is available." in post(admin_client, "revive", [dead]).content.decode()
 
 

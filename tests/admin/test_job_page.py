@@ -13,10 +13,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy
-from django_ojs_unique.insight.met import MOST_ATTEMPTS, MOST_MET
 from django_ojs_unique.insight.relations import MOST_RELATIVES
-from django_ojs_unique.models import Job, SuppressedAttempt
-from tests.admin.people import give, log_in
+from django_ojs_unique.insight.suppressed import MOST_ATTEMPTS, MOST_MET
+from django_ojs_unique.models import Job, SuppressedEnqueue, WorkerProcess
+from tests.support.people import give, log_in
 
 pytestmark = pytest.mark.django_db
 
@@ -50,8 +50,8 @@ def show(client, job):
 
 
 def attempts(job, count):
-    SuppressedAttempt.objects.bulk_create(
-        SuppressedAttempt(
+    SuppressedEnqueue.objects.bulk_create(
+        SuppressedEnqueue(
             outcome="ignored",
             on_conflict="ignore",
             fingerprint=job.fingerprint,
@@ -157,7 +157,7 @@ def test_uniqueness_is_told_with_its_text_and_its_fingerprint(admin_client):
         {"fingerprint": "", "guarded_states": frozenset()},
         {"fingerprint": "\x1b[31m<b>", "unique": None},
         {"args": [1, 2]},
-        {"args": {}, "slimmed": True},
+        {"args": {}, "payload_pruned": True},
         {"retry": {"max_attempts": "many"}},
         {"errors": {"not": "a list"}},
         {"errors": ["text", None, 7, [], {}, {"occurred_at": "never"}, {"details": 5, "attempt": [1], "message": {}}]},
@@ -182,9 +182,9 @@ def test_markup_and_control_characters_are_shown_and_never_rendered(admin_client
         "occurred_at": timezone.now().isoformat(),
         "details": {"traceback": f"File\n  {evil}"},
     }
-    job = enqueue({"user_id": evil, evil: evil}, unique=IGNORE, meta={"x": evil}, tags=[evil])
+    job = enqueue({"user_id": evil, evil: evil}, unique=IGNORE, meta={"x": evil})
     Job.objects.enqueue("email.send", {"user_id": evil, "other": evil}, unique=IGNORE)
-    change(job, errors=[error], result=evil, skipped=evil, progress=0.5, progress_note=evil, key=None)
+    change(job, errors=[error], result=evil, skipped=evil, progress=0.5, progress_note=evil, tags=[evil], key=None)
     response, _ = show(admin_client, job)
     page = response.content.decode()
     assert "<script>alert" not in page
@@ -247,7 +247,7 @@ def test_only_who_may_view_a_job_gets_its_page_and_its_downloads(client):
     assert client.get(reverse("admin:django_ojs_unique_job_json", args=[job.pk, "args"])).status_code == 302
 
 
-@pytest.mark.parametrize("id", [str(uuid4()), "nonsense", "_00", "a/b", "%00", "7"])
+@pytest.mark.parametrize("id", ["01890a5d-ac96-774b-bcce-b302099a8057", "nonsense", "_00", "a/b", "%00", "7"])
 @pytest.mark.parametrize("page", ["{}/change/", "{}/args.json"])
 def test_a_job_that_is_not_there_is_told(admin_client, id, page):
     list_url = reverse("admin:django_ojs_unique_job_changelist")
@@ -323,9 +323,9 @@ def test_attempts_are_kept_from_who_may_not_view_them(client):
     enqueue({"user_id": 7, "note": "secret"}, unique=IGNORE)
     user = log_in(client, "view_job")
     _, text = show(client, job)
-    assert "you need the permission “Can view suppressed attempt” ( view_suppressedattempt )" in text
+    assert "you need the permission “Can view suppressed enqueue” ( view_suppressedenqueue )" in text
     assert "secret" not in text
-    give(user, "view_suppressedattempt")
+    give(user, "view_suppressedenqueue")
     assert "secret" in show(client, job)[1]
 
 
@@ -420,3 +420,17 @@ def test_the_history_is_linked_once(admin_client):
     response, _ = show(admin_client, job)
     history = reverse("admin:django_ojs_unique_job_history", args=[job.pk])
     assert response.content.decode().count(f'href="{history}"') == 1
+
+
+def test_the_page_of_a_job_that_waits_says_that_nobody_takes_it(admin_client, client):
+    job = enqueue(queue="letters")
+    assert "Taken by nobody No worker runs: `manage.py runworker` starts one." in show(admin_client, job)[1]
+    now = timezone.now()
+    other = WorkerProcess.objects.create(id="w", hostname="h", queues=["letter"], started_at=now, heartbeat_at=now)
+    said = "Taken by nobody No running worker says that it takes letters. One takes &#x27;letter&#x27;"
+    assert said in show(admin_client, job)[1]
+    log_in(client, "view_job")
+    assert "Taken by nobody" not in show(client, job)[1]
+    other.queues = ["letters"]
+    other.save()
+    assert "Taken by nobody" not in show(admin_client, job)[1]

@@ -11,8 +11,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, UniquePolicy
-from django_ojs_unique.models import CronJob, Job, Queue, SuppressedAttempt
-from tests.insight.past import worker
+from django_ojs_unique.models import CronJob, Job, Queue, SuppressedEnqueue
+from tests.support.past import worker
 
 pytestmark = pytest.mark.django_db
 
@@ -59,7 +59,7 @@ def fill():
     Queue.objects.pause("reports")
     CronJob.objects.define("nightly", "0 3 * * *", "email.send")
     CronJob.objects.update(last_job_id=blocked.pk, last_run_at=now, last_outcome="created")
-    assert SuppressedAttempt.objects.filter(existing_job=met).count() == 3
+    assert SuppressedEnqueue.objects.filter(existing_job=met).count() == 3
 
 
 class Links(HTMLParser):
@@ -99,6 +99,7 @@ def refused(answers):
     return {url: status for url, status in answers.items() if status != 200}
 
 
+@pytest.mark.slow
 def test_every_link_of_every_page_is_answered(admin_client):
     fill()
     answers = walk(admin_client, [HOME])
@@ -114,6 +115,7 @@ def test_every_link_of_every_page_is_answered(admin_client):
     }
 
 
+@pytest.mark.slow
 def test_every_link_of_a_page_that_asks_or_answers_is_answered(admin_client):
     fill()
     jobs, ids = reverse("admin:django_ojs_unique_job_changelist"), [job.pk for job in Job.objects.all()]

@@ -5,7 +5,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy
-from django_ojs_unique.models import Job, Queue, SuppressedAttempt, WorkerProcess
+from django_ojs_unique.models import Job, Queue, SuppressedEnqueue, WorkerProcess
 
 pytestmark = pytest.mark.django_db
 
@@ -22,7 +22,7 @@ def rows():
     )
 
 
-@pytest.mark.parametrize("model", [Job, Queue, WorkerProcess, SuppressedAttempt])
+@pytest.mark.parametrize("model", [Job, Queue, WorkerProcess, SuppressedEnqueue])
 def test_each_page_shows_its_rows_searches_and_changes_nothing(model, admin_client):
     rows()
     name = model._meta.model_name

@@ -7,7 +7,7 @@ from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
 from django_ojs_unique.models import Job, Queue
-from tests.admin.people import log_in
+from tests.support.people import log_in
 
 pytestmark = pytest.mark.django_db
 LIST = "admin:django_ojs_unique_queue_changelist"

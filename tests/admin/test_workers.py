@@ -7,8 +7,8 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from tests.admin.people import log_in
-from tests.insight.past import job, worker
+from tests.support.past import job, worker
+from tests.support.people import log_in
 
 pytestmark = pytest.mark.django_db
 LIST = "admin:django_ojs_unique_workerprocess_changelist"

@@ -8,7 +8,10 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from django_ojs_unique.api.codec import MEDIA_TYPE
+from django_ojs_unique.api.wire.codec import MEDIA_TYPE
+
+THREADED = {"wsgi.multithread": True}
+"""What a server that serves each request in a thread says of itself."""
 
 
 class OJSClient:
@@ -62,7 +65,7 @@ def staff(db: None) -> User:
 @pytest.fixture
 def ojs(staff: User) -> OJSClient:
     """A client that may do everything."""
-    client = Client()
+    client = Client(**THREADED)
     client.force_login(staff)
     return OJSClient(client)
 

@@ -1,4 +1,4 @@
-"""The example project under gunicorn, as ``make conformance`` and a test start it."""
+"""The example project under gunicorn or uvicorn, as ``make conformance`` and a test start it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
@@ -18,15 +18,34 @@ LONGEST_START_SECONDS = 60
 
 
 @contextmanager
-def gunicorn(database_url: str, *, workers: int = 1, threads: int = 8) -> Iterator[str]:
+def gunicorn(
+    database_url: str, *, workers: int = 1, threads: int = 8, settings: str = "testproject.conformance"
+) -> Iterator[str]:
     """Migrate a database, serve it under the settings of the conformance suite, and yield the base URL."""
-    variables = environment(database_url)
+    options = ["--workers", str(workers), "--threads", str(threads), "testproject.wsgi"]
+    with _serving(database_url, settings, lambda host, port: ["gunicorn", "--bind", f"{host}:{port}", *options]) as url:
+        yield url
+
+
+@contextmanager
+def uvicorn(database_url: str, *, settings: str) -> Iterator[str]:
+    """Do the same under ASGI."""
+    application = ["--factory", "django.core.asgi:get_asgi_application"]
+    with _serving(
+        database_url, settings, lambda host, port: ["uvicorn", "--host", host, "--port", port, *application]
+    ) as url:
+        yield url
+
+
+@contextmanager
+def _serving(database_url: str, settings: str, command: Callable[[str, str], list[str]]) -> Iterator[str]:
+    variables = {**environment(database_url), "DJANGO_SETTINGS_MODULE": settings}
     migrate = [sys.executable, "-m", "django", "migrate", "--verbosity", "0"]
     subprocess.run(migrate, env=variables, cwd=PROJECT, check=True)
-    address = f"127.0.0.1:{_free_port()}"
-    options = ["--bind", address, "--workers", str(workers), "--threads", str(threads), "--log-level", "warning"]
+    host, port = "127.0.0.1", str(_free_port())
+    address = f"{host}:{port}"
     server = subprocess.Popen(
-        [sys.executable, "-m", "gunicorn", *options, "testproject.wsgi"], env=variables, cwd=PROJECT
+        [sys.executable, "-m", *command(host, port), "--log-level", "warning"], env=variables, cwd=PROJECT
     )
     try:
         _wait_until_it_answers(server, f"http://{address}/ojs/v1/health")

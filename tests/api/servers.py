@@ -12,8 +12,8 @@ from django.core.handlers.wsgi import WSGIHandler
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 from rest_framework.authtoken.models import Token
 
-from django_ojs_unique.api.codec import MEDIA_TYPE
-from tests.processes import PATIENCE, Parent, nursery, wait_until_alone
+from django_ojs_unique.api.wire.codec import MEDIA_TYPE
+from tests.support.processes import PATIENCE, Parent, nursery, wait_until_alone
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from django.test import override_settings
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from django_ojs_unique.fields import new_id
-from django_ojs_unique.models import Job, Queue, SuppressedAttempt
+from django_ojs_unique.db.fields import new_id
+from django_ojs_unique.models import Job, Queue, SuppressedEnqueue
 
 JOBS = "/ojs/v1/jobs"
 UUID4 = "9b2e3c7a-4d5f-4a6b-8c7d-0e1f2a3b4c5d"
@@ -17,7 +17,7 @@ HUGE = 10**4000
 
 
 def nothing_stored():
-    return not (Job.objects.exists() or Queue.objects.exists() or SuppressedAttempt.objects.exists())
+    return not (Job.objects.exists() or Queue.objects.exists() or SuppressedEnqueue.objects.exists())
 
 
 @pytest.mark.parametrize(
@@ -385,6 +385,7 @@ BODIES = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(body=st.one_of(BODIES, BODIES, BODIES, JSON))
 def test_no_body_is_more_than_the_server_can_bear(ojs, body):

@@ -7,8 +7,8 @@ from django.db import connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs_unique.fields import new_id
-from django_ojs_unique.models import Job, Queue, SuppressedAttempt
+from django_ojs_unique.db.fields import new_id
+from django_ojs_unique.models import Job, Queue, SuppressedEnqueue
 
 BATCH, BULK = "/ojs/v1/jobs/batch", "/ojs/v1/jobs/bulk"
 UNIQUE = {"keys": ["type", "args"]}
@@ -178,4 +178,4 @@ def test_in_bulk_each_job_has_an_outcome_of_its_own(ojs):
             assert result["error"]["request_id"] == answer["X-Request-Id"]
     assert Job.objects.get(pk=replaced["id"]).state == "cancelled"
     assert Job.objects.count() == 4
-    assert SuppressedAttempt.objects.count() == 3
+    assert SuppressedEnqueue.objects.count() == 3

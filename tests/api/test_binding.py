@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import TERMINAL, JobState
+from tests.support.retries import IN_AN_HOUR
 
 pytestmark = pytest.mark.django_db
 
@@ -19,7 +20,7 @@ DEAD = {"retry": {"max_attempts": 5, "on_exhaustion": "dead_letter", "jitter": F
 
 def bring(ojs: Any, state: JobState) -> str:
     """Enqueue a job and bring it into a state, over HTTP alone; return its id."""
-    options: dict[str, Any] = {**DEAD}
+    options: dict[str, Any] = {"retry": {**DEAD["retry"], **IN_AN_HOUR}}
     if state == JobState.SCHEDULED:
         options["delay_until"] = "+PT1H"
     elif state == JobState.PENDING:

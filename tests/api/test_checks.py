@@ -19,15 +19,6 @@ def found(id):
     return [message for message in run_checks() if message.id == f"django_ojs_unique.{id}"]
 
 
-def test_the_test_hook_in_production_is_an_error(settings):
-    settings.OJS_UNIQUE = {"API": {"TEST_DIRECTIVES": True}}
-    settings.DEBUG = True
-    assert found("E003") == []
-    settings.DEBUG = False
-    (message,) = found("E003")
-    assert message.is_serious()
-
-
 def test_an_api_that_is_open_to_everyone_is_warned_of(settings):
     settings.OJS_UNIQUE = {"API": {"PERMISSIONS": {"producers": [OPEN], "operators": ["tests.api.test_checks.Open"]}}}
     (message,) = found("W005")
@@ -54,9 +45,9 @@ def test_an_api_that_is_not_served_is_not_warned_of(settings):
 
 
 def test_wrong_settings_are_said_once(settings):
-    settings.OJS_UNIQUE = {"API": {"PERMISSIONS": {"producers": [OPEN, "nowhere.Permission"]}, "TEST_DIRECTIVES": True}}
+    settings.OJS_UNIQUE = {"API": {"PERMISSIONS": {"producers": [OPEN, "nowhere.Permission"]}}}
     assert len(found("E001")) == 1
-    assert found("E003") == found("W005") == []
+    assert found("W005") == []
 
 
 def test_without_django_rest_framework_the_error_names_the_extra():

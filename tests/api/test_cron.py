@@ -6,9 +6,9 @@ import pytest
 from django.utils import timezone
 
 from django_ojs_unique import RetryPolicy, UniquePolicy, job
+from django_ojs_unique.maintenance import cron
 from django_ojs_unique.models import CronJob, Job
-from django_ojs_unique.worker import schedule
-from tests.processes import together
+from tests.support.processes import together
 
 pytestmark = pytest.mark.django_db
 
@@ -32,7 +32,7 @@ def make_due():
 def declared(handlers):
     """An entry that is declared in code."""
     job("report_all", cron="@hourly", queue="q")(lambda: None)
-    schedule.sync("default", timezone.now())
+    cron.sync("default", timezone.now())
 
 
 # Defining
@@ -137,6 +137,7 @@ def test_an_entry_can_be_disabled_and_enabled_alone(ojs):
     assert len(ojs.fetch("reports")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_of_many_who_define_a_name_at_once_one_creates_it(ojs):
     def post(number):
@@ -322,7 +323,7 @@ def test_an_unfinished_job_lets_the_next_occurrence_be_skipped_until_it_is_ackno
     define(ojs, expression="* * * * *")
     before = timezone.now() - timedelta(minutes=2)
     CronJob.objects.update(next_run_at=before)
-    schedule.tick("default", before + timedelta(minutes=1))
+    cron.tick("default", before + timedelta(minutes=1))
     (fetched,) = ojs.fetch("reports")
     make_due()
     assert ojs.fetch("reports") == []
@@ -332,6 +333,7 @@ def test_an_unfinished_job_lets_the_next_occurrence_be_skipped_until_it_is_ackno
     assert len(ojs.fetch("reports")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_of_many_fetches_at_once_one_fires_the_occurrence(ojs):
     define(ojs, expression="@yearly", overlap_policy="allow")

@@ -20,8 +20,8 @@ from django.contrib.auth.models import User
 from rest_framework.authtoken.models import Token
 
 from django_ojs_unique.api import urls
-from django_ojs_unique.api.errors import CODES
-from tests.test_docs import blocks, table
+from django_ojs_unique.api.wire.errors import CODES
+from tests.support.pages import blocks, table
 
 from .servers import serving
 
@@ -49,6 +49,7 @@ def shell(transactional_db: None, settings: Any) -> Iterator[dict[str, str]]:
         yield {**os.environ, **variables, "no_proxy": "127.0.0.1"}
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
 def test_the_commands_of_the_page_print_what_it_shows(shell):

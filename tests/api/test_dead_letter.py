@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from django_ojs_unique import lifecycle
 from django_ojs_unique.models import Job
-from tests.processes import together
+from tests.support.processes import together
 
 pytestmark = pytest.mark.django_db
 
@@ -47,7 +47,7 @@ def test_the_newest_dead_letter_comes_first_and_carries_its_history(ojs):
 
 def test_other_jobs_that_were_discarded_are_no_dead_letters(ojs, refused):
     id = dead()
-    for change in ({"dead_letter": False}, {"slimmed": True}, {"state": "available", "finished_at": None}):
+    for change in ({"dead_letter": False}, {"payload_pruned": True}, {"state": "available", "finished_at": None}):
         with transaction.atomic():
             Job.objects.filter(pk=id).update(**change)
             assert listed(ojs) == []
@@ -146,6 +146,7 @@ def test_a_body_that_is_no_json_is_refused(ojs, refused):
     assert listed(ojs) == [id]
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_of_many_retries_and_deletions_at_once_one_wins(ojs):
     ids = [dead() for _ in range(5)]

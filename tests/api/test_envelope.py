@@ -6,7 +6,7 @@ import pytest
 from django.test import override_settings
 
 from django_ojs_unique import RetryPolicy, UniquePolicy
-from django_ojs_unique.fields import new_id
+from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.moments import rfc3339
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from django_ojs_unique.maintenance import cron
 from django_ojs_unique.models import CronJob, Event, Job, Queue
-from django_ojs_unique.worker import schedule
 
 EVENTS = "/ojs/v1/events"
 
@@ -85,7 +85,7 @@ def test_events_of_queues_and_of_periodic_jobs_are_there(ojs):
     Queue.objects.pause("emails")
     CronJob.objects.define("hourly", "@hourly", "t")
     CronJob.objects.update(next_run_at=timezone.now() - timedelta(hours=2))
-    schedule.tick("default", timezone.now())
+    cron.tick("default", timezone.now())
     assert types(poll(ojs)) == ["queue.paused", "job.enqueued", "cron.triggered"]
     assert types(poll(ojs, "?queues=emails")) == ["queue.paused"]
     assert types(poll(ojs, "?job_types=t")) == ["job.enqueued", "cron.triggered"]

@@ -18,7 +18,7 @@ from django.contrib.auth.models import User
 from rest_framework.authtoken.models import Token
 
 from django_ojs_unique.models import Job, WorkerProcess
-from tests.processes import PATIENCE
+from tests.support.processes import PATIENCE
 
 from .examples import EXAMPLES, load
 from .servers import serving
@@ -42,6 +42,7 @@ def client() -> Any:
     return load("client.py")
 
 
+@pytest.mark.slow
 def test_the_client_enqueues_and_the_worker_works(server):
     client = run("client.py")
     assert re.fullmatch(r"created: job (\S+) is available\nignored: job \1 is available\n", client.stdout)
@@ -50,6 +51,7 @@ def test_the_client_enqueues_and_the_worker_works(server):
     assert (job.state, job.result, job.attempt) == ("completed", {"letters": 11}, 1)
 
 
+@pytest.mark.slow
 def test_a_failing_job_is_reported_by_the_worker(server):
     def fails(job: Any) -> None:
         worker.stopping.set()
@@ -82,6 +84,7 @@ def test_the_worker_does_what_an_operator_wants(server):
     assert Job.objects.get().state == "available"
 
 
+@pytest.mark.slow
 def test_the_worker_keeps_its_job_while_it_stops(server):
     module = load("worker.py")
     begun, finish = threading.Event(), threading.Event()
@@ -102,6 +105,17 @@ def test_the_worker_keeps_its_job_while_it_stops(server):
         finish.set()
         all_threads_end()
     assert Job.objects.get().state == "completed"
+
+
+def test_the_worker_comes_back_when_the_server_says():
+    def answer(request: httpx.Request) -> httpx.Response:
+        worker.stopping.set()
+        return httpx.Response(200, json={"jobs": [], "state": "running"}, headers={"Retry-After": "2"})
+
+    with httpx.Client(base_url="http://server", transport=httpx.MockTransport(answer)) as http:
+        worker = load("worker.py").Worker(http, ["letters"], {})
+        assert worker._call("fetch", wait=5)["jobs"] == []
+    assert worker.pause == 2
 
 
 @pytest.mark.parametrize("unique", [None, "reject", "ignore", "replace"])

@@ -20,10 +20,10 @@ from rest_framework.authtoken.models import Token
 
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import TERMINAL
-from tests.processes import Parent
-from tests.worker.commands import site
-from tests.worker.history import keeping_history, moves
-from tests.worker.test_torture import audit_row, group
+from tests.support.commands import site
+from tests.support.history import keeping_history, moves
+from tests.support.processes import Parent
+from tests.support.runs import audit_row, group
 
 from .examples import load
 from .servers import serving

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(
 JOB = {"type": "t", "args": []}
 
 
+@pytest.mark.slow
 def test_a_server_of_several_processes_and_threads_begins_anew_when_it_is_reset(tmp_path: Path) -> None:
     with gunicorn(f"sqlite:///{tmp_path}/db.sqlite3", workers=2) as url, httpx.Client(base_url=url, timeout=60) as http:
         assert http.post("/ojs/v1/queues/default/pause").json()["queue"]["paused"]
@@ -37,6 +38,7 @@ def test_a_server_of_several_processes_and_threads_begins_anew_when_it_is_reset(
         assert fetch(http, 0) is None
 
 
+@pytest.mark.slow
 def test_a_body_may_come_in_chunks(tmp_path: Path) -> None:
     with gunicorn(f"sqlite:///{tmp_path}/db.sqlite3") as url, httpx.Client(base_url=url, timeout=60) as http:
         answer = http.post("/ojs/v1/jobs", content=iter([b'{"type": "t",', b' "args": [7]}']))
@@ -46,6 +48,7 @@ def test_a_body_may_come_in_chunks(tmp_path: Path) -> None:
         assert (large.status_code, large.json()["error"]["code"]) == (413, "payload_too_large")
 
 
+@pytest.mark.slow
 def test_nobody_can_reset_a_server_outside_of_debug(tmp_path: Path) -> None:
     code = (
         "import django; from django.conf import settings; django.setup(); settings.DEBUG = False;"

@@ -7,8 +7,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_ojs_unique.fields import new_id
-from django_ojs_unique.models import Job, SuppressedAttempt
+from django_ojs_unique.db.fields import new_id
+from django_ojs_unique.models import Job, SuppressedEnqueue
 
 PAST = timezone.now() - timedelta(hours=1)
 
@@ -126,7 +126,7 @@ def test_an_explanation_says_what_an_enqueue_would_do_and_writes_nothing(ojs, re
     error = refused(ojs.post("/ojs/v1/jobs/explain", {**body, "options": {"priority": 101}}), 400, "invalid_request")
     assert error["details"]["field"] == "options.priority"
     assert list(Job.objects.values()) == rows
-    assert not SuppressedAttempt.objects.exists()
+    assert not SuppressedEnqueue.objects.exists()
 
 
 def test_an_id_of_another_version_in_the_path_finds_its_job(ojs):

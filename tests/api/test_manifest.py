@@ -10,8 +10,8 @@ from django.urls import resolve
 
 from django_ojs_unique import __version__, capabilities
 from django_ojs_unique.api import health
-from django_ojs_unique.api.errors import CODES
 from django_ojs_unique.api.views.status import Nowhere
+from django_ojs_unique.api.wire.errors import CODES
 from django_ojs_unique.models import Job
 
 from .routes import SOME_ID
@@ -34,6 +34,7 @@ ROUTES_OF = {
     "bulk_enqueue": ["/ojs/v1/jobs/bulk"],
     "long_polling": ["/ojs/v1/workers/fetch"],
     "worker_control": ["/ojs/v1/workers", "/ojs/v1/workers/w/quiet", "/ojs/v1/workers/w/terminate"],
+    "lease_tokens": [f"/ojs/v1/workers/{call}" for call in ("fetch", "ack", "nack", "heartbeat")],
 }
 
 

@@ -51,7 +51,7 @@ def test_the_jobs_of_a_queue_are_counted_by_state_exactly(ojs):
             for queue in ["default"] * number + ["other"]
         )
         expected[str(state)] = number
-    Job.objects.filter(state="completed").update(slimmed=True)
+    Job.objects.filter(state="completed").update(payload_pruned=True)
     assert stats(ojs) == {"name": "default", **expected, "paused": False}
 
 

@@ -26,8 +26,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from django_ojs_unique.api.operations import OPERATIONS
-from django_ojs_unique.api.schema import document
+from django_ojs_unique.api.openapi.generator import document
+from django_ojs_unique.api.openapi.operations import OPERATIONS
 
 EXAMPLES = int(os.environ.get("OJS_TEST_EXAMPLES", "200" if connection.vendor == "sqlite" else "0"))
 MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)

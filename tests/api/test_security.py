@@ -7,7 +7,7 @@ import sys
 import pytest
 from django.test import Client
 
-from django_ojs_unique.api.codec import MEDIA_TYPE
+from django_ojs_unique.api.wire.codec import MEDIA_TYPE
 from django_ojs_unique.models import CronJob, Job
 
 JOB = {"type": "t", "args": []}

@@ -15,8 +15,8 @@ from rest_framework.authtoken.models import Token
 
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import TERMINAL
-from tests.concurrency.audit import audit
-from tests.processes import together
+from tests.support.audit import audit
+from tests.support.processes import together
 
 from .servers import caller, serving
 

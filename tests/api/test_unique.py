@@ -10,9 +10,9 @@ from django.db import connections
 from django.test import Client, override_settings
 from django.utils import timezone
 
-from django_ojs_unique.models import Job, SuppressedAttempt
+from django_ojs_unique.models import Job, SuppressedEnqueue
 from tests.api.conftest import OJSClient
-from tests.processes import together
+from tests.support.processes import together
 
 JOBS = "/ojs/v1/jobs"
 EMAIL = {"type": "email.send", "args": {"user_id": 42}, "options": {"queue": "notifications"}}
@@ -47,7 +47,14 @@ def test_a_rejected_duplicate_names_the_existing_job_and_the_key(ojs, refused, a
     assert error["message"] == "A job matching the uniqueness key already exists"
     assert not answer.has_header("Location")
     assert Job.objects.count() == 1
-    assert SuppressedAttempt.objects.get().outcome == "rejected"
+    assert SuppressedEnqueue.objects.get().outcome == "rejected"
+
+
+def test_a_policy_may_delay_what_gives_no_time(ojs, refused):
+    later = ask(ojs, {**KEYS, "delay": "PT1H", "on_conflict": "replace"}).json()["job"]
+    assert (later["state"], later["unique"]["delay"]) == ("scheduled", "PT1H")
+    refusal = refused(ask(ojs, {**KEYS, "delay": -1}), 400, "invalid_request")
+    assert refusal["details"]["field"].endswith("unique.delay")
 
 
 def test_an_ignored_duplicate_is_answered_by_the_existing_job(ojs):
@@ -189,6 +196,7 @@ def test_a_fingerprint_is_not_logged(ojs, refused, caplog):
     assert FINGERPRINT not in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("strategy", ["reject", "ignore", "replace"])
 def test_of_many_at_once_one_is_admitted(transactional_db, strategy):

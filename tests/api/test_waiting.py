@@ -1,21 +1,28 @@
 """A fetch that waits for a job (long-polling)."""
 
+import asyncio
+import json
+import socket
 from contextlib import contextmanager
 from datetime import timedelta
 from threading import Event, Thread, enumerate
 from unittest.mock import Mock
 
 import pytest
+from asgiref.testing import ApplicationCommunicator
+from django.core.handlers.asgi import ASGIHandler
 from django.db import connection, connections, transaction
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.utils import timezone
 
 from django_ojs_unique.api import waiting
+from django_ojs_unique.execution.leases import Lease
 from django_ojs_unique.models import Job, Queue
-from django_ojs_unique.worker import outside
-from django_ojs_unique.worker.lease import Lease
-from tests.processes import PATIENCE
-from tests.worker.background import until
+from django_ojs_unique.worker import remote
+from tests.support.background import until
+from tests.support.processes import PATIENCE
+
+from .conftest import THREADED
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -40,14 +47,15 @@ class Waiting(Thread):
 
     def run(self):
         try:
-            self.found = waiting.wait_for(self.look, Job.objects.all(), self.queues, FOREVER)
+            request = RequestFactory(**THREADED).get("/")
+            self.found = self.look() or waiting.wait_for(self.look, Job.objects.all(), self.queues, FOREVER, request)
         finally:
             connections.close_all()
 
     def look(self):
         options = {"count": 1, "worker_id": None, "lease": Lease(timedelta(minutes=1))}
         try:
-            return outside.fetch(Job.objects.all(), self.queues, **options, now=timezone.now())
+            return remote.fetch(Job.objects.all(), self.queues, **options, now=timezone.now())
         finally:
             assert connection.get_autocommit()
             self.looks += 1
@@ -71,7 +79,7 @@ def listens():
 
 
 def test_a_fetch_that_waits_returns_the_job_that_somebody_enqueues_meanwhile(ojs, monkeypatch):
-    looked, look, jobs = Event(), outside.fetch, []
+    looked, look, jobs = Event(), remote.fetch, []
 
     def fetch(*args, **options):
         try:
@@ -79,7 +87,7 @@ def test_a_fetch_that_waits_returns_the_job_that_somebody_enqueues_meanwhile(ojs
         finally:
             looked.set()
 
-    monkeypatch.setattr(outside, "fetch", fetch)
+    monkeypatch.setattr(remote, "fetch", fetch)
 
     def enqueue():
         assert looked.wait(PATIENCE)
@@ -120,13 +128,14 @@ def test_a_fetch_gives_its_connection_back_to_the_pool_while_it_waits(ojs, monke
 
 def test_a_wait_ends_without_a_job_after_the_longest_that_the_settings_allow(staff, settings):
     settings.OJS_UNIQUE = {"API": {"MAX_WAIT": 0.01}}
-    client = Client()
+    client = Client(**THREADED)
     client.force_login(staff)
     body = {"queues": ["default"], "wait": FOREVER}
     answer = client.post("/ojs/v1/workers/fetch", body, content_type="application/json")
     assert (answer.status_code, answer.json()) == (200, {"jobs": []})
 
 
+@pytest.mark.slow
 def test_a_fetch_is_handed_what_becomes_due_while_it_waits(never_look):
     soon = timezone.now() + timedelta(seconds=0.5)
     job = Job.objects.enqueue("t", scheduled_at=soon).job
@@ -136,6 +145,7 @@ def test_a_fetch_is_handed_what_becomes_due_while_it_waits(never_look):
     assert thread.found[0].started_at >= soon
 
 
+@pytest.mark.slow
 def test_a_fetch_sees_that_a_queue_was_resumed(monkeypatch):
     monkeypatch.setattr(waiting, "LISTENING_POLL", 0.01)
     Queue.objects.pause("default")
@@ -195,3 +205,66 @@ def test_a_lost_listening_connection_is_made_good(never_look, caplog):
         until(lambda: not listens() or thread.looks > 2, "nobody listened")
         until(listens, "it listened again")
         Job.objects.enqueue("t", queue="a")
+
+
+# Clients that have gone
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1"], ids=["silent", "with something unread"])
+def test_a_closed_connection_is_seen_and_an_open_one_is_left_as_it_is(sent):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        ours, _ = server.accept()
+    with ours, theirs:
+        request = RequestFactory().get("/", **{"gunicorn.socket": ours})
+        theirs.sendall(sent)
+        assert not waiting.has_gone(request)
+        theirs.close()
+        assert waiting.has_gone(request)
+        assert ours.recv(100) == sent
+
+
+def test_a_server_that_does_not_show_the_connection_is_believed():
+    assert not waiting.has_gone(RequestFactory().get("/"))
+
+
+def test_under_asgi_a_client_that_goes_ends_its_fetch(monkeypatch, settings):
+    everybody = {"workers": ["rest_framework.permissions.AllowAny"]}
+    api = {"MAX_WAIT": FOREVER, "AUTHENTICATION": [], "PERMISSIONS": everybody}
+    settings.OJS_UNIQUE = {"API": api, "NOTIFY": False}
+    monkeypatch.setattr(waiting, "SHORTEST_POLL", FOREVER)
+    monkeypatch.setattr(waiting, "LONGEST_POLL", FOREVER)
+    rest = waiting._rest_in_loop
+
+    async def go_while_it_rests():
+        resting = asyncio.Event()
+
+        async def rest_seen(*options):
+            resting.set()
+            await rest(*options)
+
+        monkeypatch.setattr(waiting, "_rest_in_loop", rest_seen)
+        server = ApplicationCommunicator(ASGIHandler(), SCOPE)
+        await server.send_input(
+            {"type": "http.request", "body": json.dumps({"queues": ["q"], "wait": FOREVER}).encode()}
+        )
+        running = asyncio.create_task(server.wait(PATIENCE))
+        async with asyncio.timeout(PATIENCE):
+            await resting.wait()
+        assert waiting._switchboards
+        await server.send_input({"type": "http.disconnect"})
+        await running
+        return server.output_queue.empty()
+
+    assert asyncio.run(go_while_it_rests())
+    assert not waiting._switchboards
+
+
+SCOPE = {
+    "type": "http",
+    "http_version": "1.1",
+    "method": "POST",
+    "path": "/ojs/v1/workers/fetch",
+    "query_string": b"",
+    "headers": [(b"host", b"testserver"), (b"content-type", b"application/json")],
+}

@@ -13,9 +13,9 @@ from typing import Any
 from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, JobState, RetryPolicy, UniquePolicy, job
-from django_ojs_unique.models import Job, Queue, SuppressedAttempt, WorkerProcess
-from django_ojs_unique.request import Request, read
-from tests.crowd import id_at
+from django_ojs_unique.enqueue.request import Request, read
+from django_ojs_unique.models import Job, Queue, SuppressedEnqueue, WorkerProcess
+from tests.support.big_table import id_at
 
 UNLESS_IT_FAILED = [state for state in JobState if state not in ("cancelled", "discarded")]
 OUTCOMES = {"ignore": "ignored", "reject": "rejected", "replace": "replaced"}
@@ -84,7 +84,7 @@ def pair() -> tuple[Any, Any]:
     """Make two live jobs of one key: the older one was revived by force."""
     revived = discard(Job.objects.enqueue("newsletter.send", {"user_id": 7}).job)
     newer = Job.objects.enqueue("newsletter.send", {"user_id": 7}).job
-    revived.retry_now(force=True)
+    revived.revive(force=True)
     return _back(revived, minutes=40), _back(newer, minutes=35)
 
 
@@ -110,7 +110,7 @@ def _a_day(now: datetime) -> None:
                 else:
                     job.guarded_states = frozenset()
     Job.objects.bulk_create(jobs)
-    SuppressedAttempt.objects.bulk_create(sorted(attempts, key=lambda attempt: attempt.created_at))
+    SuppressedEnqueue.objects.bulk_create(sorted(attempts, key=lambda attempt: attempt.created_at))
 
 
 def _finished(created_at: datetime, chance: Random) -> Any:
@@ -129,9 +129,9 @@ def _finished(created_at: datetime, chance: Random) -> Any:
     return job
 
 
-def _met(job: Any, chance: Random) -> SuppressedAttempt:
+def _met(job: Any, chance: Random) -> SuppressedEnqueue:
     policy = job.unique["on_conflict"]
-    return SuppressedAttempt(
+    return SuppressedEnqueue(
         created_at=job.created_at + timedelta(seconds=chance.random()),
         outcome=OUTCOMES[policy],
         on_conflict=policy,

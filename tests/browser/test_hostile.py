@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from django_ojs_unique.models import Job, Queue, SuppressedAttempt
+from django_ojs_unique.models import Job, Queue, SuppressedEnqueue
 
 SCRIPT = "<script>alert(1)</script>"
 IMAGE = "<img src=x onerror=alert(1)>"
@@ -34,7 +34,7 @@ def hostile(transactional_db):
     active, waiting = Job(**values, state="active", progress=0.5, started_at=now, attempt=1), Job(**values)
     active.lease_expires_at, waiting.created_at = now + timedelta(hours=1), now + timedelta(seconds=1)
     Job.objects.bulk_create([active, waiting])
-    SuppressedAttempt.objects.create(
+    SuppressedEnqueue.objects.create(
         outcome="rejected",
         on_conflict="reject",
         fingerprint=active.fingerprint,
@@ -59,7 +59,7 @@ def test_hostile_text_is_shown_as_text_on_every_page(operator, hostile):
         ("explain", [], {"type": SCRIPT, "queue": IMAGE, "args": QUOTE}, []),
         ("dashboard", [], {}, []),
         ("queue_changelist", [], {}, [IMAGE]),
-        ("suppressedattempt_changelist", [], {}, [SCRIPT]),
+        ("suppressedenqueue_changelist", [], {}, [SCRIPT]),
     ]:
         assert operator.opens(name, *args, **query).status == 200, name
         for text in texts:

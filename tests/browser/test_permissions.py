@@ -16,7 +16,7 @@ def of(page, job):
 
 
 def test_a_viewer_sees_every_page_and_nothing_that_changes_a_job_or_a_queue(visit):
-    viewer = visit(staff("vera", "view_job", "view_queue", "view_suppressedattempt", "view_workerprocess"))
+    viewer = visit(staff("vera", "view_job", "view_queue", "view_suppressedenqueue", "view_workerprocess"))
     shown = gallery.fill()
     for page in PAGES:
         assert viewer.opens(page, *of(page, shown.dead)).ok, page

@@ -11,10 +11,9 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs_unique import DuplicateJob
-from django_ojs_unique.models import Job, SuppressedAttempt
-from tests.processes import together
-
-from .audit import Answer, ask, audit
+from django_ojs_unique.models import Job, SuppressedEnqueue
+from tests.support.audit import Answer, ask, audit
+from tests.support.processes import together
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -38,9 +37,9 @@ def test_using_decides_where_every_statement_of_an_enqueue_runs(strategy, using,
     assert first.outcome == "created"
     assert second.outcome in {"duplicate", "deduplicated", "replaced"}
     assert len(audit(using)) == (2 if second.admitted else 1)
-    assert SuppressedAttempt.objects.using(using).count() == 1
+    assert SuppressedEnqueue.objects.using(using).count() == 1
     assert audit(silent_one) == []
-    assert SuppressedAttempt.objects.using(silent_one).count() == 0
+    assert SuppressedEnqueue.objects.using(silent_one).count() == 0
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -57,7 +56,7 @@ def test_a_router_for_writes_decides_where_every_statement_of_an_enqueue_runs(st
         assert result.job._state.db == written
         return Answer(str(result.outcome), result.job.pk)
 
-    with override_settings(DATABASE_ROUTERS=[f"tests.routers.{router}"]):
+    with override_settings(DATABASE_ROUTERS=[f"tests.support.routers.{router}"]):
         assert silent(silent_one, enqueue).outcome == "created"
         assert silent(silent_one, enqueue).outcome in {"duplicate", "deduplicated", "replaced"}
     audit(written)
@@ -81,6 +80,7 @@ def contender(number: int) -> Answer:
     return ask(f"race.r{number}", unique={}, using="other")
 
 
+@pytest.mark.slow
 def test_a_race_on_another_database_admits_one():
     answers = together([contender] * 6, rounds=5)
     assert len(audit("other")) == 5
@@ -90,7 +90,7 @@ def test_a_race_on_another_database_admits_one():
 
 @pytest.mark.parametrize("change", ["cancel", "retry_now", "release_guard"])
 def test_a_change_to_a_job_reads_back_from_the_database_it_wrote_to(change):
-    with override_settings(DATABASE_ROUTERS=["tests.routers.JobsReadFromOther"]):
+    with override_settings(DATABASE_ROUTERS=["tests.support.routers.JobsReadFromOther"]):
         job = Job.objects.enqueue("t", unique={"states": ["scheduled", "retryable", "available"]}).job
         if change == "retry_now":
             Job.objects.using("default").filter(pk=job.pk).update(state="pending")

@@ -19,14 +19,14 @@ from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, UniquePolicy
+from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.exceptions import JobIdTaken
-from django_ojs_unique.fields import new_id
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.keys import HOLDING
 from django_ojs_unique.ojs.states import TERMINAL
-from tests.processes import PATIENCE, Child, Parent, together, wait_until_alone
+from tests.support.audit import Answer, ask, assert_serial, audit
+from tests.support.processes import PATIENCE, Child, Parent, together, wait_until_alone
 
-from .audit import Answer, ask, assert_serial, audit
 from .test_isolation_levels import LEVELS, is_serialization_failure, late
 from .test_torture import STATES, STRATEGIES, Player, Sorrow
 
@@ -102,6 +102,7 @@ def rewriter(mode: str, number: int, round_: int) -> list[tuple[int, str, UUID]]
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "loser"), [("replace", "replaced"), ("unsafe_dedupe", "deduplicated")])
 def test_batches_that_share_job_keys_in_other_orders_create_one_job_for_each_and_lose_no_args(mode, loser):
     results = together([partial(rewriter, mode, number) for number in range(RACERS)], rounds=3)

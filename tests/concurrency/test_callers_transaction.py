@@ -11,12 +11,11 @@ from django.db import connection, transaction
 from django.test import Client, override_settings
 
 from django_ojs_unique import DuplicateJob
+from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.exceptions import JobIdTaken
-from django_ojs_unique.fields import new_id
 from django_ojs_unique.models import Job
-from tests.processes import Child, Parent, wait_until_blocked
-
-from .audit import ask, audit
+from tests.support.audit import ask, audit
+from tests.support.processes import Child, Parent, wait_until_blocked
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -9,10 +9,10 @@ import pytest
 from django.db import connection
 
 from django_ojs_unique.models import Job
-from tests.hosts import Host, NotPermitted, hosts
-from tests.worker.commands import Command, Site, enqueue, site
-from tests.worker.history import keeping_history, moves
-from tests.worker.outage import Proxy
+from tests.support.commands import Command, Site, enqueue, site
+from tests.support.history import keeping_history, moves
+from tests.support.hosts import Host, NotPermitted, hosts
+from tests.support.outage import Proxy
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -51,6 +51,7 @@ def fleet(tmp_path, transactional_db) -> Iterator[Fleet]:
         yield Fleet(place, way, pair)
 
 
+@pytest.mark.slow
 def test_what_a_dead_host_held_runs_on_another_one(fleet):
     jobs = [enqueue() for _ in range(HELD)]
     with keeping_history():
@@ -65,6 +66,7 @@ def test_what_a_dead_host_held_runs_on_another_one(fleet):
     assert len(fleet.place.events("began")) == 2 * HELD
 
 
+@pytest.mark.slow
 def test_a_host_that_was_cut_off_settles_nothing_that_went_to_others_and_works_on(fleet):
     jobs = [enqueue() for _ in range(HELD)]
     with keeping_history():

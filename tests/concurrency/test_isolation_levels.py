@@ -11,14 +11,13 @@ from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob
+from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.exceptions import JobIdTaken
-from django_ojs_unique.fields import new_id
 from django_ojs_unique.models import Job, WorkerProcess
 from django_ojs_unique.ojs.states import TERMINAL
-from django_ojs_unique.worker import presence
-from tests.processes import Child, Parent, together
-
-from .audit import Answer, ask, assert_serial, audit
+from django_ojs_unique.worker import heartbeat
+from tests.support.audit import Answer, ask, assert_serial, audit
+from tests.support.processes import Child, Parent, together
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -80,17 +79,20 @@ def check(answers: list[list[Answer | None]]) -> None:
         assert_serial(given, rows_of_round)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_race_outside_transactions_is_exact_and_no_serialization_failure_reaches_a_caller(level, strategy):
     check(together([partial(contender, level, strategy)] * RACERS, rounds=ROUNDS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_race_of_mixed_strategies_is_exact_and_no_serialization_failure_reaches_a_caller(level):
     check(together([partial(contender, level, strategy) for strategy in STRATEGIES * 2], rounds=ROUNDS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_race_inside_callers_transactions_never_inserts_twice(level):
     check(together([partial(in_atomic, level, strategy) for strategy in STRATEGIES * 2], rounds=ROUNDS))
@@ -184,8 +186,9 @@ def rival(parent: Parent) -> str:
     return "committed"
 
 
+@pytest.mark.slow
 def test_a_deadlock_in_a_manual_transaction_never_loses_what_the_caller_wrote_before(start):
-    from tests.processes import wait_until_blocked
+    from tests.support.processes import wait_until_blocked
 
     Job.objects.create(type="shared", queue="q")
     first, second = start(manual), start(rival)
@@ -203,9 +206,10 @@ def test_a_deadlock_in_a_manual_transaction_never_loses_what_the_caller_wrote_be
 def beat(level: str, number: int) -> None:
     if number == 0:
         isolate(level)
-    presence.say_hello("default", "w", timezone.now())
+    heartbeat.say_hello("default", "w", timezone.now())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_heartbeat_fails_for_another_one_of_the_same_worker(level: str) -> None:
     together([partial(beat, level)] * 4, rounds=40)

@@ -19,20 +19,19 @@ import pytest
 from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
+from django_ojs_unique.db.fields import new_id
+from django_ojs_unique.db.transactions import is_transient, starting_over
 from django_ojs_unique.exceptions import InvalidTransition, JobIdTaken
-from django_ojs_unique.fields import new_id
+from django_ojs_unique.execution.claim import claim
+from django_ojs_unique.execution.finished import Finished
+from django_ojs_unique.execution.leases import give_back
+from django_ojs_unique.execution.settle import settle
+from django_ojs_unique.maintenance import prune, sweep
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import TERMINAL
-from django_ojs_unique.transactions import is_transient, starting_over
-from django_ojs_unique.worker import maintain, retention
-from django_ojs_unique.worker.claim import claim
-from django_ojs_unique.worker.hold import give_back
-from django_ojs_unique.worker.run import Finished
-from django_ojs_unique.worker.settle import settle
-from tests.processes import PATIENCE, Child, Parent, together, wait_until_alone, wait_until_blocked
-from tests.spec.helpers import elsewhere
-
-from .audit import audit
+from tests.support.audit import audit
+from tests.support.jobs import elsewhere
+from tests.support.processes import PATIENCE, Child, Parent, together, wait_until_alone, wait_until_blocked
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -147,8 +146,8 @@ class Worker(Player):
 
     def operate(self, number: int) -> tuple[str, Any]:
         now, jobs = timezone.now(), Job.objects.all()
-        starting_over("default", lambda: maintain.promote(jobs, now))
-        starting_over("default", lambda: maintain.rescue(jobs, now))
+        starting_over("default", lambda: sweep.promote(jobs, now))
+        starting_over("default", lambda: sweep.rescue(jobs, now))
         forgets = self.random.random() < 0.2
         runs = take(self.random.randint(1, 3), timedelta(seconds=-1) if forgets else timedelta(hours=1))
         if forgets:
@@ -284,6 +283,7 @@ def check(log: Log) -> None:
 # Races, one at a time
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize((), [pytest.param(id="S4-24-appenders")])
 def test_appends_of_many_processes_all_arrive():
     def append(name: int, number: int) -> None:
@@ -296,6 +296,7 @@ def test_appends_of_many_processes_all_arrive():
     assert sum(job.revision for job in jobs) == 6 * 10 - 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize((), [pytest.param(id="S4-32-holders")])
 def test_of_first_adds_at_once_one_creates():
     for outcomes in together([lambda number: str(add([1], f"k{number}").outcome)] * 6, rounds=8):
@@ -303,6 +304,7 @@ def test_of_first_adds_at_once_one_creates():
     assert len(audit()) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [pytest.param(mode, id=f"S4-11-race-{mode}") for mode in MODES])
 def test_an_append_and_a_claim_at_once(mode):
     """Either the job runs with the new item, or another one waits with it."""
@@ -322,6 +324,7 @@ def test_an_append_and_a_claim_at_once(mode):
         assert (job.key is None) == (job.args == ["old"])
 
 
+@pytest.mark.slow
 def test_of_removals_at_once_one_has_the_job():
     rounds = 8
     jobs = [add([1], f"k{number}").job.pk for number in range(rounds)]
@@ -335,6 +338,7 @@ def test_of_removals_at_once_one_has_the_job():
     assert audit() == []
 
 
+@pytest.mark.slow
 def test_an_append_and_a_removal_at_once():
     rounds = 10
     for number in range(rounds):
@@ -369,7 +373,7 @@ def test_an_append_and_the_pruning_of_the_failed_job_at_once():
         add(["old"], f"k{number}")
     Job.objects.update(state="discarded", finished_at=past, attempt=1)
     together(
-        [lambda number: add(["new"], f"k{number}"), lambda _: retention.prune(Job.objects.all(), timezone.now(), 1)],
+        [lambda number: add(["new"], f"k{number}"), lambda _: prune.prune(Job.objects.all(), timezone.now(), 1)],
         rounds=rounds,
     )
     jobs = audit()

@@ -18,13 +18,12 @@ from django.db import connection, connections, transaction
 from django.utils import timezone
 
 from django_ojs_unique import job
+from django_ojs_unique.maintenance import prune
 from django_ojs_unique.models import Job
-from django_ojs_unique.worker import Worker, listen, retention
-from django_ojs_unique.worker import loop as loop_module
-from tests.processes import PATIENCE, together
-from tests.worker.background import until, working
-
-from .audit import Answer, ask, assert_serial, audit
+from django_ojs_unique.worker import Worker, listen, poller
+from tests.support.audit import Answer, ask, assert_serial, audit
+from tests.support.background import until, working
+from tests.support.processes import PATIENCE, together
 
 PGBOUNCER = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
 
@@ -116,6 +115,7 @@ def contend(strategy: str, number: int) -> Answer:
     return ask(f"race.r{number}", unique={"on_conflict": strategy})
 
 
+@pytest.mark.slow
 def test_a_race_through_it_is_exact():
     rounds = together([partial(contend, strategy) for strategy in STRATEGIES * 2], rounds=ROUNDS)
     rows = audit()
@@ -132,6 +132,7 @@ def test_a_batch_in_the_callers_transaction_is_stored_and_a_rollback_undoes_it()
         assert Job.objects.count() == (50 if keep else 0)
 
 
+@pytest.mark.slow
 def test_a_worker_behind_it_polls_and_says_how_to_be_woken(handlers, caplog):
     @job("t", takes_context=True, retry={"initial_interval": "PT0.01S", "jitter": False})
     def handler(context, fails):
@@ -154,12 +155,14 @@ def test_a_worker_that_listens_on_a_direct_connection_is_woken(handlers, setting
     monkeypatch.setattr(
         type(connections["default"]), "ensure_connection", lambda self: self.connection or self.connect()
     )
-    monkeypatch.setattr(loop_module, "LISTENING_POLL", 1e6)
+    monkeypatch.setattr(poller, "LISTENING_POLL", 1e6)
     settings.OJS_UNIQUE = {"LISTEN_DATABASES": {"default": "direct"}}
     job("t")(lambda: None)
     with working() as worker:
         for number in range(1, 4):
-            until(lambda: worker._listener.listening and not worker._woken and not worker._held, "it fell asleep")
+            until(
+                lambda: worker._listener.listening and not worker._poller.woken and not worker._held, "it fell asleep"
+            )
             Job.objects.enqueue("t")
             until(lambda number=number: worker.summary.completed == number, "the job completed")
 
@@ -169,4 +172,4 @@ def test_a_preview_of_pruning_needs_no_cursor_on_the_server(handlers):
     Job.objects.enqueue("t")
     Worker().run(drain=True)
     rows = Job.objects.filter(state="completed")
-    assert retention.preview(rows, timezone.now()).deleted == 1
+    assert prune.preview(rows, timezone.now()).deleted == 1

@@ -14,13 +14,12 @@ from django.db import connections, transaction
 from django.utils import timezone
 
 from django_ojs_unique import OnConflict, UniquePolicy, lifecycle
+from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.exceptions import JobIdTaken
-from django_ojs_unique.fields import new_id
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import INCOMPLETE, TERMINAL, JobState
-from tests.processes import PATIENCE, together
-
-from .audit import Answer, Claimed, ask, assert_serial, audit
+from tests.support.audit import Answer, Claimed, ask, assert_serial, audit
+from tests.support.processes import PATIENCE, together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.torture]
 

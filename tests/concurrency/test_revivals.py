@@ -14,14 +14,13 @@ from django_ojs_unique import DuplicateJob, lifecycle
 from django_ojs_unique.exceptions import InvalidTransition
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import INCOMPLETE, JobState
-from tests.processes import Child, Parent, together, wait_until_blocked
-
-from .audit import ask, audit
+from tests.support.audit import ask, audit
+from tests.support.processes import Child, Parent, together, wait_until_blocked
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.torture]
 
 ROUNDS = 8
-HAS_TURNS = connection.vendor != "postgresql"
+HAS_KEY_LOCKS = connection.vendor != "postgresql"
 """PostgreSQL has none between a revival and an enqueue: docs/states.md says so."""
 
 
@@ -86,7 +85,7 @@ def test_a_revival_beside_an_enqueue_leaves_one_live_job(strategy, replace):
     together([partial(revive, ids, replace=replace), partial(enqueue, strategy)], rounds=ROUNDS)
     audit()
     for number in range(ROUNDS):
-        assert live(number) == 1 or (not HAS_TURNS and live(number) == 2)
+        assert live(number) == 1 or (not HAS_KEY_LOCKS and live(number) == 2)
 
 
 def test_a_replacing_revival_beside_replacing_enqueues_over_a_live_job_leaves_one():

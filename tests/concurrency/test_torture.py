@@ -18,12 +18,11 @@ from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, UniquePolicy, lifecycle
-from django_ojs_unique.fields import new_id
+from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import TERMINAL
-from tests.processes import PATIENCE, Child, Parent, wait_until_alone
-
-from .audit import audit
+from tests.support.audit import audit
+from tests.support.processes import PATIENCE, Child, Parent, wait_until_alone
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.torture]
 
@@ -142,7 +141,7 @@ class Player:
             "complete": lambda: lifecycle.complete(rows, now, token=token, result={"ok": True}),
             "retry": lambda: lifecycle.retry(rows, now, token=token, errors=[{"message": "no"}]),
             "discard": lambda: lifecycle.discard(rows, now, token=token, errors=[{"message": "no"}]),
-            "release": lambda: lifecycle.release(rows, token=token),
+            "release": lambda: lifecycle.give_back(rows, token=token),
         }[settle]()
         if moved and settle in ("complete", "discard"):
             self.events.append(("finished", id, "completed" if settle == "complete" else "discarded"))
@@ -161,7 +160,7 @@ class Player:
         if id := self.any_in("available"):
             row = Job.objects.get(pk=id)
             if row.args["key"] >= UNIFORM:
-                lifecycle.release_guard(Job.objects.filter(pk=id))
+                lifecycle.drop_guards(Job.objects.filter(pk=id))
 
 
 def play(parent: Parent, seed: str, first: int) -> None:

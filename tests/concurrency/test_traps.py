@@ -14,13 +14,12 @@ from django.test import override_settings
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, lifecycle
+from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.exceptions import JobIdTaken
-from django_ojs_unique.fields import new_id
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import TERMINAL, JobState
-from tests.processes import Child, Parent, wait_until_blocked
-
-from .audit import Answer, ask, audit
+from tests.support.audit import Answer, ask, audit
+from tests.support.processes import Child, Parent, wait_until_blocked
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -347,6 +346,7 @@ def test_json_of_any_depth_comes_back_as_it_went_in_and_still_identifies_its_job
 # SQLite
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="about SQLite's locks")
 def test_deferred_transactions_that_begin_with_an_enqueue_never_fail_on_an_upgrade(start):
     children = [start(deferred, strategy) for strategy in ["reject", "replace", "ignore", "replace"]]
@@ -378,9 +378,9 @@ def reviving(parent: Parent, id: UUID) -> str:
     from django_ojs_unique import DuplicateJob
 
     job = rows_of(id).get()
-    with at_statement(parent, lambda sql: sql.startswith("UPDATE")):
+    with at_statement(parent, lambda sql: sql.startswith("SELECT")):
         try:
-            job.retry_now()
+            job.revive()
         except DuplicateJob:
             return "refused"
     return "revived"

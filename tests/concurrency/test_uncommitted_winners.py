@@ -8,9 +8,8 @@ import pytest
 from django.db import connection, transaction
 
 from django_ojs_unique.models import Job
-from tests.processes import Child, Parent, wait_until_blocked
-
-from .audit import Answer, ask, audit
+from tests.support.audit import Answer, ask, audit
+from tests.support.processes import Child, Parent, wait_until_blocked
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

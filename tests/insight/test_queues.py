@@ -6,11 +6,11 @@ import pytest
 
 from django_ojs_unique import job as declare
 from django_ojs_unique.insight import queues as insight
-from django_ojs_unique.insight.history import SPANS
+from django_ojs_unique.insight.activity import SPANS
 from django_ojs_unique.insight.overview import overview
 from django_ojs_unique.insight.queues import queues, unfinished
 from django_ojs_unique.models import Queue
-from tests.insight.past import NOW, ago, job, worker
+from tests.support.past import NOW, ago, job, worker
 
 pytestmark = pytest.mark.django_db
 HOUR = SPANS["hour"]
@@ -129,17 +129,17 @@ def test_jobs_are_stranded_where_no_worker_that_lives_takes_them(present, strand
 def test_without_workers_nothing_is_said_about_them(django_assert_num_queries):
     job(NOW, queue="emails")
     worker(queues=["secret"])
-    with django_assert_num_queries(7):
+    with django_assert_num_queries(8):
         seen = overview("default", HOUR, NOW, with_workers=False)
     assert (seen.workers, seen.stranded) == (None, [])
     assert "secret" not in {each.queue.name for each in seen.queues}
 
 
-def test_everything_at_once_takes_eight_statements(django_assert_num_queries):
+def test_everything_at_once_takes_nine_statements(django_assert_num_queries):
     for number in range(2):
         job(NOW, queue=f"q{number}")
         worker(f"w{number}")
-        with django_assert_num_queries(8):
+        with django_assert_num_queries(9):
             assert overview("default", HOUR, NOW).has_jobs
 
 

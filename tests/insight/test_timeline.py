@@ -5,10 +5,10 @@ from uuid import UUID
 
 import pytest
 
-from django_ojs_unique.insight.envelope import duration, retries
+from django_ojs_unique.enqueue.request import FOREVER
+from django_ojs_unique.insight.job_options import duration, retries
 from django_ojs_unique.insight.timeline import LONGEST_MESSAGE, Event, failures, timeline
 from django_ojs_unique.models import Job
-from django_ojs_unique.request import FOREVER
 
 CREATED = datetime(2026, 11, 21, 13, tzinfo=UTC)
 OTHER = UUID("019ab000-0000-7000-8000-000000000001")

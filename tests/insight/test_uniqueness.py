@@ -6,13 +6,13 @@ from uuid import UUID
 import pytest
 
 from django_ojs_unique import UniquePolicy
-from django_ojs_unique.insight.canonical import Recomputed, recompute
+from django_ojs_unique.enqueue.request import Request, read
+from django_ojs_unique.insight.canonical_text import Recomputed, recompute
 from django_ojs_unique.insight.uniqueness import against, uniqueness
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.fingerprint import canonical_key, fingerprint
 from django_ojs_unique.ojs.keys import HOLDING
 from django_ojs_unique.ojs.states import ALL, INCOMPLETE, TERMINAL
-from django_ojs_unique.request import Request, read
 
 CREATED = datetime(2026, 11, 21, 13, 2, tzinfo=UTC)
 """Two minutes past two in the project's time zone, Berlin."""
@@ -37,6 +37,11 @@ def row(state="available", guards=None, **fields):
             job.guarded_states = FREE
     if guards is not None:
         job.guarded_states = guards
+    return changed(job, **fields)
+
+
+def changed(job, **fields):
+    """Return the row as somebody has changed it by hand."""
     for name, value in fields.items():
         setattr(job, name, value)
     return job
@@ -147,7 +152,7 @@ CASES = {
         " a newer job was admitted past it, or it was revived.",
     ),
     "a key with control characters": (
-        row(key="a\x1b[31m", fingerprint="f" * 64),
+        changed(row(key="a", fingerprint="f" * 64), key="a\x1b[31m"),
         f"Holds the job key 'a\\x1b[31m' since {START}, until it is completed or cancelled.",
     ),
     "a fingerprint alone": (
@@ -238,7 +243,7 @@ def test_a_row_that_was_changed_since_is_told():
     assert recompute(job).note.startswith("The text cannot be computed again: ")
     job.args, job.fingerprint_scheme = {"user_id": 8}, 0
     assert "is of scheme 0" in recompute(job).note
-    job.slimmed = True
+    job.payload_pruned = True
     assert "pruned" in recompute(job).note
 
 
@@ -249,7 +254,7 @@ def test_the_window_that_a_waiting_enqueue_named_is_found():
 
 
 def test_the_scope_of_a_key_is_found():
-    job = row(key="inbox", key_scope="global", slimmed=True)
+    job = row(key="inbox", key_scope="global", payload_pruned=True)
     assert recompute(job).text == canonical_key("inbox", type=None)
     assert fingerprint(recompute(job).text) == job.fingerprint
 

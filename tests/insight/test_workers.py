@@ -6,7 +6,7 @@ import pytest
 
 from django_ojs_unique.insight import workers as insight
 from django_ojs_unique.insight.workers import SILENT_AFTER, held, workers
-from tests.insight.past import NOW, ago, job, worker
+from tests.support.past import NOW, ago, job, worker
 
 pytestmark = pytest.mark.django_db
 

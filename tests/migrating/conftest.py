@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_docs import ROOT, a_module, blocks
+from tests.support.pages import ROOT, a_module, blocks
 
 
 @pytest.fixture

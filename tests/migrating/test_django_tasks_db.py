@@ -15,7 +15,7 @@ from django_tasks_db import DatabaseBackend
 from django_tasks_db.models import DBTaskResult
 
 from django_ojs_unique import InvalidRequest
-from django_ojs_unique.models import Job, SuppressedAttempt
+from django_ojs_unique.models import Job, SuppressedEnqueue
 from django_ojs_unique.tasks.framework import InvalidTask
 from django_ojs_unique.testing import run_jobs
 from tests.app import tasks as app_tasks
@@ -97,7 +97,7 @@ def test_what_was_enqueued_here_meanwhile_stays_and_the_old_task_is_on_record(sh
     old(task, 1, locale="old")
     assert shop.moving.move() == 1
     assert str(Job.objects.get().pk) == here.id
-    assert str(SuppressedAttempt.objects.get().existing_job_id) == here.id
+    assert str(SuppressedEnqueue.objects.get().existing_job_id) == here.id
 
 
 def test_what_runs_has_ended_or_is_another_backends_stays(move):

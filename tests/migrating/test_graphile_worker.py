@@ -9,7 +9,7 @@ import pytest
 from django.db import transaction
 
 from django_ojs_unique import InvalidRequest, OnConflict, job
-from django_ojs_unique.models import Job, SuppressedAttempt
+from django_ojs_unique.models import Job, SuppressedEnqueue
 
 from .tables import ON_POSTGRESQL, create, rows
 
@@ -104,7 +104,7 @@ def test_what_was_enqueued_here_meanwhile_stays_and_the_old_job_is_on_record(mov
     number = old({"user_id": 1})
     assert move() == 1
     assert Job.objects.get() == here
-    assert SuppressedAttempt.objects.get().meta == {"graphile_worker_id": number}
+    assert SuppressedEnqueue.objects.get().meta == {"graphile_worker_id": number}
 
 
 def test_a_job_that_cannot_be_enqueued_stops_the_batch_and_is_named(move):

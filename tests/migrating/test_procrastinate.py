@@ -9,8 +9,8 @@ import pytest
 from django.db import transaction
 
 from django_ojs_unique import InvalidRequest, OnConflict, job
-from django_ojs_unique.models import Job, SuppressedAttempt
-from tests.test_docs import ROOT, blocks
+from django_ojs_unique.models import Job, SuppressedEnqueue
+from tests.support.pages import ROOT, blocks
 
 from .tables import ON_POSTGRESQL, create, insert, rows
 
@@ -82,7 +82,7 @@ def test_what_was_enqueued_here_meanwhile_stays_and_the_old_job_is_on_record(gui
     number = old(1)
     assert move() == 1
     assert Job.objects.get() == here
-    assert SuppressedAttempt.objects.get().meta == {"procrastinate_id": number}
+    assert SuppressedEnqueue.objects.get().meta == {"procrastinate_id": number}
 
 
 def test_a_job_that_does_not_fit_stops_the_batch_and_is_named(move):

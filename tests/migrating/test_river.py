@@ -10,7 +10,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from django_ojs_unique import InvalidRequest, OnConflict, job
-from django_ojs_unique.models import Job, SuppressedAttempt
+from django_ojs_unique.models import Job, SuppressedEnqueue
 from django_ojs_unique.ojs.presets import river
 
 from .tables import ON_POSTGRESQL, create, insert, rows
@@ -96,7 +96,7 @@ def test_what_was_enqueued_here_meanwhile_stays_and_the_old_job_is_on_record(mov
     number = old(1)
     assert move() == 1
     assert Job.objects.get() == here
-    assert SuppressedAttempt.objects.get().meta == {"river_id": number}
+    assert SuppressedEnqueue.objects.get().meta == {"river_id": number}
 
 
 def test_a_job_that_cannot_be_enqueued_stops_the_batch_and_is_named(move):

@@ -48,6 +48,7 @@ def test_plain_leaves_json_as_it_is(value):
     assert same_json(plain(value, "args"), value)
 
 
+@pytest.mark.slow
 @given(OBJECTS)
 def test_plain_copies_so_that_later_changes_of_the_original_do_not_reach_the_job(value):
     copy = plain(value, "args")

@@ -242,6 +242,7 @@ HOURS = st.sampled_from(["*", "*/2", "0-23", "0", "1", "2", "1-3", "0,23", "23"]
 DAYS = st.sampled_from(["*", "1", "4", "5", "24", "25", "29"])
 
 
+@pytest.mark.slow
 @given(st.sampled_from(CHANGES), MINUTES, HOURS, DAYS)
 def test_around_a_change_of_the_clocks_the_occurrences_are_those_that_the_clocks_show(change, minutes, hours, day):
     zone, moment = change

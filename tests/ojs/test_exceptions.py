@@ -5,8 +5,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from django_ojs_unique import control, exceptions
-from django_ojs_unique.exceptions import DuplicateJob, InvalidPolicy, InvalidRequest, OJSError, did_you_mean, shorten
+from django_ojs_unique import exceptions
+from django_ojs_unique.api.wire import errors  # noqa: F401  its errors are of the family, too
+from django_ojs_unique.exceptions import (
+    DuplicateJob,
+    InvalidPolicy,
+    InvalidRequest,
+    OJSError,
+    did_you_mean,
+    shorten,
+)
+from django_ojs_unique.handlers import control
 
 
 def family(cls):
@@ -53,6 +62,7 @@ def test_the_codes_are_those_that_clients_know():
         "JobIdTaken": "duplicate",
         "JobCancelled": "cancelled",
         "InvalidTransition": "conflict",
+        "TransactionLeftOpen": "handler_error",
         "DeclaredInCode": "conflict",
         "PayloadTooLarge": "payload_too_large",
         "HandlerError": "invalid_request",
@@ -86,7 +96,7 @@ def test_an_error_may_carry_another_code():
 def test_an_error_at_a_field_says_what_is_wrong_what_came_and_how_to_mend_it():
     error = InvalidPolicy.at("unique.period", "is not a duration", value="1h", mend="Write 'PT1H'.")
     assert error.message == "unique.period: is not a duration (got '1h'). Write 'PT1H'."
-    assert error.details == {"field": "unique.period", "value": "'1h'"}
+    assert error.details == {"field": "unique.period", "value": '"1h"'}
     assert isinstance(error, InvalidPolicy)
 
 

@@ -137,6 +137,7 @@ def test_period_states_and_strategy_take_no_part(policy):
     assert text_of({**base, **policy}, args={"a": 1}) == text_of(base, args={"a": 1})
 
 
+@pytest.mark.slow
 @given(OBJECTS, VALUES, VALUES)
 def test_members_that_args_keys_leaves_out_take_no_part(args, value, other):
     assume("user_id" not in args)
@@ -149,6 +150,7 @@ def test_the_selected_member_decides(one, other):
     assert texts_agree == same_json(to_nfc(one), to_nfc(other))
 
 
+@pytest.mark.slow
 @given(OBJECTS, st.integers())
 def test_args_keys_give_the_same_text_for_an_object_and_for_a_one_object_array(args, seed):
     assume(args)
@@ -156,6 +158,7 @@ def test_args_keys_give_the_same_text_for_an_object_and_for_a_one_object_array(a
     assert text_of(policy, args=args) == text_of(policy, args=[shuffled(args, random.Random(seed))])
 
 
+@pytest.mark.slow
 @given(OBJECTS)
 def test_without_args_keys_an_object_and_an_array_of_it_stay_different(args):
     policy = UniquePolicy(keys=["args"])

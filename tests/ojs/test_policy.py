@@ -303,6 +303,7 @@ def test_a_fixed_window_starts_at_a_multiple_of_its_length_in_utc(period, at, wi
     assert fixed(period).window_of(moment(at)) == window
 
 
+@pytest.mark.slow
 @given(st.datetimes(datetime(1902, 1, 1), datetime(9000, 1, 1), timezones=st.timezones()), st.integers(1, 10**6))
 def test_a_moment_lies_in_its_fixed_window(at, seconds):
     policy = fixed(timedelta(seconds=seconds))

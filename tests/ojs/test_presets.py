@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import timedelta
 from inspect import getdoc, signature
 
@@ -49,7 +50,7 @@ def test_a_preset_is_documented_and_names_each_option(name):
         river(by_queue=True),
         river(by_state=REQUIRED),
         newest_waits(args=["id"], meta=["tenant"]),
-        debounce(),
+        debounce("PT1M"),
         throttle("PT1H"),
         once_per_window("P1D"),
     ],
@@ -131,7 +132,15 @@ def test_the_newest_waits_beside_what_runs():
     policy = newest_waits()
     assert (policy.keys, set(policy.states)) == (("type", "args"), WAITING)
     assert (policy.on_conflict, policy.on_retry) == (OnConflict.REPLACE, OnRetry.DISCARD)
-    assert debounce() == policy
+
+
+@pytest.mark.parametrize("delay", [60, 60.0, "PT1M", timedelta(minutes=1)])
+def test_a_debounce_delays_the_newest_that_waits(delay):
+    assert debounce(delay, args=["id"]) == replace(newest_waits(args=["id"]), delay="PT1M")
+
+
+def test_a_debounce_may_count_on_the_calendar():
+    assert debounce("P1M").delay == "P1M"
 
 
 def test_throttle_and_once_per_window_differ_in_where_the_window_starts():
@@ -143,7 +152,8 @@ def test_throttle_and_once_per_window_differ_in_where_the_window_starts():
 
 
 @pytest.mark.parametrize(
-    "recipe", [newest_waits, debounce, lambda **o: throttle(60, **o), lambda **o: once_per_window(60, **o)]
+    "recipe",
+    [newest_waits, lambda **o: debounce(60, **o), lambda **o: throttle(60, **o), lambda **o: once_per_window(60, **o)],
 )
 @pytest.mark.parametrize(
     ("options", "keys", "args_keys", "meta_keys"),
@@ -199,7 +209,10 @@ VARIES = "is no fixed length of time: years and months vary"
         (lambda: newest_waits(args="id"), "args", "Write ['id']."),
         (lambda: newest_waits(meta="tenant"), "meta", "Write ['tenant']."),
         (lambda: newest_waits(meta=[1]), "meta[0]", "must be a string"),
-        (lambda: debounce(queue="one"), "queue", "must be True or False"),
+        (lambda: debounce(60, queue="one"), "queue", "must be True or False"),
+        (lambda: debounce(0), "delay", "is zero"),
+        (lambda: debounce(None), "delay", "must be a length of time"),
+        (lambda: debounce("1m"), "delay", "'PT30S', a timedelta, or seconds."),
         (lambda: throttle(0), "period", POSITIVE),
         (lambda: once_per_window("P1M"), "period", VARIES),
     ],

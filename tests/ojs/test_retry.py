@@ -139,7 +139,7 @@ def test_errors_that_are_not_worth_a_retry_are_known_by_their_type(errors, seen,
 @pytest.mark.parametrize(
     ("value", "field", "said"),
     [
-        ({"max_attempts": -1}, "retry.max_attempts", "at least 0"),
+        ({"max_attempts": -1}, "retry.max_attempts", "from 0 to 2147483647"),
         ({"max_attempts": 2**31}, "retry.max_attempts", "whole number"),
         ({"max_attempts": 3.0}, "retry.max_attempts", "whole number"),
         ({"max_attempts": True}, "retry.max_attempts", "whole number"),

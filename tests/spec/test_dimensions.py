@@ -15,8 +15,7 @@ from django_ojs_unique import UniquePolicy
 from django_ojs_unique.exceptions import InvalidRequest
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.fingerprint import canonical_text, fingerprint
-
-from .helpers import enqueue, fresh, outcome
+from tests.support.jobs import enqueue, fresh, outcome
 
 pytestmark = pytest.mark.django_db
 

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from django_ojs_unique.models import Job
-
-from .helpers import HOUR, attempt, enqueue, fresh
+from tests.support.jobs import HOUR, attempt, enqueue, fresh
 
 pytestmark = pytest.mark.django_db
 

@@ -18,14 +18,14 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs_unique import JobState, RetryPolicy, Skip, UniquePolicy, job
 from django_ojs_unique.exceptions import InvalidTransition
+from django_ojs_unique.execution.execute import execute
+from django_ojs_unique.execution.run import Run
 from django_ojs_unique.idempotency import Heal, SweepResult, locked, sweep
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Summary, Worker
-from django_ojs_unique.worker.run import Run, execute
-from tests.processes import PATIENCE, together, wait_until_blocked
-from tests.test_docs import table
-
-from .helpers import claim, columns, elsewhere, enqueue, fresh, live, outcome, put, stored
+from tests.support.jobs import claim, columns, elsewhere, enqueue, fresh, live, outcome, put, stored
+from tests.support.pages import table
+from tests.support.processes import PATIENCE, together, wait_until_blocked
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -387,6 +387,7 @@ def test_the_key_is_held_until_the_job_starts_or_until_it_ends(states, answers):
 # All three
 
 
+@pytest.mark.slow
 @shows("S1-18")
 def test_user_scheduler_and_retry_with_two_workers_have_one_effect(handlers):
     failures = [RuntimeError("the first attempt")]

@@ -9,8 +9,18 @@ from django.db import OperationalError, connection, transaction
 
 from django_ojs_unique import lifecycle
 from django_ojs_unique.models import Job
-
-from .helpers import attempt, before_the_insert, columns, elsewhere, enqueue, fresh, live, outcome, row, stored
+from tests.support.jobs import (
+    attempt,
+    before_the_insert,
+    columns,
+    elsewhere,
+    enqueue,
+    fresh,
+    live,
+    outcome,
+    row,
+    stored,
+)
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -27,7 +37,7 @@ has_a_gap = pytest.mark.skipif(
 def unguarded(state):
     """A stored job that is a duplicate but holds no guard, so that a narrower enqueue can come in beside it."""
     job = stored(state)
-    lifecycle.release_guard(row(job))
+    lifecycle.drop_guards(row(job))
     return fresh(job)
 
 
@@ -82,7 +92,7 @@ def test_only_the_duplicate_that_is_the_newest_in_the_end_hands_down_its_schedul
         pytest.param("replace_except_schedule", "replaced", id="S0-161-replace_except_schedule"),
     ],
 )
-def test_an_enqueue_that_was_overtaken_answers_as_if_it_had_come_second(strategy, expected):
+def test_an_enqueue_that_was_superseded_answers_as_if_it_had_come_second(strategy, expected):
     with before_the_insert(lambda: elsewhere(enqueue)) as faster:
         answer, job = attempt(unique={"on_conflict": strategy})
     assert answer == expected

@@ -8,8 +8,7 @@ import pytest
 from django.utils import timezone
 
 from django_ojs_unique import OnConflict, lifecycle
-
-from .helpers import ALL_STATES, DAY, HOUR, attempt, columns, enqueue, fresh, live, outcome, put, row, stored
+from tests.support.jobs import ALL_STATES, DAY, HOUR, attempt, columns, enqueue, fresh, live, outcome, put, row, stored
 
 pytestmark = pytest.mark.django_db
 
@@ -182,5 +181,5 @@ def test_the_stored_row_is_the_anchor_not_what_the_caller_remembers(clock):
 
 def test_releasing_the_guard_does_not_end_the_window(clock):
     job = enqueue(unique=HOURLY).job
-    lifecycle.release_guard(row(job))
+    lifecycle.drop_guards(row(job))
     assert outcome(unique=HOURLY) == "rejected"

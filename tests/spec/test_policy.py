@@ -5,9 +5,8 @@ from datetime import timedelta
 import pytest
 
 from django_ojs_unique import DuplicateJob, InvalidPolicy, OnConflict, UniquePolicy
-from django_ojs_unique.models import Job, SuppressedAttempt
-
-from .helpers import ALL_STATES, attempt, before_the_insert, columns, enqueue, live, outcome, put, stored
+from django_ojs_unique.models import Job, SuppressedEnqueue
+from tests.support.jobs import ALL_STATES, attempt, before_the_insert, columns, enqueue, live, outcome, put, stored
 
 pytestmark = pytest.mark.django_db
 
@@ -123,7 +122,7 @@ def test_an_invalid_policy_stores_and_changes_nothing_and_sends_nothing(unique, 
     with pytest.raises(InvalidPolicy):
         enqueue("t", ARGS, unique=unique)
     assert list(Job.objects.values()) == [before]
-    assert not SuppressedAttempt.objects.exists()
+    assert not SuppressedEnqueue.objects.exists()
     assert received == []
 
 

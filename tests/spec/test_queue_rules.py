@@ -15,16 +15,15 @@ from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, job, lifecycle
+from django_ojs_unique.db.transactions import is_transient
+from django_ojs_unique.integrity import verify
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.presets import resque_uniqueue
 from django_ojs_unique.ojs.states import WAITING
-from django_ojs_unique.transactions import is_transient
-from django_ojs_unique.upkeep import verify
 from django_ojs_unique.worker import Worker
-from tests.concurrency.audit import audit
-from tests.processes import PATIENCE, wait_until_alone
-
-from .helpers import claim, fresh, put, row
+from tests.support.audit import audit
+from tests.support.jobs import claim, fresh, put, row
+from tests.support.processes import PATIENCE, wait_until_alone
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -203,6 +202,7 @@ def test_switched_on_over_a_queue_with_jobs_a_check_tells_and_verify_mends(id, r
     assert [m for m in run_checks(databases=["default"]) if m.id == "django_ojs_unique.W004"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", ["S2-15"])
 def test_after_all_jobs_of_a_queue_are_deleted_the_next_push_works(id, on):
     push(), push("orders")
@@ -239,6 +239,7 @@ def test_a_payload_is_its_canonical_text(one, other, on):
     assert not push(args=other).created
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", ["S2-17"])
 def test_a_payload_is_the_same_in_a_process_with_another_hash_seed(id):
     code = (

@@ -5,11 +5,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from django_ojs_unique.maintenance import sweep
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.presets import debounce, newest_waits, once_per_window, throttle
-from django_ojs_unique.worker import maintain
-
-from .helpers import ALL_STATES, HOUR, attempt, enqueue, fresh, live, outcome, put, stored
+from tests.support.jobs import ALL_STATES, HOUR, attempt, enqueue, fresh, live, outcome, put, stored
 
 pytestmark = pytest.mark.django_db
 
@@ -39,20 +38,20 @@ def test_a_running_job_that_fails_gives_way_to_the_newer_one_that_waits():
     Job.objects.filter(pk=running.pk).update(
         state="retryable", run_at=timezone.now(), lease_token=None, lease_expires_at=None
     )
-    assert maintain.promote(Job.objects.all(), timezone.now() + HOUR) == 0
+    assert sweep.promote(Job.objects.all(), timezone.now() + HOUR) == 0
     assert [fresh(running).state, fresh(newer).state] == ["discarded", "available"]
 
 
 def test_a_running_job_that_fails_alone_is_retried():
     failed = stored("retryable", unique=DATA, args={"id": 1})
-    assert maintain.promote(Job.objects.all(), timezone.now() + 2 * HOUR) == 1
+    assert sweep.promote(Job.objects.all(), timezone.now() + 2 * HOUR) == 1
     assert fresh(failed).state == "available"
 
 
 def test_a_debounced_job_moves_with_each_enqueue(clock):
-    policy = debounce(args=["id"])
+    policy = debounce("PT1M", args=["id"])
     for n in range(3):
-        job = enqueue(args={"id": 1, "n": n}, scheduled_at=clock.now + MINUTE, unique=policy).job
+        job = enqueue(args={"id": 1, "n": n}, unique=policy).job
         clock.advance(timedelta(seconds=30))
     assert live().get() == job
     assert (job.args["n"], job.scheduled_at) == (2, clock.now + timedelta(seconds=30))

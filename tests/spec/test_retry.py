@@ -7,8 +7,7 @@ from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, lifecycle
 from django_ojs_unique.exceptions import InvalidTransition
-
-from .helpers import DAY, HOUR, attempt, claim, columns, enqueue, fresh, outcome, put, row, stored
+from tests.support.jobs import DAY, HOUR, attempt, claim, columns, enqueue, fresh, outcome, put, row, stored
 
 pytestmark = pytest.mark.django_db
 
@@ -58,7 +57,7 @@ def test_a_return_from_a_worker_never_checks_uniqueness(move):
     second = enqueue(unique={"states": ["available"]}).job
     now = timezone.now()
     if move == "release":
-        assert lifecycle.release(row(first), token=token) == 1
+        assert lifecycle.give_back(row(first), token=token) == 1
     else:
         assert lifecycle.rescue(row(first), now, token=token, errors=[{"type": "visibility_timeout"}]) == 1
     assert (fresh(first).state, fresh(first).attempt) == ("available", 0 if move == "release" else 1)
@@ -121,7 +120,7 @@ def test_a_revival_is_refused_naming_the_live_duplicate(live):
     alive = stored(live)
     before = columns(dead)
     with pytest.raises(DuplicateJob) as caught:
-        dead.retry_now()
+        dead.revive()
     assert caught.value.existing_job_id == alive.pk
     assert columns(dead) == before
 
@@ -130,7 +129,7 @@ def test_a_revival_is_refused_naming_the_live_duplicate(live):
 def test_a_forced_revival_goes_beside_the_live_duplicate(force):
     dead = stored("discarded")
     alive = enqueue().job
-    dead.retry_now(force=force)
+    dead.revive(force=force)
     assert (dead.state, dead.attempt, dead.finished_at) == ("available", 0, None)
     assert not dead.is_guarding
     assert fresh(alive).is_guarding
@@ -143,7 +142,7 @@ def test_a_revival_without_a_live_duplicate_gives_fresh_attempts(other):
     dead = stored("discarded")
     if other:
         stored(other)
-    dead.retry_now()
+    dead.revive()
     assert (dead.state, dead.attempt, dead.started_at, dead.finished_at) == ("available", 0, None, None)
     assert dead.errors == [{"type": "e"}]
     claim(dead)
@@ -151,12 +150,12 @@ def test_a_revival_without_a_live_duplicate_gives_fresh_attempts(other):
 
 def test_a_revived_job_counts_as_a_duplicate_again_although_it_has_no_guard():
     dead = stored("discarded")
-    dead.retry_now()
+    dead.revive()
     assert attempt() == ("rejected", dead)
 
 
 @pytest.mark.parametrize("state", ["available", "active", "completed", "cancelled"])
-def test_only_a_waiting_or_discarded_job_can_be_retried_by_hand(state):
+def test_only_a_waiting_job_is_retried_now(state):
     job = stored(state)
     before = columns(job)
     with pytest.raises(InvalidTransition) as caught:
@@ -164,7 +163,7 @@ def test_only_a_waiting_or_discarded_job_can_be_retried_by_hand(state):
     assert caught.value.details == {
         "job_id": str(job.pk),
         "current_state": state,
-        "expected_state": ["discarded", "pending", "retryable", "scheduled"],
+        "expected_state": ["pending", "retryable", "scheduled"],
     }
     assert columns(job) == before
 

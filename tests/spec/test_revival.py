@@ -8,8 +8,7 @@ from django_ojs_unique import DuplicateJob
 from django_ojs_unique.exceptions import InvalidRequest, InvalidTransition
 from django_ojs_unique.models import Job
 from django_ojs_unique.signals import job_cancelled
-
-from .helpers import attempt, claim, columns, enqueue, fresh, stored
+from tests.support.jobs import attempt, claim, columns, enqueue, fresh, stored
 
 pytestmark = pytest.mark.django_db
 
@@ -29,11 +28,10 @@ def cancelled():
     job_cancelled.disconnect(hear)
 
 
-@pytest.mark.parametrize("method", ["revive", "retry_now"])
 @pytest.mark.parametrize("state", LIVE)
-def test_a_replacing_revival_cancels_the_live_duplicate_for_the_job(method, state, cancelled):
+def test_a_replacing_revival_cancels_the_live_duplicate_for_the_job(state, cancelled):
     dead, live = stored("discarded"), stored(state)
-    (replaced,) = getattr(dead, method)(replace=True)
+    (replaced,) = dead.revive(replace=True)
     assert (replaced, replaced.state, replaced.replaced_by_id) == (live, "cancelled", dead.pk)
     assert (dead.state, dead.attempt) == ("available", 0)
     assert cancelled == [(live.pk, "cancelled", dead.pk)]
@@ -65,11 +63,10 @@ def test_a_running_duplicate_that_may_not_be_replaced_refuses_the_revival(cancel
     assert (columns(dead), columns(live), cancelled) == (*before, [])
 
 
-@pytest.mark.parametrize("method", ["revive", "retry_now"])
-def test_to_replace_and_to_force_at_once_is_refused(method):
+def test_to_replace_and_to_force_at_once_is_refused():
     dead, live = stored("discarded"), stored("available")
     with pytest.raises(InvalidRequest, match="choose one"):
-        getattr(dead, method)(replace=True, force=True)
+        dead.revive(replace=True, force=True)
     assert (fresh(dead).state, fresh(live).state) == ("discarded", "available")
 
 
@@ -91,16 +88,16 @@ def test_only_a_discarded_job_is_revived(state):
 
 
 @pytest.mark.parametrize("state", ["scheduled", "retryable", "pending"])
-def test_a_waiting_job_is_hastened(state):
+def test_a_waiting_job_is_retried_now(state):
     job = stored(state)
-    job.hasten()
+    job.retry_now()
     assert job.state == "available"
 
 
-def test_a_discarded_job_is_not_hastened_but_told_how_to_revive_it():
+def test_a_discarded_job_is_not_retried_now_but_told_how_to_revive_it():
     dead = stored("discarded")
     with pytest.raises(InvalidTransition, match=r"it is discarded\. Revive it\."):
-        dead.hasten()
+        dead.retry_now()
     assert fresh(dead).state == "discarded"
 
 

@@ -13,13 +13,13 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, InvalidPolicy, RetryPolicy, UniquePolicy, job
+from django_ojs_unique.maintenance import sweep
+from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.presets import ALL, river
-from django_ojs_unique.worker import Summary, Worker, maintain
-from django_ojs_unique.worker.retention import prune
-from tests.processes import wait_until_blocked
-
-from .helpers import HOUR, enqueue, fresh, live, outcome, put, row, stored
+from django_ojs_unique.worker import Summary, Worker
+from tests.support.jobs import HOUR, enqueue, fresh, live, outcome, put, row, stored
+from tests.support.processes import wait_until_blocked
 
 pytestmark = pytest.mark.django_db
 
@@ -308,18 +308,18 @@ def test_states_that_are_added_block_too(state):
 
 
 def promote(after=2 * HOUR):
-    return maintain.promote(Job.objects.all(), timezone.now() + after)
+    return sweep.promote(Job.objects.all(), timezone.now() + after)
 
 
 @shows("S3-22")
-def test_without_retryable_a_retry_that_was_overtaken_is_discarded_and_says_why():
+def test_without_retryable_a_retry_that_was_superseded_is_discarded_and_says_why():
     first = stored("retryable", args={"n": 1}, unique=NO_RETRYABLE)
     second = enqueue(args={"n": 1}, unique=NO_RETRYABLE).job
     assert promote() == 0
     first = fresh(first)
     assert (first.state, first.run_at, first.dead_letter) == ("discarded", None, False)
     assert first.errors[0] == {"type": "e"}
-    assert first.errors[1]["type"] == "overtaken"
+    assert first.errors[1]["type"] == "superseded"
     assert str(second.pk) in first.errors[1]["message"]
     assert (fresh(second).state, fresh(second).is_guarding) == ("available", True)
 
@@ -358,7 +358,7 @@ def test_when_a_completed_holder_is_pruned_the_next_is_admitted_without_a_period
     assert not prune(Job.objects.all(), finished + timedelta(hours=23))
     assert outcome(unique=policy) == "deduplicated"
     pruned = prune(Job.objects.all(), finished + timedelta(hours=24))
-    assert (pruned.deleted, pruned.slimmed) == (1, 0)
+    assert (pruned.deleted, pruned.payload_pruned) == (1, 0)
     assert outcome(unique=policy) == "created"
 
 
@@ -474,14 +474,14 @@ def test_a_revival_beside_a_live_duplicate_is_a_clean_conflict(state):
     dead = stored("discarded", unique=policy)
     alive = stored(state, unique=policy)
     with pytest.raises(DuplicateJob) as conflict:
-        dead.retry_now()
+        dead.revive()
     assert conflict.value.existing_job_id == alive.pk
     assert live().get() == alive
 
 
 @pytest.mark.django_db(transaction=True)
 @shows("S3-22-by-a-worker")
-def test_a_draining_worker_discards_what_was_overtaken(handlers):
+def test_a_draining_worker_discards_what_was_superseded(handlers):
     ran = []
 
     @job("t", retry=RetryPolicy(initial_interval="PT0.001S", jitter=False), unique=NO_RETRYABLE)

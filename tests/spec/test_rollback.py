@@ -6,7 +6,7 @@ from threading import Event
 import pytest
 from django.db import connections, transaction
 
-from .helpers import attempt, before_the_insert, enqueue, live
+from tests.support.jobs import attempt, before_the_insert, enqueue, live
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

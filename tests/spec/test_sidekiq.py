@@ -11,8 +11,7 @@ from django_ojs_unique import job, lifecycle
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.presets import sidekiq
 from django_ojs_unique.ojs.states import ALL, INCOMPLETE
-
-from .helpers import HOUR, attempt, claim, enqueue, fresh, outcome, row, stored
+from tests.support.jobs import HOUR, attempt, claim, enqueue, fresh, outcome, row, stored
 
 pytestmark = pytest.mark.django_db
 

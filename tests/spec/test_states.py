@@ -8,8 +8,7 @@ from django.utils import timezone
 from django_ojs_unique import OnConflict, lifecycle
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import TERMINAL
-
-from .helpers import (
+from tests.support.jobs import (
     ALL_STATES,
     DAY,
     DEFAULT_STATES,
@@ -37,7 +36,7 @@ def test_the_matrix_of_states_and_strategies(state, listed, strategy, guarded):
     """Whether the stored row still guards its fingerprint must change no answer: the query decides meaning."""
     old = stored(state, unique={"states": ALL_STATES})
     if not guarded:
-        lifecycle.release_guard(row(old))
+        lifecycle.drop_guards(row(old))
     before = columns(old)
     states = [state] if listed else [other for other in ALL_STATES if other != state]
     answer, job = attempt(unique={"states": states, "on_conflict": strategy})
@@ -150,11 +149,11 @@ def test_a_list_of_discarded_blocks_after_a_failure_and_not_before(states):
     "age", [pytest.param(HOUR, id="S0-130"), pytest.param(7 * DAY - timedelta(seconds=1), id="S0-130-late")]
 )
 def test_what_the_package_itself_deletes_never_reopens_a_promised_window(age, clock):
-    """The sweeps delete records of suppressed attempts, never jobs."""
-    from django_ojs_unique.models import SuppressedAttempt
+    """The sweeps delete records of suppressed enqueues, never jobs."""
+    from django_ojs_unique.models import SuppressedEnqueue
 
     job = stored("completed", unique=WELCOME)
     attempt(unique=WELCOME)
     clock.advance(age)
-    SuppressedAttempt.objects.prune(clock.now + 365 * DAY)
+    SuppressedEnqueue.objects.prune(clock.now + 365 * DAY)
     assert attempt(unique=WELCOME) == ("deduplicated", job)

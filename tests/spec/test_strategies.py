@@ -10,10 +10,9 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, capabilities, lifecycle
-from django_ojs_unique.admission import Admission
-from django_ojs_unique.models import Job, SuppressedAttempt
-
-from .helpers import (
+from django_ojs_unique.db.dialect import Dialect
+from django_ojs_unique.models import Job, SuppressedEnqueue
+from tests.support.jobs import (
     ALL_STATES,
     DAY,
     DEFAULT_STATES,
@@ -197,7 +196,7 @@ def test_a_strong_database_cancels_an_active_job_whose_result_is_then_refused(st
     assert lifecycle.complete(row(old), now, token=token, result={"ok": 1}) == 0
     assert lifecycle.retry(row(old), now, token=token, errors=[]) == 0
     assert lifecycle.discard(row(old), now, token=token, errors=[]) == 0
-    assert lifecycle.release(row(old), token=token) == 0
+    assert lifecycle.give_back(row(old), token=token) == 0
     assert lifecycle.rescue(row(old), now, token=token, errors=[]) == 0
     assert columns(old) == after
 
@@ -227,7 +226,7 @@ def test_a_failure_between_the_two_steps_leaves_the_old_job_unchanged(strategy, 
         assert columns_state(before["id"]) == "cancelled"
         raise Failure
 
-    with patch.object(Admission, "insert", fail):
+    with patch.object(Dialect, "insert", fail):
         if inside:
             with transaction.atomic(), pytest.raises(Failure):
                 enqueue(unique=on(strategy))
@@ -235,7 +234,7 @@ def test_a_failure_between_the_two_steps_leaves_the_old_job_unchanged(strategy, 
             with pytest.raises(Failure):
                 enqueue(unique=on(strategy))
     assert list(Job.objects.values()) == [before]
-    assert not SuppressedAttempt.objects.exists()
+    assert not SuppressedEnqueue.objects.exists()
 
 
 def columns_state(pk):
@@ -265,7 +264,7 @@ def several(*states):
     jobs = []
     for state in states:
         job = stored(state)
-        lifecycle.release_guard(row(job))
+        lifecycle.drop_guards(row(job))
         row(job).update(created_at=job.created_at - DAY, type="t")
         jobs.append(fresh(job))
         row(job).update(fingerprint=None)
@@ -306,7 +305,7 @@ def test_a_replaced_job_is_never_executed_even_if_its_id_was_prefetched(state):
     now = timezone.now() + 2 * DAY
     row(prefetched).update(created_at=now)
     assert lifecycle.promote(row(prefetched), now) == 0
-    assert lifecycle.hasten(row(prefetched), now) == 0
+    assert lifecycle.retry_now(row(prefetched), now) == 0
     assert lifecycle.revive(row(prefetched), now) == 0
     assert lifecycle.claim(row(prefetched), now, worker_id="w", token=uuid4(), lease=HOUR) == 0
     assert fresh(prefetched).state == "cancelled"
@@ -448,7 +447,7 @@ def test_each_suppressed_attempt_is_recorded_and_announced(strategy, recorded, r
     old = enqueue().job
     received.clear()
     _, job = attempt("t", {"n": 1}, unique=on(strategy))
-    record = SuppressedAttempt.objects.get()
+    record = SuppressedEnqueue.objects.get()
     assert (record.outcome, record.on_conflict, record.existing_job_id) == (recorded, strategy, old.pk)
     assert (record.fingerprint, record.type, record.args) == (old.fingerprint, "t", {"n": 1})
     assert record.existing_state == "available"
@@ -462,7 +461,7 @@ def test_nothing_is_recorded_where_the_project_wants_no_records(settings):
     enqueue()
     for strategy in ("reject", "ignore", *REPLACING):
         attempt(unique=on(strategy))
-    assert not SuppressedAttempt.objects.exists()
+    assert not SuppressedEnqueue.objects.exists()
 
 
 def test_a_receiver_that_raises_disturbs_nothing(received, caplog):

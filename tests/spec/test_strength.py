@@ -7,8 +7,7 @@ from django.db import connection, connections
 from django_ojs_unique import capabilities
 from django_ojs_unique.capabilities import unique_jobs
 from django_ojs_unique.models import Job
-
-from .helpers import HOUR, enqueue, outcome, stored
+from tests.support.jobs import HOUR, enqueue, outcome, stored
 
 GUARD = next(constraint for constraint in Job._meta.constraints if constraint.name == "ojs_unique_guard")
 

@@ -6,11 +6,10 @@ import pytest
 from django.utils import timezone
 
 from django_ojs_unique import OnConflict, UniquePolicy
+from django_ojs_unique.enqueue.request import FOREVER
+from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import Job
-from django_ojs_unique.request import FOREVER
-from django_ojs_unique.worker.retention import prune
-
-from .helpers import DAY, DEFAULT_STATES, HOUR, attempt, enqueue, fresh, outcome, put, stored
+from tests.support.jobs import DAY, DEFAULT_STATES, HOUR, attempt, enqueue, fresh, outcome, put, stored
 
 pytestmark = pytest.mark.django_db
 
@@ -55,7 +54,7 @@ def test_a_job_that_is_still_running_does_not_count_in_the_next_window(clock):
     assert outcome(unique=HOURLY) == "created"
 
 
-def test_a_finished_job_is_slimmed_until_its_window_ends(clock):
+def test_a_finished_job_loses_its_payload_until_its_window_ends(clock):
     policy = UniquePolicy(period="P1D", window="fixed", states=WITH_COMPLETED, on_conflict="ignore")
     tomorrow = clock.now + DAY
     job = enqueue(unique=policy, scheduled_at=tomorrow).job
@@ -64,7 +63,7 @@ def test_a_finished_job_is_slimmed_until_its_window_ends(clock):
     assert job.window_ends_at == datetime(2026, 2, 14, tzinfo=UTC)
     keep = {"completed": timedelta(seconds=1)}
     pruned = prune(Job.objects.all(), job.window_ends_at - timedelta(microseconds=1), retention=keep)
-    assert (pruned.deleted, pruned.slimmed) == (0, 1)
+    assert (pruned.deleted, pruned.payload_pruned) == (0, 1)
     assert outcome(unique=policy, scheduled_at=tomorrow) == "deduplicated"
     assert prune(Job.objects.all(), job.window_ends_at, retention=keep).deleted == 1
 

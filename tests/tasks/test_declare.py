@@ -140,7 +140,7 @@ def problems(**params):
         ({"OPTIONS": {"database": "moon"}}, "['OPTIONS']['database'] is no alias in DATABASES (got 'moon')."),
         (
             {"OPTIONS": {"retry": {"max_attempts": -1}}},
-            "['OPTIONS']['retry']: retry.max_attempts: must be a whole number of at least 0 (got -1).",
+            "['OPTIONS']['retry']: retry.max_attempts: must be a whole number from 0 to 2147483647 (got -1).",
         ),
         (
             {"QUEUES": ["High_Priority"]},

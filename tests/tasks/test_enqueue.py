@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from datetime import timedelta
-from uuid import uuid4
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -13,7 +12,7 @@ from django.db import connections
 from django.utils import timezone
 
 from .framework import exceptions, listening  # isort: skip - it skips this module where there are no tasks
-from django_ojs_unique import InvalidRequest
+from django_ojs_unique import InvalidRequest, presets
 from django_ojs_unique.models import Job
 from django_ojs_unique.tasks import OJSBackend
 from tests.app import tasks
@@ -42,6 +41,14 @@ def test_an_enqueued_task_is_a_job():
     assert (job.type, job.queue, job.priority, job.state) == ("task.tests.app.tasks.add", "sums", 7, "scheduled")
     assert (job.args, job.scheduled_at, job.max_attempts) == ({"a": 1, "b": 2}, later, 1)
     assert told == [("enqueued", OJSBackend, result.id, "READY", 0)]
+
+
+def test_a_task_may_be_debounced():
+    task = tasks.add.using(unique=presets.debounce("PT1H"))
+    task.enqueue(1, b=2)
+    job = job_of(task.enqueue(1, b=2))
+    assert (job.state, job.scheduled_at - job.created_at > timedelta(minutes=59)) == ("scheduled", True)
+    assert Job.objects.filter(state="cancelled").count() == 1
 
 
 def test_the_result_says_what_was_enqueued():
@@ -87,7 +94,7 @@ def test_arguments_that_cannot_be_passed_are_refused(call, error, message):
     assert not Job.objects.exists()
 
 
-@pytest.mark.parametrize("bad", [0, "nonsense", "", None, str(uuid4())])
+@pytest.mark.parametrize("bad", [0, "nonsense", "", None, "01890a5d-ac96-774b-bcce-b302099a8057"])
 def test_an_id_that_is_none_has_no_result(bad):
     with pytest.raises(exceptions.TaskResultDoesNotExist):
         tasks.add.get_result(bad)
@@ -101,7 +108,7 @@ def test_a_job_that_is_no_task_has_no_result():
 
 def test_a_job_that_was_pruned_has_no_result():
     result = tasks.add.enqueue(1)
-    Job.objects.filter(pk=result.id).update(slimmed=True)
+    Job.objects.filter(pk=result.id).update(payload_pruned=True)
     with pytest.raises(exceptions.TaskResultDoesNotExist):
         result.refresh()
 

@@ -24,6 +24,7 @@ SAME = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_project_does_the_same_on_every_backend(backend, tmp_path):
     if backend == "django-tasks-db" and not find_spec("django_tasks_db"):

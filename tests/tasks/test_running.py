@@ -84,6 +84,7 @@ def test_a_task_that_raises_has_failed_and_is_not_retried(caplog):
         _ = result.return_value
 
 
+@pytest.mark.slow
 def test_a_task_with_a_retry_policy_has_an_error_and_a_worker_for_each_attempt():
     later = {"max_attempts": 2, "initial_interval": "PT1M"}
     result = tasks.fail.using(retry=later).enqueue("again")
@@ -136,7 +137,7 @@ def test_an_error_that_is_not_the_tasks_own_has_a_class_too():
     result.refresh()
     assert [error.exception_class_path for error in result.errors] == [
         "django_ojs_unique.exceptions.OJSError",
-        "django_ojs_unique.control.TimeLimitExceeded",
+        "django_ojs_unique.handlers.control.TimeLimitExceeded",
         "django_ojs_unique.exceptions.OJSError",
         "django_ojs_unique.exceptions.OJSError",
     ]

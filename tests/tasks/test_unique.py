@@ -14,7 +14,7 @@ from django_ojs_unique import DuplicateJob, InvalidPolicy, InvalidRequest, Uniqu
 from django_ojs_unique.exceptions import JobCancelled
 from django_ojs_unique.models import Job
 from tests.app.tasks import add, fail, welcome
-from tests.processes import together
+from tests.support.processes import together
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -8,7 +8,13 @@ from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, UniquePolicy, job
 from django_ojs_unique.models import Job
-from django_ojs_unique.testing import assert_deduplicated, assert_enqueued, assert_not_enqueued, run_jobs, travel
+from django_ojs_unique.testing import (
+    assert_deduplicated,
+    assert_enqueued,
+    assert_not_enqueued,
+    run_jobs,
+    travel,
+)
 
 pytestmark = pytest.mark.django_db
 

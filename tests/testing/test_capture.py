@@ -43,6 +43,7 @@ def test_what_uniqueness_held_back_is_captured_with_what_it_met(database):
     assert (jobs.enqueued, jobs.replaced) == ([new], [there["replaced"]])
 
 
+@pytest.mark.slow
 def test_a_rewrite_by_key_is_captured():
     row = Job.objects.enqueue("t", [1], key="k").job
     with capture_jobs() as jobs:

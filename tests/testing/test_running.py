@@ -16,6 +16,7 @@ from django_ojs_unique.exceptions import UnknownJobType
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.signals import job_completed, job_discarded, job_failed, job_started
 from django_ojs_unique.testing import Ran, run_jobs, run_one, travel
+from tests.support.retries import IN_AN_HOUR
 
 pytestmark = pytest.mark.django_db
 
@@ -69,6 +70,7 @@ def test_run_one_runs_what_a_worker_would_take_next(handlers):
     assert run_one() is None
 
 
+@pytest.mark.slow
 def test_what_jobs_enqueue_runs_as_well(handlers):
     @job("countdown")
     def countdown(n):
@@ -103,6 +105,7 @@ def test_as_many_jobs_as_the_limit_are_fine(handlers):
     assert len(run_jobs(limit=3)) == 3
 
 
+@pytest.mark.slow
 def test_only_some_types_and_queues_run(handlers):
     @job("a", queue="mail-fast")
     def a():
@@ -464,7 +467,7 @@ def test_a_handler_can_run_jobs_itself(handlers):
         inner.enqueue()
         return outcomes(run_jobs(types=inner, raise_errors=False))
 
-    @job("inner")
+    @job("inner", retry=IN_AN_HOUR)
     def inner():
         raise ValueError
 

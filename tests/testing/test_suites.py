@@ -18,9 +18,9 @@ from django_ojs_unique import DuplicateJob, UniquePolicy, job
 from django_ojs_unique.models import Job
 from django_ojs_unique.registry import registry
 from django_ojs_unique.testing import JobFixture, JobTestMixin, run_jobs, temporary_handlers
-from django_ojs_unique.testing.matching import Wanted, WantedAttempt
+from django_ojs_unique.testing.matching import ExpectedJob, ExpectedSuppression
 from tests.app.jobs import add, once
-from tests.test_docs import ROOT, blocks, table
+from tests.support.pages import ROOT, blocks, table
 
 SETTINGS = """
 SECRET_KEY = "tests"
@@ -184,6 +184,7 @@ def shop(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_suite_of_the_documentation_passes_under_pytest_and_nothing_leaks(shop):
     (shop / "shop/test_leaks.py").write_text(LEAKS)
     code, said = run_pytest(
@@ -194,6 +195,7 @@ def test_the_suite_of_the_documentation_passes_under_pytest_and_nothing_leaks(sh
     assert code == 1
 
 
+@pytest.mark.slow
 def test_the_suite_of_the_documentation_passes_under_unittest(shop):
     code, said = run(shop, "django", "test", "--settings", "settings")
     assert "Ran 8 tests" in said, said
@@ -209,7 +211,7 @@ def test_the_plugin_is_silent_in_other_projects(tmp_path):
 def test_the_documentation_names_what_there_is():
     assert [row[0] for row in table("docs/testing.md", "argument")] == list(signature(run_jobs).parameters)
     named = {name for row in table("docs/testing.md", "argument | the job") for name in re.findall(r"\w+", row[0])}
-    assert named == Wanted.__annotations__.keys() | WantedAttempt.__annotations__.keys()
+    assert named == ExpectedJob.__annotations__.keys() | ExpectedSuppression.__annotations__.keys()
 
 
 def test_the_plugin_is_installed_with_the_package():

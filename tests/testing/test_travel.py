@@ -9,11 +9,11 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from django_ojs_unique import Cron, InvalidRequest, RetryPolicy, UniquePolicy, job
-from django_ojs_unique.models import CronJob, Job, SuppressedAttempt
+from django_ojs_unique.db.clock import DatabaseClock
+from django_ojs_unique.execution.claim import claim
+from django_ojs_unique.models import CronJob, Job, SuppressedEnqueue
 from django_ojs_unique.testing import assert_enqueued, run_jobs, run_one, tick, travel
 from django_ojs_unique.worker import Worker
-from django_ojs_unique.worker.claim import claim
-from django_ojs_unique.worker.clock import DatabaseClock
 
 pytestmark = pytest.mark.django_db
 
@@ -291,10 +291,10 @@ def test_finished_jobs_and_attempts_are_pruned_in_their_time(handler):
     with travel("P8D"):
         run_jobs()
         assert not Job.objects.filter(pk=row.pk).exists()
-        assert SuppressedAttempt.objects.exists()
+        assert SuppressedEnqueue.objects.exists()
     with travel("P31D"):
         run_one()
-        assert not SuppressedAttempt.objects.exists()
+        assert not SuppressedEnqueue.objects.exists()
 
 
 def test_a_row_that_keeps_a_window_open_outlives_its_retention(handler):

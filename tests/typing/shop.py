@@ -3,8 +3,16 @@
 from datetime import datetime, timedelta
 from typing import assert_type
 
-from django_ojs_unique import BatchResult, EnqueueResult, JobContext, Outcome, UniquePolicy, job
-from django_ojs_unique.explain import Explanation
+from django_ojs_unique import (
+    BatchResult,
+    EnqueueResult,
+    JobContext,
+    Outcome,
+    UniquePolicy,
+    job,
+    presets,
+)
+from django_ojs_unique.enqueue.explain import Explanation
 from django_ojs_unique.models import Job
 from django_ojs_unique.tasks import task
 from django_ojs_unique.testing import (
@@ -46,6 +54,7 @@ job("email.other", queues="mail")  # type: ignore[call-overload]
 assert_type(welcome.enqueue(1), EnqueueResult)
 assert_type(welcome.enqueue(user_id=1, locale="de").outcome, Outcome)
 assert_type(welcome.using(priority=5).enqueue(1).created, bool)
+assert_type(welcome.using(delay="PT1M").enqueue(1).created, bool)
 assert_type(welcome.enqueue(1).replaced, tuple[Job, ...])
 export.enqueue(3)
 export.enqueue(parts=3)
@@ -77,6 +86,12 @@ assert_type(Job.objects.explain("email.welcome", {"user_id": 1}), Explanation)
 assert_type(Job.objects.using("jobs").explain(verbose=True), str)
 Job.objects.enqueue_on_commit("email.welcome", {"user_id": 1})
 
+Job.objects.enqueue("email.welcome", delay=60, unique=presets.debounce("PT1M", args=["user_id"]))
+Job.objects.enqueue("email.welcome", delay=timedelta(minutes=1), unique=UniquePolicy(delay=0.5))
+
+presets.debounce()  # type: ignore[call-arg]
+Job.objects.enqueue("email.welcome", delay=datetime.now())  # type: ignore[arg-type]
+Job.objects.enqueue("email.welcome", scheduled_at=timedelta(minutes=1))  # type: ignore[arg-type]
 Job.objects.enqueue(1)  # type: ignore[arg-type]
 Job.objects.enqueue("email.welcome", uniqe=daily)  # type: ignore[call-arg]
 Job.objects.enqueue_many("email.welcome")  # type: ignore[arg-type]
@@ -145,7 +160,7 @@ def test(ojs_jobs: JobFixture) -> None:
         assert_type(jobs[0], Job)
         assert_type(jobs.suppressed, list[Suppressed])
     assert_type(assert_enqueued(welcome, args={"user_id": 1}, scheduled_at=datetime.now(), count=1), Job)
-    assert_not_enqueued("export.run", args__contains={"parts": 3})
+    assert_not_enqueued("export.run", args__contains={"parts": 3}, delay=timedelta(hours=1))
     assert_not_enqueued("export.run", arg={})  # type: ignore[call-arg]
     with ojs_jobs.travel("PT1H"):
         ojs_jobs.assert_deduplicated(welcome, outcome="ignored")

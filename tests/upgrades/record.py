@@ -52,7 +52,7 @@ def make_rows() -> None:
     from django.utils import timezone
 
     from django_ojs_unique.models import CronJob, Event, Queue
-    from django_ojs_unique.worker import presence
+    from django_ojs_unique.worker import heartbeat
 
     with override_settings(OJS_UNIQUE={"EVENTS": True}):
         make_jobs()
@@ -61,18 +61,26 @@ def make_rows() -> None:
     Queue.objects.limit("limited", 3)
     Queue.objects.rate_limit("limited", 10)
     CronJob.objects.define("nightly", "0 3 * * *", "up.cron", {"a": 1}, timezone="Europe/Berlin", queue="reports")
-    presence.say_hello("default", "worker-1", timezone.now(), hostname="host", queues=["*"], concurrency=4)
+    heartbeat.say_hello("default", "worker-1", timezone.now(), hostname="host", queues=["*"], concurrency=4)
 
 
 def make_jobs() -> None:
     """Make jobs in every state, with and without policies and keys, and enqueues that they met."""
     from django.utils import timezone
 
-    from django_ojs_unique import Discard, DuplicateJob, Retry, RetryPolicy, UniquePolicy, job, lifecycle
-    from django_ojs_unique.fields import new_id
+    from django_ojs_unique import (
+        Discard,
+        DuplicateJob,
+        Retry,
+        RetryPolicy,
+        UniquePolicy,
+        job,
+        lifecycle,
+    )
+    from django_ojs_unique.db.fields import new_id
+    from django_ojs_unique.maintenance import prune
     from django_ojs_unique.models import Job
     from django_ojs_unique.testing import run_jobs, temporary_handlers
-    from django_ojs_unique.worker import retention
 
     def complete(**args: Any) -> Any:
         return args
@@ -93,9 +101,9 @@ def make_jobs() -> None:
         job("up.done")(complete)
         job("up.failed", retry=RetryPolicy(max_attempts=1, on_exhaustion="dead_letter"))(fail)
         job("up.failing")(wait)
-        enqueue("up.done", {"slimmed": True}, unique=for_good)
+        enqueue("up.done", {"payload_pruned": True}, unique=for_good)
         run_jobs()
-        retention.prune(Job.objects.all(), timezone.now(), retention={"completed": timedelta(0)})
+        prune.prune(Job.objects.all(), timezone.now(), retention={"completed": timedelta(0)})
         enqueue("up.done", {"n": 1}, unique=for_good)
         enqueue("up.failed", {"n": 1}, unique=by_args)
         enqueue("up.failing", {"n": 1}, unique=by_args)

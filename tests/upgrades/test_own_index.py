@@ -5,7 +5,7 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 
 from django_ojs_unique.models import Job
-from tests.test_docs import ROOT, blocks
+from tests.support.pages import ROOT, blocks
 
 from .record import APP
 

@@ -11,9 +11,9 @@ from django.db.migrations.loader import MigrationLoader
 
 from django_ojs_unique import DuplicateJob, capabilities, job
 from django_ojs_unique.capabilities import STRONG, strength
-from django_ojs_unique.models import CronJob, Event, Job, Queue, SuppressedAttempt, WorkerProcess
+from django_ojs_unique.integrity.verify import verify
+from django_ojs_unique.models import CronJob, Event, Job, Queue, SuppressedEnqueue, WorkerProcess
 from django_ojs_unique.testing import run_jobs
-from django_ojs_unique.upkeep.verify import verify
 
 from .record import APP, FOLDER, record
 
@@ -73,6 +73,7 @@ def tables():
     return {name for name in connection.introspection.table_names() if name.startswith(TABLES)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
 def test_what_a_release_left_is_carried_on(release, migrate, handlers):
     migrate(None)
@@ -81,10 +82,12 @@ def test_what_a_release_left_is_carried_on(release, migrate, handlers):
     carry_on(release)
 
 
+@pytest.mark.slow
 def test_what_the_present_leaves_can_be_recorded(tmp_path, handlers):
     carry_on(Release.of(record("next", tmp_path)))
 
 
+@pytest.mark.slow
 def test_the_migrations_are_undone_and_done_again(migrate):
     before = tables()
     Job.objects.enqueue("t", unique={})
@@ -102,11 +105,11 @@ def carry_on(release):
     """Use what is stored as its users would."""
     assert not verify(Job.objects.all()).counts
     assert strength(Job, "default") == STRONG
-    models = (Job, Queue, CronJob, Event, SuppressedAttempt, WorkerProcess)
+    models = (Job, Queue, CronJob, Event, SuppressedEnqueue, WorkerProcess)
     stored = {model.__name__: model.objects.count() for model in models}
     assert stored == {name: [one for one, _ in release.rows].count(name) for name in stored}
     refused = [row for row in Job.objects.all() if meets_its_duplicates(row)]
-    assert SuppressedAttempt.objects.count() == stored["SuppressedAttempt"] + len(refused)
+    assert SuppressedEnqueue.objects.count() == stored["SuppressedEnqueue"] + len(refused)
     assert refused
     run_what_waits()
     assert not verify(Job.objects.all()).counts
@@ -125,7 +128,7 @@ def meets_its_duplicates(row):
     if policy is None or row.state not in policy.states:
         return False
     assert row in Job.objects.duplicates_of(row.fingerprint, policy)
-    if row.slimmed:  # nobody knows its arguments any more
+    if row.payload_pruned:  # nobody knows its arguments any more
         return False
     again = {**row.unique, "on_conflict": "reject"}
     with pytest.raises(DuplicateJob) as refusal:

@@ -10,8 +10,9 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connection
 
 from django_ojs_unique import job
+from django_ojs_unique.db import sessions
 from django_ojs_unique.models import Job
-from django_ojs_unique.worker import Worker, lanes
+from django_ojs_unique.worker import Worker, pools
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -33,7 +34,7 @@ def test_many_async_handlers_run_at_once_in_one_thread(handlers):
 
 
 def test_no_more_async_handlers_run_at_once_than_allowed(handlers, monkeypatch):
-    monkeypatch.setattr(lanes, "WORK_AHEAD_SECONDS", 100)
+    monkeypatch.setattr(pools, "WORK_AHEAD_SECONDS", 100)
     running, most = 0, 0
 
     @job("t")
@@ -116,7 +117,7 @@ def test_the_connection_that_a_handler_broke_is_replaced_for_the_next(handlers):
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
 def test_context_variables_do_not_leak_from_one_job_to_the_next(handlers, monkeypatch, is_async):
-    monkeypatch.setattr(lanes, "WORK_AHEAD_SECONDS", 100)  # the next starts where the last one ends
+    monkeypatch.setattr(pools, "WORK_AHEAD_SECONDS", 100)  # the next starts where the last one ends
     variable = contextvars.ContextVar("variable", default="clean")
     seen = []
 
@@ -166,3 +167,24 @@ def test_skip_unless_of_an_async_handler_may_be_plain_or_async(handlers, wanted)
         Job.objects.enqueue("t", {"n": n})
     summary = Worker().run(drain=True)
     assert (summary.completed, summary.skipped, ran) == (1, 1, [1])
+
+
+def test_no_async_handler_begins_before_the_connections_of_the_loop_are_watched(handlers, monkeypatch):
+    order, begun, really_watch = [], threading.Event(), sessions.watch
+
+    def watch(kind=sessions.Session):
+        really_watch(kind)
+        if kind is sessions.SharedSession:
+            begun.wait(0.05)  # time enough for a handler that does not wait for this
+            order.append("watched")
+
+    monkeypatch.setattr(sessions, "watch", watch)
+
+    @job("t")
+    async def handler():
+        order.append("began")
+        begun.set()
+
+    Job.objects.enqueue("t")
+    assert Worker(async_concurrency=1).run(drain=True).completed == 1
+    assert order == ["watched", "began"]

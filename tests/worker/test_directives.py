@@ -6,17 +6,16 @@ import pytest
 
 from django_ojs_unique import job
 from django_ojs_unique.models import Job, WorkerProcess
-from django_ojs_unique.worker import loop as loop_module
-from tests.processes import PATIENCE
-
-from .background import until, working
+from django_ojs_unique.worker import housekeeper
+from tests.support.background import until, working
+from tests.support.processes import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(loop_module, "SWEEP_SECONDS", 0.02)
+    monkeypatch.setattr(housekeeper, "SWEEP_SECONDS", 0.02)
 
 
 @pytest.fixture

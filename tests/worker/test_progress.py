@@ -9,11 +9,12 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs_unique import job
 from django_ojs_unique.exceptions import InvalidRequest
+from django_ojs_unique.execution import leases
 from django_ojs_unique.models import Job
-from django_ojs_unique.worker import Worker, hold
+from django_ojs_unique.worker import Worker
 from django_ojs_unique.worker import loop as loop_module
-from tests.processes import PATIENCE
-from tests.worker.background import until, working
+from tests.support.background import until, working
+from tests.support.processes import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -122,7 +123,7 @@ def test_the_next_run_begins_without_the_words_of_the_last(handlers):
 
 def test_the_words_of_a_job_that_was_cancelled_are_not_stored(take):
     Job.objects.enqueue("t")
-    (claimed,) = take()
+    (held,) = take()
     Job.objects.get().cancel()
-    hold.store_progress(Job.objects.all(), [(claimed, (0.5, "late"))])
+    leases.store_progress(Job.objects.all(), [(held, (0.5, "late"))])
     assert stored() == (None, "")

@@ -3,10 +3,11 @@
 import pytest
 
 from django_ojs_unique import job
+from django_ojs_unique.execution.settle import settle
+from django_ojs_unique.maintenance import sweep
 from django_ojs_unique.models import Job
 from django_ojs_unique.signals import job_completed, job_discarded
-from django_ojs_unique.worker import Worker, maintain, settler
-from django_ojs_unique.worker.settle import settle
+from django_ojs_unique.worker import Worker, settler
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -48,7 +49,7 @@ def test_the_discarding_of_a_job_whose_last_lease_ran_out_is_announced(take, dis
 
     row = Job.objects.enqueue("t", retry={"max_attempts": 1}).job
     take(lease=timedelta(seconds=-1))
-    assert maintain.rescue(Job.objects.all(), timezone.now()) == 1
+    assert sweep.rescue(Job.objects.all(), timezone.now()) == 1
     assert discarded == [row.pk]
 
 
@@ -56,10 +57,10 @@ def test_a_run_that_cannot_be_settled_is_left_to_its_lease_and_the_others_are_se
     job("t")(nothing)
     jobs = [Job.objects.enqueue("t", {"n": number}).job for number in range(4)]
 
-    def settle_all_but_one(rows, finished):
+    def settle_all_but_one(rows, finished, doubtful):
         if any(run.job.pk == jobs[2].pk for run in finished):
             raise ZeroDivisionError
-        return settle(rows, finished)
+        return settle(rows, finished, doubtful)
 
     monkeypatch.setattr(settler, "settle", settle_all_but_one)
     summary = Worker().run(drain=True)

@@ -6,11 +6,10 @@ import pytest
 from django.db import connection
 
 from django_ojs_unique.models import Job, WorkerProcess
+from tests.support.commands import enqueue
+from tests.support.outage import outage_at_hand
 
-from .commands import enqueue
-from .outage import outage_at_hand
-
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 TERM, INT = signal.SIGTERM, signal.SIGINT
 
@@ -33,6 +32,20 @@ def test_an_idle_worker_stops_when_asked(place, number):
     worker.signal(number)
     assert worker.wait() == 0
     assert "1 completed" in worker.output
+
+
+@pytest.mark.parametrize("options", [(), ("--processes", "2")])
+def test_a_worker_that_a_shell_started_in_the_background_does_not_heed_ctrl_c_and_says_so(place, options):
+    before = signal.signal(INT, signal.SIG_IGN)
+    try:
+        worker = place.runworker(*options)
+    finally:
+        signal.signal(INT, before)
+    place.wait(lambda: "SIGTERM stops it." in worker.output, "it says what stops it")
+    worker.signal_group(INT)
+    place.wait_for_state(enqueue("quick"), state="completed")
+    assert "Stopping:" not in worker.output
+    assert worker.stop() == 0
 
 
 @pytest.mark.parametrize("number", [TERM, INT])

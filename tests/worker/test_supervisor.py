@@ -9,11 +9,10 @@ import pytest
 
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Supervisor
-from tests.processes import PATIENCE
+from tests.support.commands import enqueue
+from tests.support.processes import PATIENCE
 
-from .commands import enqueue
-
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
 

@@ -1,21 +1,25 @@
 """Time limits: of plain handlers, of async ones, and of those that do not heed them."""
 
 import asyncio
+import os
 import sys
 import threading
 import time
-from threading import Event, Lock, Thread
+from select import select
+from threading import Event, Thread
 
 import pytest
 from django.db import connection, transaction
 
 from django_ojs_unique import job
-from django_ojs_unique.control import TimeLimitExceeded
+from django_ojs_unique.execution import interrupt
+from django_ojs_unique.execution.interrupt import Interruptible
+from django_ojs_unique.handlers.control import TimeLimitExceeded
 from django_ojs_unique.models import Job
-from django_ojs_unique.worker import Worker, holdings, interrupt
-from django_ojs_unique.worker.interrupt import Interruptible
-from tests.processes import PATIENCE
-from tests.worker.background import until
+from django_ojs_unique.worker import Worker, claimed_runs
+from tests.support.background import until
+from tests.support.processes import PATIENCE
+from tests.support.retries import IN_AN_HOUR
 
 ROUNDS = 3_000
 
@@ -29,8 +33,9 @@ def go_on():
         never.wait(0.001)
 
 
+@pytest.mark.slow
 def test_plain_python_code_is_interrupted_and_the_error_says_timeout(handlers):
-    job("t", timeout="PT0.01S")(go_on)
+    job("t", timeout="PT0.01S", retry=IN_AN_HOUR)(go_on)
     Job.objects.enqueue("t")
     assert Worker().run(drain=True).retried == 1
     row = Job.objects.get()
@@ -39,13 +44,14 @@ def test_plain_python_code_is_interrupted_and_the_error_says_timeout(handlers):
     assert "in go_on" in row.errors[0]["details"]["traceback"]
 
 
-@pytest.mark.parametrize("names", [["timeout"], ["TimeLimitExceeded"], ["django_ojs_unique.control.*"]])
+@pytest.mark.parametrize("names", [["timeout"], ["TimeLimitExceeded"], ["django_ojs_unique.handlers.control.*"]])
 def test_the_retry_policy_may_discard_what_took_too_long(handlers, names):
     job("t", timeout="PT0.01S", retry={"non_retryable_errors": names})(go_on)
     Job.objects.enqueue("t")
     assert Worker().run(drain=True).discarded == 1
 
 
+@pytest.mark.slow
 def test_an_except_exception_does_not_swallow_the_interruption_and_finally_runs(handlers):
     ended = []
 
@@ -72,32 +78,35 @@ def test_the_skip_unless_of_a_handler_is_under_its_time_limit(handlers):
     assert Job.objects.get().errors[0]["code"] == "timeout"
 
 
-def swallow(release):
-    """Take no notice of any exception until released."""
-    while not release.is_set():
+def swallow(pipe):
+    """Take no notice of any exception until the pipe is closed."""
+    while True:
         try:
-            release.wait(0.001)
+            while not select([pipe], [], [], 0.001)[0]:
+                pass
+            return
         except BaseException:
             continue
 
 
-def block(release):
+def block(pipe):
     """Wait outside of Python code, where no exception arrives."""
-    gate = Lock()
-    gate.acquire()
-    Thread(target=lambda: (release.wait(PATIENCE), gate.release())).start()
-    gate.acquire()
+    try:
+        select([pipe], [], [])
+    except TimeLimitExceeded:  # it came before the wait began
+        select([pipe], [], [])
 
 
 @pytest.mark.parametrize("resist", [swallow, block])
 def test_a_handler_that_does_not_end_is_written_off_and_the_worker_goes_on(handlers, monkeypatch, caplog, resist):
-    monkeypatch.setattr(holdings, "WRITE_OFF_SECONDS", 0.01)
-    release, threads = Event(), []
+    monkeypatch.setattr(claimed_runs, "WRITE_OFF_SECONDS", 0.01)
+    pipe, other_end = os.pipe()
+    threads = []
 
-    @job("stubborn", timeout="PT0.01S", retry={"max_attempts": 1})
+    @job("stubborn", timeout="PT0.2S", retry={"max_attempts": 1})
     def stubborn():
         threads.append(threading.current_thread())
-        resist(release)
+        resist(pipe)
         return "late"
 
     job("next")(lambda: "in time")
@@ -106,12 +115,15 @@ def test_a_handler_that_does_not_end_is_written_off_and_the_worker_goes_on(handl
     for _ in range(3):
         Job.objects.enqueue("next")
     worker = Worker(concurrency=2)
-    summary = worker.run(drain=True)
+    try:
+        summary = worker.run(drain=True)
+    finally:
+        os.close(other_end)
     assert (summary.completed, summary.discarded, worker.left_behind) == (3, 2, 2)
     assert caplog.text.count("does not end; going on without it") == 2
-    release.set()
     for thread in threads:
         thread.join(PATIENCE)
+    os.close(pipe)
     assert caplog.text.count("ended after it was given up") == 2
     late = Job.objects.filter(type="stubborn")
     assert {(row.state, row.errors[0]["code"], row.result) for row in late} == {("discarded", "timeout", None)}
@@ -120,7 +132,7 @@ def test_a_handler_that_does_not_end_is_written_off_and_the_worker_goes_on(handl
 def test_the_connection_of_an_interrupted_handler_is_not_used_again(handlers):
     seen = []
 
-    @job("first", timeout="PT0.05S")
+    @job("first", timeout="PT0.05S", retry=IN_AN_HOUR)
     def first():
         with transaction.atomic():
             Job.objects.filter(type="second").update(tags=["unfinished"])
@@ -142,7 +154,7 @@ def test_the_connection_of_an_interrupted_handler_is_not_used_again(handlers):
 def test_an_async_handler_is_cancelled_where_it_awaits(handlers):
     ended = []
 
-    @job("t", timeout="PT0.01S")
+    @job("t", timeout="PT0.01S", retry=IN_AN_HOUR)
     async def handler():
         try:
             await asyncio.Event().wait()
@@ -171,8 +183,9 @@ def test_a_timeout_error_of_an_async_handler_itself_is_its_own(handlers):
     assert (error["type"], error["code"]) == ("TimeoutError", "handler_error")
 
 
+@pytest.mark.slow
 def test_an_async_handler_that_goes_on_is_written_off_and_others_take_its_place(handlers, monkeypatch):
-    monkeypatch.setattr(holdings, "WRITE_OFF_SECONDS", 0.01)
+    monkeypatch.setattr(claimed_runs, "WRITE_OFF_SECONDS", 0.01)
     release = Event()
 
     @job("stubborn", timeout="PT0.01S", retry={"max_attempts": 1})

@@ -21,18 +21,15 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from django_ojs_unique.models import Job
-from django_ojs_unique.ojs.states import TERMINAL
-
-from .commands import Command, Event, Site, site
-from .history import Move, keeping_history, moves
+from tests.support.commands import Command, Site, site
+from tests.support.history import keeping_history, moves
+from tests.support.runs import audit_row, group, left
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.torture]
 
 JOBS = int(os.environ.get("OJS_TORTURE_JOBS", "1500"))
 WORKERS, ROUNDS, POISON = 4, 10, 4
 LEASE = "1.5"
-CLOCKS_DIFFER = 0.002
-"""Seconds: SQLite's clock knows milliseconds only."""
 
 
 def test_every_job_ends_once_whoever_is_killed_and_whatever_fails(tmp_path, transactional_db):
@@ -52,6 +49,7 @@ def test_every_job_ends_once_whoever_is_killed_and_whatever_fails(tmp_path, tran
         enqueue(dice, 0, poison=POISON)
         place.wait(lambda: crew.is_complete() and left() == 0, "all jobs have ended")
         audit(place, crew)
+        crew.get_ready()  # who has just begun hears no signal yet
         for command in crew.running:
             assert command.stop() == 0
 
@@ -93,8 +91,11 @@ class Crew:
                 self.running[number] = self.start()
         return True
 
-    def lose_one(self) -> None:
+    def get_ready(self) -> None:
         self.place.wait(lambda: self.is_complete() and all(c.is_ready for c in self.running), "all workers are ready")
+
+    def lose_one(self) -> None:
+        self.get_ready()
         number = self.dice.randrange(WORKERS)
         if self.dice.random() < 0.75:
             self.running[number].signal(signal.SIGKILL)
@@ -117,10 +118,6 @@ def enqueue(dice: random.Random, count: int, poison: int = 0) -> list[Any]:
     items += [{"type": "torture.poison", "args": {}}] * poison
     with transaction.atomic():
         return [Job.objects.enqueue(**item).job for item in items]
-
-
-def left() -> int:
-    return Job.objects.exclude(state__in=sorted(TERMINAL)).count()
 
 
 def end_all_sessions() -> None:
@@ -173,66 +170,3 @@ def audit(place: Site, crew: Crew) -> None:
     print(f"{len(rows)} jobs, {sum(map(len, runs.values()))} events of handlers")
     print(f"  ends: {dict(states)}\n  moves: {dict(seen)}\n  workers: {dict(crew.lost)}")
     assert states["torture.poison", "discarded"] == POISON
-
-
-def group(events: list[Event]) -> dict[Any, list[Event]]:
-    by_job: dict[Any, list[Event]] = {}
-    for event in events:
-        by_job.setdefault(event.job, []).append(event)
-    return by_job
-
-
-def audit_row(row: Any, history: list[Move], events: list[Event], seen: Counter[str]) -> None:
-    assert row.state in TERMINAL
-    assert [move.target for move in history if move.target in TERMINAL] == [row.state], "it ended more than once"
-    assert row.attempt <= row.max_attempts
-    if row.state == "discarded":
-        assert row.attempt == row.max_attempts, "it was given up with attempts left"
-    state, attempt, claims = "available", 0, []
-    for move in history:
-        assert move.source == state, "the database saw an impossible move"
-        state = move.target
-        if state == "active":
-            attempt += 1
-            claims.append([move])
-        elif move.source == "active":
-            claims[-1].append(move)
-            kind = settled(move, attempt)
-            seen[kind] += 1
-            attempt = move.attempt
-        assert move.attempt == attempt
-    unexplained = list(events)
-    for claim, end in reversed(claims):
-        during = [event for event in unexplained if (event.attempt, event.pid) == (claim.attempt, claim.pid)]
-        during = [event for event in during if event.at >= claim.at - CLOCKS_DIFFER]
-        audit_run(claim, end, during, seen)
-        unexplained = [event for event in unexplained if event not in during]
-    assert not unexplained, "a handler ran without a claim"
-
-
-def settled(move: Move, attempt: int) -> str:
-    if move.target != "available":
-        return move.target
-    if move.attempt == attempt - 1:
-        return "given back"
-    assert move.expired, "it was taken away from a worker whose lease lived"
-    return "rescued"
-
-
-def audit_run(claim: Move, end: Move, events: list[Event], seen: Counter[str]) -> None:
-    """A claim is followed by at most one run, begun under the lease; what a worker settles has ended before."""
-    began = [event for event in events if event.event == "began"]
-    ended = [event for event in events if event.event != "began"]
-    assert len(began) <= 1
-    assert len(ended) <= len(began)
-    for event in began:
-        assert claim.at - CLOCKS_DIFFER <= event.at <= end.at + CLOCKS_DIFFER, "a handler started outside of its lease"
-    rescued = end.target == "available" or (end.target == "discarded" and not ended)
-    if rescued:
-        assert end.attempt == claim.attempt - 1 or end.expired
-        seen["never begun"] += not began
-        return
-    assert ended, "a result without a run"
-    assert ended[0].at <= end.at + CLOCKS_DIFFER, "the database had the result before the handler did"
-    if end.target == "completed":
-        assert ended[0].event == "ended"

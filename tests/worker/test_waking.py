@@ -9,12 +9,12 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from django_ojs_unique import job
-from django_ojs_unique.admission import CHANNEL
+from django_ojs_unique.db.inserts import CHANNEL
 from django_ojs_unique.models import Job
-from django_ojs_unique.worker import Worker
+from django_ojs_unique.worker import Worker, poller, promoter
 from django_ojs_unique.worker import loop as loop_module
-from tests.processes import PATIENCE
-from tests.worker.background import until, working
+from tests.support.background import until, working
+from tests.support.processes import PATIENCE
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -91,7 +91,7 @@ def test_the_setting_switches_it_off_for_enqueues_and_workers(heard, settings):
     Job.objects.enqueue("t", unique={})
     assert heard() == {}
     with working(queues=["a"]) as worker:
-        until(lambda: worker._looked_at > 0, "the worker looked for jobs")
+        until(lambda: worker._poller.looked_at > 0, "the worker looked for jobs")
         assert not worker._listener.listening
 
 
@@ -100,11 +100,13 @@ def test_the_setting_switches_it_off_for_enqueues_and_workers(heard, settings):
 
 @pytest.fixture
 def _never_polls(monkeypatch):
-    monkeypatch.setattr(loop_module, "LISTENING_POLL", 1e6)
+    monkeypatch.setattr(poller, "LISTENING_POLL", 1e6)
 
 
 def fall_asleep(worker):
-    until(lambda: worker._listener.listening and not worker._woken and not worker._held, "the worker fell asleep")
+    until(
+        lambda: worker._listener.listening and not worker._poller.woken and not worker._held, "the worker fell asleep"
+    )
 
 
 @pytest.mark.usefixtures("_never_polls")
@@ -128,7 +130,7 @@ def test_calls_from_other_queues_do_not_wake_it(handlers, monkeypatch):
 
         def listen(queue):
             wake(queue)
-            heard.append((queue, queue == "theirs" and queue in worker._called))
+            heard.append((queue, queue == "theirs" and queue in worker._poller.called))
 
         monkeypatch.setattr(worker._listener, "_wake", listen)
         for _ in range(3):
@@ -142,7 +144,8 @@ def test_calls_from_other_queues_do_not_wake_it(handlers, monkeypatch):
 @pytest.mark.usefixtures("_never_polls")
 def test_a_call_that_comes_while_the_worker_empties_another_queue_is_not_forgotten(handlers, monkeypatch):
     """The claim that fills the lanes exactly leaves no reason to look at the queues again, but for the call."""
-    monkeypatch.setattr(loop_module, "LONGEST_POLL", 1e6)  # nor does the promotion give one
+    for module in (loop_module, promoter):  # nor does the promotion give one
+        monkeypatch.setattr(module, "LONGEST_POLL", 1e6)
     called = Event()
 
     @job("t")
@@ -166,6 +169,7 @@ def test_a_call_that_comes_while_the_worker_empties_another_queue_is_not_forgott
         until(lambda: worker.summary.completed == 2, "both jobs completed")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_never_polls")
 def test_a_listener_whose_connection_is_killed_comes_back_and_hears_what_came_meanwhile(handlers, caplog):
     job("t")(lambda: None)
@@ -185,6 +189,7 @@ def test_a_listener_whose_connection_is_killed_comes_back_and_hears_what_came_me
     assert "Lost the connection that listens" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_never_polls")
 def test_jobs_that_become_due_need_no_call(handlers):
     job("t", retry={"initial_interval": "PT0.05S", "jitter": False}, takes_context=True)(

@@ -10,12 +10,12 @@ from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from ...enqueue.results import EnqueueResult, Outcome
 from ...exceptions import OJSError
-from ...outcomes import EnqueueResult, Outcome
 from ..accept import accept_all, accept_each
 from ..base import OJSView
-from ..envelope import show
-from ..reading import Wanted, read_job, read_jobs
+from ..wire.enqueue import EnqueueBody, read_job, read_jobs
+from ..wire.envelope import show
 
 
 class Batch(OJSView):
@@ -31,14 +31,14 @@ class Batch(OJSView):
 
 
 class Bulk(OJSView):
-    """``/ojs/v1/jobs/bulk``: each on its own; the answer says what became of each (OJS bulk chapter)."""
+    """``/ojs/v1/jobs/bulk``: each on its own; the answer has the result of each (OJS bulk chapter)."""
 
     group = "producers"
 
     def post(self, request: Request) -> Response:
         now = timezone.now()
         read = [_read(element, now, index) for index, element in enumerate(read_jobs(self.body))]
-        accepted = iter(accept_each(self.jobs, [one for one in read if isinstance(one, Wanted)]))
+        accepted = iter(accept_each(self.jobs, [one for one in read if isinstance(one, EnqueueBody)]))
         results = [
             self._refused(index, one) if isinstance(one, OJSError) else self._result(index, *next(accepted))
             for index, one in enumerate(read)
@@ -56,7 +56,7 @@ class Bulk(OJSView):
         return {"index": index, "status": str(status), "error": self.told(error)}
 
 
-def _read(element: Any, now: datetime, index: int) -> Wanted | OJSError:
+def _read(element: Any, now: datetime, index: int) -> EnqueueBody | OJSError:
     try:
         return read_job(element, now, index)
     except OJSError as error:

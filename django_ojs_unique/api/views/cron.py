@@ -1,4 +1,4 @@
-"""Periodic jobs: define, list, look, delete (HTTP binding, "Cron")."""
+"""Periodic jobs: define, list, show, delete (HTTP binding, "Cron")."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...exceptions import OJSError
+from ...maintenance.on_demand import run_maintenance
 from ...models import CronJob
-from ...worker.outside import pass_time
 from ..base import OJSView
-from ..crons import read_cron, show
-from ..errors import NotFound
-from ..pagination import Page
+from ..wire.cron import read_cron, show
+from ..wire.errors import NotFound
+from ..wire.pages import Page
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_\-.]*")
-"""Those declared in code are called like job types."""
+"""Names from clients. Entries that are declared in code have the names of job types."""
 
 
 class Crons(OJSView):
@@ -26,12 +26,12 @@ class Crons(OJSView):
 
     def get(self, request: Request) -> Response:
         page = Page.read(request.query_params, "cron")
-        pass_time(self.jobs, timezone.now(), cron=True)
-        entries, pagination = page.of_rows(CronJob.objects.using(self.using), "name")
+        run_maintenance(self.jobs, timezone.now(), crons=True)
+        entries, pagination = page.of_rows(CronJob.objects.using(self.using), "name", large=("args", "options"))
         return Response({"crons": [show(entry) for entry in entries], "pagination": pagination})
 
     def post(self, request: Request) -> Response:
-        """Define an entry, 201, or change the one of this name, 200. ``enabled`` may be changed alone."""
+        """Define an entry (201), or change the one of this name (200). ``enabled`` can be changed alone."""
         wanted = read_cron(self.body, timezone.now())
         try:
             if wanted.definition is None:
@@ -49,7 +49,7 @@ class Cron(OJSView):
     """``/ojs/v1/cron/{name}``."""
 
     def get(self, request: Request, name: str) -> Response:
-        pass_time(self.jobs, timezone.now(), cron=True)
+        run_maintenance(self.jobs, timezone.now(), crons=True)
         return Response({"cron": show(_known(_entries(self, name).first(), name))})
 
     def delete(self, request: Request, name: str) -> Response:

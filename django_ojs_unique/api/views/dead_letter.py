@@ -1,4 +1,4 @@
-"""Dead letters: jobs that failed for good and wait for somebody to look at them (HTTP binding, "Dead letter")."""
+"""Dead letters: jobs that failed for good, kept for an operator to look at (HTTP binding, "Dead letter")."""
 
 from __future__ import annotations
 
@@ -9,32 +9,38 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ... import lifecycle
+from ...db.sizes import OF_A_JOB
 from ...exceptions import InvalidRequest, did_you_mean
+from ...maintenance.on_demand import run_maintenance
 from ...models import Job
 from ...ojs.names import job_type, queue_name
 from ...ojs.states import JobState
-from ...worker.outside import pass_time
 from ..base import OJSView
-from ..envelope import show
-from ..errors import NotFound
-from ..pagination import Page
+from ..wire.envelope import show
+from ..wire.errors import NotFound
+from ..wire.pages import Page
 
-DEAD = {"slimmed__in": [False], "state": JobState.DISCARDED, "dead_letter__in": [True], "finished_at__isnull": False}
-"""What dead letters have in common, put so that one index serves, which has them in the order of the list."""
+DEAD = {
+    "payload_pruned__in": [False],
+    "state": JobState.DISCARDED,
+    "dead_letter__in": [True],
+    "finished_at__isnull": False,
+}
+"""The filter for dead letters, written so that one index finds them in the order of the list."""
 
 _FILTERS = {"queue": queue_name, "type": job_type}
 _WAYS = ("force", "replace")
 
 
 class DeadLetters(OJSView):
-    """``/ojs/v1/dead-letter``: the newest first, of one ``queue`` or ``type`` if the client says so."""
+    """``/ojs/v1/dead-letter``: the newest first; the parameters ``queue`` and ``type`` filter them."""
 
     def get(self, request: Request) -> Response:
         parameters = request.query_params
         page = Page.read(parameters, "dead_letter")
         wanted = {name: check(parameters[name]) for name, check in _FILTERS.items() if name in parameters}
-        pass_time(self.jobs, timezone.now())
-        jobs, pagination = page.of_rows(self.jobs.filter(**DEAD, **wanted), "-finished_at", "-id")
+        run_maintenance(self.jobs, timezone.now())
+        jobs, pagination = page.of_rows(self.jobs.filter(**DEAD, **wanted), "-finished_at", "-id", large=OF_A_JOB)
         return Response({"jobs": [_shown(job) for job in jobs], "pagination": pagination})
 
 
@@ -45,7 +51,7 @@ class DeadLetter(OJSView):
         return Response({"job": _shown(_found(self, id))})
 
     def delete(self, request: Request, id: str) -> Response:
-        """Delete the job: it is gone for good, and its key is free, even if its window was still open."""
+        """Delete the job for good; its key is free then, even if its window was still open."""
         job = _found(self, id)
         if not lifecycle.remove(self.jobs.filter(pk=job.pk, **DEAD)):
             raise NotFound.of("dead letter", id)
@@ -55,8 +61,8 @@ class DeadLetter(OJSView):
 class RetryDeadLetter(OJSView):
     """``/ojs/v1/dead-letter/{id}/retry``.
 
-    While a live job has its key, that is a 409; of our own, ``{"replace": true}`` cancels that one, and
-    ``{"force": true}`` lets both run.
+    While a live job has its key, the answer is 409. Beyond the specification, ``{"replace": true}`` cancels that job,
+    and ``{"force": true}`` lets both run.
     """
 
     def post(self, request: Request, id: str) -> Response:
@@ -74,7 +80,7 @@ class RetryDeadLetter(OJSView):
 
 def _found(view: OJSView, id: str) -> Job:
     job = view.found(id)
-    if job.state != JobState.DISCARDED or not job.dead_letter or job.slimmed:
+    if job.state != JobState.DISCARDED or not job.dead_letter or job.payload_pruned:
         raise NotFound.of("dead letter", id)
     return job
 

@@ -1,4 +1,4 @@
-"""Events: what happened, by polling (HTTP binding, "Events")."""
+"""Events: clients poll for what happened (HTTP binding, "Events")."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rest_framework.response import Response
 from ...conf import settings
 from ...events import TYPES
 from ...exceptions import InvalidRequest, did_you_mean
+from ...maintenance.on_demand import run_maintenance
 from ...models import Event
 from ...models.event import DEFAULT_LIMIT, LARGEST_LIMIT
 from ...ojs.names import job_type, queue_name
-from ...worker.outside import pass_time
 from ..base import OJSView
-from ..errors import Unsupported
-from ..pagination import read_limit
+from ..wire.errors import Unsupported
+from ..wire.pages import read_limit
 
 
 class Events(OJSView):
-    """``/ojs/v1/events``: the oldest first, after the one that the client has seen last."""
+    """``/ojs/v1/events``: the oldest first, after the last one that the client has seen."""
 
     def get(self, request: Request) -> Response:
         if not settings.events:
@@ -32,8 +32,10 @@ class Events(OJSView):
         parameters = request.query_params
         limit, after = read_limit(parameters, DEFAULT_LIMIT, LARGEST_LIMIT), parameters.get("after")
         only = {name: _names(parameters, name, check) for name, check in _FILTERS.items()}
-        pass_time(self.jobs, timezone.now(), cron=True)
-        page = Event.objects.using(self.using).follow(after, limit=limit, **only)
+        run_maintenance(self.jobs, timezone.now(), crons=True)
+        page = Event.objects.using(self.using).follow(
+            after, limit=limit, max_bytes=settings.api["MAX_RESPONSE_BYTES"], **only
+        )
         cursor = {} if page.cursor is None else {"cursor": page.cursor}
         return Response({"events": [event.to_dict() for event in page.events], **cursor, "has_more": page.has_more})
 
@@ -48,7 +50,7 @@ _FILTERS: dict[str, Callable[[str], str]] = {"types": _event_type, "queues": que
 
 
 def _names(parameters: QueryDict, field: str, check: Callable[[str], str]) -> list[str]:
-    """Read names with commas in between, from one parameter or several."""
+    """Read comma-separated names from one parameter, or from several of the same name."""
     names = [name for text in parameters.getlist(field) if text for name in text.split(",")]
     for name in names:
         try:

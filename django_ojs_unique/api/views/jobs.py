@@ -1,4 +1,4 @@
-"""Jobs: enqueue, look, cancel, activate (HTTP binding, "Job endpoints")."""
+"""Jobs: enqueue, show, cancel, activate (HTTP binding, "Job endpoints")."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ... import operations
 from ...exceptions import OJSError
+from ...operations import bulk
 from ..accept import accept
 from ..base import OJSView
-from ..envelope import show, show_explanation
-from ..reading import read_job
+from ..wire.enqueue import read_job
+from ..wire.envelope import show, show_explanation
 
 
 class Jobs(OJSView):
@@ -39,7 +39,7 @@ class Job(OJSView):
 
     def delete(self, request: Request, id: str) -> Response:
         job = self.found(id)
-        previous_state = operations.cancel(job)
+        previous_state = bulk.cancel(job)
         return Response({"job": {**show(job), "previous_state": previous_state}})
 
 
@@ -55,7 +55,7 @@ class Activate(OJSView):
 
 
 class Explain(OJSView):
-    """``/ojs/v1/jobs/explain``: what an enqueue would do now, and why. Ours; nothing is written."""
+    """``/ojs/v1/jobs/explain``: what an enqueue would do now, and why. Nothing is written. Beyond the specification."""
 
     group = "producers"
 

@@ -7,16 +7,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...insight.queues import counts, names
+from ...maintenance.on_demand import run_maintenance
 from ...models import Queue
 from ...ojs.moments import milliseconds
 from ...ojs.names import queue_name
-from ...worker.outside import pass_time
 from ..base import OJSView
-from ..pagination import Page
+from ..wire.pages import Page
 
 
 class Queues(OJSView):
-    """``/ojs/v1/queues``: those that have unfinished jobs, and those that operators have said something about."""
+    """``/ojs/v1/queues``: those that have unfinished jobs, or a row because an operator paused or limited them."""
 
     def get(self, request: Request) -> Response:
         page = Page.read(request.query_params, "queues")
@@ -31,17 +31,17 @@ class QueueStats(OJSView):
 
     def get(self, request: Request, name: str) -> Response:
         queue_name(name)
-        pass_time(self.jobs, timezone.now(), cron=True)
+        run_maintenance(self.jobs, timezone.now(), crons=True)
         by_state = {str(state): count for state, count in counts(self.using, name).items()}
         paused = Queue.objects.using(self.using).filter(name=name).exclude(paused_at=None).exists()
         return Response({"queue": {"name": name, **by_state, "paused": paused}})
 
 
 class PauseQueue(OJSView):
-    """``/ojs/v1/queues/{name}/pause``: it may be said of a queue that nobody has used yet, and twice."""
+    """``/ojs/v1/queues/{name}/pause``: also for a queue that was never used, or is paused already."""
 
     def post(self, request: Request, name: str) -> Response:
-        _ = self.body  # it may be anything but malformed
+        _ = self.body  # read only to refuse a malformed body
         queues = Queue.objects.using(self.using)
         queues.pause(name)
         since = queues.filter(name=name).values_list("paused_at", flat=True).first()

@@ -1,4 +1,4 @@
-"""What the server is and how it does: manifest, health, what its errors mean (HTTP binding, "Health", "Manifest")."""
+"""About the server: manifest, health, and the meaning of its errors (HTTP binding, "Health", "Manifest")."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...capabilities import unique_jobs
-from ...conf import settings
+from ...conf import API_DEFAULTS, settings
+from ...db.dialects import kind_of
+from ...exceptions import as_json
 from ...models import Job
 from .. import health
 from ..base import VERSION, OJSView
-from ..errors import CODES, NotFound
+from ..wire import reports
+from ..wire.errors import CODES, NotFound
 
 HOMEPAGE = "https://pypi.org/project/django-ojs-unique/"
 CAPABILITIES = {
@@ -28,9 +31,9 @@ CAPABILITIES = {
     "rate_limiting": True,
     "workflows": False,
 }
-"""What the manifest declares, besides what depends on the settings and the database."""
-EXTENSIONS = ("explain", "bulk_enqueue", "long_polling", "worker_control")
-"""What the binding does not know, and what it knows and leaves to the server."""
+"""The capabilities in the manifest that do not depend on the settings and the database."""
+EXTENSIONS = ("explain", "bulk_enqueue", "long_polling", "worker_control", "lease_tokens")
+"""What is beyond the binding, or optional in it."""
 
 
 class Manifest(OJSView):
@@ -52,7 +55,7 @@ class Manifest(OJSView):
                     "language": "python",
                     "homepage": HOMEPAGE,
                 },
-                # Each level needs those below it: events are of level 0, workflows are level 3.
+                # A level includes all levels below it. Events belong to level 0, workflows to level 3.
                 "conformance_level": 2 if settings.events else 0,
                 "conformance_tier": "runtime",
                 "protocols": ["http"],
@@ -60,9 +63,24 @@ class Manifest(OJSView):
                 "unique_job_strength": unique["strength"],
                 "capabilities": {"unique_jobs": unique, "events": settings.events, **CAPABILITIES},
                 "extensions": list(EXTENSIONS),
+                "limits": limits(),
                 "endpoints": {name: reverse(f"ojs:{name}") for name in ("manifest", "health", "openapi")},
             }
         )
+
+
+def limits() -> dict[str, float]:
+    """Return the limits of one request and of one answer."""
+    return {
+        **{name.lower(): settings.api[name] for name in API_DEFAULTS if name.startswith("MAX_")},
+        "max_args_bytes": settings.max_args_bytes,
+        "max_meta_bytes": settings.max_meta_bytes,
+        "max_result_bytes": settings.max_result_bytes,
+        "max_queues": reports.MOST_QUEUES,
+        "max_types": reports.MOST_TYPES,
+        "max_queues_times_types": reports.MOST_PAIRS,
+        "max_jobs": reports.MOST_JOBS,
+    }
 
 
 class Health(OJSView):
@@ -74,7 +92,7 @@ class Health(OJSView):
         return self._answer(health.answers(self.using))
 
     def handle_exception(self, exc: Exception) -> Response:
-        """Answer as for a dead database also where it is the session or the token that could not be read."""
+        """Answer 503 also if the database failed while the session or the token was read."""
         if isinstance(exc, (OperationalError, InterfaceError)):
             return self._answer(False)
         return super().handle_exception(exc)
@@ -85,24 +103,24 @@ class Health(OJSView):
             "status": status,
             "version": VERSION,
             "uptime_seconds": health.uptime(),
-            "backend": {"type": connections[self.using].vendor, "status": "ok" if well else "unreachable"},
+            "backend": {"type": kind_of(connections[self.using]).name, "status": "ok" if well else "unreachable"},
         }
         return Response(body, status=200 if well else 503)
 
 
 class OpenAPI(OJSView):
-    """``/ojs/v1/openapi.json``: this API in the words of OpenAPI."""
+    """``/ojs/v1/openapi.json``: the OpenAPI document of this API."""
 
     group = "status"
 
     def get(self, request: Request) -> Response:
-        from ..schema import document  # drf-spectacular takes its time to load
+        from ..openapi.generator import document  # drf-spectacular is slow to load
 
         return Response(document(reverse("ojs:manifest").removesuffix("/ojs/manifest")))
 
 
 class ErrorCode(OJSView):
-    """``/ojs/v1/errors/{code}``: what the ``docs_url`` of an error leads to."""
+    """``/ojs/v1/errors/{code}``: what a code means; the ``docs_url`` of an error links here."""
 
     group = "status"
 
@@ -113,9 +131,9 @@ class ErrorCode(OJSView):
 
 
 class Nowhere(OJSView):
-    """Every other path below ``/ojs``: the answer of the binding, not the project's page."""
+    """Every other path below ``/ojs``: a 404 in the shape of the binding, not the project's page."""
 
-    schema = None  # it is no part of the document
+    schema = None  # not in the OpenAPI document
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        raise NotFound(f"There is nothing at {request.path[:200]!r}.", details={"resource_type": "route"})
+        raise NotFound(f"There is nothing at {as_json(request.path)}.", details={"resource_type": "route"})

@@ -1,28 +1,28 @@
-"""Workers: fetch, ack, nack, heartbeat, and what operators tell them (HTTP binding, "Worker endpoints")."""
+"""Workers: fetch, ack, nack, heartbeat, and directives of operators (HTTP binding, "Worker endpoints")."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any
 
-from django.conf import settings as django_settings
 from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...conf import settings
+from ...db.transactions import starting_over
+from ...execution.errors import storable
 from ...models import Job, WorkerProcess
 from ...ojs.moments import milliseconds
 from ...ojs.states import JobState
-from ...transactions import starting_over
-from ...worker import outside, presence
-from ...worker.run import storable
-from .. import reports
+from ...worker import heartbeat, remote
+from ...worker.holder import Holder, new_token
 from ..base import OJSView
-from ..envelope import show
-from ..errors import NotFound
-from ..pagination import Page
-from ..waiting import wait_for
+from ..waiting import COME_BACK, Crowded, has_gone, wait_for
+from ..wire import reports
+from ..wire.envelope import show_fetched
+from ..wire.errors import NotFound
+from ..wire.pages import Page
 
 RUNNING = "running"
 
@@ -34,31 +34,41 @@ class Fetch(OJSView):
 
     def post(self, request: Request) -> Response:
         queues, wait = reports.read_queues(self.body), reports.read_wait(self.body)
+        lease = reports.read_lease(self.body)
         fetch = partial(
-            outside.fetch,
+            remote.fetch,
             self.jobs,
             queues,
-            types=reports.read_types(self.body),
+            types=reports.read_types(self.body, queues),
             count=reports.read_count(self.body),
             worker_id=reports.read_worker_id(self.body),
-            lease=reports.read_lease(self.body),
+            token=new_token(self.account),
+            max_bytes=settings.api["MAX_RESPONSE_BYTES"],
         )
-        jobs = wait_for(lambda: fetch(now=timezone.now()), self.jobs, queues, wait)
-        shown = [show(job) for job in jobs]
-        return Response({"jobs": shown, "job": shown[0]} if shown else {"jobs": []})
+        client, headers = request._request, {}
+        jobs = [] if has_gone(client) else fetch(lease=lease, now=timezone.now())
+        if wait and not jobs:
+            try:
+                jobs = wait_for(
+                    lambda: fetch(lease=lease.at_first(), now=timezone.now()), self.jobs, queues, wait, client
+                )
+            except Crowded:
+                headers["Retry-After"] = str(COME_BACK)
+        shown = [show_fetched(job) for job in jobs]
+        return Response({"jobs": shown, "job": shown[0]} if shown else {"jobs": []}, headers=headers)
 
 
 class _Report(OJSView):
-    """What a worker says of one job that it holds."""
+    """A worker's report about one job that it has claimed."""
 
     group = "workers"
 
     def report(self) -> Job:
-        """Do as the worker says; return the job. Raises Job.DoesNotExist."""
+        """Apply the report; return the job. Raises Job.DoesNotExist."""
         raise NotImplementedError
 
     def answer(self, job: Job) -> dict[str, Any]:
-        """Return what to answer beside the id and the state."""
+        """Return the members of the answer besides the id and the state."""
         raise NotImplementedError
 
     def post(self, request: Request) -> Response:
@@ -70,15 +80,15 @@ class _Report(OJSView):
 
     @property
     def _holding(self) -> dict[str, Any]:
-        worker_id = reports.read_worker_id(self.body)
-        return {"id": reports.read_job_id(self.body), "worker_id": worker_id, "now": timezone.now()}
+        holder = reports.read_holder(self.body, self.account)
+        return {"id": reports.read_job_id(self.body), "holder": holder, "now": timezone.now()}
 
 
 class Ack(_Report):
     """``/ojs/v1/workers/ack``."""
 
     def report(self) -> Job:
-        return outside.ack(self.jobs, **self._holding, result=reports.read_result(self.body))  # type: ignore[no-any-return]
+        return remote.ack(self.jobs, **self._holding, result=reports.read_result(self.body))  # type: ignore[no-any-return]
 
     def answer(self, job: Job) -> dict[str, Any]:
         assert job.finished_at is not None
@@ -91,8 +101,8 @@ class Nack(_Report):
     def report(self) -> Job:
         failure = reports.read_failure(self.body)
         if reports.read_requeue(self.body):
-            return outside.requeue(self.jobs, **self._holding)  # type: ignore[no-any-return]
-        return outside.nack(self.jobs, **self._holding, failure=failure)  # type: ignore[no-any-return]
+            return remote.requeue(self.jobs, **self._holding)  # type: ignore[no-any-return]
+        return remote.nack(self.jobs, **self._holding, failure=failure)  # type: ignore[no-any-return]
 
     def answer(self, job: Job) -> dict[str, Any]:
         said: dict[str, Any] = {"attempt": job.attempt, "max_attempts": job.max_attempts}
@@ -114,11 +124,10 @@ class Heartbeat(OJSView):
         worker_id = reports.read_worker_id(self.body, required=True)
         ids, lease = reports.read_job_ids(self.body), reports.read_lease(self.body)
         assert worker_id is not None
-        held = outside.extend(self.jobs, ids, worker_id=worker_id, lease=lease)
+        holder, tokens = Holder(self.account, worker_id), reports.read_tokens(self.body)
+        held = remote.extend(self.jobs, ids, holder=holder, tokens=tokens, lease=lease)
         now, facts = timezone.now(), reports.read_process(self.body)
-        directive = presence.say_hello(self.using, worker_id, now, **facts, held=len(held))
-        if django_settings.DEBUG and settings.api["TEST_DIRECTIVES"]:
-            directive = _test_directive(held) or directive
+        directive = heartbeat.say_hello(self.using, worker_id, now, **facts, held=len(held))
         extended = [str(job.pk) for job in held]
         return Response({"state": directive or RUNNING, "jobs_extended": extended, "server_time": milliseconds(now)})
 
@@ -133,7 +142,7 @@ class Workers(OJSView):
 
 
 class Directive(OJSView):
-    """``/ojs/v1/workers/{id}/quiet``, ``/terminate``, ``/resume``: what a worker is told with its next heartbeat."""
+    """``/ojs/v1/workers/{id}/quiet``, ``/terminate``, ``/resume``: the worker gets it with its next heartbeat."""
 
     directive = ""
 
@@ -146,7 +155,7 @@ class Directive(OJSView):
 
 
 def _show(row: WorkerProcess) -> dict[str, Any]:
-    """Return a worker's JSON object; ``directive`` is what it is told, ``state`` what it last said."""
+    """Return a worker's JSON object. ``directive``: what operators want of it. ``state``: what it reported last."""
     shown = {
         "id": row.pk,
         "state": row.state,
@@ -161,9 +170,3 @@ def _show(row: WorkerProcess) -> dict[str, Any]:
         "heartbeat_at": milliseconds(row.heartbeat_at),
     }
     return {name: value for name, value in shown.items() if value is not None}
-
-
-def _test_directive(jobs: list[Any]) -> str | None:
-    """Return what the metadata of a job tells its worker: an aid for conformance tests."""
-    said = (job.meta.get("test_directive") for job in jobs)
-    return next((directive for directive in said if directive in WorkerProcess.Directive.values), None)

@@ -1,4 +1,4 @@
-"""``manage.py jobs``: look at jobs and queues, and operate them."""
+"""``manage.py jobs``: view and operate jobs and queues."""
 
 from __future__ import annotations
 
@@ -58,6 +58,6 @@ class Command(BaseCommand):
             chosen(database, self.stdout, self.stderr, self.style).run(**options)
         except OJSError as error:
             raise CommandError(error.message) from error
-        except BrokenPipeError:  # `jobs list | head` has read enough
+        except BrokenPipeError:  # the reader has ended, as in `jobs list | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(128 + signal.SIGPIPE)

@@ -1,4 +1,4 @@
-"""``manage.py prunejobs``: delete what finished long ago."""
+"""``manage.py prunejobs``: delete jobs that finished long ago."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tqdm import tqdm
 
 from ...conf import retention_period, settings
 from ...exceptions import did_you_mean
-from ...models import Event, Job, SuppressedAttempt
+from ...maintenance.prune import ENDED, KINDS, Pruned, due, preview, prune
+from ...models import Event, Job, SuppressedEnqueue
 from ...ojs.durations import format_duration
-from ...worker.retention import ENDED, KINDS, Pruned, due, preview, prune
 from ..arguments import add_database, require_tables, whole_number
 
 LARGEST_BATCH = 10_000
@@ -23,7 +23,7 @@ LARGEST_BATCH = 10_000
 
 class Command(BaseCommand):
     help = (
-        "Delete jobs that finished longer ago than OJS_UNIQUE['RETENTION'] says, and old suppressed attempts and"
+        "Delete jobs that finished longer ago than OJS_UNIQUE['RETENTION'] says, and old suppressed enqueues and"
         " events. Workers do so, too, a batch at a time; this command does all of it now. A job whose unique policy"
         " still counts it as a duplicate is not deleted, since the same work could be queued again: it loses its"
         " payload (args, meta, tags, result, errors), and the rest goes when the window has ended. Safe while workers"
@@ -37,7 +37,7 @@ class Command(BaseCommand):
             type=_kind,
             metavar="STATE",
             help="Prune only completed, cancelled, discarded or dead_letter (discarded under a retry policy that says"
-            " so) jobs, and no suppressed attempts or events; may be repeated.",
+            " so) jobs, and no suppressed enqueues or events; may be repeated.",
         )
         parser.add_argument(
             "--older-than",
@@ -90,10 +90,10 @@ class Command(BaseCommand):
 
 
 def _records(database: str) -> dict[str, tuple[Any, str, timedelta]]:
-    """Return what else is pruned: the rows, the field that dates them, and how long they are kept."""
+    """Return what else is pruned: by name, the rows, the field with their time, and how long they are kept."""
     return {
-        "suppressed attempts": (
-            SuppressedAttempt.objects.using(database), "created_at", settings.suppressed_retention
+        "suppressed enqueues": (
+            SuppressedEnqueue.objects.using(database), "created_at", settings.suppressed_retention
         ),
         "events": (Event.objects.using(database), "time", settings.event_retention),
     }  # fmt: skip
@@ -106,12 +106,12 @@ def _prune(jobs: Any, now: datetime, retention: dict[str, timedelta | None], bat
             bar.total = sum(rows.count() for rows in due(jobs, now, retention).values())
         while pruned := prune(jobs, now, batch, retention):
             total += pruned
-            bar.update(pruned.deleted + pruned.slimmed)
+            bar.update(pruned.deleted + pruned.payload_pruned)
     return total
 
 
 def _foresee(jobs: Any, now: datetime, retention: dict[str, timedelta | None]) -> list[str]:
-    """Say for each kind what would be done, and why; last the sum."""
+    """Return a line for each kind that says what would be done and why, and a last line with the sum."""
     lines, total = [], Pruned()
     found = due(jobs, now, retention)
     for kind, period in retention.items():
@@ -121,16 +121,16 @@ def _foresee(jobs: Any, now: datetime, retention: dict[str, timedelta | None]) -
         pruned = preview(found[kind], now)
         total += pruned
         lines.append(
-            f"{kind}: {pruned.deleted + pruned.slimmed:,} finished {format_duration(period)} ago or earlier;"
-            f" {pruned.deleted:,} to delete, {pruned.slimmed:,} to slim, as their windows are open"
+            f"{kind}: {pruned.deleted + pruned.payload_pruned:,} finished {format_duration(period)} ago or earlier;"
+            f" {pruned.deleted:,} to delete, {pruned.payload_pruned:,} to slim, as their windows are open"
         )
     ended = preview(found[ENDED], now)
-    lines.append(f"slimmed before: {ended.deleted:,} to delete, as their windows have ended")
+    lines.append(f"kept without their payload: {ended.deleted:,} to delete, as their windows have ended")
     return [*lines, f"{_summary('would be deleted', total + ended)} Nothing was changed."]
 
 
 def _summary(what: str, pruned: Pruned) -> str:
-    return f"{pruned.deleted:,} {what}, {pruned.slimmed:,} kept for their windows and slimmed."
+    return f"{pruned.deleted:,} {what}, {pruned.payload_pruned:,} kept for their windows without their payload."
 
 
 def _kind(text: str) -> str:

@@ -9,7 +9,6 @@ import sys
 import threading
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,22 @@ from django.utils import autoreload, timezone
 from tqdm import tqdm
 
 from ...exceptions import InvalidRequest
+from ...instrumentation import tracer
 from ...models import Job
 from ...ojs.states import TIMED, JobState
 from ...registry import registry
-from ...tracing import tracer
 from ...worker import QueueFilter, Summary, Supervisor, Worker
-from ...worker.loop import ASYNC_CONCURRENCY, CONCURRENCY, LEASE, SHUTDOWN_SECONDS
 from ...worker.outages import DATABASE_FAILED
-from ..arguments import add_database, require_tables, seconds, whole_number
-from ..metrics import add_metrics, metered, require_ports
-from ..stopping import stopping_on_signals
+from ...worker.supervisor import heeded
+from ..arguments import await_server, require_tables
+from ..metrics import metered, require_ports
+from ..stopping import ending_on_signals, stopping_on_signals
+from ..streams import forget_lost, open_missing
+from ..worker_arguments import WAIT_SECONDS, add_worker_arguments
 
 STOPPING_SOON = b"\nStopping: running jobs finish first.\n"
-MOST_THREADS = 1_000
-SHORTEST_LEASE = 0.1
 SWITCH_SECONDS = 0.0005
-"""How long a thread may keep the others waiting: the loop must not wait 5 ms for handlers, once per statement."""
+"""The interpreter's switch interval in seconds: by default the loop would wait 5 ms for handlers at each statement."""
 
 
 class Command(BaseCommand):
@@ -44,85 +43,23 @@ class Command(BaseCommand):
         " forced."
     )
 
-    def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--queue",
-            action="append",
-            metavar="NAME",
-            help="Take jobs from this queue, or from all that match a pattern such as 'mail-*' (quote it); may be"
-            " repeated. All queues by default.",
-        )
-        parser.add_argument(
-            "--exclude-queue",
-            action="append",
-            default=[],
-            metavar="NAME",
-            help="Leave this queue, or all that match a pattern, to others; may be repeated.",
-        )
-        parser.add_argument(
-            "--concurrency",
-            type=partial(whole_number, most=MOST_THREADS),
-            default=CONCURRENCY,
-            metavar="N",
-            help=f"Plain handlers that run at once, each in a thread (default {CONCURRENCY}).",
-        )
-        parser.add_argument(
-            "--async-concurrency",
-            type=whole_number,
-            default=ASYNC_CONCURRENCY,
-            metavar="N",
-            help=f"Async handlers that run at once, all in one event loop (default {ASYNC_CONCURRENCY}).",
-        )
-        parser.add_argument(
-            "--processes",
-            type=whole_number,
-            default=1,
-            metavar="N",
-            help="Worker processes, each with this concurrency; one that dies is started again (default 1).",
-        )
-        parser.add_argument(
-            "--lease",
-            type=partial(seconds, least=SHORTEST_LEASE),
-            default=LEASE.total_seconds(),
-            metavar="SECONDS",
-            help="How long this worker may be silent before its jobs go to others (default"
-            f" {LEASE.total_seconds():.0f}). A job's own lease goes first.",
-        )
-        parser.add_argument(
-            "--shutdown-timeout",
-            type=seconds,
-            default=SHUTDOWN_SECONDS,
-            metavar="SECONDS",
-            help=f"How long running jobs may take to finish after the first signal (default {SHUTDOWN_SECONDS:.0f});"
-            " then they are given back, and the attempt does not count.",
-        )
-        parser.add_argument(
-            "--max-jobs",
-            type=whole_number,
-            metavar="N",
-            help="Stop after N jobs (with --processes: start afresh), against memory that leaks in handlers.",
-        )
-        parser.add_argument(
-            "--drain", action="store_true", help="Stop when no job is due: for cron, for tests, for a first look."
-        )
-        parser.add_argument(
-            "--reload",
-            action="store_true",
-            help="Start again when the code changes: for development, with one process and without --drain. A file that"
-            " cannot be imported ends it.",
-        )
-        parser.add_argument(
-            "--health-file",
-            metavar="PATH",
-            help="A file that is written every second while all is well, for probes that look at its age. With"
-            " --processes each process writes its own: PATH.0, PATH.1 and so on.",
-        )
-        add_metrics(parser)
-        add_database(parser)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        open_missing()
+        super().__init__(*args, **options)
 
-    def handle(self, *, processes: int, reload: bool, **options: Any) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
+        add_worker_arguments(parser)
+
+    def handle(self, **options: Any) -> None:
+        try:
+            self._handle(**options)
+        finally:
+            forget_lost()
+
+    def _handle(self, *, processes: int, reload: bool, **options: Any) -> None:
         self._refuse_what_cannot_work(processes=processes, reload=reload, **options)
         _log_to_the_terminal(options["verbosity"])
+        self._ends_by = "Ctrl-C" if signal.SIGINT in heeded() else "SIGTERM"
         if reload:
             self._run_with_reloader(options)
         elif processes == 1:
@@ -146,6 +83,7 @@ class Command(BaseCommand):
         health_file: str | None,
         metrics_address: str,
         metrics_port: int | None,
+        wait_for_database: float | None,
         **options: Any,
     ) -> None:
         try:
@@ -164,7 +102,11 @@ class Command(BaseCommand):
             raise CommandError(f"--health-file: {health_file} is a directory.")
         if metrics_port is not None:
             require_ports(metrics_address, metrics_port, processes)
-        require_tables(database)
+        if wait_for_database is None:
+            wait_for_database = 0.0 if drain else WAIT_SECONDS
+        with ending_on_signals():
+            await_server(database, wait_for_database)
+            require_tables(database)
         if not list(registry):
             raise CommandError("No handlers: decorate a function with @job('some.type') in an installed app's jobs.py.")
 
@@ -175,7 +117,7 @@ class Command(BaseCommand):
         bar = tqdm(desc="jobs", unit="job", disable=None if drain and verbosity else True)
         worker = self._worker(options, bar, jobs)
         if verbosity and not drain:
-            self.stdout.write(f"Worker {worker.id}: {self._abilities(options)}. Ctrl-C stops it.")
+            self.stdout.write(f"Worker {worker.id}: {self._abilities(options)}. {self._ends_by} stops it.")
         before = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_SECONDS)
         try:
@@ -186,13 +128,14 @@ class Command(BaseCommand):
             bar.close()
             tracer().flush()
         if verbosity:
-            with suppress(*DATABASE_FAILED):  # a worker may be stopped during an outage
+            with suppress(*DATABASE_FAILED, OSError):  # the database may be down, or nobody may read the output
                 self._report(summary, jobs)
         if worker.left_behind:
-            # Their threads cannot be ended, and must not keep the process.
-            self.stdout.write(f"{worker.left_behind} handler(s) did not end in time and were left behind.")
+            # Their threads cannot be ended, and must not keep the process alive.
+            with suppress(OSError):
+                self.stdout.write(f"{worker.left_behind} handler(s) did not end in time and were left behind.")
             logging.shutdown()
-            sys.stdout.flush()
+            forget_lost()
             os._exit(0)
         return 0
 
@@ -218,7 +161,7 @@ class Command(BaseCommand):
         )
 
     def _run_with_reloader(self, options: dict[str, Any]) -> None:
-        """Run under Django's reloader, which wants the main thread; let running jobs finish before each restart."""
+        """Run under Django's reloader, which needs the main thread; let running jobs finish before each restart."""
         ended = threading.Event()
         workers: list[Worker] = []
 
@@ -242,7 +185,7 @@ class Command(BaseCommand):
             if file_path.suffix == ".py":
                 finish()
 
-        # Django's parent would kill the child a quarter of a second after Ctrl-C; only the child heeds it.
+        # The parent ignores Ctrl-C: else Django would kill the child a quarter of a second after it.
         is_child = os.environ.get(autoreload.DJANGO_AUTORELOAD_ENV) == "true"
         signal.signal(signal.SIGINT, signal.default_int_handler if is_child else signal.SIG_IGN)
         autoreload.file_changed.connect(on_change, weak=False)
@@ -265,14 +208,16 @@ class Command(BaseCommand):
         later = jobs.filter(state__in=sorted(TIMED), run_at__gt=timezone.now()).count()
         if later:
             self.stdout.write(f"{later} job(s) wait for their time.")
-        strangers = sorted(
+        unknown_types = sorted(
             jobs.filter(state=JobState.AVAILABLE)
             .exclude(type__in=list(registry))
             .values_list("type", flat=True)
             .distinct()[:5]
         )
-        if strangers:
-            self.stdout.write(self.style.WARNING(f"Jobs wait for handlers that are not here: {', '.join(strangers)}."))
+        if unknown_types:
+            self.stdout.write(
+                self.style.WARNING(f"Jobs wait for handlers that are not here: {', '.join(unknown_types)}.")
+            )
 
 
 def _numbered(options: dict[str, Any], number: int) -> dict[str, Any]:

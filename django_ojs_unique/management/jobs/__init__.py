@@ -1,11 +1,12 @@
 """The subcommands of ``manage.py jobs``, one class each."""
 
-from .around import Crons, Queues, Workers
-from .look import List, Show
-from .operate import Cancel, Limit, Pause, Release, Resume, Retry
+from .change_jobs import Cancel, Release, Retry
+from .change_queues import Limit, Pause, Resume
+from .explain import Duplicates, Explain
+from .integrity import Rekey, Verify
+from .show_jobs import List, Show
+from .show_system import Crons, Queues, Workers
 from .subcommand import Subcommand
-from .upkeep import Rekey, Verify
-from .why import Duplicates, Explain
 
 SUBCOMMANDS: list[type[Subcommand]] = [
     List,

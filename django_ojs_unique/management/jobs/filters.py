@@ -1,21 +1,22 @@
-"""Which jobs: the filters that `jobs list`, `jobs cancel` and `jobs retry` share. They add up."""
+"""The filters that `jobs list`, `jobs cancel` and `jobs retry` share. A job must match all that are given."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandParser
-from django.db import connections
-from django.db.models import F, Func, QuerySet
-from django.db.models.lookups import Exact
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from ...conf import retention_period
-from ...ojs.states import JobState
+from ...db.dialects import dialect_of
+from ...ojs.states import INCOMPLETE, TERMINAL, JobState
 from .subcommand import moment, queue, state, type_
+
+NO_MATCH = "No job matches. Leave a filter out to match others; `jobs queues` shows the queues that have jobs."
 
 _LOOKUPS = {
     "state": "state__in",
@@ -54,18 +55,27 @@ def add_filters(parser: CommandParser) -> None:
 
 
 def filters(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was asked for, as arguments of `QuerySet.filter`; empty when no filter was given."""
+    """Return the given filters as arguments of `QuerySet.filter`; empty if no filter was given."""
     return {lookup: options[name] for name, lookup in _LOOKUPS.items() if options[name] is not None}
 
 
 def matching(jobs: QuerySet[Any], wanted: Mapping[str, Any]) -> QuerySet[Any]:
-    """Return those of the jobs that were asked for, by what `filters` returned."""
+    """Return the jobs that match ``wanted``, the result of `filters`."""
     jobs = jobs.filter(**wanted)
-    if connections[jobs.db].vendor == "mysql":
-        # It compares text without case, accents and trailing spaces; the filter above uses the index.
-        exactly = [Exact(Func(F(name), function="BINARY"), wanted[name]) for name in _FREE_TEXT & wanted.keys()]
-        jobs = jobs.filter(*exactly)
-    return jobs
+    if "state__in" in wanted:
+        jobs = in_states(jobs, wanted["state__in"])
+    dialect = dialect_of(jobs)
+    return jobs.filter(*(dialect.exactly(name, wanted[name]) for name in _FREE_TEXT & wanted.keys()))
+
+
+def in_states(jobs: QuerySet[Any], states: Collection[JobState]) -> QuerySet[Any]:
+    """Return the jobs that are in one of the states."""
+    implied = Q()  # true by the constraints; there for the partial indexes
+    if INCOMPLETE.issuperset(states):
+        implied = Q(finished_at__isnull=True)
+    elif TERMINAL.issuperset(states):
+        implied = Q(finished_at__isnull=False, payload_pruned__in=[False, True])
+    return jobs.filter(implied, state__in=sorted(states))
 
 
 def _past(text: str) -> datetime:

@@ -1,4 +1,4 @@
-"""What every subcommand is made of, and what each argument must look like."""
+"""The base of all subcommands, and the readers of their arguments."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ...models import Job, Queue
 from ...ojs.names import job_type, queue_name
 from ...ojs.states import JobState
 from ..arguments import whole_number
-from .text import table
+from .tables import table
 
 
 class Subcommand:
-    """One ``manage.py jobs <name>``: its docstring is its help, `run` does it on one database."""
+    """One ``manage.py jobs <name>``. Its docstring is its help text; `run` does the work on one database."""
 
     name: ClassVar[str]
 
@@ -41,11 +41,11 @@ class Subcommand:
         """Declare the arguments of `run`."""
 
     def run(self, *args: Any, **options: Any) -> None:
-        """Do it, with the arguments declared. Raises CommandError when anything was refused."""
+        """Do the work, with the declared arguments. Raises CommandError if anything was refused."""
         raise NotImplementedError
 
     def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[object]], cut: Sequence[int]) -> None:
-        """Print a table that fits the terminal, if there is one: then the columns ``cut`` may be shortened."""
+        """Print a table. On a terminal, the columns ``cut`` are shortened if it would be too wide."""
         width = shutil.get_terminal_size().columns if self._is_terminal else None
         heading, *lines = table(headings, rows, width=width, cut=cut)
         self.say(self.style.MIGRATE_HEADING(heading))
@@ -85,12 +85,12 @@ def limit(text: str) -> int | None:
 
 
 def moment(text: str) -> datetime:
-    """Read a date and time, in the project's time zone unless it names its own."""
+    """Read a date and time; without an offset, it is in the project's time zone."""
     try:
         value = parse_datetime(text)
         if value is not None:
             value = (value if timezone.is_aware(value) else timezone.make_aware(value)).astimezone(UTC)
-    except (ValueError, OverflowError):  # in UTC it may be before the year 1
+    except (ValueError, OverflowError):  # in UTC it may be outside the calendar
         value = None
     if value is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no date and time; write 2026-01-31T14:00, or with Z at the end")

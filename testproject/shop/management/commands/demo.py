@@ -1,4 +1,4 @@
-"""``manage.py demo``: queue the same work three times at once, and watch it done once."""
+"""``manage.py demo``: enqueue the same work three times at once, and watch that it is done once."""
 
 import argparse
 from typing import Any

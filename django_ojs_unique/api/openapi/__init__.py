@@ -1,0 +1,1 @@
+"""The OpenAPI document, and the descriptions that it is built from."""

@@ -1,0 +1,45 @@
+"""Example requests by operation; the OpenAPI document shows them, and the tests send them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+EXAMPLES: Mapping[str, Mapping[str, Any]] = {
+    "enqueueJob": {
+        "A job": {"type": "email.send", "args": ["ada@example.org"], "options": {"queue": "emails"}},
+        "A unique job": {
+            "type": "invoice.render",
+            "args": {"invoice": 7},
+            "options": {"unique": {"keys": ["type", "args"], "period": "PT1H", "on_conflict": "ignore"}},
+        },
+        "A job for later": {
+            "type": "trial.ends",
+            "args": [42],
+            "options": {"scheduled_at": "+P14D", "retry": {"max_attempts": 5, "initial_interval": "PT10S"}},
+        },
+    },
+    "enqueueJobs": {"Two jobs": {"jobs": [{"type": "email.send", "args": [1]}, {"type": "email.send", "args": [2]}]}},
+    "fetchJobs": {"Up to five jobs": {"queues": ["emails", "default"], "count": 5, "worker_id": "worker-1"}},
+    "ackJob": {
+        "With a result": {"job_id": "01890a5d-ac96-774b-bcce-b302099a8057", "result": {"pages": 3}},
+    },
+    "nackJob": {
+        "A failure": {
+            "job_id": "01890a5d-ac96-774b-bcce-b302099a8057",
+            "error": {"code": "handler_error", "type": "smtp.refused", "message": "554", "retryable": True},
+        },
+        "Given back": {"job_id": "01890a5d-ac96-774b-bcce-b302099a8057", "requeue": True},
+    },
+    "heartbeat": {
+        "Still busy": {"worker_id": "worker-1", "active_jobs": ["01890a5d-ac96-774b-bcce-b302099a8057"]},
+    },
+    "defineCron": {
+        "Each night": {
+            "name": "nightly",
+            "expression": "30 2 * * *",
+            "timezone": "Europe/Berlin",
+            "job_template": {"type": "report.nightly", "args": [], "options": {"queue": "reports"}},
+        }
+    },
+}

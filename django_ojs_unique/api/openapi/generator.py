@@ -1,0 +1,151 @@
+"""The OpenAPI document: drf-spectacular generates it from the routes and from `OPERATIONS`.
+
+Import this module only where it is needed: the API works without drf-spectacular, and then loads faster.
+"""
+
+from __future__ import annotations
+
+import re
+from copy import deepcopy
+from functools import cache
+from http import HTTPStatus
+from threading import Lock
+from typing import Any
+
+from django.urls import get_resolver
+from drf_spectacular.extensions import OpenApiSerializerFieldExtension
+from drf_spectacular.generators import SchemaGenerator
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.settings import SPECTACULAR_DEFAULTS, patched_settings
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse
+
+from ..base import VERSION
+from ..wire.codec import ACCEPTED
+from .examples import EXAMPLES
+from .operations import OPERATIONS, Operation
+from .serializers.answers import Refusal
+from .serializers.fields import WireField
+
+OPENAPI_VERSION = "3.1.0"
+
+_REFUSED_ANYWHERE = (401, 403, 422, 429, 500, 503)
+_lock = Lock()
+
+
+def document(prefix: str = "") -> dict[str, Any]:
+    """Return the OpenAPI document of the API that is mounted below the path ``prefix``."""
+    with _lock:
+        made = _document()
+    return {**made, "servers": [{"url": prefix or "/"}]}
+
+
+@cache
+def _document() -> dict[str, Any]:
+    from ... import __version__
+
+    foreign = {
+        name: value
+        for name, value in SPECTACULAR_DEFAULTS.items()
+        if not name.startswith("SERVE_") and name != "DEFAULT_GENERATOR_CLASS"
+    }  # the project's own settings of drf-spectacular do not apply
+    ours = {
+        "OAS_VERSION": OPENAPI_VERSION,
+        "TITLE": "Open Job Spec over HTTP",
+        "DESCRIPTION": f"Jobs in the database of a Django project, by django-ojs-unique. OJS {VERSION}.",
+        "VERSION": __version__,
+        "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+        "POSTPROCESSING_HOOKS": [],
+    }
+    with patched_settings({**foreign, **ours}):
+        make: Any = OJSGenerator
+        generator = make(patterns=get_resolver("django_ojs_unique.api.urls").url_patterns)
+        return _without_marks(generator.get_schema(public=True))  # type: ignore[no-any-return]
+
+
+def _without_marks(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        return {name: _without_marks(value) for name, value in schema.items() if name != "x-spec-enum-id"}
+    return [_without_marks(value) for value in schema] if isinstance(schema, list) else schema
+
+
+class OJSGenerator(SchemaGenerator):
+    """Describes our routes with `OJSSchema`, whatever schema class the project has for its own."""
+
+    def create_view(self, callback: Any, method: str, request: Any = None) -> Any:
+        view = super().create_view(callback, method, request)  # type: ignore[no-untyped-call]
+        self._set_schema_to_view(view, OJSSchema())  # type: ignore[no-untyped-call]
+        return view
+
+
+class OJSSchema(AutoSchema):
+    """Describes one method of a view as `OPERATIONS` says."""
+
+    @property
+    def described(self) -> Operation:
+        return OPERATIONS[f"{self.method} {re.sub(r'{[^}]*}', '{}', self.path)}"]
+
+    def get_operation_id(self) -> str:
+        return self.described.id
+
+    def get_tags(self) -> list[str]:
+        return [self.described.tag]
+
+    def get_summary(self) -> str:
+        return self.described.summary
+
+    def get_description(self) -> str:  # type: ignore[override]
+        return ""
+
+    def map_parsers(self) -> list[str]:
+        return list(ACCEPTED)
+
+    def get_request_serializer(self) -> Any:
+        return self.described.request
+
+    def get_response_serializers(self) -> Any:
+        bodies = {**dict.fromkeys(self._refusals(), Refusal), **self.described.answers}
+        return {
+            status: OpenApiResponse(body, description=HTTPStatus(status).phrase)
+            for status, body in sorted(bodies.items())
+        }
+
+    def _refusals(self) -> set[int]:
+        statuses = {*_REFUSED_ANYWHERE, *self.described.refusals}
+        if self.described.query:
+            statuses.add(400)
+        if self.described.request is not None:
+            statuses |= {400, 413}
+        if "{" in self.path:
+            statuses.add(404)
+        return statuses
+
+    def get_override_parameters(self) -> list[Any]:
+        return [*self.described.query, *_HEADERS]
+
+    def get_examples(self) -> list[OpenApiExample]:
+        return [
+            OpenApiExample(name, value, request_only=True, media_type=media_type)
+            for name, value in EXAMPLES.get(self.described.id, {}).items()
+            for media_type in ACCEPTED
+        ]
+
+
+_HEADERS = (
+    OpenApiParameter("OJS-Version", str, OpenApiParameter.HEADER, enum=[VERSION, "1"], description="Asked for."),
+    OpenApiParameter("OJS-Version", str, OpenApiParameter.HEADER, response=True, required=True),
+    OpenApiParameter("X-Request-Id", str, OpenApiParameter.HEADER, response=True, required=True),
+    OpenApiParameter(
+        "Location", str, OpenApiParameter.HEADER, response=[201], description="Where the new resource is."
+    ),
+    OpenApiParameter("Retry-After", int, OpenApiParameter.HEADER, response=[429, 503], description="Seconds."),
+)
+
+
+class WireExtension(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
+    """Uses a field's ``shape`` as its schema."""
+
+    target_class = WireField
+    match_subclasses = True
+
+    def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        return deepcopy(self.target.shape)

@@ -1,0 +1,166 @@
+"""The name, the bodies and the error statuses of each method of each route, for the OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from drf_spectacular.utils import OpenApiParameter
+
+from ...models.event import DEFAULT_LIMIT as DEFAULT_EVENTS
+from ...models.event import LARGEST_LIMIT as MOST_EVENTS
+from ..wire.pages import DEFAULT_LIMIT, HIGHEST_LIMIT, HIGHEST_OFFSET
+from .serializers import answers, requests
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """The description of one method of one route.
+
+    ``answers``: the body of each successful status. ``query``: the query parameters. ``refusals``: further error
+    statuses, besides those that every operation has and those that follow from a body, a query or an id in the path.
+    """
+
+    id: str
+    tag: str
+    summary: str
+    answers: Mapping[int, Any]
+    request: Any = None
+    query: Sequence[OpenApiParameter] = ()
+    refusals: Sequence[int] = ()
+
+
+def _query(name: str, description: str, type: Any = str, **schema: Any) -> OpenApiParameter:
+    if schema:
+        type = {"type": {int: "integer", str: "string"}[type], **schema}
+    return OpenApiParameter(name, type, OpenApiParameter.QUERY, description=description)
+
+
+PAGE = (
+    _query("limit", "How many at most.", int, minimum=1, maximum=HIGHEST_LIMIT, default=DEFAULT_LIMIT),
+    _query("offset", "How many to leave out.", int, minimum=0, maximum=HIGHEST_OFFSET),
+    _query("cursor", "The `next_cursor` of the page before."),
+)
+
+OPERATIONS: Mapping[str, Operation] = {
+    "POST /ojs/v1/jobs": Operation(
+        "enqueueJob",
+        "jobs",
+        "Enqueue a job, unless it is queued already",
+        {201: answers.OneJob, 200: answers.Deduplicated},
+        requests.Enqueue,
+        refusals=(409,),
+    ),
+    "POST /ojs/v1/jobs/batch": Operation(
+        "enqueueJobs",
+        "jobs",
+        "Enqueue many jobs, all or none",
+        {201: answers.Batch},
+        requests.EnqueueBatch,
+        refusals=(409,),
+    ),
+    "POST /ojs/v1/jobs/bulk": Operation(
+        "enqueueEachJob", "jobs", "Enqueue many jobs, each on its own", {200: answers.Bulk}, requests.EnqueueBatch
+    ),
+    "POST /ojs/v1/jobs/explain": Operation(
+        "explainJob",
+        "jobs",
+        "What an enqueue would do now, and why; nothing is written",
+        {200: answers.Explained},
+        requests.Enqueue,
+    ),
+    "GET /ojs/v1/jobs/{}": Operation("getJob", "jobs", "Look at a job", {200: answers.OneJob}),
+    "DELETE /ojs/v1/jobs/{}": Operation("cancelJob", "jobs", "Cancel a job", {200: answers.Cancelled}, refusals=(409,)),
+    "POST /ojs/v1/jobs/{}/activate": Operation(
+        "activateJob", "jobs", "Let a pending job run", {200: answers.OneJob}, refusals=(409,)
+    ),
+    "POST /ojs/v1/workers/fetch": Operation(
+        "fetchJobs", "workers", "Take jobs to run", {200: answers.Fetched}, requests.Fetch
+    ),
+    "POST /ojs/v1/workers/ack": Operation(
+        "ackJob", "workers", "Say that a job is done", {200: answers.Acknowledged}, requests.Ack, refusals=(404, 409)
+    ),
+    "POST /ojs/v1/workers/nack": Operation(
+        "nackJob", "workers", "Say that a job failed", {200: answers.Nacked}, requests.Nack, refusals=(404, 409)
+    ),
+    "POST /ojs/v1/workers/heartbeat": Operation(
+        "heartbeat", "workers", "Keep jobs, and ask what to do", {200: answers.Beat}, requests.Heartbeat
+    ),
+    "GET /ojs/v1/workers": Operation(
+        "listWorkers", "worker control", "List the workers", {200: answers.Workers}, query=PAGE
+    ),
+    "POST /ojs/v1/workers/{}/quiet": Operation(
+        "quietWorker", "worker control", "Let a worker take no more jobs", {200: answers.OneWorker}
+    ),
+    "POST /ojs/v1/workers/{}/terminate": Operation(
+        "terminateWorker", "worker control", "Let a worker stop", {200: answers.OneWorker}
+    ),
+    "POST /ojs/v1/workers/{}/resume": Operation(
+        "resumeWorker", "worker control", "Let a worker go on", {200: answers.OneWorker}
+    ),
+    "GET /ojs/v1/dead-letter": Operation(
+        "listDeadLetters",
+        "dead letter",
+        "List jobs that failed for good",
+        {200: answers.PageOfJobs},
+        query=(_query("queue", "Of one queue."), _query("type", "Of one type."), *PAGE),
+    ),
+    "GET /ojs/v1/dead-letter/{}": Operation(
+        "getDeadLetter", "dead letter", "Look at a job that failed for good", {200: answers.OneJob}
+    ),
+    "DELETE /ojs/v1/dead-letter/{}": Operation(
+        "deleteDeadLetter", "dead letter", "Delete a job that failed for good", {200: answers.Deleted}, refusals=(409,)
+    ),
+    "POST /ojs/v1/dead-letter/{}/retry": Operation(
+        "retryDeadLetter",
+        "dead letter",
+        "Run a job again that failed for good",
+        {200: answers.OneJob},
+        requests.RetryDeadLetter,
+        refusals=(409,),
+    ),
+    "GET /ojs/v1/cron": Operation("listCrons", "cron", "List the periodic jobs", {200: answers.Crons}, query=PAGE),
+    "POST /ojs/v1/cron": Operation(
+        "defineCron",
+        "cron",
+        "Define a periodic job, or change it",
+        {201: answers.OneCron, 200: answers.OneCron},
+        requests.DefineCron,
+        refusals=(409,),
+    ),
+    "GET /ojs/v1/cron/{}": Operation("getCron", "cron", "Look at a periodic job", {200: answers.OneCron}),
+    "DELETE /ojs/v1/cron/{}": Operation(
+        "deleteCron", "cron", "Delete a periodic job", {200: answers.DeletedCron}, refusals=(409,)
+    ),
+    "GET /ojs/v1/queues": Operation("listQueues", "queues", "List the queues", {200: answers.Queues}, query=PAGE),
+    "GET /ojs/v1/queues/{}/stats": Operation(
+        "getQueueStats", "queues", "Count the jobs of a queue", {200: answers.OneQueueStats}, refusals=(400,)
+    ),
+    "POST /ojs/v1/queues/{}/pause": Operation(
+        "pauseQueue", "queues", "Hand out nothing from a queue", {200: answers.OneQueuePause}, refusals=(400, 413)
+    ),
+    "POST /ojs/v1/queues/{}/resume": Operation(
+        "resumeQueue", "queues", "Hand out from a queue again", {200: answers.OneQueuePause}, refusals=(400, 413)
+    ),
+    "GET /ojs/v1/events": Operation(
+        "listEvents",
+        "events",
+        "What happened, oldest first",
+        {200: answers.Events},
+        query=(
+            _query("types", "Of these types of events, with commas."),
+            _query("queues", "Of these queues, with commas."),
+            _query("job_types", "Of these types of jobs, with commas."),
+            _query("after", "After the event with this id."),
+            _query("limit", "How many at most.", int, minimum=1, maximum=MOST_EVENTS, default=DEFAULT_EVENTS),
+        ),
+    ),
+    "GET /ojs/manifest": Operation("getManifest", "server", "What this server supports", {200: answers.Manifest}),
+    "GET /ojs/v1/health": Operation(
+        "getHealth", "server", "Whether the database answers", {200: answers.Health, 503: answers.Health}
+    ),
+    "GET /ojs/v1/openapi.json": Operation("getOpenAPI", "server", "This document", {200: answers.Document}),
+    "GET /ojs/v1/errors/{}": Operation("getErrorCode", "server", "What a code means", {200: answers.ErrorMeaning}),
+}
+"""Each operation, by its method and its path with ``{}`` for each variable part."""

@@ -1,0 +1,1 @@
+"""Bodies, headers and errors in the format of the HTTP binding."""

@@ -1,0 +1,141 @@
+"""Periodic jobs in JSON: read those of a client, and show the stored ones (HTTP binding, "Cron")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ...enqueue.request import Request
+from ...exceptions import InvalidRequest, OJSError, did_you_mean
+from ...models import CronJob
+from ...models.cron import OPTIONS
+from ...ojs import moments
+from ...ojs.durations import milliseconds
+from .enqueue import read_job, relocated
+
+MEMBERS = ("name", "expression", "timezone", "overlap_policy", "enabled", "description", "job_template")
+_SYSTEM_MANAGED = {"created_at", "next_run_at", "last_run_at", "run_count"}
+_OF_ONE_JOB = ("id", "scheduled_at", "delay_until", "expires_at", "pending", "rate_limit")
+_TEMPLATE = "Write job_template, an object with `type` and `args`."
+_WIRE = {"timeout": "timeout_ms", "lease": "visibility_timeout_ms"}
+"""The options that are durations, and their names in JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedCron:
+    """What a client asks for: to define an entry; if ``definition`` is None, only to enable or disable it."""
+
+    name: str
+    enabled: bool
+    definition: Mapping[str, Any] | None = None
+    places: Mapping[str, str] = field(default_factory=dict)
+
+    def locate(self, error: OJSError) -> OJSError:
+        """Return an error of the engine with the field name that the client wrote."""
+        path = str(error.details.get("field", ""))
+        if path.startswith("options."):  # the stored entry's options, not a member of the request
+            error.details["field"] = path.removeprefix("options.")
+            error.message = error.message.removeprefix("options.")
+        return relocated(error, self.places)
+
+
+def read_cron(body: Mapping[str, Any], now: datetime) -> WantedCron:
+    """Read a periodic job: the job's members are in ``job_template``, or beside the entry's own members.
+
+    Raises InvalidRequest or InvalidRetryPolicy, which name the field.
+    """
+    members = {name: value for name, value in body.items() if value is not None and name not in _SYSTEM_MANAGED}
+    if (name := members.pop("name", None)) is None:
+        raise InvalidRequest.at("name", "is missing", mend="Write a name, as in 'reports.nightly'.")
+    if members.keys() == {"enabled"} and isinstance(members["enabled"], bool):
+        return WantedCron(name, members["enabled"])
+    places = {"expression": "expression" if "expression" in members else "cron"}
+    if (alias := members.pop("cron", None)) is not None:
+        members.setdefault("expression", alias)
+    if "expression" not in members:
+        raise InvalidRequest.at("expression", "is missing", mend="Write a cron expression, as in '0 9 * * MON-FRI'.")
+    own = {member: members.pop(member) for member in MEMBERS if member in members}
+    template, prefix = _template_of(own, members)
+    request = _read_template(template, prefix, now, places)
+    blank = Request("")
+    options = {option: getattr(request, option) for option in OPTIONS}
+    own["options"] = {option: value for option, value in options.items() if value != getattr(blank, option)}
+    return WantedCron(name, True, {"name": name, **own, "type": request.type, "args": request.args}, places)
+
+
+def show(entry: CronJob) -> dict[str, Any]:
+    """Return a periodic job's JSON object."""
+    shown: dict[str, Any] = {
+        "name": entry.name,
+        "expression": entry.expression,
+        "timezone": entry.timezone,
+        "overlap_policy": entry.overlap_policy,
+        "enabled": entry.enabled,
+        "job_template": _template(entry),
+        "created_at": moments.milliseconds(entry.created_at),
+    }
+    if entry.description:
+        shown["description"] = entry.description
+    if entry.enabled and entry.next_run_at is not None:
+        shown["next_run_at"] = moments.rfc3339(entry.next_run_at)
+    if entry.last_run_at is not None:
+        shown["last_run_at"] = moments.milliseconds(entry.last_run_at)
+    return {**shown, "run_count": entry.run_count}
+
+
+def _template_of(own: dict[str, Any], others: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the members of the job, and the path that precedes their names in the body."""
+    if "job_template" not in own:
+        if not others:
+            raise InvalidRequest.at("job_template", "is missing", mend=_TEMPLATE)
+        return others, ""
+    template = own.pop("job_template")
+    if not isinstance(template, dict):
+        raise InvalidRequest.at("job_template", "must be an object", value=template, mend=_TEMPLATE)
+    if others:
+        stranger = next(iter(others))
+        raise InvalidRequest.at(stranger, "is not a member of a periodic job", mend=did_you_mean(stranger, MEMBERS))
+    return template, "job_template."
+
+
+def _read_template(template: dict[str, Any], prefix: str, now: datetime, places: dict[str, str]) -> Request:
+    options = template.get("options")
+    for path, members in ((prefix, template), (f"{prefix}options.", options if isinstance(options, dict) else {})):
+        for name in _OF_ONE_JOB:
+            if members.get(name) is not None:
+                raise InvalidRequest.at(f"{path}{name}", "does not suit every occurrence", mend="Leave it out.")
+    try:
+        wanted = read_job(template, now)
+    except OJSError as error:
+        path = str(error.details.get("field", ""))
+        error.details["field"] = f"{prefix}{path}".removesuffix(".")
+        if path and error.message.startswith(path):
+            error.message = prefix + error.message
+        raise
+    if wanted.request.extra and not prefix:
+        stranger = next(iter(wanted.request.extra))
+        raise InvalidRequest.at(stranger, "is not a member of a periodic job", mend=did_you_mean(stranger, MEMBERS))
+    places.update({name: prefix + wanted.places.get(name, name) for name in ("type", "args", *OPTIONS)})
+    return wanted.request
+
+
+def _template(entry: CronJob) -> dict[str, Any]:
+    """Return the ``job_template`` of an entry, whose row may have been changed by hand."""
+    options = dict(entry.options) if isinstance(entry.options, dict) else {}
+    extra = options.pop("extra", None)
+    template = {**(extra if isinstance(extra, dict) else {}), "type": entry.type, "args": entry.args}
+    for name in ("meta", "schema"):
+        if options.get(name):
+            template[name] = options[name]
+        options.pop(name, None)
+    shown = {}
+    for name, value in options.items():
+        try:
+            shown[_WIRE.get(name, name)] = milliseconds(value, name) if name in _WIRE and value is not None else value
+        except InvalidRequest:
+            shown[name] = value
+    if shown := {name: value for name, value in shown.items() if value is not None}:
+        template["options"] = shown
+    return template

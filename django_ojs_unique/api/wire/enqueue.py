@@ -1,0 +1,230 @@
+"""Read the job that a client sends into an enqueue request (HTTP binding, "Job envelope")."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ...conf import settings
+from ...enqueue.request import Request
+from ...exceptions import (
+    InvalidRequest,
+    InvalidRetryPolicy,
+    OJSError,
+    PayloadTooLarge,
+    as_json,
+    did_you_mean,
+)
+from ...models.queue import HIGHEST_LIMIT
+from ...ojs.durations import format_duration
+from ...ojs.names import UUID7_TEXT
+from .moments import read_milliseconds, read_moment
+
+OPTIONS = (
+    "queue", "priority", "timeout_ms", "timeout", "delay_until", "scheduled_at", "expires_at", "retry", "retry_policy",
+    "unique", "visibility_timeout_ms", "visibility_timeout", "rate_limit", "tags", "metadata", "pending",
+)  # fmt: skip
+"""The members that a job may have under ``options``, or beside it."""
+
+SYSTEM_MANAGED = frozenset({
+    "state", "attempt", "max_attempts", "created_at", "enqueued_at", "started_at", "completed_at", "cancelled_at",
+    "discarded_at", "error", "errors", "result", "worker_id", "lease_token", "lease_expires_at", "retry_delay_ms",
+    "previous_state",
+})  # fmt: skip
+"""The members that only the server sets; a client's values are ignored."""
+
+_DEFINED = SYSTEM_MANAGED.union(OPTIONS, ("specversion", "id", "type", "args", "meta", "schema", "options"))
+_BESIDE = frozenset(OPTIONS)
+_ALIASES = {
+    "delay_until": "scheduled_at",
+    "retry_policy": "retry",
+    "timeout_ms": "timeout",
+    "visibility_timeout": "lease",
+    "visibility_timeout_ms": "lease",
+}
+_RETRY_ALIASES = {
+    "initial_interval_ms": "initial_interval",
+    "max_interval_ms": "max_interval",
+    "backoff_type": "backoff_strategy",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueueBody:
+    """One element of a request: an enqueue, and the rate limit of its queue in jobs per second, if it sets one.
+
+    ``places`` maps the enqueue's names of fields to those that the client wrote. ``index``: the element's in a batch.
+    """
+
+    request: Request
+    max_per_second: int | None
+    places: Mapping[str, str]
+    index: int | None = None
+
+    def locate(self, error: OJSError) -> OJSError:
+        """Return an error of the enqueue with the field name that the client wrote."""
+        return relocated(error, self.places, self.index)
+
+
+def read_job(body: Any, now: datetime, index: int | None = None) -> EnqueueBody:
+    """Read one enqueue. Raises InvalidRequest or InvalidRetryPolicy, with the field name that the client wrote."""
+    places: dict[str, str] = {}
+    try:
+        return _read(body, now, places, index)
+    except OJSError as error:
+        raise relocated(error, places, index) from None
+
+
+def read_jobs(body: Mapping[str, Any]) -> list[Any]:
+    """Return the elements of a batch. Raises InvalidRequest or PayloadTooLarge."""
+    elements = body.get("jobs")
+    if not isinstance(elements, list) or not elements:
+        raise InvalidRequest.at("jobs", "must be an array of at least one job", value=elements)
+    if len(elements) > (most := settings.api["MAX_BATCH"]):
+        raise PayloadTooLarge.at(
+            "jobs", f"has {len(elements):,} elements; the limit is {most:,}", mend="Send several batches."
+        )
+    return elements
+
+
+def relocated(error: OJSError, places: Mapping[str, str], index: int | None = None) -> OJSError:
+    """Change an error to name the field as the client wrote it, and the element of a batch; return the error."""
+    field = error.details.get("field")
+    if "index" in error.details:  # the index in the engine's batch, which has only the valid elements
+        error.message = re.sub(r"^items\[\d+\](: |\.)", "", error.message)
+    if isinstance(field, str):
+        head = re.split(r"[.\[]", field, maxsplit=1)[0]
+        place = places.get(head, head) + field[len(head) :]
+        if field.startswith("extra."):  # the client wrote it at the top level
+            place = field.removeprefix("extra.")
+        error.details["field"] = place
+        error.message = place + error.message.removeprefix(field) if error.message.startswith(field) else error.message
+    if index is not None:
+        error.details["index"] = index
+        error.message = f"jobs[{index}]: {error.message}"
+    return error
+
+
+def _read(body: Any, now: datetime, places: dict[str, str], index: int | None) -> EnqueueBody:
+    if not isinstance(body, dict):
+        raise InvalidRequest(
+            f"A job must be an object with `type` and `args` (got {as_json(body)}).", details={"field": ""}
+        )
+    if body.get("specversion") not in (None, "1.0"):
+        raise InvalidRequest.at("specversion", 'must be "1.0"', value=body["specversion"])
+    values = _options(body, places)
+    if (type_ := body.get("type")) is None:
+        raise InvalidRequest.at("type", "is missing", mend="Write the job's type, as in 'email.send'.")
+    request = Request(type_, _args(body), id=_id(body), meta=_meta(body, values), full_row=True, elsewhere=True)
+    if (schema := body.get("schema")) is not None:
+        request.schema = schema
+    if not body.keys() <= _DEFINED:
+        request.extra = {name: value for name, value in body.items() if name not in _DEFINED}
+    if not values:
+        return EnqueueBody(request, None, places, index)
+    _set_options(request, values, places, now)
+    return EnqueueBody(request, _rate(values), places, index)
+
+
+def _set_options(request: Request, values: dict[str, Any], places: dict[str, str], now: datetime) -> None:
+    for name in ("queue", "priority", "unique", "tags", "pending"):
+        if name in values:
+            setattr(request, name, values[name])
+    if "scheduled_at" in values:
+        moment = read_moment(values["scheduled_at"], "scheduled_at", now)
+        request.scheduled_at = moment if moment > now else None
+    if "expires_at" in values:
+        request.expires_at = read_moment(values["expires_at"], "expires_at", now)
+    for name in ("timeout", "lease"):
+        if name in values:
+            value = values[name]
+            setattr(request, name, read_milliseconds(value, name) if places[name].endswith("_ms") else value)
+    if "retry" in values:
+        request.retry = _retry(values["retry"])
+
+
+def _options(body: dict[str, Any], places: dict[str, str]) -> dict[str, Any]:
+    """Return the options by their names in `Request`; a value under ``options`` wins over one beside it.
+
+    Note in ``places`` where the client wrote each.
+    """
+    options: dict[str, Any] | None = body.get("options")
+    if options is not None and not isinstance(options, dict):
+        raise InvalidRequest.at("options", "must be an object", value=options)
+    values: dict[str, Any] = {}
+    if not _BESIDE.isdisjoint(body):
+        for beside in OPTIONS:
+            if body.get(beside) is not None:
+                meant = _ALIASES.get(beside, beside)
+                values[meant], places[meant] = body[beside], beside
+    for name, value in (options or {}).items():
+        place = f"options.{name}"
+        if name not in _BESIDE:
+            raise InvalidRequest.at(place, "is not an option", mend=did_you_mean(name, OPTIONS))
+        if value is not None:
+            meant = _ALIASES.get(name, name)
+            if meant in values and places[meant].startswith("options."):
+                raise InvalidRequest.at(place, f"says the same as {places[meant]}", mend="Leave one of them out.")
+            values[meant], places[meant] = value, place
+    return values
+
+
+def _args(body: dict[str, Any]) -> Any:
+    args = body.get("args")
+    if args is None:
+        raise InvalidRequest.at("args", "is missing", mend="Write an array, [] if there are none.")
+    if settings.api["ARRAYS_ONLY"] and not isinstance(args, list):
+        raise InvalidRequest.at("args", "must be an array", value=args, mend="Write it as the only element of one.")
+    return args
+
+
+def _id(body: dict[str, Any]) -> str | None:
+    if "id" not in body:
+        return None
+    id = body["id"]
+    if not isinstance(id, str) or not UUID7_TEXT.fullmatch(id):
+        raise InvalidRequest.at("id", "must be a UUIDv7 in lower case", value=id, mend="Leave it out to have one made.")
+    return id
+
+
+def _meta(body: dict[str, Any], values: dict[str, Any]) -> Any:
+    meta, more = body.get("meta"), values.get("metadata")
+    if more is None:
+        return meta
+    if not isinstance(more, dict):
+        raise InvalidRequest.at("metadata", "must be an object", value=more)
+    return {**more, **meta} if isinstance(meta, dict) else more if meta is None else meta
+
+
+def _retry(value: Any) -> Any:
+    """Return a retry policy with the aliases of the HTTP chapter replaced by the engine's names."""
+    if not isinstance(value, dict):
+        raise InvalidRetryPolicy.at("retry", "must be an object", value=value)
+    policy = {name: one for name, one in value.items() if name not in _RETRY_ALIASES and one is not None}
+    for alias, name in _RETRY_ALIASES.items():
+        if (given := value.get(alias)) is None:
+            continue
+        if alias.endswith("_ms"):
+            try:
+                given = format_duration(read_milliseconds(given, f"retry.{alias}"))
+            except InvalidRequest as error:
+                raise InvalidRetryPolicy(error.message, details=error.details) from None
+        policy.setdefault(name, given)
+    return policy
+
+
+def _rate(values: dict[str, Any]) -> int | None:
+    value = values.get("rate_limit")
+    if value is None:
+        return None
+    if not isinstance(value, dict) or value.keys() != {"max_per_second"}:
+        raise InvalidRequest.at("rate_limit", "must be an object with max_per_second only", value=value)
+    rate = value["max_per_second"]
+    if not isinstance(rate, int) or isinstance(rate, bool) or not 0 < rate <= HIGHEST_LIMIT:
+        raise InvalidRequest.at(
+            "rate_limit.max_per_second", f"must be a whole number from 1 to {HIGHEST_LIMIT}", value=rate
+        )
+    return rate

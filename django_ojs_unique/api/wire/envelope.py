@@ -1,0 +1,96 @@
+"""A job in JSON (HTTP binding, "Job envelope")."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...enqueue.explain import Explanation
+from ...ojs.moments import milliseconds, rfc3339
+from ...ojs.states import JobState
+
+NOT_STARTED = {JobState.AVAILABLE, JobState.SCHEDULED, JobState.PENDING}
+
+
+def show(job: Any) -> dict[str, Any]:
+    """Return a job's JSON object. Members without a value are left out. It depends on the row only, not on the time.
+
+    A job that was read without its large fields is shown without them.
+    """
+    shown: dict[str, Any] = {
+        "specversion": "1.0",
+        "id": str(job.pk),
+        "type": job.type,
+        "queue": job.queue,
+        "state": str(job.state),
+        "priority": job.priority,
+        "attempt": job.attempt,
+        "max_attempts": job.max_attempts,
+        "created_at": milliseconds(job.created_at),
+    }
+    if "args" not in job.__dict__:
+        return shown
+    shown["args"], shown["meta"] = job.args, job.meta
+    for name, write in (("enqueued_at", milliseconds), ("scheduled_at", rfc3339), ("expires_at", rfc3339)):
+        if (moment := getattr(job, name)) is not None:
+            shown[name] = write(moment)
+    shown |= _start(job) | _finish(job)
+    if isinstance(job.unique, dict):
+        shown["unique"] = {name: value for name, value in job.unique.items() if value is not None}
+    for name in ("timeout_ms", "visibility_timeout_ms", "retry", "result"):
+        if (value := getattr(job, name)) is not None:
+            shown[name] = value
+    for name in ("tags", "schema", "errors"):
+        if value := getattr(job, name):
+            shown[name] = value
+    if job.errors:
+        last = job.errors[-1]
+        if job.state != JobState.COMPLETED:
+            shown["error"] = last
+        if (delay := last.get("retry_delay_ms")) is not None:
+            shown["retry_delay_ms"] = delay
+    return {**job.extra, **shown} if job.extra else shown
+
+
+def _start(job: Any) -> dict[str, Any]:
+    if job.started_at is None or job.state in NOT_STARTED:
+        return {}
+    worker = {} if job.worker_id is None else {"worker_id": job.worker_id}
+    return {"started_at": milliseconds(job.started_at), **worker}
+
+
+def _finish(job: Any) -> dict[str, Any]:
+    if job.finished_at is None:
+        return {}
+    names = {JobState.CANCELLED: ["cancelled_at"], JobState.DISCARDED: ["discarded_at"]}.get(job.state, [])
+    if job.state == JobState.COMPLETED or (job.state == JobState.DISCARDED and job.started_at is not None):
+        names = [*names, "completed_at"]  # but not of a job that expired
+    return dict.fromkeys(names, milliseconds(job.finished_at))
+
+
+def show_fetched(job: Any) -> dict[str, Any]:
+    """Return the JSON object of a job with its lease, for the worker that has just fetched it."""
+    return {
+        **show(job),
+        "lease_token": str(job.lease_token),
+        "lease_expires_at": milliseconds(job.lease_expires_at),
+    }
+
+
+def show_explanation(explained: Explanation) -> dict[str, Any]:
+    """Return the JSON object of what an enqueue would do. A duplicate that counts without an end has no ``until``."""
+    shown: dict[str, Any] = {"action": explained.action, "reason": explained.reason}
+    if explained.fingerprint:
+        shown["unique_key"] = explained.fingerprint
+        shown["canonical_text"] = explained.canonical_text
+    if explained.policy is not None:
+        shown["unique"] = {name: value for name, value in explained.policy.to_dict().items() if value is not None}
+    shown["duplicates"] = [
+        {
+            "job_id": str(duplicate.job.pk),
+            "state": str(duplicate.job.state),
+            "created_at": milliseconds(duplicate.job.created_at),
+            **({} if duplicate.until is None else {"until": rfc3339(duplicate.until)}),
+        }
+        for duplicate in explained.duplicates
+    ]
+    return shown

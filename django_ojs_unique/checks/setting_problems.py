@@ -1,0 +1,149 @@
+"""What is wrong with the project's ``OJS_UNIQUE``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from django.conf import settings as django_settings
+
+from ..conf import API_DEFAULTS, DEFAULTS, imported, retention_period
+from ..exceptions import InvalidRequest, did_you_mean
+from ..ojs.durations import milliseconds
+from ..ojs.names import queue_name
+
+
+def problems() -> Iterator[str]:
+    """Yield one sentence for each problem."""
+    value = getattr(django_settings, "OJS_UNIQUE", {})
+    if not isinstance(value, dict):
+        yield "OJS_UNIQUE must be a dict."
+        return
+    for name, given in value.items():
+        setting = f"OJS_UNIQUE[{name!r}]"
+        if name not in DEFAULTS:
+            yield f"{setting} is not a setting. {did_you_mean(name, DEFAULTS)}"
+        elif name in _OF_SEVERAL_TYPES or type(given) is type(DEFAULTS[name]):
+            yield from _PROBLEMS.get(name, _number_problems)(setting, given)
+        else:
+            yield f"{setting} must be a {type(DEFAULTS[name]).__name__} (got {given!r})."
+
+
+def _number_problems(setting: str, given: Any) -> Iterator[str]:
+    if isinstance(given, int) and not isinstance(given, bool) and given <= 0:
+        yield f"{setting} must be positive (got {given!r})."
+
+
+def _retention_problems(setting: str, given: Any, otherwise: str = "") -> Iterator[str]:
+    try:
+        retention_period(given)
+    except ValueError as error:
+        yield f"{setting} {error} (got {given!r}). Write an ISO 8601 duration such as 'P30D'{otherwise}."
+
+
+def _kinds_problems(setting: str, given: Any) -> Iterator[str]:
+    kinds = DEFAULTS["RETENTION"]
+    for kind, value in given.items():
+        if kind not in kinds:
+            yield f"{setting}[{kind!r}] is no kind of finished job. {did_you_mean(kind, kinds)}"
+        elif value is not None:
+            yield from _retention_problems(f"{setting}[{kind!r}]", value, "; None keeps for ever")
+
+
+def _queue_problems(setting: str, given: Any) -> Iterator[str]:
+    try:
+        queue_name(given)
+    except InvalidRequest as error:
+        yield f"{setting}: {error.message}"
+
+
+def _listen_problems(setting: str, given: Any) -> Iterator[str]:
+    for alias, other in given.items():
+        for one in (alias, other):
+            if not isinstance(one, str) or one not in django_settings.DATABASES:
+                mend = did_you_mean(one, django_settings.DATABASES)
+                yield f"{setting}: {one!r} is no entry of DATABASES. {mend}"
+
+
+def _queue_rule_problems(setting: str, given: Any) -> Iterator[str]:
+    if isinstance(given, bool):
+        return
+    if not isinstance(given, (list, tuple, set, frozenset)):
+        yield f"{setting} must be True, False or a list of queue names (got {given!r})."
+        return
+    for index, name in enumerate(given):
+        yield from _queue_problems(f"{setting}[{index}]", name)
+
+
+def _api_problems(setting: str, given: Any) -> Iterator[str]:
+    for name, value in given.items():
+        member = f"{setting}[{name!r}]"
+        if name not in API_DEFAULTS:
+            yield f"{member} is not a setting. {did_you_mean(name, API_DEFAULTS)}"
+        elif name in _API_PROBLEMS:
+            yield from _API_PROBLEMS[name](member, value)
+        elif isinstance(API_DEFAULTS[name], bool):
+            if not isinstance(value, bool):
+                yield f"{member} must be a bool (got {value!r})."
+        elif isinstance(API_DEFAULTS[name], int):
+            if type(value) is not int or value <= 0:
+                yield f"{member} must be a positive int (got {value!r})."
+        elif value is not None or name != "AUTHENTICATION":
+            yield from _class_problems(member, value)
+
+
+def _lease_problems(setting: str, given: Any) -> Iterator[str]:
+    try:
+        milliseconds(given, setting)
+    except InvalidRequest as error:
+        yield error.message
+
+
+def _wait_problems(setting: str, given: Any) -> Iterator[str]:
+    if not isinstance(given, (int, float)) or isinstance(given, bool) or not 0 <= given < float("inf"):
+        yield f"{setting} must be a number of seconds, 0 for no waiting (got {given!r})."
+
+
+def _permission_problems(setting: str, given: Any) -> Iterator[str]:
+    groups = API_DEFAULTS["PERMISSIONS"]
+    if not isinstance(given, dict):
+        yield f"{setting} must be a dict (got {given!r})."
+        return
+    for group, classes in given.items():
+        if group not in groups:
+            yield f"{setting}[{group!r}] is no group of permissions. {did_you_mean(group, groups)}"
+        elif classes in ([], ()):
+            yield f"{setting}[{group!r}] is empty. Leave it out for staff only, or name a permission class."
+        else:
+            yield from _class_problems(f"{setting}[{group!r}]", classes)
+
+
+def _class_problems(setting: str, given: Any) -> Iterator[str]:
+    if not isinstance(given, (list, tuple)):
+        yield f"{setting} must be a list of classes, or of their dotted names (got {given!r})."
+        return
+    for index, one in enumerate(given):
+        try:
+            one = imported(one)
+        except Exception as error:
+            yield f"{setting}[{index}] cannot be imported: {error}."
+            continue
+        if not callable(one):
+            yield f"{setting}[{index}] is not a class (got {one!r})."
+
+
+_OF_SEVERAL_TYPES = ("EVENT_RETENTION", "SUPPRESSED_RETENTION", "UNIQUE_QUEUES")
+_PROBLEMS: dict[str, Callable[[str, Any], Iterator[str]]] = {
+    "API": _api_problems,
+    "DEFAULT_QUEUE": _queue_problems,
+    "EVENT_RETENTION": _retention_problems,
+    "LISTEN_DATABASES": _listen_problems,
+    "RETENTION": _kinds_problems,
+    "SUPPRESSED_RETENTION": _retention_problems,
+    "UNIQUE_QUEUES": _queue_rule_problems,
+}
+_API_PROBLEMS: dict[str, Callable[[str, Any], Iterator[str]]] = {
+    "LEASE": _lease_problems,
+    "MAX_WAIT": _wait_problems,
+    "PERMISSIONS": _permission_problems,
+}

@@ -1,0 +1,1 @@
+"""What is specific to databases: only this code asks which vendor a database has."""

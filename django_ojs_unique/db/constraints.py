@@ -1,0 +1,91 @@
+"""The promise: a conditional unique constraint that every supported database keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.checks import CheckMessage
+from django.db import models
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.backends.ddl_references import Statement
+from django.db.models import F, Q
+from django.db.models.lookups import Exact
+
+from ..ojs.states import JobState
+
+
+def guarding() -> Q:
+    """Return the condition for rows that guard their fingerprint: their state is one of their guarded states."""
+    condition = Q()
+    for state in JobState:
+        condition |= Q(Exact(F("guarded_states").bitand(state.bit), state.bit), state=str(state))
+    return condition
+
+
+KEY_LOCKS = "django_ojs_unique_keylock"
+KEY_LOCK_COUNT = 1024
+"""On MariaDB: the table whose rows enqueues lock, so that enqueues of one key take turns, and its number of rows."""
+
+
+class PartiallyIndexed(models.Model):
+    """A model with conditional indexes and constraints, on every supported database."""
+
+    class Meta:
+        abstract = True
+
+    @classmethod
+    def check(cls, **kwargs: Any) -> list[CheckMessage]:
+        # Without partial indexes, Django warns that it would skip a constraint (W036), but ConditionalUniqueConstraint
+        # creates it; and that it creates the other indexes without their conditions (W037), which is good enough.
+        answered = {"models.W036", "models.W037"}
+        return [message for message in super().check(**kwargs) if message.id not in answered]
+
+
+class ConditionalUniqueConstraint(models.UniqueConstraint):
+    """A conditional `UniqueConstraint` on one field that MySQL and MariaDB keep, too.
+
+    They have no partial indexes. There, a generated column holds the field's value while the condition is true, and
+    NULL otherwise. It has a plain unique index; both are named after the constraint. The table of key locks is created
+    with it.
+    """
+
+    def create_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> Any:
+        if model is None or schema_editor is None or schema_editor.connection.features.supports_partial_indexes:
+            return super().create_sql(model, schema_editor)
+        # Django also calls this only to see whether there is anything to create: return a statement, execute none.
+        column, *locks = self._mysql_statements(model, schema_editor)
+        schema_editor.deferred_sql.extend(locks)
+        return column
+
+    def constraint_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> Any:
+        if model is None or schema_editor is None or schema_editor.connection.features.supports_partial_indexes:
+            return super().constraint_sql(model, schema_editor)
+        schema_editor.deferred_sql.extend(self._mysql_statements(model, schema_editor))
+        return None
+
+    def remove_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> Any:
+        if model is None or schema_editor is None or schema_editor.connection.features.supports_partial_indexes:
+            return super().remove_sql(model, schema_editor)
+        quote = schema_editor.quote_name
+        name = quote(str(self.name))
+        return f"ALTER TABLE {quote(model._meta.db_table)} DROP INDEX {name}, DROP COLUMN {name}"
+
+    def _mysql_statements(self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor) -> list[Statement]:
+        field: Any = model._meta.get_field(self.fields[0])
+        quote = schema_editor.quote_name
+        condition = self._get_condition_sql(model, schema_editor)  # type: ignore[attr-defined]
+        column = Statement(
+            "ALTER TABLE %(table)s ADD COLUMN %(name)s %(type)s GENERATED ALWAYS AS "
+            "(CASE WHEN %(condition)s THEN %(column)s END) STORED, ADD UNIQUE INDEX %(name)s (%(name)s)",
+            table=quote(model._meta.db_table),
+            name=quote(str(self.name)),
+            type=field.db_type(schema_editor.connection),
+            condition=condition,
+            column=quote(field.column),
+        )
+        locks = Statement(
+            "CREATE TABLE IF NOT EXISTS %(locks)s (number SMALLINT UNSIGNED PRIMARY KEY)", locks=KEY_LOCKS
+        )
+        numbers = ", ".join(f"({number})" for number in range(KEY_LOCK_COUNT))
+        fill = Statement("INSERT IGNORE INTO %(locks)s (number) VALUES %(numbers)s", locks=KEY_LOCKS, numbers=numbers)
+        return [column, locks, fill]

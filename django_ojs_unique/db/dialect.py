@@ -1,0 +1,173 @@
+"""A dialect: what one kind of database can do, and the SQL for it.
+
+Nothing here raises on a conflict or leaves a transaction broken, and no code parses error messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Q, QuerySet
+
+from ..ojs.policy import UniquePolicy
+from .inserts import in_groups, table_of
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """What a worker wants: up to ``limit`` jobs, at most ``rooms[queue]`` of each queue, of some ``types`` or of any.
+
+    ``lease`` is for jobs that have no length of their own, or for all with ``is_forced``. With ``is_timed`` it ends
+    with the time limit of the attempt at the latest. ``fields`` are those of the jobs to return.
+    """
+
+    rooms: Mapping[str, int]
+    types: Sequence[str] | None
+    limit: int
+    worker_id: str | None
+    token: UUID
+    lease: timedelta
+    is_forced: bool
+    is_timed: bool
+    now: datetime
+    fields: tuple[str, ...]
+
+
+class Dialect:
+    """One model's table on one connection, with the SQL of its kind of database.
+
+    This base class is what all have in common. It also serves unknown databases, without the promise of uniqueness.
+    """
+
+    name = "other"
+    mechanism = ""
+    """How the database keeps the promise of uniqueness; empty where that is not tested."""
+    guarded_column = "fingerprint"
+    """The column of the unique index that keeps the promise."""
+    single_writer = False
+    """Whether only one transaction at a time can write."""
+    is_server = True
+    """Whether a server must answer before a connection can be made."""
+    can_notify = False
+    """Whether an enqueue can wake idle workers."""
+    lets_rivals_in = False
+    """Whether another enqueue can come between a query and an insert although `lock_keys` was called."""
+    may_insert_first = True
+    """Whether an enqueue may insert before it looks for other jobs."""
+    claims_at_once = False
+    """Whether `claim` and `complete` are implemented: a batch in one statement."""
+    keeps_unicode_in_json = False
+    """Whether stored JSON has non-ASCII characters as they are, not as escapes."""
+    now = "SELECT CURRENT_TIMESTAMP"
+    """The query for the time."""
+    skips_conflicts = " ON CONFLICT DO NOTHING"
+
+    def __init__(self, model: type[models.Model], connection: BaseDatabaseWrapper) -> None:
+        self.model = model
+        self.connection = connection
+        self._table = table_of(model, self.quote, self.skips_conflicts)
+
+    @staticmethod
+    def quote(name: str) -> str:
+        """Return a name as an identifier."""
+        return f'"{name}"'
+
+    def insert(self, job: Any) -> bool:
+        """Insert a job; return False when a guarding row or the same id prevents it."""
+        with self.connection.cursor() as cursor:
+            return self._insert(cursor, job)
+
+    def insert_unless_duplicate(
+        self, job: Any, policy: UniquePolicy, created_after: datetime | None, *, full_row: bool = False
+    ) -> tuple[bool, Any | None]:
+        """Insert unless the policy counts a row of the same fingerprint that was created after ``created_after``.
+
+        Return whether the job was inserted, and the newest such row if one was found: with the fields in
+        `inserts.LOOKED_AT`, or all fields with ``full_row``. (False, None) means that the enqueue must be decided under
+        locks: a race was lost, a guard is stale, the id is taken, or one statement cannot be exact here.
+        """
+        look = self._table.look(len(policy.states), created_after is not None, full_row)
+        wanted = [job.fingerprint, *policy.states]
+        if created_after is not None:
+            wanted.append(self.connection.ops.adapt_datetimefield_value(created_after))
+        with self.connection.cursor() as cursor:
+            inserted, row = self._look_and_insert(cursor, job, policy, look, wanted)
+        return inserted, None if row is None else self._table.read(row, full_row, self.connection)
+
+    def insert_all(self, jobs: Sequence[Any]) -> bool:
+        """Insert many jobs; return False when a guarding row or an id prevents one: some may be inserted then."""
+        return self.insert_rows(jobs) == len(jobs)
+
+    def insert_rows(self, rows: Sequence[models.Model]) -> int:
+        """Insert rows without the transaction and the signals of `Model.save`; return how many were inserted.
+
+        One statement per thousand. Rows with a conflict are left out, or raise where the database cannot skip them.
+        """
+        return sum(map(self._insert_some, in_groups(rows)))
+
+    def take_write_lock(self) -> None:
+        """Become the only writer for the rest of the transaction, where a database has one writer at a time."""
+
+    def lock_keys(self, fingerprints: Collection[str]) -> None:
+        """Make other enqueues of these keys wait until the transaction ends, where the constraint cannot do that."""
+        self.take_write_lock()
+
+    def find(self, rows: Any, fingerprints: Sequence[str]) -> Any:
+        """Select the rows that have one of the fingerprints."""
+        return rows.filter(fingerprint__in=fingerprints)
+
+    def lock(self, rows: QuerySet[Any], *, by_key: bool) -> list[Any]:
+        """Lock rows and return them, in an order that all enqueues share.
+
+        With ``by_key``, where that avoids deadlocks, find them without locks first, then lock them by primary key only.
+        """
+        return list(rows.order_by("pk").select_for_update())
+
+    def wake(self, queues: Collection[str]) -> None:
+        """Wake the idle workers of some queues when the transaction commits, where the database can."""
+
+    def claim(self, wanted: ClaimRequest) -> list[Any]:
+        """Claim jobs; return them unordered, with the fields that are wanted."""
+        raise NotImplementedError
+
+    def complete(self, runs: Sequence[Any]) -> set[UUID]:
+        """Complete the jobs of the runs that are still held, and skip locked rows; return the ids of these jobs."""
+        raise NotImplementedError
+
+    def exactly(self, field: str, text: str) -> Q:
+        """Return the condition for an exact match, where the database ignores case, accents and trailing spaces."""
+        return Q()
+
+    def condition_of(self, constraint: str) -> str:
+        """Return the SQL of the condition of a constraint, as the database has it."""
+        raise NotImplementedError
+
+    def _insert(self, cursor: Any, job: Any) -> bool:
+        columns, values = self._table.row(job, self.connection)
+        cursor.execute(self._table.insert(columns, self._wakes_workers(job)), values)
+        return bool(cursor.rowcount)
+
+    def _wakes_workers(self, job: Any) -> bool:
+        return False
+
+    def _look_and_insert(
+        self, cursor: Any, job: Any, policy: UniquePolicy, look: str, wanted: list[Any]
+    ) -> tuple[bool, Any | None]:
+        """Return whether the job was inserted, and the row that the query ``look`` found, or None."""
+        cursor.execute(look, wanted)
+        return False, cursor.fetchone()
+
+    def _insert_some(self, rows: Sequence[models.Model]) -> int:
+        with self.connection.cursor() as cursor:
+            if len(rows) == 1:
+                columns, values = self._table.row(rows[0], self.connection)
+                cursor.execute(self._table.insert(columns, wake=False), values)
+            else:
+                cursor.executemany(*self._table.insert_each(rows, self.connection))
+            return int(cursor.rowcount)

@@ -1,0 +1,31 @@
+"""Choose the dialect for a database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connections, models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
+
+from .dialect import Dialect
+from .mysql import MySQL
+from .postgresql import PostgreSQL
+from .sqlite import SQLite
+
+_DIALECTS: dict[str, type[Dialect]] = {"mysql": MySQL, "postgresql": PostgreSQL, "sqlite": SQLite}
+
+
+def dialect_of(rows: QuerySet[Any]) -> Dialect:
+    """Return the dialect for the table of a queryset, on its database."""
+    return dialect_on(rows.model, connections[rows.db])
+
+
+def dialect_on(model: type[models.Model], connection: BaseDatabaseWrapper) -> Dialect:
+    """Return the dialect for a model's table on a connection."""
+    return kind_of(connection)(model, connection)
+
+
+def kind_of(connection: BaseDatabaseWrapper) -> type[Dialect]:
+    """Return the dialect class for the database of a connection."""
+    return _DIALECTS.get(connection.vendor, Dialect)

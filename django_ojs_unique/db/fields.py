@@ -1,0 +1,81 @@
+"""The model fields and the ids that the job table needs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+from django.db import models
+from django.db.models.base import ModelState
+
+from ..ojs.states import JobState, from_mask, to_mask
+
+if sys.version_info >= (3, 14):
+    from uuid import uuid7
+else:
+    from uuid_utils.compat import uuid7
+
+
+def new_id() -> UUID:
+    """Return a UUIDv7: ordered by time, and within one process strictly increasing (OJS core, "id")."""
+    return uuid7()
+
+
+def unsaved(model: type[models.Model], **values: Any) -> Any:
+    """Build an unsaved row without `Model.__init__`, which would take ten times as long.
+
+    Fields with a mutable default must be among the ``values``.
+    """
+    row: Any = model.__new__(model)
+    row.__dict__.update(_defaults(model), _state=ModelState(), **values)
+    return row
+
+
+@cache
+def _defaults(model: type[models.Model]) -> dict[str, Any]:
+    return {field.attname: field.get_default() for field in model._meta.concrete_fields}
+
+
+class StateSetField(models.SmallIntegerField):  # type: ignore[type-arg]
+    """A set of job states, kept as a bit mask so that a constraint can read it."""
+
+    def from_db_value(self, value: int | None, expression: Any, connection: Any) -> frozenset[JobState] | None:
+        return None if value is None else from_mask(value)
+
+    def to_python(self, value: Any) -> Any:
+        return from_mask(value) if isinstance(value, int) else value
+
+    def get_prep_value(self, value: Any) -> int | None:
+        if isinstance(value, Iterable) and not isinstance(value, str):
+            return to_mask(value)
+        return super().get_prep_value(value)  # type: ignore[no-any-return]
+
+    def formfield(self, **kwargs: Any) -> None:
+        """Offer no form field: guards change through the manager and the job's methods only."""
+        return
+
+    def value_to_string(self, obj: models.Model) -> str:
+        return str(self.get_prep_value(self.value_from_object(obj)))
+
+
+class PayloadField(models.JSONField):
+    """JSON of any depth, validated before by `ojs.canonical.plain`.
+
+    It has no column checks: those of Django and MariaDB refuse more than 32 levels.
+    """
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        """Read the JSON; return text that was stored by hand and cannot be read as it is, like Django does."""
+        try:
+            return super().from_db_value(value, expression, connection)
+        except (ValueError, RecursionError):  # a number of too many digits, or nested too deeply
+            return value
+
+    def db_type(self, connection: Any) -> str | None:
+        return "longtext" if connection.vendor == "mysql" else super().db_type(connection)
+
+    def db_check(self, connection: Any) -> None:
+        return None

@@ -1,0 +1,214 @@
+"""PostgreSQL: conflicts are skipped, a batch is one statement, and an enqueue wakes the workers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models.base import ModelState
+
+from ..conf import settings
+from ..ojs.policy import UniquePolicy
+from ..ojs.states import INCOMPLETE, JobState
+from .dialect import ClaimRequest, Dialect
+from .fields import PayloadField
+from .inserts import CHANNEL
+
+LARGEST_STATEMENT = 2**25
+"""In characters: PostgreSQL takes up to a gigabyte, but holds each statement in memory several times."""
+
+_CLAIM = """
+UPDATE {table} AS job SET
+  state = 'active', guarded_states = {guard_if_active}, attempt = job.attempt + 1, started_at = %(now)s,
+  worker_id = %(worker_id)s, lease_token = %(token)s, progress = NULL, progress_note = '',
+  lease_expires_at = least(
+    statement_timestamp()
+      + coalesce(%(forced_ms)s::bigint, job.visibility_timeout_ms, %(lease_ms)s) * interval '1 millisecond',
+    CASE WHEN %(timed)s THEN %(now)s + job.timeout_ms * interval '1 millisecond' END
+  )
+FROM (
+  SELECT next.id FROM unnest(%(queues)s::text[], %(rooms)s::int[]) AS queue (name, room) CROSS JOIN LATERAL (
+    SELECT id, priority, enqueued_at FROM {table}
+    WHERE queue = queue.name AND state = 'available' AND (%(types)s::text[] IS NULL OR type = ANY(%(types)s))
+      AND (expires_at IS NULL OR expires_at > %(now)s OR started_at IS NOT NULL)
+    ORDER BY priority DESC, enqueued_at, id LIMIT queue.room FOR UPDATE SKIP LOCKED
+  ) AS next ORDER BY next.priority DESC, next.enqueued_at, next.id LIMIT %(limit)s
+) AS chosen WHERE job.id = chosen.id RETURNING {columns}
+"""
+_COMPLETE = """
+UPDATE {table} AS job SET
+  state = 'completed', guarded_states = {guard_if_completed}, finished_at = run.at, result = run.result,
+  skipped = run.skipped, lease_token = NULL, lease_expires_at = NULL
+FROM (
+  SELECT job.id, run.at, run.result, run.skipped
+  FROM jsonb_to_recordset(%(runs)s) AS run (id uuid, token uuid, at timestamptz, result jsonb, skipped text)
+  JOIN {table} AS job ON job.id = run.id AND job.lease_token = run.token AND job.state = 'active'
+  FOR UPDATE OF job SKIP LOCKED
+) AS run WHERE job.id = run.id RETURNING job.id
+"""
+
+
+class PostgreSQL(Dialect):
+    """PostgreSQL.
+
+    `claim` and `complete` do to each row what `lifecycle.claim` and `lifecycle.complete` do; a test compares the rows.
+    """
+
+    name = "postgresql"
+    mechanism = "partial unique index on fingerprint while the row's state is guarded; ON CONFLICT DO NOTHING"
+    can_notify = True
+    lets_rivals_in = True
+    claims_at_once = True
+    keeps_unicode_in_json = True
+    now = "SELECT clock_timestamp()"
+
+    def __init__(self, model: type[models.Model], connection: BaseDatabaseWrapper) -> None:
+        super().__init__(model, connection)
+        options = connection.settings_dict["OPTIONS"]
+        self._prepares = options.get("server_side_binding") and options.get("prepare_threshold") is not None
+
+    def insert_all(self, jobs: Sequence[Any]) -> bool:
+        inserted = super().insert_all(jobs)
+        self.wake({job.queue for job in jobs if job.state == JobState.AVAILABLE})
+        return inserted
+
+    def find(self, rows: Any, fingerprints: Sequence[str]) -> Any:
+        # One index look-up for each: with old statistics, a plain query would read the whole table.
+        sql, parameters = rows.extra(where=["fingerprint = wanted.name"]).query.sql_with_params()
+        return rows.model._default_manager.using(rows.db).raw(
+            f"SELECT found.* FROM unnest(%s::text[]) AS wanted (name) CROSS JOIN LATERAL ({sql} OFFSET 0) AS found",
+            [list(fingerprints), *parameters],
+        )
+
+    def wake(self, queues: Collection[str]) -> None:
+        if queues and settings.notify:
+            with self.connection.cursor() as cursor:
+                cursor.execute("SELECT pg_notify(%s, q) FROM unnest(%s::text[]) AS q", [CHANNEL, sorted(queues)])
+
+    def claim(self, wanted: ClaimRequest) -> list[Any]:
+        reader = _reader(self.model, wanted.fields, self.connection.alias)
+        length = wanted.lease // timedelta(milliseconds=1)
+        with self.connection.cursor() as cursor:
+            cursor.execute(
+                reader.claim,
+                {
+                    "now": wanted.now,
+                    "worker_id": wanted.worker_id,
+                    "token": wanted.token,
+                    "lease_ms": length,
+                    "forced_ms": length if wanted.is_forced else None,
+                    "queues": list(wanted.rooms),
+                    "rooms": list(wanted.rooms.values()),
+                    "timed": wanted.is_timed,
+                    "types": None if wanted.types is None else list(wanted.types),
+                    "limit": wanted.limit,
+                },
+            )
+            return [reader.read(row) for row in cursor.fetchall()]
+
+    def complete(self, runs: Sequence[Any]) -> set[UUID]:
+        records = [
+            {
+                "id": str(run.job.pk),
+                "token": str(run.job.lease_token),
+                "at": run.at.isoformat(),
+                "result": run.result,
+                "skipped": run.skipped,
+            }
+            for run in runs
+        ]
+        with self.connection.cursor() as cursor:
+            cursor.execute(_statement(_COMPLETE, self.model), {"runs": json.dumps(records)})
+            return {row[0] for row in cursor.fetchall()}
+
+    def condition_of(self, constraint: str) -> str:
+        with self.connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_get_expr(indpred, indrelid) FROM pg_index WHERE indexrelid = to_regclass(%s) AND indisvalid",
+                [constraint],
+            )
+            (sql,) = cursor.fetchone() or ("FALSE",)
+        return str(sql or "TRUE")
+
+    def _look_and_insert(
+        self, cursor: Any, job: Any, policy: UniquePolicy, look: str, wanted: list[Any]
+    ) -> tuple[bool, Any | None]:
+        # Between the query and the insert, another job may be enqueued, run and finish. It has no guard then, so the
+        # constraint does not stop this insert, but a policy that counts finished jobs must.
+        may_insert = INCOMPLETE.issuperset(policy.states)
+        if may_insert and self._prepares:
+            columns, values = self._table.row(job, self.connection)
+            cursor.execute(self._table.look_and_insert(columns, look, self._wakes_workers(job)), [*wanted, *values])
+            inserted, *row = cursor.fetchone()
+            return inserted, row if row[0] else None
+        # Two plain statements cost less than one complex one that is planned again each time.
+        cursor.execute(look, wanted)
+        row = cursor.fetchone()
+        if row is not None or not may_insert:
+            return False, row
+        columns, values = self._table.row(job, self.connection)
+        cursor.execute(self._table.insert(columns, self._wakes_workers(job)), values)
+        return bool(cursor.rowcount), None
+
+    def _wakes_workers(self, job: Any) -> bool:
+        return bool(job.state == JobState.AVAILABLE and settings.notify)
+
+    def _insert_some(self, rows: Sequence[models.Model]) -> int:
+        if len(rows) == 1:
+            return super()._insert_some(rows)
+        statement, parameters = self._table.insert_arrays(rows, self.connection)
+        if sum(len(text) for text in parameters if isinstance(text, str)) > LARGEST_STATEMENT and len(rows) > 3:
+            half = len(rows) // 2
+            return sum(map(self._insert_some, (rows[:half], rows[half:])))
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement, parameters)
+            return int(cursor.rowcount)
+
+
+class _Reader:
+    """Builds model instances from the rows that the claim returns, without the slow `Model.__init__`."""
+
+    def __init__(self, model: type[models.Model], fields: tuple[str, ...], using: str) -> None:
+        chosen = [field for field in model._meta.concrete_fields if field.attname in fields]
+        self.model, self._using = model, using
+        self._names = [field.attname for field in chosen]
+        self._payloads = [field.attname for field in chosen if isinstance(field, PayloadField)]
+        columns = ", ".join(f'job."{field.column}"' for field in chosen)
+        self.claim = _statement(_CLAIM, model).replace("{columns}", columns)
+
+    def read(self, row: Sequence[Any]) -> Any:
+        job = self.model.__new__(self.model)
+        values = job.__dict__
+        values.update(zip(self._names, row, strict=True))
+        for name in self._payloads:
+            text = values[name]
+            values[name] = _EMPTY[text]() if text in _EMPTY else json.loads(text)
+        job._state = ModelState()
+        job._state.adding, job._state.db = False, self._using
+        return job
+
+
+_EMPTY: dict[str | None, Callable[[], Any]] = {"{}": dict, "[]": list, None: lambda: None}
+
+
+@cache
+def _reader(model: type[models.Model], fields: tuple[str, ...], using: str) -> _Reader:
+    return _Reader(model, fields, using)
+
+
+@cache
+def _statement(text: str, model: type[models.Model]) -> str:
+    def guard(state: JobState) -> str:
+        return f"CASE WHEN job.guarded_states & {state.bit} = {state.bit} THEN job.guarded_states ELSE 0 END"
+
+    return (
+        text.replace("{table}", f'"{model._meta.db_table}"')
+        .replace("{guard_if_active}", guard(JobState.ACTIVE))
+        .replace("{guard_if_completed}", guard(JobState.COMPLETED))
+    )

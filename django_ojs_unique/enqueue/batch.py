@@ -1,0 +1,281 @@
+"""Enqueue many: the results of single enqueues, with a constant number of statements per thousand jobs.
+
+One query finds the stored jobs. The batch is decided in memory, in the order of its items; then it is written at once.
+The constraint decides races, here too: a batch that loses one is rolled back and queries again.
+
+All batches take locks in the same order, so that two of them do not wait for each other: first `lock_keys`, then stored
+rows by their primary keys, and last the inserts by fingerprint. A batch that replaces what another one is about to
+insert can still deadlock with it on PostgreSQL; it starts over then, unless it is in the caller's transaction.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from ..db.dialects import dialect_of
+from ..db.inserts import ROWS_AT_ONCE, in_groups
+from ..exceptions import InvalidRequest, OJSError, did_you_mean, shorten
+from ..instrumentation import tracer
+from ..ojs.policy import UniquePolicy
+from ..ojs.states import INCOMPLETE
+from ..unit_of_work import LostRace, UnitOfWork
+from . import suppression
+from .batch_plan import FREE, BatchEntry, BatchPlan, located
+from .by_key import announce_keyed, lock_held_keys
+from .by_policy import announce_verdict
+from .duplicates import stored_matches_of_any
+from .errors import ids_in_use, naming_missing_tables
+from .request import ARGUMENTS, Incoming, Reader, Request, set_times, snapshot
+from .results import BatchResult, ItemResult, Outcome
+from .row import JobRow
+
+_LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "guarded_states", "created_at", "scheduled_at")
+_MODES = ("partial", "atomic")
+_FRESH = timedelta(seconds=1)
+
+
+def enqueue_many(
+    jobs: QuerySet[Any], items: Iterable[Any], mode: str, each: Callable[[ItemResult], Any] | None
+) -> BatchResult:
+    """Enqueue items; see `JobQuerySet.enqueue_many`."""
+    if not isinstance(mode, str) or mode not in _MODES:
+        raise InvalidRequest.at("mode", "is not a known choice", value=mode, mend=did_you_mean(mode, _MODES))
+    if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
+        mend = f"Write [{shorten(items)}]." if isinstance(items, Mapping) else "Write [{'type': ...}, ...]."
+        raise InvalidRequest.at("items", "must be a list or an iterator of objects", value=items, mend=mend)
+    if each is not None and not callable(each):
+        raise InvalidRequest.at("each", "must be a function that takes one answer", value=each)
+    result = BatchResult()
+    for answer in _in_parts(jobs, items) if mode == "partial" else _all(jobs, items):
+        result.counts[answer.outcome] += 1
+        if each is None:
+            result.results.append(answer)
+        else:
+            each(answer)
+    return result
+
+
+def enqueue_read(jobs: QuerySet[Any], incoming: Iterable[Incoming]) -> Iterator[ItemResult]:
+    """Enqueue valid requests in one transaction; yield the result of each, in order."""
+    yield from _enqueue(jobs, [BatchEntry(index, one) for index, one in enumerate(incoming)], refuse=False)
+
+
+def _in_parts(jobs: QuerySet[Any], items: Iterable[Any]) -> Iterator[ItemResult]:
+    """Enqueue items a thousand at a time, each thousand in a transaction; yield the result of each item, in order.
+
+    A refused or invalid item gives a result with an error; the others go on. Memory does not depend on their number.
+    """
+    numbered = enumerate(items)
+    while part := _read(jobs, islice(numbered, ROWS_AT_ONCE)):
+        yield from _enqueue(jobs, part, refuse=False)
+
+
+def _all(jobs: QuerySet[Any], items: Iterable[Any]) -> Iterator[ItemResult]:
+    """Enqueue all items in one transaction, or none: raise the error of the first one that is refused or invalid."""
+    yield from _enqueue(jobs, _read(jobs, enumerate(items)), refuse=True)
+
+
+def _read(jobs: QuerySet[Any], numbered: Iterable[tuple[int, Any]]) -> list[ItemResult | BatchEntry]:
+    """Return an entry for each valid item, and a result with the error for each other item."""
+    # Read all items before `now` is set, because their source may be slow; copy them, because it may change them.
+    drawn = [(index, _draw(index, item)) for index, item in numbered]
+    reader, now = Reader(jobs.model), timezone.now()
+    return [_build(reader, index, request, now) for index, request in drawn]
+
+
+def _draw(index: int, item: Any) -> Request | OJSError:
+    try:
+        return snapshot(_request(item))
+    except OJSError as mistake:
+        return located(index, mistake)
+
+
+def _build(reader: Reader, index: int, request: Request | OJSError, now: datetime) -> ItemResult | BatchEntry:
+    error = request
+    if not isinstance(request, OJSError):
+        try:
+            return BatchEntry(index, reader.build(request, now))
+        except OJSError as mistake:
+            error = located(index, mistake)
+    assert isinstance(error, OJSError)
+    return ItemResult(None, Outcome.INVALID, index=index, error=error)
+
+
+def _enqueue(jobs: QuerySet[Any], answers: Sequence[ItemResult | BatchEntry], *, refuse: bool) -> Iterator[ItemResult]:
+    if refuse and (wrong := next((answer for answer in answers if isinstance(answer, ItemResult)), None)):
+        assert wrong.error is not None
+        raise wrong.error
+    if entries := [entry for entry in answers if isinstance(entry, BatchEntry)]:
+        batch = _Batch(jobs, entries, refuse=refuse)
+        with tracer().enqueue_many(entries), naming_missing_tables(jobs):
+            for work in UnitOfWork(jobs.db):
+                with work:
+                    batch.decide(work)
+                    for entry in entries:  # before the first result, because the caller may stop there
+                        _announce(jobs, entry)
+    for answer in answers:
+        if isinstance(answer, BatchEntry):
+            answer = ItemResult(answer.job, answer.outcome, answer.replaced, answer.index, answer.error)
+        yield answer
+
+
+class _Batch:
+    """The valid items of a batch, which are decided together, and again after a lost race."""
+
+    def __init__(self, jobs: QuerySet[Any], entries: Sequence[BatchEntry], *, refuse: bool) -> None:
+        self._jobs = jobs
+        self._entries = entries
+        self._refuse = refuse
+        self._dialect = dialect_of(jobs)
+        self._policies: dict[str, list[UniquePolicy]] = defaultdict(list)
+        self._keyed: set[str] = set()
+        self._has_ids = any(entry.incoming.has_id for entry in entries)
+        for incoming in (entry.incoming for entry in entries):
+            if incoming.policy is not None:
+                policies = self._policies[incoming.job.fingerprint]
+                if incoming.policy not in policies:
+                    policies.append(incoming.policy)
+            elif incoming.key is not None:
+                self._keyed.add(incoming.job.fingerprint)
+        self._counted = {
+            fingerprint: {state for policy in policies for state in policy.states}
+            for fingerprint, policies in self._policies.items()
+        }
+        """By fingerprint: the states that its policies count."""
+
+    def decide(self, work: UnitOfWork) -> None:
+        """Decide and write everything, or raise LostRace and write nothing."""
+        jobs, dialect = self._jobs, self._dialect
+        with transaction.atomic(using=jobs.db):
+            dialect.lock_keys([*self._policies, *self._keyed])
+            now = self._set_times(timezone.now(), work)
+            # After a lost race, query with locks: the snapshot of the caller's transaction may hide new rows.
+            stored = self._look(now, under_locks=work.lost_races > 0)
+            held_keys = lock_held_keys(jobs, dialect, self._keyed)
+            taken = self._ids_in_use() if work.lost_races else ()
+            plan = BatchPlan(jobs, stored, held_keys, taken, self._counted, now)
+            for entry in self._entries:
+                plan.decide(entry)
+                if entry.error is not None and self._refuse:
+                    raise entry.error
+            if self._has_ids:
+                _keep_order(self._entries)
+            plan.write(dialect)
+            new = plan.new_jobs()
+            if not dialect.insert_all(new):
+                raise LostRace
+            if dialect.lets_rivals_in:
+                self._look_for_rivals(
+                    {*(job.pk for job in new), *(row.pk for rows in stored.values() for row in rows)}, now
+                )
+            suppression.record(jobs.db, [entry.suppression for entry in self._entries])
+
+    def _set_times(self, now: datetime, work: UnitOfWork) -> datetime:
+        """Return the time to decide by: the ``created_at`` of the new jobs, from which their windows count.
+
+        After a lost race, a deadlock or a wait of more than a second, the jobs get the time ``now``.
+        """
+        began: datetime = min(entry.incoming.job.created_at for entry in self._entries)
+        if not work.is_repeated and now - began <= _FRESH:
+            return began
+        for entry in self._entries:
+            set_times(entry.incoming, now)
+        return now
+
+    def _look(self, now: datetime, *, under_locks: bool) -> dict[str, list[JobRow]]:
+        """Return the stored jobs that matter, by fingerprint; those that an item may change are locked."""
+        found: dict[UUID, JobRow] = {}
+        for fingerprints in in_groups(self._policies):
+            matches = self._matches(fingerprints, now)
+            if under_locks:
+                matches = matches.filter(fingerprint__in=fingerprints)
+                found |= {row.pk: row for row in self._dialect.lock(matches, by_key=False)}
+            else:
+                found |= {row.pk: row for row in self._dialect.find(matches, fingerprints)}
+        if not under_locks and (mine := {pk for pk, row in found.items() if self._may_change(row, now)}):
+            locked: dict[UUID, JobRow] = {}
+            for pks in in_groups(sorted(mine)):
+                rows = self._jobs.filter(pk__in=pks).only(*_LOOKED_AT)
+                locked |= {row.pk: row for row in self._dialect.lock(rows, by_key=False)}
+            found = {pk: row for pk, row in found.items() if pk not in mine} | locked
+        by_fingerprint: dict[str, list[JobRow]] = defaultdict(list)
+        for row in found.values():
+            by_fingerprint[row.fingerprint].append(row)
+        return by_fingerprint
+
+    def _matches(self, fingerprints: Collection[str], now: datetime) -> QuerySet[Any]:
+        """Select the jobs that the policies of these fingerprints may count, or that guard any fingerprint."""
+        policies = {id(policy): policy for name in fingerprints for policy in self._policies[name]}.values()
+        return stored_matches_of_any(self._jobs, policies, now).only(*_LOOKED_AT)
+
+    def _may_change(self, row: JobRow, now: datetime) -> bool:
+        """Tell whether an item may replace a stored job, or release its guard."""
+        return any(
+            policy.replaces or (row.is_guarding and not policy.is_duplicate(row.state, row.created_at, now))
+            for policy in self._policies[row.fingerprint]
+        )
+
+    def _look_for_rivals(self, known: Collection[UUID], now: datetime) -> None:
+        """Raise LostRace for a job that was inserted and finished between the query and the insert, if such jobs count.
+
+        From the insert on, every other enqueue of these keys waits.
+        """
+        wary = [
+            fingerprint
+            for fingerprint, policies in self._policies.items()
+            if not all(INCOMPLETE.issuperset(policy.states) for policy in policies)
+        ]
+        for fingerprints in in_groups(wary):
+            for row in self._dialect.find(self._matches(fingerprints, now), fingerprints):
+                if row.pk not in known and any(
+                    policy.is_duplicate(row.state, row.created_at, now) for policy in self._policies[row.fingerprint]
+                ):
+                    raise LostRace
+
+    def _ids_in_use(self) -> set[UUID]:
+        """Return the ids chosen by the caller that stored jobs already have."""
+        given = sorted({entry.incoming.job.pk for entry in self._entries if entry.incoming.has_id})
+        return set().union(*(ids_in_use(self._jobs, ids) for ids in in_groups(given)))
+
+
+def _keep_order(entries: Iterable[BatchEntry]) -> None:
+    """Keep the order of the items by ``enqueued_at``: ids that callers choose do not ascend."""
+    for number, entry in enumerate(entries):
+        job = entry.incoming.job
+        if job.enqueued_at is not None:
+            job.enqueued_at += timedelta(microseconds=number)
+
+
+def _announce(jobs: QuerySet[Any], entry: BatchEntry) -> None:
+    """Send the signals about an item after it is stored."""
+    if entry.holder is not None:
+        announce_keyed(jobs, entry.incoming.job, entry.holder, entry.outcome)
+    elif entry.verdict is not None or entry.error is None:
+        announce_verdict(jobs, entry.incoming.job, entry.verdict or FREE)
+
+
+def _request(item: Any) -> Request:
+    """Read one item: an object with the arguments of `enqueue`."""
+    if isinstance(item, Request):
+        return item
+    if not isinstance(item, Mapping):
+        raise InvalidRequest(
+            f"must be an object with the arguments of enqueue() (got {shorten(item)}). Write {{'type': ...}}."
+            " The item() of a handler makes one.",
+            details={"value": shorten(item)},
+        )
+    for name in item:
+        if name not in ARGUMENTS:
+            raise InvalidRequest.at(str(name), "is not an argument of enqueue()", mend=did_you_mean(name, ARGUMENTS))
+    if "type" not in item:
+        raise InvalidRequest.at("type", "is missing", mend="Write {'type': 'email.send', ...}.")
+    return Request(**item)

@@ -1,0 +1,188 @@
+"""The plan of a batch: what is stored under its keys after each item, and what must be written at the end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Case, QuerySet, UUIDField, Value, When
+
+from .. import lifecycle
+from ..db.dialect import Dialect
+from ..db.inserts import in_groups
+from ..exceptions import DuplicateJob, InvalidRequest, OJSError
+from ..ojs.conflict import Action, Verdict, judge
+from ..ojs.policy import UniquePolicy
+from ..ojs.states import JobState
+from . import suppression as suppressed
+from .by_key import HeldKey, write_held_keys
+from .duplicates import may_replace_active
+from .errors import id_taken
+from .request import Incoming, set_times
+from .results import Outcome
+from .row import JobRow
+from .suppression import Suppression
+
+FREE: Verdict[JobRow] = Verdict(Action.ADMIT)
+
+
+@dataclass(slots=True, eq=False)
+class BatchEntry:
+    """A valid item, and the decision about it: by its policy, by its key, or an error."""
+
+    index: int
+    incoming: Incoming
+    outcome: Outcome = Outcome.CREATED
+    verdict: Verdict[JobRow] | None = None
+    holder: JobRow | None = None
+    suppression: Suppression | None = None
+    error: OJSError | None = None
+
+    def reset(self) -> None:
+        """Forget an earlier decision."""
+        self.outcome, self.verdict, self.holder, self.suppression, self.error = Outcome.CREATED, None, None, None, None
+        job = self.incoming.job
+        job.finished_at = job.replaced_by_id = None
+
+    def fail(self, error: OJSError) -> None:
+        """Make an error the result."""
+        self.error = located(self.index, error)
+        if isinstance(error, DuplicateJob):
+            self.outcome = Outcome.REJECTED
+        else:
+            self.outcome, self.verdict, self.suppression = Outcome.INVALID, None, None
+
+    @property
+    def job(self) -> JobRow | None:
+        """The job of the result."""
+        if self.holder is not None:
+            return self.holder
+        if self.verdict is not None and self.verdict.action is not Action.ADMIT:
+            return self.verdict.existing
+        return self.incoming.job if self.error is None else None
+
+    @property
+    def replaced(self) -> tuple[JobRow, ...]:
+        """The jobs that were cancelled for this one."""
+        return self.verdict.cancel if self.verdict is not None and self.error is None else ()
+
+
+class BatchPlan:
+    """What is stored under the keys of a batch after each item, and what must be written at the end."""
+
+    def __init__(
+        self,
+        jobs: QuerySet[Any],
+        stored: Mapping[str, Sequence[JobRow]],
+        held_keys: Mapping[str, HeldKey],
+        taken: Collection[UUID],
+        counted: Mapping[str, Collection[str]],
+        now: datetime,
+    ) -> None:
+        self._jobs = jobs
+        self._counted = counted
+        self._rows = defaultdict(list, {fingerprint: list(rows) for fingerprint, rows in stored.items()})
+        self._held_keys = held_keys
+        self._taken = set(taken)
+        self._now = now
+        self._new: list[JobRow] = []
+        self._cancelled: dict[UUID, UUID] = {}
+        """The ids of stored jobs that are replaced, each with the id of its replacement."""
+        self._released: list[UUID] = []
+
+    def decide(self, entry: BatchEntry) -> None:
+        """Decide on the next item."""
+        entry.reset()
+        incoming, job = entry.incoming, entry.incoming.job
+        if incoming.key is not None:
+            held = self._held_keys[job.fingerprint]
+            if held.admits(incoming) and not self._takes_its_id(entry):
+                return
+            try:
+                entry.outcome, entry.holder = held.apply(incoming)
+            except InvalidRequest as error:
+                entry.fail(error)
+                return
+            if entry.outcome is Outcome.DEDUPLICATED:
+                entry.suppression = suppressed.by_key(incoming, entry.holder)
+        elif incoming.policy is None:
+            self._admit(entry)
+        else:
+            entry.verdict = self._judge(self._rows[job.fingerprint], incoming.policy)
+            entry.suppression = suppressed.by_policy(job, incoming.policy, entry.verdict)
+            match entry.verdict.action:
+                case Action.ADMIT:
+                    self._admit(entry)
+                case Action.IGNORE:
+                    entry.outcome = Outcome.DEDUPLICATED
+                case Action.REJECT:
+                    entry.fail(DuplicateJob(entry.verdict.existing, job.fingerprint))
+
+    def _judge(self, rows: Sequence[JobRow], policy: UniquePolicy) -> Verdict[JobRow]:
+        matter = [row for row in rows if row.is_guarding or policy.is_duplicate(row.state, row.created_at, self._now)]
+        if not matter:
+            return FREE
+        return judge(matter, policy, self._now, replace_active=may_replace_active(self._jobs, matter))
+
+    def _admit(self, entry: BatchEntry) -> None:
+        job = entry.incoming.job
+        if not self._takes_its_id(entry):
+            return
+        self._new.append(job)
+        if (verdict := entry.verdict) is None:
+            return
+        for row in verdict.cancel:
+            row.state, row.finished_at, row.run_at, row.replaced_by_id = JobState.CANCELLED, self._now, None, job.pk
+            row.guarded_states = frozenset()
+            if not row._state.adding:
+                self._cancelled[row.pk] = job.pk
+        for row in verdict.release:
+            row.guarded_states = frozenset()
+            if not row._state.adding:
+                self._released.append(row.pk)
+        # Drop jobs that neither guard nor count for a policy of the batch: many items of one key would take quadratic
+        # time.
+        rows, counted = self._rows[job.fingerprint], self._counted[job.fingerprint]
+        rows[:] = [row for row in rows if row.is_guarding or row.state in counted]
+        rows.append(job)
+        if verdict.inherited_schedule is not None:
+            set_times(entry.incoming, job.created_at, inherited_schedule=verdict.inherited_schedule)
+        if verdict.cancel:
+            entry.outcome = Outcome.REPLACED
+
+    def _takes_its_id(self, entry: BatchEntry) -> bool:
+        job = entry.incoming.job
+        if job.pk in self._taken:
+            entry.fail(id_taken(job))
+            return False
+        self._taken.add(job.pk)
+        return True
+
+    def write(self, dialect: Dialect) -> None:
+        """Write the changes of stored jobs."""
+        for group in in_groups(self._cancelled.items()):
+            by = Case(*(When(pk=pk, then=Value(by)) for pk, by in group), output_field=UUIDField())
+            lifecycle.replace(self._jobs.filter(pk__in=[pk for pk, _ in group]), self._now, by=by)
+        for released in in_groups(self._released):
+            lifecycle.drop_guards(self._jobs.filter(pk__in=released))
+        write_held_keys(self._jobs, dialect, self._held_keys.values())
+
+    def new_jobs(self) -> list[JobRow]:
+        """Return the jobs to insert, in the order that all batches share."""
+        new = [
+            *self._new,
+            *(held.holder for held in self._held_keys.values() if held.is_new and held.holder is not None),
+        ]
+        return sorted(new, key=lambda job: (job.fingerprint or "", job.pk))
+
+
+def located(index: int, error: OJSError) -> OJSError:
+    """Add the index of its item to an error."""
+    error.message = f"items[{index}]{'.' if 'field' in error.details else ': '}{error.message}"
+    error.details = {**error.details, "index": index}
+    error.args = (error.message,)
+    return error

@@ -1,0 +1,237 @@
+"""Enqueue by key: rewrite the waiting job that holds it, or create one (Graphile Worker, "Job key")."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from copy import copy
+from typing import Any
+
+from django.db import connections, transaction
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from .. import lifecycle
+from ..conf import settings
+from ..db.constraints import guarding
+from ..db.dialect import Dialect
+from ..db.dialects import dialect_of
+from ..db.inserts import in_groups
+from ..exceptions import InvalidRequest
+from ..instrumentation import tracer
+from ..ojs.fingerprint import canonical_key, fingerprint
+from ..ojs.keys import JobKey, KeyAction, KeyScope, is_mixed, judge, merge
+from ..ojs.names import job_type
+from ..ojs.states import JobState
+from ..signals import announce, job_enqueued, job_suppressed, job_updated
+from ..unit_of_work import LostRace, UnitOfWork
+from . import suppression
+from .errors import id_taken, ids_in_use, naming_missing_tables
+from .request import Incoming, set_times
+from .results import EnqueueResult, Outcome
+from .row import JobRow
+from .values import sized
+
+logger = logging.getLogger("django_ojs_unique")
+
+_TIME = ("state", "scheduled_at", "run_at", "enqueued_at")
+_ENVELOPE = (
+    "type",
+    "queue",
+    "args",
+    "meta",
+    "tags",
+    "schema",
+    "extra",
+    "priority",
+    "max_attempts",
+    "retry",
+    "timeout_ms",
+    "visibility_timeout_ms",
+    "expires_at",
+    "fingerprint_scheme",
+)
+_UNTRIED = (
+    "attempt",
+    "errors",
+    "dead_letter",
+    "started_at",
+    "finished_at",
+    "worker_id",
+    "progress",
+    "progress_note",
+    "payload_pruned",
+)
+REWRITTEN = (*_ENVELOPE, *_TIME, *_UNTRIED, "revision")
+
+
+class HeldKey:
+    """One key, while enqueues are applied to it in order.
+
+    ``holder`` is the job that holds it, or None. ``is_new`` and ``is_changed`` tell how it must be written, and
+    ``released`` is the running job that has lost the key.
+    """
+
+    def __init__(self, holder: JobRow | None = None) -> None:
+        self.holder: JobRow | None = holder
+        self.is_new = False
+        self.is_changed = False
+        self.released: JobRow | None = None
+
+    def admits(self, incoming: Incoming) -> bool:
+        """Tell whether an enqueue would create a job."""
+        assert incoming.key is not None
+        return judge(self.holder, incoming.key.mode) in (KeyAction.CREATE, KeyAction.SUCCEED)
+
+    def apply(self, incoming: Incoming) -> tuple[Outcome, JobRow]:
+        """Apply an enqueue; return its outcome and its job. Raises InvalidRequest, and nothing has changed then."""
+        assert incoming.key is not None
+        action = judge(self.holder, incoming.key.mode)
+        if self.holder is None or action in (KeyAction.CREATE, KeyAction.SUCCEED):
+            self.released, self.holder, self.is_new = self.holder, incoming.job, True
+            return Outcome.CREATED, incoming.job
+        if action is KeyAction.KEEP:
+            return Outcome.DEDUPLICATED, self.holder
+        self.holder = rewritten(self.holder, incoming.job, keep_time=action is KeyAction.REWRITE_BUT_TIME)
+        self.is_changed = not self.is_new
+        return Outcome.REPLACED, self.holder
+
+
+def rewritten(holder: JobRow, job: JobRow, *, keep_time: bool) -> JobRow:
+    """Return a copy of ``holder`` with the values of ``job``, so that the results of earlier items do not change."""
+    args = merged_args(holder, job.args)
+    if is_mixed(holder.args, job.args):
+        logger.warning(
+            "Job %s (%s): an enqueue by key replaced an array by an object or the reverse: its args are lost.",
+            holder.pk,
+            holder.type,
+        )
+    holder = copy(holder)
+    for name in (*_ENVELOPE, *_UNTRIED, *(() if keep_time else _TIME)):
+        setattr(holder, name, getattr(job, name))
+    holder.args = args
+    holder.revision += 1
+    return holder
+
+
+def merged_args(holder: JobRow, args: Any) -> Any:
+    """Return the args of a rewritten job. Raises InvalidRequest when they may not be mixed, or are too large."""
+    if is_mixed(holder.args, args) and not settings.replace_mixed_args:
+        raise InvalidRequest.at(
+            "args",
+            "would replace an array by an object or the reverse, and OJS_UNIQUE['REPLACE_MIXED_ARGS'] is off",
+            value=args,
+            mend=f"Send {'an array' if isinstance(holder.args, list) else 'an object'}, as job {holder.pk} has.",
+        )
+    return sized(merge(holder.args, args), "args", settings.max_args_bytes)
+
+
+def lock_held_keys(jobs: QuerySet[Any], dialect: Dialect, fingerprints: Collection[str]) -> dict[str, HeldKey]:
+    """Lock the jobs that hold some keys; return a `HeldKey` for each key."""
+    held_keys = {fingerprint: HeldKey() for fingerprint in sorted(fingerprints)}
+    for some in in_groups(held_keys):
+        for holder in dialect.lock(jobs.filter(guarding(), fingerprint__in=some), by_key=False):
+            held_keys[holder.fingerprint].holder = holder
+    return held_keys
+
+
+def write_held_keys(jobs: QuerySet[Any], dialect: Dialect, held_keys: Iterable[HeldKey]) -> None:
+    """Write the jobs that changed, but not the new ones."""
+    held_keys = list(held_keys)
+    changed = [held.holder for held in held_keys if held.is_changed and held.holder is not None]
+    lifecycle.detach(jobs, [held.released for held in held_keys if held.released is not None])
+    lifecycle.rewrite(jobs, changed, REWRITTEN)
+    dialect.wake({job.queue for job in changed if job.state == JobState.AVAILABLE})
+
+
+def enqueue(jobs: QuerySet[Any], incoming: Incoming) -> EnqueueResult:
+    """Enqueue as the key's mode says, in the caller's transaction on the database of ``jobs``.
+
+    Raises InvalidRequest, JobIdTaken, or Contended after losing 100 races in a row.
+    """
+    with tracer().enqueue(incoming.job) as answered:
+        with naming_missing_tables(jobs):
+            for work in UnitOfWork(jobs.db):
+                with work:
+                    result = _decide(jobs, incoming, work)
+                    announce_keyed(jobs, incoming.job, result.job, result.outcome)
+        answered(result)
+    return result
+
+
+def _decide(jobs: QuerySet[Any], incoming: Incoming, work: UnitOfWork) -> EnqueueResult:
+    dialect = dialect_of(jobs)
+    if dialect.may_insert_first and not work.is_repeated and dialect.insert(incoming.job):
+        return EnqueueResult(incoming.job, Outcome.CREATED)
+    with transaction.atomic(using=jobs.db):
+        return _decide_under_locks(jobs, incoming, dialect)
+
+
+def _decide_under_locks(jobs: QuerySet[Any], incoming: Incoming, dialect: Dialect) -> EnqueueResult:
+    """Lock, decide and write everything, or raise LostRace and write nothing."""
+    job = incoming.job
+    dialect.lock_keys([job.fingerprint])
+    held = lock_held_keys(jobs, dialect, [job.fingerprint])[job.fingerprint]
+    set_times(incoming, timezone.now())
+    outcome, holder = held.apply(incoming)
+    write_held_keys(jobs, dialect, [held])
+    if held.is_new and not dialect.insert(job):
+        raise id_taken(job) if ids_in_use(jobs, [job.pk]) else LostRace
+    if outcome is Outcome.DEDUPLICATED:
+        suppression.record(jobs.db, [suppression.by_key(incoming, holder)])
+    return EnqueueResult(holder, outcome)
+
+
+def announce_keyed(jobs: QuerySet[Any], job: JobRow, holder: JobRow, outcome: Outcome) -> None:
+    """Mark the holder of a key as stored; send the signal about what an enqueue of ``job`` has done to it."""
+    sender, using = jobs.model, jobs.db
+    holder._state.adding, holder._state.db = False, using
+    match outcome:
+        case Outcome.CREATED:
+            announce(job_enqueued, sender, job=holder, using=using)
+        case Outcome.REPLACED:
+            announce(job_updated, sender, job=holder, using=using)
+        case Outcome.DEDUPLICATED:
+            announce(job_suppressed, sender, outcome="ignored", existing_job=holder, job=job, using=using)
+
+
+def remove(jobs: QuerySet[Any], key: str, type: str | None, key_scope: KeyScope | str | None) -> JobRow | None:
+    """Remove the job that holds a key, and return it; see `JobQuerySet.remove`."""
+    named = JobKey(key, scope=KeyScope.TYPE if key_scope is None else key_scope)
+    which = Q() if type is None else Q(type=job_type(type))
+    if key_scope is not None:
+        is_global = Q(fingerprint=fingerprint(canonical_key(named.text, type=None)))
+        which &= is_global if named.scope is KeyScope.GLOBAL else ~is_global
+    # The snapshot of a caller's transaction may show an earlier holder of the key: then use only a query with locks.
+    by_key = not connections[jobs.db].in_atomic_block
+    for work in UnitOfWork(jobs.db):
+        with work:
+            removed = _remove(jobs, named.text, which, by_key=by_key and not work.lost_races)
+    return removed
+
+
+def _remove(jobs: QuerySet[Any], key: str, which: Q, *, by_key: bool) -> JobRow | None:
+    """Remove, or raise LostRace when the holder of the key changed or ended between the query and the lock."""
+    dialect = dialect_of(jobs)
+    holders = jobs.filter(guarding(), which, key=key)
+    with transaction.atomic(using=jobs.db):
+        dialect.take_write_lock()
+        # MariaDB compares text without case, accents and trailing spaces.
+        seen = [text for text in holders.values_list("key", flat=True) if text == key]
+        found = [job for job in dialect.lock(holders, by_key=by_key) if job.is_guarding and job.key == key]
+        if len(found) < len(seen) and (by_key or dialect.lets_rivals_in):
+            raise LostRace
+        if len(found) > 1:
+            types = sorted(job.type for job in found)
+            raise InvalidRequest.at(
+                "key",
+                f"is held by {len(types)} jobs, of the types {', '.join(types)}",
+                value=key,
+                mend="Say which with type= or key_scope=.",
+            )
+        for job in found:
+            if job.state == JobState.ACTIVE:
+                lifecycle.detach(jobs, [job])
+            else:
+                jobs.filter(pk=job.pk).delete()
+        return found[0] if found else None

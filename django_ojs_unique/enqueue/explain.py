@@ -1,0 +1,133 @@
+"""What an enqueue would do now, and why; nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from django.db.models import QuerySet
+
+from ..db.constraints import guarding
+from ..exceptions import did_you_mean
+from ..ojs.conflict import Action, duplicates, judge
+from ..ojs.keys import JobKey, KeyAction
+from ..ojs.keys import judge as judge_key
+from ..ojs.policy import UniquePolicy
+from ..ojs.states import TERMINAL
+from ..registry import registry
+from .by_key import merged_args
+from .duplicates import may_replace_active, stored_matches
+from .request import Incoming
+from .row import JobRow
+
+MOST_LIVE, MOST_FINISHED = 1000, 100
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """A stored job that counts as a duplicate; ``until`` is the end of its window, None for no limit."""
+
+    job: JobRow
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What an enqueue would do now.
+
+    ``action`` is ``create``, ``replace``, ``reject`` or ``ignore``. ``duplicates`` come newest first: at most 1,000
+    live ones, and 100 finished ones in each state. Their payloads are loaded on access.
+    ``fingerprint`` and ``canonical_text`` are empty for a job with neither a policy nor a key.
+    """
+
+    action: str
+    reason: str
+    fingerprint: str
+    canonical_text: str
+    policy: UniquePolicy | None
+    duplicates: tuple[Duplicate, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"would {self.action}: {self.reason}"
+        if not self.fingerprint:
+            return
+        yield f"canonical text: {self.canonical_text}"
+        yield f"fingerprint:    {self.fingerprint}"
+        for duplicate in self.duplicates:
+            until = (
+                f"until {duplicate.until:%Y-%m-%d %H:%M:%S %Z}" if duplicate.until else "for as long as it is listed"
+            )
+            yield f"duplicate:      {duplicate.job.pk}, {duplicate.job.state}, counts {until}"
+
+
+def explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanation:
+    """Explain one valid request against the rows of ``jobs``."""
+    explanation = _explain(jobs, incoming, now)
+    same_id = jobs.filter(pk=incoming.job.pk)
+    if incoming.has_id and explanation.action in ("create", "replace") and same_id.exists():
+        return replace(explanation, action="reject", reason=f"a job with the id {incoming.job.pk} already exists.")
+    return explanation
+
+
+def _explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanation:
+    policy, job = incoming.policy, incoming.job
+    if incoming.key is not None:
+        return _explain_key(jobs, incoming, incoming.key)
+    if policy is None:
+        reason = "the job carries no unique policy."
+        if registry.find(job.type) is None:
+            reason += f" No handler is registered here for {job.type!r}."
+            reason += f" {did_you_mean(job.type, registry)}" if list(registry) else ""
+        return Explanation("create", reason, "", "", None)
+    stored = list(_newest(stored_matches(jobs, job.fingerprint, policy, now)))
+    counted = duplicates(stored, policy, now)
+    verdict = judge(stored, policy, now, replace_active=may_replace_active(jobs, stored))
+    if verdict.action is not Action.ADMIT:
+        assert verdict.existing is not None
+        action = str(verdict.action)
+        reason = f"job {verdict.existing.pk} is {verdict.existing.state}, and on_conflict is {policy.on_conflict}."
+    elif verdict.cancel:
+        action = "replace"
+        reason = f"{len(verdict.cancel)} duplicate(s) would be cancelled, and on_conflict is {policy.on_conflict}."
+    elif counted:
+        action, reason = "create", "the duplicates are finished, and a finished job stays as it is."
+    else:
+        action, reason = "create", "no stored job is a duplicate now."
+    return Explanation(
+        action,
+        reason,
+        job.fingerprint,
+        incoming.canonical_text,
+        policy,
+        tuple(Duplicate(row, policy.kept_until(row.created_at, incoming.at)) for row in counted),
+    )
+
+
+def _newest(matches: QuerySet[Any]) -> Iterator[Any]:
+    """Yield only the newest live and finished matches: a busy key can have a million of them."""
+    light = matches.defer("args", "meta", "result", "errors", "extra").order_by("-created_at", "-id")
+    yield from light.exclude(state__in=sorted(TERMINAL))[:MOST_LIVE]
+    for state in sorted(TERMINAL):
+        yield from light.filter(state=state)[:MOST_FINISHED]
+
+
+def _explain_key(jobs: QuerySet[Any], incoming: Incoming, key: JobKey) -> Explanation:
+    holder = jobs.filter(guarding(), fingerprint=incoming.job.fingerprint).first()
+    held = f"job {holder.pk} holds the key and is {holder.state}, and key_mode is {key.mode}" if holder else ""
+    decided = judge_key(holder, key.mode)
+    if holder is not None and decided in (KeyAction.REWRITE, KeyAction.REWRITE_BUT_TIME):
+        merged_args(holder, incoming.job.args)
+    action, reason = {
+        KeyAction.CREATE: ("create", "no job holds the key."),
+        KeyAction.SUCCEED: ("create", f"{held}: it would lose the key and its further attempts."),
+        KeyAction.KEEP: ("ignore", f"{held}."),
+        KeyAction.REWRITE: ("replace", f"{held}: it would be rewritten."),
+        KeyAction.REWRITE_BUT_TIME: ("replace", f"{held}: it would be rewritten, but for its time."),
+    }[decided]
+    met = () if holder is None else (Duplicate(holder, None),)
+    return Explanation(action, reason, incoming.job.fingerprint, incoming.canonical_text, None, met)

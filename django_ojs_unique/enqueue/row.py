@@ -1,0 +1,45 @@
+"""What an enqueue knows of a job's row: the model is on a higher floor."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+from ..ojs.policy import UniquePolicy
+
+
+class JobRow(Protocol):
+    """A new or stored job, as far as an enqueue reads and writes it; `models.Job` has all of these fields."""
+
+    _state: Any
+    pk: Any
+    id: UUID
+    type: str
+    queue: str
+    args: Any
+    meta: Any
+    tags: Any
+    extra: Any
+    schema: str
+    state: str
+    key: str | None
+    attempt: int
+    fingerprint: str
+    """None in the row of a job that takes no part in uniqueness; what asks for it here has one."""
+    guarded_states: frozenset[Any]
+    revision: int
+    created_at: datetime
+    enqueued_at: datetime | None
+    scheduled_at: datetime | None
+    run_at: datetime | None
+    expires_at: datetime | None
+    finished_at: datetime | None
+    window_ends_at: datetime | None
+    replaced_by_id: UUID | None
+
+    @property
+    def is_guarding(self) -> bool: ...
+    @property
+    def unique_policy(self) -> UniquePolicy | None: ...
+    def refresh_from_db(self, using: str | None = None) -> None: ...

@@ -1,0 +1,124 @@
+"""The values of a request: check one, and return it as it is stored. Each raises InvalidRequest with its field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from django.utils import timezone
+
+from ..exceptions import InvalidRequest, PayloadTooLarge, shorten
+from ..ojs.canonical import plain
+from ..ojs.durations import Duration, end_of, read_delay
+from ..ojs.names import printable
+
+_LONGEST_TAG = 255
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+def arguments(value: Any) -> Any:
+    """Return ``args`` as plain JSON: an object or an array."""
+    if value is None:
+        return {}
+    if isinstance(value, Mapping):
+        value = dict(value)
+    elif not isinstance(value, (list, tuple)):
+        raise InvalidRequest.at(
+            "args",
+            "must be an object (keyword arguments) or an array (positional)",
+            value=value,
+            mend=f"Write [{shorten(value)}].",
+        )
+    return plain(value, "args")
+
+
+def json_object(value: Any, field: str) -> dict[str, Any]:
+    """Return a mapping as a JSON object; None is an empty one."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidRequest.at(field, "must be an object", value=value)
+    return plain(dict(value), field)  # type: ignore[no-any-return]
+
+
+def sized(value: Any, field: str, largest: int, setting: str = "") -> Any:
+    """Return a JSON value of at most ``largest`` bytes. Raises PayloadTooLarge for a larger one."""
+    size = len(_JSON.encode(value).encode()) if value else 2
+    if size > largest:
+        raise PayloadTooLarge.at(
+            field,
+            f"is {size:,} bytes as JSON; the limit is {largest:,}",
+            mend=f"Store the data and send its key, or raise OJS_UNIQUE['MAX_{setting or field.upper()}_BYTES'].",
+        )
+    return value
+
+
+def short_string(value: Any, field: str, longest: int) -> str:
+    """Return printable text of at most ``longest`` characters."""
+    if not isinstance(value, str) or len(value) > longest:
+        raise InvalidRequest.at(field, f"must be a string of at most {longest:,} characters", value=value)
+    return printable(plain(value, field), field)
+
+
+def tag_list(value: Any) -> list[str]:
+    """Return ``tags`` as a list of printable strings."""
+    if value == ():
+        return []
+    if not isinstance(value, (list, tuple)):
+        raise InvalidRequest.at("tags", "must be a list of strings", value=value)
+    for index, tag in enumerate(value):
+        if not isinstance(tag, str) or not 0 < len(tag) <= _LONGEST_TAG:
+            raise InvalidRequest.at(f"tags[{index}]", f"must be a string of 1 to {_LONGEST_TAG} characters", value=tag)
+        printable(tag, f"tags[{index}]")
+    return plain(value, "tags")  # type: ignore[no-any-return]
+
+
+def uuid(value: Any) -> UUID:
+    """Return an ``id`` as a UUID."""
+    try:
+        return value if isinstance(value, UUID) else UUID(value)
+    except (ValueError, TypeError, AttributeError):
+        raise InvalidRequest.at(
+            "id", "must be a UUID", value=value, mend="Leave it out to have a UUIDv7 made."
+        ) from None
+
+
+def aware_moment(value: Any, field: str) -> datetime | None:
+    """Return an aware datetime in UTC, or None."""
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        mend = "Use django.utils.timezone.now() + timedelta(…)."
+        if field == "scheduled_at" and _is_delay(value):
+            mend = f"Write delay={shorten(value)}."
+        raise InvalidRequest.at(field, "must be a datetime", value=value, mend=mend)
+    if timezone.is_naive(value):
+        raise InvalidRequest.at(
+            field,
+            "has no time zone",
+            value=value,
+            mend="Use an aware datetime, for example django.utils.timezone.make_aware(…).",
+        )
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise InvalidRequest.at(field, "is outside the calendar", value=value, mend="Choose a later year.") from None
+
+
+def moment_after(now: datetime, delay: Duration, field: str) -> datetime:
+    """Return when a delay that starts now ends."""
+    try:
+        return end_of(now, delay)
+    except (OverflowError, ValueError):
+        raise InvalidRequest.at(field, "ends outside the calendar", value=delay, mend="Shorten it.") from None
+
+
+def _is_delay(value: Any) -> bool:
+    try:
+        read_delay(value, "delay")
+    except InvalidRequest:
+        return False
+    return True

@@ -1,0 +1,118 @@
+"""Execute: call the handler of one claimed job and return the outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+from asgiref.sync import sync_to_async
+
+from ..db import sessions
+from ..exceptions import TransactionLeftOpen
+from ..handlers.context import JobContext
+from ..handlers.control import Skip, TimeLimitExceeded
+from ..handlers.signature import call, still_wanted
+from ..instrumentation import tracer
+from ..ojs.states import JobState
+from ..registry import Definition, registry
+from ..signals import announce, job_started
+from . import finished
+from .finished import Finished
+from .run import Run
+
+
+def execute(run: Run) -> Finished:
+    """Run a job in this thread; an exception of the handler becomes an error record."""
+    raised: BaseException | None = None
+    with tracer().run(run.job) as told:
+        try:
+            _announce_start(run)
+            definition = registry.get(run.job.type)
+            context = _context(run, _is_held(run)) if definition.takes_context else None
+            with run.block or nullcontext():
+                if definition.skip_unless is not None and not still_wanted(definition, run.job.args):
+                    raise Skip(_reason(definition))
+                result = call(definition, run.job.args, context)
+        except BaseException as error:
+            ended, raised = finished.failed(run, error), error
+        else:
+            ended = finished.completed(run, result)
+        # Before the outcome is settled: that would wait for rows that a transaction left open has locked.
+        if (left := sessions.renew(interrupted=run.interrupted)) and ended.error is None:
+            raised = TransactionLeftOpen.on(left)
+            ended = finished.failed(run, raised)
+        told(ended, raised)
+    return ended
+
+
+async def aexecute(run: Run) -> Finished:
+    """Run a job in this event loop; a timeout or a cancellation reaches the handler where it awaits."""
+    deadline = asyncio.timeout(run.timeout)
+    raised: BaseException | None = None
+    with tracer().run(run.job) as told, sessions.sharing() as share:
+        try:
+            if job_started.has_listeners(type(run.job)):
+                await sync_to_async(_announce_start)(run, share)
+            definition = registry.get(run.job.type)
+            context = _context(run, lambda: not run.cancelled) if definition.takes_context else None
+            async with deadline:
+                if definition.skip_unless is not None and not await _astill_wanted(definition, run.job.args):
+                    raise Skip(_reason(definition))
+                result = await call(definition, run.job.args, context)
+        except BaseException as error:
+            is_late = deadline.expired() and isinstance(error, TimeoutError)
+            ended, raised = finished.failed(run, TimeLimitExceeded() if is_late else error), error
+        else:
+            ended = finished.completed(run, result)
+        if share.leaves_something and (left := await sync_to_async(sessions.renew)(share)) and ended.error is None:
+            raised = TransactionLeftOpen.on(left)
+            ended = finished.failed(run, raised)
+        told(ended, raised)
+    return ended
+
+
+def _announce_start(run: Run, share: sessions.Share | None = None) -> None:
+    if job_started.has_listeners(type(run.job)):
+        announce(job_started, type(run.job), job=run.job, using=run.job._state.db)
+        sessions.renew_after_receivers(share)
+
+
+async def _astill_wanted(definition: Definition, args: Any) -> Any:
+    wanted = await sync_to_async(still_wanted)(definition, args)
+    return await wanted if asyncio.iscoroutine(wanted) else wanted
+
+
+def _context(run: Run, is_held: Callable[[], bool]) -> JobContext:
+    job = run.job
+    return JobContext(
+        job_id=job.pk,
+        type=job.type,
+        queue=job.queue,
+        attempt=job.attempt,
+        max_attempts=job.max_attempts,
+        meta=job.meta,
+        tags=job.tags,
+        enqueued_at=job.enqueued_at,
+        started_at=job.started_at,
+        worker_id=job.worker_id,
+        is_held=is_held,
+        report=run.report,
+        job=job,
+    )
+
+
+def _is_held(run: Run) -> Callable[[], bool]:
+    job = run.job
+
+    def is_held() -> bool:
+        rows = type(job)._default_manager.using(job._state.db)
+        return not run.cancelled and rows.filter(pk=job.pk, state=JobState.ACTIVE, lease_token=job.lease_token).exists()
+
+    return is_held
+
+
+def _reason(definition: Definition) -> str:
+    assert definition.skip_unless is not None
+    return f"skip_unless {getattr(definition.skip_unless, '__qualname__', definition.skip_unless)} was false"

@@ -1,0 +1,134 @@
+"""Finished: what became of a run, before it is settled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from ..conf import settings
+from ..enqueue.values import sized
+from ..exceptions import UnknownJobType
+from ..handlers.control import Discard, Retry, Skip, TimeLimitExceeded
+from ..handlers.signature import misfit
+from ..ojs.canonical import plain
+from ..registry import registry
+from .errors import LONGEST_MESSAGE, LONGEST_REASON, LONGEST_TRACEBACK, error_record, storable
+from .run import Run
+
+logger = logging.getLogger("django_ojs_unique.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run that has ended: with a ``result``, or with an ``error`` record (HTTP binding, section 7.4)."""
+
+    job: Any
+    result: Any = None
+    error: dict[str, Any] | None = None
+    error_types: tuple[str, ...] = ()
+    skipped: str = ""
+    gives_up: bool = False
+    retry_after: timedelta | None = None
+    at: datetime = field(default_factory=timezone.now)
+
+
+def completed(run: Run, result: Any) -> Finished:
+    """Say that the handler returned ``result``; it is logged and dropped if it cannot be stored."""
+    if result is None:
+        return Finished(run.job, at=run.clock())
+    try:
+        stored = sized(plain(result, "result"), "result", settings.max_result_bytes)
+        return Finished(run.job, result=stored, at=run.clock())
+    except Exception as error:  # InvalidRequest, or any exception from reading a strange object
+        # The work is done; running it again for the sake of its result would do it twice.
+        logger.error(
+            "Job %s (%s) completed, but its result is lost: %s", run.job.pk, run.job.type, error, extra=run.labels()
+        )
+        return Finished(run.job, at=run.clock())
+
+
+def failed(run: Run, error: BaseException) -> Finished:
+    """Say and log what the handler raised: a `Skip`, or an error for the job's record."""
+    job = run.job
+    if isinstance(error, Skip):
+        return Finished(job, skipped=storable(_message(error)[:LONGEST_REASON]), at=run.clock())
+    code, types, message = "handler_error", _names(error), _message(error)
+    gives_up = isinstance(error, (Discard, UnknownJobType))
+    if isinstance(error, TimeLimitExceeded):
+        code, types, message = "timeout", ("timeout", *types), f"The attempt took longer than {run.timeout} seconds."
+    elif isinstance(error, asyncio.CancelledError) and run.cancelled:
+        code, types, message = "cancelled", ("cancelled", *types), "The job was cancelled while it ran."
+    elif isinstance(error, TypeError) and (problem := misfit(registry.get(job.type), job.args)):
+        # No retry can fix it: the job stays discarded until somebody fixes the handler or the arguments.
+        code, types, message, gives_up = "invalid_args", ("invalid_args", *types), problem, True
+    now, details = run.clock(), {"traceback": storable(_trace(error)[-LONGEST_TRACEBACK:])}
+    record = error_record(job, code, storable(message[:LONGEST_MESSAGE]), now=now, type=types[0], details=details)
+    logger.warning(
+        "Job %s (%s) failed: %s",
+        job.pk,
+        job.type,
+        record["message"],
+        exc_info=None if isinstance(error, (Retry, Discard)) else _safe(error),
+        extra=run.labels(),
+    )
+    return Finished(
+        job,
+        error=record,
+        error_types=types,
+        gives_up=gives_up,
+        retry_after=error.after if isinstance(error, Retry) else None,
+        at=now,
+    )
+
+
+def broken(run: Run, error: BaseException) -> Finished:
+    """Return the outcome when code around the handler failed; use nothing again that may be the cause."""
+    with suppress(Exception):
+        logger.exception("Job %s (%s) broke the thread that ran it.", run.job.pk, run.job.type)
+    name = type(error).__name__
+    now = run.clock()
+    record = error_record(run.job, now=now, type=name)
+    return Finished(run.job, error=record, error_types=(name,), at=now)
+
+
+def timed_out(run: Run) -> Finished:
+    """Return the outcome of a run that took too long, even if its handler still runs."""
+    return failed(run, TimeLimitExceeded())
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return f"<{type(error).__qualname__}, whose __str__ raises>"
+
+
+def _trace(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:
+        return "".join(traceback.format_tb(error.__traceback__))
+
+
+def _safe(error: BaseException) -> BaseException | None:
+    """Return the error if logging can print it."""
+    try:
+        traceback.format_exception(error)
+    except Exception:
+        return None
+    return error
+
+
+def _names(error: BaseException) -> tuple[str, ...]:
+    """Return the names that a retry policy may use for an exception: with its module, and without."""
+    cls = type(error)
+    if cls.__module__ == "builtins":
+        return (cls.__qualname__,)
+    return f"{cls.__module__}.{cls.__qualname__}", cls.__qualname__

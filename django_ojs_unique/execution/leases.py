@@ -1,0 +1,149 @@
+"""Leases: how long a worker holds a job, and what it may do to it meanwhile; the lease's token protects each change."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Q, QuerySet
+
+from .. import lifecycle
+from ..db.locking import unlocked
+from ..lifecycle import DatabaseNow
+from ..ojs.states import JobState
+
+Claim = tuple[UUID, UUID | None]
+"""A job's id and the lease token under which it is held."""
+
+FIRST_LEASE = timedelta(minutes=1)
+"""How long a job that an HTTP request waited for is held, unless its worker makes another call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The lease that a worker asks for: a ``length`` for jobs that have none, or for all when it is ``forced``.
+
+    A ``timed`` lease ends with the time limit of the attempt at the latest. That is for HTTP workers, on which nothing
+    else enforces the limit (HTTP binding, section 8). A ``first`` lease lasts until the worker's first call.
+    """
+
+    length: timedelta
+    forced: bool = False
+    timed: bool = False
+    first: bool = False
+
+    def of(self, job: Any) -> timedelta:
+        """Return the length of a job's lease."""
+        own = job.visibility_timeout_ms
+        return self.length if own is None or self.forced else timedelta(milliseconds=own)
+
+    def at_first(self) -> Lease:
+        """Return the lease until the worker's first call: the worker may have gone away while it waited for a job."""
+        own_choice = self.forced or self.length <= FIRST_LEASE
+        return self if own_choice else replace(self, length=FIRST_LEASE, first=True)
+
+    def by_length(self, jobs: Iterable[Any]) -> dict[timedelta, list[UUID]]:
+        """Return the ids of jobs by the lengths of their leases."""
+        keys: dict[timedelta, list[UUID]] = defaultdict(list)
+        for job in jobs:
+            keys[self.of(job)].append(job.pk)
+        return keys
+
+
+def within_time_limits(jobs: QuerySet[Any], held: Iterable[Any], started_at: datetime | None = None) -> None:
+    """Let no lease outlast the time limit of its attempt; ``started_at`` is for jobs read before they were claimed."""
+    by_end: dict[datetime, list[UUID]] = defaultdict(list)
+    for job in held:
+        if job.timeout_ms is not None:
+            by_end[(started_at or job.started_at) + timedelta(milliseconds=job.timeout_ms)].append(job.pk)
+    for end, keys in by_end.items():
+        jobs.filter(pk__in=keys, lease_expires_at__gt=end).update(lease_expires_at=end)
+
+
+def ends_with_time_limit(job: Any) -> bool:
+    """Tell whether the lease of a running job ends exactly at its time limit, as only a ``timed`` lease does."""
+    if job.timeout_ms is None or job.started_at is None:
+        return False
+    ends: bool = job.lease_expires_at == job.started_at + timedelta(milliseconds=job.timeout_ms)
+    return ends
+
+
+def mark_first(jobs: QuerySet[Any]) -> None:
+    """Let first leases begin with their attempts by one clock, so that `is_first` recognises them.
+
+    Jobs with a lease length of their own, or with a time limit of `FIRST_LEASE` or less, have other leases.
+    """
+    longer = Q(timeout_ms=None) | Q(timeout_ms__gt=FIRST_LEASE // timedelta(milliseconds=1))
+    rows = jobs.filter(longer, visibility_timeout_ms=None)
+    rows.update(started_at=DatabaseNow(), lease_expires_at=DatabaseNow() + FIRST_LEASE)
+
+
+def is_first(job: Any) -> bool:
+    """Tell whether the worker of a running job has made no call yet: its first call begins another lease."""
+    if job.started_at is None or job.lease_expires_at is None:
+        return False
+    first: bool = job.lease_expires_at == job.started_at + FIRST_LEASE
+    return first
+
+
+def still_held(jobs: QuerySet[Any], held: Iterable[Any]) -> set[Claim]:
+    """Return the jobs that their tokens still hold; read their rows in the order of their ids."""
+    holdings = {(job.pk, job.lease_token) for job in held}
+    keys, tokens = {pk for pk, _ in holdings}, {token for _, token in holdings}
+    rows = jobs.filter(pk__in=keys, lease_token__in=tokens, state=JobState.ACTIVE).order_by("pk")
+    return holdings & set(rows.values_list("pk", "lease_token"))
+
+
+def lost(jobs: QuerySet[Any], held: Iterable[Any]) -> set[Claim]:
+    """Return the jobs that a worker no longer holds: cancelled, replaced, or rescued."""
+    held = list(held)
+    return {(job.pk, job.lease_token) for job in held} - still_held(jobs, held)
+
+
+def extend(jobs: QuerySet[Any], held: Iterable[Any], lease: timedelta) -> set[Claim]:
+    """Extend the leases of the jobs that a worker holds, in one statement; return those that it still held.
+
+    A row that another transaction has locked is skipped: while this waited for it, the other leases could run out.
+    """
+    with transaction.atomic(using=jobs.db):
+        kept = still_held(unlocked(jobs), held)
+        jobs.filter(pk__in=[pk for pk, _ in kept]).update(lease_expires_at=DatabaseNow() + lease)
+    return kept
+
+
+def give_back(jobs: QuerySet[Any], held: Sequence[Any]) -> tuple[int, set[Claim]]:
+    """Make claimed jobs available again; the attempt does not count.
+
+    Return how many, and those that are still held because another transaction has locked their rows.
+    """
+    by_token: dict[UUID, list[UUID]] = defaultdict(list)
+    for job in held:
+        by_token[job.lease_token].append(job.pk)
+    released = 0
+    for token, keys in by_token.items():
+        with transaction.atomic(using=jobs.db):
+            free = list(unlocked(jobs.filter(pk__in=keys, lease_token=token)).values_list("pk", flat=True))
+            released += lifecycle.give_back(jobs.filter(pk__in=free), token=token)
+    if released == len(held):
+        return released, set()
+    return released, still_held(jobs, held)
+
+
+def give_back_claims(jobs: QuerySet[Any], tokens: Iterable[UUID]) -> int:
+    """Make all jobs that these tokens hold available again; return how many."""
+    rows = jobs.filter(lease_token__in=list(tokens), state=JobState.ACTIVE, lease_expires_at__isnull=False)
+    return give_back(jobs, list(rows.only("lease_token")))[0]
+
+
+def store_progress(jobs: QuerySet[Any], said: Iterable[tuple[Any, tuple[float, str]]]) -> None:
+    """Store the last progress that running handlers have reported."""
+    with transaction.atomic(using=jobs.db):
+        for job, (fraction, note) in said:
+            row = unlocked(jobs.filter(pk=job.pk, lease_token=job.lease_token, state=JobState.ACTIVE))
+            if row.only("pk").first() is not None:
+                jobs.filter(pk=job.pk).update(progress=fraction, progress_note=note)

@@ -1,0 +1,89 @@
+"""Run: a claimed job in a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from threading import Lock
+from typing import Any
+
+from django.utils import timezone
+
+from .errors import LONGEST_REASON, storable
+from .interrupt import Interruptible
+
+
+class Run:
+    """A claimed job in this worker.
+
+    ``lease_until`` is on the monotonic clock: from then on another worker may hold the job, and it must not be started.
+    """
+
+    def __init__(
+        self,
+        job: Any,
+        *,
+        pool: Any = None,
+        lease: timedelta = timedelta(days=1),
+        lease_until: float = float("inf"),
+        clock: Callable[[], datetime] = timezone.now,
+    ) -> None:
+        self.job = job
+        self.pool = pool
+        self.lease = lease
+        self.lease_until = lease_until
+        self.clock = clock
+        self.claimed_at = time.monotonic()
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        self.over = False
+        self.cancelled = False
+        self.interrupted = False
+        self.task: asyncio.Task[None] | None = None
+        self.block = Interruptible() if job.timeout_ms is not None else None
+        self.progress: tuple[float, str] | None = None
+        self._lock = Lock()
+
+    @property
+    def timeout(self) -> float | None:
+        """The time limit of one attempt in seconds, or None."""
+        return None if self.job.timeout_ms is None else self.job.timeout_ms / 1000
+
+    def begin(self) -> bool:
+        """Start it; return False when it was taken back, or its lease may have run out."""
+        with self._lock:
+            if self.over or time.monotonic() >= self.lease_until:
+                return False
+            self.started_at = time.monotonic()
+            return True
+
+    def take_back(self) -> bool:
+        """End it before it started; return False when it has started or ended."""
+        with self._lock:
+            if self.over or self.started_at is not None:
+                return False
+            self.over = True
+            return True
+
+    def end(self) -> bool:
+        """End it; return False when it had ended before, for example because the worker gave it up."""
+        with self._lock:
+            ended, self.over = not self.over, True
+            if ended:
+                self.ended_at = time.monotonic()
+            return ended
+
+    def report(self, fraction: float, note: str) -> None:
+        """Keep the progress that the handler reports until the worker stores it."""
+        self.progress = fraction, storable(note[:LONGEST_REASON])
+
+    def labels(self) -> dict[str, Any]:
+        """Return the ``extra`` of a log record about this run."""
+        return labels(self.job)
+
+
+def labels(job: Any) -> dict[str, Any]:
+    """Return the ``extra`` of a log record about a job."""
+    return {"job_id": str(job.pk), "job_type": job.type, "queue": job.queue, "attempt": job.attempt}

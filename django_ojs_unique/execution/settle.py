@@ -1,0 +1,212 @@
+"""Settle: store the outcomes of the runs; their lease tokens protect each change."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import nullcontext
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import QuerySet
+
+from .. import lifecycle
+from ..db.dialects import dialect_of
+from ..db.locking import unlocked
+from ..exceptions import InvalidRetryPolicy
+from ..ojs.retry import RetryPolicy
+from ..ojs.states import JobState
+from ..signals import announce, job_completed, job_discarded, job_failed
+from .errors import with_error
+from .finished import Finished
+from .leases import still_held
+from .run import labels
+
+logger = logging.getLogger("django_ojs_unique.worker")
+
+
+class Settled(StrEnum):
+    """The outcome of a run."""
+
+    COMPLETED = "completed"
+    SKIPPED = "skipped"
+    RETRIED = "retried"
+    DISCARDED = "discarded"
+    REFUSED = "refused"
+
+
+def settle(
+    jobs: QuerySet[Any], finished: Sequence[Finished], doubtful: Collection[int] = ()
+) -> list[tuple[Finished, Settled]]:
+    """Settle a batch in one transaction; return the outcome of each run that could be settled.
+
+    A run is refused when its job is no longer held under its token: it was cancelled or replaced, or its lease ran out.
+    Runs whose rows another transaction has locked are left out, to be settled later: while this waited, other leases
+    could run out. A second run of one job is left out, too: a worker may have begun it under a new lease while the
+    first still ran.
+    The ``job`` of each settled run has its new state. ``doubtful`` has the ``id()`` of each run whose last settle
+    failed: it may have been committed anyway, so its row is read before the run is refused.
+    """
+    finished = list({run.job.pk: run for run in reversed(finished)}.values())
+    completed = [run for run in finished if run.error is None]
+    failed = [run for run in finished if run.error is not None]
+    with transaction.atomic(using=jobs.db) if completed and failed else nullcontext():
+        outcomes = [*_complete(jobs, completed), *_fail(jobs, failed)]
+    if doubtful:
+        outcomes = [
+            (run, _settled_before(jobs, run) if outcome is Settled.REFUSED and id(run) in doubtful else outcome)
+            for run, outcome in outcomes
+        ]
+    for run, outcome in outcomes:
+        _update(run, outcome)
+    return outcomes
+
+
+def announce_outcome(job: Any, outcome: Settled, using: str) -> None:
+    """Send the signal about the outcome of a run; a refused run has none."""
+    match outcome:
+        case Settled.COMPLETED | Settled.SKIPPED:
+            announce(job_completed, type(job), job=job, using=using)
+        case Settled.RETRIED:
+            announce(job_failed, type(job), job=job, error=job.errors[-1], using=using)
+        case Settled.DISCARDED:
+            announce(job_discarded, type(job), job=job, error=job.errors[-1], using=using)
+
+
+def settle_failure(jobs: QuerySet[Any], run: Finished, stored: Any) -> Settled:
+    """Let a job run again, or discard it, as its retry policy says; ``stored`` is its locked row."""
+    job = run.job
+    row, token = jobs.filter(pk=job.pk), job.lease_token
+    assert run.error is not None
+    policy = retry_policy_of(stored)
+    again = policy.allows(job.attempt) and not run.gives_up and not policy.gives_up_on(*run.error_types)
+    error = {**run.error, "retryable": again}
+    job.errors = with_error(stored.errors, error)
+    if not again:
+        job.dead_letter = policy.on_exhaustion == "dead_letter"
+        lifecycle.discard(row, run.at, token=token, errors=job.errors, dead_letter=job.dead_letter)
+        return Settled.DISCARDED
+    delay = run.retry_after if run.retry_after is not None else policy.delay(job.attempt, random.random())
+    error["retry_delay_ms"] = round(delay.total_seconds() * 1000)
+    job.run_at = run.at + delay
+    lifecycle.retry(row, job.run_at, token=token, errors=job.errors)
+    return Settled.RETRIED
+
+
+def _complete(jobs: QuerySet[Any], runs: Sequence[Finished]) -> Iterator[tuple[Finished, Settled]]:
+    if not runs:
+        return
+    dialect = dialect_of(jobs)
+    if dialect.claims_at_once:
+        done = dialect.complete(runs)
+        ours, locked = done, _locked(jobs, [run for run in runs if run.job.pk not in done])
+    else:
+        with transaction.atomic(using=jobs.db):
+            ours, locked = _hold(jobs, runs)
+            plain: dict[UUID, list[Finished]] = defaultdict(list)
+            for run in runs:
+                if run.job.pk not in ours:
+                    continue
+                if run.result is None and not run.skipped:
+                    plain[run.job.lease_token].append(run)
+                else:
+                    row = jobs.filter(pk=run.job.pk)
+                    lifecycle.complete(row, run.at, token=run.job.lease_token, result=run.result, skipped=run.skipped)
+            for token, alike in plain.items():
+                rows = jobs.filter(pk__in=[run.job.pk for run in alike])
+                lifecycle.complete(rows, max(run.at for run in alike), token=token)
+    for run in runs:
+        if run.job.pk in ours:
+            yield run, Settled.SKIPPED if run.skipped else Settled.COMPLETED
+        elif run.job.pk not in locked:
+            yield run, Settled.REFUSED
+
+
+def _fail(jobs: QuerySet[Any], runs: Sequence[Finished]) -> Iterator[tuple[Finished, Settled]]:
+    if not runs:
+        return
+    with transaction.atomic(using=jobs.db):
+        ours, locked = _hold(jobs, runs)
+        history = jobs.in_bulk(ours, field_name="pk") if ours else {}
+        outcomes = {run.job.pk: settle_failure(jobs, run, history[run.job.pk]) for run in runs if run.job.pk in ours}
+    for run in runs:
+        if run.job.pk not in locked:
+            yield run, outcomes.get(run.job.pk, Settled.REFUSED)
+
+
+def _settled_before(jobs: QuerySet[Any], run: Finished) -> Settled:
+    """Return the outcome of a refused run that was settled by a commit whose answer was lost; else REFUSED."""
+    row = jobs.filter(pk=run.job.pk).first()
+    if row is None:
+        return Settled.REFUSED
+    if run.error is None:
+        same = (
+            row.state == JobState.COMPLETED
+            and (row.attempt, row.started_at, row.worker_id) == (run.job.attempt, run.job.started_at, run.job.worker_id)
+            and (row.result, row.skipped) == (run.result, run.skipped)
+        )
+        outcome = Settled.SKIPPED if run.skipped else Settled.COMPLETED
+        return outcome if same else Settled.REFUSED
+    for error in row.errors:  # the last one, unless the job has failed again since
+        if run.error.items() <= error.items():
+            return Settled.RETRIED if error["retryable"] else Settled.DISCARDED
+    return Settled.REFUSED
+
+
+def _hold(jobs: QuerySet[Any], runs: Sequence[Finished]) -> tuple[set[UUID], set[UUID]]:
+    """Lock the rows of the runs that still hold their jobs; return their ids, and the ids that others have locked."""
+    ours = _still_held(unlocked(jobs), runs)
+    return ours, _locked(jobs, [run for run in runs if run.job.pk not in ours])
+
+
+def _locked(jobs: QuerySet[Any], missing: Sequence[Finished]) -> set[UUID]:
+    """Return the ids of the jobs that are still held, but whose locked rows the query has skipped."""
+    return _still_held(jobs, missing) if missing else set()
+
+
+def _still_held(jobs: QuerySet[Any], runs: Sequence[Finished]) -> set[UUID]:
+    return {pk for pk, _ in still_held(jobs, [run.job for run in runs])}
+
+
+def retry_policy_of(job: Any) -> RetryPolicy:
+    """Return the job's retry policy; if the row has an invalid one, allow no further attempt."""
+    try:
+        policy: RetryPolicy = job.retry_policy
+    except InvalidRetryPolicy as error:
+        logger.error("Job %s (%s) has an invalid retry policy: %s", job.pk, job.type, error, extra=labels(job))
+        return RetryPolicy(max_attempts=0)
+    return policy
+
+
+def _update(run: Finished, outcome: Settled) -> None:
+    """Give the job in memory the values of its row, and log the outcome."""
+    said = run.job.pk, run.job.type
+    match outcome:
+        case Settled.REFUSED:
+            logger.warning(
+                "Result of job %s (%s) refused: it was cancelled or replaced, or its lease ran out.",
+                *said,
+                extra=labels(run.job),
+            )
+            return
+        case Settled.RETRIED:
+            run.job.state = JobState.RETRYABLE
+            logger.info("Job %s (%s) runs again at %s.", *said, run.job.run_at, extra=labels(run.job))
+        case Settled.DISCARDED:
+            run.job.state, run.job.finished_at = JobState.DISCARDED, run.at
+            logger.warning(
+                "Job %s (%s) discarded after attempt %d of %d.",
+                *said,
+                run.job.attempt,
+                run.job.max_attempts,
+                extra=labels(run.job),
+            )
+        case _:
+            logger.info("Job %s (%s) %s.", *said, outcome, extra=labels(run.job))
+            run.job.state, run.job.finished_at = JobState.COMPLETED, run.at
+            run.job.result, run.job.skipped = run.result, run.skipped
+    run.job.lease_token = run.job.lease_expires_at = None

@@ -1,0 +1,1 @@
+"""Handlers: their declaration, their context, their signature."""

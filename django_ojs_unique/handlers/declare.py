@@ -1,0 +1,107 @@
+"""`@job`: declare the handler of a job type, and how its jobs are enqueued."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
+
+from ..ojs.cron import Cron
+from ..ojs.durations import milliseconds
+from ..ojs.names import job_type, priority_number, queue_name
+from ..ojs.policy import UniquePolicy
+from ..ojs.retry import RetryPolicy
+from ..registry import Definition, SupportsHeal, registry
+from .context import JobContext
+from .handler import Handler
+from .signature import refuse_a_misfit
+
+if TYPE_CHECKING:
+    from .handler import ContextHandler
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class JobOptions(TypedDict, total=False):
+    """The options of `job` besides the type and ``takes_context``."""
+
+    queue: str | None
+    priority: int
+    unique: UniquePolicy | Mapping[str, Any] | None
+    retry: RetryPolicy | Mapping[str, Any] | None
+    timeout: str | timedelta | float | None
+    lease: str | timedelta | float | None
+    skip_unless: Callable[..., Any] | None
+    cron: Cron | str | None
+    heal: SupportsHeal | None
+
+
+@overload
+def job(
+    type: str, *, takes_context: Literal[False] = False, **options: Unpack[JobOptions]
+) -> Callable[[Callable[P, R]], Handler[P, R]]: ...
+
+
+@overload
+def job(
+    type: str, *, takes_context: Literal[True], **options: Unpack[JobOptions]
+) -> Callable[[Callable[Concatenate[JobContext, P], R]], ContextHandler[P, R]]: ...
+
+
+def job(
+    type: str,
+    *,
+    queue: str | None = None,
+    priority: int = 0,
+    unique: UniquePolicy | Mapping[str, Any] | None = None,
+    retry: RetryPolicy | Mapping[str, Any] | None = None,
+    timeout: str | timedelta | float | None = None,
+    lease: str | timedelta | float | None = None,
+    takes_context: bool = False,
+    skip_unless: Callable[..., Any] | None = None,
+    cron: Cron | str | None = None,
+    heal: SupportsHeal | None = None,
+) -> Any:
+    """Declare the handler of a job type, a plain or an ``async def`` function, and the defaults of its enqueues.
+
+    ``timeout`` limits one attempt; ``lease`` is how long the worker may be silent before the job goes to another one:
+    ISO 8601, a timedelta or seconds. ``takes_context`` passes a `JobContext` first, as the parameter named ``context``.
+    ``skip_unless`` is called before each attempt with the arguments of the job that it names as parameters; if it
+    returns false, the job completes as skipped. ``cron`` enqueues the job periodically. ``heal`` enqueues it for every
+    record that still needs it. Put handlers into an app's ``jobs.py``: that module is imported at the start.
+
+    Raises HandlerError when the type already has a handler or the function does not fit, InvalidRequest for an invalid
+    name, InvalidPolicy and InvalidRetryPolicy for invalid policies: all when the module is imported.
+    """
+    policies = {
+        "unique": None if unique is None else UniquePolicy.parse(unique),
+        "retry": None if retry is None else RetryPolicy.parse(retry),
+    }
+
+    def declare(function: Callable[..., R]) -> Handler[..., R]:
+        definition = Definition(
+            type,
+            function,
+            queue=queue,
+            priority=priority,
+            timeout=timeout,
+            lease=lease,
+            takes_context=takes_context,
+            skip_unless=skip_unless,
+            cron=Cron(cron) if isinstance(cron, str) else cron,
+            heal=heal,
+            **policies,  # type: ignore[arg-type]
+        )
+        refuse_a_misfit(definition)
+        registry.register(definition)
+        return Handler(definition)
+
+    job_type(type)
+    priority_number(priority)
+    if queue is not None:
+        queue_name(queue)
+    for name, length in (("timeout", timeout), ("lease", lease)):
+        if length is not None:
+            milliseconds(length, name)
+    return declare

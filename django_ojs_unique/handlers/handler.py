@@ -1,0 +1,126 @@
+"""What `@job` makes of a function: call it directly, or enqueue it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from ..exceptions import InvalidRequest, did_you_mean
+from ..registry import Definition
+from .signature import parameters_of
+
+if TYPE_CHECKING:
+    from ..enqueue.results import EnqueueResult
+    from ..models import Job
+    from .context import JobContext
+
+ENQUEUE_OPTIONS = (
+    "queue",
+    "meta",
+    "priority",
+    "scheduled_at",
+    "delay",
+    "expires_at",
+    "unique",
+    "retry",
+    "timeout",
+    "tags",
+    "key",
+    "key_mode",
+    "key_scope",
+    "id",
+)
+"""The arguments of `Job.objects.enqueue` besides type and args; listed here because this module needs no Django."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Handler(Generic[P, R]):
+    """A handler function: call it to run it directly, or call `enqueue` to let a worker run it."""
+
+    def __init__(self, definition: Definition, options: Mapping[str, Any] | None = None) -> None:
+        self.definition = definition
+        self._options = dict(options or {})
+        update_wrapper(self, definition.function)
+
+    def __repr__(self) -> str:
+        return f"<Handler of {self.definition.type}: {self.definition.place}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.definition.function(*args, **kwargs)  # type: ignore[no-any-return]
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> EnqueueResult[Job]:
+        """Enqueue a job with these arguments; positional ones are named after the handler's parameters.
+
+        Raises InvalidRequest when they do not fit the handler, and what `Job.objects.enqueue` raises.
+        """
+        from ..models import Job
+
+        result: EnqueueResult[Job] = Job.objects.enqueue(**self.item(*args, **kwargs))
+        return result
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> EnqueueResult[Job]:
+        """Do what `enqueue` does, from asynchronous code."""
+        from ..models import Job
+
+        result: EnqueueResult[Job] = await Job.objects.aenqueue(**self.item(*args, **kwargs))
+        return result
+
+    def enqueue_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Enqueue once the current transaction is committed; do nothing if it is rolled back.
+
+        Raises at once what `enqueue` raises for an invalid request: see `Job.objects.enqueue_on_commit`.
+        """
+        from ..models import Job
+
+        Job.objects.enqueue_on_commit(**self.item(*args, **kwargs))
+
+    def item(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+        """Return a job with these arguments as an item for `Job.objects.enqueue_many`."""
+        return {"type": self.definition.type, "args": self._named(args, kwargs), **self._options}
+
+    def using(self, **options: Any) -> Handler[P, R]:
+        """Return this handler with options for its next enqueues: those of `Job.objects.enqueue`.
+
+        Raises InvalidRequest for an unknown option.
+        """
+        for name in options:
+            if name not in ENQUEUE_OPTIONS:
+                mend = did_you_mean(name, ENQUEUE_OPTIONS)
+                raise InvalidRequest.at(name, "is not an option of enqueue()", mend=mend)
+        return Handler(self.definition, {**self._options, **options})
+
+    def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        signature = parameters_of(self.definition)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            options = [name for name in kwargs if name in ENQUEUE_OPTIONS and name not in signature.parameters]
+            raise InvalidRequest.at(
+                "args",
+                f"do not fit {self.definition.place}{signature}: {error}",
+                value=args or kwargs,
+                mend=f"Options go to using({options[0]}=...).enqueue(...)." if options else "",
+            ) from None
+        named: dict[str, Any] = {}
+        for name, value in bound.arguments.items():
+            kind = signature.parameters[name].kind
+            if kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
+                raise InvalidRequest.at(
+                    "args",
+                    f"cannot be sent by name to {self.definition.place}{signature}",
+                    mend="Enqueue an array with Job.objects.enqueue().",
+                )
+            named.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
+        return named
+
+
+if TYPE_CHECKING:
+
+    class ContextHandler(Handler[P, R]):
+        """What ``takes_context=True`` makes of a function: a call takes the context first, an enqueue does not."""
+
+        def __call__(self, context: JobContext, *args: P.args, **kwargs: P.kwargs) -> R: ...  # type: ignore[override]

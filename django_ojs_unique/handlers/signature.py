@@ -1,0 +1,93 @@
+"""Check that arguments and options fit the parameters of a handler, and call it with them."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from ..exceptions import HandlerError, did_you_mean
+from ..registry import Definition
+
+if TYPE_CHECKING:
+    from .context import JobContext
+
+
+def call(definition: Definition, args: Any, context: JobContext | None) -> Any:
+    """Call a handler with a job's arguments: an object as keywords, an array in order. May return a coroutine."""
+    before = (context,) if definition.takes_context else ()
+    if isinstance(args, dict):
+        return definition.function(*before, **args)
+    return definition.function(*before, *args)
+
+
+def still_wanted(definition: Definition, args: Any) -> Any:
+    """Call the handler's ``skip_unless`` with the arguments of the job that it names. May return a coroutine."""
+    assert definition.skip_unless is not None
+    if not isinstance(args, dict):
+        args = parameters_of(definition).bind(*args).arguments
+    wanted = inspect.signature(definition.skip_unless).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in wanted.values())
+    return definition.skip_unless(**{name: value for name, value in args.items() if takes_any or name in wanted})
+
+
+def misfit(definition: Definition, args: Any) -> str | None:
+    """Say why the arguments do not fit the handler's parameters, or return None when they do."""
+    try:
+        signature = parameters_of(definition)
+    except ValueError:  # written in C, without a readable signature
+        return None
+    try:
+        signature.bind(**args) if isinstance(args, dict) else signature.bind(*args)
+    except TypeError as error:
+        return f"args do not fit {definition.place}{signature}: {error}"
+    return None
+
+
+def parameters_of(definition: Definition) -> inspect.Signature:
+    """Return the handler's signature without the context."""
+    signature = inspect.signature(definition.function)
+    parameters = list(signature.parameters.values())[1 if definition.takes_context else 0 :]
+    return signature.replace(parameters=parameters)
+
+
+def refuse_unknown_args_keys(definition: Definition) -> None:
+    """Raise HandlerError when a name in the policy's ``args_keys`` is not a parameter of the handler.
+
+    A handler that takes ``**kwargs`` takes any name. So does one that begins with ``*args`` or a positional-only
+    parameter: its args are an array, and the names are those of the one object in it.
+    """
+    parameters = parameters_of(definition).parameters
+    first = next(iter(parameters.values()), None)
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()) or (
+        first is not None and first.kind in (first.POSITIONAL_ONLY, first.VAR_POSITIONAL)
+    )
+    for name in () if takes_any or definition.unique is None else definition.unique.args_keys or ():
+        if name not in parameters and name.removeprefix("/").partition("/")[0] not in parameters:
+            raise HandlerError(
+                f"{definition.place}: args_keys names {name!r}, which is not a parameter."
+                f" {did_you_mean(name, parameters) if parameters else 'It has none.'}"
+            )
+
+
+def refuse_a_misfit(definition: Definition) -> None:
+    parameters = inspect.signature(definition.function).parameters
+    first = next(iter(parameters), None)
+    if definition.takes_context and (
+        first != "context" or parameters["context"].kind is inspect.Parameter.KEYWORD_ONLY
+    ):
+        raise HandlerError(
+            f"{definition.place}: with takes_context=True the first positional parameter is named 'context'."
+        )
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    refuse_unknown_args_keys(definition)
+    if definition.skip_unless is not None and not takes_any:
+        for name, wanted in inspect.signature(definition.skip_unless).parameters.items():
+            if wanted.default is wanted.empty and wanted.kind is not wanted.VAR_KEYWORD and name not in parameters:
+                raise HandlerError(
+                    f"{definition.place}: skip_unless needs {name!r}, which is not a parameter of the handler."
+                    f" {did_you_mean(name, parameters)}"
+                )
+    if definition.cron is not None and (problem := misfit(definition, definition.cron.args)):
+        raise HandlerError(f"cron: {problem}. Write cron=Cron('...', args={{...}}) with the arguments that it needs.")
+    if definition.heal is not None:
+        definition.heal.refuse_a_misfit(definition)

@@ -1,0 +1,194 @@
+"""What happened over time: enqueued, suppressed, completed and failed jobs, and how long jobs waited."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from django.db import connections
+from django.db.models import Case, Count, DurationField, ExpressionWrapper, F, Func, IntegerField, QuerySet, When
+from django.utils.timezone import localtime
+
+from ..models import Job, SuppressedEnqueue
+from ..ojs.states import JobState
+
+SAMPLE = 200
+"""How many of the newest jobs that completed in one part of a span `waits` looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A span of time that ends now, in ``parts`` of the same ``length``."""
+
+    name: str
+    length: timedelta
+    parts: int
+
+    @property
+    def whole(self) -> timedelta:
+        return self.length * self.parts
+
+    def edges(self, now: datetime) -> list[datetime]:
+        """Return the moments where the parts begin and end, at round local times; the last is in the future."""
+        local = localtime(now)
+        seconds = int(self.length.total_seconds())
+        offset = int((local.utcoffset() or timedelta()).total_seconds())
+        last = (int(now.timestamp()) + offset) // seconds * seconds - offset
+        first = datetime.fromtimestamp(last - (self.parts - 1) * seconds, UTC)
+        return [first + number * self.length for number in range(self.parts + 1)]
+
+
+SPANS = {
+    span.name: span
+    for span in (
+        Span("hour", timedelta(minutes=5), 12),
+        Span("day", timedelta(hours=1), 24),
+        Span("week", timedelta(hours=6), 28),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """How many jobs were enqueued, suppressed, completed and failed in each part of a span.
+
+    ``edges``: where the parts begin and end. ``by_queue`` counts the completed and failed jobs by queue and state, in
+    the whole span; it is empty if that was not asked for.
+    """
+
+    edges: Sequence[datetime]
+    enqueued: Sequence[int]
+    suppressed: Sequence[int]
+    completed: Sequence[int]
+    failed: Sequence[int]
+    by_queue: Counter[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How many seconds the jobs waited that completed in each part of a span; None for a part without such jobs.
+
+    ``median`` and ``p95`` are of the newest `SAMPLE` jobs of each part. ``is_sample``: whether there may be more jobs.
+    """
+
+    edges: Sequence[datetime]
+    median: Sequence[float | None]
+    p95: Sequence[float | None]
+    is_sample: bool
+
+
+def activity(using: str, span: Span, now: datetime, *, with_queues: bool = True) -> Activity:
+    """Count what happened in each part of a span. Three statements."""
+    edges = span.edges(now)
+    enqueued, suppressed = (
+        _by_part(model.objects.using(using), "created_at", edges) for model in (Job, SuppressedEnqueue)
+    )
+    # The filter names every leading column of the index ojs_job_finished, so that the index finds the moments.
+    ended = Job.objects.using(using).filter(
+        payload_pruned__in=[False, True],
+        state__in=[JobState.COMPLETED, JobState.DISCARDED],
+        dead_letter__in=[False, True],
+    )
+    by_state: Counter[tuple[int, str]] = Counter()
+    by_queue: Counter[tuple[str, str]] = Counter()
+    fields = ("state", "queue") if with_queues else ("state",)
+    for (part, state, *queues), count in _by_part(ended, "finished_at", edges, *fields).items():
+        by_state[part, state] += count
+        for queue in queues:
+            by_queue[queue, state] += count
+    parts = range(span.parts)
+    return Activity(
+        edges,
+        [enqueued[(part,)] for part in parts],
+        [suppressed[(part,)] for part in parts],
+        [by_state[part, JobState.COMPLETED] for part in parts],
+        [by_state[part, JobState.DISCARDED] for part in parts],
+        by_queue,
+    )
+
+
+def waits(using: str, span: Span, now: datetime) -> Waits:
+    """Return how long jobs waited: from when they last became available to when they last started. One statement."""
+    edges = span.edges(now)
+    samples, is_sample = _samples(using, edges)
+    for sample in samples:
+        sample.sort()
+    return Waits(
+        edges,
+        [percentile(sample, 0.5) for sample in samples],
+        [percentile(sample, 0.95) for sample in samples],
+        is_sample,
+    )
+
+
+def percentile(ordered: Sequence[float], share: float) -> float | None:
+    """Return the smallest of the ordered numbers that a ``share`` of them do not exceed; None if there are none."""
+    return ordered[max(0, -int(-share * len(ordered) // 1) - 1)] if ordered else None
+
+
+class Part(Func):
+    """The number of the part that a moment lies in: how many whole parts have passed since the first edge."""
+
+    output_field = IntegerField()
+    template = "FLOOR((DATE_PART('epoch', %(expressions)s) - %(start)s) / %(length)s)::integer"
+
+    def __init__(self, moment: str, edges: Sequence[datetime]) -> None:
+        length = int((edges[1] - edges[0]).total_seconds())
+        super().__init__(moment, start=int(edges[0].timestamp()), length=length)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        # Cut to the second: STRFTIME would round the last millisecond up into the next part.
+        template = "(CAST(STRFTIME('%%%%s', SUBSTR(%(expressions)s, 1, 19)) AS INTEGER) - %(start)s) / %(length)s"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+    def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        template = "(TIMESTAMPDIFF(SECOND, '1970-01-01', %(expressions)s) - %(start)s) DIV %(length)s"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+
+def _by_part(rows: QuerySet[Any], moment: str, edges: Sequence[datetime], *by: str) -> Counter[tuple[Any, ...]]:
+    """Count rows by the part that ``moment`` lies in and by the fields ``by``."""
+    within = rows.filter(**{f"{moment}__gte": edges[0], f"{moment}__lt": edges[-1]}).order_by()
+    grouped = within.annotate(part=Part(moment, edges)).values("part", *by).annotate(count=Count("*"))
+    return Counter({tuple(row): count for *row, count in grouped.values_list("part", *by, "count")})
+
+
+def _samples(using: str, edges: Sequence[datetime]) -> tuple[list[list[float]], bool]:
+    """Return, for each part, how many seconds its newest completed jobs waited; and whether there may be more jobs."""
+    connection = connections[using]
+    selects, parameters = [], []
+    for part, (start, end) in enumerate(pairwise(edges)):
+        for payload_pruned in (False, True):  # one index search for each, which stops after the newest
+            sql, values = _newest_waits(using, payload_pruned, start, end)
+            selects.append(f"SELECT {part}, newest.wait FROM ({sql}) newest")
+            parameters += values
+    samples: list[list[float]] = [[] for _ in edges[1:]]
+    asked: Counter[int] = Counter()
+    with connection.cursor() as cursor:
+        cursor.execute(" UNION ALL ".join(selects), parameters)
+        for part, wait in cursor.fetchall():
+            asked[part] += 1
+            if wait is not None:
+                samples[part].append(wait.total_seconds() if isinstance(wait, timedelta) else wait / 1_000_000)
+    return samples, any(count >= SAMPLE for count in asked.values())
+
+
+def _newest_waits(using: str, payload_pruned: bool, start: datetime, end: datetime) -> tuple[str, list[Any]]:
+    jobs = Job.objects.using(using).filter(
+        payload_pruned=payload_pruned,
+        state=JobState.COMPLETED,
+        dead_letter=False,
+        finished_at__gte=start,
+        finished_at__lt=end,
+    )
+    # A job that was started by hand, or made available again without another run, did not wait for this run. If a
+    # filter left it out, PostgreSQL would estimate a high cost and compile the statement: a hundred times slower.
+    wait = ExpressionWrapper(F("started_at") - F("enqueued_at"), DurationField())
+    waited = jobs.annotate(wait=Case(When(started_at__gte=F("enqueued_at"), then=wait)))
+    newest = waited.order_by("-finished_at").values("wait")[:SAMPLE]
+    sql, parameters = newest.query.get_compiler(using).as_sql()
+    return sql, list(parameters)

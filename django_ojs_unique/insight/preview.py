@@ -1,0 +1,157 @@
+"""What would happen if some jobs were revived, released or deleted."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from ..models import Job
+from ..ojs.policy import UniquePolicy
+from ..ojs.states import INCOMPLETE, TERMINAL, JobState
+from .text import full, harmless
+from .uniqueness import read_policy, uniqueness
+
+MOST_RIVALS = 1000
+"""How many live jobs are read at most for all revivals together."""
+
+RIVALS_NAMED = 5
+
+_READ = (
+    "type",
+    "queue",
+    "state",
+    "payload_pruned",
+    "unique",
+    "key",
+    "fingerprint",
+    "guarded_states",
+    "created_at",
+    "scheduled_at",
+    "finished_at",
+    "window_ends_at",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Consequence:
+    """What would become of one job; ``job`` is None if it is gone.
+
+    ``refusal``: why nothing would be done; else ``sentences`` say what would be done. ``rivals``: its newest live
+    duplicates, the newest first, up to `RIVALS_NAMED`; ``more_rivals``: how many others there are.
+    """
+
+    id: UUID
+    job: Job | None
+    refusal: str = ""
+    sentences: tuple[str, ...] = ()
+    rivals: tuple[Job, ...] = ()
+    more_rivals: int = 0
+
+
+def of_revivals(jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime) -> list[Consequence]:
+    """Say for each job which live duplicates its revival would meet. Two statements."""
+    found = _read(jobs, ids)
+    dead = [job for job in found.values() if job is not None and _revivable(job)]
+    rivals = _rivals(jobs, dead, now)
+    alike = Counter(job.fingerprint for job in dead if job.fingerprint)
+    return [_each(id, job, partial(_revival, rivals=rivals, alike=alike)) for id, job in found.items()]
+
+
+def of_releases(jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime) -> list[Consequence]:
+    """Say for each job what can be enqueued once it is out of uniqueness. One statement."""
+    return [_each(id, job, partial(_release, now=now)) for id, job in _read(jobs, ids).items()]
+
+
+def of_deletions(jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime) -> list[Consequence]:
+    """Say for each job what is lost with its row. One statement."""
+    return [_each(id, job, partial(_deletion, now=now)) for id, job in _read(jobs, ids).items()]
+
+
+def _read(jobs: QuerySet[Any], ids: Iterable[UUID]) -> dict[UUID, Job | None]:
+    wanted = list(dict.fromkeys(ids))
+    found = {job.pk: job for job in jobs.filter(pk__in=wanted).only(*_READ)}
+    return {id: found.get(id) for id in wanted}
+
+
+def _each(id: UUID, job: Job | None, say: Callable[[Job], Consequence]) -> Consequence:
+    return Consequence(id, None, "It is gone: deleted or pruned.") if job is None else say(job)
+
+
+def _revivable(job: Job) -> bool:
+    return job.state == JobState.DISCARDED and not job.payload_pruned
+
+
+def _revival(job: Job, rivals: dict[UUID, list[Job]], alike: Counter[str]) -> Consequence:
+    if job.state != JobState.DISCARDED:
+        return Consequence(job.pk, job, f"It is {job.state}: only a discarded job is revived.")
+    if job.payload_pruned:
+        return Consequence(job.pk, job, "It is pruned: what it was to do is gone.")
+    others = rivals.get(job.pk, [])
+    sentences = []
+    if alike[job.fingerprint or ""] > 1:
+        sentences.append("Another job that you chose is alike: the one that comes first is then its live duplicate.")
+    if others:
+        sentences.append("A live duplicate exists:" if len(others) == 1 else f"{len(others)} live duplicates exist:")
+    elif not sentences:
+        sentences.append("No live duplicate exists: it is revived.")
+    return Consequence(
+        job.pk, job, "", tuple(sentences), tuple(others[:RIVALS_NAMED]), max(0, len(others) - RIVALS_NAMED)
+    )
+
+
+def _rivals(jobs: QuerySet[Any], dead: list[Job], now: datetime) -> dict[UUID, list[Job]]:
+    """Find the live duplicates of each discarded job, the newest first."""
+    fingerprints = {job.fingerprint for job in dead if job.fingerprint}
+    if not fingerprints:
+        return {}
+    live = jobs.filter(fingerprint__in=fingerprints, state__in=sorted(INCOMPLETE)).order_by("-created_at", "-pk")
+    alike: dict[str, list[Job]] = defaultdict(list)
+    for job in live.only("type", "state", "fingerprint", "created_at")[:MOST_RIVALS]:
+        alike[job.fingerprint].append(job)
+    policies = {job.pk: read_policy(job)[0] or UniquePolicy() for job in dead}
+    return {
+        job.pk: [
+            other
+            for other in alike[job.fingerprint or ""]
+            if policies[job.pk].is_duplicate(other.state, other.created_at, now)
+        ]
+        for job in dead
+    }
+
+
+def _release(job: Job, now: datetime) -> Consequence:
+    if job.fingerprint is None:
+        return Consequence(job.pk, job, "It takes no part in uniqueness.")
+    said = uniqueness(job, now)
+    if not (said.guards or said.counts):
+        sentence = "It keeps nothing out now; it only loses its fingerprint."
+    elif job.state in TERMINAL:
+        sentence = (
+            f"The next enqueue of {harmless(job.type)} that it keeps out is admitted, although its window is open."
+        )
+    else:
+        sentence = f"The next enqueue of {harmless(job.type)} that it keeps out is admitted, although this job goes on."
+    return Consequence(job.pk, job, "", (sentence,))
+
+
+def _deletion(job: Job, now: datetime) -> Consequence:
+    if job.state == JobState.ACTIVE:
+        return Consequence(job.pk, job, "It is active: cancel it first.")
+    said = uniqueness(job, now)
+    sentences = []
+    if job.state not in TERMINAL:
+        sentences.append("It waits, and would never run.")
+    if said.guards or said.counts:
+        sentences.append(
+            f"Its key becomes free: the next enqueue of {harmless(job.type)} that it keeps out is admitted."
+        )
+    if job.window_ends_at is not None and job.window_ends_at > now:
+        sentences.append(f"Its window was promised until {full(job.window_ends_at)}, and would end now.")
+    return Consequence(job.pk, job, "", tuple(sentences) or ("It keeps nothing out.",))

@@ -1,0 +1,55 @@
+"""Values as text for people, on a terminal or on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from django.utils import timezone
+from django.utils.formats import date_format
+
+_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+
+
+def harmless(text: str, *, lines: bool = False) -> str:
+    """Escape control characters, and those that change the direction of text; ``lines`` keeps line ends."""
+    if text.isprintable():
+        return text
+    if lines:
+        return "\n".join(map(harmless, text.expandtabs().split("\n")))
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def shortened(text: str, most: int) -> str:
+    """Cut a text to ``most`` characters, the last of them an ellipsis where something was cut."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def age(moment: datetime | None, now: datetime) -> str:
+    """Say how long ago a moment was, in the largest unit that fits: ``5m``; for a future one ``in 5m``."""
+    if moment is None:
+        return "-"
+    seconds = int((now - moment).total_seconds())
+    unit, length = next(((u, n) for u, n in _UNITS if abs(seconds) >= n), _UNITS[-1])
+    return f"{'in ' if seconds < 0 else ''}{abs(seconds) // length}{unit}"
+
+
+def distance(moment: datetime, now: datetime) -> str:
+    """Say how far away a moment is, in the largest unit that fits: ``5m ago`` or ``in 5m``."""
+    said = age(moment, now)
+    return said if said.startswith("in ") else f"{said} ago"
+
+
+def full(moment: datetime) -> str:
+    """Write a moment out in the project's time zone, to the second."""
+    try:
+        moment = timezone.localtime(moment)
+    except OverflowError:  # at either end of the calendar
+        return moment.isoformat()
+    return date_format(moment, "Y-m-d H:i:s T")
+
+
+def listed(words: Iterable[str], last: str) -> str:
+    """Join words as in a sentence: ``a, b or c``, if ``last`` is ``or``."""
+    *others, final = list(words)
+    return f"{', '.join(others)} {last} {final}" if others else final

@@ -1,0 +1,21 @@
+"""Whether a waiting job has a worker that takes its queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils import timezone
+
+from ..ojs.states import WAITING
+from .queues import unfinished
+from .workers import misspelt, untaken, workers
+
+
+def nobody(job: Any, using: str) -> str:
+    """Say that no worker takes the queue of a waiting job; empty if one does. One statement, or two."""
+    if job.state not in WAITING:
+        return ""
+    present = workers(using, timezone.now())
+    if not (said := untaken(job.queue, present)):
+        return ""
+    return f"{said} {misspelt(job.queue, present, unfinished(using))}".rstrip()

@@ -1,0 +1,46 @@
+"""The kinds of inconsistencies, and how each is repaired."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Kind(Enum):
+    """A kind of inconsistency between rows, fingerprints and guards: what is wrong, and how it is repaired."""
+
+    CONSTRAINT = (
+        "The database does not keep the constraint ojs_unique_guard",
+        "only `manage.py migrate` can make it; MySQL and others cannot keep it",
+    )
+    POLICY = (
+        "A policy or key that cannot be read, or does not fit the job",
+        "the job loses it, and takes no more part in uniqueness",
+    )
+    STRAY = ("A fingerprint without a policy or a key", "the job loses it, and takes no more part in uniqueness")
+    RULE = ("A waiting job on a unique queue from before the rule", "the job gets the rule's policy")
+    SCHEME = ("A fingerprint of another scheme", "it is computed anew")
+    FINGERPRINT = ("A fingerprint that its policy or key does not give", "it is computed anew")
+    GUARD = (
+        "A guard that is not the one its policy or key gives",
+        "it is set right; one that another job has is given up",
+    )
+    WINDOW = ("No end of the window, although the policy counts finished jobs", "it is computed anew")
+    SHARED = ("Jobs that guard one fingerprint together", "the oldest keeps the guard, the others go on without it")
+    KEY = (
+        "Jobs that hold one key together",
+        "the one that guards it keeps it, else the oldest; the others go on without it",
+    )
+    DUPLICATE = (
+        "A waiting job that duplicates an older waiting one",
+        "the oldest waits on, the newer ones are cancelled",
+    )
+
+    @property
+    def problem(self) -> str:
+        """What is wrong."""
+        return self.value[0]
+
+    @property
+    def mend(self) -> str:
+        """How it is repaired."""
+        return self.value[1]

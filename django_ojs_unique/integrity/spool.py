@@ -1,0 +1,106 @@
+"""A list of jobs on disk for verify and rekey, so that memory does not depend on the number of jobs."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from datetime import UTC
+from functools import partial
+from typing import Any, Self
+from uuid import UUID
+
+from django.db.models import QuerySet
+from tqdm import tqdm
+
+GROUP = 500
+"""The most jobs that are decided on in one transaction."""
+PAGE = 500
+"""The most jobs that are read at once."""
+
+Bars = Callable[..., Any]
+"""Makes progress bars: `tqdm`, with its ``desc`` and ``total``."""
+
+NO_BARS: Bars = partial(tqdm, disable=True)
+
+
+class Spool:
+    """Jobs grouped by the fingerprint that they should have; a job without one is a group of its own.
+
+    A context manager.
+    """
+
+    def __init__(self) -> None:
+        self._file = sqlite3.connect("")  # SQLite makes a temporary file
+        self._file.executescript(
+            "PRAGMA synchronous = OFF;"
+            "CREATE TABLE job (id BLOB PRIMARY KEY, fingerprint TEXT, created_at TEXT);"
+            "CREATE INDEX in_order ON job (fingerprint, created_at, id)"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return int(self._file.execute("SELECT COUNT(*) FROM job").fetchone()[0])
+
+    def add(self, jobs: Iterable[tuple[Any, str | None]]) -> None:
+        """Add rows with the fingerprints that they should have; a row that was added before is not changed."""
+        self._file.executemany(
+            "INSERT OR IGNORE INTO job VALUES (?, ?, ?)",
+            [
+                (row.pk.bytes, wanted or "", row.created_at.astimezone(UTC).isoformat("T", "microseconds"))
+                for row, wanted in jobs
+            ],
+        )
+
+    def fingerprints(self, size: int) -> Iterator[list[str]]:
+        """Yield the fingerprints in order, ``size`` at a time; jobs may be added meanwhile."""
+        last = ""
+        while found := [
+            name
+            for (name,) in self._file.execute(
+                "SELECT DISTINCT fingerprint FROM job WHERE fingerprint > ? ORDER BY fingerprint LIMIT ?", (last, size)
+            )
+        ]:
+            yield found
+            last = found[-1]
+
+    def parts(self) -> Iterator[list[tuple[str, list[UUID]]]]:
+        """Yield the groups as lists of about `PAGE` jobs together."""
+        parts: list[tuple[str, list[UUID]]] = []
+        count = 0
+        for group in self._groups():
+            parts.append(group)
+            count += len(group[1])
+            if count >= PAGE:
+                yield parts
+                parts, count = [], 0
+        if parts:
+            yield parts
+
+    def _groups(self) -> Iterator[tuple[str, list[UUID]]]:
+        """Yield each fingerprint with the ids of its jobs, the oldest first, in pieces of at most `GROUP` jobs."""
+        with closing(self._file.cursor()) as cursor:
+            cursor.execute("SELECT fingerprint, id FROM job ORDER BY fingerprint, created_at, id")
+            group: list[UUID] = []
+            current = ""
+            for name, id in cursor:
+                if group and (name != current or len(group) == GROUP or not name):
+                    yield current, group
+                    group = []
+                current = name
+                group.append(UUID(bytes=id))
+            if group:
+                yield current, group
+
+
+def pages(jobs: QuerySet[Any]) -> Iterator[list[Any]]:
+    """Yield all rows in the order of their primary keys, `PAGE` at a time."""
+    last = None
+    while rows := list((jobs if last is None else jobs.filter(pk__gt=last)).order_by("pk")[:PAGE]):
+        yield rows
+        last = rows[-1].pk

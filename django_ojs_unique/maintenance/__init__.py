@@ -1,0 +1,1 @@
+"""What happens to jobs as time passes: promote, rescue, expire, prune, cron, superseded retries."""

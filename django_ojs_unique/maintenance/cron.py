@@ -1,0 +1,204 @@
+"""Schedule: enqueue the periodic jobs that are due (HTTP binding, section 10). Any number of workers may do it.
+
+A lock on the entry lets only one worker fire an occurrence. The job's id is made from the occurrence, so the database
+refuses a second job for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from hashlib import sha256
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS, OperationalError, transaction
+from django.db.models import F, Q, QuerySet
+
+from ..db.locking import unlocked
+from ..db.transactions import is_busy, starting_over
+from ..enqueue.request import Request
+from ..events import collected
+from ..exceptions import DuplicateJob, InvalidRequest, InvalidTransition, JobIdTaken, OJSError
+from ..models import CronJob, Job
+from ..models.cron import LONGEST_NAME
+from ..ojs.cron import Cron, OverlapPolicy
+from ..ojs.states import TERMINAL, JobState
+from ..registry import HEAL, Definition, registry
+from ..signals import announce, cron_skipped, cron_triggered
+
+logger = logging.getLogger("django_ojs_unique.worker")
+
+_DECLARED = ("expression", "timezone", "overlap_policy", "type", "args", "options", "declared")
+_TIMES = {"expression", "timezone"}
+
+
+def sync(using: str, now: datetime) -> None:
+    """Write the periodic jobs that handlers declare into the table. Operators decide whether an entry is enabled."""
+    entries = CronJob.objects.using(using)
+    declared: dict[str, CronJob] = {}
+    for definition in registry.definitions():
+        try:
+            declared |= {entry.name: entry for entry in _entries_of(definition, using, now)}
+        except InvalidRequest as error:  # it never fires in the project's time zone
+            logger.error("Cannot schedule %s: %s", definition.type, error, extra={"cron_name": definition.type})
+    stored = entries.in_bulk(list(declared))
+    new = [declared[name] for name in sorted(declared.keys() - stored.keys())]
+    if new:
+        starting_over(using, lambda: entries.bulk_create(new, ignore_conflicts=True))
+    for name, old in stored.items():
+        starting_over(using, partial(_update, entries, old, declared[name]))
+
+
+def tick(using: str, now: datetime) -> datetime | None:
+    """Enqueue a job for each entry that is due; return when the next one is, or None.
+
+    After a pause only the latest occurrence counts. Entries that only other programs declare are skipped. An entry
+    whose lock is not free within the database's lock timeout stays due; the other entries go on.
+    """
+    mine = Q(declared=False) | Q(name__in=[name for each in registry.definitions() for name in _names_of(each)])
+    entries = CronJob.objects.using(using).filter(mine, enabled=True)
+    due = entries.filter(next_run_at__lte=now).order_by("next_run_at", "name")
+    for name in list(due.values_list("name", flat=True)):
+        try:
+            starting_over(using, partial(_fire, due.filter(name=name), now))
+        except OperationalError as error:
+            if not is_busy(error):
+                raise
+            logger.warning("%s waits for what somebody else has locked: %s", name, error, extra={"cron_name": name})
+    upcoming = entries.filter(next_run_at__gt=now).order_by("next_run_at")
+    moment: datetime | None = upcoming.values_list("next_run_at", flat=True).first()
+    return moment
+
+
+def job_id(name: str, occurrence: datetime) -> UUID:
+    """Return the id of an entry's job: a UUIDv7 of the occurrence's time, with a hash in place of the random bits."""
+    milliseconds = int(occurrence.timestamp() * 1000)
+    number = milliseconds << 80 | int.from_bytes(
+        sha256(f"{name} {occurrence.isoformat()}".encode()).digest()[:10], "big"
+    )
+    number = number & ~(0xF << 76) | 0x7 << 76  # the version
+    number = number & ~(0x3 << 62) | 0x2 << 62  # the variant
+    return UUID(int=number)
+
+
+def _entries_of(definition: Definition, using: str, now: datetime) -> Iterator[CronJob]:
+    names = _names_of(definition)
+    if (cron := definition.cron) is not None:
+        cron = replace(cron, timezone=cron.timezone or settings.TIME_ZONE or "UTC")
+        yield _entry(next(names), cron, now, type=definition.type, options={})
+    if definition.heal is not None:
+        elsewhere = {} if using == DEFAULT_DB_ALIAS else {"using": using}
+        cron = Cron(f"@every {definition.heal.every}", "UTC", args={"type": definition.type, **elsewhere})
+        options = {} if definition.queue is None else {"queue": definition.queue}
+        yield _entry(next(names), cron, now, type=HEAL, options=options)
+
+
+def _names_of(definition: Definition) -> Iterator[str]:
+    if definition.cron is not None:
+        yield definition.type
+    if definition.heal is not None:
+        yield f"heal.{definition.type}"[:LONGEST_NAME]
+
+
+def _entry(name: str, cron: Cron, now: datetime, **template: Any) -> CronJob:
+    return CronJob(
+        name=name,
+        expression=cron.expression,
+        timezone=str(cron.timezone),
+        overlap_policy=str(cron.overlap_policy),
+        args=cron.args,
+        declared=True,
+        next_run_at=cron.next_after(now),
+        **template,
+    )
+
+
+def _update(entries: QuerySet[CronJob], old: CronJob, entry: CronJob) -> None:
+    changes = {name: getattr(entry, name) for name in _DECLARED if getattr(old, name) != getattr(entry, name)}
+    if old.next_run_at is None or _TIMES & changes.keys():
+        changes["next_run_at"] = entry.next_run_at
+    if changes:
+        # If another worker has changed the times meanwhile, it has written the other fields as well.
+        entries.filter(pk=old.pk, expression=old.expression, timezone=old.timezone).update(**changes)
+
+
+def _fire(due: QuerySet[CronJob], now: datetime) -> None:
+    """Enqueue the job of one entry if it is still due, and store the outcome in the entry."""
+    with transaction.atomic(using=due.db), collected(due.db):
+        entry = unlocked(due).first()
+        if entry is not None:
+            CronJob.objects.using(due.db).filter(pk=entry.pk).update(**_occur(entry, now, due.db))
+
+
+def _occur(entry: CronJob, now: datetime, using: str) -> dict[str, Any]:
+    """Enqueue the job of the latest due occurrence; return the changes to write to the entry."""
+    assert entry.next_run_at is not None
+    try:
+        cron = entry.cron
+    except InvalidRequest as error:
+        _log_failure(entry, error)
+        return {"next_run_at": None, "last_outcome": "failed"}
+    changes: dict[str, Any] = {"next_run_at": cron.next_after(now)}
+    occurrence = cron.latest_until(entry.next_run_at - timedelta.resolution, now)
+    if occurrence is None:  # the row was changed by hand
+        return changes
+    outcome, id = _enqueue(entry, cron, occurrence, using)
+    _announce(entry, outcome, id, using)
+    changes["last_outcome"] = outcome
+    if outcome in ("created", "replaced"):
+        changes |= {"last_run_at": now, "last_job_id": id, "run_count": F("run_count") + 1}
+    return changes
+
+
+def _enqueue(entry: CronJob, cron: Cron, occurrence: datetime, using: str) -> tuple[str, UUID]:
+    """Enqueue the job of an occurrence by the overlap policy; return the outcome, and the id of the job.
+
+    If the job has a key, the enqueue may have rewritten the job of another occurrence; then the id is that job's.
+    """
+    jobs, id = Job.objects.using(using), job_id(entry.name, occurrence)
+    if entry.last_job_id == id:
+        return "already", id
+    previous = None
+    if entry.last_job_id is not None:
+        previous = jobs.filter(pk=entry.last_job_id).exclude(state__in=sorted(TERMINAL)).first()
+    if previous is not None and (
+        cron.overlap_policy == OverlapPolicy.SKIP
+        or (cron.overlap_policy == OverlapPolicy.ENQUEUE and previous.state != JobState.ACTIVE)
+    ):
+        logger.info("Skipped %s: job %s has not finished.", entry, previous.pk, extra={"cron_name": entry.name})
+        return "skipped", id
+    try:
+        with transaction.atomic(using=using):
+            if previous is not None and cron.overlap_policy == OverlapPolicy.CANCEL_PREVIOUS:
+                with suppress(InvalidTransition):  # it has finished meanwhile
+                    previous.cancel()
+            try:
+                result = jobs.enqueue_request(Request(**entry.job_at(occurrence), id=id, elsewhere=True))
+            except DuplicateJob as duplicate:
+                if previous is not None and previous.state == JobState.CANCELLED:
+                    transaction.set_rollback(True, using=using)  # undo the cancellation: it may be what refused the job
+                return "already" if duplicate.existing_job_id == id else "rejected", id
+            outcome = "already" if result.deduplicated and result.job.pk == id else str(result.outcome)
+            return outcome, result.job.pk
+    except JobIdTaken:
+        return "already", id
+    except OJSError as error:
+        _log_failure(entry, error)
+        return "failed", id
+
+
+def _announce(entry: CronJob, outcome: str, id: UUID, using: str) -> None:
+    if outcome in ("created", "replaced"):
+        announce(cron_triggered, CronJob, entry=entry, job_id=id, using=using)
+    elif outcome != "already":
+        announce(cron_skipped, CronJob, entry=entry, reason=outcome, using=using)
+
+
+def _log_failure(entry: CronJob, error: OJSError) -> None:
+    logger.error("Cannot enqueue the job of %s: %s", entry, error, extra={"cron_name": entry.name})

@@ -1,0 +1,62 @@
+"""Maintenance on demand: for those who ask while no worker may be running, such as clients of the HTTP API."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import Any, TypeVar
+from uuid import UUID
+
+from django.db import OperationalError, connections
+from django.db.models import QuerySet
+
+from ..db.transactions import is_busy, starting_over
+from ..ojs.states import TIMED, JobState
+from . import cron, sweep
+
+logger = logging.getLogger("django_ojs_unique.worker")
+
+T = TypeVar("T")
+
+
+def run_maintenance(jobs: QuerySet[Any], now: datetime, *, only: UUID | None = None, crons: bool = False) -> None:
+    """Do a worker's maintenance as of ``now``: promote due jobs, discard expired ones, rescue those with a lost lease.
+
+    ``only`` is the id of the one job to maintain; by default all are. ``crons`` also enqueues the periodic jobs that
+    are due. Locked rows are skipped. If the database is busy, the maintenance is left for the next time, so that a
+    client that only reads gets no error.
+    """
+    rows = jobs if only is None else jobs.filter(pk=only)
+    if crons:
+        unless_busy(jobs.db, partial(cron.tick, jobs.db, now))
+    unless_busy(jobs.db, partial(sweep.rescue, rows, now))
+    unless_busy(jobs.db, partial(sweep.promote, jobs, now, only=only))
+    unless_busy(jobs.db, partial(sweep.expire, rows, now))
+
+
+def is_overdue(job: Any, now: datetime) -> bool:
+    """Tell from a job as it was read whether `run_maintenance` would change it."""
+    if job.state == JobState.ACTIVE:
+        return is_over(job, now)
+    if job.state in TIMED and job.run_at is not None and job.run_at <= now:
+        return True
+    return is_over(job, now) and job.finished_at is None and job.started_at is None
+
+
+def is_over(job: Any, now: datetime) -> bool:
+    """Tell from the fields that an enqueue reads of its duplicate whether its lease or its expiry may have passed."""
+    end = job.lease_expires_at if job.state == JobState.ACTIVE else job.expires_at
+    return end is not None and end <= now
+
+
+def unless_busy(using: str, step: Callable[[], T]) -> T | None:
+    """Call ``step``; return None if other transactions block it for too long."""
+    try:
+        return starting_over(using, step)
+    except OperationalError as error:
+        if connections[using].in_atomic_block or not is_busy(error):
+            raise
+        logger.warning("The database %r is busy; left for later: %s", using, error)
+        return None

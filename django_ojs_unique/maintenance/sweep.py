@@ -1,0 +1,144 @@
+"""Promote, expire and rescue jobs. Any worker may do this, and it is safe to do it twice."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import QuerySet
+
+from .. import lifecycle
+from ..db.locking import any_of, unlocked
+from ..events import collected, tell
+from ..execution.errors import error_record, with_error
+from ..execution.finished import Finished
+from ..execution.leases import ends_with_time_limit, is_first
+from ..execution.run import labels
+from ..execution.settle import Settled, retry_policy_of, settle_failure
+from ..lifecycle import DatabaseNow
+from ..ojs.states import TIMED, WAITING, JobState
+from ..signals import announce, job_discarded, job_expired, job_failed
+from ..unit_of_work import UnitOfWork
+from . import superseded
+
+logger = logging.getLogger("django_ojs_unique.worker")
+
+BATCH = 1000
+
+
+def promote(jobs: QuerySet[Any], now: datetime, *, only: UUID | None = None) -> int:
+    """Make due scheduled and retryable jobs available, or ``only`` the job of this id; return how many."""
+    promoted = superseded.promote(jobs, now, only=only)
+    return promoted + promote_unseen(jobs if only is None else jobs.filter(pk=only), now)
+
+
+def promote_unseen(jobs: QuerySet[Any], now: datetime) -> int:
+    """Promote due jobs, except those that `superseded.promote` must check for duplicates; return how many."""
+    due = jobs.filter(~superseded.LOOK_FIRST, state__in=sorted(TIMED), run_at__lte=now).order_by("run_at")
+    return _in_batches(jobs, due, lambda rows: lifecycle.promote(rows, now))
+
+
+def expire(jobs: QuerySet[Any], now: datetime) -> int:
+    """Discard waiting jobs whose ``expires_at`` has passed; return how many."""
+    # No waiting job has finished; the condition is there so that the partial index is used.
+    late = jobs.filter(state__in=sorted(WAITING), expires_at__lte=now, finished_at=None, started_at=None)
+    late = late.order_by("expires_at")
+    return _in_batches(jobs, late, lambda rows: _expire(rows, now))
+
+
+def rescue(jobs: QuerySet[Any], now: datetime) -> int:
+    """Rescue jobs whose lease has expired by the database's clock; return how many.
+
+    They become available again, or discarded after the last attempt. An attempt whose worker never renewed the lease
+    does not count the first time (`leases.is_first`). If the lease was set to end with the attempt's time limit
+    (`leases.within_time_limits`), the attempt failed by its timeout: the job waits for its retry as after any failure.
+    """
+    expired = jobs.filter(state=JobState.ACTIVE, lease_expires_at__lt=DatabaseNow()).order_by("lease_expires_at")
+    if not any_of(expired):
+        return 0
+    for work in UnitOfWork(jobs.db):
+        with work:
+            rescued = _rescue(jobs, expired, now)
+    return rescued
+
+
+def next_due(jobs: QuerySet[Any]) -> datetime | None:
+    """Return when the next scheduled or retryable job is due, or None."""
+    timed = jobs.filter(state__in=sorted(TIMED), run_at__isnull=False)
+    moment: datetime | None = timed.order_by("run_at").values_list("run_at", flat=True).first()
+    return moment
+
+
+def _expire(rows: QuerySet[Any], now: datetime) -> int:
+    expired = lifecycle.expire(rows, now)
+    if expired and job_expired.has_listeners(rows.model):
+        with collected(rows.db):
+            for job in rows.filter(state=JobState.DISCARDED, finished_at=now):
+                announce(job_expired, rows.model, job=job, using=rows.db)
+    return expired
+
+
+def _rescue(jobs: QuerySet[Any], expired: QuerySet[Any], now: datetime) -> int:
+    said = []
+    with transaction.atomic(using=jobs.db):
+        for job in unlocked(expired)[:BATCH]:
+            if ends_with_time_limit(job):
+                _time_out(jobs, job, now)
+            else:
+                _take_back(jobs, job, now)
+            signal = job_discarded if job.state == JobState.DISCARDED else job_failed
+            said.append(partial(announce, signal, jobs.model, job=job, error=job.errors[-1], using=jobs.db))
+    tell(jobs.db, said)
+    return len(said)
+
+
+def _time_out(jobs: QuerySet[Any], job: Any, now: datetime) -> None:
+    message = f"The attempt took longer than {job.timeout_ms / 1000} seconds."
+    run = Finished(job, error=error_record(job, "timeout", message, now=now), error_types=("timeout",), at=now)
+    if settle_failure(jobs, run, job) is Settled.RETRIED:
+        job.state = JobState.RETRYABLE
+    else:
+        job.state, job.finished_at = JobState.DISCARDED, now
+    logger.warning("Took back job %s (%s): its time was up.", job.pk, job.type, extra=labels(job))
+
+
+def _take_back(jobs: QuerySet[Any], job: Any, now: datetime) -> None:
+    policy = retry_policy_of(job)
+    # Only once: a job that kills its worker at once looks the same, and must reach its last attempt.
+    counts = not is_first(job) or any(error.get("attempt") == job.attempt for error in job.errors)
+    again = policy.allows(job.attempt) or not counts
+    holder = "its worker" if job.worker_id is None else f"worker {job.worker_id}"
+    message = f"Lease expired: {holder} was not heard of again."
+    if not counts:
+        message += " The attempt does not count, as it may never have begun."
+    record = error_record(job, "visibility_timeout", message, now=now, retryable=again)
+    job.errors = with_error(job.errors, record)
+    row, token = jobs.filter(pk=job.pk), job.lease_token
+    if not counts:
+        job.state = JobState.AVAILABLE
+        lifecycle.give_back(row, token=token, errors=job.errors)
+    elif again:
+        job.state = JobState.AVAILABLE
+        lifecycle.rescue(row, now, token=token, errors=job.errors)
+    else:
+        job.state, job.finished_at = JobState.DISCARDED, now
+        job.dead_letter = policy.on_exhaustion == "dead_letter"
+        lifecycle.discard(row, now, token=token, errors=job.errors, dead_letter=job.dead_letter)
+    logger.warning("Took back job %s (%s): the lease of %s expired.", job.pk, job.type, holder, extra=labels(job))
+
+
+def _in_batches(jobs: QuerySet[Any], due: QuerySet[Any], move: Callable[[QuerySet[Any]], int]) -> int:
+    """Move rows in batches of 1000, skipping those that another worker has locked; return how many."""
+    total = 0
+    while any_of(due):
+        with transaction.atomic(using=jobs.db):
+            keys = list(unlocked(due).values_list("pk", flat=True)[:BATCH])
+            total += move(jobs.filter(pk__in=keys)) if keys else 0
+        if len(keys) < BATCH:
+            break
+    return total

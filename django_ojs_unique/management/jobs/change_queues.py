@@ -1,0 +1,75 @@
+"""Subcommands that operate on queues: pause, resume and limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from ...insight.queue_names import doubt
+from ...ojs.states import JobState
+from .subcommand import Subcommand, limit, queue
+
+
+class OnQueues(Subcommand):
+    """A subcommand that does one thing to each of several queues.
+
+    An unknown queue gives a warning and no error, as its first job or worker may come later.
+    """
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        parser.add_argument("names", nargs="+", type=queue, metavar="QUEUE", help="A queue; several may be given.")
+
+    def doubt(self, name: str, mend: str = "") -> None:
+        """Warn if nothing knows a queue. Call it before the change, because the change may make the queue known."""
+        if said := doubt(self.using, name):
+            self.warn(f"{said} {mend}".rstrip())
+
+    def waiting(self, name: str) -> str:
+        return f"{self.jobs.filter(queue=name, state=JobState.AVAILABLE).count()} available job(s) in it"
+
+
+class Pause(OnQueues):
+    """Pause queues: no worker takes their jobs until they are resumed. Jobs that run go on, enqueues are accepted."""
+
+    name = "pause"
+
+    def run(self, *, names: list[str], **options: Any) -> None:
+        for name in names:
+            self.doubt(name, "`jobs resume` takes the pause back.")
+            told = "Paused" if self.queues.pause(name) else "Was paused already:"
+            self.say(f"{told} {name}; {self.waiting(name)}.")
+
+
+class Resume(OnQueues):
+    """Resume paused queues."""
+
+    name = "resume"
+
+    def run(self, *, names: list[str], **options: Any) -> None:
+        for name in names:
+            self.doubt(name)
+            told = "Resumed" if self.queues.resume(name) else "Was not paused:"
+            self.say(f"{told} {name}; {self.waiting(name)}.")
+
+
+class Limit(OnQueues):
+    """Limit how many jobs of a queue run at once, or start in a second, over all workers. `none`: any number."""
+
+    name = "limit"
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        parser.add_argument("queue", type=queue, metavar="QUEUE", help="The queue.")
+        parser.add_argument("limit", type=limit, metavar="N", help="A whole number of at least 1, or none.")
+        parser.add_argument("--per-second", action="store_true", help="Limit how many start in a second.")
+
+    def run(self, *, queue: str, limit: int | None, per_second: bool, **options: Any) -> None:
+        change, what = (
+            (self.queues.rate_limit, "start in a second") if per_second else (self.queues.limit, "run at once")
+        )
+        self.doubt(queue)
+        change(queue, limit)
+        none = f"{queue} has no limit{' per second' * per_second}."
+        self.say(none if limit is None else f"At most {limit} job(s) of {queue} {what}.")

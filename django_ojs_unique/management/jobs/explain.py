@@ -1,0 +1,179 @@
+"""Subcommands that explain enqueues: explain, duplicates."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.utils import timezone
+
+from ...insight import duplicates as insight
+from ...insight.activity import SPANS
+from ...insight.text import age, harmless
+from ...insight.typed import read_json
+from ...models import Job, SuppressedEnqueue
+from ...ojs.keys import KeyMode, KeyScope
+from .subcommand import Subcommand, moment, queue, type_
+
+SHORT = 16
+"""How many characters of a fingerprint a table shows; `jobs duplicates` finds it by them."""
+MOST_ATTEMPTS = 20
+
+
+class Explain(Subcommand):
+    """Say what an enqueue would do now, and why; nothing is enqueued.
+
+    `jobs explain email.send --args '{"user_id": 42}'` prints the answer, the canonical text, the fingerprint, and each
+    stored job that counts as a duplicate, with the end of its window.
+    """
+
+    name = "explain"
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        parser.add_argument("type", type=type_, metavar="TYPE", help="The type, as in email.send.")
+        parser.add_argument(
+            "--args",
+            dest="job_args",  # Django uses the name args itself
+            type=_json,
+            metavar="JSON",
+            help="An object or an array; none by default.",
+        )
+        parser.add_argument("--meta", type=_json, metavar="JSON", help="An object.")
+        parser.add_argument("--queue", type=queue, metavar="QUEUE", help="The queue; the handler's by default.")
+        parser.add_argument(
+            "--unique", type=_json, metavar="JSON", help="The policy; the handler's by default, null means none."
+        )
+        parser.add_argument("--scheduled-at", type=moment, metavar="TIME", help="As in 2026-01-31T14:00.")
+        parser.add_argument("--delay", metavar="DURATION", help="In the place of a time, as in PT10M.")
+        parser.add_argument("--key", metavar="KEY", help="A job key, in the place of a policy.")
+        parser.add_argument("--key-mode", choices=list(KeyMode), help="What to do with the job that holds the key.")
+        parser.add_argument("--key-scope", choices=list(KeyScope), help="Where the key counts.")
+
+    def run(self, *, type: str, verbosity: int, **options: Any) -> None:
+        options["args"] = options["job_args"]
+        names = ("args", "meta", "queue", "unique", "scheduled_at", "delay", "key", "key_mode", "key_scope")
+        given = {name: options[name] for name in names if options[name] is not None}
+        given = {name: None if value is NULL else value for name, value in given.items()}
+        explanation = self.jobs.explain(type, **given)
+        first, *others = str(explanation).split("\n")
+        self.say(self.style.MIGRATE_HEADING(harmless(first)))
+        for line in others:
+            self.say(harmless(line))
+
+
+class Duplicates(Subcommand):
+    """Show which enqueues met duplicates, and which live jobs share a fingerprint.
+
+    With a job's id or the beginning of a fingerprint: the jobs of that fingerprint, and the newest enqueues that met
+    it.
+    """
+
+    name = "duplicates"
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        parser.add_argument("term", nargs="?", metavar="ID|FINGERPRINT", help="A job, or a fingerprint's beginning.")
+        parser.add_argument("--span", choices=list(SPANS), help="How far back (default day); not with an id.")
+
+    def run(self, *, term: str | None, span: str | None, **options: Any) -> None:
+        if term is not None and span is not None:
+            raise CommandError("--span goes without an id or a fingerprint: of one fingerprint everything is shown.")
+        attempts = SuppressedEnqueue.objects.using(self.using)
+        if term is None:
+            self._print_most_met(attempts, span or "day")
+            self._print_groups()
+            return
+        found = insight.match([self.jobs, attempts], self.jobs, term)
+        if found.problem or not found.fingerprints:
+            reason = f"Job {found.job} takes no part in uniqueness: it has no fingerprint." if found.job else ""
+            raise CommandError(found.problem or reason or f"No job has {term!r} as its id or in its fingerprint.")
+        if len(found.fingerprints) > 1:
+            self.say("Several fingerprints begin so:")
+            for fingerprint in found.fingerprints:
+                self.say(f"  {harmless(fingerprint)}")
+            return
+        self._print_one(attempts, found.fingerprints[0])
+
+    def _print_most_met(self, attempts: Any, span: str) -> None:
+        now = timezone.now()
+        met = insight.most_suppressed(attempts, self.jobs, SPANS[span], now).fingerprints
+        if not met:
+            self.say(f"No enqueue met a duplicate in the last {span}.")
+            return
+        self.say(f"Enqueues of the last {span} that met a duplicate:")
+        rows = [
+            (
+                one.fingerprint[:SHORT],
+                one.rejected,
+                one.ignored,
+                one.replaced,
+                age(one.last_at, now),
+                one.holder.pk if one.holder else "nobody",
+                one.type,
+                one.args,
+            )
+            for one in met
+        ]
+        self.print_table(
+            ["fingerprint", "refused", "ignored", "replaced", "last", "held by", "type", "args"], rows, cut=[6, 7]
+        )
+
+    def _print_groups(self) -> None:
+        found = insight.groups_after(self.jobs, "")
+        if not found.groups:
+            self.say("No live jobs share a fingerprint.")
+            return
+        self.say("Live jobs that share a fingerprint:")
+        self._print_jobs(job for group in found.groups for job in group.jobs)
+        more = sum(group.more for group in found.groups)
+        if more or found.last:
+            self.say(f"{f'{more:,} more job(s) in these groups. ' if more else ''}The admin shows all of them.")
+
+    def _print_one(self, attempts: Any, fingerprint: str) -> None:
+        history = insight.history(self.jobs, fingerprint)
+        self.say(f"fingerprint {harmless(fingerprint)}")
+        if history.is_cut:
+            self.say(f"The last {len(history.jobs)} jobs:")
+        self._print_jobs(history.jobs)
+        met = list(insight.attempts_of(attempts, fingerprint, MOST_ATTEMPTS))
+        if not met:
+            self.say("No recorded enqueue met it.")
+            return
+        self.say(f"The newest enqueues that met it (at most {MOST_ATTEMPTS}):")
+        now = timezone.now()
+        rows = [(age(one.created_at, now), one.outcome, one.on_conflict, one.existing_job_id, one.start) for one in met]
+        self.print_table(["age", "outcome", "strategy", "met", "args"], rows, cut=[4])
+
+    def _print_jobs(self, jobs: Iterable[Job]) -> None:
+        now = timezone.now()
+        rows = [
+            (
+                (job.fingerprint or "")[:SHORT],
+                job.pk,
+                job.state,
+                "yes" if job.is_guarding else "no",
+                age(job.created_at, now),
+                job.replaced_by_id or "-",
+                job.type,
+            )
+            for job in jobs
+        ]
+        if rows:
+            self.print_table(["fingerprint", "id", "state", "guards", "age", "replaced by", "type"], rows, cut=[6])
+        else:
+            self.say("No job has it now.")
+
+
+NULL: Any = ...
+"""The value of ``null``; None means that nothing was given."""
+
+
+def _json(text: str) -> Any:
+    try:
+        value = read_json(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return NULL if value is None else value

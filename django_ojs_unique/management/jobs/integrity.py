@@ -1,0 +1,124 @@
+"""Subcommands that repair or update uniqueness: verify and rekey."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from tqdm import tqdm
+
+from ...insight.text import harmless
+from ...integrity import Findings, Kind, rekey, verify
+from .subcommand import Subcommand, type_
+
+
+class Upkeep(Subcommand):
+    """A subcommand that goes through all jobs."""
+
+    def bars(self, verbosity: int) -> Any:
+        return partial(tqdm, unit="job", disable=None if verbosity else True)
+
+    def name_all(self, headline: str, lines: Sequence[object]) -> None:
+        self.say(self.style.WARNING(headline))
+        for line in lines:
+            self.say(f"  {harmless(str(line))}")
+
+
+class Verify(Upkeep):
+    """Report where rows, fingerprints and guards do not agree, and with --fix mend it.
+
+    The exit code is 1 when an inconsistency is left, and 0 when there is none. Safe beside workers and producers: each
+    fingerprint is mended in a transaction of its own, under the locks of an enqueue. Of waiting jobs that duplicate one
+    another the oldest stays, and --fix cancels the newer ones; a job that runs is never cancelled. Pruned jobs that are
+    kept for their windows have lost their args, so their fingerprints are not computed again.
+    """
+
+    name = "verify"
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        parser.add_argument("--fix", action="store_true", help="Mend what is found, and verify again.")
+
+    def run(self, *, fix: bool, verbosity: int, **options: Any) -> None:
+        found: list[Findings] = []
+
+        def tell(findings: Findings) -> None:
+            found.append(findings)
+            self._report(findings)
+
+        left = verify(self.jobs, fix=fix, bars=self.bars(verbosity), before_fix=tell)
+        if found:
+            mended = sum(found[0].counts.values()) - sum(left.counts.values())
+            self.say(self.style.SUCCESS(f"Mended: {mended:,} finding(s), as said above."))
+        if not left:
+            self.say(f"Nothing to mend: {left.looked_at:,} job(s) agree with their fingerprints and guards.")
+            return
+        if fix:
+            self.say("Left:")
+        self._report(left)
+        count = sum(left.counts.values())
+        if not fix and left.counts.keys() - {Kind.CONSTRAINT}:
+            raise CommandError(f"{count:,} to mend: run `manage.py jobs verify --fix --database {self.using}`.")
+        raise CommandError(f"{count:,} to mend.")
+
+    def _report(self, findings: Findings) -> None:
+        for kind in Kind:
+            if count := findings.counts[kind]:
+                self.say(self.style.WARNING(f"{kind.problem}: {count:,}"))
+                self.say(f"  mend: {kind.mend}")
+                if named := findings.named[kind]:
+                    more = ", …" if count > len(named) else ""
+                    self.say(f"  jobs: {', '.join(map(str, named))}{more}")
+
+
+class Rekey(Upkeep):
+    """Give live jobs the unique policy that their handlers declare now, with fingerprint and guard anew.
+
+    For when a policy changes while jobs wait. Where several jobs then share a fingerprint, the oldest keeps the guard,
+    and the others go on without it. A job with a key keeps it. A job whose args do not fit the policy is named and left
+    as it is. Also a job that was enqueued with a policy of its own gets the handler's. Safe beside workers and
+    producers.
+    """
+
+    name = "rekey"
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        parser.add_argument(
+            "--type",
+            nargs="+",
+            action="extend",
+            type=type_,
+            metavar="TYPE",
+            help="Only jobs of these types; by default of all that have a handler.",
+        )
+        parser.add_argument(
+            "--cancel-duplicates",
+            action="store_true",
+            help="Cancel waiting jobs that the policy counts as duplicates of an older one.",
+        )
+        parser.add_argument("--dry-run", action="store_true", help="Say what would be done; change nothing.")
+
+    def run(
+        self, *, type: list[str] | None, cancel_duplicates: bool, dry_run: bool, verbosity: int, **options: Any
+    ) -> None:
+        told = rekey(self.jobs, type, dry_run=dry_run, cancel_duplicates=cancel_duplicates, bars=self.bars(verbosity))
+        if told.misfit_count:
+            self.name_all(
+                f"{told.misfit_count:,} left as they are, as their args do not fit the policy:",
+                [f"{pk}: {problem}" for pk, problem in told.misfits],
+            )
+        if told.cancelled_count:
+            self.name_all(
+                f"{told.cancelled_count:,} cancelled as duplicates:",
+                [f"{pk}, for {older}" for pk, older in told.cancelled],
+            )
+        if told.unguarded_count:
+            self.name_all(f"{told.unguarded_count:,} without a guard, as an older job has it:", told.unguarded)
+        would = "would be " if dry_run else ""
+        self.say(
+            f"{told.rekeyed:,} of {told.looked_at:,} live job(s) {would}rekeyed, {told.left:,} {would}taken out of"
+            f" uniqueness.{' Nothing was changed.' if dry_run else ''}"
+        )

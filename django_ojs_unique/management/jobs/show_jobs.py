@@ -1,0 +1,138 @@
+"""Subcommands that show jobs: list, show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.core.management.base import CommandError, CommandParser
+from django.utils import timezone
+
+from ...insight.job_options import handler
+from ...insight.text import age, harmless
+from ...insight.waiting import nobody
+from ...models import Job, SuppressedEnqueue
+from ..arguments import whole_number
+from .filters import NO_MATCH, add_filters, filters, matching
+from .subcommand import Subcommand, job_id
+
+ENVELOPE = ("args", "meta", "tags", "extra", "schema", "retry", "timeout_ms", "visibility_timeout_ms")
+TIMES = (
+    "created_at",
+    "enqueued_at",
+    "scheduled_at",
+    "run_at",
+    "expires_at",
+    "started_at",
+    "finished_at",
+    "window_ends_at",
+    "lease_expires_at",
+)
+
+
+class List(Subcommand):
+    """List jobs, the newest first.
+
+    Filters add up: `jobs list --state retryable discarded --queue emails` lists what failed among the emails.
+    """
+
+    name = "list"
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        add_filters(parser)
+        parser.add_argument("--limit", type=whole_number, default=20, metavar="N", help="At most so many (default 20).")
+
+    def run(self, *, limit: int, **options: Any) -> None:
+        wanted = filters(options)
+        found = list(matching(self.jobs, wanted).order_by("-created_at", "-pk")[: limit + 1])
+        if not found:
+            self.say(self._nothing(bool(wanted)))
+            return
+        now = timezone.now()
+        rows = [
+            (job.pk, job.state, f"{job.attempt}/{job.max_attempts}", age(job.created_at, now), job.queue, job.type)
+            for job in found[:limit]
+        ]
+        self.print_table(["id", "state", "tries", "age", "queue", "type"], rows, cut=[4, 5])
+        if len(found) > limit:
+            self.say(f"There are more: --limit {limit * 5} shows up to {limit * 5}.")
+
+    def _nothing(self, filtered: bool) -> str:
+        if not self.jobs.exists():
+            return f"There are no jobs in database {self.using!r}. Job.objects.enqueue() makes one."
+        return NO_MATCH
+
+
+class Show(Subcommand):
+    """Show everything about one job: its envelope, its times, its key, and each error with its traceback.
+
+    Control characters in what handlers wrote are shown as escapes such as \\x1b.
+    """
+
+    name = "show"
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        parser.add_argument("id", type=job_id, metavar="ID", help="The job's id.")
+
+    def run(self, *, id: UUID, **options: Any) -> None:
+        job = self.jobs.filter(pk=id).first()
+        if job is None:
+            raise CommandError(f"There is no job {id} in database {self.using!r}. It may have been pruned.")
+        self.say(self.style.MIGRATE_HEADING(harmless(str(job))))
+        for label, value in self._facts(job):
+            if value not in (None, "", [], {}):
+                self._print_fact(label, value)
+        for error in job.errors:
+            self._print_error(error)
+
+    def _facts(self, job: Job) -> Iterator[tuple[str, Any]]:
+        yield "handler", handler(job)
+        yield "queue", job.queue
+        yield "taken by nobody", nobody(job, self.using)
+        yield "priority", job.priority
+        yield "attempt", f"{job.attempt} of {job.max_attempts}"
+        for name in ENVELOPE:
+            yield name, getattr(job, name)
+        yield "key", job.key
+        yield "rewritten", f"{job.revision} time(s)" if job.revision else None
+        yield "unique", job.unique
+        yield "fingerprint", job.fingerprint
+        if job.fingerprint:
+            yield "keeps others out", "yes" if job.is_guarding else "no"
+            yield "while it is", ", ".join(sorted(job.guarded_states))
+            met = SuppressedEnqueue.objects.using(self.using).filter(fingerprint=job.fingerprint, existing_job=job.pk)
+            yield "suppressed", f"{met.count()} enqueue(s)"
+        yield "replaced by", job.replaced_by_id
+        for name in TIMES:
+            yield name, getattr(job, name)
+        yield "worker_id", job.worker_id
+        if job.progress is not None:
+            yield "progress", f"{job.progress:.0%} {job.progress_note}"
+        for name in ("result", "skipped", "dead_letter", "payload_pruned"):
+            yield name, getattr(job, name) or None
+
+    def _print_fact(self, label: str, value: Any) -> None:
+        if isinstance(value, datetime):
+            ago = age(value, timezone.now())
+            text = f"{timezone.localtime(value):%Y-%m-%d %H:%M:%S %Z} ({ago if ago.startswith('in') else f'{ago} ago'})"
+        elif isinstance(value, (dict, list)):
+            text = json.dumps(value, ensure_ascii=False)
+        else:
+            text = str(value)
+        self.say(f"  {label.replace('_at', '').replace('_', ' '):<18}{harmless(text)}")
+
+    def _print_error(self, error: Any) -> None:
+        record = error if isinstance(error, dict) else {"message": str(error)}
+        said = {name: str(record.get(name, "?")) for name in ("attempt", "occurred_at", "type", "message")}
+        self.say("")
+        headline = f"attempt {said['attempt']} failed at {said['occurred_at']}: {said['type']}: {said['message']}"
+        self.say(self.style.ERROR(harmless(headline)))
+        details = record.get("details")
+        trace = details.get("traceback") if isinstance(details, dict) else None
+        for line in harmless(str(trace or said["message"]), lines=True).rstrip().split("\n"):
+            self.say(f"  {line}")

@@ -1,0 +1,131 @@
+"""Subcommands that show queues, workers and periodic jobs: queues, workers, crons."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+
+from ...insight.queues import UNFINISHED, QueueInsight, queues, said_limits
+from ...insight.text import age, distance, harmless
+from ...insight.unknown_types import named, unknown_types
+from ...insight.workers import MOST_WORKERS, WorkerInsight, misspelt, untaken, workers
+from ...models import CronJob
+from .subcommand import Subcommand
+
+
+class Around(Subcommand):
+    """A subcommand that shows a table and, below it, the queues and job types that no worker takes."""
+
+    def warn_of_what_nobody_takes(self, found: list[QueueInsight], present: list[WorkerInsight]) -> None:
+        """Name the queues that no worker takes, except paused ones, and the types without a handler here."""
+        stranded = [one for one in found if not one.paused_at and one.waiting and untaken(one.name, present)]
+        if stranded and not any(worker.lives for worker in present):
+            some = "a queue" if len(stranded) == 1 else f"{len(stranded):,} queues"
+            self.warn(f"Jobs wait in {some}, and no worker runs: `manage.py runworker` starts one.")
+        else:
+            used = {one.name for one in found if one.depth}
+            for one in stranded:
+                said = untaken(one.name, present).removesuffix(".")
+                self.warn(f"{said}; {one.waiting:,} available in it. {misspelt(one.name, present, used)}".rstrip())
+        if types := unknown_types(self.jobs, [one.name for one in found if one.waiting]):
+            self.warn(f"No handler here: {named(types)}. Such jobs wait for workers that have one.")
+
+
+class Queues(Around):
+    """Show each queue: its unfinished jobs by state, since when it is paused, and its limits.
+
+    Below the table are the queues with waiting jobs that no worker takes, and types of which jobs wait and that have no
+    handler here. Workers over HTTP may have one, and need not say which queues they take.
+    """
+
+    name = "queues"
+
+    def run(self, **options: Any) -> None:
+        found = queues(self.using, exact=True)
+        told = [one for one in found if one.depth or one.paused_at or said_limits(one.limit, one.max_per_second)]
+        if not told:
+            self.say("No queue has unfinished jobs, and none is paused or limited.")
+            return
+        now, rows = timezone.now(), []
+        for one in told:
+            paused = f"{age(one.paused_at, now)} ago" if one.paused_at else "-"
+            rows.append(
+                [
+                    one.name,
+                    *(one.depth.get(state, 0) for state in UNFINISHED),
+                    paused,
+                    said_limits(one.limit, one.max_per_second) or "-",
+                ]
+            )
+        self.print_table(["queue", *UNFINISHED, "paused", "limit"], rows, cut=[0])
+        self.warn_of_what_nobody_takes(found, workers(self.using, now))
+
+
+class Workers(Around):
+    """Show the workers: how each stands, when it was heard last, which queues it takes, and what it has done.
+
+    `silent` is one that said nothing for half a minute: it has died, or cannot reach the database. Below the table is
+    what nobody takes, as in `jobs queues`.
+    """
+
+    name = "workers"
+
+    def run(self, **options: Any) -> None:
+        now = timezone.now()
+        found = workers(self.using, now)
+        if found:
+            rows = [
+                [
+                    one.row.pk,
+                    one.standing,
+                    f"{age(one.row.heartbeat_at, now)} ago",
+                    f"{age(one.row.started_at, now)} ago",
+                    one.row.held,
+                    one.row.settled,
+                    " ".join(one.patterns),
+                ]
+                for one in found
+            ]
+            self.print_table(["worker", "state", "heard", "started", "holds", "done", "queues"], rows, cut=[6])
+        else:
+            self.say(f"No worker runs on database {self.using!r}. `manage.py runworker` starts one.")
+        if len(found) == MOST_WORKERS:
+            self.say(f"These are the {MOST_WORKERS} that were heard last.")
+        self.warn_of_what_nobody_takes(queues(self.using, exact=True), found)
+
+
+class Crons(Subcommand):
+    """Show the periodic jobs: when each is due, when it was due last, and what became of that occurrence.
+
+    A `next` that lies in the past says that no worker fires it. Enable and disable them in the admin.
+    """
+
+    name = "crons"
+
+    def run(self, **options: Any) -> None:
+        now, entries = timezone.now(), list(CronJob.objects.using(self.using).order_by("name"))
+        if not entries:
+            self.say(
+                f"No periodic jobs in database {self.using!r}. @job(..., cron=...) declares one; a worker writes it."
+            )
+            return
+        rows = [
+            [
+                harmless(entry.name),
+                f"{entry.expression} {entry.timezone}",
+                _due(entry, now),
+                distance(entry.last_run_at, now) if entry.last_run_at else "-",
+                entry.last_outcome or "-",
+                entry.last_job_id or "-",
+            ]
+            for entry in entries
+        ]
+        self.print_table(["name", "schedule", "next", "last", "outcome", "its job"], rows, cut=[0, 1])
+
+
+def _due(entry: CronJob, now: datetime) -> str:
+    if not entry.enabled:
+        return "disabled"
+    return distance(entry.next_run_at, now) if entry.next_run_at else "never"

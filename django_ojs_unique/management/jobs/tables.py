@@ -1,0 +1,28 @@
+"""Tables that fit into the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...insight.text import harmless
+
+LEAST_WIDTH = 8
+
+
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[object]], *, width: int | None, cut: Sequence[int]
+) -> Iterator[str]:
+    """Yield the lines of a table; if they exceed ``width``, shorten the columns ``cut``, the widest first."""
+    cells = [headings, *([harmless(str(cell)) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    while width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
+        widest = max(cut, key=lambda column: widths[column])
+        if widths[widest] <= LEAST_WIDTH:
+            break
+        widths[widest] -= 1
+    for row in cells:
+        yield "  ".join(_fit(cell, size) for cell, size in zip(row, widths, strict=True)).rstrip()
+
+
+def _fit(text: str, size: int) -> str:
+    return text.ljust(size) if len(text) <= size else f"{text[: size - 1]}…"

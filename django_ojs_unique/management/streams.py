@@ -1,0 +1,31 @@
+"""Output streams: a service goes on, and ends with its own exit code, if nobody reads its output any more."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+NAMES = ("stdout", "stderr")
+
+
+def open_missing() -> None:
+    """Open /dev/null for streams that are closed at the start, before a connection gets their file descriptors."""
+    for name in NAMES:
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - it lasts as long as the process
+
+
+def forget_lost() -> None:
+    """Flush the streams; send one that nobody reads to /dev/null: a failing flush at exit would set exit code 120."""
+    for name in NAMES:
+        stream = getattr(sys, name)
+        try:
+            stream.flush()
+        except ValueError:  # closed by hand
+            continue
+        except OSError:
+            with suppress(OSError, ValueError):
+                void = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(void, stream.fileno())
+                os.close(void)

@@ -1,0 +1,126 @@
+"""What a project and its operators do to one job; each change of state is one guarded UPDATE in `lifecycle`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any, NoReturn, Self, cast
+
+from django.db import models, router
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from .. import lifecycle
+from ..enqueue.revive import revive
+from ..enqueue.row import JobRow
+from ..exceptions import InvalidTransition
+from ..ojs.states import ALL, INCOMPLETE, POSTPONED, JobState
+from ..signals import announce, job_activated, job_cancelled
+from ..unit_of_work import UnitOfWork
+
+
+class Movable(models.Model):
+    """The methods of a job that change its row."""
+
+    state: str
+
+    _pinned_to: str | None = None
+    """The database that an operator named, which goes before that of a router."""
+
+    class Meta:
+        abstract = True
+
+    def cancel(self) -> None:
+        """Cancel the job; the handler of a running job is told, and its result is refused.
+
+        Raises InvalidTransition when the job has finished.
+        """
+        using = self._written_to
+        for work in UnitOfWork(using):
+            with work:
+                if not lifecycle.cancel(self._row(), timezone.now()):
+                    self._refuse("cancel", INCOMPLETE)
+                self.refresh_from_db(using=using)
+                announce(job_cancelled, self._model, job=self, replaced_by=None, using=using)
+
+    def retry_now(self) -> None:
+        """Make a scheduled, pending or retryable job available now. Raises InvalidTransition in any other state."""
+        if not self._make_available(lifecycle.retry_now):
+            self._refuse("retry", POSTPONED, discarded="Revive it.")
+
+    def activate(self) -> None:
+        """Make a pending job available. Raises InvalidTransition in any other state."""
+        if not self._make_available(lifecycle.activate):
+            self._refuse("activate", [JobState.PENDING])
+
+    def revive(self, *, force: bool = False, replace: bool = False) -> list[Self]:
+        """Make a discarded job available with fresh attempts; return the jobs that were cancelled for it.
+
+        Raises DuplicateJob while a live duplicate exists. ``replace`` cancels the live duplicates instead, but still
+        raises for a running one that may not be replaced. ``force`` lets them all run. Raises InvalidTransition in any
+        other state.
+        """
+        using = self._written_to
+        for work in UnitOfWork(using):
+            with work:
+                cancelled: Any = revive(self._jobs, cast(JobRow, self), force=force, replace=replace)
+                if cancelled is None:
+                    self._refuse("revive", {JobState.DISCARDED})
+                replaced: list[Self] = cancelled
+                for job in (self, *replaced):
+                    job.refresh_from_db(using=using)
+                for job in replaced:
+                    announce(job_cancelled, self._model, job=job, replaced_by=self.pk, using=using)
+                announce(job_activated, self._model, job=self, using=using)
+        return replaced
+
+    def release_guard(self) -> bool:
+        """Take this job out of uniqueness for good, so that the next enqueue of its fingerprint is admitted.
+
+        The job goes on without its fingerprint. Return whether it had one.
+        """
+        released = lifecycle.leave_uniqueness(self._row())
+        self.refresh_from_db(using=self._written_to)
+        return bool(released)
+
+    def remove(self) -> None:
+        """Delete the row: its fingerprint is free, its window ends. Raises InvalidTransition while the job runs."""
+        if not lifecycle.remove(self._row()):
+            self._refuse("delete", ALL - {JobState.ACTIVE}, active="Cancel it first.")
+
+    def _make_available(self, move: Callable[[Any, datetime], int]) -> bool:
+        using = self._written_to
+        for work in UnitOfWork(using):
+            with work:
+                moved = bool(move(self._row(), timezone.now()))
+                if moved:
+                    was_pending = self.state == JobState.PENDING
+                    self.refresh_from_db(using=using)
+                    if was_pending:
+                        announce(job_activated, self._model, job=self, using=using)
+        return moved
+
+    @property
+    def _written_to(self) -> str:
+        """The database where its row is changed, as the object may have been read from a replica."""
+        return self._pinned_to or router.db_for_write(self._model, instance=self)
+
+    @property
+    def _model(self) -> type[models.Model]:
+        """The sender of signals, also of a proxy's."""
+        return type(self)._meta.concrete_model or type(self)
+
+    @property
+    def _jobs(self) -> QuerySet[Any]:
+        return self._model._default_manager.using(self._written_to)
+
+    def _row(self) -> QuerySet[Any]:
+        return self._jobs.filter(pk=self.pk)
+
+    def _refuse(self, operation: str, expected: Iterable[JobState], **mends: str) -> NoReturn:
+        current, payload_pruned = self._row().values_list("state", "payload_pruned").first() or (None, False)
+        mend = f" {mends[current]}" if current is not None and current in mends else ""
+        raise InvalidTransition(
+            f"Cannot {operation} job {self.pk}: it is {current or 'gone'}{', and pruned' * payload_pruned}.{mend}",
+            details={"job_id": str(self.pk), "current_state": current, "expected_state": sorted(map(str, expected))},
+        )

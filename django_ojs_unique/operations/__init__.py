@@ -1,0 +1,1 @@
+"""What operators do to jobs, and what HTTP clients enqueue."""

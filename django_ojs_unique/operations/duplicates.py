@@ -1,0 +1,103 @@
+"""Resolve duplicates: keep one of several live jobs of a fingerprint, and cancel the others that were shown with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import QuerySet
+
+from ..db.dialects import dialect_of
+from ..db.transactions import starting_over
+from ..exceptions import InvalidTransition
+from ..models import Job
+from ..ojs.states import INCOMPLETE, TERMINAL
+
+NEWEST, OLDEST = "newest", "oldest"
+_READ = ("id", "type", "state", "fingerprint")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Which job of a fingerprint to keep and which to cancel, of those that were shown to the operator."""
+
+    fingerprint: str
+    keep: UUID
+    cancel: tuple[UUID, ...]
+
+
+@dataclass(slots=True)
+class Resolved:
+    """What became of a decision.
+
+    ``cancelled``: pairs of a job and the state that it had before. ``spared``: for each other job, why it was not
+    cancelled. ``unseen``: how many live jobs of the fingerprint the decision does not name; they stay. ``refusal``:
+    why nothing was cancelled at all, else empty.
+    """
+
+    decision: Decision
+    cancelled: list[tuple[Job, str]] = field(default_factory=list)
+    spared: list[str] = field(default_factory=list)
+    unseen: int = 0
+    refusal: str = ""
+
+
+def decide(fingerprint: str, members: Sequence[Job], rule: Any) -> Decision | None:
+    """Decide to keep one of ``members`` and cancel the others; return None if that one is not among them.
+
+    ``members``: the jobs, the oldest first. ``rule``: `NEWEST`, `OLDEST`, or the id of the job to keep.
+    """
+    ids = [job.pk for job in members]
+    keep = ids[-1] if rule == NEWEST else ids[0] if rule == OLDEST else rule
+    return Decision(fingerprint, keep, tuple(id for id in ids if id != keep)) if keep in ids else None
+
+
+def resolve(jobs: QuerySet[Any], decisions: Iterable[Decision]) -> Iterator[Resolved]:
+    """Carry out each decision in its own transaction. Nothing is cancelled if the job to keep is not live any more."""
+    for decision in decisions:
+        yield starting_over(jobs.db, partial(_resolve, jobs, decision))
+
+
+def _resolve(jobs: QuerySet[Any], decision: Decision) -> Resolved:
+    result, fingerprint = Resolved(decision), decision.fingerprint
+    named = {decision.keep, *decision.cancel}
+    with transaction.atomic(using=jobs.db):
+        dialect_of(jobs).take_write_lock()
+        # The lock keeps the job to keep from finishing before the others are cancelled. All lock in the order of ids.
+        locked = jobs.filter(pk__in=named).order_by("pk").select_for_update().only(*_READ)
+        rows = {row.pk: row for row in locked}
+        if reason := _why_not(rows.get(decision.keep), fingerprint):
+            result.refusal = f"The job to keep, {decision.keep}, {reason}. Nothing of this fingerprint was cancelled."
+            return result
+        for id in decision.cancel:
+            if id != decision.keep:
+                _cancel(rows.get(id), id, result)
+        unfinished = jobs.filter(fingerprint=fingerprint, state__in=sorted(INCOMPLETE))
+        result.unseen = unfinished.exclude(pk__in=named).count()
+    return result
+
+
+def _cancel(row: Any, id: UUID, result: Resolved) -> None:
+    if reason := _why_not(row, result.decision.fingerprint):
+        result.spared.append(f"Job {id} {reason}.")
+        return
+    before = row.state
+    try:
+        row.cancel()
+    except InvalidTransition as error:
+        result.spared.append(error.message)
+    else:
+        result.cancelled.append((row, before))
+
+
+def _why_not(row: Any, fingerprint: str) -> str:
+    """Say why a job is not a live job of the fingerprint; empty if it is one."""
+    if row is None:
+        return "is gone: it may have been pruned"
+    if row.state in TERMINAL:
+        return f"is {row.state} by now"
+    return "has left this fingerprint" if row.fingerprint != fingerprint else ""

@@ -1,0 +1,168 @@
+"""The runs that a worker has claimed and not yet settled: their leases, time limits, progress and cancellation."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import QuerySet
+
+from ..execution import leases
+from ..execution.finished import Finished, timed_out
+from ..execution.run import Run
+from .pools import LONGEST_UNSTARTED
+
+logger = logging.getLogger("django_ojs_unique.worker")
+
+WRITE_OFF_SECONDS = 5.0
+"""How long a handler may go on after it was interrupted at its time limit."""
+
+
+class ClaimedRuns:
+    """The runs that a worker holds. It calls ``ended`` for a run that it gives up, as a pool does for any other."""
+
+    def __init__(self, jobs: QuerySet[Any], lease: timedelta, ended: Callable[[Run, Finished], None]) -> None:
+        self.left_behind = 0
+        """How many handlers did not end, so that the worker went on without them."""
+        self.extend_at = 0.0
+        """When to extend the leases, on the monotonic clock."""
+        self._jobs = jobs
+        self._lease = lease
+        self._ended = ended
+        self._runs: dict[int, Run] = {}
+        """By the ``id()`` of the job in memory: one job may be here twice, under a lost lease and under a new one."""
+        self._unstarted: list[Run] = []
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def add(self, run: Run) -> None:
+        """Hold a run that was just claimed for its pool."""
+        self._runs[id(run.job)] = run
+        run.pool.held += 1
+        if run.lease < self._lease:  # it may run out before the next extension
+            self.extend_at = min(self.extend_at, run.lease_until - run.lease.total_seconds() * 2 / 3)
+
+    def forget(self, job: Any) -> Run | None:
+        """Drop a job that is settled or given back; return its run, if it was held."""
+        run = self._runs.pop(id(job), None)
+        if run is not None:
+            run.pool.held -= 1
+        return run
+
+    # Back to the other workers
+
+    def take_back(self, runs: Iterable[Run] | None = None) -> None:
+        """Keep these runs (by default: all) from starting, if they have not started; `give_back` gives them back."""
+        self._unstarted += [run for run in (list(self._runs.values()) if runs is None else runs) if run.take_back()]
+
+    def not_started(self, run: Run) -> None:
+        """Note a run that its pool did not start, so that `give_back` gives it back."""
+        self._unstarted.append(run)
+
+    def give_back(self) -> int:
+        """Give back the jobs that did not start, except locked rows; return how many were given back."""
+        if not self._unstarted:
+            return 0
+        released, locked = leases.give_back(self._jobs, [run.job for run in self._unstarted])
+        for run in self._unstarted:
+            if _claim_of(run) not in locked:
+                self.forget(run.job)
+        self._unstarted = [run for run in self._unstarted if _claim_of(run) in locked]
+        return released
+
+    def abandon(self) -> None:
+        """Go on without handlers that did not end in time; `give_back` gives back their jobs, attempts uncounted."""
+        self.take_back()
+        for run in list(self._runs.values()):
+            if run.end():
+                logger.warning("Giving back job %s (%s): it did not end in time.", run.job.pk, run.job.type)
+                self.left_behind += 1
+                run.cancelled = True
+                run.pool.cancel(run)
+                run.pool.write_off(run)
+                self._unstarted.append(run)
+
+    # Periodic tasks
+
+    def extend(self) -> None:
+        """Extend all leases, and set when to do it again.
+
+        That is in a third of the shortest lease, or in a thirtieth when a row was skipped because it was locked.
+        """
+        began = time.monotonic()
+        by_length: dict[timedelta, list[Run]] = {}
+        passed_over = False
+        for run in self._runs.values():
+            by_length.setdefault(run.lease, []).append(run)
+        for lease, runs in by_length.items():
+            until = time.monotonic() + lease.total_seconds()
+            kept = leases.extend(self._jobs, [run.job for run in runs], lease)
+            for run in runs:
+                if _claim_of(run) in kept:
+                    run.lease_until = until
+                elif not run.cancelled:
+                    passed_over = True
+        self.extend_at = began + min([self._lease, *by_length]).total_seconds() / (30 if passed_over else 3)
+
+    def cancel_lost(self, longer_than: float) -> None:
+        """Cancel the runs whose job is no longer held; look only at those that run for longer than so many seconds."""
+        now = time.monotonic()
+        running = [
+            run for run in self._runs.values() if run.started_at is not None and now - run.started_at > longer_than
+        ]
+        if running:
+            lost = leases.lost(self._jobs, [run.job for run in running])
+            for run in running:
+                if _claim_of(run) in lost and not run.cancelled and not run.over:
+                    run.cancelled = True
+                    run.pool.cancel(run)
+
+    def store_progress(self) -> None:
+        """Store the progress that handlers have reported."""
+        said = []
+        for run in self._runs.values():
+            progress, run.progress = run.progress, None  # in one step: the handler may report more at any time
+            if progress is not None and not run.over:
+                said.append((run.job, progress))
+        if said:
+            leases.store_progress(self._jobs, said)
+
+    def take_back_stale(self) -> None:
+        """Take back jobs that have waited here too long for their start, so that other workers can run them."""
+        now = time.monotonic()
+        stale = [
+            run for run in self._runs.values() if run.started_at is None and now - run.claimed_at > LONGEST_UNSTARTED
+        ]
+        for run in stale:
+            run.pool.slow_down()
+        self.take_back(stale)
+
+    def enforce_time_limits(self) -> None:
+        """Interrupt handlers whose time is up, and go on without those that still do not end."""
+        now = time.monotonic()
+        for run in list(self._runs.values()):
+            if run.started_at is None or run.over or (timeout := run.timeout) is None:
+                continue
+            late = now - run.started_at - timeout
+            if late >= 0 and not run.interrupted:
+                run.interrupted = True
+                run.pool.interrupt(run)
+            if late >= WRITE_OFF_SECONDS and run.end():
+                logger.error("Job %s (%s) does not end; going on without it.", run.job.pk, run.job.type)
+                self.left_behind += 1
+                run.pool.write_off(run)
+                self._ended(run, timed_out(run))
+
+    def time_limits(self) -> Iterator[float]:
+        """Yield when to enforce time limits again, on the monotonic clock."""
+        for run in self._runs.values():
+            if run.started_at is not None and run.timeout is not None and not run.over:
+                yield run.started_at + run.timeout + (WRITE_OFF_SECONDS if run.interrupted else 0)
+
+
+def _claim_of(run: Run) -> leases.Claim:
+    return run.job.pk, run.job.lease_token

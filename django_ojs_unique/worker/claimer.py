@@ -1,0 +1,135 @@
+"""Claimer: claims jobs for the free places of a worker, and gives back those that must not wait there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import QuerySet
+
+from ..db.clock import DatabaseClock
+from ..execution.claim import claim
+from ..execution.leases import Lease
+from ..execution.run import Run
+from ..registry import registry
+from .claimed_runs import ClaimedRuns
+from .meter import Meter
+from .poller import Poller
+from .pools import EventLoopPool, Pool, ThreadPool
+from .summary import Summary
+from .unanswered import Unanswered
+
+LARGEST_CLAIM = 200
+
+
+class Claimer:
+    """Claims jobs when the ``poller`` says so, adds them to the runs that are ``held``, and puts them into the pools.
+
+    It counts what it gives back in ``summary`` and ``meter``.
+    """
+
+    def __init__(
+        self,
+        jobs: QuerySet[Any],
+        worker_id: str,
+        lease: timedelta,
+        clock: DatabaseClock,
+        *,
+        threads: ThreadPool,
+        event_loop: EventLoopPool,
+        held: ClaimedRuns,
+        poller: Poller,
+        summary: Summary,
+        max_jobs: int | None,
+    ) -> None:
+        self._jobs = jobs
+        self._worker_id = worker_id
+        self._lease = lease
+        self._clock = clock
+        self._threads = threads
+        self._event_loop = event_loop
+        self._held = held
+        self._poller = poller
+        self._summary = summary
+        self.meter = Meter()
+        self._max_jobs = max_jobs
+        self._unanswered = Unanswered(jobs, lease)
+
+    def claim(self) -> bool:
+        """Claim jobs for the free places in the pools; return whether there were any."""
+        found = full = False
+        began = self._poller.begin()
+        for pool, types in self._types().items():
+            room = min(pool.room(LARGEST_CLAIM), self._remaining())
+            if not types or room <= 0:
+                full = full or bool(types)
+                continue
+            queues, lease_from = self._poller.queues(), time.monotonic()
+            with self._unanswered.claiming() as token:
+                jobs = claim(
+                    self._jobs,
+                    queues=queues,
+                    types=types,
+                    limit=room,
+                    worker_id=self._worker_id,
+                    lease=self._lease,
+                    now=self._clock.now(),
+                    token=token,
+                    passed_over=self._poller.passed_over,
+                )
+            self._take_on(jobs, pool, lease_from)
+            found = found or bool(jobs)
+            if len(jobs) < room:
+                self._poller.exhausted()
+        self._poller.end(began, found=found, full=full)
+        return found
+
+    def give_back(self) -> None:
+        """Give back the jobs that were taken back before they started."""
+        self._note_released(self._held.give_back())
+
+    def give_back_unanswered(self) -> None:
+        """Give back the jobs of claims whose answer was lost."""
+        if released := self._unanswered.give_back():
+            self._note_released(released)
+            self._poller.call()
+
+    def _take_on(self, jobs: Sequence[Any], pool: Pool, lease_from: float) -> None:
+        """Give claimed jobs to a pool; give those back at once that must not wait there for their start."""
+        self.meter.claimed(jobs)
+        idle, runs, leases = pool.capacity - pool.held, [], Lease(self._lease)
+        for job in jobs:
+            lease = leases.of(job)
+            until = lease_from + lease.total_seconds()
+            run = Run(job, pool=pool, lease=lease, lease_until=until, clock=self._clock.now)
+            self._held.add(run)
+            runs.append(run)
+        pool.careful = any(_is_at_risk(job) for job in jobs)
+        self._held.take_back(run for run in runs[max(idle, 0) :] if _is_at_risk(run.job))
+        self.give_back()  # before another job starts, which may kill the worker
+        for run in runs:
+            pool.put(run)
+
+    def _types(self) -> dict[Pool, list[str]]:
+        pools: dict[Pool, list[str]] = {self._threads: [], self._event_loop: []}
+        for definition in registry.definitions():
+            pools[self._event_loop if definition.is_async else self._threads].append(definition.type)
+        return pools
+
+    def _remaining(self) -> int:
+        return LARGEST_CLAIM if self._max_jobs is None else self._max_jobs - self._summary.settled - len(self._held)
+
+    def _note_released(self, count: int) -> None:
+        self._summary.released += count
+        self.meter.released(count)
+
+
+def _is_at_risk(job: Any) -> bool:
+    """Tell whether a job must not wait in a worker for its start.
+
+    If the worker dies meanwhile, the attempt counts though nothing ran. A job that kills its worker again and again
+    could use up all attempts of the jobs that wait beside it.
+    """
+    return bool(job.attempt > 1 or job.attempt >= job.max_attempts)

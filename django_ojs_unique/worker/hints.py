@@ -1,0 +1,38 @@
+"""Log hints about jobs that perhaps no worker claims: types without a handler here, misspelt queue names."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django.db.models import QuerySet
+
+from ..exceptions import nearest
+from ..insight.queue_names import in_code, used
+from ..insight.text import harmless
+from ..insight.unknown_types import named, unknown_types
+from ..ojs.names import matches
+from .queues import QueueFilter
+
+logger = logging.getLogger("django_ojs_unique.worker")
+
+
+def tell_of_unknown_types(jobs: QuerySet[Any], queues: QueueFilter) -> None:
+    """Log the types of jobs that wait in these queues and have no handler here."""
+    if types := unknown_types(jobs, queues.waiting(jobs)):
+        logger.warning("Jobs wait for handlers that are not here: %s.", named(types))
+
+
+def tell_of_queues(using: str, queues: QueueFilter) -> None:
+    """Log which of these queues nothing uses, and which was probably meant. No error, as jobs may come later."""
+    if "*" in queues.include:
+        return
+    known = in_code() | used(using)
+    others = {name for name in known if name not in queues}
+    for text in queues.include:
+        if any(matches(name, [text]) for name in known):
+            continue
+        if close := nearest(text, others):
+            logger.warning("Nothing uses queue %s, which this worker takes; did you mean %s?", text, harmless(close))
+        else:
+            logger.info("Nothing uses queue %s yet, which this worker takes.", text)

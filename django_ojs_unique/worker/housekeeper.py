@@ -1,0 +1,226 @@
+"""Housekeeper: the maintenance that a worker does for all workers. It must never delay a claim or a lease."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from threading import Event as Bell
+from threading import Thread
+from typing import Any
+
+from django.db import connections
+from django.db.models import QuerySet
+
+from ..db import sessions
+from ..db.clock import DatabaseClock
+from ..db.dialects import dialect_of
+from ..db.transactions import is_busy, is_transient
+from ..db.waits import ShortWaits
+from ..maintenance import cron, superseded, sweep
+from ..maintenance.prune import prune
+from ..models import Event, SuppressedEnqueue
+from . import heartbeat, hints
+from .outages import DATABASE_FAILED, Outages
+from .queues import QueueFilter
+from .timetable import Timetable
+
+logger = logging.getLogger("django_ojs_unique.worker")
+
+RESCUE_SECONDS = 1.0
+CRON_SECONDS = 5.0
+SWEEP_SECONDS = 10.0
+UNKNOWN_SECONDS = 60.0
+LONGEST_WAIT = 2.0
+"""How many seconds a statement may wait for a lock: longer than PostgreSQL takes to detect a deadlock."""
+
+
+class Housekeeper:
+    """Rescues and prunes jobs, enqueues periodic jobs, writes the row of the worker, and reads its directive.
+
+    It has a thread and a connection of its own, because it changes rows that others may have locked, and calls
+    receivers of signals. A task that waits too long, or fails, is postponed, and the others go on. On SQLite, which has
+    one writer at a time, a second thread would only wait for the first: the loop calls `keep_house` instead. A draining
+    loop does the same on every database, because jobs need their maintenance before they are claimed.
+
+    ``found`` is called when there may be jobs to claim. ``facts`` returns the columns of the worker's row. ``obey``
+    gets the directive of an operator, and returns whether that changed anything. All three are called from the thread.
+    """
+
+    def __init__(
+        self,
+        jobs: QuerySet[Any],
+        worker_id: str,
+        clock: DatabaseClock,
+        queues: QueueFilter,
+        *,
+        found: Callable[[], None],
+        facts: Callable[[], Mapping[str, Any]],
+        obey: Callable[[str], bool],
+    ) -> None:
+        self.is_thread = not dialect_of(jobs).single_writer
+        self._jobs = jobs
+        self._using = jobs.db
+        self._worker_id = worker_id
+        self._clock = clock
+        self._queues = queues
+        self._found = found
+        self._facts = facts
+        self._obey = obey
+        self._timetable = Timetable(
+            [
+                self._declare,
+                self._rescue,
+                self._expire,
+                self._supersede,
+                self._tick,
+                self._hear,
+                self._prune,
+                self._prune_suppressed,
+                self._prune_events,
+                self._doubt_queues,
+                self._report_unknown,
+            ]
+        )
+        self._outages = Outages(self._using, "The database %r failed in the upkeep; trying again")
+        self._waits = ShortWaits(self._using, LONGEST_WAIT)
+        self._bell = Bell()
+        self._stopping = False
+        self._is_away = False
+        self._thread = Thread(target=self._serve, name="ojs-housekeeper", daemon=True)
+
+    def start(self, *, drain: bool) -> None:
+        """Start the thread, if there is one."""
+        self.is_thread = self.is_thread and not drain
+        if self.is_thread:
+            self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """End after the current task; give up after ``timeout`` seconds."""
+        self._stopping = True
+        self._bell.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread, if there is one, still runs."""
+        return not self.is_thread or self._thread.is_alive()
+
+    @property
+    def failing(self) -> bool:
+        """Whether the database fails here; a lock of another transaction is no failure."""
+        return self._is_away or self._timetable.failing
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that is due has been done."""
+        return not self.failing and self._timetable.due > time.monotonic()
+
+    @property
+    def due(self) -> float:
+        """When the loop has to call `keep_house`, on the monotonic clock."""
+        return float("inf") if self.is_thread else self._timetable.due
+
+    def keep_house(self) -> None:
+        """Do the tasks that are due. Raises what the database raises; the task that met the error is postponed."""
+        self._timetable.keep()
+
+    def look_for_superseded(self) -> None:
+        """Soon promote or discard the due retries that need a check for duplicates first."""
+        self._timetable.hasten(self._supersede)
+        self._bell.set()
+
+    def _serve(self) -> None:
+        try:
+            while not self._stopping:
+                self._bell.clear()
+                self._take_turn()
+        finally:
+            self._waits.end()
+            connections.close_all()
+
+    def _take_turn(self) -> None:
+        try:
+            self._waits.ensure()
+            self.keep_house()
+        except DATABASE_FAILED as error:
+            if is_transient(error):
+                return
+            self._is_away = not is_busy(error)
+            self._outages.failed(error)
+            self._bell.wait(self._outages.pause)
+            return
+        except BaseException:
+            logger.exception("The upkeep failed; trying again.")
+            self._bell.wait(RESCUE_SECONDS)
+            return
+        if not self._timetable.failing:
+            self._is_away = False
+            self._outages.answered()
+        self._bell.wait(max(0.0, self._timetable.due - time.monotonic()))
+
+    # The tasks: each returns in how many seconds it is due again.
+
+    def _declare(self) -> float:
+        cron.sync(self._using, self._clock.now())
+        return float("inf")
+
+    def _rescue(self) -> float:
+        if self._tell_of(sweep.rescue):
+            self._found()
+        return RESCUE_SECONDS
+
+    def _expire(self) -> float:
+        sweep.expire(self._jobs, self._clock.now())
+        return RESCUE_SECONDS
+
+    def _supersede(self) -> float:
+        if self._tell_of(superseded.promote):
+            self._found()
+        return float("inf")
+
+    def _tell_of(self, move: Callable[[QuerySet[Any], datetime], int]) -> int:
+        """Move jobs and call receivers; close transactions that these leave open, or no later write would succeed."""
+        with sessions.watched():
+            try:
+                moved = move(self._jobs, self._clock.now())
+            finally:
+                sessions.renew_after_receivers()
+        self._waits.ensure()
+        return moved
+
+    def _tick(self) -> float:
+        now = self._clock.now()
+        due = cron.tick(self._using, now)
+        return CRON_SECONDS if due is None else min(CRON_SECONDS, max(0.0, (due - now).total_seconds()))
+
+    def _hear(self) -> float:
+        """Write the worker's row and obey its directive; if that changed anything, write the row again at once."""
+        if self._obey(self._say_hello()):
+            self._say_hello()
+        return SWEEP_SECONDS
+
+    def _say_hello(self) -> str:
+        return heartbeat.say_hello(self._using, self._worker_id, self._clock.now(), **self._facts())
+
+    def _prune(self) -> float:
+        prune(self._jobs, self._clock.now())
+        return SWEEP_SECONDS
+
+    def _prune_suppressed(self) -> float:
+        SuppressedEnqueue.objects.using(self._using).prune(self._clock.now())
+        return SWEEP_SECONDS
+
+    def _prune_events(self) -> float:
+        Event.objects.using(self._using).prune(self._clock.now())
+        return SWEEP_SECONDS
+
+    def _doubt_queues(self) -> float:
+        hints.tell_of_queues(self._using, self._queues)
+        return float("inf")
+
+    def _report_unknown(self) -> float:
+        hints.tell_of_unknown_types(self._jobs, self._queues)
+        return UNKNOWN_SECONDS

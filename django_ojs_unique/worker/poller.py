@@ -1,0 +1,83 @@
+"""Poller: when a worker looks for jobs, and in which queues."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from django.db.models import QuerySet
+
+from .queues import QueueFilter
+
+SHORTEST_POLL, LONGEST_POLL = 0.01, 0.5
+"""Seconds between two polls: the shorter one after work; while there is none, they grow to the longer one."""
+LISTENING_POLL = 1.0
+"""The same, where every enqueue wakes the worker: only in case a notification is lost."""
+
+
+class Poller:
+    """Polls at once after work and after `call`, else at intervals; ``listening`` says whether enqueues cause calls."""
+
+    def __init__(self, jobs: QuerySet[Any], queues: QueueFilter, listening: Callable[[], bool]) -> None:
+        self.woken = True
+        """Whether to poll at once."""
+        self.called: set[str] = set()
+        """The queues named in calls since the last poll; "" stands for any."""
+        self.looked_at = float("-inf")
+        self._jobs = jobs
+        self._queues = queues
+        self._listening = listening
+        self._poll = SHORTEST_POLL
+        self._waiting: list[str] = []
+        self._seen = True
+        """Whether the last poll found jobs, or there may be jobs about which no call will come."""
+        self._passed_over = False
+
+    @property
+    def due(self) -> float:
+        """When to poll again, on the monotonic clock."""
+        if self.woken or self.called:
+            return 0
+        is_called = self._listening() and not self._passed_over
+        return self.looked_at + (LISTENING_POLL if is_called else self._poll)
+
+    def call(self, queue: str = "") -> None:
+        """Poll at once, called from any thread: there is a job in this queue, or with "" in any queue."""
+        self.called.add(queue)
+        self.woken = True
+
+    def queues(self) -> list[str]:
+        """Return the queues to claim from: the same until `exhausted`."""
+        if not self._waiting:
+            self._waiting = self._look()
+        return self._waiting
+
+    def exhausted(self) -> None:
+        """Query for queues again: the last ones gave no more jobs, or others may have jobs by now."""
+        self._waiting = []
+
+    def passed_over(self) -> None:
+        """Poll again soon: a queue was skipped only because its row was locked."""
+        self._passed_over = True
+
+    def begin(self) -> float:
+        """Begin a poll; return its time on the monotonic clock."""
+        self.woken = self._passed_over = False
+        return time.monotonic()
+
+    def end(self, began: float, *, found: bool, full: bool) -> None:
+        """End a poll: jobs were ``found``, or a pool was too ``full`` to look for its jobs."""
+        self._poll = SHORTEST_POLL if found else min(self._poll * 2, LONGEST_POLL)
+        more = found or full  # and no other call will come for these jobs
+        self._seen = more or self._passed_over
+        self.woken = self.woken or more
+        self.looked_at = began
+
+    def _look(self) -> list[str]:
+        """Return the queues of the calls, if nothing else can have happened since the last poll; else query."""
+        called = set(self.called)
+        self.called -= called
+        if called and "" not in called and not self._seen and time.monotonic() < self.looked_at + LISTENING_POLL:
+            return sorted(called)
+        return self._queues.waiting(self._jobs)

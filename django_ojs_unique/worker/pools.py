@@ -1,0 +1,242 @@
+"""Pools: where handlers run. Plain functions get threads, ``async def`` functions one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context
+from queue import SimpleQueue
+from threading import Thread
+
+from asgiref.sync import sync_to_async
+from django.db import DatabaseError, InterfaceError, connections
+
+from ..db import sessions
+from ..execution.execute import aexecute, execute
+from ..execution.finished import Finished, broken
+from ..execution.run import Run
+
+logger = logging.getLogger("django_ojs_unique.worker")
+
+WORK_AHEAD_SECONDS = 0.05
+"""How much work to hold claimed but not started: enough to batch short jobs, too little to keep long jobs waiting."""
+LONGEST_UNSTARTED = 1.0
+"""Seconds after which a claimed job that has not started goes back for other workers."""
+IDLE_SECONDS = 1.0
+"""A thread that was idle for longer checks whether its database connections still work."""
+
+Ended = Callable[[Run, Finished | None], None]
+"""Called for each run that is over, with its outcome, or None when it never started."""
+
+
+class Pool:
+    """Runs up to ``capacity`` jobs at once; holds some more, ready to start."""
+
+    def __init__(self, capacity: int, ended: Ended) -> None:
+        self.capacity = capacity
+        self.held = 0
+        self.closed = False
+        """Whether runs that have not started must not start any more."""
+        self.careful = False
+        """Whether to hold no more than can run at once."""
+        self._ended = ended
+        self._mean_seconds = 1.0
+
+    def room(self, largest: int) -> int:
+        """Return how many jobs to claim now: none unless some could start at once, or a full batch is worth it."""
+        ahead = 0 if self.careful else int(self.capacity * WORK_AHEAD_SECONDS / self._mean_seconds)
+        target = min(self.capacity + ahead, 2 * largest)
+        room = target - self.held
+        return min(room, largest) if self.held < self.capacity or 2 * room >= target else 0
+
+    def slow_down(self) -> None:
+        """Hold no more than can run at once, until jobs are short again."""
+        self._mean_seconds = max(self._mean_seconds, LONGEST_UNSTARTED)
+
+    def put(self, run: Run) -> None:
+        """Run a job as soon as possible."""
+        raise NotImplementedError
+
+    def interrupt(self, run: Run) -> None:
+        """Interrupt a handler whose time is up; it may react later."""
+
+    def cancel(self, run: Run) -> None:
+        """Cancel a handler whose job is no longer held; it may react later."""
+
+    def write_off(self, run: Run) -> None:
+        """Go on without a handler that does not end."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End, once nothing runs any more except handlers that were written off."""
+        raise NotImplementedError
+
+    def _learn(self, run: Run) -> None:
+        assert run.started_at is not None
+        seconds = max(time.monotonic() - run.started_at, 1e-6)
+        self._mean_seconds += (seconds - self._mean_seconds) / 8
+
+
+class ThreadPool(Pool):
+    """Runs plain handlers, each in a thread with database connections of its own."""
+
+    def __init__(self, capacity: int, ended: Ended) -> None:
+        super().__init__(capacity, ended)
+        self._todo: SimpleQueue[Run | None] = SimpleQueue()
+        self._threads: list[Thread] = []
+        self._lost = 0
+
+    def start(self) -> None:
+        """Start the threads."""
+        for _ in range(self.capacity):
+            self._start_thread()
+
+    def put(self, run: Run) -> None:
+        self._todo.put(run)
+
+    def interrupt(self, run: Run) -> None:
+        # Only for time limits: a plain handler can check for a cancellation itself, where that is safe for it, with
+        # `context.cancelled`.
+        if run.block is not None:
+            run.block.interrupt()
+
+    def write_off(self, run: Run) -> None:
+        self._lost += 1
+        self._start_thread()
+
+    def stop(self) -> None:
+        for _ in self._threads:
+            self._todo.put(None)
+        if not self._lost:
+            for thread in self._threads:
+                thread.join()
+
+    def _start_thread(self) -> None:
+        # Daemons, so that a handler which never returns cannot keep the process alive.
+        thread = Thread(target=self._serve, name=f"ojs-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _serve(self) -> None:
+        idle_since = time.monotonic()
+        sessions.watch()
+        try:
+            while (run := self._todo.get()) is not None:
+                if time.monotonic() - idle_since > IDLE_SECONDS:
+                    _drop_dead_connections()
+                if not self._run(run):
+                    return
+                idle_since = time.monotonic()
+        finally:
+            connections.close_all()
+
+    def _run(self, run: Run) -> bool:
+        """Run a job; return False when this thread was written off during the run."""
+        if self.closed or not run.begin():
+            if run.end():
+                self._ended(run, None)
+            return True
+        try:
+            finished = Context().run(execute, run)  # a context of its own, as each async handler has
+        except BaseException as error:
+            finished = broken(run, error)
+        self._learn(run)
+        if run.end():
+            self._ended(run, finished)
+            return True
+        logger.warning("Job %s (%s) ended after it was given up.", run.job.pk, run.job.type, extra=run.labels())
+        return False
+
+
+class EventLoopPool(Pool):
+    """Runs ``async def`` handlers as tasks of one event loop, in a thread of its own."""
+
+    def __init__(self, capacity: int, ended: Ended) -> None:
+        super().__init__(capacity, ended)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = Thread(target=self._serve, name="ojs-async", daemon=True)
+        self._waiting: list[Run] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._next_look = 0.0
+        self._stopping = asyncio.Event()
+        self._is_watched = False
+        """Whether the connections of the thread for synchronous code are watched; no handler starts before that."""
+
+    def put(self, run: Run) -> None:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread.start()
+        self._loop.call_soon_threadsafe(self._accept, run)
+
+    def cancel(self, run: Run) -> None:
+        # Not needed for time limits, which `asyncio.timeout` enforces.
+        if self._loop is not None and run.task is not None:
+            self._loop.call_soon_threadsafe(run.task.cancel)
+
+    def write_off(self, run: Run) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._forget, run)
+
+    def stop(self) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join(LONGEST_UNSTARTED)
+
+    def _serve(self) -> None:
+        assert self._loop is not None
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._work())
+        self._loop.close()
+
+    async def _work(self) -> None:
+        await sync_to_async(sessions.watch)(sessions.SharedSession)
+        self._is_watched = True
+        self._fill()
+        await self._stopping.wait()
+        for task in self._tasks:
+            task.cancel()
+        await sync_to_async(connections.close_all)()
+
+    def _accept(self, run: Run) -> None:
+        self._waiting.append(run)
+        self._fill()
+
+    def _fill(self) -> None:
+        while self._is_watched and self._waiting and len(self._tasks) < self.capacity:
+            run = self._waiting.pop(0)
+            if not self.closed and run.begin():
+                assert self._loop is not None
+                run.task = self._loop.create_task(self._run(run), context=Context())
+                self._tasks.add(run.task)
+            elif run.end():
+                self._ended(run, None)
+
+    async def _run(self, run: Run) -> None:
+        try:
+            try:
+                finished = await aexecute(run)
+            except BaseException as error:
+                finished = broken(run, error)
+            self._learn(run)
+            if run.end():
+                self._ended(run, finished)
+            if finished.error is not None or time.monotonic() >= self._next_look:
+                self._next_look = time.monotonic() + IDLE_SECONDS
+                await sync_to_async(sessions.renew)()
+        finally:
+            self._forget(run)
+
+    def _forget(self, run: Run) -> None:
+        if run.task is not None:
+            self._tasks.discard(run.task)
+        self._fill()
+
+
+def _drop_dead_connections() -> None:
+    for connection in connections.all(initialized_only=True):
+        with suppress(DatabaseError, InterfaceError):
+            if connection.connection is not None and not connection.is_usable():
+                connection.close()

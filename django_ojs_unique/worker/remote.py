@@ -1,0 +1,179 @@
+"""Remote: what the HTTP API does for workers that are not a `runworker` (HTTP binding, sections 6 and 8).
+
+They claim, settle and retry with the same code. But no process here watches their jobs: so requests run maintenance,
+and the lease of a job ends with the time limit of its attempt.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Q, QuerySet
+
+from .. import lifecycle
+from ..db.dialects import dialect_of
+from ..db.locking import any_of
+from ..db.sizes import fitting
+from ..db.transactions import starting_over
+from ..events import tell
+from ..execution.claim import claim
+from ..execution.errors import error_record
+from ..execution.finished import Finished
+from ..execution.leases import Lease, mark_first, within_time_limits
+from ..execution.settle import Settled, announce_outcome, settle
+from ..lifecycle import DatabaseNow
+from ..maintenance.on_demand import is_overdue, run_maintenance, unless_busy
+from ..ojs.states import JobState
+from ..signals import announce, job_started
+from .holder import Holder
+
+
+def fetch(
+    jobs: QuerySet[Any],
+    queues: Iterable[str],
+    *,
+    types: Sequence[str] | None = None,
+    count: int,
+    worker_id: str | None,
+    lease: Lease,
+    now: datetime,
+    token: UUID | None = None,
+    max_bytes: int = sys.maxsize,
+) -> list[Any]:
+    """Claim up to ``count`` jobs, of some types or any: from the first queue as many as possible, then from the next.
+
+    Locked rows are skipped. Together the jobs have at most ``max_bytes``; but the first is claimed, however large. If
+    others claim jobs at the same time, the jobs can have some bytes more.
+    """
+    run_maintenance(jobs, now, crons=True)
+    taken: list[Any] = []
+    wanted = jobs if types is None else jobs.filter(type__in=types)
+    for queue in dict.fromkeys(queues):
+        if len(taken) == count:
+            break
+        waiting = wanted.filter(state=JobState.AVAILABLE, queue=queue).order_by("-priority", "enqueued_at", "id")
+        if count == 1:
+            room = int(any_of(waiting))
+        else:
+            room, max_bytes = fitting(waiting, count - len(taken), max_bytes, least=0 if taken else 1)
+        if room:
+            options: Any = {"limit": room, "worker_id": worker_id, "lease": lease, "now": now, "token": token}
+            take = partial(claim, jobs, queues=[queue], types=types, **options)
+            claimed = unless_busy(jobs.db, take) or []
+            if claimed and lease.first:
+                held = jobs.filter(pk__in=[job.pk for job in claimed], lease_token=claimed[0].lease_token)
+                unless_busy(jobs.db, partial(mark_first, held))
+            taken += _read_again(jobs, claimed)
+    if taken and job_started.has_listeners(jobs.model):
+        tell(jobs.db, [partial(announce, job_started, jobs.model, job=job, using=jobs.db) for job in taken])
+    return taken
+
+
+def ack(jobs: QuerySet[Any], id: UUID, *, holder: Holder, now: datetime, result: Any = None) -> Any:
+    """Complete a job that a worker holds; return it.
+
+    Raises ``DoesNotExist``, and InvalidTransition for a job that is not active, or held by another worker.
+    """
+    return _as_holder(jobs, id, holder, now, lambda job: _settle(jobs, Finished(job, result=result, at=now)))
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failed attempt as the worker reports it: members of the error record, and the types to match with the policy.
+
+    ``retryable`` False discards the job; None and True leave it to the policy (HTTP binding, section 6.3).
+    """
+
+    record: dict[str, Any]
+    types: tuple[str, ...]
+    retryable: bool | None = None
+
+
+def nack(jobs: QuerySet[Any], id: UUID, *, holder: Holder, now: datetime, failure: Failure) -> Any:
+    """Let a job that a worker holds run again, or discard it, by its retry policy; return it. Raises like `ack`."""
+
+    def fail(job: Any) -> None:
+        record = error_record(job, now=now, **failure.record)
+        gives_up = failure.retryable is False
+        _settle(jobs, Finished(job, error=record, error_types=failure.types, gives_up=gives_up, at=now))
+
+    return _as_holder(jobs, id, holder, now, fail)
+
+
+def requeue(jobs: QuerySet[Any], id: UUID, *, holder: Holder, now: datetime) -> Any:
+    """Make a job that a worker holds available again; the attempt does not count. Raises like `ack`."""
+
+    def release(job: Any) -> None:
+        lifecycle.give_back(jobs.filter(pk=job.pk), token=job.lease_token)
+        job.refresh_from_db(using=jobs.db)
+
+    return _as_holder(jobs, id, holder, now, release)
+
+
+def extend(
+    jobs: QuerySet[Any], ids: Collection[UUID], *, holder: Holder, tokens: Collection[UUID] | None = None, lease: Lease
+) -> list[Any]:
+    """Extend the leases of the jobs that a worker holds, under one of ``tokens`` if given; return these jobs.
+
+    A job that was fetched without a worker's id may be extended by any worker of the account.
+    """
+    return starting_over(jobs.db, partial(_extend, jobs, ids, holder, tokens, lease)) if ids else []
+
+
+def _extend(
+    jobs: QuerySet[Any], ids: Collection[UUID], holder: Holder, tokens: Collection[UUID] | None, lease: Lease
+) -> list[Any]:
+    held = jobs.filter(Q(worker_id=holder.worker_id) | Q(worker_id=None), pk__in=ids, state=JobState.ACTIVE)
+    if tokens is not None:
+        held = held.filter(lease_token__in=tokens)
+    with transaction.atomic(using=jobs.db):
+        dialect_of(jobs).take_write_lock()
+        alive = held.filter(lease_expires_at__gt=DatabaseNow()).order_by("pk").select_for_update()
+        rows = [job for job in alive if holder.has_fetched(job)]
+        for length, keys in lease.by_length(rows).items():
+            jobs.filter(pk__in=keys).update(lease_expires_at=DatabaseNow() + length)
+        within_time_limits(jobs, rows)
+    return rows
+
+
+def _as_holder(jobs: QuerySet[Any], id: UUID, holder: Holder, now: datetime, act: Callable[[Any], None]) -> Any:
+    """Lock a job and call ``act`` for the worker that holds it; run overdue maintenance on the job first."""
+
+    def step() -> Any:
+        with transaction.atomic(using=jobs.db):
+            job = _lock(jobs, id)
+            if is_overdue(job, now):
+                run_maintenance(jobs, now, only=id)
+                job = _lock(jobs, id)
+            refusal = holder.refusal(job)
+            if refusal is None:
+                act(job)
+                return job
+        raise refusal  # after the commit, which keeps the maintenance
+
+    return starting_over(jobs.db, step)
+
+
+def _lock(jobs: QuerySet[Any], id: UUID) -> Any:
+    dialect_of(jobs).take_write_lock()
+    return jobs.select_for_update().get(pk=id)
+
+
+def _settle(jobs: QuerySet[Any], run: Finished) -> None:
+    ((_, outcome),) = settle(jobs, [run])
+    assert outcome is not Settled.REFUSED, "the row is locked, and held"
+    tell(jobs.db, [partial(announce_outcome, run.job, outcome, jobs.db)])
+
+
+def _read_again(jobs: QuerySet[Any], claimed: Collection[Any]) -> list[Any]:
+    """Return the whole rows of claimed jobs, in their order, without those that are no longer held."""
+    tokens = {job.pk: job.lease_token for job in claimed}
+    rows = jobs.in_bulk(tokens) if tokens else {}
+    return [row for key in tokens if (row := rows.get(key)) is not None and row.lease_token == tokens[key]]

@@ -1,0 +1,31 @@
+"""Summary: what a worker has done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Summary:
+    """How many runs ended in which way."""
+
+    completed: int = 0
+    skipped: int = 0
+    retried: int = 0
+    discarded: int = 0
+    refused: int = 0
+    released: int = 0
+
+    @property
+    def failed(self) -> int:
+        """Runs that failed."""
+        return self.retried + self.discarded
+
+    @property
+    def settled(self) -> int:
+        """All runs that ended."""
+        return self.completed + self.skipped + self.failed + self.refused
+
+    def add(self, outcome: str) -> None:
+        """Count one run by its outcome."""
+        setattr(self, outcome, getattr(self, outcome) + 1)

@@ -1,0 +1,376 @@
+"""What the database itself promises, to every write path."""
+
+from itertools import pairwise
+from uuid import uuid4
+
+import pytest
+from django.apps import apps
+from django.db import IntegrityError, connection, transaction
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from django_ojs_unique import JobState, lifecycle
+from django_ojs_unique.models import Job
+from django_ojs_unique.ojs.states import TERMINAL, to_mask
+from tests.support.jobs import ALL_STATES, LEASE, attempt, enqueue, fresh, outcome, row, stored
+
+pytestmark = pytest.mark.django_db
+
+TABLE = Job._meta.db_table
+FINGERPRINT = "f" * 64
+
+
+def raw(sql, *params):
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+        return cursor.fetchall() if cursor.description else cursor.rowcount
+
+
+def parameter(field, value):
+    return Job._meta.get_field(field).get_db_prep_value(value, connection)
+
+
+def unsaved(state="available", guards=(), fingerprint=FINGERPRINT, **fields):
+    finished = timezone.now() if state in TERMINAL else None
+    return Job(
+        type="t",
+        queue="default",
+        state=state,
+        fingerprint=fingerprint,
+        guarded_states=frozenset(map(JobState, guards)),
+        finished_at=finished,
+        **fields,
+    )
+
+
+def insert_raw(job):
+    """INSERT a row by SQL of our own."""
+    job.created_at = timezone.now()
+    fields = [field for field in Job._meta.concrete_fields if getattr(job, field.attname) is not None]
+    places = ", ".join(["%s"] * len(fields))
+    columns = ", ".join(connection.ops.quote_name(field.column) for field in fields)
+    values = [field.get_db_prep_save(getattr(job, field.attname), connection) for field in fields]
+    raw(f"INSERT INTO {TABLE} ({columns}) VALUES ({places})", *values)
+
+
+WRITE_PATHS = {
+    "save": lambda job: job.save(),
+    "bulk_create": lambda job: Job.objects.bulk_create([job]),
+    "raw-insert": insert_raw,
+    "queryset-update": lambda job: (
+        Job.objects.bulk_create([unsaved(fingerprint=None, id=job.pk)]),
+        Job.objects.filter(pk=job.pk).update(
+            state=job.state, fingerprint=job.fingerprint, guarded_states=job.guarded_states, finished_at=job.finished_at
+        ),
+    ),
+    "raw-update": lambda job: (
+        Job.objects.bulk_create([unsaved(fingerprint=None, id=job.pk)]),
+        raw(
+            f"UPDATE {TABLE} SET state = %s, fingerprint = %s, guarded_states = %s, finished_at = %s WHERE id = %s",
+            str(job.state),
+            job.fingerprint,
+            to_mask(job.guarded_states),
+            parameter("finished_at", job.finished_at),
+            parameter("id", job.pk),
+        ),
+    ),
+}
+
+
+def is_refused(write, job):
+    try:
+        with transaction.atomic():
+            write(job)
+    except IntegrityError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("write", WRITE_PATHS.values(), ids=WRITE_PATHS)
+@pytest.mark.parametrize("state", ALL_STATES)
+def test_a_second_guarding_row_is_refused_by_any_write_path(write, state):
+    unsaved(state, ALL_STATES).save()
+    assert is_refused(write, unsaved("available", ["available"]))
+    assert not is_refused(write, unsaved("available", ["available"], "e" * 64))
+
+
+@pytest.mark.parametrize("write", WRITE_PATHS.values(), ids=WRITE_PATHS)
+def test_a_row_that_does_not_guard_is_accepted_by_any_write_path(write):
+    unsaved("available", ALL_STATES).save()
+    assert not is_refused(write, unsaved("available", ["active"]))
+    assert not is_refused(write, unsaved("completed", ["available"]))
+    assert not is_refused(write, unsaved("available", []))
+
+
+@pytest.mark.parametrize("guarded", ALL_STATES)
+@pytest.mark.parametrize("state", ALL_STATES)
+def test_a_row_guards_exactly_while_its_state_is_guarded(state, guarded):
+    first = unsaved(state, [guarded])
+    first.save()
+    assert first.is_guarding is (state == guarded)
+    assert is_refused(WRITE_PATHS["save"], unsaved("available", ["available"])) is (state == guarded)
+
+
+@pytest.mark.parametrize("state", ALL_STATES)
+def test_a_row_that_guards_all_other_states_does_not_guard(state):
+    unsaved(state, [other for other in ALL_STATES if other != state]).save()
+    assert not is_refused(WRITE_PATHS["save"], unsaved("available", ["available"]))
+
+
+def test_one_bulk_create_cannot_hold_two_guards():
+    jobs = [unsaved("available", ALL_STATES) for _ in range(2)]
+    assert is_refused(lambda _: Job.objects.bulk_create(jobs), None)
+    assert not Job.objects.exists()
+
+
+def test_rows_without_a_fingerprint_are_never_in_each_others_way():
+    Job.objects.bulk_create([unsaved(fingerprint=None) for _ in range(3)])
+    assert Job.objects.count() == 3
+
+
+BAD_ROWS = {
+    "an-unknown-state": {"state": "running"},
+    "no-state": {"state": ""},
+    "terminal-without-a-finish": {"state": "completed", "finished_at": None},
+    "cancelled-without-a-finish": {"state": "cancelled", "finished_at": None},
+    "discarded-without-a-finish": {"state": "discarded", "finished_at": None},
+    "waiting-with-a-finish": {"state": "available", "finished_at": "now"},
+    "active-with-a-finish": {"state": "active", "finished_at": "now"},
+    "retryable-with-a-finish": {"state": "retryable", "finished_at": "now"},
+    "a-guard-without-a-fingerprint": {"guarded_states": 1, "fingerprint": None},
+    "a-guard-of-another-state-without-a-fingerprint": {"guarded_states": 128, "fingerprint": None},
+}
+
+
+def update_raw(job, changes):
+    changes = dict(changes)
+    if changes.get("finished_at") == "now":
+        changes["finished_at"] = parameter("finished_at", timezone.now())
+    assignments = ", ".join(f"{name} = %s" for name in changes)
+    return raw(f"UPDATE {TABLE} SET {assignments} WHERE id = %s", *changes.values(), parameter("id", job.pk))
+
+
+@pytest.mark.parametrize("changes", BAD_ROWS.values(), ids=BAD_ROWS)
+def test_a_row_that_makes_no_sense_is_refused_even_by_raw_sql(changes):
+    job = enqueue().job
+    before = row(job).values().get()
+    with pytest.raises(IntegrityError), transaction.atomic():
+        update_raw(job, changes)
+    assert row(job).values().get() == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"state": "active"},
+        {"state": "completed", "finished_at": "now"},
+        {"guarded_states": 0},
+        {"guarded_states": 0, "fingerprint": None},
+        {"guarded_states": 255},
+    ],
+    ids=repr,
+)
+def test_a_row_that_makes_sense_is_accepted(changes):
+    assert update_raw(enqueue().job, changes) == 1
+
+
+@pytest.mark.parametrize("state", ALL_STATES)
+@pytest.mark.parametrize(
+    "delete", [lambda job: job.delete(), lambda job: row(job).delete()], ids=["instance", "queryset"]
+)
+def test_deleting_the_holder_frees_the_key(state, delete):
+    unique = {"states": ALL_STATES}
+    delete(stored(state, unique=unique))
+    assert outcome(unique=unique) == "created"
+
+
+def test_deleting_the_holder_by_raw_sql_frees_the_key():
+    raw(f"DELETE FROM {TABLE} WHERE id = %s", parameter("id", enqueue().job.pk))
+    assert outcome() == "created"
+
+
+def test_moving_the_holder_out_of_its_states_by_raw_sql_frees_the_key():
+    update_raw(enqueue().job, {"state": "completed", "finished_at": "now"})
+    assert outcome() == "created"
+
+
+def test_taking_the_guard_by_raw_sql_does_not_hide_a_duplicate():
+    job = enqueue().job
+    update_raw(job, {"guarded_states": 0})
+    assert attempt() == ("rejected", job)
+
+
+def test_a_guard_that_was_set_by_hand_never_breaks_an_enqueue():
+    """The query decides meaning: a row that is no duplicate loses its guard to the newcomer."""
+    job = stored("completed")
+    update_raw(job, {"guarded_states": to_mask(JobState)})
+    assert outcome() == "created"
+    assert fresh(job).guarded_states == frozenset()
+
+
+@pytest.mark.parametrize("state", ALL_STATES)
+def test_a_job_whose_guard_is_released_takes_no_more_part_in_uniqueness(state):
+    unique = {"states": ALL_STATES}
+    job = stored(state, unique=unique)
+    fingerprint = job.fingerprint
+    assert job.release_guard() is True
+    assert job.release_guard() is False
+    assert job.state == state
+    assert not is_refused(WRITE_PATHS["save"], unsaved("available", ["available"], fingerprint))
+    Job.objects.exclude(pk=job.pk).delete()
+    assert outcome(unique=unique) == "created"
+    assert fresh(job).state == state
+
+
+def test_a_guard_left_behind_is_never_taken_back():
+    job = enqueue(unique={}).job
+    token = uuid4()
+    lifecycle.claim(row(job), timezone.now(), worker_id="w", token=token, lease=LEASE)
+    lifecycle.discard(row(job), timezone.now(), token=token, errors=[])
+    assert fresh(job).guarded_states == frozenset()
+    lifecycle.revive(row(job), timezone.now())
+    assert (fresh(job).state, fresh(job).guarded_states) == ("available", frozenset())
+
+
+# how many statements, and which indexes
+
+STATEMENTS = {"sqlite": 1, "postgresql": 2, "mysql": 6}
+"""SQLite looks and inserts in one. MariaDB looks, then settles the key in a transaction, under a lock."""
+
+
+@pytest.mark.parametrize(
+    "unique",
+    [
+        {},
+        {"period": "PT1H"},
+        {"period": "P1M"},
+        {"on_conflict": "replace"},
+    ],
+    ids=["default", "period", "calendar", "replace"],
+)
+def test_a_unique_enqueue_without_a_conflict_looks_and_inserts_and_does_nothing_else(unique, transactional_db):
+    with CaptureQueriesContext(connection) as queries:
+        assert outcome(unique=unique) == "created"
+    assert len(queries) == STATEMENTS[connection.vendor], [query["sql"] for query in queries]
+
+
+def test_a_policy_that_counts_finished_jobs_is_settled_in_one_transaction(transactional_db):
+    with CaptureQueriesContext(connection) as queries:
+        assert outcome(unique={"states": ALL_STATES, "on_conflict": "ignore"}) == "created"
+    expected = {"sqlite": 1, "postgresql": 6, "mysql": 6}
+    assert len(queries) == expected[connection.vendor], [query["sql"] for query in queries]
+
+
+def test_an_enqueue_without_a_policy_does_not_look(transactional_db):
+    with CaptureQueriesContext(connection) as queries:
+        assert outcome(unique=None) == "created"
+    assert [query["sql"][:6] for query in queries] == ["INSERT"]
+
+
+@pytest.fixture
+def many_jobs(transactional_db):
+    """Thousands of jobs of different keys and states, known to the planner."""
+    states = ["available", "scheduled", "active", "completed", "discarded"]
+    now = timezone.now()
+    jobs = [
+        Job(
+            type="t",
+            queue=f"q{n % 7}",
+            state=states[n % 5],
+            priority=n % 11,
+            fingerprint=f"{n:064x}",
+            guarded_states=frozenset({JobState.AVAILABLE}),
+            enqueued_at=now,
+            run_at=now if n % 5 == 1 else None,
+            finished_at=now if n % 5 > 2 else None,
+        )
+        for n in range(5000)
+    ]
+    Job.objects.bulk_create(jobs, batch_size=500)
+    raw(f"ANALYZE TABLE {TABLE}" if connection.vendor == "mysql" else f"ANALYZE {TABLE}")
+    return jobs
+
+
+def plan(sql, params):
+    """Return the plan of a statement as text."""
+    if connection.vendor == "sqlite":
+        return "\n".join(row[3] for row in raw(f"EXPLAIN QUERY PLAN {sql}", *params))
+    if connection.vendor == "mysql":
+        return "\n".join(f"{line[3]} {line[5]} {line[9]}" for line in raw(f"EXPLAIN {sql}", *params))
+    return "\n".join(line[0] for line in raw(f"EXPLAIN {sql}", *params))
+
+
+WHOLE_TABLE = {"sqlite": f"SCAN {TABLE}", "mysql": "ALL ", "postgresql": "Seq Scan"}
+SORT = {"sqlite": "TEMP B-TREE", "mysql": "filesort", "postgresql": "Sort"}
+
+
+def looks_of(act):
+    """Collect the looks for a fingerprint that ``act`` sends, with their parameters."""
+    seen = []
+
+    def wrapper(execute, sql, params, many, context):
+        if TABLE in sql and "fingerprint" in sql.partition("WHERE")[2]:
+            seen.append((sql, params))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(wrapper):
+        act()
+    assert seen
+    return seen
+
+
+def check_that_an_index_is_used(looks):
+    for sql, params in looks:
+        explained = plan(sql, params)
+        assert WHOLE_TABLE[connection.vendor] not in explained, explained
+        assert "ojs_job_lookup" in explained or "ojs_unique_guard" in explained, explained
+
+
+POLICIES = {"default": {}, "period": {"period": "PT1H"}, "calendar": {"period": "P1M", "states": ALL_STATES}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@pytest.mark.parametrize("strategy", ["reject", "ignore", "replace"])
+def test_every_look_for_duplicates_goes_through_an_index(policy, strategy, many_jobs):
+    enqueue("u", unique=policy)
+    check_that_an_index_is_used(looks_of(lambda: attempt("u", unique={**policy, "on_conflict": strategy})))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_explain_and_duplicates_of_go_through_an_index(policy, many_jobs):
+    check_that_an_index_is_used(looks_of(lambda: Job.objects.explain("u", unique=policy)))
+    check_that_an_index_is_used(looks_of(lambda: Job.objects.duplicates_of(FINGERPRINT, policy)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [1, 10])
+def test_a_claim_reads_its_queue_in_the_order_of_an_index(limit, many_jobs):
+    ready = Job.objects.filter(state="available", queue="q1").order_by("-priority", "enqueued_at", "id")
+    sql, params = ready[:limit].query.sql_with_params()
+    explained = plan(sql, params)
+    assert "ojs_job_claim" in explained, explained
+    assert WHOLE_TABLE[connection.vendor] not in explained
+    if connection.vendor != "mysql":
+        assert SORT[connection.vendor] not in explained, explained
+
+
+@pytest.mark.slow
+def test_the_order_of_the_index_is_the_order_of_a_claim(many_jobs):
+    ready = Job.objects.filter(state="available", queue="q1").order_by("-priority", "enqueued_at", "id")
+    ranks = [(-job.priority, job.enqueued_at, job.pk) for job in ready]
+    assert len(ranks) > 100
+    assert all(one < other for one, other in pairwise(ranks))
+
+
+@pytest.mark.parametrize("index", ["ojs_job_lookup", "ojs_job_claim", "ojs_job_due", "ojs_job_lease", "ojs_job_expiry"])
+def test_every_declared_index_is_there(index):
+    with connection.cursor() as cursor:
+        assert index in connection.introspection.get_constraints(cursor, TABLE)
+
+
+@pytest.mark.parametrize("model", list(apps.get_app_config("django_ojs_unique").get_models()))
+def test_where_there_are_no_partial_indexes_no_model_is_warned_of(model, monkeypatch):
+    monkeypatch.setattr(connection.features, "supports_partial_indexes", False)
+    assert model.check(databases=["default"]) == []

@@ -1,0 +1,248 @@
+"""What every dialect does, on whichever database the suite runs; and the plain one, which unknown databases get."""
+
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from django_ojs_unique import UniquePolicy
+from django_ojs_unique.db.dialect import ClaimRequest, Dialect
+from django_ojs_unique.db.dialects import dialect_of, kind_of
+from django_ojs_unique.enqueue.request import Request, read
+from django_ojs_unique.models import Job
+from tests.support.jobs import elsewhere, enqueue, put, row
+
+pytestmark = pytest.mark.django_db
+POLICY = UniquePolicy(keys=["type"])
+RICH = {
+    "args": {"text": "é\u2028\U0001f600", "n": [1, 1.5, None, {"deep": [True]}], "empty": {}},
+    "meta": {"a": "b"},
+    "tags": ["x", "ü"],
+    "schema": "urn:x",
+    "extra": {"vendor": [1]},
+    "priority": -3,
+    "queue": "mail",
+    "timeout": "PT5M",
+    "lease": "PT1M",
+    "retry": {"max_attempts": 7},
+}
+
+
+def _plain(jobs):
+    return Dialect(Job, connection)
+
+
+@pytest.fixture(
+    params=[
+        dialect_of,
+        pytest.param(
+            _plain,
+            marks=pytest.mark.skipif(connection.vendor == "mysql", reason="MariaDB has no ON CONFLICT DO NOTHING"),
+        ),
+    ],
+    ids=["own", "plain"],
+)
+def dialect(request):
+    return request.param(Job.objects.all())
+
+
+@pytest.fixture
+def own():
+    return dialect_of(Job.objects.all())
+
+
+def incoming(type="t", *, now=None, **options):
+    return read(Request(type, **{"unique": POLICY, **options}), Job, now or timezone.now()).job
+
+
+def ids():
+    return set(Job.objects.values_list("pk", flat=True))
+
+
+def test_a_connection_has_the_dialect_of_its_database(own):
+    assert own.name == connection.vendor
+    assert own.mechanism
+    assert type(own) is kind_of(connection)
+    assert own.quote("x") == connection.ops.quote_name("x")
+
+
+def test_the_plain_dialect_promises_nothing():
+    assert (Dialect.mechanism, Dialect.claims_at_once, Dialect.can_notify) == ("", False, False)
+
+
+def test_an_insert_stores_each_field_as_it_was_given(dialect):
+    job = incoming(**RICH)
+    assert dialect.insert(job)
+    stored = Job.objects.get()
+    for field in Job._meta.concrete_fields:
+        assert getattr(stored, field.attname) == getattr(job, field.attname), field.name
+
+
+def test_an_insert_stores_what_django_would_store(dialect):
+    ours, djangos = incoming(**RICH), incoming("other", **RICH)
+    djangos.created_at, djangos.enqueued_at = ours.created_at, ours.enqueued_at
+    dialect.insert(ours)
+    djangos.save(force_insert=True)
+    differ = {"id", "type", "fingerprint"}
+    one, other = (Job.objects.filter(pk=job.pk).values().get() for job in (ours, djangos))
+    assert {name for name, value in one.items() if other[name] != value} == differ
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_guarded_key_or_a_taken_id_is_answered_by_false_and_the_transaction_goes_on(dialect, many):
+    first = enqueue().job
+    same_id = incoming("other", id=first.pk)
+    with transaction.atomic():
+        for job in (incoming(), same_id):
+            assert (dialect.insert_all([job]) if many else dialect.insert(job)) is False
+        assert ids() == {first.pk}
+        assert dialect.insert(incoming("third"))
+
+
+def test_a_key_that_is_no_longer_guarded_is_free(dialect):
+    put(enqueue().job, "completed")
+    assert dialect.insert(incoming())
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 1001])
+def test_many_jobs_go_in_by_the_thousand(dialect, count):
+    jobs = [incoming(f"t{number}", args={"n": number}) for number in range(count)]
+    with CaptureQueriesContext(connection) as queries:
+        assert dialect.insert_all(jobs)
+    assert len([one for one in queries if one["sql"].startswith("INSERT")]) <= (count > 0) + (count > 1000) or (
+        not own_batches()  # each row is a statement of its own, all sent together
+    )
+    assert {job.pk: job.args for job in Job.objects.all()} == {job.pk: job.args for job in jobs}
+
+
+def own_batches():
+    return connection.vendor == "postgresql"
+
+
+def test_many_jobs_are_stored_as_they_were_given(dialect):
+    jobs = [incoming("rich", **RICH), incoming("poor"), incoming("late", scheduled_at=timezone.now() + timedelta(1))]
+    assert dialect.insert_all(jobs)
+    stored = Job.objects.in_bulk()
+    for job in jobs:
+        for field in Job._meta.concrete_fields:
+            assert getattr(stored[job.pk], field.attname) == getattr(job, field.attname), field.name
+
+
+def test_without_a_duplicate_the_deciding_statement_inserts_or_leaves_it_to_locks(own):
+    job = incoming()
+    inserted, found = own.insert_unless_duplicate(job, POLICY, None)
+    assert found is None
+    assert ids() == ({job.pk} if inserted else set())
+
+
+@pytest.mark.parametrize("state", ["available", "active", "scheduled", "retryable", "pending"])
+@pytest.mark.parametrize("full_row", [False, True])
+def test_the_deciding_statement_finds_the_newest_duplicate(dialect, state, full_row):
+    put(enqueue(args={"n": 1}).job, state)
+    row_before = Job.objects.get()
+    Job.objects.update(guarded_states=frozenset(), created_at=row_before.created_at - timedelta(hours=1))
+    newest = put(enqueue(args={"n": 2}, unique={"states": ["completed"]}).job, state)
+    inserted, found = dialect.insert_unless_duplicate(incoming(), POLICY, None, full_row=full_row)
+    assert (inserted, found.pk, found.state) == (False, newest.pk, state)
+    assert bool(found.get_deferred_fields()) is not full_row
+    assert found.created_at == newest.created_at
+
+
+def test_the_deciding_statement_counts_neither_other_states_nor_other_keys_nor_what_is_too_old(dialect):
+    other = enqueue("other").job
+    old = put(enqueue().job, "completed")
+    finished = UniquePolicy(states=["completed"])
+    for policy, after in ((POLICY, None), (finished, old.created_at), (finished, old.created_at + timedelta(1))):
+        _, found = dialect.insert_unless_duplicate(incoming(), policy, after)
+        assert found is None
+        Job.objects.exclude(pk__in=[other.pk, old.pk]).delete()
+    before = old.created_at - timedelta(microseconds=1)
+    assert dialect.insert_unless_duplicate(incoming(), finished, before)[1].pk == old.pk
+
+
+def test_a_guard_that_the_policy_does_not_count_is_left_to_locks(dialect):
+    holder = put(enqueue().job, "active")
+    assert dialect.insert_unless_duplicate(incoming(), UniquePolicy(states=["available"]), None) == (False, None)
+    assert ids() == {holder.pk}
+
+
+def test_rows_are_found_by_their_fingerprints(dialect):
+    jobs = [enqueue(f"t{number}").job for number in range(3)]
+    wanted = [job.fingerprint for job in jobs[:2]]
+    assert {job.pk for job in dialect.find(Job.objects.filter(state="available"), wanted)} == {
+        job.pk for job in jobs[:2]
+    }
+    assert list(dialect.find(Job.objects.filter(state="active"), wanted)) == []
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+def test_locked_rows_come_in_the_order_of_their_keys(dialect, by_key):
+    for number in range(5):
+        enqueue(f"t{number}", id=uuid4())
+    jobs = list(Job.objects.order_by("pk"))
+    with transaction.atomic():
+        dialect.lock_keys([job.fingerprint for job in jobs])
+        locked = dialect.lock(Job.objects.filter(state="available"), by_key=by_key)
+    assert [job.pk for job in locked] == [job.pk for job in jobs]
+
+
+def test_no_keys_need_no_lock(dialect):
+    with transaction.atomic():
+        dialect.lock_keys([])
+        assert dialect.lock(Job.objects.none(), by_key=True) == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_single_writer_waits_for_the_write_lock_and_others_do_not(own):
+    other = enqueue("other").job
+
+    def write():
+        with connection.cursor() as cursor:
+            if own.single_writer:
+                cursor.execute("PRAGMA busy_timeout = 0")
+        try:
+            return row(other).update(priority=1)
+        except Exception as error:
+            return str(error)
+
+    with transaction.atomic():
+        own.take_write_lock()
+        assert elsewhere(write) == ("database is locked" if own.single_writer else 1)
+
+
+def test_text_is_compared_exactly(own):
+    for key in ("Straße", "strasse", "STRASSE", "strasse "):
+        Job.objects.enqueue("t", key=key)
+    assert Job.objects.filter(own.exactly("key", "strasse"), key="strasse").count() == 1
+
+
+def test_the_clock_answers_in_utc(own):
+    with connection.cursor() as cursor:
+        cursor.execute(own.now)
+        (said,) = cursor.fetchone()
+        cursor.execute(own.now)
+        assert cursor.fetchone()[0] >= said
+
+
+def test_the_database_says_the_condition_of_the_guard(own):
+    condition = own.condition_of("ojs_unique_guard")
+    assert "guarded_states" in condition
+    with connection.cursor() as cursor:
+        for expected, state in ((1, "available"), (0, "completed")):
+            Job.objects.all().delete()
+            put(enqueue().job, state)
+            cursor.execute(f"SELECT count(*) FROM {own.quote(Job._meta.db_table)} WHERE {condition}")
+            assert cursor.fetchone() == (expected,)
+
+
+def test_a_batch_is_claimed_in_one_statement_only_where_that_is_there(dialect):
+    if not dialect.claims_at_once:
+        with pytest.raises(NotImplementedError):
+            dialect.claim(ClaimRequest({}, None, 1, None, uuid4(), timedelta(1), False, False, timezone.now(), ()))
+        with pytest.raises(NotImplementedError):
+            dialect.complete([])
+    dialect.wake([])
+    dialect.wake(["default"])

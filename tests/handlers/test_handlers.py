@@ -1,0 +1,144 @@
+"""`@job`: what it refuses when a module is imported, and what a handler's `enqueue` does."""
+
+import inspect
+
+import pytest
+
+from django_ojs_unique import InvalidPolicy, InvalidRequest, InvalidRetryPolicy, UniquePolicy, job
+from django_ojs_unique.exceptions import HandlerError, UnknownJobType
+from django_ojs_unique.handlers.handler import ENQUEUE_OPTIONS
+from django_ojs_unique.models import Job
+
+
+@pytest.fixture
+def send(handlers):
+    @job("mail.send", queue="mails", priority=7, timeout="PT2S", unique={"keys": ["args"], "args_keys": ["user_id"]})
+    def send(user_id, locale="en"):
+        return f"{user_id} {locale}"
+
+    return send
+
+
+def test_calling_a_handler_runs_it_here_and_now(send):
+    assert send(1, locale="de") == "1 de"
+    assert (send.__name__, "mail.send" in repr(send)) == ("send", True)
+
+
+@pytest.mark.django_db
+def test_enqueue_names_the_arguments_and_takes_what_the_handler_declared(send):
+    row = send.enqueue(42, locale="de").job
+    row.refresh_from_db()
+    assert row.args == {"user_id": 42, "locale": "de"}
+    assert (row.type, row.queue, row.priority, row.timeout_ms) == ("mail.send", "mails", 7, 2000)
+    assert row.unique_policy == UniquePolicy(keys=["args"], args_keys=["user_id"])
+
+
+@pytest.mark.django_db
+def test_using_overrides_options_for_the_next_enqueues_only(send):
+    assert send.using(queue="slow", unique=None).enqueue(1).job.queue == "slow"
+    assert send.enqueue(1).job.queue == "mails"
+
+
+@pytest.mark.django_db
+def test_the_context_is_no_argument_of_the_job(handlers):
+    @job("t", takes_context=True)
+    def handler(context, n):
+        """Do nothing."""
+
+    assert handler.enqueue(3).job.args == {"n": 3}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("args", "kwargs"), [((), {}), ((1, 2, 3), {}), ((1,), {"lang": "de"})])
+def test_arguments_that_do_not_fit_are_refused_before_anything_is_stored(send, args, kwargs):
+    with pytest.raises(InvalidRequest, match="do not fit"):
+        send.enqueue(*args, **kwargs)
+    assert not Job.objects.exists()
+
+
+@pytest.mark.django_db
+def test_keywords_beyond_the_parameters_are_sent_where_the_handler_takes_any(handlers):
+    @job("t", unique={"keys": ["args"], "args_keys": ["anything"]})
+    def handler(a, **more):
+        """Do nothing."""
+
+    assert handler.enqueue(1, anything=2).job.args == {"a": 1, "anything": 2}
+
+
+@pytest.mark.django_db
+def test_positional_arguments_without_names_cannot_be_sent_by_name(handlers):
+    @job("t")
+    def handler(*numbers):
+        """Do nothing."""
+
+    with pytest.raises(InvalidRequest, match="cannot be sent by name"):
+        handler.enqueue(1, 2)
+
+
+def declare(type="t", function=lambda user_id: None, **options):
+    return job(type, **options)(function)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"type": "Send Mail"}, InvalidRequest, "type"),
+        ({"type": declare}, InvalidRequest, "must be a string"),
+        ({"queue": "My Queue"}, InvalidRequest, "queue"),
+        ({"unique": {"argz": 1}}, InvalidPolicy, "argz"),
+        ({"retry": {"max_attempts": -1}}, InvalidRetryPolicy, "max_attempts"),
+        ({"unique": {"keys": ["args"], "args_keys": ["user"]}}, HandlerError, "Did you mean 'user_id'"),
+        ({"takes_context": True}, HandlerError, "named 'context'"),
+    ],
+)
+def test_a_wrong_declaration_is_refused_when_it_is_made(handlers, options, error, said):
+    with pytest.raises(error, match=said):
+        declare(**options)
+
+
+def test_a_cron_line_whose_arguments_do_not_fit_the_handler_is_refused(handlers):
+    with pytest.raises(HandlerError, match=r"cron: args do not fit .*missing a required argument: 'to'.*args="):
+        declare(function=lambda to: None, cron="@daily")
+
+
+@pytest.mark.parametrize("name", ["timeout", "lease"])
+@pytest.mark.parametrize("value", ["30s", 0, -1, "P1M", True])
+def test_a_length_of_time_that_is_none_is_refused_at_the_declaration(handlers, name, value):
+    with pytest.raises(InvalidRequest, match=name):
+        declare(**{name: value})
+
+
+def test_two_handlers_of_one_type_are_refused_with_both_places(handlers, send):
+    def other():
+        """Do nothing."""
+
+    with pytest.raises(HandlerError, match=r"mail\.send.*send.*other"):
+        declare("mail.send", other)
+
+
+def test_an_unknown_type_is_said_with_a_suggestion(send, handlers):
+    with pytest.raises(UnknownJobType, match=r"Did you mean 'mail\.send'"):
+        handlers.get("mail.sent")
+
+
+@pytest.mark.django_db
+def test_a_project_may_refuse_types_without_a_handler(send, settings):
+    settings.OJS_UNIQUE = {"REQUIRE_HANDLER": True}
+    with pytest.raises(UnknownJobType, match=r"Did you mean 'mail\.send'"):
+        Job.objects.enqueue("mail.sent")
+    assert not Job.objects.exists()
+
+
+def test_an_option_that_enqueue_does_not_have_is_refused_by_name(send):
+    with pytest.raises(InvalidRequest, match=r"kay: is not an option of enqueue\(\). Did you mean 'key'\?"):
+        send.using(kay="x")
+
+
+def test_the_options_of_a_handler_are_those_of_enqueue():
+    parameters = list(inspect.signature(Job.objects.enqueue).parameters)
+    assert parameters[parameters.index("args") + 1 :] == list(ENQUEUE_OPTIONS)
+
+
+def test_an_option_among_the_arguments_is_refused_with_the_mend(send):
+    with pytest.raises(InvalidRequest, match=r"Options go to using\(key=...\).enqueue"):
+        send.enqueue(1, key="x")

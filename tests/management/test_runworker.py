@@ -1,0 +1,125 @@
+import io
+
+import pytest
+from django.core.management import BaseCommand, CommandError, call_command
+from django.utils import timezone
+
+from django_ojs_unique import job
+from django_ojs_unique.management.commands.runworker import Command
+from django_ojs_unique.models import Job
+from tests.support.pages import table
+from tests.support.retries import IN_AN_HOUR
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def run(name="runworker", **options):
+    out = io.StringIO()
+    call_command(name, drain=True, stdout=out, **options)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("name", ["runworker", "ojs_worker"])
+def test_draining_an_empty_queue_says_so_and_ends(name):
+    assert "0 completed" in run(name)
+
+
+def test_the_report_counts_what_was_done_and_what_waits(handlers):
+    job("t")(lambda: None)
+    Job.objects.enqueue("t")
+    Job.objects.enqueue("t", scheduled_at=timezone.now() + timezone.timedelta(hours=1))
+    Job.objects.enqueue("stranger")
+    report = run()
+    assert "1 completed" in report
+    assert "1 job(s) wait for their time" in report
+    assert "stranger" in report
+
+
+def test_quiet_is_quiet(handlers):
+    assert run(verbosity=0) == ""
+
+
+@pytest.mark.parametrize("concurrency", ["0", "-1", "x"])
+def test_a_concurrency_that_is_no_positive_number_is_refused(concurrency):
+    with pytest.raises(CommandError, match="--concurrency"):
+        call_command("runworker", "--drain", "--concurrency", concurrency)
+
+
+def test_an_unknown_database_is_refused():
+    with pytest.raises(CommandError, match="invalid choice"):
+        call_command("runworker", "--database", "nowhere")
+
+
+def test_an_app_without_handlers_gets_one_clear_line(handlers):
+    for type in list(handlers):
+        handlers.unregister(type)
+    with pytest.raises(CommandError, match=r"@job"):
+        run()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--concurrency", "1001"], "--concurrency: must be a whole number from 1 to 1,000, not '1001'"),
+        (["--concurrency", "9" * 5000], "--concurrency: must be a whole number from 1 to 1,000, not '999"),
+        (["--concurrency", "1.5"], "--concurrency: must be a whole number from 1 to 1,000, not '1.5'"),
+        (["--async-concurrency", "0"], "--async-concurrency: must be a whole number of at least 1, not '0'"),
+        (["--processes", "0"], "--processes: must be a whole number of at least 1, not '0'"),
+        (["--max-jobs", "-3"], "--max-jobs: must be a whole number of at least 1, not '-3'"),
+        (["--lease", "0"], "--lease: must be a number above 0, up to a year, not '0'"),
+        (["--lease", "soon"], "--lease: must be a number above 0, up to a year, not 'soon'"),
+        (["--lease", "nan"], "--lease: must be a number above 0, up to a year, not 'nan'"),
+        (["--shutdown-timeout", "inf"], "--shutdown-timeout: must be a number above 0, up to a year, not 'inf'"),
+        (["--queue", "NO SUCH"], "--queue: is neither a queue name nor a pattern of one"),
+        (["--exclude-queue", "a?"], "--exclude-queue: is neither a queue name nor a pattern of one"),
+        (["--reload", "--processes", "2"], "--reload runs one process until it is stopped"),
+        (["--reload", "--drain"], "leave out --processes and --drain"),
+        (["--health-file", "/no/such/directory/health"], "--health-file: there is no directory /no/such/directory"),
+        (["--health-file", "/"], "--health-file: / is a directory"),
+        (["--no-such-option"], "unrecognized arguments: --no-such-option"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_an_option_that_makes_no_sense_is_refused_with_one_clear_line(arguments, message):
+    with pytest.raises(CommandError) as refusal:
+        call_command("runworker", *arguments)
+    assert message in str(refusal.value)
+
+
+def test_the_options_reach_the_worker(handlers, tmp_path):
+    job("t")(lambda: None)
+    for queue in ("mail-a", "mail-b", "slow"):
+        for _ in range(3):
+            Job.objects.enqueue("t", queue=queue)
+    report = run(
+        queue=["mail-*", "slow"],
+        exclude_queue=["*-b"],
+        concurrency=2,
+        lease=5.0,
+        max_jobs=4,
+        health_file=str(tmp_path / "health"),
+    )
+    assert "4 completed" in report
+    assert Job.objects.filter(queue="mail-b", state="available").count() == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_counts_what_was_skipped_retried_and_discarded(handlers):
+    job("skips", skip_unless=lambda: False)(lambda: None)
+    job("fails", retry=IN_AN_HOUR)(lambda: 1 / 0)
+    job("gives.up", retry={"max_attempts": 1})(lambda: 1 / 0)
+    for type in ("skips", "fails", "gives.up"):
+        Job.objects.enqueue(type)
+    assert "0 completed, 1 skipped, 1 to be retried, 1 discarded, 0 refused, 0 given back." in run()
+
+
+def test_the_options_of_the_page_are_the_options():
+    parser = Command().create_parser("manage.py", "runworker")
+    inherited = {action.dest for action in BaseCommand().create_parser("manage.py", "runworker")._actions}
+    options = {action.option_strings[0]: action for action in parser._actions if action.dest not in inherited}
+    page = {row[0].partition(" ")[0]: row[1] for row in table("docs/worker.md", "option")}
+    assert page.keys() == options.keys()
+    for name, shown in page.items():
+        default = options[name].default
+        if not isinstance(default, bool) and isinstance(default, (int, float)):
+            assert float(shown) == default

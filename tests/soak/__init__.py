@@ -1,0 +1,10 @@
+"""The soak: workers and producers run for half an hour while a saboteur disturbs them; then SQL judges what happened.
+
+``python -m tests.soak --help`` says how. `producer` and `jobs` write down what they were told and what they ran, in
+`logs`; triggers write down each change of a job's row (`history`); `saboteur` says what it did; `judge` compares.
+"""
+
+NARROW = "narrow"
+"""A queue with a limit, whose row each claim writes."""
+PERIOD_SECONDS = 3
+"""The period of the type ``unique.period``."""

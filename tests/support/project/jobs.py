@@ -1,0 +1,96 @@
+"""Handlers that write each start and end into one file, and some of which wait until a gate is opened."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from django_ojs_unique import JobContext, job
+from django_ojs_unique.models import Job
+from django_ojs_unique.worker import claimed_runs, housekeeper, pools
+
+FOLDER = Path(os.environ.get("OJS_TEST_FOLDER", "/nowhere"))
+SOON = {"initial_interval": "PT0.05S", "backoff_strategy": "constant", "jitter": False}
+
+pools.WORK_AHEAD_SECONDS = float(os.environ.get("OJS_TEST_WORK_AHEAD", pools.WORK_AHEAD_SECONDS))
+claimed_runs.LONGEST_UNSTARTED = pools.LONGEST_UNSTARTED = float(
+    os.environ.get("OJS_TEST_LONGEST_UNSTARTED", pools.LONGEST_UNSTARTED)
+)
+housekeeper.SWEEP_SECONDS = float(os.environ.get("OJS_TEST_SWEEP", housekeeper.SWEEP_SECONDS))
+
+
+def write(event: str, context: JobContext) -> None:
+    """Append a line in one step, whoever else writes, and whatever becomes of this process next."""
+    line = {"event": event, "job": str(context.job_id), "attempt": context.attempt, "pid": os.getpid()}
+    file = os.open(FOLDER / "runs", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, json.dumps({**line, "at": time.time()}).encode() + b"\n")
+    os.close(file)
+
+
+@contextmanager
+def written(context: JobContext) -> Iterator[None]:
+    write("began", context)
+    try:
+        yield
+    except BaseException as error:
+        write(type(error).__name__, context)
+        raise
+    write("ended", context)
+
+
+def hold(context: JobContext, gate: str, fails: bool = False) -> None:
+    """Wait until the gate is open."""
+    with written(context):
+        while not (FOLDER / gate).exists():
+            time.sleep(0.005)
+        if fails:
+            raise ValueError("on demand")
+
+
+async def ahold(context: JobContext, gate: str) -> None:
+    with written(context):
+        while not (FOLDER / gate).exists():
+            await asyncio.sleep(0.005)
+
+
+job("hold", takes_context=True, retry=SOON)(hold)
+job("hold.shortly", takes_context=True, retry=SOON, lease="PT1S")(hold)
+job("hold.once", takes_context=True, retry={"max_attempts": 1})(hold)
+job("hold.async", takes_context=True, retry=SOON)(ahold)
+
+
+@job("quick", takes_context=True)
+def quick(context: JobContext, **args: Any) -> None:
+    write("began", context)
+    write("ended", context)
+
+
+@job("torture.plain", takes_context=True, retry={**SOON, "max_attempts": 30})
+def plain(context: JobContext, milliseconds: int = 0, fails: int = 0, looks: bool = False) -> None:
+    with written(context):
+        time.sleep(milliseconds / 1000)
+        if looks:
+            Job.objects.filter(pk=context.job_id).get()
+        if context.attempt <= fails:
+            raise ValueError("now and then")
+
+
+@job("torture.async", takes_context=True, retry={**SOON, "max_attempts": 30})
+async def slow(context: JobContext, milliseconds: int = 0, fails: int = 0) -> None:
+    with written(context):
+        await asyncio.sleep(milliseconds / 1000)
+        if context.attempt <= fails:
+            raise ValueError("now and then")
+
+
+@job("torture.poison", takes_context=True, retry={**SOON, "max_attempts": 2})
+def poison(context: JobContext) -> None:
+    write("began", context)
+    os.kill(os.getpid(), signal.SIGKILL)
