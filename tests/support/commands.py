@@ -23,7 +23,7 @@ from django_ojs_unique.models import Job
 from django_ojs_unique.registry import registry
 from tests.support.hosts import Host
 from tests.support.outage import Outage
-from tests.support.processes import PATIENCE, wait_until_alone
+from tests.support.processes import PATIENCE, is_locked, wait_until_alone
 
 SETTINGS = "tests.support.project.settings"
 ROOT = Path(__file__).parents[2]
@@ -76,9 +76,14 @@ class Command:
         self._process.send_signal(number)
 
     def freeze(self) -> None:
-        """Stop all its threads, until SIGCONT; the signal alone would leave them a few more milliseconds."""
-        self.signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+        """Stop all its threads, until SIGCONT, at a moment at which no lock of theirs would stop others as well."""
+        while True:
+            self.signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED)  # the signal alone leaves them a few more milliseconds
+            if not is_locked(Job.objects.all()):
+                return
+            self.signal(signal.SIGCONT)
+            time.sleep(0.01)
 
     def signal_group(self, number: int) -> None:
         """Signal it and all its children, as a terminal does."""

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sqlite3
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from django.db import OperationalError, connection, connections, transaction
+from django.db.models import QuerySet
 
 PATIENCE = float(os.environ.get("OJS_TEST_PATIENCE", "120"))
 """Seconds after which a silent child fails the test."""
@@ -150,6 +152,20 @@ def wait_until_alone() -> None:
     if connection.vendor == "sqlite":
         return
     _poll(_OTHERS[connection.vendor], lambda number: number == 0, "the other sessions ended")
+
+
+def is_locked(rows: QuerySet[Any]) -> bool:
+    """Return whether an open transaction keeps others from writing one of these rows."""
+    try:
+        if connection.vendor == "sqlite":
+            with closing(sqlite3.connect(connection.settings_dict["NAME"], timeout=0, isolation_level=None)) as rival:
+                rival.execute("BEGIN IMMEDIATE")
+        else:
+            with transaction.atomic():
+                list(rows.select_for_update(nowait=True).values_list("pk"))
+    except (sqlite3.OperationalError, OperationalError):
+        return True
+    return False
 
 
 def _poll(sql: str, enough: Callable[[int], bool], what: str) -> None:
