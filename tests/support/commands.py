@@ -76,14 +76,16 @@ class Command:
         self._process.send_signal(number)
 
     def freeze(self) -> None:
-        """Stop all its threads, until SIGCONT, at a moment at which no lock of theirs would stop others as well."""
-        while True:
+        """Stop all its threads until SIGCONT, while it holds no lock on a job: others would wait for that lock."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
             self.signal(signal.SIGSTOP)
             os.waitid(os.P_PID, self.pid, os.WSTOPPED)  # the signal alone leaves them a few more milliseconds
             if not is_locked(Job.objects.all()):
                 return
             self.signal(signal.SIGCONT)
             time.sleep(0.01)
+        pytest.fail(f"Each time the worker was stopped, a job was locked. It said:\n{self.output}")
 
     def signal_group(self, number: int) -> None:
         """Signal it and all its children, as a terminal does."""
