@@ -8,18 +8,38 @@ from django.core.checks import CheckMessage
 from django.db import models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.backends.ddl_references import Statement
-from django.db.models import F, Q
-from django.db.models.lookups import Exact
+from django.db.models import BooleanField, Func, Q
 
 from ..ojs.states import JobState
 
 
+class IsGuarding(Func):
+    """Whether the row's state is one of its guarded states: one bit-and, which each write of a row evaluates.
+
+    The states are part of the text, so that a database recognises the condition of the index.
+    """
+
+    conditional = True
+    output_field = BooleanField()
+    _bits = " ".join(f"WHEN '{state}' THEN {state.bit}" for state in JobState)
+    template = "(%(guarded_states)s & CASE %(state)s " + _bits + " ELSE 0 END) <> 0"
+
+    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        guarded_states, state = (compiler.compile(name)[0] for name in self.source_expressions)
+        return self.template % {"guarded_states": guarded_states, "state": state}, []
+
+
 def guarding() -> Q:
     """Return the condition for rows that guard their fingerprint: their state is one of their guarded states."""
-    condition = Q()
-    for state in JobState:
-        condition |= Q(Exact(F("guarded_states").bitand(state.bit), state.bit), state=str(state))
-    return condition
+    return Q(IsGuarding("guarded_states", "state"))
+
+
+def of_fingerprint(**condition: Any) -> Q:
+    """Return the condition for jobs by their fingerprint, such as ``fingerprint=...``, in the words of the two indexes.
+
+    One has the jobs that guard their fingerprint, the other those with an empty set of guarded states.
+    """
+    return Q(guarding() | Q(guarded_states=0), **condition)
 
 
 KEY_LOCKS = "django_ojs_unique_keylock"

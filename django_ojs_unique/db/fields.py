@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.db import models
@@ -17,6 +17,12 @@ if sys.version_info >= (3, 14):
     from uuid import uuid7
 else:
     from uuid_utils.compat import uuid7
+
+
+if TYPE_CHECKING:
+    _Field = models.Field[Any, Any]
+else:
+    _Field = object
 
 
 def new_id() -> UUID:
@@ -79,3 +85,35 @@ class PayloadField(models.JSONField):
 
     def db_check(self, connection: Any) -> None:
         return None
+
+
+class Sparse(_Field):
+    """A field whose default is NULL in the database, where it costs a row nothing; Python reads the default.
+
+    Filter by its default with ``__isnull``.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "null": True})
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        if value is None:
+            return self.get_default()
+        read: Any = getattr(super(), "from_db_value", None)
+        return value if read is None else read(value, expression, connection)
+
+    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+        is_default = value is None or value == self.get_default()
+        return None if is_default else super().get_db_prep_save(value, connection)
+
+
+class SparsePayloadField(Sparse, PayloadField):
+    """JSON that is mostly empty."""
+
+
+class SparseCharField(Sparse, models.CharField):  # type: ignore[type-arg]
+    """Text that is mostly empty."""
+
+
+class SparseIntegerField(Sparse, models.PositiveIntegerField):  # type: ignore[type-arg]
+    """A number that mostly has its default."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -17,7 +17,7 @@ from ..conf import settings
 from ..ojs.policy import UniquePolicy
 from ..ojs.states import INCOMPLETE, JobState
 from .dialect import ClaimRequest, Dialect
-from .fields import PayloadField
+from .fields import PayloadField, Sparse
 from .inserts import CHANNEL
 
 LARGEST_STATEMENT = 2**25
@@ -26,7 +26,7 @@ LARGEST_STATEMENT = 2**25
 _CLAIM = """
 UPDATE {table} AS job SET
   state = 'active', guarded_states = {guard_if_active}, attempt = job.attempt + 1, started_at = %(now)s,
-  worker_id = %(worker_id)s, lease_token = %(token)s, progress = NULL, progress_note = '',
+  worker_id = %(worker_id)s, lease_token = %(token)s, progress = NULL, progress_note = NULL,
   lease_expires_at = least(
     statement_timestamp()
       + coalesce(%(forced_ms)s::bigint, job.visibility_timeout_ms, %(lease_ms)s) * interval '1 millisecond',
@@ -35,8 +35,8 @@ UPDATE {table} AS job SET
 FROM (
   SELECT next.id FROM unnest(%(queues)s::text[], %(rooms)s::int[]) AS queue (name, room) CROSS JOIN LATERAL (
     SELECT id, priority, enqueued_at FROM {table}
-    WHERE queue = queue.name AND state = 'available' AND (%(types)s::text[] IS NULL OR type = ANY(%(types)s))
-      AND (expires_at IS NULL OR expires_at > %(now)s OR started_at IS NOT NULL)
+    WHERE queue = queue.name AND state = 'available' AND finished_at IS NULL
+      AND (%(types)s::text[] IS NULL OR type = ANY(%(types)s)) AND (expires_at IS NULL OR expires_at > %(now)s OR started_at IS NOT NULL)
     ORDER BY priority DESC, enqueued_at, id LIMIT queue.room FOR UPDATE SKIP LOCKED
   ) AS next ORDER BY next.priority DESC, next.enqueued_at, next.id LIMIT %(limit)s
 ) AS chosen WHERE job.id = chosen.id RETURNING {columns}
@@ -44,7 +44,7 @@ FROM (
 _COMPLETE = """
 UPDATE {table} AS job SET
   state = 'completed', guarded_states = {guard_if_completed}, finished_at = run.at, result = run.result,
-  skipped = run.skipped, lease_token = NULL, lease_expires_at = NULL
+  skipped = NULLIF(run.skipped, ''), lease_token = NULL, lease_expires_at = NULL
 FROM (
   SELECT job.id, run.at, run.result, run.skipped
   FROM jsonb_to_recordset(%(runs)s) AS run (id uuid, token uuid, at timestamptz, result jsonb, skipped text)
@@ -178,7 +178,11 @@ class _Reader:
         chosen = [field for field in model._meta.concrete_fields if field.attname in fields]
         self.model, self._using = model, using
         self._names = [field.attname for field in chosen]
-        self._payloads = [field.attname for field in chosen if isinstance(field, PayloadField)]
+        self._payloads = {
+            field.attname: field.get_default if isinstance(field, Sparse) else _nothing
+            for field in chosen
+            if isinstance(field, PayloadField)
+        }
         columns = ", ".join(f'job."{field.column}"' for field in chosen)
         self.claim = _statement(_CLAIM, model).replace("{columns}", columns)
 
@@ -186,15 +190,16 @@ class _Reader:
         job = self.model.__new__(self.model)
         values = job.__dict__
         values.update(zip(self._names, row, strict=True))
-        for name in self._payloads:
+        for name, empty in self._payloads.items():
             text = values[name]
-            values[name] = _EMPTY[text]() if text in _EMPTY else json.loads(text)
+            values[name] = empty() if text is None else json.loads(text)
         job._state = ModelState()
         job._state.adding, job._state.db = False, self._using
         return job
 
 
-_EMPTY: dict[str | None, Callable[[], Any]] = {"{}": dict, "[]": list, None: lambda: None}
+def _nothing() -> None:
+    return None
 
 
 @cache

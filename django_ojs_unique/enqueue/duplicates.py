@@ -10,7 +10,7 @@ from django.db.models import Max, Q, QuerySet
 
 from ..capabilities import STRONG, strength
 from ..conf import settings
-from ..db.constraints import guarding
+from ..db.constraints import guarding, of_fingerprint
 from ..ojs.conflict import duplicates
 from ..ojs.policy import UniquePolicy
 from ..ojs.states import TERMINAL, JobState
@@ -21,12 +21,12 @@ Jobs = TypeVar("Jobs", bound=QuerySet[Any])
 
 def stored_matches(jobs: Jobs, fingerprint: str, policy: UniquePolicy, now: datetime) -> Jobs:
     """Select the jobs that a verdict needs: those that the policy may count, and those that guard the fingerprint."""
-    return jobs.filter(counted_by([policy], now) | guarding(), fingerprint=fingerprint)
+    return jobs.filter(Q(counted_by([policy], now), guarded_states=0) | guarding(), fingerprint=fingerprint)
 
 
 def stored_matches_of_any(jobs: Jobs, policies: Collection[UniquePolicy], now: datetime) -> Jobs:
     """Select the jobs that verdicts by these policies need, of all fingerprints: the caller filters by fingerprint."""
-    return jobs.filter(counted_by(policies, now) | ~Q(guarded_states=0))
+    return jobs.filter(Q(counted_by(policies, now), guarded_states=0) | guarding())
 
 
 def duplicates_of(jobs: Jobs, fingerprint: str, policy: UniquePolicy, now: datetime) -> Jobs:
@@ -42,7 +42,7 @@ def satisfied(jobs: QuerySet[Any], fingerprints: Collection[str], policy: Unique
     Even under a policy that replaces, a waiting job stays. This only saves work: `enqueue` decides about the rest.
     """
     states = [state for state in policy.states if not (policy.replaces and state in TERMINAL)]
-    rows = jobs.filter(fingerprint__in=list(fingerprints), state__in=states).order_by()
+    rows = jobs.filter(of_fingerprint(fingerprint__in=list(fingerprints)), state__in=states).order_by()
     newest = rows.values_list("fingerprint").annotate(Max("created_at"))
     return {fingerprint for fingerprint, at in newest if (end := policy.window_end(at)) is None or now < end}
 

@@ -122,7 +122,7 @@ def _claim(
     """Lock, choose, then claim; return the jobs as they were before the claim."""
     # The expiry limits only the first start: a job that has started once may run again after it.
     fresh = Q(expires_at=None) | Q(expires_at__gt=now) | Q(started_at__isnull=False)
-    ready = jobs.filter(fresh, state=JobState.AVAILABLE)
+    ready = jobs.filter(fresh, state=JobState.AVAILABLE, finished_at=None)
     if types is not None:
         ready = ready.filter(type__in=types)
     if dialect_of(jobs).single_writer and not ready.filter(queue__in=rooms).exists():
@@ -162,8 +162,8 @@ def _limited(jobs: QuerySet[Any], rooms: dict[str, int], held: Collection[Queue]
     for row in held:
         left = [rooms[row.name]]
         if row.concurrency_limit is not None:
-            active = jobs.filter(state=JobState.ACTIVE, queue=row.name, lease_expires_at__isnull=False).count()
-            left.append(row.concurrency_limit - active)
+            active = jobs.filter(state=JobState.ACTIVE, queue=row.name, finished_at=None)
+            left.append(row.concurrency_limit - active.filter(lease_expires_at__isnull=False).count())
         if row.max_per_second is not None:
             left.append(row.max_per_second - (row.window_count if _in_window(row, now) else 0))
         found[row.name] = min(left)

@@ -9,13 +9,13 @@ from django.db.models import Q
 from django.utils import timezone
 
 from ..db.constraints import ConditionalUniqueConstraint, PartiallyIndexed, guarding
-from ..db.fields import PayloadField, StateSetField, new_id
+from ..db.fields import PayloadField, SparseCharField, SparseIntegerField, SparsePayloadField, StateSetField, new_id
 from ..managers import JobManager
 from ..ojs.fingerprint import SCHEME
 from ..ojs.names import LONGEST_KEY
 from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
-from ..ojs.states import TERMINAL, JobState
+from ..ojs.states import JobState
 from .moves import Movable
 
 STATE_CHOICES = [(str(state), str(state)) for state in JobState]
@@ -33,12 +33,10 @@ class Job(Movable, PartiallyIndexed):
     type = models.CharField(max_length=255)
     queue = models.CharField(max_length=128)
     args = PayloadField(default=dict)
-    meta = PayloadField(default=dict, db_default={}, blank=True)
-    tags = PayloadField(default=list, db_default=[], blank=True)
-    schema = models.CharField(max_length=2048, default="", db_default="", blank=True)
-    extra = PayloadField(
-        default=dict, db_default={}, blank=True, help_text="Members of the envelope that OJS does not define."
-    )
+    meta = SparsePayloadField(default=dict, blank=True)
+    tags = SparsePayloadField(default=list, blank=True)
+    schema = SparseCharField(max_length=2048, default="", blank=True)
+    extra = SparsePayloadField(default=dict, blank=True, help_text="Members of the envelope that OJS does not define.")
     priority = models.SmallIntegerField(default=0, db_default=0)
 
     state = models.CharField(max_length=9, choices=STATE_CHOICES, default=str(JobState.AVAILABLE))
@@ -61,9 +59,7 @@ class Job(Movable, PartiallyIndexed):
         editable=False,
         help_text="The caller's name for the job, by which a later enqueue rewrites it while it waits.",
     )
-    revision = models.PositiveIntegerField(
-        default=0, db_default=0, editable=False, help_text="How often the job was rewritten by its key."
-    )
+    revision = SparseIntegerField(default=0, editable=False, help_text="How often the job was rewritten by its key.")
     replaced_by = models.ForeignKey(
         "self",
         null=True,
@@ -87,13 +83,12 @@ class Job(Movable, PartiallyIndexed):
     lease_expires_at = models.DateTimeField(null=True, blank=True)
 
     progress = models.FloatField(null=True, blank=True, help_text="From 0 to 1, as the handler last said.")
-    progress_note = models.CharField(max_length=255, default="", db_default="", blank=True)
+    progress_note = SparseCharField(max_length=255, default="", blank=True)
     result = PayloadField(null=True, blank=True)
-    errors = PayloadField(default=list, db_default=[], blank=True)
-    skipped = models.CharField(
+    errors = SparsePayloadField(default=list, blank=True)
+    skipped = SparseCharField(
         max_length=255,
         default="",
-        db_default="",
         blank=True,
         help_text="Why a completed job had nothing to do; empty when it did its work.",
     )
@@ -124,38 +119,27 @@ class Job(Movable, PartiallyIndexed):
         ]
         constraints = [
             ConditionalUniqueConstraint(fields=["fingerprint"], condition=guarding(), name="ojs_unique_guard"),
-            models.CheckConstraint(
-                condition=Q(state__in=[str(state) for state in JobState]), name="ojs_job_state_is_known"
-            ),
-            models.CheckConstraint(
-                condition=Q(state__in=sorted(TERMINAL), finished_at__isnull=False)
-                | (~Q(state__in=sorted(TERMINAL)) & Q(finished_at__isnull=True)),
-                name="ojs_job_terminal_has_finish",
-            ),
-            models.CheckConstraint(
-                condition=Q(guarded_states=0) | Q(fingerprint__isnull=False), name="ojs_job_guard_has_fingerprint"
-            ),
         ]
         indexes = [
-            # The query for duplicates in enqueue(), explain() and duplicates_of().
+            # The jobs of a fingerprint that do not guard it: the finished ones, and the few that live beside it.
             models.Index(
-                fields=["fingerprint", "state", "created_at"],
-                condition=Q(fingerprint__isnull=False),
-                name="ojs_job_lookup",
+                fields=["fingerprint", "finished_at"],
+                condition=Q(fingerprint__isnull=False, guarded_states=0),
+                name="ojs_job_unguarded",
             ),
             # The jobs with a key, of all types.
             models.Index(fields=["key"], condition=Q(key__isnull=False), name="ojs_job_key"),
-            # The claim: one queue, priority first, then first in, first out.
+            # The claim: one queue, priority first, then first in, first out. Also the depth of each queue.
             models.Index(
-                fields=["queue", "-priority", "enqueued_at", "id"],
-                condition=Q(state="available"),
-                name="ojs_job_claim",
+                fields=["state", "queue", "-priority", "enqueued_at", "id"],
+                condition=Q(finished_at__isnull=True),
+                name="ojs_job_live",
             ),
-            # Promotion of scheduled and retryable jobs.
-            models.Index(fields=["run_at"], condition=Q(run_at__isnull=False), name="ojs_job_due"),
-            # The sweep for leases that ran out.
+            # What maintenance must look at next: a scheduled or retryable job that is due, a lease that ran out.
             models.Index(
-                fields=["lease_expires_at"], condition=Q(lease_expires_at__isnull=False), name="ojs_job_lease"
+                fields=["run_at", "lease_expires_at"],
+                condition=Q(run_at__isnull=False) | Q(lease_expires_at__isnull=False),
+                name="ojs_job_timer",
             ),
             # The sweep for waiting jobs that expired.
             models.Index(
@@ -166,27 +150,9 @@ class Job(Movable, PartiallyIndexed):
             # Pruning: the jobs that finished first, and those that are kept only for their window. The dashboard counts
             # by queue.
             models.Index(
-                fields=["payload_pruned", "state", "dead_letter", "finished_at", "queue"],
+                fields=["payload_pruned", "state", "dead_letter", "finished_at", "queue", "window_ends_at"],
                 condition=Q(finished_at__isnull=False),
                 name="ojs_job_finished",
-            ),
-            models.Index(
-                fields=["payload_pruned", "window_ends_at"],
-                condition=Q(window_ends_at__isnull=False),
-                name="ojs_job_window",
-            ),
-            # The admin: jobs by time of enqueue.
-            models.Index(fields=["created_at"], name="ojs_job_created"),
-            # The admin: the depth of each queue.
-            models.Index(
-                fields=["state", "queue", "enqueued_at"], condition=Q(finished_at__isnull=True), name="ojs_job_live"
-            ),
-            # The admin: live jobs that do not guard their fingerprint; there are few, if any. On MariaDB the index has
-            # all jobs: the state set comes first, so that MariaDB does not use it to look for duplicates.
-            models.Index(
-                fields=["guarded_states", "fingerprint"],
-                condition=Q(fingerprint__isnull=False, finished_at__isnull=True, guarded_states=0),
-                name="ojs_job_unguarded",
             ),
         ]
 
