@@ -53,10 +53,15 @@ API_DEFAULTS: dict[str, Any] = {
 class Settings:
     """`OJS_UNIQUE` with its defaults, read at each access so that `override_settings` takes effect at once."""
 
-    def _read(self, name: str) -> Any:
-        given = getattr(django_settings, "OJS_UNIQUE", DEFAULTS)
+    @property
+    def given(self) -> dict[str, Any]:
+        """What the project has set."""
+        given = getattr(django_settings, "OJS_UNIQUE", None)
         # The check E001 reports a value that is not a dict; until then, the value must not stop the project's start.
-        return given.get(name, DEFAULTS[name]) if isinstance(given, dict) else DEFAULTS[name]
+        return given if isinstance(given, dict) else {}
+
+    def _read(self, name: str) -> Any:
+        return self.given.get(name, DEFAULTS[name])
 
     @property
     def api(self) -> dict[str, Any]:

@@ -12,21 +12,24 @@ from django.db.models import BooleanField, Func, Q
 
 from ..ojs.states import JobState
 
+_BITS = " ".join(f"WHEN '{state}' THEN {state.bit}" for state in JobState)
+_IS_GUARDING = "({guarded_states} & CASE {state} " + _BITS + " ELSE 0 END) <> 0"
+IS_GUARDING = _IS_GUARDING.format(guarded_states="guarded_states", state="state")
+"""The SQL of `guarding`."""
+
 
 class IsGuarding(Func):
     """Whether the row's state is one of its guarded states: one bit-and, which each write of a row evaluates.
 
-    The states are part of the text, so that a database recognises the condition of the index.
+    It has no parameters, so that a database recognises the condition of the index.
     """
 
     conditional = True
     output_field = BooleanField()
-    _bits = " ".join(f"WHEN '{state}' THEN {state.bit}" for state in JobState)
-    template = "(%(guarded_states)s & CASE %(state)s " + _bits + " ELSE 0 END) <> 0"
 
-    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+    def as_sql(self, compiler: Any, connection: Any, *args: Any, **context: Any) -> Any:
         guarded_states, state = (compiler.compile(name)[0] for name in self.source_expressions)
-        return self.template % {"guarded_states": guarded_states, "state": state}, []
+        return _IS_GUARDING.format(guarded_states=guarded_states, state=state), []
 
 
 def guarding() -> Q:

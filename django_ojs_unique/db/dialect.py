@@ -5,9 +5,10 @@ Nothing here raises on a conflict or leaves a transaction broken, and no code pa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +17,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Q, QuerySet
 
 from ..ojs.policy import UniquePolicy
-from .inserts import in_groups, table_of
+from ..ojs.states import INCOMPLETE, to_mask
+from .cursors import KeptCursor, execute
+from .fields import StateSetField
+from .inserts import Table, in_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ class Dialect:
     def __init__(self, model: type[models.Model], connection: BaseDatabaseWrapper) -> None:
         self.model = model
         self.connection = connection
-        self._table = table_of(model, self.quote, self.skips_conflicts)
+        self._table = Table(self)
 
     @staticmethod
     def quote(name: str) -> str:
@@ -80,25 +84,48 @@ class Dialect:
 
     def insert(self, job: Any) -> bool:
         """Insert a job; return False when a guarding row or the same id prevents it."""
-        with self.connection.cursor() as cursor:
-            return self._insert(cursor, job)
+        columns, values = self._table.row(job)
+        return self._inserts(self._table.insert(columns, self._wakes_workers(job)), values)
 
-    def insert_unless_duplicate(
-        self, job: Any, policy: UniquePolicy, created_after: datetime | None, *, full_row: bool = False
-    ) -> tuple[bool, Any | None]:
-        """Insert unless the policy counts a row of the same fingerprint that was created after ``created_after``.
+    def decides_at_once(self, policy: UniquePolicy) -> bool:
+        """Whether `insert_unless_duplicate` is exact for a policy, beside any concurrent enqueues."""
+        return False
 
-        Return whether the job was inserted, and the newest such row if one was found: with the fields in
-        `inserts.LOOKED_AT`, or all fields with ``full_row``. (False, None) means that the enqueue must be decided under
-        locks: a race was lost, a guard is stale, the id is taken, or one statement cannot be exact here.
+    def insert_unless_duplicate(self, job: Any, policy: UniquePolicy, created_after: datetime | None) -> bool:
+        """Insert a job; return False, and insert nothing, when a stored job may be its duplicate.
+
+        Or when a job guards the fingerprint that the policy does not count, or the id is taken.
         """
-        look = self._table.look(len(policy.states), created_after is not None, full_row)
-        wanted = [job.fingerprint, *policy.states]
+        columns, values = self._table.row(job)
+        query, wanted = self._table.unguarded, [job.fingerprint]
+        if not INCOMPLETE.issuperset(policy.states):
+            query, wanted = self._newest(job.fingerprint, policy, created_after, full_row=False)
+        statement = self._table.insert_if_none(columns, query, self._wakes_workers(job))
+        return self._inserts(statement, [*values, *wanted])
+
+    def find_duplicate(
+        self, fingerprint: str, policy: UniquePolicy, created_after: datetime | None, *, full_row: bool = False
+    ) -> Any | None:
+        """Return the newest job that the policy may count: the caller must judge it.
+
+        With the fields in `inserts.LOOKED_AT`, or all fields with ``full_row``. None means that there is no such job,
+        or only unfinished ones without a guard.
+        """
+        if INCOMPLETE.issuperset(policy.states):
+            # The job that guards a fingerprint is the newest of its unfinished jobs.
+            query, wanted = self._table.guard(full_row), [fingerprint]
+        else:
+            query, wanted = self._newest(fingerprint, policy, created_after, full_row=full_row)
+        _, rows = execute(self, query, wanted)
+        return self._table.read(rows[0], full_row, self.connection) if rows else None
+
+    def _newest(
+        self, fingerprint: str, policy: UniquePolicy, created_after: datetime | None, *, full_row: bool
+    ) -> tuple[str, list[Any]]:
+        wanted: list[Any] = [fingerprint, *map(str, policy.states)]
         if created_after is not None:
             wanted.append(self.connection.ops.adapt_datetimefield_value(created_after))
-        with self.connection.cursor() as cursor:
-            inserted, row = self._look_and_insert(cursor, job, policy, look, wanted)
-        return inserted, None if row is None else self._table.read(row, full_row, self.connection)
+        return self._table.look(len(policy.states), created_after is not None, full_row), wanted
 
     def insert_all(self, jobs: Sequence[Any]) -> bool:
         """Insert many jobs; return False when a guarding row or an id prevents one: some may be inserted then."""
@@ -148,26 +175,41 @@ class Dialect:
         """Return the SQL of the condition of a constraint, as the database has it."""
         raise NotImplementedError
 
-    def _insert(self, cursor: Any, job: Any) -> bool:
-        columns, values = self._table.row(job, self.connection)
-        cursor.execute(self._table.insert(columns, self._wakes_workers(job)), values)
-        return bool(cursor.rowcount)
+    def new_cursor(self) -> KeptCursor | None:
+        """Return a cursor of the driver that `cursors.execute` may keep, or None to use Django's own."""
+        return None
+
+    def place(self, field: Any) -> str:
+        """Return the place of a field's value in a statement."""
+        return "%s"
+
+    def adapter(self, field: Any) -> Callable[[Any], Any]:
+        """Return the function that adapts the field's values, other than None, to the driver."""
+        match field:
+            case StateSetField():
+                return to_mask
+            case models.CharField():
+                return str
+            case models.IntegerField() | models.BooleanField():
+                return as_it_is
+        return partial(field.get_db_prep_save, connection=self.connection)
+
+    def _inserts(self, statement: str, values: Sequence[Any]) -> bool:
+        count, _ = execute(self, statement, values)
+        return bool(count)
 
     def _wakes_workers(self, job: Any) -> bool:
         return False
 
-    def _look_and_insert(
-        self, cursor: Any, job: Any, policy: UniquePolicy, look: str, wanted: list[Any]
-    ) -> tuple[bool, Any | None]:
-        """Return whether the job was inserted, and the row that the query ``look`` found, or None."""
-        cursor.execute(look, wanted)
-        return False, cursor.fetchone()
-
     def _insert_some(self, rows: Sequence[models.Model]) -> int:
+        if len(rows) == 1:
+            columns, values = self._table.row(rows[0])
+            return execute(self, self._table.insert(columns), values)[0]
         with self.connection.cursor() as cursor:
-            if len(rows) == 1:
-                columns, values = self._table.row(rows[0], self.connection)
-                cursor.execute(self._table.insert(columns, wake=False), values)
-            else:
-                cursor.executemany(*self._table.insert_each(rows, self.connection))
+            cursor.executemany(*self._table.insert_each(rows))
             return int(cursor.rowcount)
+
+
+def as_it_is(value: Any) -> Any:
+    """Return a value that the driver takes."""
+    return value

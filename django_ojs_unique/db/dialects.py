@@ -13,6 +13,7 @@ from .mysql import MySQL
 from .postgresql import PostgreSQL
 from .sqlite import SQLite
 
+_KEPT = "_ojs_dialects"
 _DIALECTS: dict[str, type[Dialect]] = {"mysql": MySQL, "postgresql": PostgreSQL, "sqlite": SQLite}
 
 
@@ -22,8 +23,14 @@ def dialect_of(rows: QuerySet[Any]) -> Dialect:
 
 
 def dialect_on(model: type[models.Model], connection: BaseDatabaseWrapper) -> Dialect:
-    """Return the dialect for a model's table on a connection."""
-    return kind_of(connection)(model, connection)
+    """Return the dialect for a model's table on a connection, which keeps it."""
+    kept: dict[type[models.Model], Dialect] | None = getattr(connection, _KEPT, None)
+    if kept is None:
+        kept = {}
+        setattr(connection, _KEPT, kept)
+    if (dialect := kept.get(model)) is None:
+        dialect = kept[model] = kind_of(connection)(model, connection)
+    return dialect
 
 
 def kind_of(connection: BaseDatabaseWrapper) -> type[Dialect]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cache, cached_property
 from itertools import islice
-from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models.base import ModelState
+
+from .constraints import IS_GUARDING
 
 CHANNEL = "django_ojs_unique"
 """On PostgreSQL: the channel on which an enqueue sends workers the name of the queue that has a new available job."""
@@ -19,8 +21,8 @@ ROWS_AT_ONCE = 1000
 LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "created_at", "expires_at", "lease_expires_at")
 """The fields of a duplicate that the deciding statement reads, in the model's order."""
 
-_JSON_ARRAY = "ARRAY(SELECT NULLIF(value, 'null') FROM jsonb_array_elements(%s::jsonb))"
-_NOTIFY = f"pg_notify('{CHANNEL}', queue)"
+_RETURNING = {False: "", True: f" RETURNING pg_notify('{CHANNEL}', queue)"}
+ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 T = TypeVar("T")
 
@@ -32,130 +34,173 @@ def in_groups(items: Iterable[T]) -> Iterator[list[T]]:
         yield group
 
 
+class Column(NamedTuple):
+    """A column, and how its values are written."""
+
+    name: str
+    attname: str
+    default: Any
+    """What the column has in a row that is inserted without it; NOT_PROVIDED if each INSERT must name it."""
+    place: str
+    adapt: Callable[[Any], Any]
+    is_json: bool
+
+    def is_written(self, row: Any) -> bool:
+        """Whether the value of a row differs from the default."""
+        return bool(row.__dict__[self.attname] != self.default)
+
+    def adapted(self, row: Any) -> Any:
+        """Return the value of a row for the driver."""
+        value = row.__dict__[self.attname]
+        return None if value is None else self.adapt(value)
+
+
 class Table:
-    """The SQL of one model on one kind of database, which decides how to ``quote`` names and ``skip`` conflicts."""
+    """The SQL of one model on one kind of database, in the words of its ``dialect``."""
 
-    def __init__(self, model: type[models.Model], quote: Callable[[Any], str], skip: str) -> None:
-        self._quote = quote
-        self._name = quote(model._meta.db_table)
-        self._skip = skip
+    def __init__(self, dialect: Any) -> None:
+        model = dialect.model
+        self._quote = dialect.quote
+        self._name = dialect.quote(model._meta.db_table)
+        self._skip = dialect.skips_conflicts
         self._model = model
-        fields = model._meta.concrete_fields
-        self._written: list[tuple[Any, str, Any]] = [
-            (field, field.attname, field.get_default() if field.has_db_default() else None)
+        fields = [field for field in model._meta.concrete_fields if not isinstance(field, models.AutoField)]
+        self._columns = [
+            Column(
+                name=field.column,
+                attname=field.attname,
+                default=field.get_default() if field.null or field.has_db_default() else models.NOT_PROVIDED,
+                place=dialect.place(field),
+                adapt=dialect.adapter(field),
+                is_json=isinstance(field, models.JSONField),
+            )
             for field in fields
-            if not isinstance(field, models.AutoField)
         ]
-        columns = [field.get_col(model._meta.db_table) for field in fields]
-        self._looked_at = {
-            True: columns,
-            False: [column for column in columns if column.target.attname in LOOKED_AT],
-        }
+        self._places = {column.name: column.place for column in self._columns}
+        self._readers = {True: _Reader(model, None, dialect), False: _Reader(model, LOOKED_AT, dialect)}
 
-    def row(self, row: Any, connection: BaseDatabaseWrapper) -> tuple[tuple[str, ...], list[Any]]:
+    def row(self, row: Any) -> tuple[tuple[str, ...], list[Any]]:
         """Return the columns that differ from the database's defaults, and their values."""
         columns: list[str] = []
         values: list[Any] = []
-        for field, attname, default in self._written:
-            value = getattr(row, attname)
-            if value != default:
-                columns.append(field.column)
-                values.append(field.get_db_prep_save(value, connection))
+        given = row.__dict__
+        for name, attname, default, _, adapt, _ in self._columns:
+            value = given[attname]
+            if value is not default and value != default:
+                columns.append(name)
+                values.append(adapt(value))
         return tuple(columns), values
 
-    def insert_each(self, rows: Sequence[Any], connection: BaseDatabaseWrapper) -> tuple[str, list[list[Any]]]:
+    def insert_each(self, rows: Sequence[Any]) -> tuple[str, list[list[Any]]]:
         """Return the statement that inserts one row, and the parameters for each row."""
-        written = [column for column in self._written if any(getattr(row, column[1]) != column[2] for row in rows)]
-        columns = tuple(field.column for field, _, _ in written)
-        values = [
-            [field.get_db_prep_save(getattr(row, attname), connection) for field, attname, _ in written] for row in rows
-        ]
-        return self.insert(columns, wake=False), values
+        written = [column for column in self._columns if any(column.is_written(row) for row in rows)]
+        values = [[column.adapted(row) for column in written] for row in rows]
+        return self.insert(tuple(column.name for column in written)), values
 
-    def insert_arrays(self, rows: Sequence[Any], connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
+    def insert_arrays(self, rows: Sequence[Any]) -> tuple[str, list[Any]]:
         """Return the statement that inserts the rows, with one array for each column that differs, and its parameters.
 
         It has far fewer parameters than VALUES, and the same text for all batches of the same shape.
         """
-        arrays: list[tuple[str, str]] = []
-        constants: list[tuple[str, str]] = []
+        arrays: list[str] = []
         parameters: list[Any] = []
-        parameter: Any
-        values_of_constants: list[Any] = []
-        for field, attname, default in self._written:
-            values = list(map(attrgetter(attname), rows))
+        selected: list[tuple[str, str]] = []
+        constants: list[Any] = []
+        for column in self._columns:
+            values = [row.__dict__[column.attname] for row in rows]
             first = values[0]
             if arrays and _are_all_the_same(values):
-                if first != default:
-                    constants.append((field.column, f"%s::{field.db_type(connection)}"))
-                    values_of_constants.append(field.get_db_prep_save(first, connection))
+                if first != column.default:
+                    selected.append((column.name, column.place))
+                    constants.append(column.adapt(first))
                 continue
-            if isinstance(field, models.JSONField):
+            name = f"c{len(arrays)}"
+            if column.is_json:
                 # One JSON document: a thousand small ones would take Python twice the time.
-                place, parameter = _JSON_ARRAY, json.dumps(values)
+                arrays.append("jsonb_array_elements(%s::jsonb)")
+                parameters.append(ENCODER.encode(values))
+                selected.append((column.name, f"NULLIF({name}, 'null')" if column.default in values else name))
             else:
-                place = f"%s::{field.db_type(connection)}[]"
-                parameter = [field.get_db_prep_save(value, connection) for value in values]
-            arrays.append((field.column, place))
-            parameters.append(parameter)
-        columns = tuple(column for column, _ in [*arrays, *constants])
-        names = [f"c{number}" for number in range(len(arrays))]
+                arrays.append(f"unnest({column.place}[])")
+                parameters.append([None if value is None else column.adapt(value) for value in values])
+                selected.append((column.name, name))
+        columns = tuple(name for name, _ in selected)
+        names = ", ".join(f"c{number}" for number in range(len(arrays)))
         return (
-            f"{self._into(columns)} SELECT {', '.join([*names, *(place for _, place in constants)])}"
-            f" FROM unnest({', '.join(place for _, place in arrays)}) AS row ({', '.join(names)}){self._skip}",
-            [*values_of_constants, *parameters],
+            f"{self._into(columns)} SELECT {', '.join(place for _, place in selected)}"
+            f" FROM ROWS FROM ({', '.join(arrays)}) AS row ({names}){self._skip}",
+            [*constants, *parameters],
         )
 
     @cache  # noqa: B019 - there are a handful of tables and shapes
-    def insert(self, columns: tuple[str, ...], wake: bool) -> str:
+    def insert(self, columns: tuple[str, ...], wake: bool = False) -> str:
         """Insert, or skip a conflict (not on MariaDB); ``wake``: PostgreSQL wakes the queue's workers at the commit."""
-        returning = f" RETURNING {_NOTIFY}" if wake else ""
-        return f"{self._into(columns)} VALUES ({self._places(columns)}){self._skip}{returning}"
+        return f"{self._into(columns)} VALUES ({self._values(columns)}){self._skip}{_RETURNING[wake]}"
+
+    @cache  # noqa: B019
+    def insert_if_none(self, columns: tuple[str, ...], look: str, wake: bool = False) -> str:
+        """Insert unless the query ``look`` finds a row; parameters: the row's values, then the query's."""
+        select = f"SELECT {self._values(columns)} WHERE NOT EXISTS ({look})"
+        return f"{self._into(columns)} {select}{self._skip}{_RETURNING[wake]}"
+
+    @cached_property
+    def unguarded(self) -> str:
+        """Select the unfinished jobs of a fingerprint that do not guard it; parameter: the fingerprint."""
+        is_same = f"fingerprint = {self._places['fingerprint']}"
+        return f"SELECT 1 FROM {self._name} WHERE {is_same} AND guarded_states = 0 AND finished_at IS NULL"
+
+    @cache  # noqa: B019
+    def guard(self, full_row: bool) -> str:
+        """Select the job that guards a fingerprint, which is the newest of its unfinished jobs; parameter: the same."""
+        return f"{self._select(full_row)} WHERE fingerprint = {self._places['fingerprint']} AND {IS_GUARDING}"
 
     @cache  # noqa: B019
     def look(self, states: int, bounded: bool, full_row: bool) -> str:
-        """Select the newest row of a fingerprint in some states; parameters: fingerprint, states, created after."""
-        columns = ", ".join(self._quote(column.target.column) for column in self._looked_at[full_row])
+        """Select the newest job of a fingerprint in some states; parameters: fingerprint, states, created after."""
         after = " AND created_at > %s" if bounded else ""
         return (
-            f"SELECT {columns} FROM {self._name} WHERE fingerprint = %s"
+            f"{self._select(full_row)} WHERE fingerprint = %s AND (guarded_states = 0 OR {IS_GUARDING})"
             f" AND state IN ({', '.join(['%s'] * states)}){after} ORDER BY created_at DESC, id DESC LIMIT 1"
-        )
-
-    @cache  # noqa: B019
-    def insert_if_none(self, columns: tuple[str, ...], look: str) -> str:
-        """Insert unless the query ``look`` finds a row; parameters: the row's values, then the query's."""
-        return f"{self._into(columns)} SELECT {self._places(columns)} WHERE NOT EXISTS ({look}){self._skip}"
-
-    @cache  # noqa: B019
-    def look_and_insert(self, columns: tuple[str, ...], look: str, wake: bool) -> str:
-        """Do both; select whether the row was inserted, then the row that the query ``look`` found.
-
-        Parameters: those of the query, then the values of the row.
-        """
-        return (
-            f"WITH duplicate AS ({look}), admitted AS ({self._into(columns)} SELECT {self._places(columns)}"
-            f" WHERE NOT EXISTS (SELECT 1 FROM duplicate){self._skip} RETURNING {_NOTIFY if wake else 1})"
-            " SELECT EXISTS (SELECT 1 FROM admitted), duplicate.* FROM (SELECT 1) AS one LEFT JOIN duplicate ON TRUE"
         )
 
     def read(self, row: Sequence[Any], full_row: bool, connection: BaseDatabaseWrapper) -> Any:
         """Build the model instance of a row that the query found."""
-        values = list(row)
-        columns = self._looked_at[full_row]
-        for index, column in enumerate(columns):
-            for convert in (
-                *connection.ops.get_db_converters(column),
-                *column.output_field.get_db_converters(connection),
-            ):
-                values[index] = convert(values[index], column, connection)
-        return self._model.from_db(connection.alias, [column.target.attname for column in columns], values)
+        return self._readers[full_row].read(row, connection)
+
+    def _select(self, full_row: bool) -> str:
+        return f"SELECT {', '.join(map(self._quote, self._readers[full_row].columns))} FROM {self._name}"
 
     def _into(self, columns: tuple[str, ...]) -> str:
         return f"INSERT INTO {self._name} ({', '.join(map(self._quote, columns))})"
 
-    def _places(self, columns: tuple[str, ...]) -> str:
-        return ", ".join(["%s"] * len(columns))
+    def _values(self, columns: tuple[str, ...]) -> str:
+        return ", ".join(self._places[column] for column in columns)
+
+
+class _Reader:
+    """Builds model instances from rows, without the slow `Model.__init__`; fields that were not read are deferred."""
+
+    def __init__(self, model: type[models.Model], names: Collection[str] | None, dialect: Any) -> None:
+        fields = [field for field in model._meta.concrete_fields if names is None or field.attname in names]
+        connection = dialect.connection
+        self.columns = [field.column for field in fields]
+        self._model = model
+        self._names = [field.attname for field in fields]
+        self._converters: list[tuple[str, Any, Any]] = []
+        for field in fields:
+            column = field.get_col(model._meta.db_table)
+            for convert in (*connection.ops.get_db_converters(column), *column.get_db_converters(connection)):
+                self._converters.append((field.attname, convert, column))
+
+    def read(self, row: Sequence[Any], connection: BaseDatabaseWrapper) -> Any:
+        job: Any = self._model.__new__(self._model)
+        values = job.__dict__
+        values.update(zip(self._names, row, strict=True))
+        for name, convert, column in self._converters:
+            values[name] = convert(values[name], column, connection)
+        job._state = state = ModelState()
+        state.adding, state.db = False, connection.alias
+        return job
 
 
 def _are_all_the_same(values: list[Any]) -> bool:
@@ -163,9 +208,3 @@ def _are_all_the_same(values: list[Any]) -> bool:
     if isinstance(first, (dict, list)) and first:  # {"a": 1} equals {"a": True}, but is not the same JSON
         return all(value is first for value in values)
     return values.count(first) == len(values)
-
-
-@cache
-def table_of(model: type[models.Model], quote: Callable[[Any], str], skip: str) -> Table:
-    """Return the cached statements for a model's table."""
-    return Table(model, quote, skip)

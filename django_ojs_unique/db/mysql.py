@@ -69,9 +69,9 @@ class MySQL(Dialect):
             (sql,) = cursor.fetchone() or ("FALSE",)
         return f"({sql}) IS NOT NULL"
 
-    def _insert(self, cursor: Any, job: Any) -> bool:
+    def _inserts(self, statement: str, values: Sequence[Any]) -> bool:
         try:
-            return super()._insert(cursor, job)
+            return super()._inserts(statement, values)
         except IntegrityError as error:  # on MariaDB a failed statement does not break the transaction
             return _is_conflict(error)
 

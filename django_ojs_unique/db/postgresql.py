@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from functools import cache
 from typing import Any
 from uuid import UUID
 
 from django.db import models
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.base import ModelState
 
 from ..conf import settings
 from ..ojs.policy import UniquePolicy
 from ..ojs.states import INCOMPLETE, JobState
-from .dialect import ClaimRequest, Dialect
+from .cursors import KeptCursor, execute
+from .dialect import ClaimRequest, Dialect, as_it_is
 from .fields import PayloadField, Sparse
-from .inserts import CHANNEL
+from .inserts import CHANNEL, ENCODER
 
 LARGEST_STATEMENT = 2**25
 """In characters: PostgreSQL takes up to a gigabyte, but holds each statement in memory several times."""
@@ -36,7 +36,8 @@ FROM (
   SELECT next.id FROM unnest(%(queues)s::text[], %(rooms)s::int[]) AS queue (name, room) CROSS JOIN LATERAL (
     SELECT id, priority, enqueued_at FROM {table}
     WHERE queue = queue.name AND state = 'available' AND finished_at IS NULL
-      AND (%(types)s::text[] IS NULL OR type = ANY(%(types)s)) AND (expires_at IS NULL OR expires_at > %(now)s OR started_at IS NOT NULL)
+      AND (%(types)s::text[] IS NULL OR type = ANY(%(types)s))
+      AND (expires_at IS NULL OR expires_at > %(now)s OR started_at IS NOT NULL)
     ORDER BY priority DESC, enqueued_at, id LIMIT queue.room FOR UPDATE SKIP LOCKED
   ) AS next ORDER BY next.priority DESC, next.enqueued_at, next.id LIMIT %(limit)s
 ) AS chosen WHERE job.id = chosen.id RETURNING {columns}
@@ -68,10 +69,10 @@ class PostgreSQL(Dialect):
     keeps_unicode_in_json = True
     now = "SELECT clock_timestamp()"
 
-    def __init__(self, model: type[models.Model], connection: BaseDatabaseWrapper) -> None:
-        super().__init__(model, connection)
-        options = connection.settings_dict["OPTIONS"]
-        self._prepares = options.get("server_side_binding") and options.get("prepare_threshold") is not None
+    def decides_at_once(self, policy: UniquePolicy) -> bool:
+        # While the statement runs, another job may be enqueued, run and finish. It has no guard then, so the
+        # constraint does not stop this insert, but a policy that counts finished jobs must.
+        return INCOMPLETE.issuperset(policy.states)
 
     def insert_all(self, jobs: Sequence[Any]) -> bool:
         inserted = super().insert_all(jobs)
@@ -136,25 +137,26 @@ class PostgreSQL(Dialect):
             (sql,) = cursor.fetchone() or ("FALSE",)
         return str(sql or "TRUE")
 
-    def _look_and_insert(
-        self, cursor: Any, job: Any, policy: UniquePolicy, look: str, wanted: list[Any]
-    ) -> tuple[bool, Any | None]:
-        # Between the query and the insert, another job may be enqueued, run and finish. It has no guard then, so the
-        # constraint does not stop this insert, but a policy that counts finished jobs must.
-        may_insert = INCOMPLETE.issuperset(policy.states)
-        if may_insert and self._prepares:
-            columns, values = self._table.row(job, self.connection)
-            cursor.execute(self._table.look_and_insert(columns, look, self._wakes_workers(job)), [*wanted, *values])
-            inserted, *row = cursor.fetchone()
-            return inserted, row if row[0] else None
-        # Two plain statements cost less than one complex one that is planned again each time.
-        cursor.execute(look, wanted)
-        row = cursor.fetchone()
-        if row is not None or not may_insert:
-            return False, row
-        columns, values = self._table.row(job, self.connection)
-        cursor.execute(self._table.insert(columns, self._wakes_workers(job)), values)
-        return bool(cursor.rowcount), None
+    def new_cursor(self) -> KeptCursor | None:
+        try:
+            from .prepared import PreparingCursor, is_djangos
+        except ImportError:  # psycopg2
+            return None
+        return PreparingCursor(self.connection) if is_djangos(self.connection) else None
+
+    def place(self, field: Any) -> str:
+        # Without its type, a parameter of a SELECT would be text. The length is checked when the column is assigned.
+        return f"%s::{field.db_type(self.connection).partition('(')[0]}"
+
+    def adapter(self, field: Any) -> Callable[[Any], Any]:
+        match field:
+            case models.JSONField():
+                return ENCODER.encode
+            case models.UUIDField():
+                return str
+            case models.DateTimeField():
+                return as_it_is
+        return super().adapter(field)
 
     def _wakes_workers(self, job: Any) -> bool:
         return bool(job.state == JobState.AVAILABLE and settings.notify)
@@ -162,13 +164,11 @@ class PostgreSQL(Dialect):
     def _insert_some(self, rows: Sequence[models.Model]) -> int:
         if len(rows) == 1:
             return super()._insert_some(rows)
-        statement, parameters = self._table.insert_arrays(rows, self.connection)
+        statement, parameters = self._table.insert_arrays(rows)
         if sum(len(text) for text in parameters if isinstance(text, str)) > LARGEST_STATEMENT and len(rows) > 3:
             half = len(rows) // 2
             return sum(map(self._insert_some, (rows[:half], rows[half:])))
-        with self.connection.cursor() as cursor:
-            cursor.execute(statement, parameters)
-            return int(cursor.rowcount)
+        return execute(self, statement, parameters)[0]
 
 
 class _Reader:

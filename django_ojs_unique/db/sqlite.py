@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from ..ojs.policy import UniquePolicy
+from .cursors import KeptCursor
 from .dialect import Dialect
 
 
@@ -30,12 +34,28 @@ class SQLite(Dialect):
         where = re.search(r"\sWHERE\s(.*)", sql, re.IGNORECASE | re.DOTALL)
         return where[1] if where else "TRUE"
 
-    def _look_and_insert(
-        self, cursor: Any, job: Any, policy: UniquePolicy, look: str, wanted: list[Any]
-    ) -> tuple[bool, Any | None]:
-        # An INSERT takes the write lock before it reads, so it cannot deadlock on an upgrade.
-        columns, values = self._table.row(job, self.connection)
-        cursor.execute(self._table.insert_if_none(columns, look), [*values, *wanted])
-        if cursor.rowcount:
-            return True, None
-        return super()._look_and_insert(cursor, job, policy, look, wanted)
+    def decides_at_once(self, policy: UniquePolicy) -> bool:
+        return True  # an INSERT takes the write lock before it reads
+
+    def new_cursor(self) -> KeptCursor | None:
+        raw = self.connection.connection
+        return _QmarkCursor(raw) if type(raw) is sqlite3.Connection else None
+
+
+class _QmarkCursor:
+    """A cursor of the driver, which writes ``?`` for a parameter."""
+
+    def __init__(self, raw: sqlite3.Connection) -> None:
+        self.raw = raw
+        self._cursor = raw.cursor()
+
+    def execute(self, sql: str, params: Sequence[Any]) -> tuple[int, list[Any]]:
+        """Execute one statement; return how many rows it changed, and the rows that it found."""
+        cursor = self._cursor
+        cursor.execute(_with_qmarks(sql), params)
+        return cursor.rowcount, cursor.fetchall()
+
+
+@lru_cache(maxsize=1_000)
+def _with_qmarks(sql: str) -> str:
+    return sql.replace("%s", "?")

@@ -28,6 +28,8 @@ from .request import Incoming, set_times
 from .results import EnqueueResult, Outcome
 from .row import JobRow
 
+ADMITTED: Verdict[JobRow] = Verdict(Action.ADMIT)
+
 
 def enqueue(jobs: QuerySet[Any], incoming: Incoming) -> EnqueueResult:
     """Admit a job, or return its duplicate, in the caller's transaction on the database of ``jobs``.
@@ -61,20 +63,36 @@ def _decide(jobs: QuerySet[Any], incoming: Incoming, work: UnitOfWork) -> Verdic
     if policy is None:
         if not dialect.insert(job):
             raise id_taken(job)
-        return Verdict(Action.ADMIT)
-    if not work.is_repeated:
-        now = job.created_at
-        start = policy.window_start(now)
-        inserted, newest = dialect.insert_unless_duplicate(job, policy, start, full_row=incoming.full_row)
-        if inserted:
-            return Verdict(Action.ADMIT)
-        if newest is not None and not policy.replaces:
-            verdict = judge([newest], policy, now, replace_active=False)
-            if verdict.action is not Action.ADMIT:
-                suppression.record(jobs.db, [suppression.by_policy(job, policy, verdict)])
-                return verdict
+        return ADMITTED
+    if not work.is_repeated and (verdict := _decide_at_once(dialect, incoming, policy)) is not None:
+        suppression.record(jobs.db, [suppression.by_policy(job, policy, verdict)])
+        return verdict
     with transaction.atomic(using=jobs.db):
         return _decide_under_locks(jobs, incoming, policy, dialect, work.lost_races)
+
+
+def _decide_at_once(dialect: Dialect, incoming: Incoming, policy: UniquePolicy) -> Verdict[JobRow] | None:
+    """Insert the job, or find the newest duplicate that keeps it out; None when only locks can tell.
+
+    One statement admits a new job, and one more finds a duplicate. Where the last enqueue of this shape met one, the
+    order is the other one: each order is exact.
+    """
+    job, shape = incoming.job, incoming.shape
+    start = policy.window_start(job.created_at)
+    may_insert = dialect.decides_at_once(policy)
+    looks_first = shape.met_duplicate and not dialect.single_writer
+    if may_insert and not looks_first and dialect.insert_unless_duplicate(job, policy, start):
+        return ADMITTED
+    existing = None
+    if not policy.replaces:
+        existing = dialect.find_duplicate(job.fingerprint, policy, start, full_row=incoming.full_row)
+    shape.met_duplicate = existing is not None
+    if existing is not None:
+        verdict = judge([existing], policy, job.created_at, replace_active=False)
+        return None if verdict.action is Action.ADMIT else verdict
+    if may_insert and looks_first and dialect.insert_unless_duplicate(job, policy, start):
+        return ADMITTED
+    return None
 
 
 def _decide_under_locks(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -94,6 +95,7 @@ class Incoming:
     """
 
     job: JobRow
+    shape: Shape
     policy: UniquePolicy | None
     key: JobKey | None
     scheduled_at: datetime | None
@@ -132,15 +134,11 @@ def snapshot(request: Request) -> Request:
 
 
 class Reader:
-    """Reads requests; what requests of one shape have in common is computed once.
-
-    Two requests have one shape when they name the same type, queue and options. Do not keep a reader for long: settings
-    may change.
-    """
+    """Reads requests for a model, under the settings of this moment: do not keep it for long."""
 
     def __init__(self, model: type[models.Model]) -> None:
         self._model = model
-        self._shapes: dict[tuple[Any, ...], _Shape] = {}
+        self._shapes = _shapes_of(model)
         self._largest_args = settings.max_args_bytes
         self._largest_meta = settings.max_meta_bytes
 
@@ -160,7 +158,7 @@ class Reader:
             job.id = uuid(request.id)
         policy = shape.policy
         pending = _pending(request.pending, scheduled_at)
-        incoming = Incoming(job, policy, key, scheduled_at, scheduled_at or now, request.id is not None, pending)
+        incoming = Incoming(job, shape, policy, key, scheduled_at, scheduled_at or now, request.id is not None, pending)
         incoming.full_row = request.full_row and policy is not None and policy.on_conflict is OnConflict.IGNORE
         if key is not None:
             incoming.canonical_text = key.canonical_text(job.type)
@@ -174,34 +172,49 @@ class Reader:
         set_times(incoming, now)
         return incoming
 
-    def _shape(self, request: Request) -> _Shape:
-        options = (
-            request.unique,
-            request.retry,
-            request.timeout,
-            request.lease,
-            request.priority,
-            request.key_mode,
-            request.key_scope,
-        )
+    def _shape(self, request: Request) -> Shape:
         try:
-            # By identity, because True equals 1 but is no priority. A shape keeps its options alive, so that no other
-            # object gets their id().
-            identity = (request.type, request.queue, request.key is None, *map(id, options))
-            if (shape := self._shapes.get(identity)) is None:
-                shape = self._shapes[identity] = _Shape(request, self._model, options)
-            return shape
-        except TypeError:  # a type or queue that is not hashable is invalid: _Shape says so
-            return _Shape(request, self._model, options)
+            # With the types, because True equals 1 but is no priority.
+            values = request.priority, request.timeout, request.lease
+            shape_key = (
+                (request.type, request.queue, request.unique, request.retry, request.elsewhere),
+                (request.key is None, request.key_mode, request.key_scope),
+                (values, *map(type, values)),
+            )
+            shape = self._shapes.get(shape_key)
+        except TypeError:  # what is not hashable is invalid: Shape says so
+            return Shape(request, self._model)
+        if shape is None or shape.definition is not registry.find(request.type):
+            if len(self._shapes) >= MOST_SHAPES:
+                self._shapes.clear()
+            shape = self._shapes[shape_key] = Shape(request, self._model)
+        return shape
 
 
-class _Shape:
-    """What requests of the same type, queue and options have in common."""
+MOST_SHAPES = 1_000
+_shapes: dict[type[models.Model], tuple[Any, dict[Any, Shape]]] = {}
 
-    def __init__(self, request: Request, model: type[models.Model], options: tuple[Any, ...]) -> None:
-        self._options = options
+
+def _shapes_of(model: type[models.Model]) -> dict[Any, Shape]:
+    """Return the shapes of this process that were computed under the current settings."""
+    given = settings.given
+    seen, shapes = _shapes.get(model, (None, None))
+    if shapes is None or seen != given:
+        shapes = {}
+        _shapes[model] = deepcopy(given), shapes
+    return shapes
+
+
+class Shape:
+    """What requests of the same type, queue and options have in common, computed once per process.
+
+    ``met_duplicate`` tells whether the last enqueue met a duplicate.
+    """
+
+    def __init__(self, request: Request, model: type[models.Model]) -> None:
+        self.met_duplicate = False
         type_ = job_type(request.type)
-        definition = registry.get(type_) if settings.require_handler else registry.find(type_)
+        self.definition = definition = registry.get(type_) if settings.require_handler else registry.find(type_)
         if definition is None and not request.elsewhere and type_ not in _warned_of:
             _warn_of(type_)
         queue = request.queue

@@ -4,7 +4,7 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -32,7 +32,7 @@ RICH = {
 
 
 def _plain(jobs):
-    return Dialect(Job, connection)
+    return Dialect(Job, connections[jobs.db])
 
 
 @pytest.fixture(
@@ -131,42 +131,67 @@ def test_many_jobs_are_stored_as_they_were_given(dialect):
             assert getattr(stored[job.pk], field.attname) == getattr(job, field.attname), field.name
 
 
-def test_without_a_duplicate_the_deciding_statement_inserts_or_leaves_it_to_locks(own):
+def test_where_one_statement_is_exact_it_inserts_what_has_no_duplicate(own):
     job = incoming()
-    inserted, found = own.insert_unless_duplicate(job, POLICY, None)
-    assert found is None
-    assert ids() == ({job.pk} if inserted else set())
+    if own.decides_at_once(POLICY):
+        assert own.insert_unless_duplicate(job, POLICY, None)
+        assert ids() == {job.pk}
+
+
+@pytest.mark.parametrize("state", ["available", "active", "scheduled", "retryable", "pending"])
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_no_unfinished_job_of_the_fingerprint_is_passed_over_by_the_insert(own, state, is_guarded):
+    holder = put(enqueue().job, state)
+    if not is_guarded:
+        Job.objects.update(guarded_states=frozenset())
+    if own.decides_at_once(POLICY):
+        assert not own.insert_unless_duplicate(incoming(), POLICY, None)
+    assert ids() == {holder.pk}
 
 
 @pytest.mark.parametrize("state", ["available", "active", "scheduled", "retryable", "pending"])
 @pytest.mark.parametrize("full_row", [False, True])
-def test_the_deciding_statement_finds_the_newest_duplicate(dialect, state, full_row):
+@pytest.mark.parametrize("states", [None, ["available", "active", "scheduled", "retryable", "pending", "completed"]])
+def test_the_newest_duplicate_is_found(dialect, state, full_row, states):
+    policy = UniquePolicy(keys=["type"], **({} if states is None else {"states": states}))
     put(enqueue(args={"n": 1}).job, state)
     row_before = Job.objects.get()
     Job.objects.update(guarded_states=frozenset(), created_at=row_before.created_at - timedelta(hours=1))
     newest = put(enqueue(args={"n": 2}, unique={"states": ["completed"]}).job, state)
-    inserted, found = dialect.insert_unless_duplicate(incoming(), POLICY, None, full_row=full_row)
-    assert (inserted, found.pk, found.state) == (False, newest.pk, state)
+    found = dialect.find_duplicate(incoming().fingerprint, policy, None, full_row=full_row)
+    assert (found.pk, found.state) == (newest.pk, state)
     assert bool(found.get_deferred_fields()) is not full_row
     assert found.created_at == newest.created_at
+    if full_row:
+        stored = Job.objects.get(pk=newest.pk)
+        for field in Job._meta.concrete_fields:
+            assert getattr(found, field.attname) == getattr(stored, field.attname), field.name
 
 
-def test_the_deciding_statement_counts_neither_other_states_nor_other_keys_nor_what_is_too_old(dialect):
+def test_neither_other_states_nor_other_keys_nor_what_is_too_old_counts(dialect):
     other = enqueue("other").job
     old = put(enqueue().job, "completed")
     finished = UniquePolicy(states=["completed"])
-    for policy, after in ((POLICY, None), (finished, old.created_at), (finished, old.created_at + timedelta(1))):
-        _, found = dialect.insert_unless_duplicate(incoming(), policy, after)
-        assert found is None
-        Job.objects.exclude(pk__in=[other.pk, old.pk]).delete()
     before = old.created_at - timedelta(microseconds=1)
-    assert dialect.insert_unless_duplicate(incoming(), finished, before)[1].pk == old.pk
+    wanted = incoming().fingerprint
+    for policy, after in ((POLICY, None), (finished, old.created_at), (finished, old.created_at + timedelta(1))):
+        assert dialect.find_duplicate(wanted, policy, after) is None
+    assert dialect.find_duplicate(wanted, finished, before).pk == old.pk
+    assert ids() == {other.pk, old.pk}
 
 
-def test_a_guard_that_the_policy_does_not_count_is_left_to_locks(dialect):
-    holder = put(enqueue().job, "active")
-    assert dialect.insert_unless_duplicate(incoming(), UniquePolicy(states=["available"]), None) == (False, None)
-    assert ids() == {holder.pk}
+def test_a_finished_job_that_counts_keeps_the_insert_out_where_one_statement_is_exact(own):
+    old = put(enqueue().job, "completed")
+    finished = UniquePolicy(states=["completed"])
+    if own.decides_at_once(finished):
+        assert not own.insert_unless_duplicate(incoming(), finished, old.created_at - timedelta(1))
+        assert own.insert_unless_duplicate(incoming(), finished, old.created_at)
+
+
+def test_only_a_single_writer_can_look_at_finished_jobs_and_insert_in_one_statement(own):
+    finished = UniquePolicy(states=["available", "completed"])
+    assert own.decides_at_once(finished) is own.single_writer
+    assert own.decides_at_once(POLICY) is (own.name in ("postgresql", "sqlite"))
 
 
 def test_rows_are_found_by_their_fingerprints(dialect):

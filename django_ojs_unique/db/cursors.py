@@ -1,0 +1,103 @@
+"""Execute the statements that each enqueue pays for: on a kept cursor, unless somebody watches Django's cursors.
+
+Django makes two objects for each statement, and calls what watches it: ``DEBUG``, ``assertNumQueries``,
+``execute_wrappers``, and the patches of tracing libraries. A kept cursor saves that, where nobody would miss it.
+"""
+
+from __future__ import annotations
+
+from asyncio import _get_running_loop
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from threading import get_ident
+from types import FunctionType
+from typing import Any, Protocol
+
+import django
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
+
+from .sessions import Session
+
+_DJANGO = str(Path(django.__file__).parent)
+_KEPT = "_ojs_kept_cursor"
+_PATCHABLE = ("cursor", "_cursor", "make_cursor", "make_debug_cursor", "create_cursor", "ensure_connection")
+"""The methods of Django's connections that others replace in order to watch statements, or to forbid them."""
+
+
+class KeptCursor(Protocol):
+    """A cursor of a driver, kept as long as its connection."""
+
+    raw: Any
+    """The driver's connection."""
+
+    def execute(self, sql: str, params: Sequence[Any]) -> tuple[int, list[Any]]: ...
+
+
+class KeepsCursors(Protocol):
+    """What `execute` needs of a dialect."""
+
+    connection: BaseDatabaseWrapper
+
+    def new_cursor(self) -> KeptCursor | None: ...
+
+
+def execute(dialect: KeepsCursors, sql: str, params: Sequence[Any]) -> tuple[int, list[Any]]:
+    """Execute one statement; return how many rows it changed or found, and the rows. Raises what Django raises."""
+    connection = dialect.connection
+    kept = _kept_cursor(dialect, connection)
+    if kept is None:
+        with connection.cursor() as cursor:
+            cursor.execute(sql, params)
+            return cursor.rowcount, [] if cursor.description is None else cursor.fetchall()
+    try:
+        return kept.execute(sql, params)
+    except Exception:
+        with connection.wrap_database_errors:
+            raise
+
+
+def _kept_cursor(dialect: KeepsCursors, connection: Any) -> KeptCursor | None:
+    raw = connection.connection
+    if (
+        raw is None
+        or connection.needs_rollback
+        or connection._thread_ident != get_ident()
+        or (connection.health_check_enabled and not connection.health_check_done)
+        or _get_running_loop() is not None
+        or _is_watched(connection)
+    ):
+        return None
+    kept: KeptCursor | None = getattr(connection, _KEPT, None)
+    if kept is None or kept.raw is not raw:
+        kept = dialect.new_cursor()
+        setattr(connection, _KEPT, kept)
+    return kept
+
+
+def _is_watched(connection: Any) -> bool:
+    for wrapper in connection.execute_wrappers:
+        if type(wrapper) is not Session:  # ours only looks for statements that change the session
+            return True
+    kind = type(connection)
+    return (
+        connection.queries_logged
+        or not connection.__dict__.keys().isdisjoint(_PATCHABLE)
+        or not _is_djangos(CursorWrapper.execute)
+        or not _is_djangos(kind.cursor)
+        or not _is_djangos(kind._cursor)
+        or not _is_djangos(kind.make_cursor)
+        or not _is_djangos(kind.create_cursor)
+        or not _is_djangos(kind.ensure_connection)
+    )
+
+
+@lru_cache(maxsize=100)
+def _is_djangos(function: Any) -> bool:
+    """Whether a method, with all that it wraps, is Django's own: a patch may take over its name, but not its file."""
+    while function is not None:
+        if type(function) is not FunctionType or not function.__code__.co_filename.startswith(_DJANGO):
+            return False
+        function = getattr(function, "__wrapped__", None)
+    return True

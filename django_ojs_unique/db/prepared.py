@@ -1,0 +1,61 @@
+"""A kept cursor of psycopg, which prepares the statements of enqueues where that is safe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.postgresql.base import Cursor, ServerBindingCursor
+from psycopg.pq import Format
+
+USES_BEFORE_PREPARING = 5
+USES_OF_A_PLAN = 1000
+"""After so many statements all are planned anew: a plan for an empty table would read all of a full one."""
+NEVER_BY_ITSELF = 2**31
+"""A threshold with which psycopg keeps account of prepared statements, but prepares only those that ask for it."""
+_TIMESTAMPTZ = psycopg.adapters.types["timestamptz"].oid
+_FACTORIES: Any = (Cursor, ServerBindingCursor)
+
+
+class PreparingCursor:
+    """Prepares its statements after a few uses, unless a pooler answers instead of the server.
+
+    A pooler may give the next statement to another session, which has nothing prepared. It gives its clients process
+    ids of its own: that tells it from a server. ``OPTIONS = {"prepare_threshold": None}`` forbids preparing.
+    """
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self.raw: Any = connection.connection
+        self._cursor = psycopg.Cursor(self.raw)
+        self._uses = 0
+        self._prepares: bool | None = None
+        self._may_prepare = connection.settings_dict["OPTIONS"].get("prepare_threshold", 0) is not None
+
+    def execute(self, sql: str, params: Sequence[Any]) -> tuple[int, list[Any]]:
+        """Execute one statement; return how many rows it changed or found, and the rows."""
+        cursor = self._cursor
+        if self._may_prepare:
+            self._uses += 1
+            if self._uses == USES_BEFORE_PREPARING:
+                self._prepare_from_now_on()
+            elif self._uses % USES_OF_A_PLAN == 0:
+                cursor.execute("DISCARD PLANS")
+        cursor.execute(sql, params, prepare=self._prepares)
+        return cursor.rowcount, cursor.fetchall() if cursor.description else []
+
+    def _prepare_from_now_on(self) -> None:
+        row = self._cursor.execute("SELECT pg_backend_pid()").fetchone()
+        self._may_prepare = row is not None and row[0] == self.raw.info.backend_pid
+        if self._may_prepare:
+            self._prepares = True
+            if self.raw.prepare_threshold is None:
+                self.raw.prepare_threshold = NEVER_BY_ITSELF
+
+
+def is_djangos(connection: Any) -> bool:
+    """Whether the driver's connection is as Django made it: tracing libraries replace its class or its cursors."""
+    raw: Any = connection.connection
+    loader: Any = raw.adapters.get_loader(_TIMESTAMPTZ, Format.TEXT) if type(raw) is psycopg.Connection else None
+    return loader is not None and raw.cursor_factory in _FACTORIES and loader.timezone == connection.timezone
