@@ -74,7 +74,7 @@ def collected(using: str) -> Iterator[None]:
     connection = connections[using]
     try:
         dialect = dialect_on(type(events[0]), connection)
-        starting_over(using, lambda: dialect.insert_rows(events))
+        starting_over(using, lambda: dialect.insert_rows([event.__dict__ for event in events]))
     except DatabaseError:
         if connection.in_atomic_block:
             raise
@@ -203,7 +203,7 @@ def _write(using: str, **values: Any) -> None:
     event = unsaved(apps.get_model("django_ojs_unique", "Event"), event_id=new_id(), time=timezone.now(), **values)
     events = _collecting.get()
     if events is None:
-        dialect_on(type(event), connections[using]).insert_rows([event])
+        dialect_on(type(event), connections[using]).insert_rows([event.__dict__])
     else:
         events.append(event)
 

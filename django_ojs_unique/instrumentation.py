@@ -41,6 +41,11 @@ def tracer() -> Tracer:
     return _tracer
 
 
+def is_traced() -> bool:
+    """Whether this process has a tracer that does something."""
+    return type(_tracer) is not Tracer
+
+
 def trace_with(tracer: Tracer) -> Tracer:
     """Replace the tracer of this process; return the previous one."""
     global _tracer

@@ -20,7 +20,7 @@ from ..ojs.policy import UniquePolicy
 from ..ojs.states import INCOMPLETE, to_mask
 from .cursors import KeptCursor, execute
 from .fields import StateSetField
-from .inserts import Table, in_groups
+from .inserts import Row, Table, in_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +82,24 @@ class Dialect:
         """Return a name as an identifier."""
         return f'"{name}"'
 
-    def insert(self, job: Any) -> bool:
+    def insert(self, job: Row) -> bool:
         """Insert a job; return False when a guarding row or the same id prevents it."""
-        columns, values = self._table.row(job)
+        columns, values = self._table.written(job)
         return self._inserts(self._table.insert(columns, self._wakes_workers(job)), values)
 
     def decides_at_once(self, policy: UniquePolicy) -> bool:
         """Whether `insert_unless_duplicate` is exact for a policy, beside any concurrent enqueues."""
         return False
 
-    def insert_unless_duplicate(self, job: Any, policy: UniquePolicy, created_after: datetime | None) -> bool:
+    def insert_unless_duplicate(self, job: Row, policy: UniquePolicy, created_after: datetime | None) -> bool:
         """Insert a job; return False, and insert nothing, when a stored job may be its duplicate.
 
         Or when a job guards the fingerprint that the policy does not count, or the id is taken.
         """
-        columns, values = self._table.row(job)
-        query, wanted = self._table.unguarded, [job.fingerprint]
+        columns, values = self._table.written(job)
+        query, wanted = self._table.unguarded, [job["fingerprint"]]
         if not INCOMPLETE.issuperset(policy.states):
-            query, wanted = self._newest(job.fingerprint, policy, created_after, full_row=False)
+            query, wanted = self._newest(job["fingerprint"], policy, created_after, full_row=False)
         statement = self._table.insert_if_none(columns, query, self._wakes_workers(job))
         return self._inserts(statement, [*values, *wanted])
 
@@ -127,11 +127,11 @@ class Dialect:
             wanted.append(self.connection.ops.adapt_datetimefield_value(created_after))
         return self._table.look(len(policy.states), created_after is not None, full_row), wanted
 
-    def insert_all(self, jobs: Sequence[Any]) -> bool:
+    def insert_all(self, jobs: Sequence[Row]) -> bool:
         """Insert many jobs; return False when a guarding row or an id prevents one: some may be inserted then."""
         return self.insert_rows(jobs) == len(jobs)
 
-    def insert_rows(self, rows: Sequence[models.Model]) -> int:
+    def insert_rows(self, rows: Sequence[Row]) -> int:
         """Insert rows without the transaction and the signals of `Model.save`; return how many were inserted.
 
         One statement per thousand. Rows with a conflict are left out, or raise where the database cannot skip them.
@@ -198,12 +198,12 @@ class Dialect:
         count, _ = execute(self, statement, values)
         return bool(count)
 
-    def _wakes_workers(self, job: Any) -> bool:
+    def _wakes_workers(self, job: Row) -> bool:
         return False
 
-    def _insert_some(self, rows: Sequence[models.Model]) -> int:
+    def _insert_some(self, rows: Sequence[Row]) -> int:
         if len(rows) == 1:
-            columns, values = self._table.row(rows[0])
+            columns, values = self._table.written(rows[0])
             return execute(self, self._table.insert(columns), values)[0]
         with self.connection.cursor() as cursor:
             cursor.executemany(*self._table.insert_each(rows))

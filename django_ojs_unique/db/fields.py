@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -28,6 +29,15 @@ else:
 def new_id() -> UUID:
     """Return a UUIDv7: ordered by time, and within one process strictly increasing (OJS core, "id")."""
     return uuid7()
+
+
+class SharedJSON(dict[str, Any]):
+    """A JSON object that many rows store and nobody changes, with its text."""
+
+    @cached_property
+    def text(self) -> str:
+        """The object as JSON."""
+        return json.dumps(self, separators=(",", ":"))
 
 
 def unsaved(model: type[models.Model], **values: Any) -> Any:

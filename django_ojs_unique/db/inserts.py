@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -13,6 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.base import ModelState
 
 from .constraints import IS_GUARDING
+from .fields import SharedJSON
 
 CHANNEL = "django_ojs_unique"
 """On PostgreSQL: the channel on which an enqueue sends workers the name of the queue that has a new available job."""
@@ -24,6 +25,8 @@ LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "created_at", "expir
 _RETURNING = {False: "", True: f" RETURNING pg_notify('{CHANNEL}', queue)"}
 ENCODER = json.JSONEncoder(separators=(",", ":"))
 
+Row = Mapping[str, Any]
+"""The values of a row's fields by their attribute names; a missing one has its default."""
 T = TypeVar("T")
 
 
@@ -45,13 +48,13 @@ class Column(NamedTuple):
     adapt: Callable[[Any], Any]
     is_json: bool
 
-    def is_written(self, row: Any) -> bool:
+    def is_written(self, row: Row) -> bool:
         """Whether the value of a row differs from the default."""
-        return bool(row.__dict__[self.attname] != self.default)
+        return bool(row.get(self.attname, self.default) != self.default)
 
-    def adapted(self, row: Any) -> Any:
+    def adapted(self, row: Row) -> Any:
         """Return the value of a row for the driver."""
-        value = row.__dict__[self.attname]
+        value = row.get(self.attname, self.default)
         return None if value is None else self.adapt(value)
 
 
@@ -76,28 +79,29 @@ class Table:
             )
             for field in fields
         ]
+        self._by_attname = {column.attname: column for column in self._columns}
         self._places = {column.name: column.place for column in self._columns}
         self._readers = {True: _Reader(model, None, dialect), False: _Reader(model, LOOKED_AT, dialect)}
 
-    def row(self, row: Any) -> tuple[tuple[str, ...], list[Any]]:
-        """Return the columns that differ from the database's defaults, and their values."""
+    def written(self, row: Row) -> tuple[tuple[str, ...], list[Any]]:
+        """Return the columns of a row that differ from the database's defaults, and their values."""
         columns: list[str] = []
         values: list[Any] = []
-        given = row.__dict__
-        for name, attname, default, _, adapt, _ in self._columns:
-            value = given[attname]
-            if value is not default and value != default:
-                columns.append(name)
-                values.append(adapt(value))
+        for attname, value in row.items():
+            if attname in self._by_attname:
+                name, _, default, _, adapt, _ = self._by_attname[attname]
+                if value is not default and value != default:
+                    columns.append(name)
+                    values.append(value.text if type(value) is SharedJSON else adapt(value))
         return tuple(columns), values
 
-    def insert_each(self, rows: Sequence[Any]) -> tuple[str, list[list[Any]]]:
+    def insert_each(self, rows: Sequence[Row]) -> tuple[str, list[list[Any]]]:
         """Return the statement that inserts one row, and the parameters for each row."""
         written = [column for column in self._columns if any(column.is_written(row) for row in rows)]
         values = [[column.adapted(row) for column in written] for row in rows]
         return self.insert(tuple(column.name for column in written)), values
 
-    def insert_arrays(self, rows: Sequence[Any]) -> tuple[str, list[Any]]:
+    def insert_arrays(self, rows: Sequence[Row]) -> tuple[str, list[Any]]:
         """Return the statement that inserts the rows, with one array for each column that differs, and its parameters.
 
         It has far fewer parameters than VALUES, and the same text for all batches of the same shape.
@@ -107,7 +111,7 @@ class Table:
         selected: list[tuple[str, str]] = []
         constants: list[Any] = []
         for column in self._columns:
-            values = [row.__dict__[column.attname] for row in rows]
+            values = [row.get(column.attname, column.default) for row in rows]
             first = values[0]
             if arrays and _are_all_the_same(values):
                 if first != column.default:

@@ -11,6 +11,7 @@ from django.db.models.lookups import Exact
 
 from .constraints import KEY_LOCK_COUNT, KEY_LOCKS
 from .dialect import Dialect
+from .inserts import Row
 
 _DUPLICATE_ENTRY = 1062
 
@@ -29,7 +30,7 @@ class MySQL(Dialect):
     def quote(name: str) -> str:
         return f"`{name}`"
 
-    def insert_all(self, jobs: Sequence[Any]) -> bool:
+    def insert_all(self, jobs: Sequence[Row]) -> bool:
         try:
             return super().insert_all(jobs)
         except IntegrityError as error:

@@ -18,7 +18,7 @@ from ..ojs.states import INCOMPLETE, JobState
 from .cursors import KeptCursor, execute
 from .dialect import ClaimRequest, Dialect, as_it_is
 from .fields import PayloadField, Sparse
-from .inserts import CHANNEL, ENCODER
+from .inserts import CHANNEL, ENCODER, Row
 
 LARGEST_STATEMENT = 2**25
 """In characters: PostgreSQL takes up to a gigabyte, but holds each statement in memory several times."""
@@ -74,9 +74,9 @@ class PostgreSQL(Dialect):
         # constraint does not stop this insert, but a policy that counts finished jobs must.
         return INCOMPLETE.issuperset(policy.states)
 
-    def insert_all(self, jobs: Sequence[Any]) -> bool:
+    def insert_all(self, jobs: Sequence[Row]) -> bool:
         inserted = super().insert_all(jobs)
-        self.wake({job.queue for job in jobs if job.state == JobState.AVAILABLE})
+        self.wake({job["queue"] for job in jobs if job["state"] == JobState.AVAILABLE})
         return inserted
 
     def find(self, rows: Any, fingerprints: Sequence[str]) -> Any:
@@ -158,10 +158,10 @@ class PostgreSQL(Dialect):
                 return as_it_is
         return super().adapter(field)
 
-    def _wakes_workers(self, job: Any) -> bool:
-        return bool(job.state == JobState.AVAILABLE and settings.notify)
+    def _wakes_workers(self, job: Row) -> bool:
+        return bool(job["state"] == JobState.AVAILABLE and settings.notify)
 
-    def _insert_some(self, rows: Sequence[models.Model]) -> int:
+    def _insert_some(self, rows: Sequence[Row]) -> int:
         if len(rows) == 1:
             return super()._insert_some(rows)
         statement, parameters = self._table.insert_arrays(rows)

@@ -43,7 +43,8 @@ class PreparingCursor:
             elif self._uses % USES_OF_A_PLAN == 0:
                 cursor.execute("DISCARD PLANS")
         cursor.execute(sql, params, prepare=self._prepares)
-        return cursor.rowcount, cursor.fetchall() if cursor.description else []
+        result = cursor.pgresult
+        return cursor.rowcount, cursor.fetchall() if result is not None and result.ntuples else []
 
     def _prepare_from_now_on(self) -> None:
         row = self._cursor.execute("SELECT pg_backend_pid()").fetchone()

@@ -25,11 +25,12 @@ from ..db.dialects import dialect_of
 from ..db.inserts import ROWS_AT_ONCE, in_groups
 from ..exceptions import InvalidRequest, OJSError, did_you_mean, shorten
 from ..instrumentation import tracer
+from ..ojs.conflict import FREE
 from ..ojs.policy import UniquePolicy
 from ..ojs.states import INCOMPLETE
 from ..unit_of_work import LostRace, UnitOfWork
 from . import suppression
-from .batch_plan import FREE, BatchEntry, BatchPlan, located
+from .batch_plan import BatchEntry, BatchPlan, located
 from .by_key import announce_keyed, lock_held_keys
 from .by_policy import announce_verdict
 from .duplicates import stored_matches_of_any
@@ -171,7 +172,7 @@ class _Batch:
                 _keep_order(self._entries)
             plan.write(dialect)
             new = plan.new_jobs()
-            if not dialect.insert_all(new):
+            if not dialect.insert_all([job.__dict__ for job in new]):
                 raise LostRace
             if dialect.lets_rivals_in:
                 self._look_for_rivals(
@@ -260,7 +261,7 @@ def _announce(jobs: QuerySet[Any], entry: BatchEntry) -> None:
     if entry.holder is not None:
         announce_keyed(jobs, entry.incoming.job, entry.holder, entry.outcome)
     elif entry.verdict is not None or entry.error is None:
-        announce_verdict(jobs, entry.incoming.job, entry.verdict or FREE)
+        announce_verdict(jobs, entry.incoming, entry.verdict or FREE)
 
 
 def _request(item: Any) -> Request:

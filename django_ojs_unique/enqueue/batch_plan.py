@@ -15,7 +15,7 @@ from .. import lifecycle
 from ..db.dialect import Dialect
 from ..db.inserts import in_groups
 from ..exceptions import DuplicateJob, InvalidRequest, OJSError
-from ..ojs.conflict import Action, Verdict, judge
+from ..ojs.conflict import FREE, Action, Verdict, judge
 from ..ojs.policy import UniquePolicy
 from ..ojs.states import JobState
 from . import suppression as suppressed
@@ -26,8 +26,6 @@ from .request import Incoming, set_times
 from .results import Outcome
 from .row import JobRow
 from .suppression import Suppression
-
-FREE: Verdict[JobRow] = Verdict(Action.ADMIT)
 
 
 @dataclass(slots=True, eq=False)
@@ -113,7 +111,7 @@ class BatchPlan:
             self._admit(entry)
         else:
             entry.verdict = self._judge(self._rows[job.fingerprint], incoming.policy)
-            entry.suppression = suppressed.by_policy(job, incoming.policy, entry.verdict)
+            entry.suppression = suppressed.by_policy(incoming, incoming.policy, entry.verdict)
             match entry.verdict.action:
                 case Action.ADMIT:
                     self._admit(entry)

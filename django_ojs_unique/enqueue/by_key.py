@@ -161,7 +161,7 @@ def enqueue(jobs: QuerySet[Any], incoming: Incoming) -> EnqueueResult:
 
 def _decide(jobs: QuerySet[Any], incoming: Incoming, work: UnitOfWork) -> EnqueueResult:
     dialect = dialect_of(jobs)
-    if dialect.may_insert_first and not work.is_repeated and dialect.insert(incoming.job):
+    if dialect.may_insert_first and not work.is_repeated and dialect.insert(incoming.values):
         return EnqueueResult(incoming.job, Outcome.CREATED)
     with transaction.atomic(using=jobs.db):
         return _decide_under_locks(jobs, incoming, dialect)
@@ -175,7 +175,7 @@ def _decide_under_locks(jobs: QuerySet[Any], incoming: Incoming, dialect: Dialec
     set_times(incoming, timezone.now())
     outcome, holder = held.apply(incoming)
     write_held_keys(jobs, dialect, [held])
-    if held.is_new and not dialect.insert(job):
+    if held.is_new and not dialect.insert(incoming.values):
         raise id_taken(job) if ids_in_use(jobs, [job.pk]) else LostRace
     if outcome is Outcome.DEDUPLICATED:
         suppression.record(jobs.db, [suppression.by_key(incoming, holder)])

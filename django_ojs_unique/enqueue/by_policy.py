@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from django.db import transaction
+from django.db import DatabaseError, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -16,19 +16,17 @@ from .. import lifecycle
 from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
 from ..exceptions import DuplicateJob
-from ..instrumentation import tracer
-from ..ojs.conflict import Action, Verdict, judge
+from ..instrumentation import is_traced, tracer
+from ..ojs.conflict import FREE, Action, Verdict, judge
 from ..ojs.policy import UniquePolicy
 from ..signals import announce, job_cancelled, job_enqueued, job_suppressed
 from ..unit_of_work import LostRace, UnitOfWork
 from . import suppression
 from .duplicates import may_replace_active, stored_matches
-from .errors import id_taken, ids_in_use, naming_missing_tables
+from .errors import id_taken, ids_in_use, name_missing_table
 from .request import Incoming, set_times
-from .results import EnqueueResult, Outcome
+from .results import Admitted, EnqueueResult, Outcome
 from .row import JobRow
-
-ADMITTED: Verdict[JobRow] = Verdict(Action.ADMIT)
 
 
 def enqueue(jobs: QuerySet[Any], incoming: Incoming) -> EnqueueResult:
@@ -36,36 +34,44 @@ def enqueue(jobs: QuerySet[Any], incoming: Incoming) -> EnqueueResult:
 
     Raises DuplicateJob (strategy reject), JobIdTaken, or Contended after losing 100 races in a row.
     """
+    if not is_traced():
+        return _enqueue(jobs, incoming)
     with tracer().enqueue(incoming.job) as answered:
-        with naming_missing_tables(jobs):
-            for work in UnitOfWork(jobs.db):
-                with work:
-                    verdict = _decide(jobs, incoming, work)
-                    announce_verdict(jobs, incoming.job, verdict)
-        result = _answer(incoming.job, verdict)
+        result = _enqueue(jobs, incoming)
         answered(result)
     return result
 
 
-def _answer(job: JobRow, verdict: Verdict[JobRow]) -> EnqueueResult:
+def _enqueue(jobs: QuerySet[Any], incoming: Incoming) -> EnqueueResult:
+    try:
+        for work in UnitOfWork(jobs.db):
+            with work:
+                verdict = _decide(jobs, incoming, work)
+                announce_verdict(jobs, incoming, verdict)
+    except DatabaseError as error:
+        name_missing_table(jobs, error)
+        raise
+    if verdict is FREE:
+        return Admitted(incoming)
     if verdict.action is Action.ADMIT:
-        return EnqueueResult(job, Outcome.REPLACED if verdict.cancel else Outcome.CREATED, verdict.cancel)
+        return EnqueueResult(incoming.job, Outcome.REPLACED if verdict.cancel else Outcome.CREATED, verdict.cancel)
     assert verdict.existing is not None
     if verdict.action is Action.REJECT:
-        raise DuplicateJob(verdict.existing, job.fingerprint)
+        raise DuplicateJob(verdict.existing, incoming.values["fingerprint"])
     return EnqueueResult(verdict.existing, Outcome.DEDUPLICATED)
 
 
 def _decide(jobs: QuerySet[Any], incoming: Incoming, work: UnitOfWork) -> Verdict[JobRow]:
     """Decide, carry out and record the verdict, and return it."""
-    job, policy = incoming.job, incoming.policy
+    policy = incoming.policy
     dialect = dialect_of(jobs)
     if policy is None:
-        if not dialect.insert(job):
-            raise id_taken(job)
-        return ADMITTED
+        if not dialect.insert(incoming.values):
+            raise id_taken(incoming.job)
+        return FREE
     if not work.is_repeated and (verdict := _decide_at_once(dialect, incoming, policy)) is not None:
-        suppression.record(jobs.db, [suppression.by_policy(job, policy, verdict)])
+        if verdict is not FREE:
+            suppression.record(jobs.db, [suppression.by_policy(incoming, policy, verdict)])
         return verdict
     with transaction.atomic(using=jobs.db):
         return _decide_under_locks(jobs, incoming, policy, dialect, work.lost_races)
@@ -77,21 +83,22 @@ def _decide_at_once(dialect: Dialect, incoming: Incoming, policy: UniquePolicy) 
     One statement admits a new job, and one more finds a duplicate. Where the last enqueue of this shape met one, the
     order is the other one: each order is exact.
     """
-    job, shape = incoming.job, incoming.shape
-    start = policy.window_start(job.created_at)
+    job, shape = incoming.values, incoming.shape
+    now = job["created_at"]
+    start = policy.window_start(now)
     may_insert = dialect.decides_at_once(policy)
     looks_first = shape.met_duplicate and not dialect.single_writer
     if may_insert and not looks_first and dialect.insert_unless_duplicate(job, policy, start):
-        return ADMITTED
+        return FREE
     existing = None
     if not policy.replaces:
-        existing = dialect.find_duplicate(job.fingerprint, policy, start, full_row=incoming.full_row)
+        existing = dialect.find_duplicate(job["fingerprint"], policy, start, full_row=incoming.full_row)
     shape.met_duplicate = existing is not None
     if existing is not None:
-        verdict = judge([existing], policy, job.created_at, replace_active=False)
+        verdict = judge([existing], policy, now, replace_active=False)
         return None if verdict.action is Action.ADMIT else verdict
     if may_insert and looks_first and dialect.insert_unless_duplicate(job, policy, start):
-        return ADMITTED
+        return FREE
     return None
 
 
@@ -108,11 +115,11 @@ def _decide_under_locks(
     if verdict.action is Action.ADMIT:
         _make_way(jobs, verdict, job, now)
         set_times(incoming, now, inherited_schedule=verdict.inherited_schedule)
-        if not dialect.insert(job):
+        if not dialect.insert(incoming.values):
             raise id_taken(job) if ids_in_use(jobs, [job.pk]) else LostRace
         if dialect.lets_rivals_in:
             _look_for_rivals(jobs, job, policy, stored, now)
-    suppression.record(jobs.db, [suppression.by_policy(job, policy, verdict)])
+    suppression.record(jobs.db, [suppression.by_policy(incoming, policy, verdict)])
     for replaced in verdict.cancel:
         replaced.refresh_from_db(using=jobs.db)
     return verdict
@@ -138,14 +145,16 @@ def _look_for_rivals(
             raise LostRace
 
 
-def announce_verdict(jobs: QuerySet[Any], job: JobRow, verdict: Verdict[JobRow]) -> None:
-    """Mark an admitted ``job`` as stored; send the signals about its enqueue, in the order of events."""
+def announce_verdict(jobs: QuerySet[Any], incoming: Incoming, verdict: Verdict[JobRow]) -> None:
+    """Mark an admitted job as stored; send the signals about its enqueue, in the order of events."""
     sender, using = jobs.model, jobs.db
-    if verdict.action is Action.ADMIT:
-        job._state.adding, job._state.db = False, using
+    is_admitted = verdict.action is Action.ADMIT
+    if is_admitted:
+        incoming.is_stored_on(using)
     for replaced in verdict.cancel:
-        announce(job_cancelled, sender, job=replaced, replaced_by=job.pk, using=using)
-    if (outcome := suppression.outcome_of(verdict)) is not None:
-        announce(job_suppressed, sender, outcome=outcome, existing_job=verdict.existing, job=job, using=using)
-    if verdict.action is Action.ADMIT:
-        announce(job_enqueued, sender, job=job, using=using)
+        announce(job_cancelled, sender, job=replaced, replaced_by=incoming.values["id"], using=using)
+    if job_suppressed.receivers and (outcome := suppression.outcome_of(verdict)) is not None:
+        met = verdict.existing
+        announce(job_suppressed, sender, outcome=outcome, existing_job=met, job=incoming.job, using=using)
+    if is_admitted and job_enqueued.receivers:
+        announce(job_enqueued, sender, job=incoming.job, using=using)

@@ -27,18 +27,23 @@ def id_taken(job: JobRow) -> JobIdTaken:
     )
 
 
-@contextmanager
-def naming_missing_tables(jobs: QuerySet[Any]) -> Iterator[None]:
-    """Turn the database's error about a missing table into one that says what to run."""
-    try:
-        yield
-    except DatabaseError as error:
-        if not _is_missing(jobs.model._meta.db_table, jobs.db):
-            raise
+def name_missing_table(jobs: QuerySet[Any], error: DatabaseError) -> None:
+    """Raise an error that says what to run, if the database's error is about a missing table."""
+    if _is_missing(jobs.model._meta.db_table, jobs.db):
         raise NotMigrated(
             f"The table {jobs.model._meta.db_table} does not exist in database {jobs.db!r}: run"
             f" `manage.py migrate --database {jobs.db}`."
         ) from error
+
+
+@contextmanager
+def naming_missing_tables(jobs: QuerySet[Any]) -> Iterator[None]:
+    """Call `name_missing_table` for the errors of a block."""
+    try:
+        yield
+    except DatabaseError as error:
+        name_missing_table(jobs, error)
+        raise
 
 
 def _is_missing(table: str, using: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.db import models
 
 from ..conf import settings
-from ..db.fields import new_id, unsaved
+from ..db.fields import SharedJSON, new_id, unsaved
 from ..exceptions import InvalidRequest, nearest
 from ..ojs.canonical import plain
 from ..ojs.durations import milliseconds, read_delay
@@ -89,14 +89,14 @@ ARGUMENTS: Final = tuple(name for name in Request.__slots__ if name not in INTER
 
 @dataclass(slots=True)
 class Incoming:
-    """A valid request: the row to insert, and the policy or the key that decides about it, or neither.
+    """A valid request: the values of its job, and the policy or the key that decides about it, or neither.
 
-    ``at`` is a time in the fixed window that counts; ``has_id`` tells whether the caller chose the job's id.
+    ``values`` are the fields of the job by name; a missing one has its default. ``at`` is a time in the fixed window
+    that counts; ``has_id`` tells whether the caller chose the job's id.
     """
 
-    job: JobRow
+    values: dict[str, Any]
     shape: Shape
-    policy: UniquePolicy | None
     key: JobKey | None
     scheduled_at: datetime | None
     at: datetime
@@ -104,6 +104,29 @@ class Incoming:
     pending: bool = False
     canonical_text: str = ""
     full_row: bool = False
+    _job: JobRow | None = None
+    _stored_on: str | None = None
+
+    @property
+    def policy(self) -> UniquePolicy | None:
+        """The policy that decides, or None."""
+        return self.shape.policy
+
+    @property
+    def job(self) -> JobRow:
+        """The job as an unsaved row, built when it is first asked for; then its attributes are the ``values``."""
+        if self._job is None:
+            self._job = job = self.shape.row(self.values)
+            self.values = job.__dict__
+            if self._stored_on is not None:
+                self.is_stored_on(self._stored_on)
+        return self._job
+
+    def is_stored_on(self, using: str) -> None:
+        """Note that the job is stored on a database."""
+        self._stored_on = using
+        if self._job is not None:
+            self._job._state.adding, self._job._state.db = False, using
 
 
 def read(request: Request, model: type[models.Model], now: datetime) -> Incoming:
@@ -138,37 +161,45 @@ class Reader:
 
     def __init__(self, model: type[models.Model]) -> None:
         self._model = model
-        self._shapes = _shapes_of(model)
-        self._largest_args = settings.max_args_bytes
-        self._largest_meta = settings.max_meta_bytes
+        self._shapes, self._largest_args, self._largest_meta = _shapes_of(model)
 
     def build(self, request: Request, now: datetime) -> Incoming:
         """Do the rest of `read`, with a request that `snapshot` has returned."""
         shape = self._shape(request)
-        key = None if request.key is None else JobKey(request.key, request.key_mode, request.key_scope)
-        scheduled_at = _due(request, shape.policy, now)
-        job = shape.new_job()
-        job.args = args = sized(request.args, "args", self._largest_args)
-        job.meta = meta = sized(request.meta, "meta", self._largest_meta)
-        job.tags = sized(request.tags, "tags", self._largest_meta, "META")
-        job.extra = sized(request.extra, "extra", self._largest_meta, "META")
-        job.schema = request.schema
-        job.expires_at = aware_moment(request.expires_at, "expires_at")
-        if request.id is not None:
-            job.id = uuid(request.id)
         policy = shape.policy
+        key = None if request.key is None else JobKey(request.key, request.key_mode, request.key_scope)
+        scheduled_at = _due(request, policy, now)
         pending = _pending(request.pending, scheduled_at)
-        incoming = Incoming(job, shape, policy, key, scheduled_at, scheduled_at or now, request.id is not None, pending)
-        incoming.full_row = request.full_row and policy is not None and policy.on_conflict is OnConflict.IGNORE
+        values = {
+            **shape.values,
+            "id": new_id() if request.id is None else uuid(request.id),
+            "args": sized(request.args, "args", self._largest_args),
+            "meta": sized(request.meta, "meta", self._largest_meta),
+        }
+        if request.tags:
+            values["tags"] = sized(request.tags, "tags", self._largest_meta, "META")
+        if request.extra:
+            values["extra"] = sized(request.extra, "extra", self._largest_meta, "META")
+        if request.schema:
+            values["schema"] = request.schema
+        if request.expires_at is not None:
+            values["expires_at"] = aware_moment(request.expires_at, "expires_at")
+        incoming = Incoming(values, shape, key, scheduled_at, scheduled_at or now, request.id is not None, pending)
         if key is not None:
-            incoming.canonical_text = key.canonical_text(job.type)
-            job.key = key.text
+            incoming.canonical_text = key.canonical_text(values["type"])
+            values["key"] = key.text
         elif policy is not None:
+            incoming.full_row = request.full_row and policy.on_conflict is OnConflict.IGNORE
             incoming.canonical_text = canonical_text(
-                policy, type=job.type, queue=job.queue, args=args, meta=meta, at=incoming.at
+                policy,
+                type=values["type"],
+                queue=values["queue"],
+                args=values["args"],
+                meta=values["meta"],
+                at=incoming.at,
             )
         if incoming.canonical_text:
-            job.fingerprint = fingerprint(incoming.canonical_text)
+            values["fingerprint"] = fingerprint(incoming.canonical_text)
         set_times(incoming, now)
         return incoming
 
@@ -192,17 +223,17 @@ class Reader:
 
 
 MOST_SHAPES = 1_000
-_shapes: dict[type[models.Model], tuple[Any, dict[Any, Shape]]] = {}
+_shapes: dict[type[models.Model], tuple[Any, tuple[dict[Any, Shape], int, int]]] = {}
 
 
-def _shapes_of(model: type[models.Model]) -> dict[Any, Shape]:
-    """Return the shapes of this process that were computed under the current settings."""
+def _shapes_of(model: type[models.Model]) -> tuple[dict[Any, Shape], int, int]:
+    """Return what this process has computed under the current settings: shapes, and the largest args and meta."""
     given = settings.given
-    seen, shapes = _shapes.get(model, (None, None))
-    if shapes is None or seen != given:
-        shapes = {}
-        _shapes[model] = deepcopy(given), shapes
-    return shapes
+    seen, computed = _shapes.get(model, (None, None))
+    if computed is None or seen != given:
+        computed = {}, settings.max_args_bytes, settings.max_meta_bytes
+        _shapes[model] = deepcopy(given), computed
+    return computed
 
 
 class Shape:
@@ -232,20 +263,36 @@ class Shape:
             self.policy = resque_uniqueue()
         retry_policy = DEFAULT_RETRY if retry is None else RetryPolicy.parse(retry)
         self._model = model
-        self._prototype: dict[str, Any] = {
+        self._retry = None if retry is None else retry_policy
+        self.values: dict[str, Any] = {
             "type": type_,
             "queue": queue,
             "priority": priority_number(priority),
             "max_attempts": retry_policy.max_attempts,
-            "retry": None if retry is None else retry_policy.to_dict(),
+            "retry": None if retry is None else SharedJSON(retry_policy.to_dict()),
             "timeout_ms": None if timeout is None else milliseconds(timeout, "timeout"),
             "visibility_timeout_ms": None if lease is None else milliseconds(lease, "lease"),
-            "unique": None if self.policy is None else self.policy.to_dict(),
+            "unique": None if self.policy is None else SharedJSON(self.policy.to_dict()),
         }
+        self.guarded_states: frozenset[Any] = frozenset()
+        if request.key is not None:
+            self.guarded_states = HOLDING
+        elif self.policy is not None:
+            # Whatever its policy counts, a job guards its fingerprint until it has finished, so that the constraint
+            # also works between different policies. The query decides what counts; a guard that does not is released.
+            self.guarded_states = INCOMPLETE.union(self.policy.states)
+        self.has_window = (
+            self.policy is not None
+            and not TERMINAL.isdisjoint(self.policy.states)
+            and self.policy.window != Window.RETENTION
+        )
 
-    def new_job(self) -> Any:
-        """Return an unsaved row of this shape, without its arguments."""
-        return unsaved(self._model, **self._prototype, id=new_id(), errors=[])
+    def row(self, values: Mapping[str, Any]) -> Any:
+        """Return an unsaved row with the values, and with objects of its own for all that can be changed."""
+        own: dict[str, Any] = {"tags": [], "extra": {}, "errors": [], **values}
+        own["unique"] = None if self.policy is None else self.policy.to_dict()
+        own["retry"] = None if self._retry is None else self._retry.to_dict()
+        return unsaved(self._model, **own)
 
 
 def _warn_of(type: str) -> None:
@@ -259,21 +306,18 @@ def _warn_of(type: str) -> None:
 
 def set_times(incoming: Incoming, now: datetime, *, inherited_schedule: datetime | None = None) -> None:
     """Set state and times of a job created ``now``: pending if requested, scheduled if due later, else available."""
-    job = incoming.job
-    job.scheduled_at = None if incoming.pending else inherited_schedule or incoming.scheduled_at
-    waits = job.scheduled_at is not None and job.scheduled_at > now
-    job.state = JobState.PENDING if incoming.pending else JobState.SCHEDULED if waits else JobState.AVAILABLE
-    job.created_at = now
-    job.enqueued_at = None if waits or incoming.pending else now
-    job.run_at = job.scheduled_at if waits else None
-    if incoming.key is not None:
-        job.guarded_states = HOLDING
-    elif incoming.policy is not None:
-        # Whatever its policy counts, a job guards its fingerprint until it has finished, so that the constraint also
-        # works between different policies. The query decides what counts; a guard that does not count is released.
-        job.guarded_states = INCOMPLETE.union(incoming.policy.states)
-        if not TERMINAL.isdisjoint(incoming.policy.states) and incoming.policy.window != Window.RETENTION:
-            job.window_ends_at = incoming.policy.kept_until(now, incoming.at) or FOREVER
+    scheduled_at = None if incoming.pending else inherited_schedule or incoming.scheduled_at
+    waits = scheduled_at is not None and scheduled_at > now
+    values, shape = incoming.values, incoming.shape
+    values["scheduled_at"] = scheduled_at
+    values["state"] = JobState.PENDING if incoming.pending else JobState.SCHEDULED if waits else JobState.AVAILABLE
+    values["created_at"] = now
+    values["enqueued_at"] = None if waits or incoming.pending else now
+    values["run_at"] = scheduled_at if waits else None
+    values["guarded_states"] = shape.guarded_states
+    if shape.has_window:
+        assert shape.policy is not None
+        values["window_ends_at"] = shape.policy.kept_until(now, incoming.at) or FOREVER
 
 
 def _refuse_what_contradicts_the_key(request: Request) -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from django.db.models import Model
     from typing_extensions import TypeVar
 
+    from .request import Incoming
+
     JobT = TypeVar("JobT", bound=Model, default=Any)
 else:
     from typing import TypeVar
@@ -53,6 +55,33 @@ class EnqueueResult(Generic[JobT]):
     def deduplicated(self) -> bool:
         """Whether an existing job was returned, and no job was stored."""
         return self.outcome is Outcome.DEDUPLICATED
+
+
+class Admitted(EnqueueResult[JobT]):
+    """The result of an enqueue that stored a new job; its object is built when somebody asks for it."""
+
+    __slots__ = ("_incoming",)
+
+    def __init__(self, incoming: Incoming) -> None:
+        for name, value in (("_incoming", incoming), ("outcome", Outcome.CREATED), ("replaced", ())):
+            object.__setattr__(self, name, value)
+
+    @property
+    def job(self) -> JobT:  # type: ignore[override]
+        """The new job."""
+        return self._incoming.job  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        return repr(EnqueueResult(self.job, self.outcome))
+
+    def __eq__(self, other: object) -> bool:
+        return EnqueueResult(self.job, self.outcome) == other if type(other) is EnqueueResult else self is other
+
+    def __hash__(self) -> int:
+        return hash(EnqueueResult(self.job, self.outcome))
+
+    def __reduce__(self) -> Any:
+        return EnqueueResult, (self.job, self.outcome)
 
 
 @dataclass(frozen=True, slots=True)

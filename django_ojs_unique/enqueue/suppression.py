@@ -11,11 +11,12 @@ from django.db import connections
 
 from ..conf import settings
 from ..db.dialects import dialect_on
-from ..db.fields import unsaved
 from ..ojs.conflict import Action, Verdict
 from ..ojs.policy import UniquePolicy
 from .request import Incoming
 from .row import JobRow
+
+_COPIED = ("created_at", "fingerprint", "type", "queue", "args", "meta")
 
 
 class ExistingJob(NamedTuple):
@@ -26,27 +27,27 @@ class ExistingJob(NamedTuple):
 
 
 class Suppression(NamedTuple):
-    """One enqueue that met stored jobs: its own job, its strategy, the stored jobs, and the outcome."""
+    """One enqueue that met stored jobs: the enqueue, its strategy, the stored jobs, and the outcome."""
 
-    job: JobRow
+    incoming: Incoming
     on_conflict: str
     existing: tuple[ExistingJob, ...]
     outcome: str
 
 
-def by_policy(job: JobRow, policy: UniquePolicy, verdict: Verdict[JobRow]) -> Suppression | None:
-    """Return what to record about a verdict on ``job``; None when it suppressed nothing."""
+def by_policy(incoming: Incoming, policy: UniquePolicy, verdict: Verdict[JobRow]) -> Suppression | None:
+    """Return what to record about a verdict; None when it suppressed nothing."""
     if (outcome := outcome_of(verdict)) is None:
         return None
     met = verdict.cancel or (verdict.existing,)
     existing = tuple(ExistingJob(row.pk, row.state) for row in met if row is not None)
-    return Suppression(job, policy.on_conflict, existing, outcome)
+    return Suppression(incoming, policy.on_conflict, existing, outcome)
 
 
 def by_key(incoming: Incoming, holder: JobRow) -> Suppression:
     """Return what to record about an enqueue that returned the holder of its key."""
     assert incoming.key is not None
-    return Suppression(incoming.job, incoming.key.mode, (ExistingJob(holder.pk, holder.state),), "ignored")
+    return Suppression(incoming, incoming.key.mode, (ExistingJob(holder.pk, holder.state),), "ignored")
 
 
 def outcome_of(verdict: Verdict[JobRow]) -> str | None:
@@ -63,23 +64,18 @@ def record(using: str, suppressions: Iterable[Suppression | None]) -> None:
     """Store which enqueues met which stored jobs, unless ``OJS_UNIQUE["RECORD_SUPPRESSED"]`` is off."""
     if not settings.record_suppressed:
         return
-    model = apps.get_model("django_ojs_unique", "SuppressedEnqueue")
     rows = [
-        unsaved(
-            model,
-            created_at=job.created_at,
-            outcome=outcome,
-            on_conflict=on_conflict,
-            fingerprint=job.fingerprint,
-            type=job.type,
-            queue=job.queue,
-            args=job.args,
-            meta=job.meta,
-            existing_job_id=existing.pk,
-            existing_state=existing.state,
-            job_id=job.pk if outcome == "replaced" else None,
-        )
-        for job, on_conflict, met, outcome in filter(None, suppressions)
+        {
+            **{name: incoming.values[name] for name in _COPIED},
+            "outcome": outcome,
+            "on_conflict": on_conflict,
+            "existing_job_id": existing.pk,
+            "existing_state": existing.state,
+            "job_id": incoming.values["id"] if outcome == "replaced" else None,
+        }
+        for incoming, on_conflict, met, outcome in filter(None, suppressions)
         for existing in met
     ]
-    dialect_on(model, connections[using]).insert_rows(rows)
+    if rows:
+        model = apps.get_model("django_ojs_unique", "SuppressedEnqueue")
+        dialect_on(model, connections[using]).insert_rows(rows)

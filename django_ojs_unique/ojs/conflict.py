@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from .policy import OnConflict, UniquePolicy
 from .states import TERMINAL, JobState
@@ -46,6 +46,10 @@ class Verdict(Generic[S]):
     cancel: tuple[S, ...] = ()
     release: tuple[S, ...] = ()
     inherited_schedule: datetime | None = None
+
+
+FREE: Final[Verdict[Any]] = Verdict(Action.ADMIT)
+"""No stored job matters."""
 
 
 def duplicates(stored: Iterable[S], policy: UniquePolicy, now: datetime) -> list[S]:
