@@ -97,10 +97,11 @@ class Dialect:
         Or when a job guards the fingerprint that the policy does not count, or the id is taken.
         """
         columns, values = self._table.written(job)
-        query, wanted = self._table.unguarded, [job["fingerprint"]]
+        condition, wanted = self._table.none_live, [job["fingerprint"]] * 2
         if not INCOMPLETE.issuperset(policy.states):
             query, wanted = self._newest(job["fingerprint"], policy, created_after, full_row=False)
-        statement = self._table.insert_if_none(columns, query, self._wakes_workers(job))
+            condition = f"NOT EXISTS ({query})"
+        statement = self._table.insert_if(columns, condition, self._wakes_workers(job))
         return self._inserts(statement, [*values, *wanted])
 
     def find_duplicate(
@@ -131,12 +132,16 @@ class Dialect:
         """Insert many jobs; return False when a guarding row or an id prevents one: some may be inserted then."""
         return self.insert_rows(jobs) == len(jobs)
 
+    def insert_all_unless_live(self, jobs: Sequence[Row]) -> bool:
+        """Do `insert_all`, but return False also when an unfinished job without a guard has one of the fingerprints."""
+        return sum(self._insert_some(some, unless_live=True) for some in in_groups(jobs)) == len(jobs)
+
     def insert_rows(self, rows: Sequence[Row]) -> int:
         """Insert rows without the transaction and the signals of `Model.save`; return how many were inserted.
 
         One statement per thousand. Rows with a conflict are left out, or raise where the database cannot skip them.
         """
-        return sum(map(self._insert_some, in_groups(rows)))
+        return sum(self._insert_some(some) for some in in_groups(rows))
 
     def take_write_lock(self) -> None:
         """Become the only writer for the rest of the transaction, where a database has one writer at a time."""
@@ -201,12 +206,12 @@ class Dialect:
     def _wakes_workers(self, job: Row) -> bool:
         return False
 
-    def _insert_some(self, rows: Sequence[Row]) -> int:
-        if len(rows) == 1:
+    def _insert_some(self, rows: Sequence[Row], *, unless_live: bool = False) -> int:
+        if len(rows) == 1 and not unless_live:
             columns, values = self._table.written(rows[0])
             return execute(self, self._table.insert(columns), values)[0]
         with self.connection.cursor() as cursor:
-            cursor.executemany(*self._table.insert_each(rows))
+            cursor.executemany(*self._table.insert_each(rows, unless_live=unless_live))
             return int(cursor.rowcount)
 
 

@@ -25,6 +25,9 @@ LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "created_at", "expir
 _RETURNING = {False: "", True: f" RETURNING pg_notify('{CHANNEL}', queue)"}
 ENCODER = json.JSONEncoder(separators=(",", ":"))
 
+_BARE = ("id", "fingerprint")
+"""Fields whose texts need no quotes in an array: the driver would look at each of them."""
+
 Row = Mapping[str, Any]
 """The values of a row's fields by their attribute names; a missing one has its default."""
 T = TypeVar("T")
@@ -95,27 +98,35 @@ class Table:
                     values.append(value.text if type(value) is SharedJSON else adapt(value))
         return tuple(columns), values
 
-    def insert_each(self, rows: Sequence[Row]) -> tuple[str, list[list[Any]]]:
+    def insert_each(self, rows: Sequence[Row], *, unless_live: bool) -> tuple[str, list[list[Any]]]:
         """Return the statement that inserts one row, and the parameters for each row."""
         written = [column for column in self._columns if any(column.is_written(row) for row in rows)]
         values = [[column.adapted(row) for column in written] for row in rows]
-        return self.insert(tuple(column.name for column in written)), values
+        names = tuple(column.name for column in written)
+        if not unless_live:
+            return self.insert(names), values
+        for row, parameters in zip(rows, values, strict=True):
+            parameters += [row.get("fingerprint")] * 2
+        return self.insert_if(names, self.none_live), values
 
-    def insert_arrays(self, rows: Sequence[Row]) -> tuple[str, list[Any]]:
+    def insert_arrays(self, rows: Sequence[Row], *, unless_live: bool) -> tuple[str, list[Any]]:
         """Return the statement that inserts the rows, with one array for each column that differs, and its parameters.
 
         It has far fewer parameters than VALUES, and the same text for all batches of the same shape.
         """
         arrays: list[str] = []
         parameters: list[Any] = []
-        selected: list[tuple[str, str]] = []
+        selected: dict[str, str] = {}
         constants: list[Any] = []
+        given: set[str] = set().union(*rows)
         for column in self._columns:
+            if column.attname not in given:
+                continue
             values = [row.get(column.attname, column.default) for row in rows]
             first = values[0]
-            if arrays and _are_all_the_same(values):
+            if arrays and column.attname != "fingerprint" and _are_all_the_same(values):
                 if first != column.default:
-                    selected.append((column.name, column.place))
+                    selected[column.name] = column.place
                     constants.append(column.adapt(first))
                 continue
             name = f"c{len(arrays)}"
@@ -123,16 +134,22 @@ class Table:
                 # One JSON document: a thousand small ones would take Python twice the time.
                 arrays.append("jsonb_array_elements(%s::jsonb)")
                 parameters.append(ENCODER.encode(values))
-                selected.append((column.name, f"NULLIF({name}, 'null')" if column.default in values else name))
+                selected[column.name] = f"NULLIF({name}, 'null')" if column.default in values else name
             else:
                 arrays.append(f"unnest({column.place}[])")
-                parameters.append([None if value is None else column.adapt(value) for value in values])
-                selected.append((column.name, name))
-        columns = tuple(name for name, _ in selected)
+                if column.attname in _BARE:
+                    texts = ["NULL" if value is None else str(value) for value in values]
+                    parameters.append(f"{{{','.join(texts)}}}")
+                else:
+                    parameters.append([None if value is None else column.adapt(value) for value in values])
+                selected[column.name] = name
         names = ", ".join(f"c{number}" for number in range(len(arrays)))
+        where = ""
+        if unless_live and "fingerprint" in selected:
+            where = f" WHERE {self._none_live(selected['fingerprint'])}"
         return (
-            f"{self._into(columns)} SELECT {', '.join(place for _, place in selected)}"
-            f" FROM ROWS FROM ({', '.join(arrays)}) AS row ({names}){self._skip}",
+            f"{self._into(tuple(selected))} SELECT {', '.join(selected.values())}"
+            f" FROM ROWS FROM ({', '.join(arrays)}) AS row ({names}){where}{self._skip}",
             [*constants, *parameters],
         )
 
@@ -142,16 +159,21 @@ class Table:
         return f"{self._into(columns)} VALUES ({self._values(columns)}){self._skip}{_RETURNING[wake]}"
 
     @cache  # noqa: B019
-    def insert_if_none(self, columns: tuple[str, ...], look: str, wake: bool = False) -> str:
-        """Insert unless the query ``look`` finds a row; parameters: the row's values, then the query's."""
-        select = f"SELECT {self._values(columns)} WHERE NOT EXISTS ({look})"
-        return f"{self._into(columns)} {select}{self._skip}{_RETURNING[wake]}"
+    def insert_if(self, columns: tuple[str, ...], condition: str, wake: bool = False) -> str:
+        """Insert if a condition is true; parameters: the row's values, then the condition's."""
+        return f"{self._into(columns)} SELECT {self._values(columns)} WHERE {condition}{self._skip}{_RETURNING[wake]}"
 
     @cached_property
-    def unguarded(self) -> str:
-        """Select the unfinished jobs of a fingerprint that do not guard it; parameter: the fingerprint."""
-        is_same = f"fingerprint = {self._places['fingerprint']}"
-        return f"SELECT 1 FROM {self._name} WHERE {is_same} AND guarded_states = 0 AND finished_at IS NULL"
+    def none_live(self) -> str:
+        """The condition that no unfinished job has a fingerprint; parameters: the fingerprint, twice."""
+        return self._none_live(self._places["fingerprint"])
+
+    def _none_live(self, fingerprint: str) -> str:
+        # Two look-ups, as each has an index. OFFSET keeps them: with old statistics, a join would read the whole table.
+        return " AND ".join(
+            f"NOT EXISTS (SELECT 1 FROM {self._name} AS job WHERE job.fingerprint = {fingerprint} AND {which} LIMIT 1 OFFSET 0)"
+            for which in ("guarded_states = 0 AND finished_at IS NULL", IS_GUARDING)
+        )
 
     @cache  # noqa: B019
     def guard(self, full_row: bool) -> str:

@@ -76,7 +76,7 @@ class PostgreSQL(Dialect):
 
     def insert_all(self, jobs: Sequence[Row]) -> bool:
         inserted = super().insert_all(jobs)
-        self.wake({job["queue"] for job in jobs if job["state"] == JobState.AVAILABLE})
+        self._wake_for(jobs)
         return inserted
 
     def find(self, rows: Any, fingerprints: Sequence[str]) -> Any:
@@ -161,13 +161,21 @@ class PostgreSQL(Dialect):
     def _wakes_workers(self, job: Row) -> bool:
         return bool(job["state"] == JobState.AVAILABLE and settings.notify)
 
-    def _insert_some(self, rows: Sequence[Row]) -> int:
-        if len(rows) == 1:
+    def insert_all_unless_live(self, jobs: Sequence[Row]) -> bool:
+        inserted = super().insert_all_unless_live(jobs)
+        self._wake_for(jobs)
+        return inserted
+
+    def _wake_for(self, jobs: Sequence[Row]) -> None:
+        self.wake({job["queue"] for job in jobs if job["state"] == JobState.AVAILABLE})
+
+    def _insert_some(self, rows: Sequence[Row], *, unless_live: bool = False) -> int:
+        if len(rows) == 1 and not unless_live:
             return super()._insert_some(rows)
-        statement, parameters = self._table.insert_arrays(rows)
+        statement, parameters = self._table.insert_arrays(rows, unless_live=unless_live)
         if sum(len(text) for text in parameters if isinstance(text, str)) > LARGEST_STATEMENT and len(rows) > 3:
             half = len(rows) // 2
-            return sum(map(self._insert_some, (rows[:half], rows[half:])))
+            return sum(self._insert_some(some, unless_live=unless_live) for some in (rows[:half], rows[half:]))
         return execute(self, statement, parameters)[0]
 
 

@@ -120,12 +120,13 @@ def _enqueue(jobs: QuerySet[Any], answers: Sequence[ItemResult | BatchEntry], *,
         with tracer().enqueue_many(entries), naming_missing_tables(jobs):
             for work in UnitOfWork(jobs.db):
                 with work:
-                    batch.decide(work)
+                    if work.is_repeated or not batch.insert_at_once():
+                        batch.decide(work)
                     for entry in entries:  # before the first result, because the caller may stop there
                         _announce(jobs, entry)
     for answer in answers:
         if isinstance(answer, BatchEntry):
-            answer = ItemResult(answer.job, answer.outcome, answer.replaced, answer.index, answer.error)
+            answer = ItemResult(answer.result_job, answer.outcome, answer.replaced, answer.index, answer.error)
         yield answer
 
 
@@ -142,23 +143,44 @@ class _Batch:
         self._has_ids = any(entry.incoming.has_id for entry in entries)
         for incoming in (entry.incoming for entry in entries):
             if incoming.policy is not None:
-                policies = self._policies[incoming.job.fingerprint]
+                policies = self._policies[incoming.values["fingerprint"]]
                 if incoming.policy not in policies:
                     policies.append(incoming.policy)
             elif incoming.key is not None:
-                self._keyed.add(incoming.job.fingerprint)
+                self._keyed.add(incoming.values["fingerprint"])
         self._counted = {
             fingerprint: {state for policy in policies for state in policy.states}
             for fingerprint, policies in self._policies.items()
         }
         """By fingerprint: the states that its policies count."""
 
+    def insert_at_once(self) -> bool:
+        """Insert all jobs without a look, or none of them; return whether they are inserted.
+
+        This is exact where the constraint decides about each item alone. Where the last items of a shape met
+        duplicates, it is not tried.
+        """
+        entries, dialect, using = self._entries, self._dialect, self._jobs.db
+        if self._keyed or self._has_ids or any(entry.incoming.shape.met_duplicate for entry in entries):
+            return False
+        if len(self._policies) < sum(entry.incoming.policy is not None for entry in entries):
+            return False  # two items of one fingerprint
+        if not all(dialect.decides_at_once(policy) for policies in self._policies.values() for policy in policies):
+            return False
+        self._set_times(timezone.now(), is_repeated=False)
+        new = sorted((entry.incoming.values for entry in entries), key=lambda job: job.get("fingerprint") or "")
+        with transaction.atomic(using=using):
+            if dialect.insert_all_unless_live(new):
+                return True
+            transaction.set_rollback(True, using)
+        return False
+
     def decide(self, work: UnitOfWork) -> None:
         """Decide and write everything, or raise LostRace and write nothing."""
         jobs, dialect = self._jobs, self._dialect
         with transaction.atomic(using=jobs.db):
             dialect.lock_keys([*self._policies, *self._keyed])
-            now = self._set_times(timezone.now(), work)
+            now = self._set_times(timezone.now(), is_repeated=work.is_repeated)
             # After a lost race, query with locks: the snapshot of the caller's transaction may hide new rows.
             stored = self._look(now, under_locks=work.lost_races > 0)
             held_keys = lock_held_keys(jobs, dialect, self._keyed)
@@ -179,14 +201,16 @@ class _Batch:
                     {*(job.pk for job in new), *(row.pk for rows in stored.values() for row in rows)}, now
                 )
             suppression.record(jobs.db, [entry.suppression for entry in self._entries])
+        for entry in self._entries:
+            entry.incoming.shape.met_duplicate = entry.outcome is not Outcome.CREATED
 
-    def _set_times(self, now: datetime, work: UnitOfWork) -> datetime:
+    def _set_times(self, now: datetime, *, is_repeated: bool) -> datetime:
         """Return the time to decide by: the ``created_at`` of the new jobs, from which their windows count.
 
         After a lost race, a deadlock or a wait of more than a second, the jobs get the time ``now``.
         """
-        began: datetime = min(entry.incoming.job.created_at for entry in self._entries)
-        if not work.is_repeated and now - began <= _FRESH:
+        began: datetime = min(entry.incoming.values["created_at"] for entry in self._entries)
+        if not is_repeated and now - began <= _FRESH:
             return began
         for entry in self._entries:
             set_times(entry.incoming, now)
@@ -274,9 +298,9 @@ def _request(item: Any) -> Request:
             " The item() of a handler makes one.",
             details={"value": shorten(item)},
         )
-    for name in item:
-        if name not in ARGUMENTS:
-            raise InvalidRequest.at(str(name), "is not an argument of enqueue()", mend=did_you_mean(name, ARGUMENTS))
+    if not item.keys() <= ARGUMENTS:
+        name = next(name for name in item if name not in ARGUMENTS)
+        raise InvalidRequest.at(str(name), "is not an argument of enqueue()", mend=did_you_mean(name, ARGUMENTS))
     if "type" not in item:
         raise InvalidRequest.at("type", "is missing", mend="Write {'type': 'email.send', ...}.")
     return Request(**item)

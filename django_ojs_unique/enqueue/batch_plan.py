@@ -55,13 +55,13 @@ class BatchEntry:
             self.outcome, self.verdict, self.suppression = Outcome.INVALID, None, None
 
     @property
-    def job(self) -> JobRow | None:
-        """The job of the result."""
+    def result_job(self) -> JobRow | Incoming | None:
+        """The job of the result, or the request whose job is new."""
         if self.holder is not None:
             return self.holder
         if self.verdict is not None and self.verdict.action is not Action.ADMIT:
             return self.verdict.existing
-        return self.incoming.job if self.error is None else None
+        return self.incoming if self.error is None else None
 
     @property
     def replaced(self) -> tuple[JobRow, ...]:

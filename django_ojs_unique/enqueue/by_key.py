@@ -162,7 +162,7 @@ def enqueue(jobs: QuerySet[Any], incoming: Incoming) -> EnqueueResult:
 def _decide(jobs: QuerySet[Any], incoming: Incoming, work: UnitOfWork) -> EnqueueResult:
     dialect = dialect_of(jobs)
     if dialect.may_insert_first and not work.is_repeated and dialect.insert(incoming.values):
-        return EnqueueResult(incoming.job, Outcome.CREATED)
+        return EnqueueResult(incoming, Outcome.CREATED)
     with transaction.atomic(using=jobs.db):
         return _decide_under_locks(jobs, incoming, dialect)
 

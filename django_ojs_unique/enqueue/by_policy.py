@@ -25,7 +25,7 @@ from . import suppression
 from .duplicates import may_replace_active, stored_matches
 from .errors import id_taken, ids_in_use, name_missing_table
 from .request import Incoming, set_times
-from .results import Admitted, EnqueueResult, Outcome
+from .results import EnqueueResult, Outcome
 from .row import JobRow
 
 
@@ -51,10 +51,8 @@ def _enqueue(jobs: QuerySet[Any], incoming: Incoming) -> EnqueueResult:
     except DatabaseError as error:
         name_missing_table(jobs, error)
         raise
-    if verdict is FREE:
-        return Admitted(incoming)
     if verdict.action is Action.ADMIT:
-        return EnqueueResult(incoming.job, Outcome.REPLACED if verdict.cancel else Outcome.CREATED, verdict.cancel)
+        return EnqueueResult(incoming, Outcome.REPLACED if verdict.cancel else Outcome.CREATED, verdict.cancel)
     assert verdict.existing is not None
     if verdict.action is Action.REJECT:
         raise DuplicateJob(verdict.existing, incoming.values["fingerprint"])

@@ -24,6 +24,7 @@ from ..ojs.presets import resque_uniqueue
 from ..ojs.retry import RetryPolicy
 from ..ojs.states import INCOMPLETE, TERMINAL, JobState
 from ..registry import registry
+from .results import Unbuilt
 from .row import JobRow
 from .values import arguments, aware_moment, json_object, moment_after, short_string, sized, tag_list, uuid
 
@@ -83,12 +84,12 @@ class Request:
 INTERNAL: Final = frozenset({"lease", "schema", "extra", "pending", "full_row", "elsewhere"})
 """The members of a request that are no arguments of `JobQuerySet.enqueue`."""
 
-ARGUMENTS: Final = tuple(name for name in Request.__slots__ if name not in INTERNAL)
+ARGUMENTS: Final = frozenset(Request.__slots__) - INTERNAL
 """The arguments of `JobQuerySet.enqueue`."""
 
 
 @dataclass(slots=True)
-class Incoming:
+class Incoming(Unbuilt):
     """A valid request: the values of its job, and the policy or the key that decides about it, or neither.
 
     ``values`` are the fields of the job by name; a missing one has its default. ``at`` is a time in the fixed window

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from django.db.models import Model
     from typing_extensions import TypeVar
 
-    from .request import Incoming
-
     JobT = TypeVar("JobT", bound=Model, default=Any)
 else:
     from typing import TypeVar
@@ -33,7 +31,13 @@ class Outcome(StrEnum):
     INVALID = "invalid"
 
 
-@dataclass(frozen=True, slots=True)
+class Unbuilt:
+    """What builds the object of a new job when it is first asked for."""
+
+    __slots__ = ()
+    job: Any
+
+
 class EnqueueResult(Generic[JobT]):
     """The result of one enqueue.
 
@@ -42,9 +46,17 @@ class EnqueueResult(Generic[JobT]):
     job, and ``replaced`` is empty.
     """
 
-    job: JobT
-    outcome: Outcome
-    replaced: tuple[JobT, ...] = ()
+    __slots__ = ("_job", "outcome", "replaced")
+
+    def __init__(self, job: Any, outcome: Outcome, replaced: tuple[JobT, ...] = ()) -> None:
+        self._job = job
+        self.outcome = outcome
+        self.replaced = replaced
+
+    @property
+    def job(self) -> Any:
+        """The job; the object of a new one is built when it is first asked for."""
+        return self._job.job if isinstance(self._job, Unbuilt) else self._job
 
     @property
     def created(self) -> bool:
@@ -56,35 +68,10 @@ class EnqueueResult(Generic[JobT]):
         """Whether an existing job was returned, and no job was stored."""
         return self.outcome is Outcome.DEDUPLICATED
 
-
-class Admitted(EnqueueResult[JobT]):
-    """The result of an enqueue that stored a new job; its object is built when somebody asks for it."""
-
-    __slots__ = ("_incoming",)
-
-    def __init__(self, incoming: Incoming) -> None:
-        for name, value in (("_incoming", incoming), ("outcome", Outcome.CREATED), ("replaced", ())):
-            object.__setattr__(self, name, value)
-
-    @property
-    def job(self) -> JobT:  # type: ignore[override]
-        """The new job."""
-        return self._incoming.job  # type: ignore[attr-defined]
-
     def __repr__(self) -> str:
-        return repr(EnqueueResult(self.job, self.outcome))
-
-    def __eq__(self, other: object) -> bool:
-        return EnqueueResult(self.job, self.outcome) == other if type(other) is EnqueueResult else self is other
-
-    def __hash__(self) -> int:
-        return hash(EnqueueResult(self.job, self.outcome))
-
-    def __reduce__(self) -> Any:
-        return EnqueueResult, (self.job, self.outcome)
+        return f"{type(self).__name__}(job={self.job!r}, outcome={self.outcome!r}, replaced={self.replaced!r})"
 
 
-@dataclass(frozen=True, slots=True)
 class ItemResult(EnqueueResult[JobT]):
     """The result of one item of a batch.
 
@@ -92,9 +79,14 @@ class ItemResult(EnqueueResult[JobT]):
     (then ``job`` is the existing one) or ``invalid`` (then ``job`` is None).
     """
 
-    job: Any
-    index: int = 0
-    error: OJSError | None = None
+    __slots__ = ("error", "index")
+
+    def __init__(
+        self, job: Any, outcome: Outcome, replaced: tuple[JobT, ...] = (), index: int = 0, error: OJSError | None = None
+    ) -> None:
+        super().__init__(job, outcome, replaced)
+        self.index = index
+        self.error = error
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ def arguments(value: Any) -> Any:
     if value is None:
         return {}
     if isinstance(value, Mapping):
-        value = dict(value)
+        value = value if type(value) is dict else dict(value)
     elif not isinstance(value, (list, tuple)):
         raise InvalidRequest.at(
             "args",

@@ -26,7 +26,10 @@ def plain(value: Any, path: str) -> Any:
     Tuples become lists and enum members their values; no other type is silently turned into a string. Raises
     InvalidRequest with the path of the wrong value, such as ``args.items[3].price``.
     """
-    return _plain(value, path, DEEPEST)
+    try:
+        return _copy(value, DEEPEST)
+    except _NotUsual:
+        return _plain(value, path, DEEPEST)
 
 
 def canonical(value: Any) -> str:
@@ -49,13 +52,44 @@ def to_nfc(value: Any) -> Any:
 
 def _is_simple(value: Any) -> bool:
     """Tell whether the standard library writes a value as RFC 8785 does: it has only ASCII strings, and no floats."""
-    if isinstance(value, str):
-        return value.isascii()
-    if isinstance(value, dict):
-        return all(key.isascii() and _is_simple(item) for key, item in value.items())
-    if isinstance(value, list):
+    kind = type(value)
+    if kind is str:
+        return value.isascii()  # type: ignore[no-any-return]
+    if kind is dict:
+        for key, item in value.items():
+            if not key.isascii() or not _is_simple(item):
+                return False
+        return True
+    if kind is list:
         return all(map(_is_simple, value))
-    return not isinstance(value, float)
+    return kind is int or kind is bool or value is None
+
+
+class _NotUsual(Exception):
+    """A value needs `_plain`."""
+
+
+def _copy(value: Any, depth: int) -> Any:
+    """Copy what most values are: dicts, lists, ASCII text, small integers; without the path, which only errors need."""
+    kind = type(value)
+    if kind is str:
+        if value.isascii() and "\x00" not in value:
+            return value
+    elif kind is int:
+        if -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
+            return value
+    elif kind is bool or value is None:
+        return value
+    elif depth and kind is dict:
+        copied = {}
+        for key, item in value.items():
+            if type(key) is not str or not key.isascii() or "\x00" in key:
+                raise _NotUsual
+            copied[key] = _copy(item, depth - 1)
+        return copied
+    elif depth and kind is list:
+        return [_copy(item, depth - 1) for item in value]
+    raise _NotUsual
 
 
 def _plain(value: Any, path: str, depth: int) -> Any:
