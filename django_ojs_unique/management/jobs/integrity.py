@@ -10,7 +10,8 @@ from django.core.management.base import CommandError, CommandParser
 from tqdm import tqdm
 
 from ...insight.text import harmless
-from ...integrity import BY_HAND, Findings, Kind, rekey, verify
+from ...integrity import Findings, Kind, rekey, verify
+from ...integrity.problems import BY_HAND
 from .subcommand import Subcommand, type_
 
 
