@@ -40,9 +40,10 @@ def guarding() -> Q:
 def of_fingerprint(**condition: Any) -> Q:
     """Return the condition for jobs by their fingerprint, such as ``fingerprint=...``, in the words of the two indexes.
 
-    One has the jobs that guard their fingerprint, the other those with an empty set of guarded states.
+    One has the jobs that guard their fingerprint, the other those with an empty set of guarded states. Each half has
+    the whole condition: else SQLite would use neither index.
     """
-    return Q(guarding() | Q(guarded_states=0), **condition)
+    return Q(guarding(), **condition) | Q(guarded_states=0, **condition)
 
 
 KEY_LOCKS = "django_ojs_unique_keylock"

@@ -125,5 +125,5 @@ class SparseCharField(Sparse, models.CharField):  # type: ignore[type-arg]
     """Text that is mostly empty."""
 
 
-class SparseIntegerField(Sparse, models.PositiveIntegerField):  # type: ignore[type-arg]
+class SparseIntegerField(Sparse, models.IntegerField):  # type: ignore[type-arg]
     """A number that mostly has its default."""

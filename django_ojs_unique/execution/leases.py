@@ -136,7 +136,7 @@ def give_back(jobs: QuerySet[Any], held: Sequence[Any]) -> tuple[int, set[Claim]
 
 def give_back_claims(jobs: QuerySet[Any], tokens: Iterable[UUID]) -> int:
     """Make all jobs that these tokens hold available again; return how many."""
-    rows = jobs.filter(lease_token__in=list(tokens), state=JobState.ACTIVE, lease_expires_at__isnull=False)
+    rows = jobs.filter(lease_token__in=list(tokens), state=JobState.ACTIVE, finished_at=None)
     return give_back(jobs, list(rows.only("lease_token")))[0]
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from django.utils import timezone
+
 from ..conf import settings
 from ..enqueue.request import FOREVER
 from ..exceptions import OJSError
@@ -13,7 +15,7 @@ from ..ojs.fingerprint import SCHEME, fingerprint, stored_moments, stored_texts
 from ..ojs.keys import HOLDING, JobKey
 from ..ojs.policy import UniquePolicy, Window
 from ..ojs.presets import resque_uniqueue
-from ..ojs.states import INCOMPLETE, TERMINAL, WAITING, JobState
+from ..ojs.states import ALL, INCOMPLETE, TERMINAL, TIMED, WAITING, JobState
 from .problems import Kind
 
 READ = (
@@ -31,6 +33,10 @@ READ = (
     "created_at",
     "enqueued_at",
     "scheduled_at",
+    "run_at",
+    "finished_at",
+    "lease_token",
+    "lease_expires_at",
     "payload_pruned",
     "worker_id",
 )
@@ -98,6 +104,11 @@ class ExpectedRow:
 def examine(row: Any) -> ExpectedRow:
     """Compare a row with what its own policy or key gives; a waiting row without either, with its queue's rule."""
     expected = ExpectedRow(row)
+    if row.state not in ALL:
+        expected.kinds.append(Kind.STATE)
+        return expected
+    _require_columns_of_state(expected)
+    kinds = list(expected.kinds)
     try:
         if row.key is not None:
             if row.fingerprint is not None:
@@ -116,7 +127,7 @@ def examine(row: Any) -> ExpectedRow:
             _govern(expected, resque_uniqueue())
             expected.kinds.append(Kind.RULE)
     except OJSError as error:
-        expected.kinds, expected.problem = [Kind.POLICY], error.message
+        expected.kinds, expected.problem = [*kinds, Kind.POLICY], error.message
         expected.leave()
     return expected
 
@@ -146,6 +157,23 @@ def declare(row: Any, policy: UniquePolicy | None) -> ExpectedRow:
     except OJSError as error:
         return ExpectedRow(row, problem=error.message)
     return expected
+
+
+def _require_columns_of_state(expected: ExpectedRow) -> None:
+    """Compare the columns that a row must have, or must not have, in its state and without a fingerprint."""
+    row = expected.row
+    if (row.finished_at is not None) != (row.state in TERMINAL):
+        expected.kinds.append(Kind.FINISH)
+        # Now, and not when it may have been: nothing is pruned before anybody has looked.
+        expected.set(finished_at=timezone.now() if row.state in TERMINAL else None)
+    stray = [] if row.state in TIMED else ["run_at"]
+    stray += [] if row.state == JobState.ACTIVE else ["lease_token", "lease_expires_at"]
+    if any(getattr(row, name) is not None for name in stray):
+        expected.kinds.append(Kind.TIMER)
+        expected.set(**dict.fromkeys(stray))
+    if row.fingerprint is None and row.guarded_states:
+        expected.kinds.append(Kind.LOOSE)
+        expected.set(guarded_states=frozenset())
 
 
 def _govern(expected: ExpectedRow, policy: UniquePolicy) -> None:

@@ -12,6 +12,16 @@ class Kind(Enum):
         "The database does not keep the constraint ojs_unique_guard",
         "only `manage.py migrate` can make it; MySQL and others cannot keep it",
     )
+    STATE = (
+        "A state that is none of the eight",
+        "only you know which it was: set it by SQL, or delete the row; workers ignore it",
+    )
+    FINISH = (
+        "A finished job without finished_at, or an unfinished one with it",
+        "it is set to now, or cleared; no worker takes a job that has it",
+    )
+    TIMER = ("A run_at or a lease that the state does not have", "it is cleared; no lease expires beside a run_at")
+    LOOSE = ("A guard without a fingerprint", "it is given up")
     POLICY = (
         "A policy or key that cannot be read, or does not fit the job",
         "the job loses it, and takes no more part in uniqueness",
@@ -44,3 +54,7 @@ class Kind(Enum):
     def mend(self) -> str:
         """How it is repaired."""
         return self.value[1]
+
+
+BY_HAND = frozenset({Kind.CONSTRAINT, Kind.STATE})
+"""The kinds that ``--fix`` cannot repair."""

@@ -35,7 +35,8 @@ class Spool:
         self._file.executescript(
             "PRAGMA synchronous = OFF;"
             "CREATE TABLE job (id BLOB PRIMARY KEY, fingerprint TEXT, created_at TEXT);"
-            "CREATE INDEX in_order ON job (fingerprint, created_at, id)"
+            "CREATE INDEX in_order ON job (fingerprint, created_at, id);"
+            "CREATE TABLE counting (fingerprint TEXT, id BLOB, wanted TEXT, created_at TEXT)"
         )
 
     def __enter__(self) -> Self:
@@ -50,24 +51,23 @@ class Spool:
     def add(self, jobs: Iterable[tuple[Any, str | None]]) -> None:
         """Add rows with the fingerprints that they should have; a row that was added before is not changed."""
         self._file.executemany(
-            "INSERT OR IGNORE INTO job VALUES (?, ?, ?)",
-            [
-                (row.pk.bytes, wanted or "", row.created_at.astimezone(UTC).isoformat("T", "microseconds"))
-                for row, wanted in jobs
-            ],
+            "INSERT OR IGNORE INTO job VALUES (?, ?, ?)", [_line(row, wanted) for row, wanted in jobs]
         )
 
-    def fingerprints(self, size: int) -> Iterator[list[str]]:
-        """Yield the fingerprints in order, ``size`` at a time; jobs may be added meanwhile."""
-        last = ""
-        while found := [
-            name
-            for (name,) in self._file.execute(
-                "SELECT DISTINCT fingerprint FROM job WHERE fingerprint > ? ORDER BY fingerprint LIMIT ?", (last, size)
-            )
-        ]:
-            yield found
-            last = found[-1]
+    def note(self, jobs: Iterable[tuple[Any, str | None]]) -> None:
+        """Note rows that count for others of their fingerprint, for `add_who_shares`; else as `add`."""
+        self._file.executemany(
+            "INSERT INTO counting VALUES (?, ?, ?, ?)", [(row.fingerprint, *_line(row, wanted)) for row, wanted in jobs]
+        )
+
+    def add_who_shares(self) -> None:
+        """Add the noted jobs that share a fingerprint with another one now, or will after the repair."""
+        self._file.executescript(
+            "CREATE INDEX by_fingerprint ON counting (fingerprint);"
+            "INSERT OR IGNORE INTO job SELECT id, wanted, created_at FROM counting WHERE fingerprint IN"
+            " (SELECT fingerprint FROM counting GROUP BY fingerprint HAVING COUNT(*) > 1"
+            " UNION SELECT fingerprint FROM job)"
+        )
 
     def parts(self) -> Iterator[list[tuple[str, list[UUID]]]]:
         """Yield the groups as lists of about `PAGE` jobs together."""
@@ -96,6 +96,10 @@ class Spool:
                 group.append(UUID(bytes=id))
             if group:
                 yield current, group
+
+
+def _line(row: Any, wanted: str | None) -> tuple[bytes, str, str]:
+    return row.pk.bytes, wanted or "", row.created_at.astimezone(UTC).isoformat("T", "microseconds")
 
 
 def pages(jobs: QuerySet[Any]) -> Iterator[list[Any]]:

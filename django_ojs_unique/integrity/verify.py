@@ -7,16 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import QuerySet
 
 from .. import capabilities
-from ..db.constraints import guarding
 from ..ojs.keys import HOLDING
 from ..ojs.states import INCOMPLETE
 from .expected_row import READ, examine
-from .problems import Kind
+from .problems import BY_HAND, Kind
 from .repair import Repairer, go_through
-from .spool import NO_BARS, PAGE, Bars, Spool, pages
+from .spool import NO_BARS, Bars, Spool, pages
 
 NAMED = 5
 """How many jobs of each kind are named."""
@@ -57,7 +56,7 @@ def verify(
     for rounds in range(MOST_ROUNDS + 1):
         with Spool() as spool:
             findings = _find(jobs, spool, bars)
-            if not fix or rounds == MOST_ROUNDS or not findings.counts.keys() - {Kind.CONSTRAINT}:
+            if not fix or rounds == MOST_ROUNDS or not findings.counts.keys() - BY_HAND:
                 break
             if not rounds:
                 before_fix(findings)
@@ -74,10 +73,12 @@ def _find(jobs: QuerySet[Any], spool: Spool, bars: Bars) -> Findings:
         findings.add(Kind.CONSTRAINT)
     with bars(desc="looked at", total=jobs.count()) as bar:
         for rows in pages(jobs.only(*READ)):
-            spool.add((row, expected.fingerprint) for row in rows if (expected := examine(row)).kinds)
+            expected_rows = [examine(row) for row in rows]
+            spool.add((one.row, one.fingerprint) for one in expected_rows if one.kinds)
+            spool.note((one.row, one.fingerprint) for one in expected_rows if _counts(one.row))
             findings.looked_at += len(rows)
             bar.update(len(rows))
-    _add_who_shares(jobs, spool)
+    spool.add_who_shares()
     with bars(desc="compared", total=len(spool)) as bar:
         for expected in go_through(spool, Repairer(jobs, examine).preview, bar):
             for kind in expected.kinds:
@@ -85,21 +86,9 @@ def _find(jobs: QuerySet[Any], spool: Spool, bars: Bars) -> Findings:
     return findings
 
 
-def _add_who_shares(jobs: QuerySet[Any], spool: Spool) -> None:
-    """Add the jobs that share a fingerprint with another one now, or will after the repair."""
-    counting = jobs.filter(
-        Q(state__in=sorted(INCOMPLETE)) | Q(state__in=sorted(HOLDING), key__isnull=False) | guarding(),
-        fingerprint__isnull=False,
-    )
-    shared = counting.order_by("fingerprint").values("fingerprint").annotate(jobs=Count("pk")).filter(jobs__gt=1)
-    last = ""
-    while found := list(shared.filter(fingerprint__gt=last).values_list("fingerprint", flat=True)[:PAGE]):
-        _add_all(counting.filter(fingerprint__in=found), spool)
-        last = found[-1]
-    for found in spool.fingerprints(PAGE):
-        _add_all(counting.filter(fingerprint__in=found), spool)
-
-
-def _add_all(jobs: QuerySet[Any], spool: Spool) -> None:
-    for rows in pages(jobs.only(*READ)):
-        spool.add((row, examine(row).fingerprint) for row in rows)
+def _counts(row: Any) -> bool:
+    """Whether other jobs of its fingerprint may be wrong because of this one."""
+    if row.fingerprint is None:
+        return False
+    holds = row.key is not None and row.state in HOLDING
+    return holds or row.state in INCOMPLETE or row.state in row.guarded_states

@@ -115,7 +115,7 @@ def due(
     for kind in retention:
         state, dead_letter = KINDS[kind]
         kinds |= Q(state=state, dead_letter=dead_letter)
-    ended = jobs.filter(kinds, payload_pruned__in=[True], window_ends_at__lte=now)
+    ended = jobs.filter(kinds, payload_pruned__in=[True], finished_at__isnull=False, window_ends_at__lte=now)
     return {**selected, ENDED: ended.order_by("window_ends_at")}
 
 

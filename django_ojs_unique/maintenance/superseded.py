@@ -19,6 +19,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from .. import lifecycle
+from ..db.constraints import of_fingerprint
 from ..db.locking import unlocked
 from ..enqueue.duplicates import counted_by
 from ..events import tell
@@ -81,7 +82,8 @@ def _settle(
     """Promote or discard the due jobs of these fingerprints; return how many were promoted, and the discarded jobs."""
     survivors: list[UUID] = []
     discarded: list[Any] = []
-    keys = dict(due.filter(fingerprint__in=fingerprints).order_by("-pk").values_list("pk", "fingerprint"))
+    theirs = due.filter(of_fingerprint(fingerprint__in=fingerprints))
+    keys = dict(theirs.order_by("-pk").values_list("pk", "fingerprint"))
     with transaction.atomic(using=jobs.db):
         families = _lock(due, keys)
         policies = {job.pk: _policy_of(job) for family in families.values() for job in family}
@@ -126,7 +128,7 @@ def _others(
 ) -> dict[str, list[Any]]:
     """Return, by fingerprint, the other jobs that may count. Call it after the locks, to see what others committed."""
     counted = counted_by([policy for policy in policies.values() if policy is not None], now)
-    rows = jobs.filter(counted | Q(state=JobState.RETRYABLE), fingerprint__in=list(families))
+    rows = jobs.filter(counted | Q(state=JobState.RETRYABLE), of_fingerprint(fingerprint__in=list(families)))
     others: dict[str, list[Any]] = defaultdict(list)
     for row in rows.exclude(pk__in=list(policies)).only("state", "fingerprint", "unique", "created_at", "run_at"):
         others[row.fingerprint].append(row)

@@ -58,7 +58,9 @@ def rescue(jobs: QuerySet[Any], now: datetime) -> int:
     does not count the first time (`leases.is_first`). If the lease was set to end with the attempt's time limit
     (`leases.within_time_limits`), the attempt failed by its timeout: the job waits for its retry as after any failure.
     """
-    expired = jobs.filter(state=JobState.ACTIVE, lease_expires_at__lt=DatabaseNow()).order_by("lease_expires_at")
+    # No running job has a `run_at`; the condition is there so that the index of both times is used.
+    expired = jobs.filter(state=JobState.ACTIVE, run_at=None, lease_expires_at__lt=DatabaseNow())
+    expired = expired.order_by("lease_expires_at")
     if not any_of(expired):
         return 0
     for work in UnitOfWork(jobs.db):

@@ -40,16 +40,16 @@ class Job(Movable, PartiallyIndexed):
     priority = models.SmallIntegerField(default=0, db_default=0)
 
     state = models.CharField(max_length=9, choices=STATE_CHOICES, default=str(JobState.AVAILABLE))
-    attempt = models.PositiveIntegerField(default=0, db_default=0, help_text="Runs so far, including the current one.")
-    max_attempts = models.PositiveIntegerField(default=3, db_default=3)
+    attempt = models.IntegerField(default=0, db_default=0, help_text="Runs so far, including the current one.")
+    max_attempts = models.IntegerField(default=3, db_default=3)
     retry = PayloadField(null=True, blank=True)
-    timeout_ms = models.PositiveBigIntegerField(null=True, blank=True)
-    visibility_timeout_ms = models.PositiveBigIntegerField(null=True, blank=True)
+    timeout_ms = models.BigIntegerField(null=True, blank=True)
+    visibility_timeout_ms = models.BigIntegerField(null=True, blank=True)
 
     unique = PayloadField(null=True, blank=True)
     fingerprint = models.CharField(max_length=64, null=True, blank=True)
     guarded_states = StateSetField(default=frozenset, db_default=0, editable=False)
-    fingerprint_scheme = models.PositiveSmallIntegerField(
+    fingerprint_scheme = models.SmallIntegerField(
         default=SCHEME, db_default=SCHEME, editable=False, help_text="How the fingerprint was computed."
     )
     key = models.CharField(

@@ -41,7 +41,7 @@ class QueueFilter:
 def waiting_queues(jobs: QuerySet[Any]) -> list[str]:
     """Return the queues that have available jobs: one statement with one index look-up per queue."""
     table = jobs.model._meta.db_table
-    first = f"SELECT queue FROM {table} WHERE state = %s"
+    first = f"SELECT queue FROM {table} WHERE state = %s AND finished_at IS NULL"
     with connections[jobs.db].cursor() as cursor:
         cursor.execute(
             f"WITH RECURSIVE waiting (queue) AS (SELECT ({first} ORDER BY queue LIMIT 1) UNION ALL"

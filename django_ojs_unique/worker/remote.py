@@ -58,7 +58,8 @@ def fetch(
     for queue in dict.fromkeys(queues):
         if len(taken) == count:
             break
-        waiting = wanted.filter(state=JobState.AVAILABLE, queue=queue).order_by("-priority", "enqueued_at", "id")
+        waiting = wanted.filter(state=JobState.AVAILABLE, queue=queue, finished_at=None)
+        waiting = waiting.order_by("-priority", "enqueued_at", "id")
         if count == 1:
             room = int(any_of(waiting))
         else:

@@ -17,12 +17,14 @@ from django_ojs_unique import DuplicateJob, UniquePolicy, capabilities, job, lif
 from django_ojs_unique.enqueue.request import FOREVER
 from django_ojs_unique.exceptions import UnknownJobType
 from django_ojs_unique.integrity import Kind, rekey, verify
+from django_ojs_unique.maintenance import sweep
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.fingerprint import SCHEME, canonical_text, fingerprint
 from django_ojs_unique.ojs.keys import JobKey
 from django_ojs_unique.ojs.presets import resque_uniqueue
 from django_ojs_unique.ojs.states import TERMINAL, WAITING
 from django_ojs_unique.signals import job_cancelled
+from django_ojs_unique.testing import run_jobs
 from tests.support.audit import audit
 from tests.support.jobs import claim, fresh, put, row
 from tests.support.pages import table as documented
@@ -244,7 +246,81 @@ def an_old_scheme_of_a_key():
     return change(a_job(key="k", key_scope="global"), fingerprint_scheme=SCHEME + 1)
 
 
+def by_sql(job, **columns):
+    """Write a row as somebody would by hand, past the ORM."""
+    assignments = ", ".join(f"{connection.ops.quote_name(name)} = %s" for name in columns)
+    values = [parameter(name, value) for name, value in columns.items()]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"UPDATE {Job._meta.db_table} SET {assignments} WHERE id = %s", [*values, parameter("id", job.pk)]
+        )
+    return fresh(job)
+
+
+def parameter(name, value):
+    return Job._meta.get_field(name).get_db_prep_value(value, connection)
+
+
+def an_end_of_none():
+    return by_sql(put(a_job(), "completed"), finished_at=None)
+
+
+def a_cancelled_job_without_an_end():
+    return by_sql(put(a_job(unique=BY_ARGS), "cancelled"), finished_at=None)
+
+
+def a_dead_job_without_an_end():
+    return by_sql(put(a_job(key="k"), "discarded"), finished_at=None)
+
+
+def an_end_of_a_waiting_job():
+    return by_sql(a_job(unique=BY_ARGS), finished_at=timezone.now())
+
+
+def an_end_of_a_running_job():
+    job = a_job()
+    claim(job)
+    return by_sql(job, finished_at=timezone.now())
+
+
+def an_end_of_a_retry():
+    return by_sql(put(a_job(unique=BY_ARGS), "retryable"), finished_at=timezone.now())
+
+
+def a_time_of_a_running_job():
+    job = a_job(unique=BY_ARGS)
+    claim(job)
+    return by_sql(job, run_at=timezone.now() + HOUR)
+
+
+def a_time_of_a_finished_job():
+    return by_sql(put(a_job(), "completed"), run_at=timezone.now())
+
+
+def a_lease_of_a_waiting_job():
+    return by_sql(a_job(), lease_expires_at=timezone.now())
+
+
+def a_guard_of_nothing():
+    return by_sql(a_job(), guarded_states=1)
+
+
+def a_guard_of_nothing_in_another_state():
+    return by_sql(a_job(unique=BY_ARGS), guarded_states=128, fingerprint=None)
+
+
 INCONSISTENT = [
+    (an_end_of_none, "FINISH"),
+    (a_cancelled_job_without_an_end, "FINISH"),
+    (a_dead_job_without_an_end, "FINISH"),
+    (an_end_of_a_waiting_job, "FINISH"),
+    (an_end_of_a_running_job, "FINISH"),
+    (an_end_of_a_retry, "FINISH"),
+    (a_time_of_a_running_job, "TIMER"),
+    (a_time_of_a_finished_job, "TIMER"),
+    (a_lease_of_a_waiting_job, "TIMER"),
+    (a_guard_of_nothing, "LOOSE"),
+    (a_guard_of_nothing_in_another_state, "LOOSE"),
     (wrong_fingerprint, "FINGERPRINT"),
     (no_fingerprint_of_anything, "FINGERPRINT"),
     (changed_args, "FINGERPRINT"),
@@ -277,6 +353,62 @@ def test_an_inconsistency_is_found_named_and_mended(make, kind):
     assert said.splitlines()[-1].startswith("Nothing to mend")
     assert fresh(job).state == job.state
     mended()
+
+
+@pytest.mark.parametrize("state", ["running", "", "AVAILABLE"])
+@pytest.mark.parametrize("unique", [None, BY_ARGS], ids=["plain", "unique"])
+def test_a_state_that_does_not_exist_is_named_and_left(state, unique):
+    job = by_sql(a_job(unique=unique), state=state)
+    beside = a_job(unique=BY_ARGS)
+    assert found() == {"STATE": 1}
+    for arguments in (["verify"], ["verify", "--fix"]):
+        said = refused(*arguments)
+        assert f"{Kind.STATE.problem}: 1\n  mend: {Kind.STATE.mend}\n  jobs: {job.pk}\n" in said
+        assert said.endswith("1 to mend.")
+    assert [(one.pk, one.state) for one in Job.objects.order_by("pk")] == [(job.pk, state), (beside.pk, "available")]
+    change(job, state="cancelled")
+    mended()
+
+
+def test_what_can_be_mended_is_mended_beside_a_state_that_does_not_exist():
+    unknown = by_sql(a_job(), state="running")
+    broken = wrong_fingerprint()
+    said = refused("verify", "--fix")
+    assert "Mended: 1 finding(s)" in said
+    assert said.partition("Left:")[2].startswith(f"\n{Kind.STATE.problem}: 1")
+    assert found() == {"STATE": 1}
+    assert fresh(broken).fingerprint != broken.fingerprint
+    assert fresh(unknown).state == "running"
+
+
+def test_a_row_of_which_everything_is_wrong_is_mended_at_once():
+    """S2-13"""
+    job = by_sql(
+        a_job(), state="completed", run_at=timezone.now(), guarded_states=1, lease_expires_at=timezone.now(), unique=7
+    )
+    assert found() == {"FINISH": 1, "TIMER": 1, "LOOSE": 1, "POLICY": 1}
+    mended()
+    assert (fresh(job).run_at, fresh(job).guarded_states, fresh(job).unique) == (None, frozenset(), None)
+
+
+def test_an_end_is_set_to_now_or_taken_back():
+    """So retention prunes nothing before anybody has looked, and the waiting job runs."""
+    old = timezone.now() - 1000 * HOUR
+    finished = by_sql(put(a_job(), "completed"), finished_at=None, created_at=old)
+    waiting = by_sql(a_job(), finished_at=old)
+    assert [job.pk for job in run_jobs()] == []
+    mended()
+    assert timezone.now() - fresh(finished).finished_at < HOUR
+    assert fresh(waiting).finished_at is None
+
+
+def test_a_lease_beside_a_time_to_run_ends_after_the_mend():
+    job = a_time_of_a_running_job()
+    by_sql(job, lease_expires_at=timezone.now() - HOUR)
+    assert sweep.rescue(Job.objects.all(), timezone.now()) == 0
+    mended()
+    assert sweep.rescue(Job.objects.all(), timezone.now()) == 1
+    assert fresh(job).state == "available"
 
 
 @pytest.mark.slow

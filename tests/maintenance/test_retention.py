@@ -463,7 +463,6 @@ def test_pruning_reads_by_its_indexes() -> None:
     retention = dict.fromkeys(KINDS, timedelta(minutes=1990))
     for kind, rows in due(Job.objects.all(), now, retention).items():
         plan = rows[:1000].explain() + rows.values_list("pk")[:1].explain()
-        index = "ojs_job_window" if kind == "ended" else "ojs_job_finished"
-        assert index in plan, (kind, plan)
+        assert plan.count("ojs_job_finished") == 2, (kind, plan)
         assert "Seq Scan" not in plan
         assert "SCAN" not in plan

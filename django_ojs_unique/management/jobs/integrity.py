@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from ...insight.text import harmless
 from ...integrity import Findings, Kind, rekey, verify
+from ...integrity.problems import BY_HAND
 from .subcommand import Subcommand, type_
 
 
@@ -59,7 +60,7 @@ class Verify(Upkeep):
             self.say("Left:")
         self._report(left)
         count = sum(left.counts.values())
-        if not fix and left.counts.keys() - {Kind.CONSTRAINT}:
+        if not fix and left.counts.keys() - BY_HAND:
             raise CommandError(f"{count:,} to mend: run `manage.py jobs verify --fix --database {self.using}`.")
         raise CommandError(f"{count:,} to mend.")
 
