@@ -17,6 +17,7 @@ from django.db import connection, connections, transaction
 from django.test import TransactionTestCase
 from django.utils import timezone
 
+from django_ojs_unique.enqueue.request import forget_shapes
 from django_ojs_unique.execution.claim import claim
 from django_ojs_unique.models import Job
 from django_ojs_unique.registry import registry
@@ -76,6 +77,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not {"start", "place"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.processes)
+
+
+@pytest.fixture(autouse=True)
+def _no_duplicates_met_yet() -> None:
+    """Let no earlier test decide whether an enqueue looks before it inserts."""
+    forget_shapes()
 
 
 @pytest.fixture

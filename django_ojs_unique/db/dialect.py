@@ -18,6 +18,7 @@ from django.db.models import Q, QuerySet
 
 from ..ojs.policy import UniquePolicy
 from ..ojs.states import INCOMPLETE, to_mask
+from .constraints import of_fingerprint
 from .cursors import KeptCursor, execute
 from .fields import StateSetField
 from .inserts import Row, Table, in_groups
@@ -123,7 +124,7 @@ class Dialect:
     def _newest(
         self, fingerprint: str, policy: UniquePolicy, created_after: datetime | None, *, full_row: bool
     ) -> tuple[str, list[Any]]:
-        wanted: list[Any] = [fingerprint, *map(str, policy.states)]
+        wanted: list[Any] = [fingerprint, fingerprint, *map(str, policy.states)]
         if created_after is not None:
             wanted.append(self.connection.ops.adapt_datetimefield_value(created_after))
         return self._table.look(len(policy.states), created_after is not None, full_row), wanted
@@ -152,7 +153,7 @@ class Dialect:
 
     def find(self, rows: Any, fingerprints: Sequence[str]) -> Any:
         """Select the rows that have one of the fingerprints."""
-        return rows.filter(fingerprint__in=fingerprints)
+        return rows.filter(of_fingerprint(fingerprint__in=fingerprints))
 
     def lock(self, rows: QuerySet[Any], *, by_key: bool) -> list[Any]:
         """Lock rows and return them, in an order that all enqueues share.

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django.db import models
 from django.db.models.base import ModelState
+from django.db.models.lookups import IsNull
 
 from ..ojs.states import JobState, from_mask, to_mask
 
@@ -98,10 +99,7 @@ class PayloadField(models.JSONField):
 
 
 class Sparse(_Field):
-    """A field whose default is NULL in the database, where it costs a row nothing; Python reads the default.
-
-    Filter by its default with ``__isnull``.
-    """
+    """A field whose default is NULL in the database, where it costs a row nothing; Python sees the default."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "null": True})
@@ -111,6 +109,12 @@ class Sparse(_Field):
             return self.get_default()
         read: Any = getattr(super(), "from_db_value", None)
         return value if read is None else read(value, expression, connection)
+
+    def get_lookup(self, lookup_name: str) -> Any:
+        found: Any = super().get_lookup(lookup_name)
+        if lookup_name != "exact":
+            return found
+        return lambda lhs, rhs: IsNull(lhs, True) if rhs == self.get_default() else found(lhs, rhs)
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
         is_default = value is None or value == self.get_default()

@@ -169,11 +169,10 @@ class Table:
         return self._none_live(self._places["fingerprint"])
 
     def _none_live(self, fingerprint: str) -> str:
-        # Two look-ups, as each has an index. OFFSET keeps them: with old statistics, a join would read the whole table.
-        return " AND ".join(
-            f"NOT EXISTS (SELECT 1 FROM {self._name} AS job WHERE job.fingerprint = {fingerprint} AND {which} LIMIT 1 OFFSET 0)"
-            for which in ("guarded_states = 0 AND finished_at IS NULL", IS_GUARDING)
-        )
+        # Two look-ups, as each has an index. OFFSET keeps them: by old statistics, a join would read the whole table.
+        found = f"SELECT 1 FROM {self._name} AS job WHERE job.fingerprint = {fingerprint}"
+        unguarded = f"{found} AND guarded_states = 0 AND finished_at IS NULL LIMIT 1 OFFSET 0"
+        return f"NOT EXISTS ({unguarded}) AND NOT EXISTS ({found} AND {IS_GUARDING} LIMIT 1 OFFSET 0)"
 
     @cache  # noqa: B019
     def guard(self, full_row: bool) -> str:
@@ -182,11 +181,15 @@ class Table:
 
     @cache  # noqa: B019
     def look(self, states: int, bounded: bool, full_row: bool) -> str:
-        """Select the newest job of a fingerprint in some states; parameters: fingerprint, states, created after."""
+        """Select the newest job of a fingerprint in some states.
+
+        Parameters: the fingerprint, twice, the states, and the time after which it was created, if ``bounded``.
+        """
+        named = f"(fingerprint = %s AND guarded_states = 0 OR fingerprint = %s AND {IS_GUARDING})"
         after = " AND created_at > %s" if bounded else ""
         return (
-            f"{self._select(full_row)} WHERE fingerprint = %s AND (guarded_states = 0 OR {IS_GUARDING})"
-            f" AND state IN ({', '.join(['%s'] * states)}){after} ORDER BY created_at DESC, id DESC LIMIT 1"
+            f"{self._select(full_row)} WHERE {named} AND state IN ({', '.join(['%s'] * states)}){after}"
+            " ORDER BY created_at DESC, id DESC LIMIT 1"
         )
 
     def read(self, row: Sequence[Any], full_row: bool, connection: BaseDatabaseWrapper) -> Any:

@@ -15,6 +15,7 @@ from django.db.models.base import ModelState
 from ..conf import settings
 from ..ojs.policy import UniquePolicy
 from ..ojs.states import INCOMPLETE, JobState
+from .constraints import of_fingerprint
 from .cursors import KeptCursor, execute
 from .dialect import ClaimRequest, Dialect, as_it_is
 from .fields import PayloadField, Sparse
@@ -81,7 +82,8 @@ class PostgreSQL(Dialect):
 
     def find(self, rows: Any, fingerprints: Sequence[str]) -> Any:
         # One index look-up for each: with old statistics, a plain query would read the whole table.
-        sql, parameters = rows.extra(where=["fingerprint = wanted.name"]).query.sql_with_params()
+        wanted = rows.filter(of_fingerprint()).extra(where=["fingerprint = wanted.name"])
+        sql, parameters = wanted.query.sql_with_params()
         return rows.model._default_manager.using(rows.db).raw(
             f"SELECT found.* FROM unnest(%s::text[]) AS wanted (name) CROSS JOIN LATERAL ({sql} OFFSET 0) AS found",
             [list(fingerprints), *parameters],

@@ -21,6 +21,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from ..db.constraints import of_fingerprint
 from ..db.dialects import dialect_of
 from ..db.inserts import ROWS_AT_ONCE, in_groups
 from ..exceptions import InvalidRequest, OJSError, did_you_mean, shorten
@@ -165,7 +166,8 @@ class _Batch:
             return False
         if len(self._policies) < sum(entry.incoming.policy is not None for entry in entries):
             return False  # two items of one fingerprint
-        if not all(dialect.decides_at_once(policy) for policies in self._policies.values() for policy in policies):
+        policies = [policy for policies in self._policies.values() for policy in policies]
+        if not all(dialect.decides_at_once(policy) and INCOMPLETE.issuperset(policy.states) for policy in policies):
             return False
         self._set_times(timezone.now(), is_repeated=False)
         new = sorted((entry.incoming.values for entry in entries), key=lambda job: job.get("fingerprint") or "")
@@ -222,7 +224,7 @@ class _Batch:
         for fingerprints in in_groups(self._policies):
             matches = self._matches(fingerprints, now)
             if under_locks:
-                matches = matches.filter(fingerprint__in=fingerprints)
+                matches = matches.filter(of_fingerprint(fingerprint__in=fingerprints))
                 found |= {row.pk: row for row in self._dialect.lock(matches, by_key=False)}
             else:
                 found |= {row.pk: row for row in self._dialect.find(matches, fingerprints)}

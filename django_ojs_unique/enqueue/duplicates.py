@@ -21,12 +21,13 @@ Jobs = TypeVar("Jobs", bound=QuerySet[Any])
 
 def stored_matches(jobs: Jobs, fingerprint: str, policy: UniquePolicy, now: datetime) -> Jobs:
     """Select the jobs that a verdict needs: those that the policy may count, and those that guard the fingerprint."""
-    return jobs.filter(Q(counted_by([policy], now), guarded_states=0) | guarding(), fingerprint=fingerprint)
+    counted = counted_by([policy], now)
+    return jobs.filter(of_fingerprint(fingerprint=fingerprint), counted | guarding())
 
 
 def stored_matches_of_any(jobs: Jobs, policies: Collection[UniquePolicy], now: datetime) -> Jobs:
     """Select the jobs that verdicts by these policies need, of all fingerprints: the caller filters by fingerprint."""
-    return jobs.filter(Q(counted_by(policies, now), guarded_states=0) | guarding())
+    return jobs.filter(counted_by(policies, now) | guarding())
 
 
 def duplicates_of(jobs: Jobs, fingerprint: str, policy: UniquePolicy, now: datetime) -> Jobs:

@@ -237,6 +237,11 @@ def _shapes_of(model: type[models.Model]) -> tuple[dict[Any, Shape], int, int]:
     return computed
 
 
+def forget_shapes() -> None:
+    """Forget what this process has computed, and whether the last enqueues met duplicates."""
+    _shapes.clear()
+
+
 class Shape:
     """What requests of the same type, queue and options have in common, computed once per process.
 

@@ -56,10 +56,7 @@ def _is_simple(value: Any) -> bool:
     if kind is str:
         return value.isascii()  # type: ignore[no-any-return]
     if kind is dict:
-        for key, item in value.items():
-            if not key.isascii() or not _is_simple(item):
-                return False
-        return True
+        return "".join(value).isascii() and all(map(_is_simple, value.values()))
     if kind is list:
         return all(map(_is_simple, value))
     return kind is int or kind is bool or value is None

@@ -403,7 +403,8 @@ def test_the_number_of_statements_does_not_grow_with_the_batch(options, again):
                 many(batch(count))
             statements[count] = len(queries)
             transaction.set_rollback(True)
-    assert statements[2] == statements[10] == statements[PART] <= 9
+    attempt = 4  # a savepoint, one insert for all, and what undoes it
+    assert statements[2] == statements[10] == statements[PART] <= 9 + attempt
 
 
 @pytest.mark.django_db

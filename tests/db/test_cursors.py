@@ -1,0 +1,365 @@
+"""The kept cursor: what an enqueue executes on it is the same, and whoever watches Django's cursors misses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from datetime import timedelta
+
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import DatabaseError, connection, connections, transaction
+from django.db.backends.utils import CursorWrapper
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from django_ojs_unique import DuplicateJob, UniquePolicy
+from django_ojs_unique.db import cursors
+from django_ojs_unique.db.sessions import watched
+from django_ojs_unique.exceptions import NotMigrated
+from django_ojs_unique.models import Job, SuppressedEnqueue
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor == "mysql", reason="MariaDB's statements go through Django's cursor"),
+]
+postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="about the driver of PostgreSQL")
+ARGS = {"text": "é\u2028", "n": [1, 1.5, None, {"deep": [True]}]}
+POLICY = UniquePolicy(keys=["type", "args"], on_conflict="ignore")
+
+
+@pytest.fixture(autouse=True)
+def connected(transactional_db):
+    """Open a connection of this test alone."""
+    connection.close()
+    connection.ensure_connection()
+    yield
+    connection.close()
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    """Collect what is executed on kept cursors."""
+    statements = []
+    make = cursors._kept_cursor
+
+    def spy(dialect, connection):
+        found = make(dialect, connection)
+        return found if found is None else Spy(found)
+
+    class Spy:
+        def __init__(self, found):
+            self.found = found
+
+        def execute(self, sql, params):
+            statements.append(sql)
+            return self.found.execute(sql, params)
+
+    monkeypatch.setattr(cursors, "_kept_cursor", spy)
+    return statements
+
+
+def enqueue(number=0, **options):
+    return Job.objects.enqueue("t", {**ARGS, "number": number}, **{"unique": POLICY, **options})
+
+
+def met(unique):
+    """Enqueue, and return what the answer says of the duplicate."""
+    try:
+        job = enqueue(unique=unique).job
+        return job.pk, job.state
+    except DuplicateJob as refusal:
+        return refusal.existing_job_id, refusal.existing_job_state
+
+
+def first_words(statements):
+    return [sql.split()[0] for sql in statements]
+
+
+def test_a_new_job_takes_one_statement_and_is_stored_as_it_was_given(kept):
+    job = enqueue(meta={"a": 1}, tags=["x"], priority=5, scheduled_at=timezone.now() + timedelta(hours=1)).job
+    assert first_words(kept) == ["INSERT"]
+    stored = Job.objects.get()
+    for field in Job._meta.concrete_fields:
+        assert getattr(stored, field.attname) == getattr(job, field.attname), field.name
+
+
+@pytest.mark.parametrize("period", [None, "PT1H", "P1M"])
+@pytest.mark.parametrize("on_conflict", ["ignore", "reject"])
+def test_a_duplicate_takes_one_statement_more_and_the_next_ones_take_one_beside_their_record(kept, period, on_conflict):
+    unique = UniquePolicy(keys=["args"], period=period, on_conflict=on_conflict)
+    first = enqueue(unique=unique).job
+    for expected in (["INSERT", "SELECT", "INSERT"], ["SELECT", "INSERT"], ["SELECT", "INSERT"]):
+        kept.clear()
+        assert met(unique) == (first.pk, "available")
+        if connection.vendor == "sqlite":  # where a look before an insert could not become a write
+            expected = ["INSERT", "SELECT", "INSERT"]
+        assert first_words(kept) == expected
+    kept.clear()
+    assert enqueue(2, unique=unique).created
+    assert first_words(kept) == (["SELECT", "INSERT"] if connection.vendor == "postgresql" else ["INSERT"])
+    assert SuppressedEnqueue.objects.count() == 3
+
+
+def test_a_replacement_and_a_stale_guard_are_settled(kept):
+    first = enqueue().job
+    second = enqueue(unique={"keys": ["type", "args"], "on_conflict": "replace"})
+    assert [job.pk for job in second.replaced] == [first.pk]
+    Job.objects.filter(pk=second.job.pk).update(created_at=timezone.now() - timedelta(hours=2))
+    third = enqueue(unique={"keys": ["type", "args"], "period": "PT1H"})
+    assert third.created
+    assert not Job.objects.get(pk=second.job.pk).is_guarding
+
+
+def test_a_batch_and_its_duplicates_are_the_same_on_a_kept_cursor(kept):
+    items = [{"type": "t", "args": {**ARGS, "number": number}, "unique": POLICY} for number in range(3)]
+    assert [str(one.outcome) for one in Job.objects.enqueue_many(items)] == ["created"] * 3
+    assert [str(one.outcome) for one in Job.objects.enqueue_many(items)] == ["deduplicated"] * 3
+    assert [job.args["number"] for job in Job.objects.order_by("pk")] == [0, 1, 2]
+
+
+# who watches
+
+
+def test_captured_queries_are_all_of_them(kept):
+    with CaptureQueriesContext(connection) as queries:
+        enqueue()
+    assert kept == []
+    assert len(queries) == 1
+
+
+def test_with_debug_on_each_statement_is_logged(kept, settings):
+    settings.DEBUG = True
+    enqueue()
+    assert kept == []
+    assert any("INSERT" in query["sql"] for query in connection.queries)
+
+
+def test_an_execute_wrapper_sees_each_statement(kept):
+    seen = []
+
+    def wrapper(execute, sql, params, many, context):
+        seen.append(sql)
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(wrapper):
+        enqueue()
+    assert kept == []
+    assert first_words(seen) == ["INSERT"]
+
+
+def test_what_a_worker_attaches_to_its_connections_is_no_watcher(kept):
+    with watched():
+        enqueue()
+    assert first_words(kept) == ["INSERT"]
+
+
+@pytest.mark.parametrize("wraps", [True, False])
+def test_a_patched_cursor_sees_each_statement(kept, monkeypatch, wraps):
+    plain, seen = CursorWrapper.execute, []
+
+    def execute(self, sql, params=None):
+        seen.append(sql)
+        return plain(self, sql, params)
+
+    monkeypatch.setattr(CursorWrapper, "execute", functools.wraps(plain)(execute) if wraps else execute)
+    enqueue()
+    assert kept == []
+    assert first_words(seen) == ["INSERT"]
+
+
+@pytest.mark.parametrize("name", ["cursor", "make_cursor", "create_cursor", "_cursor"])
+@pytest.mark.parametrize("on_class", [True, False])
+def test_a_patched_connection_sees_each_statement(kept, monkeypatch, name, on_class):
+    own = connections["default"]
+    owner, seen = (type(own) if on_class else own), []
+    plain = getattr(owner, name)
+
+    def patch(*args, **kwargs):
+        seen.append(name)
+        return plain(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, patch, raising=False)
+    enqueue()
+    assert kept == []
+    assert seen == [name]
+
+
+def test_a_method_with_a_proxy_around_it_is_a_patch(kept, monkeypatch):
+    class Proxy:
+        """What `wrapt` makes: it takes over every attribute."""
+
+        def __init__(self, wrapped):
+            self.__wrapped__ = wrapped
+            self.__code__ = wrapped.__code__
+
+        def __get__(self, instance, owner):
+            return self if instance is None else functools.partial(self.__wrapped__, instance)
+
+        def __hash__(self):
+            return id(self)
+
+    monkeypatch.setattr(CursorWrapper, "execute", Proxy(CursorWrapper.execute))
+    enqueue()
+    assert kept == []
+
+
+@postgresql
+@pytest.mark.parametrize("what", ["factory", "class", "timezone"])
+def test_a_driver_that_somebody_has_changed_keeps_no_cursor(kept, what, monkeypatch):
+    raw = connection.connection
+    if what == "factory":
+        raw.cursor_factory = type("Traced", (raw.cursor_factory,), {})
+    elif what == "class":
+        raw.__class__ = type("Traced", (type(raw),), {})
+    else:
+        monkeypatch.setitem(connection.settings_dict, "TIME_ZONE", "Asia/Tokyo")
+        vars(connections["default"]).pop("timezone", None)
+        vars(connections["default"]).pop("timezone_name", None)
+    first = enqueue().job
+    assert kept == []
+    assert enqueue().job == first
+    vars(connections["default"]).pop("timezone", None)
+    vars(connections["default"]).pop("timezone_name", None)
+
+
+# what Django's cursors refuse
+
+
+def test_in_a_running_event_loop_django_refuses_and_so_does_an_enqueue(monkeypatch):
+    monkeypatch.delitem(os.environ, "DJANGO_ALLOW_ASYNC_UNSAFE", raising=False)
+
+    async def call():
+        return enqueue()
+
+    with pytest.raises(SynchronousOnlyOperation):
+        asyncio.run(call())
+    assert not Job.objects.exists()
+
+
+def test_in_a_broken_transaction_django_refuses_and_so_does_an_enqueue():
+    with transaction.atomic():
+        transaction.set_rollback(True)
+        with pytest.raises(transaction.TransactionManagementError):
+            enqueue()
+
+
+def test_a_failed_statement_raises_djangos_error_and_marks_the_connection(kept):
+    with connection.cursor() as cursor:
+        cursor.execute('ALTER TABLE "django_ojs_unique_job" RENAME TO "elsewhere"')
+    try:
+        with pytest.raises(NotMigrated) as caught:
+            enqueue()
+        assert isinstance(caught.value.__cause__, DatabaseError)
+        assert kept
+        assert connection.errors_occurred
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute('ALTER TABLE "elsewhere" RENAME TO "django_ojs_unique_job"')
+
+
+def test_a_new_connection_gets_a_cursor_of_its_own(kept):
+    enqueue(1)
+    connection.close()
+    assert enqueue(2).created  # connects by Django's cursor
+    assert enqueue(3).created
+    assert first_words(kept) == ["INSERT", "INSERT"]
+
+
+# preparing
+
+
+def prepared():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT statement, generic_plans FROM pg_prepared_statements")
+        return dict(cursor.fetchall())
+
+
+@postgresql
+def test_after_a_few_uses_statements_are_prepared():
+    for number in range(4):
+        enqueue(number)
+    assert prepared() == {}
+    for number in range(4, 20):
+        enqueue(number)
+    assert [sql.split()[0] for sql in prepared()] == ["INSERT"]
+    assert Job.objects.count() == 20
+
+
+@postgresql
+def test_a_project_can_forbid_preparing(monkeypatch):
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "prepare_threshold", None)
+    for number in range(20):
+        enqueue(number)
+    assert prepared() == {}
+
+
+@postgresql
+def test_nothing_is_prepared_behind_a_pooler(monkeypatch):
+    from psycopg import ConnectionInfo
+
+    backend = ConnectionInfo.backend_pid.fget
+    monkeypatch.setattr(ConnectionInfo, "backend_pid", property(lambda info: backend(info) + 1))
+    for number in range(20):
+        enqueue(number)
+    assert prepared() == {}
+
+
+@postgresql
+@pytest.mark.parametrize("end", ["DISCARD ALL", "DEALLOCATE ALL", "DISCARD PLANS"])
+def test_a_project_that_discards_what_is_prepared_stops_nothing(end):
+    for number in range(10):
+        enqueue(number)
+    with connection.cursor() as cursor:
+        cursor.execute(end)
+    for number in range(10, 20):
+        assert enqueue(number).created
+    assert Job.objects.count() == 20
+
+
+@postgresql
+def test_a_rolled_back_transaction_stops_nothing():
+    for number in range(10):
+        enqueue(number)
+    for undo in (True, False):
+        with transaction.atomic():
+            enqueue(100)
+            with transaction.atomic():
+                enqueue(101)
+                transaction.set_rollback(True)
+            transaction.set_rollback(undo)
+    assert enqueue(100).deduplicated
+    assert enqueue(101).created
+
+
+@postgresql
+def test_django_prepares_no_statement_of_the_project_because_of_it():
+    for number in range(10):
+        enqueue(number)
+        list(Job.objects.filter(type="t"))
+    assert [sql.split()[0] for sql in prepared()] == ["INSERT"]
+
+
+@postgresql
+def test_a_plan_for_an_empty_table_does_not_stay_when_the_table_grows(monkeypatch):
+    monkeypatch.setattr("django_ojs_unique.db.prepared.USES_OF_A_PLAN", 50)
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE django_ojs_unique_job")
+    for number in range(40):
+        enqueue(number)
+    items = [{"type": "t", "args": {"bulk": number}, "unique": POLICY} for number in range(3000)]
+    Job.objects.enqueue_many(items)
+    for number in range(40, 100):
+        enqueue(number)
+    before = rows_read_in_sequence()
+    for number in range(100, 140):
+        enqueue(number)
+    assert rows_read_in_sequence() - before < 40
+
+
+def rows_read_in_sequence():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_force_next_flush()")
+        cursor.execute("SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'django_ojs_unique_job'")
+        return cursor.fetchone()[0]
