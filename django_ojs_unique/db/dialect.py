@@ -76,7 +76,7 @@ class Dialect:
     def __init__(self, model: type[models.Model], connection: BaseDatabaseWrapper) -> None:
         self.model = model
         self.connection = connection
-        self._table = Table(self)
+        self.table = Table(self)
 
     @staticmethod
     def quote(name: str) -> str:
@@ -85,8 +85,8 @@ class Dialect:
 
     def insert(self, job: Row) -> bool:
         """Insert a job; return False when a guarding row or the same id prevents it."""
-        columns, values = self._table.written(job)
-        return self._inserts(self._table.insert(columns, self._wakes_workers(job)), values)
+        columns, values = self.table.written(job)
+        return self._inserts(self.table.insert(columns, self._wakes_workers(job)), values)
 
     def decides_at_once(self, policy: UniquePolicy) -> bool:
         """Whether `insert_unless_duplicate` is exact for a policy, beside any concurrent enqueues."""
@@ -97,12 +97,12 @@ class Dialect:
 
         Or when a job guards the fingerprint that the policy does not count, or the id is taken.
         """
-        columns, values = self._table.written(job)
-        condition, wanted = self._table.none_live, [job["fingerprint"]] * 2
+        columns, values = self.table.written(job)
+        condition, wanted = self.table.none_live, [job["fingerprint"]] * 2
         if not INCOMPLETE.issuperset(policy.states):
             query, wanted = self._newest(job["fingerprint"], policy, created_after, full_row=False)
             condition = f"NOT EXISTS ({query})"
-        statement = self._table.insert_if(columns, condition, self._wakes_workers(job))
+        statement = self.table.insert_if(columns, condition, self._wakes_workers(job))
         return self._inserts(statement, [*values, *wanted])
 
     def find_duplicate(
@@ -113,13 +113,40 @@ class Dialect:
         With the fields in `inserts.LOOKED_AT`, or all fields with ``full_row``. None means that there is no such job,
         or only unfinished ones without a guard.
         """
+        query, wanted = self._duplicate(fingerprint, policy, created_after, full_row=full_row)
+        return self._read(query, wanted, full_row)
+
+    def records_at_once(self, policy: UniquePolicy) -> bool:
+        """Whether `find_and_record` is implemented, and exact for a policy."""
+        return False
+
+    def find_and_record(
+        self,
+        fingerprint: str,
+        policy: UniquePolicy,
+        created_after: datetime | None,
+        *,
+        full_row: bool,
+        records: Dialect,
+        record: Row,
+    ) -> Any | None:
+        """Do `find_duplicate`; if the policy counts the job, also insert a ``record`` with its id and state.
+
+        ``records`` is the dialect for the table of the record.
+        """
+        raise NotImplementedError
+
+    def _read(self, query: str, parameters: Sequence[Any], full_row: bool) -> Any | None:
+        _, rows = execute(self, query, parameters)
+        return self.table.read(rows[0], full_row, self.connection) if rows else None
+
+    def _duplicate(
+        self, fingerprint: str, policy: UniquePolicy, created_after: datetime | None, *, full_row: bool
+    ) -> tuple[str, list[Any]]:
         if INCOMPLETE.issuperset(policy.states):
             # The job that guards a fingerprint is the newest of its unfinished jobs.
-            query, wanted = self._table.guard(full_row), [fingerprint]
-        else:
-            query, wanted = self._newest(fingerprint, policy, created_after, full_row=full_row)
-        _, rows = execute(self, query, wanted)
-        return self._table.read(rows[0], full_row, self.connection) if rows else None
+            return self.table.guard(full_row), [fingerprint]
+        return self._newest(fingerprint, policy, created_after, full_row=full_row)
 
     def _newest(
         self, fingerprint: str, policy: UniquePolicy, created_after: datetime | None, *, full_row: bool
@@ -127,7 +154,7 @@ class Dialect:
         wanted: list[Any] = [fingerprint, fingerprint, *map(str, policy.states)]
         if created_after is not None:
             wanted.append(self.connection.ops.adapt_datetimefield_value(created_after))
-        return self._table.look(len(policy.states), created_after is not None, full_row), wanted
+        return self.table.look(len(policy.states), created_after is not None, full_row), wanted
 
     def insert_all(self, jobs: Sequence[Row]) -> bool:
         """Insert many jobs; return False when a guarding row or an id prevents one: some may be inserted then."""
@@ -209,10 +236,10 @@ class Dialect:
 
     def _insert_some(self, rows: Sequence[Row], *, unless_live: bool = False) -> int:
         if len(rows) == 1 and not unless_live:
-            columns, values = self._table.written(rows[0])
-            return execute(self, self._table.insert(columns), values)[0]
+            columns, values = self.table.written(rows[0])
+            return execute(self, self.table.insert(columns), values)[0]
         with self.connection.cursor() as cursor:
-            cursor.executemany(*self._table.insert_each(rows, unless_live=unless_live))
+            cursor.executemany(*self.table.insert_each(rows, unless_live=unless_live))
             return int(cursor.rowcount)
 
 

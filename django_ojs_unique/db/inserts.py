@@ -192,6 +192,23 @@ class Table:
             " ORDER BY created_at DESC, id DESC LIMIT 1"
         )
 
+    @cache  # noqa: B019
+    def find_and_insert(self, query: str, columns: tuple[str, ...], bounded: bool, is_alone: bool) -> str:
+        """Find a job; if its state is one of some, insert a row about it. On PostgreSQL only.
+
+        Parameters: those of the query, the values of the row, the states, and the time after which the job was
+        created, if ``bounded``. The row of a statement that is a transaction of its own (``is_alone``) does not wait
+        for the disk: a crash of the server may lose the last ones.
+        """
+        after = " AND found.created_at > %s" if bounded else ""
+        unwaited = ", set_config('synchronous_commit', 'off', true)" if is_alone else ""
+        return (
+            f"WITH found AS ({query}), inserted AS ({self._into((*columns, 'existing_job_id', 'existing_state'))}"
+            f" SELECT {self._values(columns)}, found.id, found.state FROM found"
+            f" WHERE found.state = ANY(%s::text[]){after})"
+            f" SELECT found.*{unwaited} FROM found"
+        )
+
     def read(self, row: Sequence[Any], full_row: bool, connection: BaseDatabaseWrapper) -> Any:
         """Build the model instance of a row that the query found."""
         return self._readers[full_row].read(row, connection)
@@ -224,7 +241,7 @@ class _Reader:
     def read(self, row: Sequence[Any], connection: BaseDatabaseWrapper) -> Any:
         job: Any = self._model.__new__(self._model)
         values = job.__dict__
-        values.update(zip(self._names, row, strict=True))
+        values.update(zip(self._names, row, strict=False))
         for name, convert, column in self._converters:
             values[name] = convert(values[name], column, connection)
         job._state = state = ModelState()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -139,6 +139,27 @@ class PostgreSQL(Dialect):
             (sql,) = cursor.fetchone() or ("FALSE",)
         return str(sql or "TRUE")
 
+    def records_at_once(self, policy: UniquePolicy) -> bool:
+        # The start of a window with months is only a bound for queries.
+        return policy.duration is None or isinstance(policy.duration, timedelta)
+
+    def find_and_record(
+        self,
+        fingerprint: str,
+        policy: UniquePolicy,
+        created_after: datetime | None,
+        *,
+        full_row: bool,
+        records: Dialect,
+        record: Row,
+    ) -> Any | None:
+        query, wanted = self._duplicate(fingerprint, policy, created_after, full_row=full_row)
+        columns, values = records.table.written(record)
+        is_alone = not self.connection.in_atomic_block and self.connection.autocommit
+        statement = records.table.find_and_insert(query, columns, created_after is not None, is_alone)
+        states = [str(state) for state in policy.states]
+        return self._read(statement, [*wanted, *values, states, *filter(None, [created_after])], full_row)
+
     def new_cursor(self) -> KeptCursor | None:
         try:
             from .prepared import PreparingCursor, is_djangos
@@ -174,7 +195,7 @@ class PostgreSQL(Dialect):
     def _insert_some(self, rows: Sequence[Row], *, unless_live: bool = False) -> int:
         if len(rows) == 1 and not unless_live:
             return super()._insert_some(rows)
-        statement, parameters = self._table.insert_arrays(rows, unless_live=unless_live)
+        statement, parameters = self.table.insert_arrays(rows, unless_live=unless_live)
         if sum(len(text) for text in parameters if isinstance(text, str)) > LARGEST_STATEMENT and len(rows) > 3:
             half = len(rows) // 2
             return sum(self._insert_some(some, unless_live=unless_live) for some in (rows[:half], rows[half:]))

@@ -67,16 +67,14 @@ def _decide(jobs: QuerySet[Any], incoming: Incoming, work: UnitOfWork) -> Verdic
         if not dialect.insert(incoming.values):
             raise id_taken(incoming.job)
         return FREE
-    if not work.is_repeated and (verdict := _decide_at_once(dialect, incoming, policy)) is not None:
-        if verdict is not FREE:
-            suppression.record(jobs.db, [suppression.by_policy(incoming, policy, verdict)])
+    if not work.is_repeated and (verdict := _decide_at_once(jobs.db, dialect, incoming, policy)) is not None:
         return verdict
     with transaction.atomic(using=jobs.db):
         return _decide_under_locks(jobs, incoming, policy, dialect, work.lost_races)
 
 
-def _decide_at_once(dialect: Dialect, incoming: Incoming, policy: UniquePolicy) -> Verdict[JobRow] | None:
-    """Insert the job, or find the newest duplicate that keeps it out; None when only locks can tell.
+def _decide_at_once(using: str, dialect: Dialect, incoming: Incoming, policy: UniquePolicy) -> Verdict[JobRow] | None:
+    """Insert the job, or find and record the newest duplicate that keeps it out; None when only locks can tell.
 
     One statement admits a new job, and one more finds a duplicate. Where the last enqueue of this shape met one, the
     order is the other one: each order is exact.
@@ -88,13 +86,17 @@ def _decide_at_once(dialect: Dialect, incoming: Incoming, policy: UniquePolicy) 
     looks_first = shape.met_duplicate and not dialect.single_writer
     if may_insert and not looks_first and dialect.insert_unless_duplicate(job, policy, start):
         return FREE
-    existing = None
+    existing, is_recorded = None, False
     if not policy.replaces:
-        existing = dialect.find_duplicate(job["fingerprint"], policy, start, full_row=incoming.full_row)
+        existing, is_recorded = suppression.find_and_record(using, dialect, incoming, policy, start)
     shape.met_duplicate = existing is not None
     if existing is not None:
         verdict = judge([existing], policy, now, replace_active=False)
-        return None if verdict.action is Action.ADMIT else verdict
+        if verdict.action is Action.ADMIT:
+            return None
+        if not is_recorded:
+            suppression.record(using, [suppression.by_policy(incoming, policy, verdict)])
+        return verdict
     if may_insert and looks_first and dialect.insert_unless_duplicate(job, policy, start):
         return FREE
     return None

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from datetime import datetime
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.apps import apps
 from django.db import connections
 
 from ..conf import settings
+from ..db.dialect import Dialect
 from ..db.dialects import dialect_on
 from ..ojs.conflict import Action, Verdict
-from ..ojs.policy import UniquePolicy
+from ..ojs.policy import OnConflict, UniquePolicy
 from .request import Incoming
 from .row import JobRow
 
@@ -66,9 +68,7 @@ def record(using: str, suppressions: Iterable[Suppression | None]) -> None:
         return
     rows = [
         {
-            **{name: incoming.values[name] for name in _COPIED},
-            "outcome": outcome,
-            "on_conflict": on_conflict,
+            **_about(incoming, on_conflict, outcome),
             "existing_job_id": existing.pk,
             "existing_state": existing.state,
             "job_id": incoming.values["id"] if outcome == "replaced" else None,
@@ -77,5 +77,27 @@ def record(using: str, suppressions: Iterable[Suppression | None]) -> None:
         for existing in met
     ]
     if rows:
-        model = apps.get_model("django_ojs_unique", "SuppressedEnqueue")
-        dialect_on(model, connections[using]).insert_rows(rows)
+        _records(using).insert_rows(rows)
+
+
+def find_and_record(
+    using: str, dialect: Dialect, incoming: Incoming, policy: UniquePolicy, created_after: datetime | None
+) -> tuple[Any | None, bool]:
+    """Find the newest duplicate that a policy may count; return it, and whether the enqueue is recorded already."""
+    fingerprint, full_row = incoming.values["fingerprint"], incoming.full_row
+    if not settings.record_suppressed or not dialect.records_at_once(policy):
+        return dialect.find_duplicate(fingerprint, policy, created_after, full_row=full_row), False
+    record = _about(incoming, policy.on_conflict, "rejected" if policy.on_conflict is OnConflict.REJECT else "ignored")
+    existing = dialect.find_and_record(
+        fingerprint, policy, created_after, full_row=full_row, records=_records(using), record=record
+    )
+    return existing, True
+
+
+def _about(incoming: Incoming, on_conflict: str, outcome: str) -> dict[str, Any]:
+    copied = {name: incoming.values[name] for name in _COPIED}
+    return {**copied, "outcome": outcome, "on_conflict": on_conflict}
+
+
+def _records(using: str) -> Dialect:
+    return dialect_on(apps.get_model("django_ojs_unique", "SuppressedEnqueue"), connections[using])

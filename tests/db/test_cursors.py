@@ -90,16 +90,54 @@ def test_a_new_job_takes_one_statement_and_is_stored_as_it_was_given(kept):
 def test_a_duplicate_takes_one_statement_more_and_the_next_ones_take_one_beside_their_record(kept, period, on_conflict):
     unique = UniquePolicy(keys=["args"], period=period, on_conflict=on_conflict)
     first = enqueue(unique=unique).job
-    for expected in (["INSERT", "SELECT", "INSERT"], ["SELECT", "INSERT"], ["SELECT", "INSERT"]):
+    if connection.vendor == "sqlite":  # where a look before an insert could not become a write
+        found = expected = ["INSERT", "SELECT", "INSERT"]
+    else:
+        found = ["SELECT", "INSERT"] if period == "P1M" else ["WITH"]
+        expected = ["INSERT", *found]
+    for _ in range(3):
         kept.clear()
         assert met(unique) == (first.pk, "available")
-        if connection.vendor == "sqlite":  # where a look before an insert could not become a write
-            expected = ["INSERT", "SELECT", "INSERT"]
         assert first_words(kept) == expected
+        expected = found
     kept.clear()
     assert enqueue(2, unique=unique).created
-    assert first_words(kept) == (["SELECT", "INSERT"] if connection.vendor == "postgresql" else ["INSERT"])
-    assert SuppressedEnqueue.objects.count() == 3
+    assert first_words(kept) == ([found[0], "INSERT"] if connection.vendor == "postgresql" else ["INSERT"])
+    records = SuppressedEnqueue.objects.values_list("existing_job", "existing_state", "outcome", "args", "job")
+    outcome = {"ignore": "ignored", "reject": "rejected"}[on_conflict]
+    assert list(records) == [(first.pk, "available", outcome, first.args, None)] * 3
+
+
+@pytest.mark.parametrize("period", [None, "PT1H", "P1M"])
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_a_record_is_written_exactly_when_the_policy_counts_what_was_found(period, is_counted):
+    enqueue()
+    policy = UniquePolicy(keys=["type", "args"], period=period, on_conflict="ignore", states=["available", "active"])
+    if not is_counted:
+        old = timezone.now() - timedelta(days=40)
+        Job.objects.update(**({"state": "scheduled"} if period is None else {"created_at": old}))
+    assert enqueue(unique=policy).created is not is_counted
+    assert SuppressedEnqueue.objects.count() == is_counted
+
+
+@postgresql
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_only_a_record_on_its_own_does_not_wait_for_the_disk(is_kept):
+    def waits():
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW synchronous_commit")
+            return cursor.fetchone()[0]
+
+    before = waits()
+    enqueue()
+    with transaction.atomic():
+        enqueue()
+        assert waits() == before
+        transaction.set_rollback(not is_kept)
+    assert SuppressedEnqueue.objects.count() == is_kept
+    enqueue()
+    assert waits() == before
+    assert SuppressedEnqueue.objects.count() == is_kept + 1
 
 
 def test_a_replacement_and_a_stale_guard_are_settled(kept):
