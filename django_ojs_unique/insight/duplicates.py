@@ -110,7 +110,7 @@ def holders(jobs: QuerySet[Any], fingerprints: Collection[str], now: datetime) -
     guarded = jobs.filter(guarding(), fingerprint__in=fingerprints).only(*_LIGHT)
     guards = {job.fingerprint: job for job in guarded if not _is_over(job, now)}
     others = [each for each in fingerprints if each not in guards]
-    unguarded = live(jobs.filter(fingerprint__in=others, guarded_states=0))
+    unguarded = jobs.filter(fingerprint__in=others, guarded_states=0, finished_at=None, state__in=_UNFINISHED)
     place = Window(RowNumber(), partition_by="fingerprint", order_by=("-created_at", "-id"))
     return {job.fingerprint: job for job in unguarded.annotate(place=place).filter(place=1).only(*_LIGHT)} | guards
 
@@ -141,7 +141,7 @@ def groups_after(jobs: QuerySet[Any], after: str) -> Groups:
     unguarded = jobs.filter(fingerprint__gt=after, finished_at=None, guarded_states=0).order_by("fingerprint")
     names = list(unguarded.values_list("fingerprint", flat=True)[: MOST_UNGUARDED_LOOKED_AT + 1])
     bound = names[-1] if len(names) > MOST_UNGUARDED_LOOKED_AT else ""
-    alike = live(jobs.filter(of_fingerprint(fingerprint__in=set(names)))).order_by("fingerprint").values("fingerprint")
+    alike = live_of(jobs, set(names)).order_by("fingerprint").values("fingerprint")
     shared = alike.annotate(count=Count("pk")).filter(count__gt=1).values_list("fingerprint", flat=True)
     found = list(shared[: MOST_GROUPS + 1])
     last = found[MOST_GROUPS - 1] if len(found) > MOST_GROUPS else bound
@@ -151,7 +151,7 @@ def groups_after(jobs: QuerySet[Any], after: str) -> Groups:
 def groups_of(jobs: QuerySet[Any], fingerprints: Collection[str], most: int = MOST_IN_GROUP) -> list[Group]:
     """Return those of the fingerprints that several live jobs share, in the order given, with ``most`` jobs of each."""
     same: dict[str, Any] = {"partition_by": "fingerprint"}
-    numbered = live(jobs.filter(of_fingerprint(fingerprint__in=fingerprints))).annotate(
+    numbered = live_of(jobs, fingerprints).annotate(
         place=Window(RowNumber(), order_by=("created_at", "id"), **same), total=Window(Count("pk"), **same)
     )
     shown = numbered.filter(Q(place__lt=most) | Q(place=F("total"))).filter(total__gt=1).only(*_LIGHT)
@@ -166,15 +166,15 @@ def live_duplicates(jobs: QuerySet[Any], most: int) -> list[UUID]:
     # At least one of them has no guard, and such jobs are few. The order makes the database use the index.
     unguarded = jobs.filter(fingerprint__isnull=False, finished_at=None, guarded_states=0).order_by("fingerprint")
     names = set(unguarded.values_list("fingerprint", flat=True)[:most])
-    alike = live(jobs.filter(of_fingerprint(fingerprint__in=names))).order_by("fingerprint")
+    alike = live_of(jobs, names).order_by("fingerprint")
     found = list(alike.values_list("pk", "fingerprint")[:most])
     counts = Counter(fingerprint for _, fingerprint in found)
     return [id for id, fingerprint in found if counts[fingerprint] > 1]
 
 
-def live(jobs: QuerySet[Any]) -> Any:
-    """Select the jobs that have not finished."""
-    return jobs.filter(state__in=_UNFINISHED, finished_at=None)
+def live_of(jobs: QuerySet[Any], fingerprints: Collection[str]) -> Any:
+    """Select the jobs of some fingerprints that have not finished."""
+    return jobs.filter(of_fingerprint(fingerprint__in=fingerprints, finished_at=None), state__in=_UNFINISHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ def match(jobs: QuerySet[Any], attempts: QuerySet[Any] | None, term: str) -> Mat
         problem = f"Write a job's id, or at least {SHORTEST_BEGINNING} characters of a fingerprint: digits and a to f."
         return Match([], problem=problem)
     parts = [jobs.filter(guarding()), jobs.filter(guarded_states=0), *([] if attempts is None else [attempts])]
-    within = [part.filter(fingerprint_begins(beginning)).order_by("fingerprint").distinct() for part in parts]
+    within = [part.filter(**fingerprint_begins(beginning)).order_by("fingerprint").distinct() for part in parts]
     names = (found.values_list("fingerprint", flat=True)[: MOST_MATCHES + 1] for found in within)
     return Match(sorted({name for found in names for name in found}))
 

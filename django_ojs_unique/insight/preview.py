@@ -12,10 +12,10 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
-from ..db.constraints import of_fingerprint
 from ..models import Job
 from ..ojs.policy import UniquePolicy
-from ..ojs.states import INCOMPLETE, TERMINAL, JobState
+from ..ojs.states import TERMINAL, JobState
+from .duplicates import live_of
 from .text import full, harmless
 from .uniqueness import read_policy, uniqueness
 
@@ -112,9 +112,9 @@ def _rivals(jobs: QuerySet[Any], dead: list[Job], now: datetime) -> dict[UUID, l
     fingerprints = {job.fingerprint for job in dead if job.fingerprint}
     if not fingerprints:
         return {}
+    live = live_of(jobs, fingerprints).order_by("-created_at", "-pk")
     alike: dict[str, list[Job]] = defaultdict(list)
-    live = jobs.filter(of_fingerprint(fingerprint__in=fingerprints), state__in=sorted(INCOMPLETE), finished_at=None)
-    for job in live.order_by("-created_at", "-pk").only("type", "state", "fingerprint", "created_at")[:MOST_RIVALS]:
+    for job in live.only("type", "state", "fingerprint", "created_at")[:MOST_RIVALS]:
         alike[job.fingerprint].append(job)
     policies = {job.pk: read_policy(job)[0] or UniquePolicy() for job in dead}
     return {

@@ -66,7 +66,7 @@ def _exact(term: str) -> Iterator[Q]:
         yield Q(pk=id)
     yield Q(key=term)
     if re.fullmatch("[0-9a-f]{6,64}", digits := term.lower()):
-        yield of_fingerprint() & fingerprint_begins(digits)
+        yield of_fingerprint(**fingerprint_begins(digits))
 
 
 def _matching(jobs: QuerySet[Any], *, condition: Q) -> QuerySet[Any]:

@@ -162,8 +162,8 @@ def _live_duplicates(job: Job) -> list[Any]:
         return []
     if not job.fingerprint:
         return []
-    alike = Job.objects.using(job._state.db).filter(of_fingerprint(fingerprint=job.fingerprint))
-    live = alike.filter(state__in=sorted(INCOMPLETE), finished_at=None)
+    alike = of_fingerprint(fingerprint=job.fingerprint, finished_at=None)
+    live = Job.objects.using(job._state.db).filter(alike, state__in=sorted(INCOMPLETE))
     rows, now = live.exclude(pk=job.pk).only("type", "state", "created_at").order_by("-created_at"), timezone.now()
     rivals = (row for row in rows[:RIVALS_LOOKED_AT] if policy.is_duplicate(row.state, row.created_at, now))
     return list(islice(rivals, RIVALS_NAMED))

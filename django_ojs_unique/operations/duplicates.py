@@ -77,8 +77,8 @@ def _resolve(jobs: QuerySet[Any], decision: Decision) -> Resolved:
         for id in decision.cancel:
             if id != decision.keep:
                 _cancel(rows.get(id), id, result)
-        live = jobs.filter(of_fingerprint(fingerprint=fingerprint), state__in=sorted(INCOMPLETE), finished_at=None)
-        result.unseen = live.exclude(pk__in=named).count()
+        live = of_fingerprint(fingerprint=fingerprint, finished_at=None)
+        result.unseen = jobs.filter(live, state__in=sorted(INCOMPLETE)).exclude(pk__in=named).count()
     return result
 
 
