@@ -1,7 +1,8 @@
-"""The dates above the list of jobs, found by a few index searches: Django's own read the whole table."""
+"""The dates above the list of jobs, from a look at the first and the last jobs: Django's own read the whole table."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from copy import copy
 from datetime import datetime, timedelta
@@ -10,7 +11,7 @@ from typing import Any
 
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.templatetags.admin_list import date_hierarchy
-from django.db.models import QuerySet, Subquery
+from django.db.models import QuerySet
 from django.utils import timezone
 
 FIELD = "created_at"
@@ -18,6 +19,8 @@ PARAMETERS = tuple(f"{FIELD}__{part}" for part in ("year", "month", "day"))
 _YEARS = range(1970, 9999)
 MOST_YEARS = 30
 """How many of the latest years are offered."""
+MOST_LOOKED_AT = 1000
+"""How many of the jobs with the lowest ids are looked at, and of those with the highest."""
 
 
 def check_dates(params: dict[str, Any]) -> None:
@@ -31,6 +34,12 @@ def check_dates(params: dict[str, Any]) -> None:
         raise IncorrectLookupParameters(names)
 
 
+def begin_of(params: dict[str, Any]) -> datetime | None:
+    """Return the first moment of the chosen year, month or day; None if none is chosen."""
+    date = [int(params.get(name, 1)) for name in PARAMETERS]
+    return timezone.make_aware(datetime(*date)) if PARAMETERS[0] in params else None  # type: ignore[arg-type]
+
+
 def dates_of(changelist: Any) -> dict[str, Any]:
     """Return the context of Django's ``admin/date_hierarchy.html``: the years, months or days with jobs, unfiltered."""
     asked = copy(changelist)
@@ -40,39 +49,44 @@ def dates_of(changelist: Any) -> dict[str, Any]:
 
 
 class _Calendar:
-    """Stands in for a queryset where Django asks it for dates."""
+    """Stands in for a queryset where Django asks it for dates.
+
+    Of a small table it knows the dates with jobs; of a large one it gives all dates from the first job to the last.
+    """
 
     def __init__(self, jobs: QuerySet[Any], params: dict[str, Any]) -> None:
-        self._jobs = jobs.order_by()
         self._params = params
-        self._ends: list[datetime] = []
+        self._moments = self._created(jobs.order_by("pk"))
+        self._is_whole = len(self._moments) < MOST_LOOKED_AT
+        if not self._is_whole:
+            self._moments += self._created(jobs.order_by("-pk"))
+        self._moments.sort()
 
     def aggregate(self, **_: Any) -> dict[str, datetime | None]:
         """Return the ``first`` and the ``last`` moment; None if there are no jobs."""
-        # Two statements: for both in one, SQLite would read everything.
-        ends = {"first": FIELD, "last": f"-{FIELD}"}
-        found = {name: self._jobs.order_by(order).values_list(FIELD, flat=True).first() for name, order in ends.items()}
-        self._ends = [timezone.localtime(moment) for moment in found.values() if moment is not None]
-        return found
+        return (
+            {"first": self._moments[0], "last": self._moments[-1]} if self._moments else {"first": None, "last": None}
+        )
 
     def datetimes(self, _: str, kind: str) -> list[datetime]:
         """Return the starts of the years, months or days with jobs; months and days are of the chosen year or month."""
-        starts = list(self._starts(kind))
-        looks = [self._first_between(*ends) for ends in pairwise(starts)]
-        row = self._jobs.order_by(FIELD).values_list(*looks).first() if looks else None
-        return [start for start, found in zip(starts, row or (), strict=False) if found is not None]
+        return [start for start, end in pairwise(self._starts(kind)) if self._has_jobs(start, end)]
 
-    def _first_between(self, start: datetime, end: datetime) -> Subquery:
-        # Ordered: without an order, PostgreSQL may read the table until it meets a row, if the month is common.
-        jobs = self._jobs.filter(**{f"{FIELD}__gte": start, f"{FIELD}__lt": end})
-        return Subquery(jobs.order_by(FIELD).values(FIELD)[:1])
+    def _created(self, jobs: QuerySet[Any]) -> list[datetime]:
+        return [timezone.localtime(moment) for moment in jobs.values_list(FIELD, flat=True)[:MOST_LOOKED_AT]]
+
+    def _has_jobs(self, start: datetime, end: datetime) -> bool:
+        if self._is_whole:
+            first = bisect_left(self._moments, start)
+            return first < len(self._moments) and self._moments[first] < end
+        return self._moments[0] < end and start <= self._moments[-1]
 
     def _starts(self, kind: str) -> Iterator[datetime]:
         """Yield the start of each year, month or day, and of the one after the last."""
         if kind == "year":
-            years = [moment.year for moment in self._ends]
-            if years:
-                yield from (_midnight(year) for year in range(max(years[0], years[-1] - MOST_YEARS + 1), years[-1] + 2))
+            if self._moments:
+                first, last = self._moments[0].year, self._moments[-1].year
+                yield from (_midnight(year) for year in range(max(first, last - MOST_YEARS + 1), last + 2))
             return
         year, month = self._chosen(0), self._chosen(1)
         if kind == "month":
@@ -88,7 +102,7 @@ class _Calendar:
         """Return the chosen year or month; if none is chosen, that of the last job, as Django skips a single choice."""
         if PARAMETERS[part] in self._params:
             return int(self._params[PARAMETERS[part]])
-        return (self._ends[-1].year, self._ends[-1].month)[part] if self._ends else 1
+        return (self._moments[-1].year, self._moments[-1].month)[part] if self._moments else 1
 
 
 def _midnight(year: int, month: int = 1) -> datetime:

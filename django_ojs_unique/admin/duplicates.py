@@ -43,8 +43,7 @@ def duplicates(model_admin: Any, request: HttpRequest) -> HttpResponse:
     sees_attempts = may_view(request, SuppressedEnqueue)
     term, matches = request.GET.get("q", "").strip(), []
     if term:
-        tables = [jobs, SuppressedEnqueue.objects.all()] if sees_attempts else [jobs]
-        found = insight.match(tables, jobs, term)
+        found = insight.match(jobs, SuppressedEnqueue.objects.all() if sees_attempts else None, term)
         if len(found.fingerprints) == 1:
             return redirect("admin:django_ojs_unique_duplicates_of", quote(found.fingerprints[0]))
         matches = [fingerprint_link(each) for each in found.fingerprints]

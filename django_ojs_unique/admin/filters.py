@@ -22,7 +22,7 @@ MOST_CHOICES = 200
 """How many queues or types a filter offers; the query string may have any other."""
 
 _FINISHED = ("payload_pruned", "state", "dead_letter", "finished_at")
-_LIVE = ("state", "queue", "enqueued_at")
+_LIVE = ("state", "queue", "-priority")
 
 
 class JobFilter(admin.SimpleListFilter):
@@ -72,7 +72,7 @@ class StateFilter(JobFilter):
     def condition(self, using: str, value: str) -> Q:
         if value in ("unfinished", "finished"):
             return Q(finished_at__isnull=value == "unfinished")
-        # The constraints make the other conditions true; they are here so that the partial indexes are used.
+        # The state implies the other conditions; they are here so that the partial indexes are used.
         if value in TERMINAL:
             return Q(state=value, finished_at__isnull=False, payload_pruned__in=[False, True])
         return Q(state=value, finished_at__isnull=True)
@@ -139,13 +139,13 @@ class DuplicatesFilter(JobFilter):
 class StuckFilter(JobFilter):
     title = "stuck"
     parameter_name = "stuck"
-    by = ("lease_expires_at",)
+    by = _LIVE
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
         return [("yes", "yes: the lease ran out")]
 
     def condition(self, using: str, value: str) -> Q:
-        return Q(state=JobState.ACTIVE, lease_expires_at__lt=timezone.now())
+        return Q(state=JobState.ACTIVE, finished_at__isnull=True, lease_expires_at__lt=timezone.now())
 
 
 class UniqueFilter(JobFilter):

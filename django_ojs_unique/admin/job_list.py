@@ -9,12 +9,12 @@ from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
+from ..insight.created import created_since
 from ..insight.search import readings
 from ..insight.suppressed import count_met
 from ..models import SuppressedEnqueue
 from .base import MOST_COUNTED, BoundedList, BoundedPaginator, may_view
-from .dates import PARAMETERS as DATES
-from .dates import check_dates, dates_of
+from .dates import begin_of, check_dates, dates_of
 from .filters import JobFilter
 
 MOST_SCANNED = 100_000
@@ -37,7 +37,7 @@ LISTED = (
 
 
 class NewestFirst(BoundedPaginator):
-    """Counts by the index on the creation time, which also orders, filters and limits the jobs."""
+    """Counts by the primary key, which also orders and limits the jobs."""
 
     counts_in_order = True
 
@@ -53,7 +53,7 @@ class JobList(BoundedList):
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
         first, *_ = super().get_ordering(request, queryset)
-        return ["created_at", "pk"] if first == "created_at" else ["-created_at", "-pk"]
+        return ["pk"] if first == "pk" else ["-pk"]
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
         # Without this, Django would apply the search before the list knows which jobs it may look at.
@@ -63,14 +63,19 @@ class JobList(BoundedList):
         self.sees_newest_only = False
         filters = [spec for spec in self.filter_specs if isinstance(spec, JobFilter) and spec.value() is not None]
         scanning = [spec for spec in filters if spec.is_scanning]
+        begin = begin_of(self.params)
+        if begin is not None:
+            jobs = jobs.filter(created_since(begin))
         if scanning:
             jobs = self._newest(jobs)
         for spec in scanning:
             jobs = spec.narrow(jobs)
         if term := query.strip():
             jobs = self._find(jobs, term, is_limited=bool(scanning))
-        if self.sees_newest_only or DATES[0] in self.params or not filters:
+        if self.sees_newest_only or not (filters or begin):
             return jobs.only(*LISTED)
+        if len(scanning) == len(filters):
+            return self._between(jobs.only(*LISTED), self.get_ordering(request, jobs))
         return self._found_first(jobs.only(*LISTED), filters[0].by)
 
     def get_results(self, request: HttpRequest) -> None:
@@ -109,10 +114,19 @@ class JobList(BoundedList):
         found.counted = len(ids)
         return found
 
+    def _between(self, jobs: QuerySet[Any], order: Sequence[str]) -> Any:
+        """Find the first of the jobs, and the last if they are few, so that a page passes over no other jobs."""
+        ids = list(jobs.order_by(*order).values_list("pk", flat=True)[: MOST_COUNTED + 1])
+        begin, end = ("pk__lte", "pk__gte") if order == ["-pk"] else ("pk__gte", "pk__lte")
+        found: Any = jobs.filter(**{begin: ids[0]}) if ids else jobs.none()
+        if 0 < len(ids) <= MOST_COUNTED:
+            found = found.filter(**{end: ids[-1]})
+        found.counted = len(ids)
+        return found
+
     def _newest(self, jobs: QuerySet[Any]) -> QuerySet[Any]:
-        newest_first = jobs.order_by("-created_at").values_list("created_at", flat=True)
-        beyond = newest_first[self.most_scanned : self.most_scanned + 1].first()
+        beyond = jobs.order_by("-pk").values_list("pk", flat=True)[self.most_scanned : self.most_scanned + 1].first()
         if beyond is None:
             return jobs
         self.sees_newest_only = True
-        return jobs.filter(created_at__gt=beyond)
+        return jobs.filter(pk__gt=beyond)

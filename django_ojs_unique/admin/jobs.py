@@ -36,7 +36,7 @@ class JobAdmin(JobPage, JobActions):
     list_filter = FILTERS
     list_max_show_all = 500
     paginator = NewestFirst
-    ordering = ["-created_at"]
+    ordering = ["-pk"]
     date_hierarchy = "created_at"
     search_fields = ["id"]  # shows the search field; what is searched is in `insight.search`
     search_help_text = HELP
@@ -77,7 +77,7 @@ class JobAdmin(JobPage, JobActions):
     def tries(self, job: Job) -> str:
         return f"{job.attempt} of {job.max_attempts}"
 
-    @admin.display(description="age", ordering="created_at")
+    @admin.display(description="age", ordering="pk")
     def age(self, job: Job) -> SafeString | str:
         return ago(job.created_at)
 

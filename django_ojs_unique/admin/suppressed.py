@@ -77,7 +77,7 @@ class SuppressedEnqueueAdmin(ReadOnlyAdmin):
             fingerprint = Job.objects.filter(pk=id).values_list("fingerprint", flat=True).first()
             return (found if fingerprint is None else found.filter(fingerprint=fingerprint)), False
         if _BEGINNING.fullmatch(term):
-            return queryset.filter(fingerprint_begins(term)), False
+            return queryset.filter(**fingerprint_begins(term)), False
         return (queryset.filter(type__startswith=term) if term else queryset), False
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:

@@ -51,8 +51,8 @@ def _from_before(alias: str, on_them: QuerySet[Job]) -> Iterator[CheckMessage]:
     )
     found, more = 0, False
     for waiting in (
-        on_them.filter(state=JobState.AVAILABLE, payload_pruned=False),  # it begins an index on MariaDB
-        on_them.filter(state__in=sorted(TIMED), run_at__isnull=False),
+        on_them.filter(state=JobState.AVAILABLE, finished_at__isnull=True),
+        on_them.filter(state__in=sorted(TIMED), finished_at__isnull=True),
     ):
         looked_at = list(waiting.annotate(no_rule=no_rule).values_list("no_rule", flat=True)[:MOST_LOOKED_AT])
         found += sum(map(bool, looked_at))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, Exists, F, Max, OuterRef, Q, QuerySet, TextField, Window
+from django.db.models import Count, F, Max, Q, QuerySet, TextField, Window
 from django.db.models.functions import Cast, Left, RowNumber
 
-from ..db.constraints import guarding
+from ..db.constraints import guarding, of_fingerprint
 from ..models import Job, SuppressedEnqueue
-from ..ojs.states import INCOMPLETE, JobState
+from ..ojs.states import INCOMPLETE
 from .activity import Span
 from .typed import fingerprint_begins, read_id
 
@@ -109,7 +109,8 @@ def holders(jobs: QuerySet[Any], fingerprints: Collection[str], now: datetime) -
     """Return the job that holds each fingerprint now: the one that has the guard, else the newest live one."""
     guarded = jobs.filter(guarding(), fingerprint__in=fingerprints).only(*_LIGHT)
     guards = {job.fingerprint: job for job in guarded if not _is_over(job, now)}
-    unguarded = live(jobs.filter(fingerprint__in=[each for each in fingerprints if each not in guards]))
+    others = [each for each in fingerprints if each not in guards]
+    unguarded = jobs.filter(fingerprint__in=others, guarded_states=0, finished_at=None, state__in=_UNFINISHED)
     place = Window(RowNumber(), partition_by="fingerprint", order_by=("-created_at", "-id"))
     return {job.fingerprint: job for job in unguarded.annotate(place=place).filter(place=1).only(*_LIGHT)} | guards
 
@@ -136,21 +137,21 @@ def groups_after(jobs: QuerySet[Any], after: str) -> Groups:
 
     A page looks at no more than `MOST_UNGUARDED_LOOKED_AT` jobs, so it can have fewer groups although more follow.
     """
+    # They are few, but no index has only them: so they are looked for once, and not joined with the others.
     unguarded = jobs.filter(fingerprint__gt=after, finished_at=None, guarded_states=0).order_by("fingerprint")
-    bound = unguarded.values_list("fingerprint", flat=True)[MOST_UNGUARDED_LOOKED_AT:].first()
-    if bound is not None:
-        unguarded = unguarded.filter(fingerprint__lte=bound)
-    others = live(jobs).filter(fingerprint=OuterRef("fingerprint")).exclude(pk=OuterRef("pk"))
-    shared = unguarded.filter(Exists(others)).values_list("fingerprint", flat=True).distinct()
+    names = list(unguarded.values_list("fingerprint", flat=True)[: MOST_UNGUARDED_LOOKED_AT + 1])
+    bound = names[-1] if len(names) > MOST_UNGUARDED_LOOKED_AT else ""
+    alike = live_of(jobs, set(names)).order_by("fingerprint").values("fingerprint")
+    shared = alike.annotate(count=Count("pk")).filter(count__gt=1).values_list("fingerprint", flat=True)
     found = list(shared[: MOST_GROUPS + 1])
-    last = found[MOST_GROUPS - 1] if len(found) > MOST_GROUPS else bound or ""
+    last = found[MOST_GROUPS - 1] if len(found) > MOST_GROUPS else bound
     return Groups(groups_of(jobs, found[:MOST_GROUPS]), last)
 
 
 def groups_of(jobs: QuerySet[Any], fingerprints: Collection[str], most: int = MOST_IN_GROUP) -> list[Group]:
     """Return those of the fingerprints that several live jobs share, in the order given, with ``most`` jobs of each."""
     same: dict[str, Any] = {"partition_by": "fingerprint"}
-    numbered = live(jobs.filter(fingerprint__in=fingerprints)).annotate(
+    numbered = live_of(jobs, fingerprints).annotate(
         place=Window(RowNumber(), order_by=("created_at", "id"), **same), total=Window(Count("pk"), **same)
     )
     shown = numbered.filter(Q(place__lt=most) | Q(place=F("total"))).filter(total__gt=1).only(*_LIGHT)
@@ -163,23 +164,22 @@ def groups_of(jobs: QuerySet[Any], fingerprints: Collection[str], most: int = MO
 def live_duplicates(jobs: QuerySet[Any], most: int) -> list[UUID]:
     """Return the ids of live jobs that share a fingerprint, up to ``most``."""
     # At least one of them has no guard, and such jobs are few. The order makes the database use the index.
-    unique = jobs.filter(fingerprint__isnull=False)
-    unguarded = unique.filter(finished_at__isnull=True, guarded_states=frozenset()).order_by("fingerprint")
+    unguarded = jobs.filter(fingerprint__isnull=False, finished_at=None, guarded_states=0).order_by("fingerprint")
     names = set(unguarded.values_list("fingerprint", flat=True)[:most])
-    alike = live(unique.filter(fingerprint__in=names)).order_by("fingerprint")
+    alike = live_of(jobs, names).order_by("fingerprint")
     found = list(alike.values_list("pk", "fingerprint")[:most])
     counts = Counter(fingerprint for _, fingerprint in found)
     return [id for id, fingerprint in found if counts[fingerprint] > 1]
 
 
-def live(jobs: QuerySet[Any]) -> Any:
-    """Select the jobs that have not finished."""
-    return jobs.filter(state__in=_UNFINISHED)
+def live_of(jobs: QuerySet[Any], fingerprints: Collection[str]) -> Any:
+    """Select the jobs of some fingerprints that have not finished."""
+    return jobs.filter(of_fingerprint(fingerprint__in=fingerprints, finished_at=None), state__in=_UNFINISHED)
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The jobs of a fingerprint, the oldest first: the live ones, and the newest finished ones.
+    """The jobs of a fingerprint, the oldest first: the live ones, and those that finished last.
 
     ``is_cut``: whether jobs were left out. ``newest``: the last of the jobs, with its policy.
     """
@@ -191,19 +191,26 @@ class History:
 
 def history(jobs: QuerySet[Any], fingerprint: str) -> History:
     """Return the stored jobs of one fingerprint, at most `MOST_IN_HISTORY`."""
-    newest_first = jobs.filter(fingerprint=fingerprint).only(*_LIGHT, "unique").order_by("-created_at", "-id")
-    found = first_in_each_state(newest_first, MOST_IN_HISTORY + 1)
+    found = newest(jobs.only(*_LIGHT, "unique"), fingerprint, MOST_IN_HISTORY + 1)
     found.sort(key=lambda job: (job.state in INCOMPLETE, job.created_at, job.pk), reverse=True)
     kept = sorted(found[:MOST_IN_HISTORY], key=lambda job: (job.created_at, job.pk))
     return History(kept, len(found) > MOST_IN_HISTORY, kept[-1] if kept else None)
 
 
-def first_in_each_state(jobs: QuerySet[Any], most: int) -> list[Any]:
-    """Return the first ``most`` jobs of each state, in the order given.
+def newest(jobs: QuerySet[Any], fingerprint: str, most: int) -> list[Any]:
+    """Return the job that guards a fingerprint, the newest other live ones, and those that finished last.
 
-    One short index search for each state: a busy fingerprint can have a million finished jobs.
+    Up to ``most`` of each, by one index search each: a busy fingerprint can have a million finished jobs.
     """
-    return [job for state in JobState for job in jobs.filter(state=state)[:most]]
+    guard = jobs.filter(guarding(), fingerprint=fingerprint)
+    unguarded = jobs.filter(fingerprint=fingerprint, guarded_states=0)
+    others = unguarded.filter(finished_at=None).order_by("-created_at", "-pk")[:most]
+    return [*guard, *others, *finished(unguarded)[:most]]
+
+
+def finished(jobs: QuerySet[Any]) -> Any:
+    """Select the jobs that have finished, the last first."""
+    return jobs.filter(finished_at__isnull=False).order_by("-finished_at", "-pk")
 
 
 def attempts_of(attempts: QuerySet[Any], fingerprint: str, most: int) -> Any:
@@ -221,8 +228,8 @@ class Match:
     problem: str = ""
 
 
-def match(tables: Iterable[QuerySet[Any]], jobs: QuerySet[Any], term: str) -> Match:
-    """Find fingerprints in each table by a job's id, or by at least their first `SHORTEST_BEGINNING` characters."""
+def match(jobs: QuerySet[Any], attempts: QuerySet[Any] | None, term: str) -> Match:
+    """Find fingerprints in both tables by a job's id, or by at least their first `SHORTEST_BEGINNING` characters."""
     if id := read_id(term):
         for found in jobs.filter(pk=id).values_list("fingerprint", flat=True):
             return Match([found]) if found else Match([], job=id)
@@ -230,9 +237,10 @@ def match(tables: Iterable[QuerySet[Any]], jobs: QuerySet[Any], term: str) -> Ma
     if len(beginning) < SHORTEST_BEGINNING or not _HEX.issuperset(beginning):
         problem = f"Write a job's id, or at least {SHORTEST_BEGINNING} characters of a fingerprint: digits and a to f."
         return Match([], problem=problem)
-    within = fingerprint_begins(beginning)
-    names = [table.filter(within).order_by("fingerprint").values_list("fingerprint", flat=True) for table in tables]
-    return Match(sorted({name for found in names for name in found.distinct()[: MOST_MATCHES + 1]}))
+    parts = [jobs.filter(guarding()), jobs.filter(guarded_states=0), *([] if attempts is None else [attempts])]
+    within = [part.filter(**fingerprint_begins(beginning)).order_by("fingerprint").distinct() for part in parts]
+    names = (found.values_list("fingerprint", flat=True)[: MOST_MATCHES + 1] for found in within)
+    return Match(sorted({name for found in names for name in found}))
 
 
 def readable(start: str | None) -> str:

@@ -14,7 +14,8 @@ from django.db.models import QuerySet
 
 from ..models import Job
 from ..ojs.policy import UniquePolicy
-from ..ojs.states import INCOMPLETE, TERMINAL, JobState
+from ..ojs.states import TERMINAL, JobState
+from .duplicates import live_of
 from .text import full, harmless
 from .uniqueness import read_policy, uniqueness
 
@@ -111,7 +112,7 @@ def _rivals(jobs: QuerySet[Any], dead: list[Job], now: datetime) -> dict[UUID, l
     fingerprints = {job.fingerprint for job in dead if job.fingerprint}
     if not fingerprints:
         return {}
-    live = jobs.filter(fingerprint__in=fingerprints, state__in=sorted(INCOMPLETE)).order_by("-created_at", "-pk")
+    live = live_of(jobs, fingerprints).order_by("-created_at", "-pk")
     alike: dict[str, list[Job]] = defaultdict(list)
     for job in live.only("type", "state", "fingerprint", "created_at")[:MOST_RIVALS]:
         alike[job.fingerprint].append(job)

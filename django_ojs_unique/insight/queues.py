@@ -65,16 +65,17 @@ def queues(using: str, names: Iterable[str] = (), *, exact: bool = False) -> lis
 
     Three statements. ``exact`` counts every job of every queue.
     """
-    depths = _depths(using, exact)
-    oldest = {id: name for name, (_, id) in depths.items() if id is not None}
-    since = dict(Job.objects.using(using).filter(pk__in=oldest).values_list("queue", "enqueued_at"))
+    depths, heads = _depths(using, exact)
+    oldest: dict[str, Any] = {}
+    waiting = Job.objects.using(using).filter(pk__in=heads, enqueued_at__isnull=False).order_by("enqueued_at", "pk")
+    for name, *first in waiting.values_list("queue", "pk", "enqueued_at"):
+        oldest.setdefault(name, first)
     rows = {row.name: row for row in Queue.objects.using(using).order_by("name")[: _NO_BOUND if exact else MOST_QUEUES]}
     found = []
     for name in sorted({*depths, *rows, *names}):
-        depth, id = depths.get(name, ({}, None))
-        row = rows.get(name, Queue(name=name))
+        row, (id, since) = rows.get(name, Queue(name=name)), oldest.get(name, (None, None))
         limits = row.concurrency_limit, row.max_per_second
-        found.append(QueueInsight(name, depth, id, since.get(name), row.paused_at, *limits))
+        found.append(QueueInsight(name, depths.get(name, {}), id, since, row.paused_at, *limits))
     return found
 
 
@@ -88,7 +89,7 @@ def said_limits(limit: int | None, max_per_second: int | None) -> str:
 
 def unfinished(using: str) -> dict[str, int]:
     """Return the number of unfinished jobs by queue, counted like `QueueInsight.depth`. One statement."""
-    return {name: sum(depth.values()) for name, (depth, _) in _depths(using, exact=False).items()}
+    return {name: sum(depth.values()) for name, depth in _depths(using, exact=False)[0].items()}
 
 
 def names(using: str) -> list[str]:
@@ -115,25 +116,25 @@ def counts(using: str, name: str) -> dict[JobState, int]:
     return found
 
 
-def _depths(using: str, exact: bool) -> dict[str, tuple[dict[str, int], UUID | None]]:
-    """Return, for each queue with unfinished jobs, their number by state and the id of its oldest available job.
+def _depths(using: str, exact: bool) -> tuple[dict[str, dict[str, int]], list[UUID]]:
+    """Return the number of unfinished jobs by queue and state, and the oldest available job of each queue and priority.
 
-    One statement. For each state it goes through the index from queue to queue, so its time does not depend on the
-    number of jobs unless ``exact`` counts all.
+    One statement. For each state it goes through the index from queue to queue, and for the available jobs from
+    priority to priority, so its time does not depend on the number of jobs unless ``exact`` counts all.
     """
     most_queues, most = (_NO_BOUND, _NO_BOUND) if exact else (MOST_QUEUES, MOST_COUNTED)
     walks, counts = [], []
     for state in UNFINISHED:
         walks.append(_walk(state, most_queues))
         counts.append(_count(state, most))
-    found: dict[str, tuple[dict[str, int], UUID | None]] = {}
     with connections[using].cursor() as cursor:
-        cursor.execute(f"WITH RECURSIVE {', '.join(walks)} {' UNION ALL '.join(counts)}")
+        cursor.execute(f"WITH RECURSIVE {', '.join([*walks, _PRIORITIES])} {' UNION ALL '.join([_HEADS, *counts])}")
         rows: list[tuple[str, str, int, Any]] = cursor.fetchall()
-    for of_state, name, count, oldest in rows:
-        depth, id = found.get(name, ({}, None))
-        found[name] = ({**depth, of_state: count}, id if oldest is None else UUID(str(oldest)))
-    return found
+    depths: dict[str, dict[str, int]] = {}
+    for of_state, name, count, _ in rows:
+        if of_state:
+            depths.setdefault(name, {})[of_state] = count
+    return depths, [UUID(str(head)) for *_, head in rows if head is not None]
 
 
 def _walk(state: str, most_queues: int) -> str:
@@ -149,12 +150,27 @@ def _walk(state: str, most_queues: int) -> str:
 def _count(state: str, most: int) -> str:
     jobs = f"{_live(state)} AND queue = named.queue"
     more = f"(SELECT 1 FROM {jobs} LIMIT 1 OFFSET {most}) IS NOT NULL"
-    oldest = f"(SELECT id FROM {jobs} AND enqueued_at IS NOT NULL ORDER BY enqueued_at LIMIT 1)"
     return (
-        f"SELECT '{state}', queue, CASE WHEN {more} THEN {most + 1} ELSE (SELECT COUNT(*) FROM {jobs}) END,"
-        f" {oldest if state == JobState.AVAILABLE else 'NULL'} FROM {state}_queues named WHERE queue IS NOT NULL"
+        f"SELECT '{state}', queue, CASE WHEN {more} THEN {most + 1} ELSE (SELECT COUNT(*) FROM {jobs}) END, NULL"
+        f" FROM {state}_queues named WHERE queue IS NOT NULL"
     )
 
 
 def _live(state: str) -> str:
     return f"{Job._meta.db_table} WHERE finished_at IS NULL AND state = '{state}'"
+
+
+_AVAILABLE = _live(JobState.AVAILABLE)
+_PRIORITIES = (
+    f"priorities (queue, priority) AS (SELECT queue, (SELECT priority FROM {_AVAILABLE} AND queue = named.queue"
+    f" ORDER BY priority DESC LIMIT 1) FROM {JobState.AVAILABLE}_queues named WHERE queue IS NOT NULL UNION ALL"
+    f" SELECT queue, (SELECT priority FROM {_AVAILABLE} AND queue = walked.queue AND priority < walked.priority"
+    " ORDER BY priority DESC LIMIT 1) FROM priorities walked WHERE priority IS NOT NULL)"
+)
+"""SQL that lists the priorities of each queue's available jobs by one index search for each."""
+
+_HEADS = (
+    f"SELECT '', queue, 0, (SELECT id FROM {_AVAILABLE} AND queue = named.queue"
+    " AND priority = named.priority AND enqueued_at IS NOT NULL ORDER BY enqueued_at, id LIMIT 1)"
+    " FROM priorities named WHERE priority IS NOT NULL"
+)

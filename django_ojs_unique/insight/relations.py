@@ -10,7 +10,7 @@ from django.utils import timezone
 from ..models import Job
 from ..ojs.policy import UniquePolicy
 from ..ojs.states import TERMINAL, JobState
-from .duplicates import first_in_each_state
+from .duplicates import finished, newest
 from .uniqueness import read_policy
 
 MOST_RELATIVES = 10
@@ -35,17 +35,18 @@ class Relations:
 
 
 def relations(job: Any) -> Relations:
-    """Find the related jobs: one query for each state, one for cancelled jobs, and one for the job that replaced it."""
+    """Find the related jobs: four queries for those of its fingerprint, and one for the job that replaced it."""
     jobs = Job.objects.using(job._state.db)
     successor = jobs.only(*_READ).filter(pk=job.replaced_by_id).first() if job.replaced_by_id else None
     if job.fingerprint is None:
         return Relations(successor=successor)
-    alike = jobs.filter(fingerprint=job.fingerprint).only(*_READ).order_by("-created_at")
-    found = {row.pk: row for row in first_in_each_state(alike, MOST_RELATIVES + 1)}
-    cancelled_before = list(alike.filter(state=JobState.CANCELLED, created_at__lte=job.created_at)[:MOST_RELATIVES])
+    found = {row.pk: row for row in newest(jobs.only(*_READ), job.fingerprint, MOST_RELATIVES + 1)}
+    # What was replaced by a new job ended at the moment at which that was created.
+    before = jobs.filter(fingerprint=job.fingerprint, guarded_states=0, finished_at__lte=job.created_at)
+    ended_before = list(finished(before.only(*_READ))[:MOST_RELATIVES])
     found.pop(job.pk, None)
     others = sorted(found.values(), key=_age, reverse=True)
-    replaced = {row.pk: row for row in (*others, *cancelled_before) if row.replaced_by_id == job.pk}
+    replaced = {row.pk: row for row in (*others, *ended_before) if row.replaced_by_id == job.pk}
     return Relations(
         family=tuple(sorted([*others[:MOST_RELATIVES], job], key=_age)),
         more=len(others) > MOST_RELATIVES,

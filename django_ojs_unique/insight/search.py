@@ -13,6 +13,7 @@ from django.db.models import Q, QuerySet, TextField
 from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Cast
 
+from ..db.constraints import of_fingerprint
 from ..db.dialects import dialect_of
 from ..ojs.names import LONGEST_KEY
 from .typed import fingerprint_begins, read_id
@@ -65,7 +66,7 @@ def _exact(term: str) -> Iterator[Q]:
         yield Q(pk=id)
     yield Q(key=term)
     if re.fullmatch("[0-9a-f]{6,64}", digits := term.lower()):
-        yield fingerprint_begins(digits)
+        yield of_fingerprint(**fingerprint_begins(digits))
 
 
 def _matching(jobs: QuerySet[Any], *, condition: Q) -> QuerySet[Any]:

@@ -6,8 +6,6 @@ import json
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q
-
 from ..exceptions import shorten
 
 
@@ -19,10 +17,10 @@ def read_id(text: str) -> UUID | None:
         return None
 
 
-def fingerprint_begins(digits: str) -> Q:
-    """Select the fingerprints that begin with ``digits``, which are hexadecimal and in lower case."""
+def fingerprint_begins(digits: str) -> dict[str, str]:
+    """Return the filter for fingerprints that begin with ``digits``, which are hexadecimal and in lower case."""
     # A range, not LIKE: indexes answer LIKE under some collations only. In every collation, g sorts after all digits.
-    return Q(fingerprint__gte=digits, fingerprint__lt=f"{digits}g")
+    return {"fingerprint__gte": digits, "fingerprint__lt": f"{digits}g"}
 
 
 def read_json(text: str) -> Any:

@@ -22,15 +22,15 @@ MOST_NAMED = 10
 def unknown_types(jobs: QuerySet[Any], queues: Iterable[str]) -> list[str]:
     """Return, sorted, the types of the jobs at the heads of these queues that have no handler in this process.
 
-    Such jobs stay at the head, as workers with the same handlers do not claim them. One statement, by the claim index.
+    Such jobs stay at the head, as workers with the same handlers do not claim them. One statement, by an index.
     """
     names = list(queues)[:MOST_QUEUES]
     if not names:
         return []
     most = min(MOST_AT_HEAD, MOST_LOOKED_AT // len(names))
     head = (
-        f"SELECT type FROM {jobs.model._meta.db_table} WHERE state = '{JobState.AVAILABLE}' AND queue = %s"
-        f" ORDER BY priority DESC, enqueued_at, id LIMIT {most}"
+        f"SELECT type FROM {jobs.model._meta.db_table} WHERE finished_at IS NULL"
+        f" AND state = '{JobState.AVAILABLE}' AND queue = %s ORDER BY priority DESC, enqueued_at, id LIMIT {most}"
     )
     heads = " UNION ".join(f"SELECT DISTINCT type FROM ({head}) head_{number}" for number in range(len(names)))
     with connections[jobs.db].cursor() as cursor:

@@ -15,6 +15,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from .. import lifecycle
+from ..db.constraints import of_fingerprint
 from ..db.dialects import dialect_of, dialect_on
 from ..db.transactions import starting_over
 from ..exceptions import DuplicateJob, InvalidPolicy, InvalidTransition, OJSError
@@ -161,10 +162,11 @@ def _live_duplicates(job: Job) -> list[Any]:
         return []
     if not job.fingerprint:
         return []
-    live = Job.objects.using(job._state.db).filter(fingerprint=job.fingerprint, state__in=sorted(INCOMPLETE))
+    alike = of_fingerprint(fingerprint=job.fingerprint, finished_at=None)
+    live = Job.objects.using(job._state.db).filter(alike, state__in=sorted(INCOMPLETE))
     rows, now = live.exclude(pk=job.pk).only("type", "state", "created_at").order_by("-created_at"), timezone.now()
-    alike = (row for row in rows[:RIVALS_LOOKED_AT] if policy.is_duplicate(row.state, row.created_at, now))
-    return list(islice(alike, RIVALS_NAMED))
+    rivals = (row for row in rows[:RIVALS_LOOKED_AT] if policy.is_duplicate(row.state, row.created_at, now))
+    return list(islice(rivals, RIVALS_NAMED))
 
 
 def _attempt(jobs: QuerySet[Any], id: UUID, act: Callable[[Job], object]) -> Attempted:

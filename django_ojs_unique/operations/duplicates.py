@@ -11,6 +11,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import QuerySet
 
+from ..db.constraints import of_fingerprint
 from ..db.dialects import dialect_of
 from ..db.transactions import starting_over
 from ..exceptions import InvalidTransition
@@ -76,8 +77,8 @@ def _resolve(jobs: QuerySet[Any], decision: Decision) -> Resolved:
         for id in decision.cancel:
             if id != decision.keep:
                 _cancel(rows.get(id), id, result)
-        unfinished = jobs.filter(fingerprint=fingerprint, state__in=sorted(INCOMPLETE))
-        result.unseen = unfinished.exclude(pk__in=named).count()
+        live = of_fingerprint(fingerprint=fingerprint, finished_at=None)
+        result.unseen = jobs.filter(live, state__in=sorted(INCOMPLETE)).exclude(pk__in=named).count()
     return result
 
 

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
+from uuid import UUID
 
 import pytest
 from django.db import connection
@@ -10,7 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, lifecycle
-from django_ojs_unique.admin import base, job_list
+from django_ojs_unique.admin import base, dates, job_list
 from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.models import Job, Queue
 from tests.support.people import log_in
@@ -311,12 +312,12 @@ def test_a_small_table_is_searched_as_a_whole(admin_client, small):
 
 def links(client, **parameters):
     """Return what each date above the list leads to."""
-    dates = see(client, **parameters)[0].dates
+    above = see(client, **parameters)[0].dates
     return {
         choice["title"]: {
             name: int(value) for name, (value,) in parse_qs(urlsplit(choice.get("link", "")).query).items()
         }
-        for choice in dates["choices"]
+        for choice in above["choices"]
     }
 
 
@@ -332,6 +333,34 @@ def test_the_dates_lead_from_years_to_days_that_have_jobs(admin_client):
     assert found(admin_client, **links(admin_client, created_at__year=2024, created_at__month=12)["December 31"]) == {
         first.pk
     }
+
+
+def test_the_dates_of_a_large_table_lead_from_the_first_job_to_the_last(admin_client, monkeypatch):
+    monkeypatch.setattr(dates, "MOST_LOOKED_AT", 2)
+    at(enqueue(), 2026, 2, 3, 12)
+    for _ in range(3):
+        job = at(enqueue(), 2026, 2, 5, 12)
+    at(enqueue(), 2026, 2, 6, 12)
+    assert list(links(admin_client)) == ["February 3", "February 4", "February 5", "February 6"]
+    at(job, 2020, 2, 5, 12)
+    at(enqueue(), 2027, 1, 1, 12)
+    assert list(links(admin_client)) == ["2026", "2027"]
+    assert list(links(admin_client, created_at__year=2026)) == [
+        f"{datetime(2026, month, 1):%B} 2026" for month in range(2, 13)
+    ]
+    assert links(admin_client, created_at__year=2025) == {}
+
+
+@pytest.mark.parametrize("order", ["5", "-5"])
+def test_a_day_has_its_jobs_in_both_orders_and_on_all_pages(admin_client, monkeypatch, order):
+    monkeypatch.setattr("django_ojs_unique.admin.jobs.JobAdmin.list_per_page", 2)
+    jobs = [job.pk for job in many(3)]
+    _, later, _ = (at(enqueue(), 2026, 3, date, 1) for date in (1, 2, 3))
+    own = at(Job.objects.enqueue("email.send", id=UUID(int=7)).job, 2026, 3, 2, 2)
+    expected = [own.pk, jobs[1], later.pk]
+    day = {"created_at__year": 2026, "created_at__month": 3, "created_at__day": 2, "o": order}
+    shown = [job.pk for page in (1, 2) for job in see(admin_client, p=page, **day)[0].result_list]
+    assert shown == (expected if order == "5" else expected[::-1])
 
 
 def test_a_day_is_one_of_the_time_zone_of_the_project(admin_client):

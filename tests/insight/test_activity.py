@@ -2,12 +2,14 @@
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from uuid import UUID
 
 import pytest
 from django.utils.timezone import localtime
 
 from django_ojs_unique.insight.activity import SAMPLE, SPANS, activity, percentile, waits
 from django_ojs_unique.models import Job
+from django_ojs_unique.ojs.states import JobState
 from tests.support.past import NOW, ago, job, suppressed
 
 pytestmark = pytest.mark.django_db
@@ -58,6 +60,17 @@ def test_a_moment_on_an_edge_belongs_to_the_part_that_begins_there():
     job(edges[0] - timedelta(microseconds=1))
     job(edges[-1])
     assert list(activity("default", HOUR, NOW).enqueued) == [2, 1, *[0] * 10]
+
+
+def test_a_job_is_counted_whatever_became_of_it_and_whatever_its_id():
+    edges = HOUR.edges(NOW)
+    for number, state in enumerate(JobState):
+        job(edges[1], state=state, id=UUID(int=number))
+        job(edges[1], state=state, id=UUID(int=2**128 - 1 - number))
+    job(edges[0], state="completed", waited=-60 * 55, ran=0)  # the clock of the worker is behind
+    job(edges[0], state="cancelled", payload_pruned=True)
+    job(edges[0], state="discarded", dead_letter=True)
+    assert list(activity("default", HOUR, NOW).enqueued) == [3, 16, *[0] * 10]
 
 
 @pytest.mark.parametrize("span", [DAY, WEEK], ids=["day", "week"])

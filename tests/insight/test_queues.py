@@ -38,6 +38,22 @@ def test_unfinished_jobs_are_counted_by_state_and_the_oldest_available_one_is_na
     assert unfinished("default") == {"emails": 5, "reports": 2}
 
 
+def test_the_oldest_job_is_found_among_those_of_all_priorities():
+    for priority in (-100, -3, 0, 7, 100):
+        job(ago(minutes=5), queue="emails", priority=priority)
+        job(ago(minutes=30), queue="emails", priority=priority, enqueued_at=None)
+    for minutes, priority in ((9, -3), (8, 100), (7, -100)):
+        job(ago(minutes=minutes), queue="emails", priority=priority)
+    oldest = job(ago(minutes=10), queue="emails", priority=0)
+    job(ago(minutes=20), queue="emails", priority=50, state="active")
+    job(ago(minutes=20), queue="reports", priority=50)
+    job(ago(minutes=20), queue="unknown", enqueued_at=None)
+    emails, reports, unknown = queues("default")
+    assert (emails.oldest, emails.waits_since, emails.waiting) == (oldest.pk, ago(minutes=10), 14)
+    assert reports.waits_since == ago(minutes=20)
+    assert (unknown.oldest, unknown.waits_since, unknown.waiting) == (None, None, 1)
+
+
 def test_queues_with_a_row_or_a_name_are_there_without_jobs():
     Queue.objects.create(name="paused", paused_at=NOW)
     Queue.objects.limit("limited", 3)

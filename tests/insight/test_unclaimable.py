@@ -58,7 +58,7 @@ def test_the_heads_are_read_by_the_index_of_the_claim():
         cursor.execute("SET LOCAL enable_seqscan = off")
         cursor.execute(f"EXPLAIN {captured[0]['sql']}")
         plan = "\n".join(line for (line,) in cursor.fetchall())
-    assert plan.count("ojs_job_claim") == 2
+    assert plan.count("ojs_job_live") == 2
     assert "Sort Key: django_ojs_unique_job.priority" not in plan
 
 

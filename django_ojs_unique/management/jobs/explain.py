@@ -86,7 +86,7 @@ class Duplicates(Subcommand):
             self._print_most_met(attempts, span or "day")
             self._print_groups()
             return
-        found = insight.match([self.jobs, attempts], self.jobs, term)
+        found = insight.match(self.jobs, attempts, term)
         if found.problem or not found.fingerprints:
             reason = f"Job {found.job} takes no part in uniqueness: it has no fingerprint." if found.job else ""
             raise CommandError(found.problem or reason or f"No job has {term!r} as its id or in its fingerprint.")

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from ...conf import retention_period
 from ...db.dialects import dialect_of
+from ...insight.created import created_since
 from ...ojs.states import INCOMPLETE, TERMINAL, JobState
 from .subcommand import moment, queue, state, type_
 
@@ -64,13 +65,15 @@ def matching(jobs: QuerySet[Any], wanted: Mapping[str, Any]) -> QuerySet[Any]:
     jobs = jobs.filter(**wanted)
     if "state__in" in wanted:
         jobs = in_states(jobs, wanted["state__in"])
+    if _LOOKUPS["since"] in wanted:
+        jobs = jobs.filter(created_since(wanted[_LOOKUPS["since"]]))
     dialect = dialect_of(jobs)
     return jobs.filter(*(dialect.exactly(name, wanted[name]) for name in _FREE_TEXT & wanted.keys()))
 
 
 def in_states(jobs: QuerySet[Any], states: Collection[JobState]) -> QuerySet[Any]:
     """Return the jobs that are in one of the states."""
-    implied = Q()  # true by the constraints; there for the partial indexes
+    implied = Q()  # there for the partial indexes
     if INCOMPLETE.issuperset(states):
         implied = Q(finished_at__isnull=True)
     elif TERMINAL.issuperset(states):

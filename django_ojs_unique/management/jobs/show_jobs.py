@@ -48,14 +48,14 @@ class List(Subcommand):
 
     def run(self, *, limit: int, **options: Any) -> None:
         wanted = filters(options)
-        found = list(matching(self.jobs, wanted).order_by("-created_at", "-pk")[: limit + 1])
+        found = list(matching(self.jobs, wanted).order_by("-pk")[: limit + 1])
         if not found:
             self.say(self._nothing(bool(wanted)))
             return
         now = timezone.now()
         rows = [
             (job.pk, job.state, f"{job.attempt}/{job.max_attempts}", age(job.created_at, now), job.queue, job.type)
-            for job in found[:limit]
+            for job in sorted(found[:limit], key=lambda job: (job.created_at, job.pk), reverse=True)
         ]
         self.print_table(["id", "state", "tries", "age", "queue", "type"], rows, cut=[4, 5])
         if len(found) > limit:

@@ -1,0 +1,32 @@
+"""When jobs were created, without an index on it.
+
+Lists of jobs go by the id, which ascends with the creation; a job whose id its caller chose may be out of order there.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from django.db.models import Q
+
+from ..ojs.states import INCOMPLETE, TERMINAL
+
+CLOCKS = timedelta(hours=1)
+"""By how much the clocks of two hosts may differ: of the one that creates a job, and of the one that finishes it."""
+
+_EARLIEST = datetime(1970, 1, 2, tzinfo=UTC)
+
+
+def created_since(moment: datetime) -> Q:
+    """Return the condition for jobs that were created at or after a moment.
+
+    What was created then has not finished, or finished later: indexes find both.
+    """
+    finished_later = Q(
+        payload_pruned__in=[False, True],
+        state__in=sorted(TERMINAL),
+        dead_letter__in=[False, True],
+        finished_at__gte=max(moment, _EARLIEST) - CLOCKS,
+    )
+    unfinished = Q(state__in=sorted(INCOMPLETE), finished_at__isnull=True)
+    return Q(unfinished | finished_later, created_at__gte=moment)
