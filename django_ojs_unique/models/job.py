@@ -148,9 +148,17 @@ class Job(Movable, PartiallyIndexed):
                 name="ojs_job_expiry",
             ),
             # Pruning: the jobs that finished first, and those that are kept only for their window. The dashboard counts
-            # by queue.
+            # by queue, and by the time of the enqueue.
             models.Index(
-                fields=["payload_pruned", "state", "dead_letter", "finished_at", "queue", "window_ends_at"],
+                fields=[
+                    "payload_pruned",
+                    "state",
+                    "dead_letter",
+                    "finished_at",
+                    "queue",
+                    "window_ends_at",
+                    "created_at",
+                ],
                 condition=Q(finished_at__isnull=False),
                 name="ojs_job_finished",
             ),

@@ -73,7 +73,7 @@ def is_insert(sql: str) -> bool:
 
 
 def is_look(sql: str) -> bool:
-    return sql.startswith("SELECT") and "fingerprint" in sql and Job._meta.db_table in sql
+    return sql.startswith(("SELECT", "WITH found")) and "fingerprint" in sql and Job._meta.db_table in sql
 
 
 # What was committed after the look
