@@ -29,6 +29,14 @@ def enqueue(options: argparse.Namespace) -> None:
         enqueue.report(dsn, Turns(options.seconds, options.rounds or 7), options.finished)
 
 
+def row(options: argparse.Namespace) -> None:
+    """What a job's row costs the server: one bare INSERT of it, beside one of a lean table."""
+    with on_postgres("row") as dsn:
+        from . import row
+
+        row.report(dsn, options.rounds or 15)
+
+
 def bulk(options: argparse.Namespace) -> None:
     """10,000 unique jobs by one enqueue_many, beside the bare driver's multi-row insert of the same rows."""
     with on_postgres("bulk") as dsn:
@@ -129,7 +137,7 @@ def _api(options: argparse.Namespace) -> None:
 
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     part.__name__: part
-    for part in (enqueue, bulk, worker, latency, sqlite, memory, idle, hosts, admin, sweep, api, api_sqlite)
+    for part in (enqueue, row, bulk, worker, latency, sqlite, memory, idle, hosts, admin, sweep, api, api_sqlite)
 }
 LONG = {"hosts", "sweep"}
 
@@ -146,7 +154,7 @@ def main() -> int:
     parser.add_argument(
         "--rounds",
         type=int,
-        help="pairs of turns (default: 7 for enqueue, bulk and api, 5 for worker, 3 for sqlite, hosts, 15 for admin)",
+        help="pairs of turns (default: 7 for enqueue, bulk and api, 5 for worker, 3 for sqlite and hosts, 15 otherwise)",
     )
     parser.add_argument("--seconds", type=float, default=1.0, help="enqueue, api: length of one turn (default 1)")
     parser.add_argument(

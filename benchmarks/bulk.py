@@ -17,10 +17,10 @@ from django.test import override_settings
 from tqdm import tqdm
 
 from django_ojs_unique import UniquePolicy
-from django_ojs_unique.db.inserts import table_of
-from django_ojs_unique.db.postgresql import PostgreSQL
+from django_ojs_unique.db.dialects import dialect_of
 from django_ojs_unique.models import Job
 
+from . import lean
 from .turns import Call
 from .turns import report as report_turns
 
@@ -32,6 +32,7 @@ PART = 1_000
 def report(dsn: str, rounds: int) -> None:
     """Print each comparison."""
     insert = bare_insert(dsn)
+    compare("distinct, beside a lean table", lean.insert_many(dsn, JOBS, PART), distinct, rounds)
     compare("distinct", insert, distinct, rounds)
     for note, recorded in ((", recorded", True), (", not recorded", False)):
         with override_settings(OJS_UNIQUE={"RECORD_SUPPRESSED": recorded}):
@@ -90,7 +91,7 @@ def bare_insert(dsn: str) -> Call:
     fixed = Job(type="noop", queue="default", args={"i": 0}, unique=POLICY.to_dict(), fingerprint="0")
     fixed.guarded_states = frozenset(POLICY.states)
     fixed.enqueued_at = fixed.created_at
-    columns, values = table_of(Job, PostgreSQL.quote, PostgreSQL.skips_conflicts).row(fixed, connection)
+    columns, values = dialect_of(Job.objects.all()).table.written(fixed.__dict__)
     arrays = {"id": "uuid[]", "args": "text[]", "fingerprint": "text[]"}
     constants = {name: value for name, value in zip(columns, values, strict=True) if name not in arrays}
     types = {field.column: field.db_type(connection) for field in Job._meta.concrete_fields}

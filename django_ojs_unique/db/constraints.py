@@ -37,13 +37,22 @@ def guarding() -> Q:
     return Q(IsGuarding("guarded_states", "state"))
 
 
+UNGUARDED = "(guarded_states = 0 OR finished_at IS NOT NULL)"
+"""The SQL of `unguarded`."""
+
+
+def unguarded() -> Q:
+    """Return the condition for the other rows: finished ones, and those that have given up their guard."""
+    return Q(guarded_states=0) | Q(finished_at__isnull=False)
+
+
 def of_fingerprint(**condition: Any) -> Q:
     """Return the condition for jobs by their fingerprint, such as ``fingerprint=...``, in the words of the two indexes.
 
-    One has the jobs that guard their fingerprint, the other those with an empty set of guarded states. Each half has
-    the whole condition: else SQLite would use neither index.
+    One has the jobs that guard their fingerprint, the other those that may not. Each half has the whole condition: else
+    SQLite would use neither index.
     """
-    return Q(guarding(), **condition) | Q(guarded_states=0, **condition)
+    return Q(guarding(), **condition) | Q(unguarded(), **condition)
 
 
 KEY_LOCKS = "django_ojs_unique_keylock"

@@ -12,7 +12,7 @@ from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.base import ModelState
 
-from .constraints import IS_GUARDING
+from .constraints import IS_GUARDING, UNGUARDED
 from .fields import SharedJSON
 
 CHANNEL = "django_ojs_unique"
@@ -185,7 +185,7 @@ class Table:
 
         Parameters: the fingerprint, twice, the states, and the time after which it was created, if ``bounded``.
         """
-        named = f"(fingerprint = %s AND guarded_states = 0 OR fingerprint = %s AND {IS_GUARDING})"
+        named = f"(fingerprint = %s AND {UNGUARDED} OR fingerprint = %s AND {IS_GUARDING})"
         after = " AND created_at > %s" if bounded else ""
         return (
             f"{self._select(full_row)} WHERE {named} AND state IN ({', '.join(['%s'] * states)}){after}"

@@ -8,7 +8,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from ..db.constraints import ConditionalUniqueConstraint, PartiallyIndexed, guarding
+from ..db.constraints import ConditionalUniqueConstraint, PartiallyIndexed, guarding, unguarded
 from ..db.fields import PayloadField, SparseCharField, SparseIntegerField, SparsePayloadField, StateSetField, new_id
 from ..managers import JobManager
 from ..ojs.fingerprint import SCHEME
@@ -124,7 +124,7 @@ class Job(Movable, PartiallyIndexed):
             # The jobs of a fingerprint that do not guard it: the finished ones, and the few that live beside it.
             models.Index(
                 fields=["fingerprint", "finished_at"],
-                condition=Q(fingerprint__isnull=False, guarded_states=0),
+                condition=Q(unguarded(), fingerprint__isnull=False),
                 name="ojs_job_unguarded",
             ),
             # The jobs with a key, of all types.
