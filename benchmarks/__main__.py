@@ -154,7 +154,7 @@ def main() -> int:
     parser.add_argument(
         "--rounds",
         type=int,
-        help="pairs of turns (default: 7 for enqueue, bulk and api, 5 for worker, 3 for sqlite and hosts, 15 otherwise)",
+        help="pairs of turns (default: 7 for enqueue, bulk, api; 5 for worker; 3 for sqlite, hosts; 15 otherwise)",
     )
     parser.add_argument("--seconds", type=float, default=1.0, help="enqueue, api: length of one turn (default 1)")
     parser.add_argument(

@@ -20,7 +20,8 @@ from django.utils import timezone
 from .db.dialects import dialect_of
 from .enqueue.batch import enqueue_read
 from .enqueue.duplicates import satisfied
-from .enqueue.request import Incoming, Request, read
+from .enqueue.incoming import Incoming, read
+from .enqueue.request import Request
 from .exceptions import HandlerError, InvalidRequest
 from .handlers.context import JobContext
 from .handlers.declare import job
@@ -235,7 +236,7 @@ def _enqueue_missing(definition: Definition, jobs: models.QuerySet[Any], chunk: 
                 logger.exception("Record %s gets no job %s: its arguments are invalid.", _pk(row), definition.type)
         else:
             valid += 1
-            wanted.setdefault(incoming.job.fingerprint, incoming)
+            wanted.setdefault(incoming.values["fingerprint"], incoming)
     assert definition.unique is not None
     done = satisfied(jobs, wanted, definition.unique, now)
     missing = [incoming for fingerprint, incoming in wanted.items() if fingerprint not in done]

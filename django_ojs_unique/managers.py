@@ -17,8 +17,9 @@ from .enqueue import batch, by_key, by_policy
 from .enqueue import explain as explaining
 from .enqueue.duplicates import duplicates_of
 from .enqueue.errors import naming_missing_tables
+from .enqueue.incoming import read
 from .enqueue.on_commit import after_commit
-from .enqueue.request import ARGUMENTS, INHERIT, Request, read, snapshot
+from .enqueue.request import ARGUMENTS, INHERIT, Request, snapshot
 from .enqueue.results import BatchResult, EnqueueResult, ItemResult, JobT
 from .exceptions import InvalidRequest
 from .ojs.keys import KeyMode, KeyScope

@@ -17,7 +17,7 @@ from django.db import connection, connections, transaction
 from django.test import TransactionTestCase
 from django.utils import timezone
 
-from django_ojs_unique.enqueue.request import forget_shapes
+from django_ojs_unique.enqueue.shape import forget_shapes
 from django_ojs_unique.execution.claim import claim
 from django_ojs_unique.models import Job
 from django_ojs_unique.registry import registry

@@ -12,7 +12,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, job
-from django_ojs_unique.enqueue.request import Request, read
+from django_ojs_unique.enqueue.incoming import read
+from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.exceptions import HandlerError, InvalidRequest, UnknownJobType
 from django_ojs_unique.idempotency import CHUNK, HEAL, Heal, SweepResult, locked, sweep
 from django_ojs_unique.models import Job, SuppressedEnqueue

@@ -23,7 +23,8 @@ class PreparingCursor:
     """Prepares its statements after a few uses, unless a pooler answers instead of the server.
 
     A pooler may give the next statement to another session, which has nothing prepared. It gives its clients process
-    ids of its own: that tells it from a server. ``OPTIONS = {"prepare_threshold": None}`` forbids preparing.
+    ids of its own: that tells it from a server. Where ``OPTIONS`` has a ``prepare_threshold``, the project has decided:
+    None forbids preparing, a number allows it.
     """
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
@@ -31,7 +32,9 @@ class PreparingCursor:
         self._cursor = psycopg.Cursor(self.raw)
         self._uses = 0
         self._prepares: bool | None = None
-        self._may_prepare = connection.settings_dict["OPTIONS"].get("prepare_threshold", 0) is not None
+        options = connection.settings_dict["OPTIONS"]
+        self._may_prepare = options.get("prepare_threshold", 0) is not None
+        self._asks_the_server = "prepare_threshold" not in options
 
     def execute(self, sql: str, params: Sequence[Any]) -> tuple[int, list[Any]]:
         """Execute one statement; return how many rows it changed or found, and the rows."""
@@ -47,8 +50,9 @@ class PreparingCursor:
         return cursor.rowcount, cursor.fetchall() if result is not None and result.ntuples else []
 
     def _prepare_from_now_on(self) -> None:
-        row = self._cursor.execute("SELECT pg_backend_pid()").fetchone()
-        self._may_prepare = row is not None and row[0] == self.raw.info.backend_pid
+        if self._asks_the_server:
+            row = self._cursor.execute("SELECT pg_backend_pid()").fetchone()
+            self._may_prepare = row is not None and row[0] == self.raw.info.backend_pid
         if self._may_prepare:
             self._prepares = True
             if self.raw.prepare_threshold is None:

@@ -24,19 +24,20 @@ from django.utils import timezone
 from ..db.constraints import of_fingerprint
 from ..db.dialects import dialect_of
 from ..db.inserts import ROWS_AT_ONCE, in_groups
-from ..exceptions import InvalidRequest, OJSError, did_you_mean, shorten
+from ..exceptions import InvalidRequest, did_you_mean, shorten
 from ..instrumentation import tracer
 from ..ojs.conflict import FREE
 from ..ojs.policy import UniquePolicy
 from ..ojs.states import INCOMPLETE
 from ..unit_of_work import LostRace, UnitOfWork
 from . import suppression
-from .batch_plan import BatchEntry, BatchPlan, located
+from .batch_plan import BatchEntry, BatchPlan
 from .by_key import announce_keyed, lock_held_keys
 from .by_policy import announce_verdict
 from .duplicates import stored_matches_of_any
 from .errors import ids_in_use, naming_missing_tables
-from .request import ARGUMENTS, Incoming, Reader, Request, set_times, snapshot
+from .incoming import Incoming, set_times
+from .items import read_items
 from .results import BatchResult, ItemResult, Outcome
 from .row import JobRow
 
@@ -77,39 +78,13 @@ def _in_parts(jobs: QuerySet[Any], items: Iterable[Any]) -> Iterator[ItemResult]
     A refused or invalid item gives a result with an error; the others go on. Memory does not depend on their number.
     """
     numbered = enumerate(items)
-    while part := _read(jobs, islice(numbered, ROWS_AT_ONCE)):
+    while part := read_items(jobs, islice(numbered, ROWS_AT_ONCE)):
         yield from _enqueue(jobs, part, refuse=False)
 
 
 def _all(jobs: QuerySet[Any], items: Iterable[Any]) -> Iterator[ItemResult]:
     """Enqueue all items in one transaction, or none: raise the error of the first one that is refused or invalid."""
-    yield from _enqueue(jobs, _read(jobs, enumerate(items)), refuse=True)
-
-
-def _read(jobs: QuerySet[Any], numbered: Iterable[tuple[int, Any]]) -> list[ItemResult | BatchEntry]:
-    """Return an entry for each valid item, and a result with the error for each other item."""
-    # Read all items before `now` is set, because their source may be slow; copy them, because it may change them.
-    drawn = [(index, _draw(index, item)) for index, item in numbered]
-    reader, now = Reader(jobs.model), timezone.now()
-    return [_build(reader, index, request, now) for index, request in drawn]
-
-
-def _draw(index: int, item: Any) -> Request | OJSError:
-    try:
-        return snapshot(_request(item))
-    except OJSError as mistake:
-        return located(index, mistake)
-
-
-def _build(reader: Reader, index: int, request: Request | OJSError, now: datetime) -> ItemResult | BatchEntry:
-    error = request
-    if not isinstance(request, OJSError):
-        try:
-            return BatchEntry(index, reader.build(request, now))
-        except OJSError as mistake:
-            error = located(index, mistake)
-    assert isinstance(error, OJSError)
-    return ItemResult(None, Outcome.INVALID, index=index, error=error)
+    yield from _enqueue(jobs, read_items(jobs, enumerate(items)), refuse=True)
 
 
 def _enqueue(jobs: QuerySet[Any], answers: Sequence[ItemResult | BatchEntry], *, refuse: bool) -> Iterator[ItemResult]:
@@ -288,21 +263,3 @@ def _announce(jobs: QuerySet[Any], entry: BatchEntry) -> None:
         announce_keyed(jobs, entry.incoming.job, entry.holder, entry.outcome)
     elif entry.verdict is not None or entry.error is None:
         announce_verdict(jobs, entry.incoming, entry.verdict or FREE)
-
-
-def _request(item: Any) -> Request:
-    """Read one item: an object with the arguments of `enqueue`."""
-    if isinstance(item, Request):
-        return item
-    if not isinstance(item, Mapping):
-        raise InvalidRequest(
-            f"must be an object with the arguments of enqueue() (got {shorten(item)}). Write {{'type': ...}}."
-            " The item() of a handler makes one.",
-            details={"value": shorten(item)},
-        )
-    if not item.keys() <= ARGUMENTS:
-        name = next(name for name in item if name not in ARGUMENTS)
-        raise InvalidRequest.at(str(name), "is not an argument of enqueue()", mend=did_you_mean(name, ARGUMENTS))
-    if "type" not in item:
-        raise InvalidRequest.at("type", "is missing", mend="Write {'type': 'email.send', ...}.")
-    return Request(**item)

@@ -22,7 +22,7 @@ from . import suppression as suppressed
 from .by_key import HeldKey, write_held_keys
 from .duplicates import may_replace_active
 from .errors import id_taken
-from .request import Incoming, set_times
+from .incoming import Incoming, set_times
 from .results import Outcome
 from .row import JobRow
 from .suppression import Suppression

@@ -27,7 +27,7 @@ from ..signals import announce, job_enqueued, job_suppressed, job_updated
 from ..unit_of_work import LostRace, UnitOfWork
 from . import suppression
 from .errors import id_taken, ids_in_use, naming_missing_tables
-from .request import Incoming, set_times
+from .incoming import Incoming, set_times
 from .results import EnqueueResult, Outcome
 from .row import JobRow
 from .values import sized

@@ -24,7 +24,7 @@ from ..unit_of_work import LostRace, UnitOfWork
 from . import suppression
 from .duplicates import may_replace_active, stored_matches
 from .errors import id_taken, ids_in_use, name_missing_table
-from .request import Incoming, set_times
+from .incoming import Incoming, set_times
 from .results import EnqueueResult, Outcome
 from .row import JobRow
 

@@ -19,7 +19,7 @@ from ..ojs.states import TERMINAL
 from ..registry import registry
 from .by_key import merged_args
 from .duplicates import may_replace_active, stored_matches
-from .request import Incoming
+from .incoming import Incoming
 from .row import JobRow
 
 MOST_LIVE, MOST_FINISHED = 1000, 100

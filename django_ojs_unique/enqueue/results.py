@@ -54,9 +54,10 @@ class EnqueueResult(Generic[JobT]):
         self.replaced = replaced
 
     @property
-    def job(self) -> Any:
+    def job(self) -> JobT:
         """The job; the object of a new one is built when it is first asked for."""
-        return self._job.job if isinstance(self._job, Unbuilt) else self._job
+        job: JobT = self._job.job if isinstance(self._job, Unbuilt) else self._job
+        return job
 
     @property
     def created(self) -> bool:
@@ -87,6 +88,11 @@ class ItemResult(EnqueueResult[JobT]):
         super().__init__(job, outcome, replaced)
         self.index = index
         self.error = error
+
+    @property
+    def job(self) -> Any:
+        """The job, or None."""
+        return super().job
 
 
 @dataclass(slots=True)

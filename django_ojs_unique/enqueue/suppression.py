@@ -15,7 +15,7 @@ from ..db.dialect import Dialect
 from ..db.dialects import dialect_on
 from ..ojs.conflict import Action, Verdict
 from ..ojs.policy import OnConflict, UniquePolicy
-from .request import Incoming
+from .incoming import Incoming
 from .row import JobRow
 
 _COPIED = ("created_at", "fingerprint", "type", "queue", "args", "meta")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from ..enqueue.request import FOREVER
+from ..enqueue.incoming import FOREVER
 from ..ojs.states import TIMED, WAITING, JobState
 from .text import shortened
 

@@ -9,7 +9,7 @@ from typing import Any
 from django.utils import timezone
 
 from ..conf import settings
-from ..enqueue.request import FOREVER
+from ..enqueue.incoming import FOREVER
 from ..exceptions import OJSError
 from ..ojs.fingerprint import SCHEME, fingerprint, stored_moments, stored_texts
 from ..ojs.keys import HOLDING, JobKey

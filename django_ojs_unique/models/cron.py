@@ -16,7 +16,8 @@ from ..db.constraints import PartiallyIndexed
 from ..db.dialects import dialect_of
 from ..db.fields import PayloadField
 from ..db.transactions import starting_over
-from ..enqueue.request import Request, read
+from ..enqueue.incoming import read
+from ..enqueue.request import Request
 from ..exceptions import DeclaredInCode, InvalidRequest, did_you_mean
 from ..ojs.canonical import plain
 from ..ojs.cron import Cron, OverlapPolicy

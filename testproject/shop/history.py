@@ -12,7 +12,8 @@ from uuid import UUID
 from django.utils import timezone
 
 from django_ojs_unique import JobState
-from django_ojs_unique.enqueue.request import Request, read
+from django_ojs_unique.enqueue.incoming import read
+from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.models import Job, Queue, SuppressedEnqueue
 
 from .jobs import remind, send_newsletter

@@ -13,7 +13,8 @@ from typing import Any
 from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, JobState, RetryPolicy, UniquePolicy, job
-from django_ojs_unique.enqueue.request import Request, read
+from django_ojs_unique.enqueue.incoming import read
+from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.models import Job, Queue, SuppressedEnqueue, WorkerProcess
 from tests.support.big_table import id_at
 

@@ -334,14 +334,17 @@ def test_a_project_can_forbid_preparing(monkeypatch):
 
 
 @postgresql
-def test_nothing_is_prepared_behind_a_pooler(monkeypatch):
+@pytest.mark.parametrize("options", [{}, {"prepare_threshold": 100}])
+def test_nothing_is_prepared_behind_a_pooler_unless_the_project_says_that_it_can(monkeypatch, options):
     from psycopg import ConnectionInfo
 
     backend = ConnectionInfo.backend_pid.fget
     monkeypatch.setattr(ConnectionInfo, "backend_pid", property(lambda info: backend(info) + 1))
+    for name, value in options.items():
+        monkeypatch.setitem(connection.settings_dict["OPTIONS"], name, value)
     for number in range(20):
         enqueue(number)
-    assert prepared() == {}
+    assert bool(prepared()) is bool(options)
 
 
 @postgresql

@@ -11,7 +11,8 @@ from django.utils import timezone
 from django_ojs_unique import UniquePolicy
 from django_ojs_unique.db.dialect import ClaimRequest, Dialect
 from django_ojs_unique.db.dialects import dialect_of, kind_of
-from django_ojs_unique.enqueue.request import Request, read
+from django_ojs_unique.enqueue.incoming import read
+from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.models import Job
 from tests.support.jobs import elsewhere, enqueue, put, row
 

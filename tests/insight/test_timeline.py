@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from django_ojs_unique.enqueue.request import FOREVER
+from django_ojs_unique.enqueue.incoming import FOREVER
 from django_ojs_unique.insight.job_options import duration, retries
 from django_ojs_unique.insight.timeline import LONGEST_MESSAGE, Event, failures, timeline
 from django_ojs_unique.models import Job

@@ -6,7 +6,8 @@ from uuid import UUID
 import pytest
 
 from django_ojs_unique import UniquePolicy
-from django_ojs_unique.enqueue.request import Request, read
+from django_ojs_unique.enqueue.incoming import read
+from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.insight.canonical_text import Recomputed, recompute
 from django_ojs_unique.insight.uniqueness import against, uniqueness
 from django_ojs_unique.models import Job

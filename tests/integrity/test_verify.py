@@ -14,7 +14,7 @@ from django.db import connection
 from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, UniquePolicy, capabilities, job, lifecycle
-from django_ojs_unique.enqueue.request import FOREVER
+from django_ojs_unique.enqueue.incoming import FOREVER
 from django_ojs_unique.exceptions import UnknownJobType
 from django_ojs_unique.integrity import Kind, rekey, verify
 from django_ojs_unique.maintenance import sweep

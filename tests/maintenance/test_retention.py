@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import lifecycle
-from django_ojs_unique.enqueue.request import FOREVER
+from django_ojs_unique.enqueue.incoming import FOREVER
 from django_ojs_unique.maintenance.prune import KINDS, Pruned, due, prune
 from django_ojs_unique.models import Job, SuppressedEnqueue, WorkerProcess
 from django_ojs_unique.ojs.states import TERMINAL, JobState

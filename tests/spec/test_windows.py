@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from django_ojs_unique import OnConflict, UniquePolicy
-from django_ojs_unique.enqueue.request import FOREVER
+from django_ojs_unique.enqueue.incoming import FOREVER
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import Job
 from tests.support.jobs import DAY, DEFAULT_STATES, HOUR, attempt, enqueue, fresh, outcome, put, stored

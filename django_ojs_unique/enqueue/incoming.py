@@ -1,0 +1,161 @@
+"""From the caller's request to the values of a job: every check that needs no database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from django.db import models
+
+from ..db.fields import new_id
+from ..exceptions import InvalidRequest
+from ..ojs.durations import read_delay
+from ..ojs.fingerprint import canonical_text, fingerprint
+from ..ojs.keys import JobKey
+from ..ojs.policy import OnConflict, UniquePolicy
+from ..ojs.states import JobState
+from .request import Request, snapshot
+from .results import Unbuilt
+from .row import JobRow
+from .shape import Shape, shapes_of
+from .values import aware_moment, moment_after, sized, uuid
+
+FOREVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
+"""The end of a window without a period: a date that each database can store in each time zone."""
+
+
+@dataclass(slots=True)
+class Incoming(Unbuilt):
+    """A valid request: the values of its job, and the policy or the key that decides about it, or neither.
+
+    ``values`` are the fields of the job by name; a missing one has its default. ``at`` is a time in the fixed window
+    that counts; ``has_id`` tells whether the caller chose the job's id.
+    """
+
+    values: dict[str, Any]
+    shape: Shape
+    key: JobKey | None
+    scheduled_at: datetime | None
+    at: datetime
+    has_id: bool = False
+    pending: bool = False
+    canonical_text: str = ""
+    full_row: bool = False
+    _job: JobRow | None = None
+    _stored_on: str | None = None
+
+    @property
+    def policy(self) -> UniquePolicy | None:
+        """The policy that decides, or None."""
+        return self.shape.policy
+
+    @property
+    def job(self) -> JobRow:
+        """The job as an unsaved row, built when it is first asked for; then its attributes are the ``values``."""
+        if self._job is None:
+            self._job = job = self.shape.row(self.values)
+            self.values = job.__dict__
+            if self._stored_on is not None:
+                self.is_stored_on(self._stored_on)
+        return self._job
+
+    def is_stored_on(self, using: str) -> None:
+        """Note that the job is stored on a database."""
+        self._stored_on = using
+        if self._job is not None:
+            self._job._state.adding, self._job._state.db = False, using
+
+
+def read(request: Request, model: type[models.Model], now: datetime) -> Incoming:
+    """Validate a request and build its row.
+
+    Raises InvalidRequest, InvalidPolicy, InvalidRetryPolicy or UnknownJobType, each with the field and how to fix it;
+    nothing has been written then.
+    """
+    return Reader(model).build(snapshot(request), now)
+
+
+class Reader:
+    """Reads requests for a model, under the settings of this moment: do not keep it for long."""
+
+    def __init__(self, model: type[models.Model]) -> None:
+        self._shapes = shapes_of(model)
+
+    def build(self, request: Request, now: datetime) -> Incoming:
+        """Do the rest of `read`, with a request that `snapshot` has returned."""
+        shape = self._shapes.of(request)
+        policy = shape.policy
+        key = None if request.key is None else JobKey(request.key, request.key_mode, request.key_scope)
+        scheduled_at = _due(request, policy, now)
+        pending = _pending(request.pending, scheduled_at)
+        values = {
+            **shape.values,
+            "id": new_id() if request.id is None else uuid(request.id),
+            "args": sized(request.args, "args", self._shapes.largest_args),
+            "meta": sized(request.meta, "meta", self._shapes.largest_meta),
+        }
+        if request.tags:
+            values["tags"] = sized(request.tags, "tags", self._shapes.largest_meta, "META")
+        if request.extra:
+            values["extra"] = sized(request.extra, "extra", self._shapes.largest_meta, "META")
+        if request.schema:
+            values["schema"] = request.schema
+        if request.expires_at is not None:
+            values["expires_at"] = aware_moment(request.expires_at, "expires_at")
+        incoming = Incoming(values, shape, key, scheduled_at, scheduled_at or now, request.id is not None, pending)
+        if key is not None:
+            incoming.canonical_text = key.canonical_text(values["type"])
+            values["key"] = key.text
+        elif policy is not None:
+            incoming.full_row = request.full_row and policy.on_conflict is OnConflict.IGNORE
+            incoming.canonical_text = canonical_text(
+                policy,
+                type=values["type"],
+                queue=values["queue"],
+                args=values["args"],
+                meta=values["meta"],
+                at=incoming.at,
+            )
+        if incoming.canonical_text:
+            values["fingerprint"] = fingerprint(incoming.canonical_text)
+        set_times(incoming, now)
+        return incoming
+
+
+def set_times(incoming: Incoming, now: datetime, *, inherited_schedule: datetime | None = None) -> None:
+    """Set state and times of a job created ``now``: pending if requested, scheduled if due later, else available."""
+    scheduled_at = None if incoming.pending else inherited_schedule or incoming.scheduled_at
+    waits = scheduled_at is not None and scheduled_at > now
+    values, shape = incoming.values, incoming.shape
+    values["scheduled_at"] = scheduled_at
+    values["state"] = JobState.PENDING if incoming.pending else JobState.SCHEDULED if waits else JobState.AVAILABLE
+    values["created_at"] = now
+    values["enqueued_at"] = None if waits or incoming.pending else now
+    values["run_at"] = scheduled_at if waits else None
+    values["guarded_states"] = shape.guarded_states
+    if shape.has_window:
+        assert shape.policy is not None
+        values["window_ends_at"] = shape.policy.kept_until(now, incoming.at) or FOREVER
+
+
+def _pending(value: Any, scheduled_at: datetime | None) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequest.at("pending", "must be true or false", value=value)
+    if value and scheduled_at is not None:
+        mend = "Leave one of them out: a pending job waits until somebody activates it."
+        raise InvalidRequest.at("pending", "cannot be combined with scheduled_at", mend=mend)
+    return value
+
+
+def _due(request: Request, policy: UniquePolicy | None, now: datetime) -> datetime | None:
+    """Return when the job is due, by ``delay`` or ``scheduled_at``, else by its policy's delay; None for at once."""
+    if request.delay is not None:
+        if request.scheduled_at is not None:
+            raise InvalidRequest.at(
+                "delay", "cannot be combined with scheduled_at", value=request.delay, mend="Leave one of them out."
+            )
+        return moment_after(now, read_delay(request.delay, "delay"), "delay")
+    if request.scheduled_at is None and policy is not None and policy.wait is not None and not request.pending:
+        return moment_after(now, policy.wait, "unique.delay")
+    return aware_moment(request.scheduled_at, "scheduled_at")

@@ -1,0 +1,60 @@
+"""The items of a batch: read what the caller gives, and find what is invalid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from ..exceptions import InvalidRequest, OJSError, did_you_mean, shorten
+from .batch_plan import BatchEntry, located
+from .incoming import Reader
+from .request import ARGUMENTS, Request, snapshot
+from .results import ItemResult, Outcome
+
+
+def read_items(jobs: QuerySet[Any], numbered: Iterable[tuple[int, Any]]) -> list[ItemResult | BatchEntry]:
+    """Return an entry for each valid item, and a result with the error for each other item."""
+    # Read all items before `now` is set, because their source may be slow; copy them, because it may change them.
+    drawn = [(index, _draw(index, item)) for index, item in numbered]
+    reader, now = Reader(jobs.model), timezone.now()
+    return [_build(reader, index, request, now) for index, request in drawn]
+
+
+def _draw(index: int, item: Any) -> Request | OJSError:
+    try:
+        return snapshot(_request(item))
+    except OJSError as mistake:
+        return located(index, mistake)
+
+
+def _build(reader: Reader, index: int, request: Request | OJSError, now: datetime) -> ItemResult | BatchEntry:
+    error = request
+    if not isinstance(request, OJSError):
+        try:
+            return BatchEntry(index, reader.build(request, now))
+        except OJSError as mistake:
+            error = located(index, mistake)
+    assert isinstance(error, OJSError)
+    return ItemResult(None, Outcome.INVALID, index=index, error=error)
+
+
+def _request(item: Any) -> Request:
+    """Read one item: an object with the arguments of `enqueue`."""
+    if isinstance(item, Request):
+        return item
+    if not isinstance(item, Mapping):
+        raise InvalidRequest(
+            f"must be an object with the arguments of enqueue() (got {shorten(item)}). Write {{'type': ...}}."
+            " The item() of a handler makes one.",
+            details={"value": shorten(item)},
+        )
+    if not item.keys() <= ARGUMENTS:
+        name = next(name for name in item if name not in ARGUMENTS)
+        raise InvalidRequest.at(str(name), "is not an argument of enqueue()", mend=did_you_mean(name, ARGUMENTS))
+    if "type" not in item:
+        raise InvalidRequest.at("type", "is missing", mend="Write {'type': 'email.send', ...}.")
+    return Request(**item)

@@ -1,0 +1,161 @@
+"""Shapes: what the requests of one type, queue and options have in common, computed once per process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any, Final
+
+from django.db import models
+
+from ..conf import settings
+from ..db.fields import SharedJSON, unsaved
+from ..exceptions import InvalidRequest, nearest
+from ..ojs.durations import milliseconds
+from ..ojs.keys import HOLDING, KeyMode, KeyScope
+from ..ojs.names import job_type, priority_number, queue_name
+from ..ojs.policy import UniquePolicy, Window
+from ..ojs.presets import resque_uniqueue
+from ..ojs.retry import RetryPolicy
+from ..ojs.states import INCOMPLETE, TERMINAL
+from ..registry import registry
+from .request import INHERIT, Request
+
+DEFAULT_RETRY: Final = RetryPolicy()
+MOST_SHAPES = 1_000
+
+logger = logging.getLogger("django_ojs_unique.enqueue")
+
+_MOST_WARNED_OF = 1_000
+_warned_of: set[str] = set()
+
+
+class Shape:
+    """What requests of the same type, queue and options have in common.
+
+    ``values``: the fields of their jobs that are the same. ``met_duplicate``: whether the last enqueue met a duplicate.
+    """
+
+    def __init__(self, request: Request, model: type[models.Model]) -> None:
+        self.met_duplicate = False
+        type_ = job_type(request.type)
+        self.definition = definition = registry.get(type_) if settings.require_handler else registry.find(type_)
+        if definition is None and not request.elsewhere and type_ not in _warned_of:
+            _warn_of(type_)
+        queue = request.queue
+        if queue is None:
+            queue = (definition and definition.queue) or settings.default_queue
+        queue = queue_name(queue)
+        unique = (definition and definition.unique) if request.unique is INHERIT else request.unique
+        retry = (definition and definition.retry) if request.retry is INHERIT else request.retry
+        timeout = (definition and definition.timeout) if request.timeout is INHERIT else request.timeout
+        lease = (definition and definition.lease) if request.lease is INHERIT else request.lease
+        priority = request.priority if request.priority is not None else definition.priority if definition else 0
+        _refuse_what_contradicts_the_key(request)
+        self.policy = None if request.key is not None or unique is None else UniquePolicy.parse(unique)
+        if self.policy is None and request.key is None and settings.is_unique(queue):
+            self.policy = resque_uniqueue()
+        retry_policy = DEFAULT_RETRY if retry is None else RetryPolicy.parse(retry)
+        self._model = model
+        self._retry = None if retry is None else retry_policy
+        self.values: dict[str, Any] = {
+            "type": type_,
+            "queue": queue,
+            "priority": priority_number(priority),
+            "max_attempts": retry_policy.max_attempts,
+            "retry": None if retry is None else SharedJSON(retry_policy.to_dict()),
+            "timeout_ms": None if timeout is None else milliseconds(timeout, "timeout"),
+            "visibility_timeout_ms": None if lease is None else milliseconds(lease, "lease"),
+            "unique": None if self.policy is None else SharedJSON(self.policy.to_dict()),
+        }
+        self.guarded_states: frozenset[Any] = frozenset()
+        if request.key is not None:
+            self.guarded_states = HOLDING
+        elif self.policy is not None:
+            # Whatever its policy counts, a job guards its fingerprint until it has finished, so that the constraint
+            # also works between different policies. The query decides what counts; a guard that does not is released.
+            self.guarded_states = INCOMPLETE.union(self.policy.states)
+        self.has_window = (
+            self.policy is not None
+            and not TERMINAL.isdisjoint(self.policy.states)
+            and self.policy.window != Window.RETENTION
+        )
+
+    def row(self, values: Mapping[str, Any]) -> Any:
+        """Return an unsaved row with the values, and with objects of its own for all that can be changed."""
+        own: dict[str, Any] = {"tags": [], "extra": {}, "errors": [], **values}
+        own["unique"] = None if self.policy is None else self.policy.to_dict()
+        own["retry"] = None if self._retry is None else self._retry.to_dict()
+        return unsaved(self._model, **own)
+
+
+class Shapes:
+    """The shapes of one model under one state of the settings."""
+
+    def __init__(self, model: type[models.Model]) -> None:
+        self.largest_args = settings.max_args_bytes
+        self.largest_meta = settings.max_meta_bytes
+        self._model = model
+        self._known: dict[Any, Shape] = {}
+
+    def of(self, request: Request) -> Shape:
+        """Return the shape of a request. Raises what `read` raises about a request's type, queue and options."""
+        try:
+            # With the types, because True equals 1 but is no priority.
+            values = request.priority, request.timeout, request.lease
+            name = (
+                (request.type, request.queue, request.unique, request.retry, request.elsewhere),
+                (request.key is None, request.key_mode, request.key_scope),
+                (values, *map(type, values)),
+            )
+            shape = self._known.get(name)
+        except TypeError:  # what is not hashable is invalid: Shape says so
+            return Shape(request, self._model)
+        if shape is None or shape.definition is not registry.find(request.type):
+            if len(self._known) >= MOST_SHAPES:
+                self._known.clear()
+            shape = self._known[name] = Shape(request, self._model)
+        return shape
+
+
+_current: dict[type[models.Model], tuple[Any, Shapes]] = {}
+
+
+def shapes_of(model: type[models.Model]) -> Shapes:
+    """Return the shapes under the current settings."""
+    given = settings.given
+    seen, shapes = _current.get(model, (None, None))
+    if shapes is None or seen != given:
+        shapes = Shapes(model)
+        _current[model] = deepcopy(given), shapes
+    return shapes
+
+
+def forget_shapes() -> None:
+    """Forget what this process has computed, and whether the last enqueues met duplicates."""
+    _current.clear()
+
+
+def _warn_of(type: str) -> None:
+    """Warn once in this process that a type has no handler here; of at most 1,000 types, as callers may invent them."""
+    if len(_warned_of) < _MOST_WARNED_OF:
+        _warned_of.add(type)
+        close = nearest(type, registry)
+        meant = f" Did you mean {close!r}?" if close else ""
+        logger.warning("Job type %r has no handler here: its jobs wait for a worker that has one.%s", type, meant)
+
+
+def _refuse_what_contradicts_the_key(request: Request) -> None:
+    if request.key is not None:
+        if request.unique is not INHERIT and request.unique is not None:
+            raise InvalidRequest.at(
+                "key",
+                "cannot be combined with unique, as each says on its own what a duplicate is",
+                value=request.key,
+                mend="Leave one of them out.",
+            )
+        return
+    for name, default in (("key_mode", KeyMode.REPLACE), ("key_scope", KeyScope.TYPE)):
+        if (given := getattr(request, name)) != default:
+            raise InvalidRequest.at(name, "has no effect without a key", value=given, mend="Give the job a key.")
