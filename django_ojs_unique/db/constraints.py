@@ -37,22 +37,28 @@ def guarding() -> Q:
     return Q(IsGuarding("guarded_states", "state"))
 
 
-UNGUARDED = "(guarded_states = 0 OR finished_at IS NOT NULL)"
-"""The SQL of `unguarded`."""
+FINISHED = "finished_at IS NOT NULL"
+UNGUARDED = "guarded_states = 0 AND finished_at IS NULL"
+"""The SQL of `finished` and of `unguarded`."""
+
+
+def finished() -> Q:
+    """Return the condition for finished jobs."""
+    return Q(finished_at__isnull=False)
 
 
 def unguarded() -> Q:
-    """Return the condition for the other rows: finished ones, and those that have given up their guard."""
-    return Q(guarded_states=0) | Q(finished_at__isnull=False)
+    """Return the condition for unfinished jobs that have given up their guard."""
+    return Q(guarded_states=0, finished_at__isnull=True)
 
 
 def of_fingerprint(**condition: Any) -> Q:
-    """Return the condition for jobs by their fingerprint, such as ``fingerprint=...``, in the words of the two indexes.
+    """Return the condition for jobs by their fingerprint, such as ``fingerprint=...``, in the words of three indexes.
 
-    One has the jobs that guard their fingerprint, the other those that may not. Each half has the whole condition: else
-    SQLite would use neither index.
+    One has the jobs that guard their fingerprint, one the finished ones, and one the unfinished ones without a guard.
+    Each part has the whole condition: else SQLite would use none of them.
     """
-    return Q(guarding(), **condition) | Q(unguarded(), **condition)
+    return Q(guarding(), **condition) | Q(finished(), **condition) | Q(unguarded(), **condition)
 
 
 KEY_LOCKS = "django_ojs_unique_keylock"

@@ -151,7 +151,7 @@ class Dialect:
     def _newest(
         self, fingerprint: str, policy: UniquePolicy, created_after: datetime | None, *, full_row: bool
     ) -> tuple[str, list[Any]]:
-        wanted: list[Any] = [fingerprint, fingerprint, *map(str, policy.states)]
+        wanted: list[Any] = [*[fingerprint] * 3, *map(str, policy.states)]
         if created_after is not None:
             wanted.append(self.connection.ops.adapt_datetimefield_value(created_after))
         return self.table.look(len(policy.states), created_after is not None, full_row), wanted

@@ -12,7 +12,7 @@ from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.base import ModelState
 
-from .constraints import IS_GUARDING, UNGUARDED
+from .constraints import FINISHED, IS_GUARDING, UNGUARDED
 from .fields import SharedJSON
 
 CHANNEL = "django_ojs_unique"
@@ -171,8 +171,8 @@ class Table:
     def _none_live(self, fingerprint: str) -> str:
         # Two look-ups, as each has an index. OFFSET keeps them: by old statistics, a join would read the whole table.
         found = f"SELECT 1 FROM {self._name} AS job WHERE job.fingerprint = {fingerprint}"
-        unguarded = f"{found} AND guarded_states = 0 AND finished_at IS NULL LIMIT 1 OFFSET 0"
-        return f"NOT EXISTS ({unguarded}) AND NOT EXISTS ({found} AND {IS_GUARDING} LIMIT 1 OFFSET 0)"
+        wheres = (UNGUARDED, IS_GUARDING)
+        return " AND ".join(f"NOT EXISTS ({found} AND {where} LIMIT 1 OFFSET 0)" for where in wheres)
 
     @cache  # noqa: B019
     def guard(self, full_row: bool) -> str:
@@ -183,12 +183,12 @@ class Table:
     def look(self, states: int, bounded: bool, full_row: bool) -> str:
         """Select the newest job of a fingerprint in some states.
 
-        Parameters: the fingerprint, twice, the states, and the time after which it was created, if ``bounded``.
+        Parameters: the fingerprint, three times, the states, and the time after which it was created, if ``bounded``.
         """
-        named = f"(fingerprint = %s AND {UNGUARDED} OR fingerprint = %s AND {IS_GUARDING})"
+        named = " OR ".join(f"fingerprint = %s AND {which}" for which in (IS_GUARDING, FINISHED, UNGUARDED))
         after = " AND created_at > %s" if bounded else ""
         return (
-            f"{self._select(full_row)} WHERE {named} AND state IN ({', '.join(['%s'] * states)}){after}"
+            f"{self._select(full_row)} WHERE ({named}) AND state IN ({', '.join(['%s'] * states)}){after}"
             " ORDER BY created_at DESC, id DESC LIMIT 1"
         )
 

@@ -15,7 +15,7 @@ from django.utils.timezone import localtime
 
 from ..models import Job, SuppressedEnqueue
 from ..ojs.states import JobState
-from .created import created_since
+from .created import parts_created_since
 
 SAMPLE = 200
 """How many of the newest jobs that completed in one part of a span `waits` looks at."""
@@ -85,8 +85,9 @@ class Waits:
 def activity(using: str, span: Span, now: datetime, *, with_queues: bool = True) -> Activity:
     """Count what happened in each part of a span. Three statements."""
     edges = span.edges(now)
-    enqueued = _by_part(Job.objects.using(using).filter(created_since(edges[0])), "created_at", edges)
-    suppressed = _by_part(SuppressedEnqueue.objects.using(using), "created_at", edges)
+    created = [Job.objects.using(using).filter(which) for which in parts_created_since(edges[0])]
+    enqueued = _by_part(created, "created_at", edges)
+    suppressed = _by_part([SuppressedEnqueue.objects.using(using)], "created_at", edges)
     # The filter names every leading column of the index ojs_job_finished, so that the index finds the moments.
     ended = Job.objects.using(using).filter(
         payload_pruned__in=[False, True],
@@ -96,7 +97,7 @@ def activity(using: str, span: Span, now: datetime, *, with_queues: bool = True)
     by_state: Counter[tuple[int, str]] = Counter()
     by_queue: Counter[tuple[str, str]] = Counter()
     fields = ("state", "queue") if with_queues else ("state",)
-    for (part, state, *queues), count in _by_part(ended, "finished_at", edges, *fields).items():
+    for (part, state, *queues), count in _by_part([ended], "finished_at", edges, *fields).items():
         by_state[part, state] += count
         for queue in queues:
             by_queue[queue, state] += count
@@ -150,11 +151,19 @@ class Part(Func):
         return self.as_sql(compiler, connection, template=template, **context)
 
 
-def _by_part(rows: QuerySet[Any], moment: str, edges: Sequence[datetime], *by: str) -> Counter[tuple[Any, ...]]:
-    """Count rows by the part that ``moment`` lies in and by the fields ``by``."""
-    within = rows.filter(**{f"{moment}__gte": edges[0], f"{moment}__lt": edges[-1]}).order_by()
-    grouped = within.annotate(part=Part(moment, edges)).values("part", *by).annotate(count=Count("*"))
-    return Counter({tuple(row): count for *row, count in grouped.values_list("part", *by, "count")})
+def _by_part(
+    found: Sequence[QuerySet[Any]], moment: str, edges: Sequence[datetime], *by: str
+) -> Counter[tuple[Any, ...]]:
+    """Count rows by the part that ``moment`` lies in and by the fields ``by``. One statement."""
+    grouped = []
+    for rows in found:
+        within = rows.filter(**{f"{moment}__gte": edges[0], f"{moment}__lt": edges[-1]}).order_by()
+        parts = within.annotate(part=Part(moment, edges)).values("part", *by).annotate(count=Count("*"))
+        grouped.append(parts.values_list("part", *by, "count"))
+    counts: Counter[tuple[Any, ...]] = Counter()
+    for *row, count in grouped[0].union(*grouped[1:], all=True):
+        counts[tuple(row)] += count
+    return counts
 
 
 def _samples(using: str, edges: Sequence[datetime]) -> tuple[list[list[float]], bool]:

@@ -18,15 +18,21 @@ _EARLIEST = datetime(1970, 1, 2, tzinfo=UTC)
 
 
 def created_since(moment: datetime) -> Q:
-    """Return the condition for jobs that were created at or after a moment.
+    """Return the condition for jobs that were created at or after a moment."""
+    unfinished, finished = parts_created_since(moment)
+    return unfinished | finished
 
-    What was created then has not finished, or finished later: indexes find both.
+
+def parts_created_since(moment: datetime) -> tuple[Q, Q]:
+    """Return the same condition in two parts: for jobs that have not finished, and for those that finished later.
+
+    Each is answered from one index, the second without a look at the rows.
     """
     finished_later = Q(
         payload_pruned__in=[False, True],
         state__in=sorted(TERMINAL),
         dead_letter__in=[False, True],
         finished_at__gte=max(moment, _EARLIEST) - CLOCKS,
+        created_at__gte=moment,
     )
-    unfinished = Q(state__in=sorted(INCOMPLETE), finished_at__isnull=True)
-    return Q(unfinished | finished_later, created_at__gte=moment)
+    return Q(state__in=sorted(INCOMPLETE), finished_at__isnull=True, created_at__gte=moment), finished_later

@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db.models import Count, F, Max, Q, QuerySet, TextField, Window
 from django.db.models.functions import Cast, Left, RowNumber
 
-from ..db.constraints import guarding, of_fingerprint
+from ..db.constraints import guarding, of_fingerprint, unguarded
 from ..models import Job, SuppressedEnqueue
 from ..ojs.states import INCOMPLETE
 from .activity import Span
@@ -203,9 +203,9 @@ def newest(jobs: QuerySet[Any], fingerprint: str, most: int) -> list[Any]:
     Up to ``most`` of each, by one index search each: a busy fingerprint can have a million finished jobs.
     """
     guard = jobs.filter(guarding(), fingerprint=fingerprint)
-    unguarded = jobs.filter(fingerprint=fingerprint, guarded_states=0)
-    others = unguarded.filter(finished_at=None).order_by("-created_at", "-pk")[:most]
-    return [*guard, *others, *finished(unguarded)[:most]]
+    others = jobs.filter(unguarded(), fingerprint=fingerprint).order_by("-created_at", "-pk")[:most]
+    ended = finished(jobs.filter(fingerprint=fingerprint))[:most]
+    return list({job.pk: job for job in (*guard, *others, *ended)}.values())
 
 
 def finished(jobs: QuerySet[Any]) -> Any:
@@ -237,7 +237,8 @@ def match(jobs: QuerySet[Any], attempts: QuerySet[Any] | None, term: str) -> Mat
     if len(beginning) < SHORTEST_BEGINNING or not _HEX.issuperset(beginning):
         problem = f"Write a job's id, or at least {SHORTEST_BEGINNING} characters of a fingerprint: digits and a to f."
         return Match([], problem=problem)
-    parts = [jobs.filter(guarding()), jobs.filter(guarded_states=0), *([] if attempts is None else [attempts])]
+    parts = [jobs.filter(which) for which in (guarding(), Q(finished_at__isnull=False), unguarded())]
+    parts += [] if attempts is None else [attempts]
     within = [part.filter(**fingerprint_begins(beginning)).order_by("fingerprint").distinct() for part in parts]
     names = (found.values_list("fingerprint", flat=True)[: MOST_MATCHES + 1] for found in within)
     return Match(sorted({name for found in names for name in found}))

@@ -42,7 +42,7 @@ def relations(job: Any) -> Relations:
         return Relations(successor=successor)
     found = {row.pk: row for row in newest(jobs.only(*_READ), job.fingerprint, MOST_RELATIVES + 1)}
     # What was replaced by a new job ended at the moment at which that was created.
-    before = jobs.filter(fingerprint=job.fingerprint, guarded_states=0, finished_at__lte=job.created_at)
+    before = jobs.filter(fingerprint=job.fingerprint, finished_at__lte=job.created_at)
     ended_before = list(finished(before.only(*_READ))[:MOST_RELATIVES])
     found.pop(job.pk, None)
     others = sorted(found.values(), key=_age, reverse=True)
