@@ -20,6 +20,7 @@ from django.db.backends.utils import CursorWrapper
 
 from .sessions import Session
 
+_WRAPPER: Any = CursorWrapper
 _DJANGO = str(Path(django.__file__).parent)
 _KEPT = "_ojs_kept_cursor"
 _PATCHABLE = ("cursor", "_cursor", "make_cursor", "make_debug_cursor", "create_cursor", "ensure_connection")
@@ -77,14 +78,16 @@ def _kept_cursor(dialect: KeepsCursors, connection: Any) -> KeptCursor | None:
 
 
 def _is_watched(connection: Any) -> bool:
-    for wrapper in connection.execute_wrappers:
-        if type(wrapper) is not Session:  # ours only looks for statements that change the session
+    for watcher in connection.execute_wrappers:
+        if type(watcher) is not Session:  # ours only looks for statements that change the session
             return True
-    kind = type(connection)
+    kind, wrapper = type(connection), _WRAPPER
     return (
         connection.queries_logged
         or not connection.__dict__.keys().isdisjoint(_PATCHABLE)
-        or not _is_djangos(CursorWrapper.execute)
+        or not _is_djangos(wrapper.execute)
+        or not _is_djangos(wrapper._execute)
+        or not _is_djangos(wrapper._execute_with_wrappers)
         or not _is_djangos(kind.cursor)
         or not _is_djangos(kind._cursor)
         or not _is_djangos(kind.make_cursor)

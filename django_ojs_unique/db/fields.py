@@ -38,7 +38,7 @@ class SharedJSON(dict[str, Any]):
     @cached_property
     def text(self) -> str:
         """The object as JSON."""
-        return json.dumps(self, separators=(",", ":"))
+        return json.dumps(self)
 
 
 def unsaved(model: type[models.Model], **values: Any) -> Any:
@@ -127,7 +127,3 @@ class SparsePayloadField(Sparse, PayloadField):
 
 class SparseCharField(Sparse, models.CharField):  # type: ignore[type-arg]
     """Text that is mostly empty."""
-
-
-class SparseIntegerField(Sparse, models.IntegerField):  # type: ignore[type-arg]
-    """A number that mostly has its default."""

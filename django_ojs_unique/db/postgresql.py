@@ -21,6 +21,8 @@ from .dialect import ClaimRequest, Dialect, as_it_is
 from .fields import PayloadField, Sparse
 from .inserts import CHANNEL, ENCODER, Row
 
+_IDLE = 0
+"""The status of a driver's connection without a transaction."""
 LARGEST_STATEMENT = 2**25
 """In characters: PostgreSQL takes up to a gigabyte, but holds each statement in memory several times."""
 
@@ -155,10 +157,15 @@ class PostgreSQL(Dialect):
     ) -> Any | None:
         query, wanted = self._duplicate(fingerprint, policy, created_after, full_row=full_row)
         columns, values = records.table.written(record)
-        is_alone = not self.connection.in_atomic_block and self.connection.autocommit
-        statement = records.table.find_and_insert(query, columns, created_after is not None, is_alone)
+        statement = records.table.find_and_insert(query, columns, created_after is not None, self._is_alone())
         states = [str(state) for state in policy.states]
         return self._read(statement, [*wanted, *values, states, *filter(None, [created_after])], full_row)
+
+    def _is_alone(self) -> bool:
+        """Whether the next statement is a transaction of its own; the driver knows of all, Django only of its own."""
+        raw: Any = self.connection.connection
+        is_open = self.connection.in_atomic_block or not self.connection.autocommit
+        return not is_open and (raw is None or raw.info.transaction_status == _IDLE)
 
     def new_cursor(self) -> KeptCursor | None:
         try:

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.postgresql.base import Cursor, ServerBindingCursor
-from psycopg.pq import Format
+from psycopg.pq import Format, TransactionStatus
 
 USES_BEFORE_PREPARING = 5
 USES_OF_A_PLAN = 1000
@@ -45,7 +45,16 @@ class PreparingCursor:
                 self._prepare_from_now_on()
             elif self._uses % USES_OF_A_PLAN == 0:
                 cursor.execute("DISCARD PLANS")
-        cursor.execute(sql, params, prepare=self._prepares)
+        try:
+            cursor.execute(sql, params, prepare=self._prepares)
+        except psycopg.errors.FeatureNotSupported:
+            # Since the statement was prepared, a column that it returns has got another type.
+            if not self._prepares:
+                raise
+            self._prepares = self._may_prepare = False
+            if self.raw.info.transaction_status != TransactionStatus.IDLE:
+                raise
+            cursor.execute(sql, params, prepare=False)
         result = cursor.pgresult
         return cursor.rowcount, cursor.fetchall() if result is not None and result.ntuples else []
 

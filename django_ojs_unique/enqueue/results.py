@@ -69,6 +69,18 @@ class EnqueueResult(Generic[JobT]):
         """Whether an existing job was returned, and no job was stored."""
         return self.outcome is Outcome.DEDUPLICATED
 
+    def __reduce__(self) -> Any:
+        return type(self), self._values()
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def _values(self) -> tuple[Any, ...]:
+        return self.job, self.outcome, self.replaced
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(job={self.job!r}, outcome={self.outcome!r}, replaced={self.replaced!r})"
 
@@ -88,6 +100,9 @@ class ItemResult(EnqueueResult[JobT]):
         super().__init__(job, outcome, replaced)
         self.index = index
         self.error = error
+
+    def _values(self) -> tuple[Any, ...]:
+        return *super()._values(), self.index, self.error
 
     @property
     def job(self) -> Any:

@@ -103,7 +103,8 @@ class Shapes:
         """Return the shape of a request. Raises what `read` raises about a request's type, queue and options."""
         try:
             # With the types, because True equals 1 but is no priority.
-            values = request.priority, request.timeout, request.lease
+            factor = getattr(request.retry, "backoff_coefficient", None)
+            values = request.priority, request.timeout, request.lease, factor
             name = (
                 (request.type, request.queue, request.unique, request.retry, request.elsewhere),
                 (request.key is None, request.key_mode, request.key_scope),

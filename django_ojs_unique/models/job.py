@@ -9,7 +9,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from ..db.constraints import ConditionalUniqueConstraint, PartiallyIndexed, finished, guarding, unguarded
-from ..db.fields import PayloadField, SparseCharField, SparseIntegerField, SparsePayloadField, StateSetField, new_id
+from ..db.fields import PayloadField, SparseCharField, SparsePayloadField, StateSetField, new_id
 from ..managers import JobManager
 from ..ojs.fingerprint import SCHEME
 from ..ojs.names import LONGEST_KEY
@@ -59,7 +59,9 @@ class Job(Movable, PartiallyIndexed):
         editable=False,
         help_text="The caller's name for the job, by which a later enqueue rewrites it while it waits.",
     )
-    revision = SparseIntegerField(default=0, editable=False, help_text="How often the job was rewritten by its key.")
+    revision = models.IntegerField(
+        default=0, db_default=0, editable=False, help_text="How often the job was rewritten by its key."
+    )
     replaced_by = models.ForeignKey(
         "self",
         null=True,

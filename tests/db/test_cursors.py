@@ -121,6 +121,17 @@ def test_a_record_is_written_exactly_when_the_policy_counts_what_was_found(perio
 
 
 @postgresql
+def test_a_record_in_a_transaction_that_django_does_not_know_of_waits_with_it():
+    enqueue()
+    with connection.connection.transaction(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL synchronous_commit = on")
+        assert enqueue().deduplicated
+        cursor.execute("SHOW synchronous_commit")
+        assert cursor.fetchone() == ("on",)
+    assert SuppressedEnqueue.objects.count() == 1
+
+
+@postgresql
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_only_a_record_on_its_own_does_not_wait_for_the_disk(is_kept):
     def waits():
@@ -194,14 +205,15 @@ def test_what_a_worker_attaches_to_its_connections_is_no_watcher(kept):
 
 
 @pytest.mark.parametrize("wraps", [True, False])
-def test_a_patched_cursor_sees_each_statement(kept, monkeypatch, wraps):
-    plain, seen = CursorWrapper.execute, []
+@pytest.mark.parametrize("name", ["execute", "_execute", "_execute_with_wrappers"])
+def test_a_patched_cursor_sees_each_statement(kept, monkeypatch, name, wraps):
+    plain, seen = getattr(CursorWrapper, name), []
 
-    def execute(self, sql, params=None):
+    def execute(self, sql, *args, **kwargs):
         seen.append(sql)
-        return plain(self, sql, params)
+        return plain(self, sql, *args, **kwargs)
 
-    monkeypatch.setattr(CursorWrapper, "execute", functools.wraps(plain)(execute) if wraps else execute)
+    monkeypatch.setattr(CursorWrapper, name, functools.wraps(plain)(execute) if wraps else execute)
     enqueue()
     assert kept == []
     assert first_words(seen) == ["INSERT"]
@@ -357,6 +369,23 @@ def test_a_project_that_discards_what_is_prepared_stops_nothing(end):
     for number in range(10, 20):
         assert enqueue(number).created
     assert Job.objects.count() == 20
+
+
+@postgresql
+def test_a_column_that_gets_another_type_stops_nothing():
+    for _ in range(10):
+        enqueue()
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE django_ojs_unique_job ALTER COLUMN type TYPE varchar(300)")
+    try:
+        for _ in range(3):
+            assert enqueue().deduplicated
+        assert enqueue(2).created
+        with transaction.atomic():
+            assert enqueue().deduplicated
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE django_ojs_unique_job ALTER COLUMN type TYPE varchar(255)")
 
 
 @postgresql
