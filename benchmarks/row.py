@@ -1,4 +1,4 @@
-"""What a job's row costs the server: one bare INSERT of it, beside one of a lean table."""
+"""What a job's row costs the server: a bare INSERT of it, compared with an INSERT into a lean table."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _call(
 
 
 def compare(name: str, bare: Insert, ours: Insert, rounds: int) -> None:
-    """Print the medians of both, and how many times the lean one our row costs."""
+    """Print the medians of both, and the ratio of our row to the lean one."""
     times: dict[Insert, list[float]] = {bare: [], ours: []}
     number = 0
     for _ in range(rounds + 1):

@@ -42,15 +42,15 @@ UNGUARDED = "(guarded_states = 0 OR finished_at IS NOT NULL)"
 
 
 def unguarded() -> Q:
-    """Return the condition for the other rows: finished ones, and those that have given up their guard."""
+    """Return the condition of the index for all other rows: those that have finished, or guard no state."""
     return Q(guarded_states=0) | Q(finished_at__isnull=False)
 
 
 def of_fingerprint(**condition: Any) -> Q:
-    """Return the condition for jobs by their fingerprint, such as ``fingerprint=...``, in the words of the two indexes.
+    """Return a condition on the fingerprint, such as ``fingerprint=...``, in a form that uses two partial indexes.
 
-    One has the jobs that guard their fingerprint, the other those that may not. Each half has the whole condition: else
-    SQLite would use neither index.
+    One index is `guarding`, the other one is `unguarded`; together they have all jobs. Each half repeats the whole
+    condition: otherwise SQLite uses neither index.
     """
     return Q(guarding(), **condition) | Q(unguarded(), **condition)
 

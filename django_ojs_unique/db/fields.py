@@ -33,7 +33,7 @@ def new_id() -> UUID:
 
 
 class SharedJSON(dict[str, Any]):
-    """A JSON object that many rows store and nobody changes, with its text."""
+    """A JSON object that many rows share and nobody changes, so that its text is made once."""
 
     @cached_property
     def text(self) -> str:
@@ -99,7 +99,7 @@ class PayloadField(models.JSONField):
 
 
 class Sparse(_Field):
-    """A field whose default is NULL in the database, where it costs a row nothing; Python sees the default."""
+    """A field that stores its default as NULL, which takes no space in a row; Python sees the default."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "null": True})

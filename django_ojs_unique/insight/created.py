@@ -1,6 +1,6 @@
-"""When jobs were created, without an index on it.
+"""Find jobs by the time of their creation, which has no index.
 
-Lists of jobs go by the id, which ascends with the creation; a job whose id its caller chose may be out of order there.
+Lists of jobs are sorted by the id, which ascends with that time. A job whose caller chose its id may be out of order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from django.db.models import Q
 from ..ojs.states import INCOMPLETE, TERMINAL
 
 CLOCKS = timedelta(hours=1)
-"""By how much the clocks of two hosts may differ: of the one that creates a job, and of the one that finishes it."""
+"""The clock of the host that creates a job may differ this much from the clock of the host that finishes it."""
 
 _EARLIEST = datetime(1970, 1, 2, tzinfo=UTC)
 
@@ -20,7 +20,7 @@ _EARLIEST = datetime(1970, 1, 2, tzinfo=UTC)
 def created_since(moment: datetime) -> Q:
     """Return the condition for jobs that were created at or after a moment.
 
-    What was created then has not finished, or finished later: indexes find both.
+    Such a job has not finished, or it finished after that moment: there is an index for each of the two cases.
     """
     finished_later = Q(
         payload_pruned__in=[False, True],
