@@ -74,8 +74,8 @@ class Shape:
             self.guarded_states = HOLDING
         elif self.policy is not None:
             # Whatever its policy counts, a job guards its fingerprint until it has finished, so that the constraint
-            # also works between different policies. The query decides what counts; the guard of a job that does not count
-            # is released.
+            # also works between different policies. The query decides what counts; the guard of a job that does not is
+            # released.
             self.guarded_states = INCOMPLETE.union(self.policy.states)
         self.has_window = (
             self.policy is not None
