@@ -117,8 +117,7 @@ class Sparse(_Field):
         return lambda lhs, rhs: IsNull(lhs, True) if rhs == self.get_default() else found(lhs, rhs)
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
-        is_default = value is None or value == self.get_default()
-        return None if is_default else super().get_db_prep_save(value, connection)
+        return None if value == self.get_default() else super().get_db_prep_save(value, connection)
 
 
 class SparsePayloadField(Sparse, PayloadField):
