@@ -1,4 +1,4 @@
-"""A lean table: the ten columns that matter and one partial unique index. What our row costs more is its comfort."""
+"""A lean table: ten columns and one partial unique index. The rest of our row's cost is the price of its features."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def connect(dsn: str) -> psycopg.Connection:
 
 
 def fingerprint(number: int) -> bytes:
-    """Return what stands for a job's fingerprint."""
+    """Return the fingerprint of the job with this number."""
     text = json.dumps(["noop", "default", {"i": number}], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).digest()
 
@@ -55,7 +55,7 @@ def insert_one(dsn: str) -> Callable[[int], Any]:
 
 
 def insert_many(dsn: str, count: int, part: int) -> Callable[[int], None]:
-    """Return a call that inserts ``count`` new rows, so many ``part`` of them in each transaction."""
+    """Return a call that inserts ``count`` new rows, ``part`` of them in each transaction."""
     client = connect(dsn)
 
     def insert(turn: int) -> None:

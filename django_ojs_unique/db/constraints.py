@@ -53,10 +53,10 @@ def unguarded() -> Q:
 
 
 def of_fingerprint(**condition: Any) -> Q:
-    """Return the condition for jobs by their fingerprint, such as ``fingerprint=...``, in the words of three indexes.
+    """Return a condition on the fingerprint, such as ``fingerprint=...``, in a form that uses three partial indexes.
 
     One has the jobs that guard their fingerprint, one the finished ones, and one the unfinished ones without a guard.
-    Each part has the whole condition: else SQLite would use none of them.
+    Each part repeats the whole condition: otherwise SQLite uses none of them.
     """
     return Q(guarding(), **condition) | Q(finished(), **condition) | Q(unguarded(), **condition)
 

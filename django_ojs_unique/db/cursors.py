@@ -1,7 +1,8 @@
-"""Execute the statements that each enqueue pays for: on a kept cursor, unless somebody watches Django's cursors.
+"""Execute the statements of an enqueue on a kept cursor, unless somebody watches Django's cursors.
 
-Django makes two objects for each statement, and calls what watches it: ``DEBUG``, ``assertNumQueries``,
-``execute_wrappers``, and the patches of tracing libraries. A kept cursor saves that, where nobody would miss it.
+For each statement, Django creates two objects and calls everything that watches statements: ``DEBUG``,
+``assertNumQueries``, ``execute_wrappers``, and the patches of tracing libraries. A kept cursor saves this time. It is
+used only while nobody watches.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class KeptCursor(Protocol):
 
 
 class KeepsCursors(Protocol):
-    """What `execute` needs of a dialect."""
+    """What `execute` needs from a dialect."""
 
     connection: BaseDatabaseWrapper
 
@@ -79,7 +80,7 @@ def _kept_cursor(dialect: KeepsCursors, connection: Any) -> KeptCursor | None:
 
 def _is_watched(connection: Any) -> bool:
     for watcher in connection.execute_wrappers:
-        if type(watcher) is not Session:  # ours only looks for statements that change the session
+        if type(watcher) is not Session:  # a Session only notes statements that change the session
             return True
     kind, wrapper = type(connection), _WRAPPER
     return (
@@ -98,7 +99,7 @@ def _is_watched(connection: Any) -> bool:
 
 @lru_cache(maxsize=100)
 def _is_djangos(function: Any) -> bool:
-    """Whether a method, with all that it wraps, is Django's own: a patch may take over its name, but not its file."""
+    """Whether a method, and each function that it wraps, is in a file of Django: a patch can copy only the name."""
     while function is not None:
         if type(function) is not FunctionType or not function.__code__.co_filename.startswith(_DJANGO):
             return False

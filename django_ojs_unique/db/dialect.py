@@ -28,8 +28,8 @@ from .inserts import Row, Table, in_groups
 class ClaimRequest:
     """What a worker wants: up to ``limit`` jobs, at most ``rooms[queue]`` of each queue, of some ``types`` or of any.
 
-    ``lease`` is for jobs that have no length of their own, or for all with ``is_forced``. With ``is_timed`` it ends
-    with the time limit of the attempt at the latest. ``fields`` are those of the jobs to return.
+    ``lease`` is the length of the lease of jobs that have none of their own; with ``is_forced``, of all jobs. With
+    ``is_timed`` a lease ends no later than the time limit of the attempt. ``fields`` are the fields to return.
     """
 
     rooms: Mapping[str, int]
@@ -47,7 +47,7 @@ class ClaimRequest:
 class Dialect:
     """One model's table on one connection, with the SQL of its kind of database.
 
-    This base class is what all have in common. It also serves unknown databases, without the promise of uniqueness.
+    This base class is for what all databases share. It also serves unknown databases, but promises no uniqueness there.
     """
 
     name = "other"
@@ -95,26 +95,26 @@ class Dialect:
     def insert_unless_duplicate(self, job: Row, policy: UniquePolicy, created_after: datetime | None) -> bool:
         """Insert a job; return False, and insert nothing, when a stored job may be its duplicate.
 
-        Or when a job guards the fingerprint that the policy does not count, or the id is taken.
+        It also returns False when the id is taken, or when a job guards the fingerprint that the policy does not count.
         """
         columns, values = self.table.written(job)
-        condition, wanted = self.table.none_live, [job["fingerprint"]] * 2
+        condition, parameters = self.table.none_live, [job["fingerprint"]] * 2
         if not INCOMPLETE.issuperset(policy.states):
-            query, wanted = self._newest(job["fingerprint"], policy, created_after, full_row=False)
+            query, parameters = self._newest(job["fingerprint"], policy, created_after, full_row=False)
             condition = f"NOT EXISTS ({query})"
         statement = self.table.insert_if(columns, condition, self._wakes_workers(job))
-        return self._inserts(statement, [*values, *wanted])
+        return self._inserts(statement, [*values, *parameters])
 
     def find_duplicate(
         self, fingerprint: str, policy: UniquePolicy, created_after: datetime | None, *, full_row: bool = False
     ) -> Any | None:
         """Return the newest job that the policy may count: the caller must judge it.
 
-        With the fields in `inserts.LOOKED_AT`, or all fields with ``full_row``. None means that there is no such job,
-        or only unfinished ones without a guard.
+        The job has the fields in `inserts.LOOKED_AT`, or all fields with ``full_row``. None means that there is no such
+        job, or that all such jobs are unfinished and have no guard.
         """
-        query, wanted = self._duplicate(fingerprint, policy, created_after, full_row=full_row)
-        return self._read(query, wanted, full_row)
+        query, parameters = self._duplicate(fingerprint, policy, created_after, full_row=full_row)
+        return self._read(query, parameters, full_row)
 
     def records_at_once(self, policy: UniquePolicy) -> bool:
         """Whether `find_and_record` is implemented, and exact for a policy."""
@@ -151,13 +151,13 @@ class Dialect:
     def _newest(
         self, fingerprint: str, policy: UniquePolicy, created_after: datetime | None, *, full_row: bool
     ) -> tuple[str, list[Any]]:
-        wanted: list[Any] = [*[fingerprint] * 3, *map(str, policy.states)]
+        parameters: list[Any] = [*[fingerprint] * 3, *map(str, policy.states)]
         if created_after is not None:
-            wanted.append(self.connection.ops.adapt_datetimefield_value(created_after))
-        return self.table.look(len(policy.states), created_after is not None, full_row), wanted
+            parameters.append(self.connection.ops.adapt_datetimefield_value(created_after))
+        return self.table.look(len(policy.states), created_after is not None, full_row), parameters
 
     def insert_all(self, jobs: Sequence[Row]) -> bool:
-        """Insert many jobs; return False when a guarding row or an id prevents one: some may be inserted then."""
+        """Insert many jobs; return False when a guarding row or used id prevents one; others may be inserted then."""
         return self.insert_rows(jobs) == len(jobs)
 
     def insert_all_unless_live(self, jobs: Sequence[Row]) -> bool:
@@ -212,8 +212,8 @@ class Dialect:
         """Return a cursor of the driver that `cursors.execute` may keep, or None to use Django's own."""
         return None
 
-    def place(self, field: Any) -> str:
-        """Return the place of a field's value in a statement."""
+    def placeholder(self, field: Any) -> str:
+        """Return the placeholder of a field's value in a statement."""
         return "%s"
 
     def adapter(self, field: Any) -> Callable[[Any], Any]:
@@ -244,5 +244,5 @@ class Dialect:
 
 
 def as_it_is(value: Any) -> Any:
-    """Return a value that the driver takes."""
+    """Return the value unchanged: the driver accepts it."""
     return value

@@ -33,7 +33,7 @@ def new_id() -> UUID:
 
 
 class SharedJSON(dict[str, Any]):
-    """A JSON object that many rows store and nobody changes, with its text."""
+    """A JSON object that many rows share and nobody changes, so that its text is made once."""
 
     @cached_property
     def text(self) -> str:
@@ -99,7 +99,7 @@ class PayloadField(models.JSONField):
 
 
 class Sparse(_Field):
-    """A field whose default is NULL in the database, where it costs a row nothing; Python sees the default."""
+    """A field that stores its default as NULL, which takes no space in a row; Python sees the default."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "null": True})
@@ -117,8 +117,7 @@ class Sparse(_Field):
         return lambda lhs, rhs: IsNull(lhs, True) if rhs == self.get_default() else found(lhs, rhs)
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
-        is_default = value is None or value == self.get_default()
-        return None if is_default else super().get_db_prep_save(value, connection)
+        return None if value == self.get_default() else super().get_db_prep_save(value, connection)
 
 
 class SparsePayloadField(Sparse, PayloadField):

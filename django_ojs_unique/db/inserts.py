@@ -1,4 +1,4 @@
-"""The text of the statements that insert rows and look for duplicates."""
+"""The SQL of the statements that insert rows and look for duplicates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RETURNING = {False: "", True: f" RETURNING pg_notify('{CHANNEL}', queue)"}
 ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 _BARE = ("id", "fingerprint")
-"""Fields whose texts need no quotes in an array: the driver would look at each of them."""
+"""Fields whose values need no quotes in an array literal. The driver would check each value, which takes time."""
 
 Row = Mapping[str, Any]
 """The values of a row's fields by their attribute names; a missing one has its default."""
@@ -46,8 +46,8 @@ class Column(NamedTuple):
     name: str
     attname: str
     default: Any
-    """What the column has in a row that is inserted without it; NOT_PROVIDED if each INSERT must name it."""
-    place: str
+    """The value of the column in a row that is inserted without it; NOT_PROVIDED if each INSERT must name it."""
+    placeholder: str
     adapt: Callable[[Any], Any]
     is_json: bool
 
@@ -62,28 +62,27 @@ class Column(NamedTuple):
 
 
 class Table:
-    """The SQL of one model on one kind of database, in the words of its ``dialect``."""
+    """The SQL for one model's table, as its ``dialect`` writes it."""
 
     def __init__(self, dialect: Any) -> None:
         model = dialect.model
         self._quote = dialect.quote
         self._name = dialect.quote(model._meta.db_table)
         self._skip = dialect.skips_conflicts
-        self._model = model
         fields = [field for field in model._meta.concrete_fields if not isinstance(field, models.AutoField)]
         self._columns = [
             Column(
                 name=field.column,
                 attname=field.attname,
                 default=field.get_default() if field.null or field.has_db_default() else models.NOT_PROVIDED,
-                place=dialect.place(field),
+                placeholder=dialect.placeholder(field),
                 adapt=dialect.adapter(field),
                 is_json=isinstance(field, models.JSONField),
             )
             for field in fields
         ]
         self._by_attname = {column.attname: column for column in self._columns}
-        self._places = {column.name: column.place for column in self._columns}
+        self._placeholders = {column.name: column.placeholder for column in self._columns}
         self._readers = {True: _Reader(model, None, dialect), False: _Reader(model, LOOKED_AT, dialect)}
 
     def written(self, row: Row) -> tuple[tuple[str, ...], list[Any]]:
@@ -110,7 +109,7 @@ class Table:
         return self.insert_if(names, self.none_live), values
 
     def insert_arrays(self, rows: Sequence[Row], *, unless_live: bool) -> tuple[str, list[Any]]:
-        """Return the statement that inserts the rows, with one array for each column that differs, and its parameters.
+        """Return the statement that inserts the rows from one array for each column that differs, and its parameters.
 
         It has far fewer parameters than VALUES, and the same text for all batches of the same shape.
         """
@@ -126,7 +125,7 @@ class Table:
             first = values[0]
             if arrays and column.attname != "fingerprint" and _are_all_the_same(values):
                 if first != column.default:
-                    selected[column.name] = column.place
+                    selected[column.name] = column.placeholder
                     constants.append(column.adapt(first))
                 continue
             name = f"c{len(arrays)}"
@@ -136,7 +135,7 @@ class Table:
                 parameters.append(ENCODER.encode(values))
                 selected[column.name] = f"NULLIF({name}, 'null')" if column.default in values else name
             else:
-                arrays.append(f"unnest({column.place}[])")
+                arrays.append(f"unnest({column.placeholder}[])")
                 if column.attname in _BARE:
                     texts = ["NULL" if value is None else str(value) for value in values]
                     parameters.append(f"{{{','.join(texts)}}}")
@@ -155,7 +154,7 @@ class Table:
 
     @cache  # noqa: B019 - there are a handful of tables and shapes
     def insert(self, columns: tuple[str, ...], wake: bool = False) -> str:
-        """Insert, or skip a conflict (not on MariaDB); ``wake``: PostgreSQL wakes the queue's workers at the commit."""
+        """Insert a row, or skip a conflict (not on MariaDB). ``wake``: PostgreSQL wakes the workers at the commit."""
         return f"{self._into(columns)} VALUES ({self._values(columns)}){self._skip}{_RETURNING[wake]}"
 
     @cache  # noqa: B019
@@ -166,18 +165,19 @@ class Table:
     @cached_property
     def none_live(self) -> str:
         """The condition that no unfinished job has a fingerprint; parameters: the fingerprint, twice."""
-        return self._none_live(self._places["fingerprint"])
+        return self._none_live(self._placeholders["fingerprint"])
 
     def _none_live(self, fingerprint: str) -> str:
-        # Two look-ups, as each has an index. OFFSET keeps them: by old statistics, a join would read the whole table.
+        # Each of the two subqueries has its index. OFFSET 0 keeps PostgreSQL from making a join of them: with old
+        # statistics, a join would read the whole table.
         found = f"SELECT 1 FROM {self._name} AS job WHERE job.fingerprint = {fingerprint}"
         wheres = (UNGUARDED, IS_GUARDING)
         return " AND ".join(f"NOT EXISTS ({found} AND {where} LIMIT 1 OFFSET 0)" for where in wheres)
 
     @cache  # noqa: B019
     def guard(self, full_row: bool) -> str:
-        """Select the job that guards a fingerprint, which is the newest of its unfinished jobs; parameter: the same."""
-        return f"{self._select(full_row)} WHERE fingerprint = {self._places['fingerprint']} AND {IS_GUARDING}"
+        """Select the job that guards a fingerprint: the newest of its unfinished jobs; parameter: the fingerprint."""
+        return f"{self._select(full_row)} WHERE fingerprint = {self._placeholders['fingerprint']} AND {IS_GUARDING}"
 
     @cache  # noqa: B019
     def look(self, states: int, bounded: bool, full_row: bool) -> str:
@@ -185,20 +185,20 @@ class Table:
 
         Parameters: the fingerprint, three times, the states, and the time after which it was created, if ``bounded``.
         """
-        named = " OR ".join(f"fingerprint = %s AND {which}" for which in (IS_GUARDING, FINISHED, UNGUARDED))
+        by_fingerprint = " OR ".join(f"fingerprint = %s AND {which}" for which in (IS_GUARDING, FINISHED, UNGUARDED))
         after = " AND created_at > %s" if bounded else ""
         return (
-            f"{self._select(full_row)} WHERE ({named}) AND state IN ({', '.join(['%s'] * states)}){after}"
+            f"{self._select(full_row)} WHERE ({by_fingerprint}) AND state IN ({', '.join(['%s'] * states)}){after}"
             " ORDER BY created_at DESC, id DESC LIMIT 1"
         )
 
     @cache  # noqa: B019
     def find_and_insert(self, query: str, columns: tuple[str, ...], bounded: bool, is_alone: bool) -> str:
-        """Find a job; if its state is one of some, insert a row about it. On PostgreSQL only.
+        """Find a job; if its state is one of several, insert a row about it. On PostgreSQL only.
 
         Parameters: those of the query, the values of the row, the states, and the time after which the job was
-        created, if ``bounded``. The row of a statement that is a transaction of its own (``is_alone``) does not wait
-        for the disk: a crash of the server may lose the last ones.
+        created, if ``bounded``. A statement that is a transaction of its own (``is_alone``) does not wait for the disk:
+        a crash of the server may lose the last rows.
         """
         after = " AND found.created_at > %s" if bounded else ""
         unwaited = ", set_config('synchronous_commit', 'off', true)" if is_alone else ""
@@ -220,7 +220,7 @@ class Table:
         return f"INSERT INTO {self._name} ({', '.join(map(self._quote, columns))})"
 
     def _values(self, columns: tuple[str, ...]) -> str:
-        return ", ".join(self._places[column] for column in columns)
+        return ", ".join(self._placeholders[column] for column in columns)
 
 
 class _Reader:

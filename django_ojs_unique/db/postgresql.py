@@ -73,8 +73,8 @@ class PostgreSQL(Dialect):
     now = "SELECT clock_timestamp()"
 
     def decides_at_once(self, policy: UniquePolicy) -> bool:
-        # While the statement runs, another job may be enqueued, run and finish. It has no guard then, so the
-        # constraint does not stop this insert, but a policy that counts finished jobs must.
+        # While the statement runs, another job may be enqueued, run and finish. Then it has no guard, so the constraint
+        # does not stop this insert. A policy that counts finished jobs must stop it.
         return INCOMPLETE.issuperset(policy.states)
 
     def insert_all(self, jobs: Sequence[Row]) -> bool:
@@ -82,8 +82,13 @@ class PostgreSQL(Dialect):
         self._wake_for(jobs)
         return inserted
 
+    def insert_all_unless_live(self, jobs: Sequence[Row]) -> bool:
+        inserted = super().insert_all_unless_live(jobs)
+        self._wake_for(jobs)
+        return inserted
+
     def find(self, rows: Any, fingerprints: Sequence[str]) -> Any:
-        # One index look-up for each: with old statistics, a plain query would read the whole table.
+        # One index look-up for each fingerprint: with old statistics, a plain query would read the whole table.
         wanted = rows.filter(of_fingerprint()).extra(where=["fingerprint = wanted.name"])
         sql, parameters = wanted.query.sql_with_params()
         return rows.model._default_manager.using(rows.db).raw(
@@ -98,7 +103,7 @@ class PostgreSQL(Dialect):
 
     def claim(self, wanted: ClaimRequest) -> list[Any]:
         reader = _reader(self.model, wanted.fields, self.connection.alias)
-        length = wanted.lease // timedelta(milliseconds=1)
+        lease_ms = wanted.lease // timedelta(milliseconds=1)
         with self.connection.cursor() as cursor:
             cursor.execute(
                 reader.claim,
@@ -106,8 +111,8 @@ class PostgreSQL(Dialect):
                     "now": wanted.now,
                     "worker_id": wanted.worker_id,
                     "token": wanted.token,
-                    "lease_ms": length,
-                    "forced_ms": length if wanted.is_forced else None,
+                    "lease_ms": lease_ms,
+                    "forced_ms": lease_ms if wanted.is_forced else None,
                     "queues": list(wanted.rooms),
                     "rooms": list(wanted.rooms.values()),
                     "timed": wanted.is_timed,
@@ -142,7 +147,7 @@ class PostgreSQL(Dialect):
         return str(sql or "TRUE")
 
     def records_at_once(self, policy: UniquePolicy) -> bool:
-        # The start of a window with months is only a bound for queries.
+        # For a period of months the start of the window is only a bound for the query: the caller must judge the job.
         return policy.duration is None or isinstance(policy.duration, timedelta)
 
     def find_and_record(
@@ -155,11 +160,11 @@ class PostgreSQL(Dialect):
         records: Dialect,
         record: Row,
     ) -> Any | None:
-        query, wanted = self._duplicate(fingerprint, policy, created_after, full_row=full_row)
+        query, parameters = self._duplicate(fingerprint, policy, created_after, full_row=full_row)
         columns, values = records.table.written(record)
         statement = records.table.find_and_insert(query, columns, created_after is not None, self._is_alone())
         states = [str(state) for state in policy.states]
-        return self._read(statement, [*wanted, *values, states, *filter(None, [created_after])], full_row)
+        return self._read(statement, [*parameters, *values, states, *filter(None, [created_after])], full_row)
 
     def _is_alone(self) -> bool:
         """Whether the next statement is a transaction of its own; the driver knows of all, Django only of its own."""
@@ -174,8 +179,8 @@ class PostgreSQL(Dialect):
             return None
         return PreparingCursor(self.connection) if is_djangos(self.connection) else None
 
-    def place(self, field: Any) -> str:
-        # Without its type, a parameter of a SELECT would be text. The length is checked when the column is assigned.
+    def placeholder(self, field: Any) -> str:
+        # Without a type, a parameter of a SELECT would be text. The assignment to the column checks the length.
         return f"%s::{field.db_type(self.connection).partition('(')[0]}"
 
     def adapter(self, field: Any) -> Callable[[Any], Any]:
@@ -190,11 +195,6 @@ class PostgreSQL(Dialect):
 
     def _wakes_workers(self, job: Row) -> bool:
         return bool(job["state"] == JobState.AVAILABLE and settings.notify)
-
-    def insert_all_unless_live(self, jobs: Sequence[Row]) -> bool:
-        inserted = super().insert_all_unless_live(jobs)
-        self._wake_for(jobs)
-        return inserted
 
     def _wake_for(self, jobs: Sequence[Row]) -> None:
         self.wake({job["queue"] for job in jobs if job["state"] == JobState.AVAILABLE})

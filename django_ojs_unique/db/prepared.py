@@ -12,9 +12,9 @@ from psycopg.pq import Format, TransactionStatus
 
 USES_BEFORE_PREPARING = 5
 USES_OF_A_PLAN = 1000
-"""After so many statements all are planned anew: a plan for an empty table would read all of a full one."""
+"""After this many statements PostgreSQL makes new plans: a plan for an empty table would read the whole full table."""
 NEVER_BY_ITSELF = 2**31
-"""A threshold with which psycopg keeps account of prepared statements, but prepares only those that ask for it."""
+"""With this threshold, psycopg manages prepared statements, but prepares only those that ask for it."""
 _TIMESTAMPTZ = psycopg.adapters.types["timestamptz"].oid
 _FACTORIES: Any = (Cursor, ServerBindingCursor)
 
@@ -22,8 +22,8 @@ _FACTORIES: Any = (Cursor, ServerBindingCursor)
 class PreparingCursor:
     """Prepares its statements after a few uses, unless a pooler answers instead of the server.
 
-    A pooler may give the next statement to another session, which has nothing prepared. It gives its clients process
-    ids of its own: that tells it from a server. Where ``OPTIONS`` has a ``prepare_threshold``, the project has decided:
+    A pooler may send the next statement to another session, which has prepared nothing. It tells its clients a process
+    id that is not the server's: so it is recognised. A ``prepare_threshold`` in ``OPTIONS`` is the project's decision:
     None forbids preparing, a number allows it.
     """
 

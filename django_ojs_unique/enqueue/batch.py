@@ -1,7 +1,7 @@
 """Enqueue many: the results of single enqueues, with a constant number of statements per thousand jobs.
 
 One query finds the stored jobs. The batch is decided in memory, in the order of its items; then it is written at once.
-The constraint decides races, here too: a batch that loses one is rolled back and queries again.
+The constraint decides races here, too: a batch that loses a race is rolled back and queries again.
 
 All batches take locks in the same order, so that two of them do not wait for each other: first `lock_keys`, then stored
 rows by their primary keys, and last the inserts by fingerprint. A batch that replaces what another one is about to
@@ -131,10 +131,10 @@ class _Batch:
         """By fingerprint: the states that its policies count."""
 
     def insert_at_once(self) -> bool:
-        """Insert all jobs without a look, or none of them; return whether they are inserted.
+        """Insert all jobs without a query, or none of them; return whether they are inserted.
 
-        This is exact where the constraint decides about each item alone. Where the last items of a shape met
-        duplicates, it is not tried.
+        This is exact if the INSERT alone can decide about each item. It is not tried for a shape whose last enqueue met
+        a duplicate, because it would probably fail.
         """
         entries, dialect, using = self._entries, self._dialect, self._jobs.db
         if self._keyed or self._has_ids or any(entry.incoming.shape.met_duplicate for entry in entries):
@@ -203,12 +203,12 @@ class _Batch:
                 found |= {row.pk: row for row in self._dialect.lock(matches, by_key=False)}
             else:
                 found |= {row.pk: row for row in self._dialect.find(matches, fingerprints)}
-        if not under_locks and (mine := {pk for pk, row in found.items() if self._may_change(row, now)}):
+        if not under_locks and (changeable := {pk for pk, row in found.items() if self._may_change(row, now)}):
             locked: dict[UUID, JobRow] = {}
-            for pks in in_groups(sorted(mine)):
+            for pks in in_groups(sorted(changeable)):
                 rows = self._jobs.filter(pk__in=pks).only(*_LOOKED_AT)
                 locked |= {row.pk: row for row in self._dialect.lock(rows, by_key=False)}
-            found = {pk: row for pk, row in found.items() if pk not in mine} | locked
+            found = {pk: row for pk, row in found.items() if pk not in changeable} | locked
         by_fingerprint: dict[str, list[JobRow]] = defaultdict(list)
         for row in found.values():
             by_fingerprint[row.fingerprint].append(row)
@@ -231,12 +231,12 @@ class _Batch:
 
         From the insert on, every other enqueue of these keys waits.
         """
-        wary = [
+        counting_finished = [
             fingerprint
             for fingerprint, policies in self._policies.items()
             if not all(INCOMPLETE.issuperset(policy.states) for policy in policies)
         ]
-        for fingerprints in in_groups(wary):
+        for fingerprints in in_groups(counting_finished):
             for row in self._dialect.find(self._matches(fingerprints, now), fingerprints):
                 if row.pk not in known and any(
                     policy.is_duplicate(row.state, row.created_at, now) for policy in self._policies[row.fingerprint]

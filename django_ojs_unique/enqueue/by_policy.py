@@ -1,6 +1,6 @@
 """Enqueue by policy: look for duplicates, act on them, insert; exact under concurrency (OJS unique jobs).
 
-The query decides what is a duplicate, the constraint decides races: after an insert that loses one, it queries again.
+The query decides what is a duplicate, the constraint decides races: an enqueue that loses a race queries again.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def _decide(jobs: QuerySet[Any], incoming: Incoming, work: UnitOfWork) -> Verdic
 
 
 def _decide_at_once(using: str, dialect: Dialect, incoming: Incoming, policy: UniquePolicy) -> Verdict[JobRow] | None:
-    """Insert the job, or find and record the newest duplicate that keeps it out; None when only locks can tell.
+    """Insert the job, or find and record the newest duplicate; return None when only locks can decide.
 
-    One statement admits a new job, and one more finds a duplicate. Where the last enqueue of this shape met one, the
-    order is the other one: each order is exact.
+    The first statement inserts a new job, and the second one finds a duplicate. If the last enqueue of this shape met a
+    duplicate, the look-up comes first. Both orders are exact.
     """
     job, shape = incoming.values, incoming.shape
     now = job["created_at"]

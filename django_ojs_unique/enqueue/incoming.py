@@ -24,7 +24,7 @@ from .values import aware_moment, moment_after, sized, uuid
 FOREVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
 """The end of a window without a period: a date that each database can store in each time zone."""
 MOST_BYTES = 12
-"""Of one character: Unicode's composed form can be shorter than what it stands for."""
+"""At most so many bytes of args become one character of the canonical text, because NFC composes characters."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class Incoming(Unbuilt):
 
 
 def read(request: Request, model: type[models.Model], now: datetime) -> Incoming:
-    """Validate a request and build its row.
+    """Validate a request and compute the values of its job.
 
     Raises InvalidRequest, InvalidPolicy, InvalidRetryPolicy or UnknownJobType, each with the field and how to fix it;
     nothing has been written then.
@@ -128,7 +128,7 @@ class Reader:
 
 
 def _bounds_args(incoming: Incoming) -> bool:
-    """Whether all of ``args`` are in the canonical text, which tells faster than their JSON that they are not large."""
+    """Whether the canonical text has all of ``args``: if it is short, their JSON is short and need not be made."""
     policy = incoming.policy
     return policy is not None and "args" in policy.keys and policy.args_keys is None
 

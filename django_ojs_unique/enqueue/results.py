@@ -32,7 +32,7 @@ class Outcome(StrEnum):
 
 
 class Unbuilt:
-    """What builds the object of a new job when it is first asked for."""
+    """A new job whose object is built when it is first asked for."""
 
     __slots__ = ()
     job: Any

@@ -1,4 +1,4 @@
-"""What an enqueue knows of a job's row: the model is on a higher floor."""
+"""What an enqueue knows of a job's row: the model is in a higher layer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class JobRow(Protocol):
     key: str | None
     attempt: int
     fingerprint: str
-    """None in the row of a job that takes no part in uniqueness; what asks for it here has one."""
+    """None for a job without a policy or a key; no code that uses this protocol reads it then."""
     guarded_states: frozenset[Any]
     revision: int
     created_at: datetime

@@ -74,7 +74,8 @@ class Shape:
             self.guarded_states = HOLDING
         elif self.policy is not None:
             # Whatever its policy counts, a job guards its fingerprint until it has finished, so that the constraint
-            # also works between different policies. The query decides what counts; a guard that does not is released.
+            # also works between different policies. The query decides what counts; the guard of a job that does not is
+            # released.
             self.guarded_states = INCOMPLETE.union(self.policy.states)
         self.has_window = (
             self.policy is not None
@@ -102,21 +103,21 @@ class Shapes:
     def of(self, request: Request) -> Shape:
         """Return the shape of a request. Raises what `read` raises about a request's type, queue and options."""
         try:
-            # With the types, because True equals 1 but is no priority.
+            # The types belong to it, because True equals 1 but is no valid priority.
             factor = getattr(request.retry, "backoff_coefficient", None)
             values = request.priority, request.timeout, request.lease, factor
-            name = (
+            identity = (
                 (request.type, request.queue, request.unique, request.retry, request.elsewhere),
                 (request.key is None, request.key_mode, request.key_scope),
                 (values, *map(type, values)),
             )
-            shape = self._known.get(name)
-        except TypeError:  # what is not hashable is invalid: Shape says so
+            shape = self._known.get(identity)
+        except TypeError:  # an option that is not hashable is invalid: Shape raises the error
             return Shape(request, self._model)
         if shape is None or shape.definition is not registry.find(request.type):
             if len(self._known) >= MOST_SHAPES:
                 self._known.clear()
-            shape = self._known[name] = Shape(request, self._model)
+            shape = self._known[identity] = Shape(request, self._model)
         return shape
 
 

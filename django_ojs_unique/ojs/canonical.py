@@ -17,11 +17,10 @@ LARGEST_INTEGER = 2**53 - 1
 DEEPEST = 100
 """Levels of nesting that every JSON reader involved can follow without exhausting its stack."""
 
-
 _AS_STRING = "Send it as a string."
 _SIMPLE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
 _FLOAT = re.compile(r"\d\.\d|\de[+-]\d")
-"""What is in the text of each float, and sometimes in a string."""
+"""Matches the text of each float; it also matches some strings."""
 
 
 def plain(value: Any, path: str) -> Any:
@@ -39,7 +38,7 @@ def plain(value: Any, path: str) -> Any:
 def canonical(value: Any) -> str:
     """Return the RFC 8785 text of a plain value with every string and object key in NFC."""
     # RFC 8785 differs from the standard library only in floats and in the order of characters beyond ASCII.
-    with suppress(ValueError):  # an infinite number, written by hand: rfc8785 raises its own error
+    with suppress(ValueError):  # an infinite number, stored by hand: rfc8785 raises its own error
         text = _SIMPLE.encode(value)
         if text.isascii() and _FLOAT.search(text) is None:
             return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -13,9 +14,11 @@ from django.db import DatabaseError, connection, connections, transaction
 from django.db.backends.utils import CursorWrapper
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
+from django.utils.asyncio import async_unsafe
 
 from django_ojs_unique import DuplicateJob, UniquePolicy
 from django_ojs_unique.db import cursors
+from django_ojs_unique.db.dialects import dialect_of
 from django_ojs_unique.db.sessions import watched
 from django_ojs_unique.exceptions import NotMigrated
 from django_ojs_unique.models import Job, SuppressedEnqueue
@@ -106,6 +109,9 @@ def test_a_duplicate_takes_one_statement_more_and_the_next_ones_take_one_beside_
     records = SuppressedEnqueue.objects.values_list("existing_job", "existing_state", "outcome", "args", "job")
     outcome = {"ignore": "ignored", "reject": "rejected"}[on_conflict]
     assert list(records) == [(first.pk, "available", outcome, first.args, None)] * 3
+    kept.clear()
+    assert enqueue(3, unique=unique).created
+    assert first_words(kept) == ["INSERT"]
 
 
 @pytest.mark.parametrize("period", [None, "PT1H", "P1M"])
@@ -133,22 +139,25 @@ def test_a_record_in_a_transaction_that_django_does_not_know_of_waits_with_it():
 
 @postgresql
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_only_a_record_on_its_own_does_not_wait_for_the_disk(is_kept):
+def test_only_a_record_on_its_own_does_not_wait_for_the_disk(kept, is_kept):
+    with connection.cursor() as cursor:
+        cursor.execute("SET synchronous_commit = on")
+
     def waits():
         with connection.cursor() as cursor:
             cursor.execute("SHOW synchronous_commit")
             return cursor.fetchone()[0]
 
-    before = waits()
     enqueue()
     with transaction.atomic():
         enqueue()
-        assert waits() == before
+        assert waits() == "on"
         transaction.set_rollback(not is_kept)
     assert SuppressedEnqueue.objects.count() == is_kept
     enqueue()
-    assert waits() == before
+    assert waits() == "on"
     assert SuppressedEnqueue.objects.count() == is_kept + 1
+    assert ["'synchronous_commit', 'off'" in sql for sql in kept if sql.startswith("WITH")] == [False, True]
 
 
 def test_a_replacement_and_a_stale_guard_are_settled(kept):
@@ -219,7 +228,7 @@ def test_a_patched_cursor_sees_each_statement(kept, monkeypatch, name, wraps):
     assert first_words(seen) == ["INSERT"]
 
 
-@pytest.mark.parametrize("name", ["cursor", "make_cursor", "create_cursor", "_cursor"])
+@pytest.mark.parametrize("name", ["cursor", "make_cursor", "create_cursor", "_cursor", "ensure_connection"])
 @pytest.mark.parametrize("on_class", [True, False])
 def test_a_patched_connection_sees_each_statement(kept, monkeypatch, name, on_class):
     own = connections["default"]
@@ -233,7 +242,21 @@ def test_a_patched_connection_sees_each_statement(kept, monkeypatch, name, on_cl
     monkeypatch.setattr(owner, name, patch, raising=False)
     enqueue()
     assert kept == []
-    assert seen == [name]
+    assert set(seen) == {name}
+
+
+def test_a_patch_inside_a_decorator_of_django_is_a_patch(kept, monkeypatch):
+    kind = type(connections["default"])
+    plain, seen = kind.cursor, []
+
+    def cursor(self):
+        seen.append("cursor")
+        return plain(self)
+
+    monkeypatch.setattr(kind, "cursor", async_unsafe(cursor))
+    enqueue()
+    assert kept == []
+    assert seen == ["cursor"]
 
 
 def test_a_method_with_a_proxy_around_it_is_a_patch(kept, monkeypatch):
@@ -286,6 +309,36 @@ def test_in_a_running_event_loop_django_refuses_and_so_does_an_enqueue(monkeypat
     with pytest.raises(SynchronousOnlyOperation):
         asyncio.run(call())
     assert not Job.objects.exists()
+
+
+def test_a_kept_cursor_is_not_used_in_a_running_event_loop(monkeypatch):
+    monkeypatch.delitem(os.environ, "DJANGO_ALLOW_ASYNC_UNSAFE", raising=False)
+    enqueue()
+    dialect = dialect_of(Job.objects.all())
+
+    async def call():
+        cursors.execute(dialect, "SELECT 1", [])
+
+    with pytest.raises(SynchronousOnlyOperation):
+        asyncio.run(call())
+
+
+def test_a_kept_cursor_is_not_used_in_another_thread():
+    enqueue()
+    dialect = dialect_of(Job.objects.all())
+    with ThreadPoolExecutor(1) as threads, pytest.raises(DatabaseError, match="thread"):
+        threads.submit(cursors.execute, dialect, "SELECT 1", []).result()
+
+
+def test_a_connection_that_django_must_check_first_is_used_by_its_cursor(kept, monkeypatch):
+    own = connections["default"]
+    monkeypatch.setattr(own, "health_check_enabled", True)
+    monkeypatch.setattr(own, "health_check_done", False)
+    enqueue(1)
+    assert kept == []
+    assert own.health_check_done
+    enqueue(2)
+    assert first_words(kept) == ["INSERT"]
 
 
 def test_in_a_broken_transaction_django_refuses_and_so_does_an_enqueue():
@@ -408,6 +461,17 @@ def test_django_prepares_no_statement_of_the_project_because_of_it():
     for number in range(10):
         enqueue(number)
         list(Job.objects.filter(type="t"))
+    assert [sql.split()[0] for sql in prepared()] == ["INSERT"]
+
+
+@postgresql
+def test_the_driver_prepares_no_other_statement_because_of_it():
+    from psycopg import Cursor
+
+    for number in range(10):
+        enqueue(number)
+    for _ in range(20):
+        Cursor(connection.connection).execute("SELECT 42")
     assert [sql.split()[0] for sql in prepared()] == ["INSERT"]
 
 

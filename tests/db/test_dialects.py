@@ -154,6 +154,16 @@ def test_no_unfinished_job_of_the_fingerprint_is_passed_over_by_the_insert(own, 
     assert ids() == {holder.pk}
 
 
+@pytest.mark.skipif(connection.vendor == "mysql", reason="no single statement decides there")
+def test_without_the_constraint_the_insert_still_looks_for_a_job_that_guards_the_fingerprint(own):
+    holder = enqueue().job
+    with connection.cursor() as cursor:
+        cursor.execute("DROP INDEX ojs_unique_guard")
+    assert not own.insert_unless_duplicate(values(incoming()), POLICY, None)
+    assert not own.insert_all_unless_live([values(incoming())])
+    assert ids() == {holder.pk}
+
+
 @pytest.mark.parametrize("state", ["available", "active", "scheduled", "retryable", "pending"])
 @pytest.mark.parametrize("full_row", [False, True])
 @pytest.mark.parametrize("states", [None, ["available", "active", "scheduled", "retryable", "pending", "completed"]])

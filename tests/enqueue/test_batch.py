@@ -359,6 +359,34 @@ def test_jobs_of_one_batch_are_in_order_for_the_worker():
 
 
 @pytest.mark.django_db
+def test_jobs_with_ids_of_their_caller_are_in_order_for_the_worker():
+    ids = [new_id() for _ in range(5)][::-1]
+    many([{**item, "id": id} for item, id in zip(numbered(5, unique=EACH), ids, strict=True)])
+    assert list(Job.objects.order_by("-priority", "enqueued_at", "id").values_list("pk", flat=True)) == ids
+
+
+@pytest.mark.skipif(connection.vendor == "mysql", reason="InnoDB keeps no order of inserts")
+@pytest.mark.django_db
+def test_all_batches_insert_in_the_order_of_the_fingerprints():
+    many(numbered(50, unique=EACH))
+    with connection.cursor() as cursor:
+        order = "ctid" if connection.vendor == "postgresql" else "rowid"
+        cursor.execute(f"SELECT fingerprint FROM django_ojs_unique_job ORDER BY {order}")
+        inserted = [fingerprint for (fingerprint,) in cursor.fetchall()]
+    assert inserted == sorted(inserted)
+
+
+@pytest.mark.django_db
+def test_after_a_batch_of_duplicates_the_next_one_looks_before_it_inserts():
+    for _ in range(2):
+        many(numbered(3, unique={**EACH, **IGNORE}))
+    with CaptureQueriesContext(connection) as queries:
+        assert outcomes(many(numbered(3, unique={**EACH, **IGNORE}))) == ["deduplicated"] * 3
+    inserts = [query["sql"] for query in queries if "INSERT INTO" in query["sql"]]
+    assert all("suppressedenqueue" in sql for sql in inserts)
+
+
+@pytest.mark.django_db
 def test_each_answer_of_a_replacing_batch_is_an_enqueue_that_was_replaced_by_the_next():
     result = many([{"type": "t", "unique": REPLACE}] * 3)
     assert outcomes(result) == ["created", "replaced", "replaced"]
