@@ -138,7 +138,7 @@ class Dialect:
 
     def _read(self, query: str, parameters: Sequence[Any], full_row: bool) -> Any | None:
         _, rows = execute(self, query, parameters)
-        return self.table.read(rows[0], full_row, self.connection) if rows else None
+        return self.table.read(rows[0], full_row) if rows else None
 
     def _duplicate(
         self, fingerprint: str, policy: UniquePolicy, created_after: datetime | None, *, full_row: bool

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, wraps
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from django.db import models
-from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models.base import ModelState
 
 from .constraints import FINISHED, IS_GUARDING, UNGUARDED
 from .fields import SharedJSON
+from .rows import RowReader
 
 CHANNEL = "django_ojs_unique"
 """On PostgreSQL: the channel on which an enqueue sends workers the name of the queue that has a new available job."""
@@ -31,6 +30,7 @@ _BARE = ("id", "fingerprint")
 Row = Mapping[str, Any]
 """The values of a row's fields by their attribute names; a missing one has its default."""
 T = TypeVar("T")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def in_groups(items: Iterable[T]) -> Iterator[list[T]]:
@@ -38,6 +38,21 @@ def in_groups(items: Iterable[T]) -> Iterator[list[T]]:
     iterator = iter(items)
     while group := list(islice(iterator, ROWS_AT_ONCE)):
         yield group
+
+
+def kept(method: Method) -> Method:
+    """Compute what a method returns once for each set of arguments, and keep it as long as the object lives."""
+    name = method.__name__
+
+    @wraps(method)
+    def once(self: Any, *arguments: Any) -> Any:
+        found: dict[Any, Any] = self.__dict__.setdefault("_kept", {})
+        identity = name, *arguments
+        if identity not in found:
+            found[identity] = method(self, *arguments)
+        return found[identity]
+
+    return cast(Method, once)
 
 
 class Column(NamedTuple):
@@ -83,7 +98,10 @@ class Table:
         ]
         self._by_attname = {column.attname: column for column in self._columns}
         self._placeholders = {column.name: column.placeholder for column in self._columns}
-        self._readers = {True: _Reader(model, None, dialect), False: _Reader(model, LOOKED_AT, dialect)}
+        self._readers = {
+            True: RowReader(model, dialect.connection),
+            False: RowReader(model, dialect.connection, LOOKED_AT),
+        }
 
     def written(self, row: Row) -> tuple[tuple[str, ...], list[Any]]:
         """Return the columns of a row that differ from the database's defaults, and their values."""
@@ -152,12 +170,12 @@ class Table:
             [*constants, *parameters],
         )
 
-    @cache  # noqa: B019 - there are a handful of tables and shapes
+    @kept
     def insert(self, columns: tuple[str, ...], wake: bool = False) -> str:
         """Insert a row, or skip a conflict (not on MariaDB). ``wake``: PostgreSQL wakes the workers at the commit."""
         return f"{self._into(columns)} VALUES ({self._values(columns)}){self._skip}{_RETURNING[wake]}"
 
-    @cache  # noqa: B019
+    @kept
     def insert_if(self, columns: tuple[str, ...], condition: str, wake: bool = False) -> str:
         """Insert if a condition is true; parameters: the row's values, then the condition's."""
         return f"{self._into(columns)} SELECT {self._values(columns)} WHERE {condition}{self._skip}{_RETURNING[wake]}"
@@ -174,12 +192,12 @@ class Table:
         wheres = (UNGUARDED, IS_GUARDING)
         return " AND ".join(f"NOT EXISTS ({found} AND {where} LIMIT 1 OFFSET 0)" for where in wheres)
 
-    @cache  # noqa: B019
+    @kept
     def guard(self, full_row: bool) -> str:
         """Select the job that guards a fingerprint: the newest of its unfinished jobs; parameter: the fingerprint."""
         return f"{self._select(full_row)} WHERE fingerprint = {self._placeholders['fingerprint']} AND {IS_GUARDING}"
 
-    @cache  # noqa: B019
+    @kept
     def look(self, states: int, bounded: bool, full_row: bool) -> str:
         """Select the newest job of a fingerprint in some states.
 
@@ -192,7 +210,7 @@ class Table:
             " ORDER BY created_at DESC, id DESC LIMIT 1"
         )
 
-    @cache  # noqa: B019
+    @kept
     def find_and_insert(self, query: str, columns: tuple[str, ...], bounded: bool, is_alone: bool) -> str:
         """Find a job; if its state is one of several, insert a row about it. On PostgreSQL only.
 
@@ -209,9 +227,9 @@ class Table:
             f" SELECT found.*{unwaited} FROM found"
         )
 
-    def read(self, row: Sequence[Any], full_row: bool, connection: BaseDatabaseWrapper) -> Any:
+    def read(self, row: Sequence[Any], full_row: bool) -> Any:
         """Build the model instance of a row that the query found."""
-        return self._readers[full_row].read(row, connection)
+        return self._readers[full_row].read(row)
 
     def _select(self, full_row: bool) -> str:
         return f"SELECT {', '.join(map(self._quote, self._readers[full_row].columns))} FROM {self._name}"
@@ -221,32 +239,6 @@ class Table:
 
     def _values(self, columns: tuple[str, ...]) -> str:
         return ", ".join(self._placeholders[column] for column in columns)
-
-
-class _Reader:
-    """Builds model instances from rows, without the slow `Model.__init__`; fields that were not read are deferred."""
-
-    def __init__(self, model: type[models.Model], names: Collection[str] | None, dialect: Any) -> None:
-        fields = [field for field in model._meta.concrete_fields if names is None or field.attname in names]
-        connection = dialect.connection
-        self.columns = [field.column for field in fields]
-        self._model = model
-        self._names = [field.attname for field in fields]
-        self._converters: list[tuple[str, Any, Any]] = []
-        for field in fields:
-            column = field.get_col(model._meta.db_table)
-            for convert in (*connection.ops.get_db_converters(column), *column.get_db_converters(connection)):
-                self._converters.append((field.attname, convert, column))
-
-    def read(self, row: Sequence[Any], connection: BaseDatabaseWrapper) -> Any:
-        job: Any = self._model.__new__(self._model)
-        values = job.__dict__
-        values.update(zip(self._names, row, strict=False))
-        for name, convert, column in self._converters:
-            values[name] = convert(values[name], column, connection)
-        job._state = state = ModelState()
-        state.adding, state.db = False, connection.alias
-        return job
 
 
 def _are_all_the_same(values: list[Any]) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 from uuid import UUID
 
 from django.db import models
-from django.db.models.base import ModelState
 
 from ..conf import settings
 from ..ojs.policy import UniquePolicy
@@ -18,8 +17,8 @@ from ..ojs.states import INCOMPLETE, JobState
 from .constraints import of_fingerprint
 from .cursors import KeptCursor, execute
 from .dialect import ClaimRequest, Dialect, as_it_is
-from .fields import PayloadField, Sparse
-from .inserts import CHANNEL, ENCODER, Row
+from .inserts import CHANNEL, ENCODER, Row, kept
+from .rows import RowReader
 
 _IDLE = 0
 """The status of a driver's connection without a transaction."""
@@ -102,11 +101,11 @@ class PostgreSQL(Dialect):
                 cursor.execute("SELECT pg_notify(%s, q) FROM unnest(%s::text[]) AS q", [CHANNEL, sorted(queues)])
 
     def claim(self, wanted: ClaimRequest) -> list[Any]:
-        reader = _reader(self.model, wanted.fields, self.connection.alias)
+        reader, statement = self._claim(wanted.fields)
         lease_ms = wanted.lease // timedelta(milliseconds=1)
         with self.connection.cursor() as cursor:
             cursor.execute(
-                reader.claim,
+                statement,
                 {
                     "now": wanted.now,
                     "worker_id": wanted.worker_id,
@@ -121,6 +120,13 @@ class PostgreSQL(Dialect):
                 },
             )
             return [reader.read(row) for row in cursor.fetchall()]
+
+    @kept
+    def _claim(self, fields: tuple[str, ...]) -> tuple[RowReader, str]:
+        """Return the reader of the claimed rows, and the statement that claims them."""
+        reader = RowReader(self.model, self.connection, fields)
+        columns = ", ".join(f'job."{column}"' for column in reader.columns)
+        return reader, _statement(_CLAIM, self.model).replace("{columns}", columns)
 
     def complete(self, runs: Sequence[Any]) -> set[UUID]:
         records = [
@@ -207,42 +213,6 @@ class PostgreSQL(Dialect):
             half = len(rows) // 2
             return sum(self._insert_some(some, unless_live=unless_live) for some in (rows[:half], rows[half:]))
         return execute(self, statement, parameters)[0]
-
-
-class _Reader:
-    """Builds model instances from the rows that the claim returns, without the slow `Model.__init__`."""
-
-    def __init__(self, model: type[models.Model], fields: tuple[str, ...], using: str) -> None:
-        chosen = [field for field in model._meta.concrete_fields if field.attname in fields]
-        self.model, self._using = model, using
-        self._names = [field.attname for field in chosen]
-        self._payloads = {
-            field.attname: field.get_default if isinstance(field, Sparse) else _nothing
-            for field in chosen
-            if isinstance(field, PayloadField)
-        }
-        columns = ", ".join(f'job."{field.column}"' for field in chosen)
-        self.claim = _statement(_CLAIM, model).replace("{columns}", columns)
-
-    def read(self, row: Sequence[Any]) -> Any:
-        job = self.model.__new__(self.model)
-        values = job.__dict__
-        values.update(zip(self._names, row, strict=True))
-        for name, empty in self._payloads.items():
-            text = values[name]
-            values[name] = empty() if text is None else json.loads(text)
-        job._state = ModelState()
-        job._state.adding, job._state.db = False, self._using
-        return job
-
-
-def _nothing() -> None:
-    return None
-
-
-@cache
-def _reader(model: type[models.Model], fields: tuple[str, ...], using: str) -> _Reader:
-    return _Reader(model, fields, using)
 
 
 @cache

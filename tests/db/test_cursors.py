@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import os
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from threading import Thread
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
@@ -497,3 +500,24 @@ def rows_read_in_sequence():
         cursor.execute("SELECT pg_stat_force_next_flush()")
         cursor.execute("SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'django_ojs_unique_job'")
         return cursor.fetchone()[0]
+
+
+# what is kept with a connection
+
+
+def test_what_is_kept_with_a_connection_goes_with_it():
+    seen = []
+
+    def live():
+        enqueue(1)
+        enqueue(1)
+        Job.objects.enqueue_many([{"type": "t", "args": {"n": 1}, "unique": POLICY}])
+        seen.append(weakref.ref(connections["default"]))
+        connections.close_all()
+
+    thread = Thread(target=live)
+    thread.start()
+    thread.join()
+    del thread
+    gc.collect()
+    assert seen[0]() is None

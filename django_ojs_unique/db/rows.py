@@ -1,0 +1,59 @@
+"""Build model instances from the rows of raw statements, without the slow `Model.__init__`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models.base import ModelState
+
+from .fields import PayloadField, Sparse
+
+
+class RowReader:
+    """Builds instances of one model from rows with the ``columns``; fields that were not read are deferred."""
+
+    def __init__(
+        self, model: type[models.Model], connection: BaseDatabaseWrapper, names: Collection[str] | None = None
+    ) -> None:
+        fields = [field for field in model._meta.concrete_fields if names is None or field.attname in names]
+        self.columns = [field.column for field in fields]
+        self._model = model
+        self._connection = connection
+        self._names = [field.attname for field in fields]
+        self._payloads: list[tuple[str, Callable[[], Any]]] = []
+        self._converters: list[tuple[str, Any, Any]] = []
+        for field in fields:
+            if isinstance(field, PayloadField):
+                self._payloads.append((field.attname, field.get_default if isinstance(field, Sparse) else _null))
+                continue
+            column = field.get_col(model._meta.db_table)
+            for convert in (*connection.ops.get_db_converters(column), *column.get_db_converters(connection)):
+                self._converters.append((field.attname, convert, column))
+
+    def read(self, row: Sequence[Any]) -> Any:
+        """Build the instance of a row. It may have more values than there are columns."""
+        instance: Any = self._model.__new__(self._model)
+        values = instance.__dict__
+        values.update(zip(self._names, row, strict=False))
+        for name, empty in self._payloads:
+            values[name] = empty() if values[name] is None else _loaded(values[name])
+        for name, convert, column in self._converters:
+            values[name] = convert(values[name], column, self._connection)
+        instance._state = state = ModelState()
+        state.adding, state.db = False, self._connection.alias
+        return instance
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):  # written by hand: `PayloadField.from_db_value` returns it as it is, too
+        return text
+
+
+def _null() -> None:
+    return None
