@@ -8,7 +8,7 @@ from django.core.checks import CheckMessage
 from django.db import models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.backends.ddl_references import Statement
-from django.db.models import BooleanField, Func, Q
+from django.db.models import F, Lookup, Q
 
 from ..ojs.states import JobState
 
@@ -18,23 +18,24 @@ IS_GUARDING = _IS_GUARDING.format(guarded_states="guarded_states", state="state"
 """The SQL of `guarding`."""
 
 
-class IsGuarding(Func):
-    """Whether the row's state is one of its guarded states: one bit-and, which each write of a row evaluates.
+class IsGuarding(Lookup):
+    """Whether a row's state is one of its guarded states: one bit-and, which each write of a row evaluates.
 
-    It has no parameters, so that a database recognises the condition of the index.
+    It has no parameters, so that a database recognises the condition of the index. It is a look-up because Django
+    compares any other expression with TRUE, in some versions and on some databases.
     """
 
-    conditional = True
-    output_field = BooleanField()
+    lookup_name = "guards"
+    prepare_rhs = False
 
-    def as_sql(self, compiler: Any, connection: Any, *args: Any, **context: Any) -> Any:
-        guarded_states, state = (compiler.compile(name)[0] for name in self.source_expressions)
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        guarded_states, state = (compiler.compile(expression)[0] for expression in (self.lhs, self.rhs))
         return _IS_GUARDING.format(guarded_states=guarded_states, state=state), []
 
 
 def guarding() -> Q:
     """Return the condition for rows that guard their fingerprint: their state is one of their guarded states."""
-    return Q(IsGuarding("guarded_states", "state"))
+    return Q(IsGuarding(F("guarded_states"), F("state")))
 
 
 FINISHED = "finished_at IS NOT NULL"
