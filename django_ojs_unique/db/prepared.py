@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -31,10 +31,11 @@ class PreparingCursor:
         self.raw: Any = connection.connection
         self._cursor = psycopg.Cursor(self.raw)
         self._uses = 0
-        self._prepares: bool | None = None
         options = connection.settings_dict["OPTIONS"]
-        self._may_prepare = options.get("prepare_threshold", 0) is not None
+        # A pool that resets its connections also discards what they have prepared.
+        self._may_prepare = options.get("prepare_threshold", 0) is not None and "reset" not in _pool(options)
         self._asks_the_server = "prepare_threshold" not in options
+        self._prepares = False
 
     def execute(self, sql: str, params: Sequence[Any]) -> tuple[int, list[Any]]:
         """Execute one statement; return how many rows it changed or found, and the rows."""
@@ -45,27 +46,38 @@ class PreparingCursor:
                 self._prepare_from_now_on()
             elif self._uses % USES_OF_A_PLAN == 0:
                 cursor.execute("DISCARD PLANS")
-        try:
-            cursor.execute(sql, params, prepare=self._prepares)
-        except psycopg.errors.FeatureNotSupported:
-            # Since the statement was prepared, a column that it returns has got another type.
-            if not self._prepares:
-                raise
-            self._prepares = self._may_prepare = False
-            if self.raw.info.transaction_status != TransactionStatus.IDLE:
-                raise
+        if self._prepares:
+            self._execute_prepared(sql, params)
+        else:
             cursor.execute(sql, params, prepare=False)
         result = cursor.pgresult
         return cursor.rowcount, cursor.fetchall() if result is not None and result.ntuples else []
+
+    def _execute_prepared(self, sql: str, params: Sequence[Any]) -> None:
+        threshold = self.raw.prepare_threshold
+        # Only for this statement: while it prepares, psycopg keeps the texts of the last hundred statements of anybody.
+        self.raw.prepare_threshold = NEVER_BY_ITSELF
+        try:
+            self._cursor.execute(sql, params, prepare=True)
+        except (psycopg.errors.FeatureNotSupported, psycopg.errors.InvalidSqlStatementName):
+            # A column that it returns has got another type, or the project has discarded what was prepared.
+            self._prepares = self._may_prepare = False
+            if self.raw.info.transaction_status != TransactionStatus.IDLE:
+                raise
+            self._cursor.execute(sql, params, prepare=False)
+        finally:
+            self.raw.prepare_threshold = threshold
 
     def _prepare_from_now_on(self) -> None:
         if self._asks_the_server:
             row = self._cursor.execute("SELECT pg_backend_pid()").fetchone()
             self._may_prepare = row is not None and row[0] == self.raw.info.backend_pid
-        if self._may_prepare:
-            self._prepares = True
-            if self.raw.prepare_threshold is None:
-                self.raw.prepare_threshold = NEVER_BY_ITSELF
+        self._prepares = self._may_prepare
+
+
+def _pool(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    pool = options.get("pool")
+    return pool if isinstance(pool, Mapping) else {}
 
 
 def is_djangos(connection: Any) -> bool:

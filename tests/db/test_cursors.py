@@ -479,6 +479,28 @@ def test_the_driver_prepares_no_other_statement_because_of_it():
 
 
 @postgresql
+def test_no_text_of_the_projects_statements_is_kept():
+    for number in range(10):
+        enqueue(number)
+    for number in range(150):
+        Job.objects.filter(type=f"{number}" * 10_000).exists()
+    assert sum(len(text) for text, _ in connection.connection._prepared._counts) < 10_000
+    assert len(prepared()) == 1
+
+
+@postgresql
+def test_a_pool_that_resets_its_connections_keeps_nothing_prepared(monkeypatch):
+    from django_ojs_unique.db.prepared import PreparingCursor
+
+    with monkeypatch.context() as patch:  # only while the cursor is made
+        patch.setitem(connection.settings_dict["OPTIONS"], "pool", {"reset": print})
+        cursor = PreparingCursor(connections["default"])
+    for _ in range(20):
+        cursor.execute("SELECT 1", [])
+    assert prepared() == {}
+
+
+@postgresql
 def test_a_plan_for_an_empty_table_does_not_stay_when_the_table_grows(monkeypatch):
     monkeypatch.setattr("django_ojs_unique.db.prepared.USES_OF_A_PLAN", 50)
     with connection.cursor() as cursor:

@@ -451,7 +451,7 @@ def test_pruning_reads_by_its_indexes() -> None:
             finished_at=now - timedelta(minutes=number),
             created_at=now - DAY,
             unique={"states": ["completed"]},
-            window_ends_at=now + timedelta(minutes=number - 2000) if number % 2 else None,
+            window_ends_at=now + timedelta(minutes=1990 - number) if number % 2 else None,
             payload_pruned=number % 4 == 1,
         )
         for number in range(2000)
