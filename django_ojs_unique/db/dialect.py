@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from uuid import UUID
 
@@ -76,7 +76,12 @@ class Dialect:
     def __init__(self, model: type[models.Model], connection: BaseDatabaseWrapper) -> None:
         self.model = model
         self.connection = connection
-        self.table = Table(self)
+
+    @cached_property
+    def table(self) -> Table:
+        """The statements for the model's table."""
+        self.connection.ensure_connection()  # MariaDB is asked for its version, on a second connection if none is open
+        return Table(self)
 
     @staticmethod
     def quote(name: str) -> str:
