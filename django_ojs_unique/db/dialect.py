@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import models
@@ -17,7 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Q, QuerySet
 
 from ..ojs.policy import UniquePolicy
-from ..ojs.states import INCOMPLETE, to_mask
+from ..ojs.states import INCOMPLETE, JobState, to_mask
 from .constraints import of_fingerprint
 from .cursors import KeptCursor, execute
 from .fields import StateSetField
@@ -42,6 +42,18 @@ class ClaimRequest:
     is_timed: bool
     now: datetime
     fields: tuple[str, ...]
+
+
+class LookUp(NamedTuple):
+    """Which duplicate an enqueue wants: a job of the fingerprint, created after a time, that the policy counts.
+
+    The job has the fields in `inserts.LOOKED_AT`, or all fields with ``full_row``.
+    """
+
+    fingerprint: str
+    policy: UniquePolicy
+    created_after: datetime | None
+    full_row: bool = False
 
 
 class Dialect:
@@ -105,36 +117,23 @@ class Dialect:
         columns, values = self.table.written(job)
         condition, parameters = self.table.none_live, [job["fingerprint"]] * 2
         if not INCOMPLETE.issuperset(policy.states):
-            query, parameters = self._newest(job["fingerprint"], policy, created_after, full_row=False)
+            query, parameters = self._newest(LookUp(job["fingerprint"], policy, created_after))
             condition = f"NOT EXISTS ({query})"
         statement = self.table.insert_if(columns, condition, self._wakes_workers(job))
         return self._inserts(statement, [*values, *parameters])
 
-    def find_duplicate(
-        self, fingerprint: str, policy: UniquePolicy, created_after: datetime | None, *, full_row: bool = False
-    ) -> Any | None:
+    def find_duplicate(self, wanted: LookUp) -> Any | None:
         """Return the newest job that the policy may count: the caller must judge it.
 
-        The job has the fields in `inserts.LOOKED_AT`, or all fields with ``full_row``. None means that there is no such
-        job, or that all such jobs are unfinished and have no guard.
+        None means that there is no such job, or that all such jobs are unfinished and have no guard.
         """
-        query, parameters = self._duplicate(fingerprint, policy, created_after, full_row=full_row)
-        return self._read(query, parameters, full_row)
+        return self._read(*self._duplicate(wanted), wanted.full_row)
 
     def records_at_once(self, policy: UniquePolicy) -> bool:
         """Whether `find_and_record` is implemented, and exact for a policy."""
         return False
 
-    def find_and_record(
-        self,
-        fingerprint: str,
-        policy: UniquePolicy,
-        created_after: datetime | None,
-        *,
-        full_row: bool,
-        records: Dialect,
-        record: Row,
-    ) -> Any | None:
+    def find_and_record(self, wanted: LookUp, records: Dialect, record: Row) -> Any | None:
         """Do `find_duplicate`; if the policy counts the job, also insert a ``record`` with its id and state.
 
         ``records`` is the dialect for the table of the record.
@@ -145,36 +144,36 @@ class Dialect:
         _, rows = execute(self, query, parameters)
         return self.table.read(rows[0], full_row) if rows else None
 
-    def _duplicate(
-        self, fingerprint: str, policy: UniquePolicy, created_after: datetime | None, *, full_row: bool
-    ) -> tuple[str, list[Any]]:
-        if INCOMPLETE.issuperset(policy.states):
+    def _duplicate(self, wanted: LookUp) -> tuple[str, list[Any]]:
+        if INCOMPLETE.issuperset(wanted.policy.states):
             # The job that guards a fingerprint is the newest of its unfinished jobs.
-            return self.table.guard(full_row), [fingerprint]
-        return self._newest(fingerprint, policy, created_after, full_row=full_row)
+            return self.table.guard(wanted.full_row), [wanted.fingerprint]
+        return self._newest(wanted)
 
-    def _newest(
-        self, fingerprint: str, policy: UniquePolicy, created_after: datetime | None, *, full_row: bool
-    ) -> tuple[str, list[Any]]:
-        parameters: list[Any] = [*[fingerprint] * 3, *map(str, policy.states)]
-        if created_after is not None:
-            parameters.append(self.connection.ops.adapt_datetimefield_value(created_after))
-        return self.table.look(len(policy.states), created_after is not None, full_row), parameters
+    def _newest(self, wanted: LookUp) -> tuple[str, list[Any]]:
+        states, after = wanted.policy.states, wanted.created_after
+        parameters: list[Any] = [*[wanted.fingerprint] * 3, *map(str, states)]
+        if after is not None:
+            parameters.append(self.connection.ops.adapt_datetimefield_value(after))
+        return self.table.look(len(states), after is not None, wanted.full_row), parameters
 
-    def insert_all(self, jobs: Sequence[Row]) -> bool:
-        """Insert many jobs; return False when a guarding row or used id prevents one; others may be inserted then."""
-        return self.insert_rows(jobs) == len(jobs)
+    def insert_all(self, jobs: Sequence[Row], *, unless_live: bool = False) -> bool:
+        """Insert many jobs, and wake the workers of those that are available.
 
-    def insert_all_unless_live(self, jobs: Sequence[Row]) -> bool:
-        """Do `insert_all`, but return False also when an unfinished job without a guard has one of the fingerprints."""
-        return sum(self._insert_some(some, unless_live=True) for some in in_groups(jobs)) == len(jobs)
+        Return False when a guarding row or a used id prevents one; others may be inserted then. With ``unless_live``,
+        an unfinished job without a guard prevents the jobs of its fingerprint, too.
+        """
+        inserted = self.insert_rows(jobs, unless_live=unless_live) == len(jobs)
+        if inserted:
+            self.wake({job["queue"] for job in jobs if job["state"] == JobState.AVAILABLE})
+        return inserted
 
-    def insert_rows(self, rows: Sequence[Row]) -> int:
+    def insert_rows(self, rows: Sequence[Row], *, unless_live: bool = False) -> int:
         """Insert rows without the transaction and the signals of `Model.save`; return how many were inserted.
 
         One statement per thousand. Rows with a conflict are left out, or raise where the database cannot skip them.
         """
-        return sum(self._insert_some(some) for some in in_groups(rows))
+        return sum(self._insert_some(some, unless_live=unless_live) for some in in_groups(rows))
 
     def take_write_lock(self) -> None:
         """Become the only writer for the rest of the transaction, where a database has one writer at a time."""
@@ -239,7 +238,7 @@ class Dialect:
     def _wakes_workers(self, job: Row) -> bool:
         return False
 
-    def _insert_some(self, rows: Sequence[Row], *, unless_live: bool = False) -> int:
+    def _insert_some(self, rows: Sequence[Row], *, unless_live: bool) -> int:
         if len(rows) == 1 and not unless_live:
             columns, values = self.table.written(rows[0])
             return execute(self, self.table.insert(columns), values)[0]

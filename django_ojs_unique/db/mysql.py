@@ -30,9 +30,9 @@ class MySQL(Dialect):
     def quote(name: str) -> str:
         return f"`{name}`"
 
-    def insert_all(self, jobs: Sequence[Row]) -> bool:
+    def insert_all(self, jobs: Sequence[Row], *, unless_live: bool = False) -> bool:
         try:
-            return super().insert_all(jobs)
+            return super().insert_all(jobs, unless_live=unless_live)
         except IntegrityError as error:
             return _is_conflict(error)
 

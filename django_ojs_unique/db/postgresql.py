@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -16,12 +16,11 @@ from ..ojs.policy import UniquePolicy
 from ..ojs.states import INCOMPLETE, JobState
 from .constraints import of_fingerprint
 from .cursors import KeptCursor, execute
-from .dialect import ClaimRequest, Dialect, as_it_is
+from .dialect import ClaimRequest, Dialect, LookUp, as_it_is
 from .inserts import CHANNEL, ENCODER, Row, kept
 from .rows import RowReader
+from .sessions import Session
 
-_IDLE = 0
-"""The status of a driver's connection without a transaction."""
 LARGEST_STATEMENT = 2**25
 """In characters: PostgreSQL takes up to a gigabyte, but holds each statement in memory several times."""
 
@@ -75,16 +74,6 @@ class PostgreSQL(Dialect):
         # While the statement runs, another job may be enqueued, run and finish. Then it has no guard, so the constraint
         # does not stop this insert. A policy that counts finished jobs must stop it.
         return INCOMPLETE.issuperset(policy.states)
-
-    def insert_all(self, jobs: Sequence[Row]) -> bool:
-        inserted = super().insert_all(jobs)
-        self._wake_for(jobs)
-        return inserted
-
-    def insert_all_unless_live(self, jobs: Sequence[Row]) -> bool:
-        inserted = super().insert_all_unless_live(jobs)
-        self._wake_for(jobs)
-        return inserted
 
     def find(self, rows: Any, fingerprints: Sequence[str]) -> Any:
         # One index look-up for each fingerprint: with old statistics, a plain query would read the whole table.
@@ -156,27 +145,17 @@ class PostgreSQL(Dialect):
         # For a period of months the start of the window is only a bound for the query: the caller must judge the job.
         return policy.duration is None or isinstance(policy.duration, timedelta)
 
-    def find_and_record(
-        self,
-        fingerprint: str,
-        policy: UniquePolicy,
-        created_after: datetime | None,
-        *,
-        full_row: bool,
-        records: Dialect,
-        record: Row,
-    ) -> Any | None:
-        query, parameters = self._duplicate(fingerprint, policy, created_after, full_row=full_row)
+    def find_and_record(self, wanted: LookUp, records: Dialect, record: Row) -> Any | None:
+        query, parameters = self._duplicate(wanted)
         columns, values = records.table.written(record)
-        statement = records.table.find_and_insert(query, columns, created_after is not None, self._is_alone())
-        states = [str(state) for state in policy.states]
-        return self._read(statement, [*parameters, *values, states, *filter(None, [created_after])], full_row)
+        states, after = [str(state) for state in wanted.policy.states], wanted.created_after
+        statement = records.table.find_and_insert(query, columns, after is not None, self._is_alone())
+        return self._read(statement, [*parameters, *values, states, *filter(None, [after])], wanted.full_row)
 
     def _is_alone(self) -> bool:
         """Whether the next statement is a transaction of its own; the driver knows of all, Django only of its own."""
-        raw: Any = self.connection.connection
         is_open = self.connection.in_atomic_block or not self.connection.autocommit
-        return not is_open and (raw is None or raw.info.transaction_status == _IDLE)
+        return not is_open and not Session(self.connection).seems_open
 
     def new_cursor(self) -> KeptCursor | None:
         try:
@@ -202,12 +181,9 @@ class PostgreSQL(Dialect):
     def _wakes_workers(self, job: Row) -> bool:
         return bool(job["state"] == JobState.AVAILABLE and settings.notify)
 
-    def _wake_for(self, jobs: Sequence[Row]) -> None:
-        self.wake({job["queue"] for job in jobs if job["state"] == JobState.AVAILABLE})
-
-    def _insert_some(self, rows: Sequence[Row], *, unless_live: bool = False) -> int:
+    def _insert_some(self, rows: Sequence[Row], *, unless_live: bool) -> int:
         if len(rows) == 1 and not unless_live:
-            return super()._insert_some(rows)
+            return super()._insert_some(rows, unless_live=False)
         statement, parameters = self.table.insert_arrays(rows, unless_live=unless_live)
         if sum(len(text) for text in parameters if isinstance(text, str)) > LARGEST_STATEMENT and len(rows) > 3:
             half = len(rows) // 2

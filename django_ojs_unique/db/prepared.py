@@ -10,6 +10,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.postgresql.base import Cursor, ServerBindingCursor
 from psycopg.pq import Format, TransactionStatus
 
+from .waits import is_pooled
+
 USES_BEFORE_PREPARING = 5
 USES_OF_A_PLAN = 1000
 """After this many statements PostgreSQL makes new plans: a plan for an empty table would read the whole full table."""
@@ -29,6 +31,7 @@ class PreparingCursor:
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self.raw: Any = connection.connection
+        self._connection = connection
         self._cursor = psycopg.Cursor(self.raw)
         self._uses = 0
         options = connection.settings_dict["OPTIONS"]
@@ -69,10 +72,7 @@ class PreparingCursor:
             self.raw.prepare_threshold = threshold
 
     def _prepare_from_now_on(self) -> None:
-        if self._asks_the_server:
-            row = self._cursor.execute("SELECT pg_backend_pid()").fetchone()
-            self._may_prepare = row is not None and row[0] == self.raw.info.backend_pid
-        self._prepares = self._may_prepare
+        self._prepares = self._may_prepare = not (self._asks_the_server and is_pooled(self._connection))
 
 
 def _pool(options: Mapping[str, Any]) -> Mapping[str, Any]:

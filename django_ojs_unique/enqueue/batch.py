@@ -147,7 +147,7 @@ class _Batch:
         self._set_times(timezone.now(), is_repeated=False)
         new = sorted((entry.incoming.values for entry in entries), key=lambda job: job.get("fingerprint") or "")
         with transaction.atomic(using=using):
-            if dialect.insert_all_unless_live(new):
+            if dialect.insert_all(new, unless_live=True):
                 return True
             transaction.set_rollback(True, using)
         return False

@@ -67,13 +67,13 @@ def _decide(jobs: QuerySet[Any], incoming: Incoming, work: UnitOfWork) -> Verdic
         if not dialect.insert(incoming.values):
             raise id_taken(incoming.job)
         return FREE
-    if not work.is_repeated and (verdict := _decide_at_once(jobs.db, dialect, incoming, policy)) is not None:
+    if not work.is_repeated and (verdict := _decide_at_once(dialect, incoming, policy)) is not None:
         return verdict
     with transaction.atomic(using=jobs.db):
         return _decide_under_locks(jobs, incoming, policy, dialect, work.lost_races)
 
 
-def _decide_at_once(using: str, dialect: Dialect, incoming: Incoming, policy: UniquePolicy) -> Verdict[JobRow] | None:
+def _decide_at_once(dialect: Dialect, incoming: Incoming, policy: UniquePolicy) -> Verdict[JobRow] | None:
     """Insert the job, or find and record the newest duplicate; return None when only locks can decide.
 
     The first statement inserts a new job, and the second one finds a duplicate. If the last enqueue of this shape met a
@@ -88,14 +88,14 @@ def _decide_at_once(using: str, dialect: Dialect, incoming: Incoming, policy: Un
         return FREE
     existing, is_recorded = None, False
     if not policy.replaces:
-        existing, is_recorded = suppression.find_and_record(using, dialect, incoming, policy, start)
+        existing, is_recorded = suppression.find_and_record(dialect, incoming, policy, start)
     shape.met_duplicate = existing is not None
     if existing is not None:
         verdict = judge([existing], policy, now, replace_active=False)
         if verdict.action is Action.ADMIT:
             return None
         if not is_recorded:
-            suppression.record(using, [suppression.by_policy(incoming, policy, verdict)])
+            suppression.record(dialect.connection.alias, [suppression.by_policy(incoming, policy, verdict)])
         return verdict
     if may_insert and looks_first and dialect.insert_unless_duplicate(job, policy, start):
         return FREE

@@ -11,7 +11,7 @@ from django.apps import apps
 from django.db import connections
 
 from ..conf import settings
-from ..db.dialect import Dialect
+from ..db.dialect import Dialect, LookUp
 from ..db.dialects import dialect_on
 from ..ojs.conflict import Action, Verdict
 from ..ojs.policy import OnConflict, UniquePolicy
@@ -81,17 +81,14 @@ def record(using: str, suppressions: Iterable[Suppression | None]) -> None:
 
 
 def find_and_record(
-    using: str, dialect: Dialect, incoming: Incoming, policy: UniquePolicy, created_after: datetime | None
+    dialect: Dialect, incoming: Incoming, policy: UniquePolicy, created_after: datetime | None
 ) -> tuple[Any | None, bool]:
     """Find the newest duplicate that a policy may count; return it, and whether the enqueue is recorded already."""
-    fingerprint, full_row = incoming.values["fingerprint"], incoming.full_row
+    wanted = LookUp(incoming.values["fingerprint"], policy, created_after, incoming.full_row)
     if not settings.record_suppressed or not dialect.records_at_once(policy):
-        return dialect.find_duplicate(fingerprint, policy, created_after, full_row=full_row), False
+        return dialect.find_duplicate(wanted), False
     record = _about(incoming, policy.on_conflict, "rejected" if policy.on_conflict is OnConflict.REJECT else "ignored")
-    existing = dialect.find_and_record(
-        fingerprint, policy, created_after, full_row=full_row, records=_records(using), record=record
-    )
-    return existing, True
+    return dialect.find_and_record(wanted, _records(dialect.connection.alias), record), True
 
 
 def _about(incoming: Incoming, on_conflict: str, outcome: str) -> dict[str, Any]:

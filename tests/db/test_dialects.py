@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy
-from django_ojs_unique.db.dialect import ClaimRequest, Dialect
+from django_ojs_unique.db.dialect import ClaimRequest, Dialect, LookUp
 from django_ojs_unique.db.dialects import dialect_of, kind_of
 from django_ojs_unique.enqueue.incoming import read
 from django_ojs_unique.enqueue.request import Request
@@ -160,7 +160,7 @@ def test_without_the_constraint_the_insert_still_looks_for_a_job_that_guards_the
     with connection.cursor() as cursor:
         cursor.execute("DROP INDEX ojs_unique_guard")
     assert not own.insert_unless_duplicate(values(incoming()), POLICY, None)
-    assert not own.insert_all_unless_live([values(incoming())])
+    assert not own.insert_all([values(incoming())], unless_live=True)
     assert ids() == {holder.pk}
 
 
@@ -173,7 +173,7 @@ def test_the_newest_duplicate_is_found(dialect, state, full_row, states):
     row_before = Job.objects.get()
     Job.objects.update(guarded_states=frozenset(), created_at=row_before.created_at - timedelta(hours=1))
     newest = put(enqueue(args={"n": 2}, unique={"states": ["completed"]}).job, state)
-    found = dialect.find_duplicate(incoming().fingerprint, policy, None, full_row=full_row)
+    found = dialect.find_duplicate(LookUp(incoming().fingerprint, policy, None, full_row))
     assert (found.pk, found.state) == (newest.pk, state)
     assert bool(found.get_deferred_fields()) is not full_row
     assert found.created_at == newest.created_at
@@ -190,8 +190,8 @@ def test_neither_other_states_nor_other_keys_nor_what_is_too_old_counts(dialect)
     before = old.created_at - timedelta(microseconds=1)
     wanted = incoming().fingerprint
     for policy, after in ((POLICY, None), (finished, old.created_at), (finished, old.created_at + timedelta(1))):
-        assert dialect.find_duplicate(wanted, policy, after) is None
-    assert dialect.find_duplicate(wanted, finished, before).pk == old.pk
+        assert dialect.find_duplicate(LookUp(wanted, policy, after)) is None
+    assert dialect.find_duplicate(LookUp(wanted, finished, before)).pk == old.pk
     assert ids() == {other.pk, old.pk}
 
 
