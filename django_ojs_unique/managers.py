@@ -129,11 +129,11 @@ class JobQuerySet(models.QuerySet[JobT]):
         mode: str = "partial",
         each: Callable[[ItemResult[JobT]], Any] | None = None,
     ) -> BatchResult[JobT]:
-        """Enqueue many jobs with a constant number of statements per thousand; results are those of single enqueues.
+        """Enqueue many jobs with a few statements per thousand; the results are those of single enqueues.
 
         ``items``: objects with the arguments of `enqueue`, as in ``{"type": "email.send", "args": {"user_id": 42}}``;
         an earlier item counts as a duplicate of a later one. `Handler.item` makes them.
-        ``mode``: ``partial`` stores each thousand in a transaction of its own, or in the caller's. A refused or invalid
+        ``mode``: ``partial`` stores at most a thousand in a transaction, or all in the caller's. A refused or invalid
         item gets a result with an ``error``, and the others are stored. ``atomic`` keeps the batch in memory and stores
         all of it or nothing: it raises the error of the first invalid item, else that of the first refused one.
         ``each`` is called with every result, and no result is kept: memory does not depend on the number of items.

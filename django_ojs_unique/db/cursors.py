@@ -8,7 +8,7 @@ used only while nobody watches.
 from __future__ import annotations
 
 from asyncio import _get_running_loop
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from threading import get_ident
@@ -34,7 +34,9 @@ class KeptCursor(Protocol):
     raw: Any
     """The driver's connection."""
 
-    def execute(self, sql: str, params: Sequence[Any]) -> tuple[int, list[Any]]: ...
+    def execute(
+        self, sql: str, params: Sequence[Any], meanwhile: Callable[[], Any] | None = None
+    ) -> tuple[int, list[Any]]: ...
 
 
 class KeepsCursors(Protocol):
@@ -45,8 +47,13 @@ class KeepsCursors(Protocol):
     def new_cursor(self) -> KeptCursor | None: ...
 
 
-def execute(dialect: KeepsCursors, sql: str, params: Sequence[Any]) -> tuple[int, list[Any]]:
-    """Execute one statement; return how many rows it changed or found, and the rows. Raises what Django raises."""
+def execute(
+    dialect: KeepsCursors, sql: str, params: Sequence[Any], meanwhile: Callable[[], Any] | None = None
+) -> tuple[int, list[Any]]:
+    """Execute one statement; return how many rows it changed or found, and the rows. Raises what Django raises.
+
+    ``meanwhile`` is called while the database works, if the driver can do that; it must not use the connection.
+    """
     connection = dialect.connection
     kept = _kept_cursor(dialect, connection)
     if kept is None:
@@ -54,7 +61,7 @@ def execute(dialect: KeepsCursors, sql: str, params: Sequence[Any]) -> tuple[int
             cursor.execute(sql, params)
             return cursor.rowcount, [] if cursor.description is None else cursor.fetchall()
     try:
-        return kept.execute(sql, params)
+        return kept.execute(sql, params, meanwhile)
     except Exception:
         with connection.wrap_database_errors:
             raise

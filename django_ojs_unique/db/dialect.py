@@ -21,7 +21,7 @@ from ..ojs.states import INCOMPLETE, JobState, to_mask
 from .constraints import of_fingerprint
 from .cursors import KeptCursor, execute
 from .fields import StateSetField
-from .inserts import Row, Table, in_groups
+from .inserts import Row, Statement, Table, in_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +167,22 @@ class Dialect:
         if inserted:
             self.wake({job["queue"] for job in jobs if job["state"] == JobState.AVAILABLE})
         return inserted
+
+    def inserts_alone(self) -> bool:
+        """Whether `insert_alone` is implemented, and its statement would be a transaction of its own."""
+        return False
+
+    def statement_alone(self, jobs: Sequence[Row]) -> Statement | None:
+        """Return what `insert_alone` executes to insert the jobs; None if it would be too large."""
+        raise NotImplementedError
+
+    def insert_alone(self, statement: Statement, meanwhile: Callable[[], Any]) -> set[UUID]:
+        """Insert the jobs that have no unfinished duplicate, wake the workers, and return the ids of these jobs.
+
+        Nothing is inserted where the constraint is missing. ``meanwhile`` is called while the database works, where the
+        driver can do that; it must not use the connection.
+        """
+        raise NotImplementedError
 
     def insert_rows(self, rows: Sequence[Row], *, unless_live: bool = False) -> int:
         """Insert rows without the transaction and the signals of `Model.save`; return how many were inserted.

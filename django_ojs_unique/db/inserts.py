@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, wraps
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from django.db import models
 
+from ..ojs.encoder import encoder
 from .constraints import FINISHED, IS_GUARDING, UNGUARDED
 from .fields import SharedJSON
 from .rows import RowReader
@@ -22,13 +22,15 @@ LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "created_at", "expir
 """The fields of a duplicate that the deciding statement reads, in the model's order."""
 
 _RETURNING = {False: "", True: f" RETURNING pg_notify('{CHANNEL}', queue)"}
-ENCODER = json.JSONEncoder(separators=(",", ":"))
+TO_JSON = encoder()
 
 _BARE = ("id", "fingerprint")
 """Fields whose values need no quotes in an array literal. The driver would check each value, which takes time."""
 
 Row = Mapping[str, Any]
 """The values of a row's fields by their attribute names; a missing one has its default."""
+Statement: TypeAlias = tuple[str, list[Any]]
+"""SQL with ``%s``, and its parameters."""
 T = TypeVar("T")
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -69,6 +71,14 @@ class Column(NamedTuple):
     def is_written(self, row: Row) -> bool:
         """Whether the value of a row differs from the default."""
         return bool(row.get(self.attname, self.default) != self.default)
+
+    def values(self, rows: Sequence[Row]) -> list[Any]:
+        """Return the value of each row."""
+        name = self.attname
+        try:
+            return [row[name] for row in rows]
+        except KeyError:
+            return [row.get(name, self.default) for row in rows]
 
     def adapted(self, row: Row) -> Any:
         """Return the value of a row for the driver."""
@@ -126,8 +136,29 @@ class Table:
             parameters += [row.get("fingerprint")] * 2
         return self.insert_if(names, self.none_live), values
 
-    def insert_arrays(self, rows: Sequence[Row], *, unless_live: bool) -> tuple[str, list[Any]]:
-        """Return the statement that inserts the rows from one array for each column that differs, and its parameters.
+    def insert_arrays(self, rows: Sequence[Row], *, unless_live: bool) -> Statement:
+        """Return the statement that inserts the rows."""
+        insert, parameters, fingerprint = self._insert_arrays(rows)
+        where = f" WHERE {self._none_live(fingerprint)}" if unless_live and fingerprint else ""
+        return f"{insert}{where}{self._skip}", parameters
+
+    def insert_arrays_and_wake(self, rows: Sequence[Row], queues: Sequence[str]) -> Statement:
+        """Return the statement that inserts the rows without an unfinished duplicate, and returns their ids.
+
+        It also wakes the workers of some queues. It fails where the index of the guards is missing: with the index, it
+        need not look for the guards itself.
+        """
+        insert, parameters, fingerprint = self._insert_arrays(rows)
+        wheres = [self._none(fingerprint, UNGUARDED)] if fingerprint else []
+        if queues:
+            # PostgreSQL evaluates this once, and not for each row.
+            wheres.append(f"(SELECT count(pg_notify('{CHANNEL}', queue)) FROM unnest(%s::text[]) AS woken (queue)) > 0")
+            parameters.append(list(queues))
+        where = f" WHERE {' AND '.join(wheres)}" if wheres else ""
+        return f"{insert}{where} ON CONFLICT (fingerprint) WHERE {IS_GUARDING} DO NOTHING RETURNING id", parameters
+
+    def _insert_arrays(self, rows: Sequence[Row]) -> tuple[str, list[Any], str]:
+        """Return the INSERT from one array for each column that differs, its parameters, and the fingerprint's SQL.
 
         It has far fewer parameters than VALUES, and the same text for all batches of the same shape.
         """
@@ -139,7 +170,7 @@ class Table:
         for column in self._columns:
             if column.attname not in given:
                 continue
-            values = [row.get(column.attname, column.default) for row in rows]
+            values = column.values(rows)
             first = values[0]
             if arrays and column.attname != "fingerprint" and _are_all_the_same(values):
                 if first != column.default:
@@ -150,24 +181,22 @@ class Table:
             if column.is_json:
                 # One JSON document: a thousand small ones would take Python twice the time.
                 arrays.append("jsonb_array_elements(%s::jsonb)")
-                parameters.append(ENCODER.encode(values))
+                parameters.append(TO_JSON(values))
                 selected[column.name] = f"NULLIF({name}, 'null')" if column.default in values else name
             else:
                 arrays.append(f"unnest({column.placeholder}[])")
+                adapted = [None if value is None else column.adapt(value) for value in values]
                 if column.attname in _BARE:
-                    texts = ["NULL" if value is None else str(value) for value in values]
-                    parameters.append(f"{{{','.join(texts)}}}")
+                    parameters.append(f"{{{','.join(value or 'NULL' for value in adapted)}}}")
                 else:
-                    parameters.append([None if value is None else column.adapt(value) for value in values])
+                    parameters.append(adapted)
                 selected[column.name] = name
         names = ", ".join(f"c{number}" for number in range(len(arrays)))
-        where = ""
-        if unless_live and "fingerprint" in selected:
-            where = f" WHERE {self._none_live(selected['fingerprint'])}"
         return (
             f"{self._into(tuple(selected))} SELECT {', '.join(selected.values())}"
-            f" FROM ROWS FROM ({', '.join(arrays)}) AS row ({names}){where}{self._skip}",
+            f" FROM ROWS FROM ({', '.join(arrays)}) AS row ({names})",
             [*constants, *parameters],
+            selected.get("fingerprint", ""),
         )
 
     @kept
@@ -186,11 +215,13 @@ class Table:
         return self._none_live(self._placeholders["fingerprint"])
 
     def _none_live(self, fingerprint: str) -> str:
-        # Each of the two subqueries has its index. OFFSET 0 keeps PostgreSQL from making a join of them: with old
-        # statistics, a join would read the whole table.
-        found = f"SELECT 1 FROM {self._name} AS job WHERE job.fingerprint = {fingerprint}"
-        wheres = (UNGUARDED, IS_GUARDING)
-        return " AND ".join(f"NOT EXISTS ({found} AND {where} LIMIT 1 OFFSET 0)" for where in wheres)
+        # Each of the two subqueries has its index.
+        return " AND ".join(self._none(fingerprint, which) for which in (UNGUARDED, IS_GUARDING))
+
+    def _none(self, fingerprint: str, which: str) -> str:
+        # OFFSET 0 keeps PostgreSQL from making a join of it: with old statistics, a join would read the whole table.
+        found = f"SELECT 1 FROM {self._name} AS job WHERE job.fingerprint = {fingerprint} AND {which} LIMIT 1 OFFSET 0"
+        return f"NOT EXISTS ({found})"
 
     @kept
     def guard(self, full_row: bool) -> str:

@@ -6,10 +6,11 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from functools import cache
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from django.db import models
+from django.db import ProgrammingError, models
 
 from ..conf import settings
 from ..ojs.policy import UniquePolicy
@@ -17,10 +18,13 @@ from ..ojs.states import INCOMPLETE, JobState
 from .constraints import of_fingerprint
 from .cursors import KeptCursor, execute
 from .dialect import ClaimRequest, Dialect, LookUp, as_it_is
-from .inserts import CHANNEL, ENCODER, Row, kept
+from .inserts import CHANNEL, TO_JSON, Row, Statement, kept
 from .rows import RowReader
 from .sessions import Session
 
+_HEX = attrgetter("hex")
+_NO_SUCH_INDEX = "42P10"
+"""The SQLSTATE of an INSERT whose ON CONFLICT names an index that does not exist."""
 LARGEST_STATEMENT = 2**25
 """In characters: PostgreSQL takes up to a gigabyte, but holds each statement in memory several times."""
 
@@ -141,6 +145,23 @@ class PostgreSQL(Dialect):
             (sql,) = cursor.fetchone() or ("FALSE",)
         return str(sql or "TRUE")
 
+    def inserts_alone(self) -> bool:
+        return self._is_alone()
+
+    def statement_alone(self, jobs: Sequence[Row]) -> Statement | None:
+        woken = {job["queue"] for job in jobs if self._wakes_workers(job)}
+        statement, parameters = self.table.insert_arrays_and_wake(jobs, sorted(woken))
+        return None if _is_too_large(parameters) else (statement, parameters)
+
+    def insert_alone(self, statement: Statement, meanwhile: Callable[[], Any]) -> set[UUID]:
+        try:
+            _, rows = execute(self, *statement, meanwhile)
+        except ProgrammingError as error:
+            if getattr(error.__cause__, "sqlstate", None) != _NO_SUCH_INDEX:
+                raise
+            return set()
+        return {id for (id,) in rows}
+
     def records_at_once(self, policy: UniquePolicy) -> bool:
         # For a period of months the start of the window is only a bound for the query: the caller must judge the job.
         return policy.duration is None or isinstance(policy.duration, timedelta)
@@ -171,9 +192,9 @@ class PostgreSQL(Dialect):
     def adapter(self, field: Any) -> Callable[[Any], Any]:
         match field:
             case models.JSONField():
-                return ENCODER.encode
+                return TO_JSON
             case models.UUIDField():
-                return str
+                return _HEX
             case models.DateTimeField():
                 return as_it_is
         return super().adapter(field)
@@ -185,10 +206,14 @@ class PostgreSQL(Dialect):
         if len(rows) == 1 and not unless_live:
             return super()._insert_some(rows, unless_live=False)
         statement, parameters = self.table.insert_arrays(rows, unless_live=unless_live)
-        if sum(len(text) for text in parameters if isinstance(text, str)) > LARGEST_STATEMENT and len(rows) > 3:
+        if _is_too_large(parameters) and len(rows) > 3:
             half = len(rows) // 2
             return sum(self._insert_some(some, unless_live=unless_live) for some in (rows[:half], rows[half:]))
         return execute(self, statement, parameters)[0]
+
+
+def _is_too_large(parameters: Sequence[Any]) -> bool:
+    return sum(len(text) for text in parameters if isinstance(text, str)) > LARGEST_STATEMENT
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -40,9 +40,16 @@ class PreparingCursor:
         self._asks_the_server = "prepare_threshold" not in options
         self._prepares = False
 
-    def execute(self, sql: str, params: Sequence[Any]) -> tuple[int, list[Any]]:
+    def execute(
+        self, sql: str, params: Sequence[Any], meanwhile: Callable[[], Any] | None = None
+    ) -> tuple[int, list[Any]]:
         """Execute one statement; return how many rows it changed or found, and the rows."""
         cursor = self._cursor
+        if meanwhile is not None and psycopg.Pipeline.is_supported():
+            with self.raw.pipeline():  # it waits for the answer at its end
+                cursor.execute(sql, params, prepare=False)
+                meanwhile()
+            return cursor.rowcount, cursor.fetchall()
         if self._may_prepare:
             self._uses += 1
             if self._uses == USES_BEFORE_PREPARING:

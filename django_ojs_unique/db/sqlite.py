@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -49,7 +49,9 @@ class _QmarkCursor:
         self.raw = raw
         self._cursor = raw.cursor()
 
-    def execute(self, sql: str, params: Sequence[Any]) -> tuple[int, list[Any]]:
+    def execute(
+        self, sql: str, params: Sequence[Any], meanwhile: Callable[[], Any] | None = None
+    ) -> tuple[int, list[Any]]:
         """Execute one statement; return how many rows it changed, and the rows that it found."""
         cursor = self._cursor
         cursor.execute(_with_qmarks(sql), params)

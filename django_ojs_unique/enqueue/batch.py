@@ -1,7 +1,8 @@
-"""Enqueue many: the results of single enqueues, with a constant number of statements per thousand jobs.
+"""Enqueue many: the results of single enqueues, with a few statements per thousand jobs.
 
-One query finds the stored jobs. The batch is decided in memory, in the order of its items; then it is written at once.
-The constraint decides races here, too: a batch that loses a race is rolled back and queries again.
+Where an INSERT alone can decide, it does; see `optimistic`. Otherwise one query finds the stored jobs, the batch is
+decided in memory in the order of its items, and then it is written at once. The constraint decides races here, too: a
+batch that loses a race is rolled back and queries again.
 
 All batches take locks in the same order, so that two of them do not wait for each other: first `lock_keys`, then stored
 rows by their primary keys, and last the inserts by fingerprint. A batch that replaces what another one is about to
@@ -19,7 +20,6 @@ from uuid import UUID
 
 from django.db import transaction
 from django.db.models import QuerySet
-from django.utils import timezone
 
 from ..db.constraints import of_fingerprint
 from ..db.dialects import dialect_of
@@ -31,19 +31,19 @@ from ..ojs.policy import UniquePolicy
 from ..ojs.states import INCOMPLETE
 from ..unit_of_work import LostRace, UnitOfWork
 from . import suppression
-from .batch_plan import BatchEntry, BatchPlan
+from .batch_plan import Answer, BatchEntry, BatchPlan, result_of
 from .by_key import announce_keyed, lock_held_keys
 from .by_policy import announce_verdict
 from .duplicates import stored_matches_of_any
 from .errors import ids_in_use, naming_missing_tables
-from .incoming import Incoming, set_times
-from .items import read_items
+from .incoming import Incoming
+from .items import Items
+from .optimistic import decision_time, insert_all, insert_new
 from .results import BatchResult, ItemResult, Outcome
 from .row import JobRow
 
 _LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "guarded_states", "created_at", "scheduled_at")
 _MODES = ("partial", "atomic")
-_FRESH = timedelta(seconds=1)
 
 
 def enqueue_many(
@@ -73,37 +73,35 @@ def enqueue_read(jobs: QuerySet[Any], incoming: Iterable[Incoming]) -> Iterator[
 
 
 def _in_parts(jobs: QuerySet[Any], items: Iterable[Any]) -> Iterator[ItemResult]:
-    """Enqueue items a thousand at a time, each thousand in a transaction; yield the result of each item, in order.
+    """Enqueue items, at most a thousand in a transaction; yield the result of each item, in order.
 
     A refused or invalid item gives a result with an error; the others go on. Memory does not depend on their number.
     """
     numbered = enumerate(items)
-    while part := read_items(jobs, islice(numbered, ROWS_AT_ONCE)):
-        yield from _enqueue(jobs, part, refuse=False)
+    while part := Items(jobs, islice(numbered, ROWS_AT_ONCE)):
+        with naming_missing_tables(jobs):
+            left = yield from insert_new(jobs, part)
+        yield from _enqueue(jobs, [*left, *part.read()], refuse=False)
 
 
 def _all(jobs: QuerySet[Any], items: Iterable[Any]) -> Iterator[ItemResult]:
     """Enqueue all items in one transaction, or none: raise the error of the first one that is refused or invalid."""
-    yield from _enqueue(jobs, read_items(jobs, enumerate(items)), refuse=True)
+    yield from _enqueue(jobs, Items(jobs, enumerate(items)).read(), refuse=True)
 
 
-def _enqueue(jobs: QuerySet[Any], answers: Sequence[ItemResult | BatchEntry], *, refuse: bool) -> Iterator[ItemResult]:
+def _enqueue(jobs: QuerySet[Any], answers: Sequence[Answer], *, refuse: bool) -> Iterator[ItemResult]:
     if refuse and (wrong := next((answer for answer in answers if isinstance(answer, ItemResult)), None)):
         assert wrong.error is not None
         raise wrong.error
-    if entries := [entry for entry in answers if isinstance(entry, BatchEntry)]:
-        batch = _Batch(jobs, entries, refuse=refuse)
+    if entries := [entry for entry in answers if isinstance(entry, BatchEntry) and not entry.incoming.is_stored]:
         with tracer().enqueue_many(entries), naming_missing_tables(jobs):
             for work in UnitOfWork(jobs.db):
                 with work:
-                    if work.is_repeated or not batch.insert_at_once():
-                        batch.decide(work)
+                    if work.is_repeated or not insert_all(jobs, entries):
+                        _Batch(jobs, entries, refuse=refuse).decide(work)
                     for entry in entries:  # before the first result, because the caller may stop there
                         _announce(jobs, entry)
-    for answer in answers:
-        if isinstance(answer, BatchEntry):
-            answer = ItemResult(answer.result_job, answer.outcome, answer.replaced, answer.index, answer.error)
-        yield answer
+    yield from map(result_of, answers)
 
 
 class _Batch:
@@ -130,34 +128,12 @@ class _Batch:
         }
         """By fingerprint: the states that its policies count."""
 
-    def insert_at_once(self) -> bool:
-        """Insert all jobs without a query, or none of them; return whether they are inserted.
-
-        This is exact if the INSERT alone can decide about each item. It is not tried for a shape whose last enqueue met
-        a duplicate, because it would probably fail.
-        """
-        entries, dialect, using = self._entries, self._dialect, self._jobs.db
-        if self._keyed or self._has_ids or any(entry.incoming.shape.met_duplicate for entry in entries):
-            return False
-        if len(self._policies) < sum(entry.incoming.policy is not None for entry in entries):
-            return False  # two items of one fingerprint
-        policies = [policy for policies in self._policies.values() for policy in policies]
-        if not all(dialect.decides_at_once(policy) and INCOMPLETE.issuperset(policy.states) for policy in policies):
-            return False
-        self._set_times(timezone.now(), is_repeated=False)
-        new = sorted((entry.incoming.values for entry in entries), key=lambda job: job.get("fingerprint") or "")
-        with transaction.atomic(using=using):
-            if dialect.insert_all(new, unless_live=True):
-                return True
-            transaction.set_rollback(True, using)
-        return False
-
     def decide(self, work: UnitOfWork) -> None:
         """Decide and write everything, or raise LostRace and write nothing."""
         jobs, dialect = self._jobs, self._dialect
         with transaction.atomic(using=jobs.db):
             dialect.lock_keys([*self._policies, *self._keyed])
-            now = self._set_times(timezone.now(), is_repeated=work.is_repeated)
+            now = decision_time(self._entries, is_repeated=work.is_repeated)
             # After a lost race, query with locks: the snapshot of the caller's transaction may hide new rows.
             stored = self._look(now, under_locks=work.lost_races > 0)
             held_keys = lock_held_keys(jobs, dialect, self._keyed)
@@ -180,18 +156,6 @@ class _Batch:
             suppression.record(jobs.db, [entry.suppression for entry in self._entries])
         for entry in self._entries:
             entry.incoming.shape.met_duplicate = entry.outcome is not Outcome.CREATED
-
-    def _set_times(self, now: datetime, *, is_repeated: bool) -> datetime:
-        """Return the time to decide by: the ``created_at`` of the new jobs, from which their windows count.
-
-        After a lost race, a deadlock or a wait of more than a second, the jobs get the time ``now``.
-        """
-        began: datetime = min(entry.incoming.values["created_at"] for entry in self._entries)
-        if not is_repeated and now - began <= _FRESH:
-            return began
-        for entry in self._entries:
-            set_times(entry.incoming, now)
-        return now
 
     def _look(self, now: datetime, *, under_locks: bool) -> dict[str, list[JobRow]]:
         """Return the stored jobs that matter, by fingerprint; those that an item may change are locked."""

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from django.db.models import Case, QuerySet, UUIDField, Value, When
@@ -23,7 +23,7 @@ from .by_key import HeldKey, write_held_keys
 from .duplicates import may_replace_active
 from .errors import id_taken
 from .incoming import Incoming, set_times
-from .results import Outcome
+from .results import ItemResult, Outcome
 from .row import JobRow
 from .suppression import Suppression
 
@@ -54,19 +54,27 @@ class BatchEntry:
         else:
             self.outcome, self.verdict, self.suppression = Outcome.INVALID, None, None
 
-    @property
-    def result_job(self) -> JobRow | Incoming | None:
-        """The job of the result, or the request whose job is new."""
+    def result(self) -> ItemResult:
+        """Return what the caller learns of the item."""
+        replaced = self.verdict.cancel if self.verdict is not None and self.error is None else ()
+        return ItemResult(self._job(), self.outcome, replaced, self.index, self.error)
+
+    def _job(self) -> JobRow | Incoming | None:
+        """Return the job of the result, or the request whose job is new."""
         if self.holder is not None:
             return self.holder
         if self.verdict is not None and self.verdict.action is not Action.ADMIT:
             return self.verdict.existing
         return self.incoming if self.error is None else None
 
-    @property
-    def replaced(self) -> tuple[JobRow, ...]:
-        """The jobs that were cancelled for this one."""
-        return self.verdict.cancel if self.verdict is not None and self.error is None else ()
+
+Answer: TypeAlias = ItemResult | BatchEntry
+"""What a batch knows of an item: the result of an invalid one, or the entry of a valid one."""
+
+
+def result_of(answer: Answer) -> ItemResult:
+    """Return what the caller learns of an item."""
+    return answer.result() if isinstance(answer, BatchEntry) else answer
 
 
 class BatchPlan:

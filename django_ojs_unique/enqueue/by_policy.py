@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import DatabaseError, transaction
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.utils import timezone
 
 from .. import lifecycle
@@ -150,11 +150,17 @@ def announce_verdict(jobs: QuerySet[Any], incoming: Incoming, verdict: Verdict[J
     sender, using = jobs.model, jobs.db
     is_admitted = verdict.action is Action.ADMIT
     if is_admitted:
-        incoming.is_stored_on(using)
+        incoming.store_on(using)
     for replaced in verdict.cancel:
         announce(job_cancelled, sender, job=replaced, replaced_by=incoming.values["id"], using=using)
     if job_suppressed.receivers and (outcome := suppression.outcome_of(verdict)) is not None:
         met = verdict.existing
         announce(job_suppressed, sender, outcome=outcome, existing_job=met, job=incoming.job, using=using)
-    if is_admitted and job_enqueued.receivers:
+    if is_admitted:
+        announce_new(sender, using, incoming)
+
+
+def announce_new(sender: type[Model], using: str, incoming: Incoming) -> None:
+    """Send the signal about a new job."""
+    if job_enqueued.receivers:
         announce(job_enqueued, sender, job=incoming.job, using=using)

@@ -59,10 +59,15 @@ class Incoming(Unbuilt):
             self._job = job = self.shape.row(self.values)
             self.values = job.__dict__
             if self._stored_on is not None:
-                self.is_stored_on(self._stored_on)
+                self.store_on(self._stored_on)
         return self._job
 
-    def is_stored_on(self, using: str) -> None:
+    @property
+    def is_stored(self) -> bool:
+        """Whether the job is stored."""
+        return self._stored_on is not None
+
+    def store_on(self, using: str) -> None:
         """Note that the job is stored on a database."""
         self._stored_on = using
         if self._job is not None:

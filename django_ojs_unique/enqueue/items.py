@@ -10,18 +10,29 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from ..exceptions import InvalidRequest, OJSError, did_you_mean, shorten
-from .batch_plan import BatchEntry, located
+from .batch_plan import Answer, BatchEntry, located
 from .incoming import Reader
 from .request import ARGUMENTS, Request, snapshot
 from .results import ItemResult, Outcome
 
 
-def read_items(jobs: QuerySet[Any], numbered: Iterable[tuple[int, Any]]) -> list[ItemResult | BatchEntry]:
-    """Return an entry for each valid item, and a result with the error for each other item."""
-    # Read all items before `now` is set, because their source may be slow; copy them, because it may change them.
-    drawn = [(index, _draw(index, item)) for index, item in numbered]
-    reader, now = Reader(jobs.model), timezone.now()
-    return [_build(reader, index, request, now) for index, request in drawn]
+class Items:
+    """Items that are drawn from their source at once, and then read, all or a few at a time."""
+
+    def __init__(self, jobs: QuerySet[Any], numbered: Iterable[tuple[int, Any]]) -> None:
+        # Draw all items before `now` is set, because their source may be slow; copy them, because it may change them.
+        self._drawn = [(index, _draw(index, item)) for index, item in numbered]
+        self._reader, self._now = Reader(jobs.model), timezone.now()
+        self._start = 0
+
+    def __len__(self) -> int:
+        return len(self._drawn)
+
+    def read(self, count: int | None = None) -> list[Answer]:
+        """Return an entry for each valid item among the next ones, and a result with the error for each other item."""
+        piece = self._drawn[self._start : None if count is None else self._start + count]
+        self._start += len(piece)
+        return [_build(self._reader, index, request, self._now) for index, request in piece]
 
 
 def _draw(index: int, item: Any) -> Request | OJSError:
@@ -31,7 +42,7 @@ def _draw(index: int, item: Any) -> Request | OJSError:
         return located(index, mistake)
 
 
-def _build(reader: Reader, index: int, request: Request | OJSError, now: datetime) -> ItemResult | BatchEntry:
+def _build(reader: Reader, index: int, request: Request | OJSError, now: datetime) -> Answer:
     error = request
     if not isinstance(request, OJSError):
         try:
@@ -46,7 +57,7 @@ def _request(item: Any) -> Request:
     """Read one item: an object with the arguments of `enqueue`."""
     if isinstance(item, Request):
         return item
-    if not isinstance(item, Mapping):
+    if type(item) is not dict and not isinstance(item, Mapping):
         raise InvalidRequest(
             f"must be an object with the arguments of enqueue() (got {shorten(item)}). Write {{'type': ...}}."
             " The item() of a handler makes one.",

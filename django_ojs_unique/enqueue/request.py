@@ -75,8 +75,8 @@ def snapshot(request: Request) -> Request:
     if request.schema != "":
         request.schema = short_string(request.schema, "schema", _LONGEST_SCHEMA)
     request.extra = plain(dict(request.extra), "extra") if request.extra else {}
-    if isinstance(request.unique, Mapping):
+    if request.unique is not INHERIT and isinstance(request.unique, Mapping):
         request.unique = UniquePolicy.parse(request.unique)
-    if isinstance(request.retry, Mapping):
+    if request.retry is not INHERIT and isinstance(request.retry, Mapping):
         request.retry = RetryPolicy.parse(request.retry)
     return request

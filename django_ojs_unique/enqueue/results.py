@@ -97,7 +97,9 @@ class ItemResult(EnqueueResult[JobT]):
     def __init__(
         self, job: Any, outcome: Outcome, replaced: tuple[JobT, ...] = (), index: int = 0, error: OJSError | None = None
     ) -> None:
-        super().__init__(job, outcome, replaced)
+        self._job = job
+        self.outcome = outcome
+        self.replaced = replaced
         self.index = index
         self.error = error
 

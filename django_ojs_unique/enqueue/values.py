@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -13,18 +12,21 @@ from django.utils import timezone
 from ..exceptions import InvalidRequest, PayloadTooLarge, shorten
 from ..ojs.canonical import plain
 from ..ojs.durations import Duration, end_of, read_delay
+from ..ojs.encoder import encoder
 from ..ojs.names import printable
 
 _LONGEST_TAG = 255
-_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_JSON = encoder(ensure_ascii=False)
 
 
 def arguments(value: Any) -> Any:
     """Return ``args`` as plain JSON: an object or an array."""
     if value is None:
         return {}
+    if type(value) is dict:
+        return plain(value, "args")
     if isinstance(value, Mapping):
-        value = value if type(value) is dict else dict(value)
+        value = dict(value)
     elif not isinstance(value, (list, tuple)):
         raise InvalidRequest.at(
             "args",
@@ -46,7 +48,7 @@ def json_object(value: Any, field: str) -> dict[str, Any]:
 
 def sized(value: Any, field: str, largest: int, setting: str = "") -> Any:
     """Return a JSON value of at most ``largest`` bytes. Raises PayloadTooLarge for a larger one."""
-    size = len(_JSON.encode(value).encode()) if value else 2
+    size = len(_JSON(value).encode()) if value else 2
     if size > largest:
         raise PayloadTooLarge.at(
             field,

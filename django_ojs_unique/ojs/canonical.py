@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
-from contextlib import suppress
 from typing import Any
 from unicodedata import normalize
 
 import rfc8785
 
 from ..exceptions import InvalidRequest
+from .encoder import encoder
 
 LARGEST_INTEGER = 2**53 - 1
 DEEPEST = 100
 """Levels of nesting that every JSON reader involved can follow without exhausting its stack."""
 
 _AS_STRING = "Send it as a string."
-_SIMPLE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
-_FLOAT = re.compile(r"\d\.\d|\de[+-]\d")
-"""Matches the text of each float; it also matches some strings."""
+_SIMPLE = encoder(ensure_ascii=False, sort_keys=True, allow_nan=False)
+_IN_FLOATS = (".", "e+", "e-")
+"""The text of each float has one of these; other values may have them, too."""
 
 
 def plain(value: Any, path: str) -> Any:
@@ -38,10 +36,12 @@ def plain(value: Any, path: str) -> Any:
 def canonical(value: Any) -> str:
     """Return the RFC 8785 text of a plain value with every string and object key in NFC."""
     # RFC 8785 differs from the standard library only in floats and in the order of characters beyond ASCII.
-    with suppress(ValueError):  # an infinite number, stored by hand: rfc8785 raises its own error
-        text = _SIMPLE.encode(value)
-        if text.isascii() and _FLOAT.search(text) is None:
+    try:
+        text = _SIMPLE(value)
+        if text.isascii() and not any(part in text for part in _IN_FLOATS):
             return text
+    except ValueError:  # an infinite number, stored by hand: rfc8785 raises its own error
+        pass
     return rfc8785.dumps(to_nfc(value)).decode()
 
 

@@ -132,6 +132,16 @@ def test_a_batch_in_the_callers_transaction_is_stored_and_a_rollback_undoes_it()
         assert Job.objects.count() == (50 if keep else 0)
 
 
+def test_overlapping_batches_outside_a_transaction_create_each_job_once():
+    def contend(start, number):
+        numbers = [(start + step) % 700 for step in range(700)]
+        return Job.objects.enqueue_many({"type": "t", "args": {"i": i}, "unique": UNIQUE} for i in numbers).counts
+
+    (counts,) = together([partial(contend, start) for start in (0, 350, 100, 600)], rounds=1)
+    assert sum(one["created"] for one in counts) == Job.objects.count() == 700
+    assert sum(one["deduplicated"] for one in counts) == 3 * 700
+
+
 @pytest.mark.slow
 def test_a_worker_behind_it_polls_and_says_how_to_be_woken(handlers, caplog):
     @job("t", takes_context=True, retry={"initial_interval": "PT0.01S", "jitter": False})

@@ -58,9 +58,9 @@ def kept(monkeypatch):
         def __init__(self, found):
             self.found = found
 
-        def execute(self, sql, params):
+        def execute(self, sql, params, *meanwhile):
             statements.append(sql)
-            return self.found.execute(sql, params)
+            return self.found.execute(sql, params, *meanwhile)
 
     monkeypatch.setattr(cursors, "_kept_cursor", spy)
     return statements

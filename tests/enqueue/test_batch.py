@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from django_ojs_unique import DuplicateJob, signals
 from django_ojs_unique.db.fields import new_id
-from django_ojs_unique.enqueue import batch
+from django_ojs_unique.enqueue import batch, optimistic
 from django_ojs_unique.enqueue.request import ARGUMENTS, INTERNAL
 from django_ojs_unique.enqueue.results import Outcome
 from django_ojs_unique.exceptions import (
@@ -332,7 +332,7 @@ def test_a_batch_that_waited_admits_by_the_moment_from_which_its_windows_count(m
         clock[0] = began + timedelta(seconds=waited)
         decide(*arguments)
 
-    monkeypatch.setattr(batch, "timezone", SimpleNamespace(now=lambda: clock[0]))
+    monkeypatch.setattr(optimistic, "timezone", SimpleNamespace(now=lambda: clock[0]))
     monkeypatch.setattr(batch._Batch, "decide", decide_late)
     (answer,) = Job.objects.enqueue_many([{"type": "t", "unique": once}])
     if answer.outcome == Outcome.CREATED:
@@ -810,7 +810,7 @@ def test_each_is_called_with_every_answer_in_order_and_none_is_kept(mode):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_when_each_raises_the_parts_before_are_stored_and_announced_and_the_rest_is_not_read():
+def test_when_each_raises_what_was_answered_is_stored_and_announced_and_the_rest_is_not_read():
     drawn = 0
 
     def source() -> Iterator[dict[str, Any]]:
@@ -826,7 +826,7 @@ def test_when_each_raises_the_parts_before_are_stored_and_announced_and_the_rest
     with listening() as heard, pytest.raises(ZeroDivisionError):
         many(source(), each=each)
     assert drawn < 4 * PART
-    assert Job.objects.count() == len(heard) == 2 * PART
+    assert PART + 4 <= Job.objects.count() == len(heard) <= 2 * PART
 
 
 @pytest.mark.django_db(transaction=True)

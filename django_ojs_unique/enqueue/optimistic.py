@@ -1,0 +1,135 @@
+"""Insert the items of a batch without a query, where an INSERT alone can decide about each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
+
+from django.db import OperationalError, transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from ..conf import settings
+from ..db.dialect import Dialect
+from ..db.dialects import dialect_of
+from ..db.inserts import Statement
+from ..db.transactions import may_start_over
+from ..instrumentation import is_traced
+from ..ojs.states import INCOMPLETE
+from .batch_plan import Answer, BatchEntry, result_of
+from .by_policy import announce_new
+from .incoming import set_times
+from .items import Items
+from .results import ItemResult
+
+FIRST, NEXT = 200, 400
+"""The sizes of the pieces. The first one is small, because the database has nothing to do while it is read."""
+_FRESH = timedelta(seconds=1)
+
+
+def insert_all(jobs: QuerySet[Any], entries: Sequence[BatchEntry]) -> bool:
+    """Insert the jobs of all items, or none of them; return whether they are inserted."""
+    dialect = dialect_of(jobs)
+    if not _insert_decides(dialect, entries):
+        return False
+    decision_time(entries)
+    with transaction.atomic(using=jobs.db):
+        if dialect.insert_all(_in_order(entries), unless_live=True):
+            return True
+        transaction.set_rollback(True, jobs.db)
+    return False
+
+
+def insert_new(jobs: QuerySet[Any], items: Items) -> Generator[ItemResult, None, Sequence[Answer]]:
+    """Insert jobs piece by piece, each piece in a transaction of its own, and read the next one meanwhile.
+
+    Yield the results of each piece until one is not stored completely; return the items that were read since. Those
+    that are stored are marked. It does nothing in the caller's transaction, where it would lock the fingerprints of two
+    pieces out of their order.
+    """
+    dialect, using = dialect_of(jobs), jobs.db
+    if not dialect.inserts_alone() or settings.events or is_traced():
+        return ()
+    piece = _Piece(dialect, items.read(FIRST))
+    while piece.answers:
+        following = cache(lambda: _Piece(dialect, items.read(NEXT)))
+        stored = piece.insert(following)
+        for entry in stored:
+            entry.incoming.store_on(using)
+            announce_new(jobs.model, using, entry.incoming)
+        if len(stored) < len(piece.entries):
+            return [*piece.answers, *following().answers]
+        yield from map(result_of, piece.answers)
+        piece = following()
+    return ()
+
+
+def decision_time(entries: Sequence[BatchEntry], *, is_repeated: bool = False) -> datetime:
+    """Return the time to decide by: the ``created_at`` of the new jobs, from which their windows count.
+
+    After a lost race, a deadlock or a wait of more than a second, the jobs get the time of now.
+    """
+    now = timezone.now()
+    began: datetime = min(entry.incoming.values["created_at"] for entry in entries)
+    if not is_repeated and now - began <= _FRESH:
+        return began
+    for entry in entries:
+        set_times(entry.incoming, now)
+    return now
+
+
+class _Piece:
+    """Some items, and the statements that insert the jobs of the valid ones."""
+
+    def __init__(self, dialect: Dialect, answers: Sequence[Answer]) -> None:
+        self.answers = answers
+        self.entries = [answer for answer in answers if isinstance(answer, BatchEntry)]
+        self._dialect = dialect
+        self._statement: Statement | None = None
+        if self.entries and _insert_decides(dialect, self.entries):
+            self._write(decision_time(self.entries))
+
+    def insert(self, meanwhile: Callable[[], Any]) -> Sequence[BatchEntry]:
+        """Insert the jobs that are new, and return their items; the others must be decided."""
+        if self._statement is None:
+            return ()
+        if (time := decision_time(self.entries)) != self._time:
+            self._write(time)
+        try:
+            ids = self._dialect.insert_alone(self._statement, meanwhile)
+        except OperationalError as error:
+            if not may_start_over(self._dialect.connection.alias, error):
+                raise
+            ids = set()
+        for entry in self.entries:
+            entry.incoming.shape.met_duplicate |= entry.incoming.values["id"] not in ids
+        return [entry for entry in self.entries if entry.incoming.values["id"] in ids]
+
+    def _write(self, time: datetime) -> None:
+        self._time = time
+        self._statement = self._dialect.statement_alone(_in_order(self.entries))
+
+
+def _insert_decides(dialect: Dialect, entries: Sequence[BatchEntry]) -> bool:
+    """Whether the INSERT of these jobs is exact, and will probably insert all of them.
+
+    It will not for a shape whose last enqueue met a duplicate.
+    """
+    requests = [entry.incoming for entry in entries]
+    for shape in {incoming.shape for incoming in requests}:
+        policy = shape.policy
+        if shape.met_duplicate:
+            return False
+        if policy is not None and not (dialect.decides_at_once(policy) and INCOMPLETE.issuperset(policy.states)):
+            return False
+    if any(incoming.key is not None or incoming.has_id for incoming in requests):
+        return False
+    fingerprints = [incoming.values["fingerprint"] for incoming in requests if incoming.policy is not None]
+    return len(set(fingerprints)) == len(fingerprints)
+
+
+def _in_order(entries: Sequence[BatchEntry]) -> list[dict[str, Any]]:
+    """Return the values of the jobs in the order in which all batches insert; see `batch`."""
+    return sorted((entry.incoming.values for entry in entries), key=lambda job: job.get("fingerprint") or "")
