@@ -52,7 +52,8 @@ def execute(
 ) -> tuple[int, list[Any]]:
     """Execute one statement; return how many rows it changed or found, and the rows. Raises what Django raises.
 
-    ``meanwhile`` is called while the database works, if the driver can do that; it must not use the connection.
+    ``meanwhile`` is called while the database works if the driver can do that, and else not at all. It must not use the
+    connection.
     """
     connection = dialect.connection
     kept = _kept_cursor(dialect, connection)

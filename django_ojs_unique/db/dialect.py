@@ -168,19 +168,21 @@ class Dialect:
             self.wake({job["queue"] for job in jobs if job["state"] == JobState.AVAILABLE})
         return inserted
 
-    def inserts_alone(self) -> bool:
-        """Whether `insert_alone` is implemented, and its statement would be a transaction of its own."""
+    def inserts_pieces(self) -> bool:
+        """Whether `insert_piece` is implemented, and its statement would be a transaction of its own."""
         return False
 
-    def statement_alone(self, jobs: Sequence[Row]) -> Statement | None:
-        """Return what `insert_alone` executes to insert the jobs; None if it would be too large."""
+    def piece_statement(self, jobs: Sequence[Row]) -> Statement | None:
+        """Return what `insert_piece` executes to insert the jobs; None if it would be too large.
+
+        It is written while the database inserts the piece before.
+        """
         raise NotImplementedError
 
-    def insert_alone(self, statement: Statement, meanwhile: Callable[[], Any]) -> set[UUID]:
-        """Insert the jobs that have no unfinished duplicate, wake the workers, and return the ids of these jobs.
+    def insert_piece(self, statement: Statement, meanwhile: Callable[[], Any]) -> set[UUID]:
+        """Insert the jobs that have no unfinished duplicate, wake the workers, and return the ids of the new jobs.
 
-        Nothing is inserted where the constraint is missing. ``meanwhile`` is called while the database works, where the
-        driver can do that; it must not use the connection.
+        ``meanwhile`` is called while the database works, where the driver can do that; it must not use the connection.
         """
         raise NotImplementedError
 

@@ -75,7 +75,7 @@ class Column(NamedTuple):
     def values(self, rows: Sequence[Row]) -> list[Any]:
         """Return the value of each row."""
         name = self.attname
-        try:
+        try:  # the usual case, without a call for each row
             return [row[name] for row in rows]
         except KeyError:
             return [row.get(name, self.default) for row in rows]
@@ -145,17 +145,16 @@ class Table:
     def insert_arrays_and_wake(self, rows: Sequence[Row], queues: Sequence[str]) -> Statement:
         """Return the statement that inserts the rows without an unfinished duplicate, and returns their ids.
 
-        It also wakes the workers of some queues. It fails where the index of the guards is missing: with the index, it
-        need not look for the guards itself.
+        It also wakes the workers of some queues.
         """
         insert, parameters, fingerprint = self._insert_arrays(rows)
-        wheres = [self._none(fingerprint, UNGUARDED)] if fingerprint else []
+        wheres = [self._none_live(fingerprint)] if fingerprint else []
         if queues:
             # PostgreSQL evaluates this once, and not for each row.
             wheres.append(f"(SELECT count(pg_notify('{CHANNEL}', queue)) FROM unnest(%s::text[]) AS woken (queue)) > 0")
             parameters.append(list(queues))
         where = f" WHERE {' AND '.join(wheres)}" if wheres else ""
-        return f"{insert}{where} ON CONFLICT (fingerprint) WHERE {IS_GUARDING} DO NOTHING RETURNING id", parameters
+        return f"{insert}{where}{self._skip} RETURNING id", parameters
 
     def _insert_arrays(self, rows: Sequence[Row]) -> tuple[str, list[Any], str]:
         """Return the INSERT from one array for each column that differs, its parameters, and the fingerprint's SQL.
@@ -215,13 +214,12 @@ class Table:
         return self._none_live(self._placeholders["fingerprint"])
 
     def _none_live(self, fingerprint: str) -> str:
-        # Each of the two subqueries has its index.
-        return " AND ".join(self._none(fingerprint, which) for which in (UNGUARDED, IS_GUARDING))
-
-    def _none(self, fingerprint: str, which: str) -> str:
-        # OFFSET 0 keeps PostgreSQL from making a join of it: with old statistics, a join would read the whole table.
-        found = f"SELECT 1 FROM {self._name} AS job WHERE job.fingerprint = {fingerprint} AND {which} LIMIT 1 OFFSET 0"
-        return f"NOT EXISTS ({found})"
+        # The constraint does not make the second one superfluous: while the statement waits for a rival, a job may lose
+        # its guard. Each of the two has its index. OFFSET 0 keeps PostgreSQL from making a join of them: with old
+        # statistics, a join would read the whole table.
+        found = f"SELECT 1 FROM {self._name} AS job WHERE job.fingerprint = {fingerprint}"
+        wheres = (UNGUARDED, IS_GUARDING)
+        return " AND ".join(f"NOT EXISTS ({found} AND {where} LIMIT 1 OFFSET 0)" for where in wheres)
 
     @kept
     def guard(self, full_row: bool) -> str:

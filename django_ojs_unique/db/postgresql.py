@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from django.db import ProgrammingError, models
+from django.db import models
 
 from ..conf import settings
 from ..ojs.policy import UniquePolicy
@@ -23,8 +23,6 @@ from .rows import RowReader
 from .sessions import Session
 
 _HEX = attrgetter("hex")
-_NO_SUCH_INDEX = "42P10"
-"""The SQLSTATE of an INSERT whose ON CONFLICT names an index that does not exist."""
 LARGEST_STATEMENT = 2**25
 """In characters: PostgreSQL takes up to a gigabyte, but holds each statement in memory several times."""
 
@@ -145,21 +143,17 @@ class PostgreSQL(Dialect):
             (sql,) = cursor.fetchone() or ("FALSE",)
         return str(sql or "TRUE")
 
-    def inserts_alone(self) -> bool:
+    def inserts_pieces(self) -> bool:
+        self.connection.ensure_connection()  # before, its autocommit is not known
         return self._is_alone()
 
-    def statement_alone(self, jobs: Sequence[Row]) -> Statement | None:
+    def piece_statement(self, jobs: Sequence[Row]) -> Statement | None:
         woken = {job["queue"] for job in jobs if self._wakes_workers(job)}
         statement, parameters = self.table.insert_arrays_and_wake(jobs, sorted(woken))
         return None if _is_too_large(parameters) else (statement, parameters)
 
-    def insert_alone(self, statement: Statement, meanwhile: Callable[[], Any]) -> set[UUID]:
-        try:
-            _, rows = execute(self, *statement, meanwhile)
-        except ProgrammingError as error:
-            if getattr(error.__cause__, "sqlstate", None) != _NO_SUCH_INDEX:
-                raise
-            return set()
+    def insert_piece(self, statement: Statement, meanwhile: Callable[[], Any]) -> set[UUID]:
+        _, rows = execute(self, *statement, meanwhile)
         return {id for (id,) in rows}
 
     def records_at_once(self, policy: UniquePolicy) -> bool:

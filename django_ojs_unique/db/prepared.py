@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.postgresql.base import Cursor, ServerBindingCursor
-from psycopg.pq import Format, TransactionStatus
+from psycopg.pq import Format, PipelineStatus, TransactionStatus
 
 from .waits import is_pooled
 
@@ -46,9 +46,7 @@ class PreparingCursor:
         """Execute one statement; return how many rows it changed or found, and the rows."""
         cursor = self._cursor
         if meanwhile is not None and psycopg.Pipeline.is_supported():
-            with self.raw.pipeline():  # it waits for the answer at its end
-                cursor.execute(sql, params, prepare=False)
-                meanwhile()
+            self._execute_while(sql, params, meanwhile)
             return cursor.rowcount, cursor.fetchall()
         if self._may_prepare:
             self._uses += 1
@@ -62,6 +60,22 @@ class PreparingCursor:
             cursor.execute(sql, params, prepare=False)
         result = cursor.pgresult
         return cursor.rowcount, cursor.fetchall() if result is not None and result.ntuples else []
+
+    def _execute_while(self, sql: str, params: Sequence[Any], meanwhile: Callable[[], Any]) -> None:
+        try:
+            with self.raw.pipeline():  # it waits for the answer at its end
+                self._cursor.execute(sql, params, prepare=False)
+                meanwhile()
+        except BaseException as error:
+            if self.raw.info.pipeline_status == PipelineStatus.OFF:
+                raise
+            # Something interrupted the wait, such as a time limit. The driver can neither go on nor leave the pipeline,
+            # and raises an error of its own about this.
+            self._connection.close()
+            interrupt = error.__context__
+            if isinstance(error, psycopg.Error) and not isinstance(interrupt, psycopg.Error | None):
+                raise interrupt from None
+            raise
 
     def _execute_prepared(self, sql: str, params: Sequence[Any]) -> None:
         threshold = self.raw.prepare_threshold

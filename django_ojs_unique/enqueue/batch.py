@@ -38,7 +38,7 @@ from .duplicates import stored_matches_of_any
 from .errors import ids_in_use, naming_missing_tables
 from .incoming import Incoming
 from .items import Items
-from .optimistic import decision_time, insert_all, insert_new
+from .optimistic import insert_all_or_none, insert_in_pieces, refresh_times
 from .results import BatchResult, ItemResult, Outcome
 from .row import JobRow
 
@@ -80,7 +80,7 @@ def _in_parts(jobs: QuerySet[Any], items: Iterable[Any]) -> Iterator[ItemResult]
     numbered = enumerate(items)
     while part := Items(jobs, islice(numbered, ROWS_AT_ONCE)):
         with naming_missing_tables(jobs):
-            left = yield from insert_new(jobs, part)
+            left = yield from insert_in_pieces(jobs, part)
         yield from _enqueue(jobs, [*left, *part.read()], refuse=False)
 
 
@@ -93,13 +93,14 @@ def _enqueue(jobs: QuerySet[Any], answers: Sequence[Answer], *, refuse: bool) ->
     if refuse and (wrong := next((answer for answer in answers if isinstance(answer, ItemResult)), None)):
         assert wrong.error is not None
         raise wrong.error
-    if entries := [entry for entry in answers if isinstance(entry, BatchEntry) and not entry.incoming.is_stored]:
+    valid = [answer for answer in answers if isinstance(answer, BatchEntry)]
+    if entries := [entry for entry in valid if not entry.incoming.is_stored]:
         with tracer().enqueue_many(entries), naming_missing_tables(jobs):
             for work in UnitOfWork(jobs.db):
                 with work:
-                    if work.is_repeated or not insert_all(jobs, entries):
+                    if work.is_repeated or not insert_all_or_none(jobs, entries):
                         _Batch(jobs, entries, refuse=refuse).decide(work)
-                    for entry in entries:  # before the first result, because the caller may stop there
+                    for entry in valid:  # before the first result, because the caller may stop there
                         _announce(jobs, entry)
     yield from map(result_of, answers)
 
@@ -133,7 +134,7 @@ class _Batch:
         jobs, dialect = self._jobs, self._dialect
         with transaction.atomic(using=jobs.db):
             dialect.lock_keys([*self._policies, *self._keyed])
-            now = decision_time(self._entries, is_repeated=work.is_repeated)
+            now = refresh_times(self._entries, is_repeated=work.is_repeated)
             # After a lost race, query with locks: the snapshot of the caller's transaction may hide new rows.
             stored = self._look(now, under_locks=work.lost_races > 0)
             held_keys = lock_held_keys(jobs, dialect, self._keyed)

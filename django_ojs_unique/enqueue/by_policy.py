@@ -150,7 +150,7 @@ def announce_verdict(jobs: QuerySet[Any], incoming: Incoming, verdict: Verdict[J
     sender, using = jobs.model, jobs.db
     is_admitted = verdict.action is Action.ADMIT
     if is_admitted:
-        incoming.store_on(using)
+        incoming.mark_stored(using)
     for replaced in verdict.cancel:
         announce(job_cancelled, sender, job=replaced, replaced_by=incoming.values["id"], using=using)
     if job_suppressed.receivers and (outcome := suppression.outcome_of(verdict)) is not None:

@@ -59,7 +59,7 @@ class Incoming(Unbuilt):
             self._job = job = self.shape.row(self.values)
             self.values = job.__dict__
             if self._stored_on is not None:
-                self.store_on(self._stored_on)
+                self.mark_stored(self._stored_on)
         return self._job
 
     @property
@@ -67,8 +67,8 @@ class Incoming(Unbuilt):
         """Whether the job is stored."""
         return self._stored_on is not None
 
-    def store_on(self, using: str) -> None:
-        """Note that the job is stored on a database."""
+    def mark_stored(self, using: str) -> None:
+        """Note that a database has the job now."""
         self._stored_on = using
         if self._job is not None:
             self._job._state.adding, self._job._state.db = False, using
@@ -89,9 +89,13 @@ class Reader:
     def __init__(self, model: type[models.Model]) -> None:
         self._shapes = shapes_of(model)
 
+    def shape_of(self, request: Request) -> Shape:
+        """Return the shape of a request; warn once of a type that has no handler here. Raises what `read` raises."""
+        return self._shapes.of(request)
+
     def build(self, request: Request, now: datetime) -> Incoming:
         """Do the rest of `read`, with a request that `snapshot` has returned."""
-        shape = self._shapes.of(request)
+        shape = self.shape_of(request)
         policy = shape.policy
         key = None if request.key is None else JobKey(request.key, request.key_mode, request.key_scope)
         scheduled_at = _due(request, policy, now)

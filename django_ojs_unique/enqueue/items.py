@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -23,6 +24,7 @@ class Items:
         # Draw all items before `now` is set, because their source may be slow; copy them, because it may change them.
         self._drawn = [(index, _draw(index, item)) for index, item in numbered]
         self._reader, self._now = Reader(jobs.model), timezone.now()
+        self._log_unknown_types()
         self._start = 0
 
     def __len__(self) -> int:
@@ -33,6 +35,13 @@ class Items:
         piece = self._drawn[self._start : None if count is None else self._start + count]
         self._start += len(piece)
         return [_build(self._reader, index, request, self._now) for index, request in piece]
+
+    def _log_unknown_types(self) -> None:
+        """Let the warnings be logged before `read`: the log may use the connection, and `read` must not."""
+        requests = [request for _, request in self._drawn if isinstance(request, Request)]
+        for request in {str(request.type): request for request in requests}.values():
+            with suppress(OJSError):  # `read` raises it again
+                self._reader.shape_of(request)
 
 
 def _draw(index: int, item: Any) -> Request | OJSError:

@@ -1,4 +1,7 @@
-"""Insert the items of a batch without a query, where an INSERT alone can decide about each of them."""
+"""Insert the items of a batch without a query, in the hope that all are new; the INSERT finds those that are not.
+
+It can do so where the policies count unfinished jobs only, and without keys.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,12 @@ FIRST, NEXT = 200, 400
 _FRESH = timedelta(seconds=1)
 
 
-def insert_all(jobs: QuerySet[Any], entries: Sequence[BatchEntry]) -> bool:
+def insert_all_or_none(jobs: QuerySet[Any], entries: Sequence[BatchEntry]) -> bool:
     """Insert the jobs of all items, or none of them; return whether they are inserted."""
     dialect = dialect_of(jobs)
     if not _insert_decides(dialect, entries):
         return False
-    decision_time(entries)
+    refresh_times(entries)
     with transaction.atomic(using=jobs.db):
         if dialect.insert_all(_in_order(entries), unless_live=True):
             return True
@@ -42,34 +45,38 @@ def insert_all(jobs: QuerySet[Any], entries: Sequence[BatchEntry]) -> bool:
     return False
 
 
-def insert_new(jobs: QuerySet[Any], items: Items) -> Generator[ItemResult, None, Sequence[Answer]]:
+def insert_in_pieces(jobs: QuerySet[Any], items: Items) -> Generator[ItemResult, None, Sequence[Answer]]:
     """Insert jobs piece by piece, each piece in a transaction of its own, and read the next one meanwhile.
 
-    Yield the results of each piece until one is not stored completely; return the items that were read since. Those
-    that are stored are marked. It does nothing in the caller's transaction, where it would lock the fingerprints of two
-    pieces out of their order.
+    Yield the results of the pieces that are stored. Return the items of the first piece that is not stored completely,
+    and of the next one; the stored ones among them are marked, but not announced. An exception while the next piece is
+    read leaves a stored piece without results and signals.
+
+    It does nothing in the caller's transaction, where it would lock the fingerprints of two pieces out of their order;
+    nor with events, which share a transaction with their jobs, or with a tracer, which surrounds a whole batch.
     """
     dialect, using = dialect_of(jobs), jobs.db
-    if not dialect.inserts_alone() or settings.events or is_traced():
+    if not dialect.inserts_pieces() or settings.events or is_traced():
         return ()
     piece = _Piece(dialect, items.read(FIRST))
     while piece.answers:
-        following = cache(lambda: _Piece(dialect, items.read(NEXT)))
-        stored = piece.insert(following)
+        read_next = cache(lambda: _Piece(dialect, items.read(NEXT)))  # once, during the insert or after it
+        stored = piece.insert(read_next)
         for entry in stored:
-            entry.incoming.store_on(using)
-            announce_new(jobs.model, using, entry.incoming)
+            entry.incoming.mark_stored(using)
         if len(stored) < len(piece.entries):
-            return [*piece.answers, *following().answers]
+            return [*piece.answers, *read_next().answers]
+        for entry in stored:
+            announce_new(jobs.model, using, entry.incoming)
         yield from map(result_of, piece.answers)
-        piece = following()
+        piece = read_next()
     return ()
 
 
-def decision_time(entries: Sequence[BatchEntry], *, is_repeated: bool = False) -> datetime:
+def refresh_times(entries: Sequence[BatchEntry], *, is_repeated: bool = False) -> datetime:
     """Return the time to decide by: the ``created_at`` of the new jobs, from which their windows count.
 
-    After a lost race, a deadlock or a wait of more than a second, the jobs get the time of now.
+    First, after a lost race, a deadlock or a wait of more than a second, give the jobs the time of now.
     """
     now = timezone.now()
     began: datetime = min(entry.incoming.values["created_at"] for entry in entries)
@@ -89,27 +96,27 @@ class _Piece:
         self._dialect = dialect
         self._statement: Statement | None = None
         if self.entries and _insert_decides(dialect, self.entries):
-            self._write(decision_time(self.entries))
+            self._make_statement(refresh_times(self.entries))
 
     def insert(self, meanwhile: Callable[[], Any]) -> Sequence[BatchEntry]:
         """Insert the jobs that are new, and return their items; the others must be decided."""
         if self._statement is None:
             return ()
-        if (time := decision_time(self.entries)) != self._time:
-            self._write(time)
+        if (time := refresh_times(self.entries)) != self._time:
+            self._make_statement(time)
         try:
-            ids = self._dialect.insert_alone(self._statement, meanwhile)
+            ids = self._dialect.insert_piece(self._statement, meanwhile)
         except OperationalError as error:
             if not may_start_over(self._dialect.connection.alias, error):
                 raise
-            ids = set()
+            return ()
         for entry in self.entries:
             entry.incoming.shape.met_duplicate |= entry.incoming.values["id"] not in ids
         return [entry for entry in self.entries if entry.incoming.values["id"] in ids]
 
-    def _write(self, time: datetime) -> None:
+    def _make_statement(self, time: datetime) -> None:
         self._time = time
-        self._statement = self._dialect.statement_alone(_in_order(self.entries))
+        self._statement = self._dialect.piece_statement(_in_order(self.entries))
 
 
 def _insert_decides(dialect: Dialect, entries: Sequence[BatchEntry]) -> bool:

@@ -75,6 +75,7 @@ def snapshot(request: Request) -> Request:
     if request.schema != "":
         request.schema = short_string(request.schema, "schema", _LONGEST_SCHEMA)
     request.extra = plain(dict(request.extra), "extra") if request.extra else {}
+    # `isinstance` of an abstract class takes long.
     if request.unique is not INHERIT and isinstance(request.unique, Mapping):
         request.unique = UniquePolicy.parse(request.unique)
     if request.retry is not INHERIT and isinstance(request.retry, Mapping):

@@ -13,12 +13,12 @@ def encoder(*, ensure_ascii: bool = True, sort_keys: bool = False, allow_nan: bo
 
     It expects values without cycles. Raises ValueError and TypeError as the standard library does.
     """
-    options = json.JSONEncoder(
+    plain = json.JSONEncoder(
         ensure_ascii=ensure_ascii, sort_keys=sort_keys, allow_nan=allow_nan, separators=(",", ":"), check_circular=False
     )
     make: Any = getattr(library, "c_make_encoder", None)
     if make is None:  # not on CPython
-        return options.encode
-    text = library.encode_basestring_ascii if ensure_ascii else library.encode_basestring
-    encode = make(None, options.default, text, None, ":", ",", sort_keys, False, allow_nan)
+        return plain.encode
+    escape = library.encode_basestring_ascii if ensure_ascii else library.encode_basestring
+    encode = make(None, plain.default, escape, None, ":", ",", sort_keys, False, allow_nan)
     return lambda value: "".join(encode(value, 0))

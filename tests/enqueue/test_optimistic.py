@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
-from django.db import DataError, OperationalError, connection, transaction
+from django.db import DataError, OperationalError, ProgrammingError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import signals
 from django_ojs_unique.db import cursors, postgresql
+from django_ojs_unique.db.dialects import dialect_of
 from django_ojs_unique.db.inserts import CHANNEL
+from django_ojs_unique.db.postgresql import PostgreSQL
 from django_ojs_unique.enqueue import batch, optimistic
 from django_ojs_unique.enqueue.items import Items
 from django_ojs_unique.enqueue.shape import forget_shapes
+from django_ojs_unique.exceptions import NotMigrated
 from django_ojs_unique.models import Job
+from tests.support.processes import wait_until_blocked
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -31,6 +37,7 @@ FIRST, SECOND = optimistic.FIRST, optimistic.FIRST + optimistic.NEXT
 @pytest.fixture(autouse=True)
 def pieces(monkeypatch):
     """Forget earlier duplicates; collect the pieces that are inserted, each by the numbers of its jobs."""
+    connection.ensure_connection()
     forget_shapes()
     inserted: list[list[int]] = []
     insert = optimistic._Piece.insert
@@ -105,17 +112,17 @@ def test_new_jobs_are_inserted_in_pieces_and_answered_and_announced_in_order(pie
 def test_the_next_piece_is_read_while_the_database_inserts(monkeypatch):
     happened = []
     connection.ensure_connection()
-    read, enter, leave = Items.read, psycopg.Pipeline.__enter__, psycopg.Pipeline.__exit__
+    read, execute, leave = Items.read, psycopg.Cursor.execute, psycopg.Pipeline.__exit__
 
     def note(name, do):
-        def noted(*arguments):
+        def noted(*arguments, **options):
             happened.append(name)
-            return do(*arguments)
+            return do(*arguments, **options)
 
         return noted
 
     monkeypatch.setattr(Items, "read", note("read", read))
-    monkeypatch.setattr(psycopg.Pipeline, "__enter__", note("send", enter))
+    monkeypatch.setattr(psycopg.Cursor, "execute", note("send", execute))
     monkeypatch.setattr(psycopg.Pipeline, "__exit__", note("answer", leave))
     many(range(SECOND))
     assert happened[:7] == ["read", "send", "read", "answer", "send", "read", "answer"]
@@ -123,6 +130,7 @@ def test_the_next_piece_is_read_while_the_database_inserts(monkeypatch):
 
 def test_without_pipelines_the_pieces_follow_each_other(monkeypatch, pieces):
     monkeypatch.setattr(psycopg.Pipeline, "is_supported", lambda: False)
+    monkeypatch.setattr(psycopg.Connection, "pipeline", None)
     assert many(range(SECOND)).counts == {"created": SECOND}
     assert list(map(len, pieces)) == [FIRST, SECOND - FIRST]
 
@@ -144,6 +152,22 @@ def test_a_stored_duplicate_and_what_follows_its_piece_are_decided_by_queries(pi
     assert result[FIRST + 3].job == met
     assert [answer.index for answer in result] == list(range(1_000))
     assert sorted(numbers_of(Job.objects.all())) == list(range(1_000))
+
+
+@pytest.mark.parametrize("refused", [0, FIRST - 1])
+def test_after_a_duplicate_the_rest_is_not_tried_in_vain(refused, monkeypatch, decided):
+    Job.objects.enqueue(**item(refused))
+    forget_shapes()
+    tried = []
+    insert = PostgreSQL.insert_all
+
+    def spy(dialect, jobs, **options):
+        tried.append(options)
+        return insert(dialect, jobs, **options)
+
+    monkeypatch.setattr(PostgreSQL, "insert_all", spy)
+    many(range(FIRST + 1))
+    assert (decided, tried) == ([2], [{}])
 
 
 @pytest.mark.parametrize("on_conflict", ["ignore", "reject", "replace"])
@@ -217,24 +241,64 @@ def test_the_callers_transaction_gets_no_pieces_and_undoes_all(pieces):
     assert pieces == []
 
 
+def test_a_transaction_that_only_the_driver_knows_gets_no_pieces():
+    dialect = dialect_of(Job.objects.all())
+    assert dialect.inserts_pieces()
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        assert not dialect.inserts_pieces()
+        cursor.execute("ROLLBACK")
+
+
+def test_a_tracer_surrounds_a_whole_batch(pieces, monkeypatch):
+    monkeypatch.setattr(optimistic, "is_traced", lambda: True)
+    assert many(range(SECOND)).counts == {"created": SECOND}
+    assert pieces == []
+
+
+def test_a_batch_in_a_transaction_that_waited_is_dated_when_it_is_stored(monkeypatch):
+    clock = [timezone.now()]
+    monkeypatch.setattr(timezone, "now", lambda: clock[0])
+    store = batch.insert_all_or_none
+
+    def store_late(*arguments):
+        clock[0] += timedelta(seconds=30)
+        return store(*arguments)
+
+    monkeypatch.setattr(batch, "insert_all_or_none", store_late)
+    with transaction.atomic():
+        many(range(5))
+    assert set(Job.objects.values_list("created_at", flat=True)) == {clock[0]}
+
+
+def test_a_batch_before_the_first_migration_says_so():
+    with connection.schema_editor() as editor:
+        editor.execute("ALTER TABLE django_ojs_unique_job RENAME TO elsewhere")
+    try:
+        with pytest.raises(NotMigrated):
+            many(range(3))
+    finally:
+        with connection.schema_editor() as editor:
+            editor.execute("ALTER TABLE elsewhere RENAME TO django_ojs_unique_job")
+
+
 def test_events_are_in_the_transaction_of_their_jobs(pieces, settings):
     settings.OJS_UNIQUE = {"EVENTS": True}
     assert many(range(SECOND)).counts == {"created": SECOND}
     assert pieces == []
 
 
-def test_without_the_constraint_queries_decide(pieces, decided):
+def test_without_the_constraint_stored_jobs_are_met(decided):
     met = Job.objects.enqueue(**item(3)).job
     forget_shapes()
     with connection.cursor() as cursor:
-        cursor.execute("ALTER INDEX ojs_unique_guard RENAME TO other_name; DROP INDEX other_name")
+        cursor.execute("DROP INDEX ojs_unique_guard")
     try:
         result = many(range(SECOND))
     finally:
         Job.objects.all().delete()
         with connection.schema_editor() as editor:
             editor.add_constraint(Job, next(one for one in Job._meta.constraints if one.name == "ojs_unique_guard"))
-    assert (pieces, decided) == ([[]], [SECOND])
     assert result.counts == {"created": SECOND - 1, "deduplicated": 1}
     assert result[3].job == met
 
@@ -249,18 +313,21 @@ def test_an_unfinished_job_without_a_guard_is_met_too(state):
 
 
 @pytest.mark.parametrize("sqlstate", ["40P01", "40001"])
-def test_a_piece_that_meets_a_deadlock_is_decided_by_queries(monkeypatch, sqlstate, decided):
+def test_a_piece_that_meets_a_deadlock_is_inserted_again_in_one_transaction(monkeypatch, sqlstate, decided):
     failing(monkeypatch, at=2, error=OperationalError("ended"), cause=psycopg.errors.lookup(sqlstate)("ended"))
     result = many(range(1_000))
     assert result.counts == {"created": 1_000}
-    assert decided == [1_000 - FIRST]
+    assert decided == []
     assert sorted(numbers_of(Job.objects.all())) == list(range(1_000))
 
 
-def test_what_is_stored_before_an_error_is_answered_and_announced(monkeypatch, announced):
-    failing(monkeypatch, at=2, error=DataError("no"), cause=psycopg.errors.lookup("22021")("no"))
+@pytest.mark.parametrize(
+    ("error", "sqlstate"), [(DataError, "22021"), (OperationalError, "57P01"), (ProgrammingError, "42501")]
+)
+def test_what_is_stored_before_an_error_is_answered_and_announced(monkeypatch, announced, error, sqlstate):
+    failing(monkeypatch, at=2, error=error("no"), cause=psycopg.errors.lookup(sqlstate)("no"))
     seen: list[Any] = []
-    with pytest.raises(DataError):
+    with pytest.raises(error):
         many(range(1_000), each=seen.append)
     assert len(seen) == len(announced) == Job.objects.count() == FIRST
 
@@ -311,3 +378,103 @@ def test_each_piece_wakes_the_workers_of_its_queues_once(notify, settings):
         Job.objects.enqueue_many(items)
         woken = [note.payload for note in listener.notifies(timeout=0, stop_after=None)]
     assert sorted(woken) == (["a", "b"] if notify else [])
+
+
+# What happens in between
+
+
+def test_a_duplicate_whose_guard_is_released_while_the_batch_waits_is_still_met(start):
+    """The batch waits for the first fingerprint, and a laxer policy takes the guard of the second one from its job."""
+    first, second = sorted((0, 1), key=lambda number: Job.objects.enqueue(**item(number)).job.fingerprint)
+    Job.objects.filter(args={"n": first}).delete()
+    Job.objects.update(state="active")
+    met = Job.objects.get()
+    holder = start(enqueue_and_roll_back, item(first))
+    holder.hear()
+    batch = start(enqueue_both, [first, second])
+    wait_until_blocked(1)
+    start(enqueue_and_cancel, item(second, unique={**IGNORE, "states": ["available"]})).result()
+    holder.tell()
+    holder.result()
+    (created, _), (outcome, id) = batch.result()
+    assert (created, outcome, id) == ("created", "deduplicated", met.pk)
+
+
+def enqueue_and_roll_back(parent, wanted):
+    with transaction.atomic():
+        Job.objects.enqueue(**wanted)
+        parent.tell()
+        parent.hear()
+        transaction.set_rollback(True)
+
+
+def enqueue_both(parent, numbers):
+    return [(str(answer.outcome), answer.job.pk) for answer in many(numbers)]
+
+
+def enqueue_and_cancel(parent, wanted):
+    Job.objects.enqueue(**wanted).job.cancel()
+
+
+class Interrupt(Exception):
+    """What a time limit raises."""
+
+
+@pytest.mark.parametrize("kind", [Interrupt, KeyboardInterrupt])
+def test_an_interrupt_while_the_database_works_is_raised_and_leaves_a_usable_connection(monkeypatch, kind):
+    many(range(3))
+    fetch = psycopg.Pipeline._exit_gen
+
+    def interrupted(pipeline):
+        if pipeline.result_queue:
+            raise kind
+        yield from fetch(pipeline)
+
+    monkeypatch.setattr(psycopg.Pipeline, "_exit_gen", interrupted)
+    with pytest.raises(kind):
+        many(range(10, 20))
+    monkeypatch.undo()
+    assert many(range(20, 30)).counts == {"created": 10}
+    assert {*range(3), *range(20, 30)} <= set(numbers_of(Job.objects.all()))
+
+
+def test_what_the_log_does_with_the_connection_harms_no_batch(pieces):
+    class Handler(logging.Handler):
+        def emit(self, record):
+            with transaction.atomic():
+                Job.objects.enqueue("audit", {"n": -1})
+
+    logger, handler = logging.getLogger("django_ojs_unique.enqueue"), Handler()
+    logger.addHandler(handler)
+    try:
+        items = [item(number, type="t" if number < FIRST else f"unknown.a{uuid4().hex}") for number in range(SECOND)]
+        items[FIRST:] = [{**one, "type": items[-1]["type"]} for one in items[FIRST:]]
+        assert Job.objects.enqueue_many(items).counts == {"created": SECOND}
+    finally:
+        logger.removeHandler(handler)
+    assert list(map(len, pieces)) == [FIRST, SECOND - FIRST]
+    assert Job.objects.exclude(type="audit").count() == SECOND
+
+
+def test_the_signals_of_a_piece_are_in_the_order_of_its_items():
+    Job.objects.enqueue(**item(3))
+    forget_shapes()
+    heard = []
+
+    def receiver(signal, job, **_):
+        heard.append(job.args["n"])
+
+    for signal in (signals.job_enqueued, signals.job_suppressed):
+        signal.connect(receiver)
+    try:
+        many(range(8))
+    finally:
+        for signal in (signals.job_enqueued, signals.job_suppressed):
+            signal.disconnect(receiver)
+    assert heard == list(range(8))
+
+
+def test_the_first_batch_of_a_connection_is_inserted_in_pieces_too(pieces):
+    connection.close()
+    assert many(range(5)).counts == {"created": 5}
+    assert pieces == [list(range(5))]
