@@ -214,6 +214,8 @@ class Reader:
 
 
 def main() -> None:
+    # A shell lets what it starts in the background ignore Ctrl-C, and so would our children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = argparse.ArgumentParser(description="Follow the README and the tutorial literally, in empty folders.")
     parser.add_argument("--page", action="append", choices=PAGES, help="Which of them (default: each).")
     parser.add_argument("--python", default=sys.executable, help="The interpreter (default: this one).")
