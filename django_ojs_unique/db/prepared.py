@@ -43,7 +43,10 @@ class PreparingCursor:
     def execute(
         self, sql: str, params: Sequence[Any], meanwhile: Callable[[], Any] | None = None
     ) -> tuple[int, list[Any]]:
-        """Execute one statement; return how many rows it changed or found, and the rows."""
+        """Execute one statement; return how many rows it changed or found, and the rows.
+
+        ``meanwhile`` is called while the database works, if the driver supports pipelines.
+        """
         cursor = self._cursor
         if meanwhile is not None and psycopg.Pipeline.is_supported():
             self._execute_while(sql, params, meanwhile)

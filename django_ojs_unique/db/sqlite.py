@@ -52,7 +52,10 @@ class _QmarkCursor:
     def execute(
         self, sql: str, params: Sequence[Any], meanwhile: Callable[[], Any] | None = None
     ) -> tuple[int, list[Any]]:
-        """Execute one statement; return how many rows it changed, and the rows that it found."""
+        """Execute one statement; return how many rows it changed, and the rows that it found.
+
+        ``meanwhile`` is not called: the driver cannot work in the background.
+        """
         cursor = self._cursor
         cursor.execute(_with_qmarks(sql), params)
         return cursor.rowcount, cursor.fetchall()

@@ -88,7 +88,7 @@ def refresh_times(entries: Sequence[BatchEntry], *, is_repeated: bool = False) -
 
 
 class _Piece:
-    """Some items, and the statements that insert the jobs of the valid ones."""
+    """Some items, and the statement that inserts the jobs of the valid ones; None if only queries can decide."""
 
     def __init__(self, dialect: Dialect, answers: Sequence[Answer]) -> None:
         self.answers = answers
@@ -120,9 +120,10 @@ class _Piece:
 
 
 def _insert_decides(dialect: Dialect, entries: Sequence[BatchEntry]) -> bool:
-    """Whether the INSERT of these jobs is exact, and will probably insert all of them.
+    """Whether one INSERT of these jobs is exact, and will probably insert all of them.
 
-    It will not for a shape whose last enqueue met a duplicate.
+    It is not exact for jobs with a key or an id of their caller, for two jobs of one fingerprint, and for policies that
+    count finished jobs. It probably fails for a shape whose last enqueue met a duplicate.
     """
     requests = [entry.incoming for entry in entries]
     for shape in {incoming.shape for incoming in requests}:
