@@ -108,9 +108,9 @@ def _decide_under_locks(
     """Lock, decide and write everything, or raise LostRace and write nothing."""
     job = incoming.job
     dialect.lock_keys([job.fingerprint])
-    now = timezone.now()
     # After a lost race, query with locks only: the snapshot of the caller's transaction may hide new rows.
-    stored = dialect.lock(stored_matches(jobs, job.fingerprint, policy, now), by_key=not lost_races)
+    stored = dialect.lock(stored_matches(jobs, job.fingerprint, policy, timezone.now()), by_key=not lost_races)
+    now = timezone.now()  # after the query: the new job must be newer than those beside which it is admitted
     verdict = judge(stored, policy, now, replace_active=may_replace_active(jobs, stored))
     if verdict.action is Action.ADMIT:
         _make_way(jobs, verdict, job, now)

@@ -73,14 +73,15 @@ def insert_in_pieces(jobs: QuerySet[Any], items: Items) -> Generator[ItemResult,
     return ()
 
 
-def refresh_times(entries: Sequence[BatchEntry], *, is_repeated: bool = False) -> datetime:
+def refresh_times(entries: Sequence[BatchEntry], *, is_late: bool = False) -> datetime:
     """Return the time to decide by: the ``created_at`` of the new jobs, from which their windows count.
 
-    First, after a lost race, a deadlock or a wait of more than a second, give the jobs the time of now.
+    First, if that ``is_late``, or after a wait of more than a second, give the jobs the time of now. It is late after a
+    lost race or a deadlock, and when a stored job is newer: the job admitted last must be the newest.
     """
     now = timezone.now()
     began: datetime = min(entry.incoming.values["created_at"] for entry in entries)
-    if not is_repeated and now - began <= _FRESH:
+    if not is_late and now - began <= _FRESH:
         return began
     for entry in entries:
         set_times(entry.incoming, now)

@@ -12,6 +12,7 @@ from django_ojs_unique.models import Job
 from tests.support.jobs import (
     attempt,
     before_the_insert,
+    before_the_look,
     columns,
     elsewhere,
     enqueue,
@@ -98,6 +99,18 @@ def test_an_enqueue_that_was_superseded_answers_as_if_it_had_come_second(strateg
     assert answer == expected
     assert (job.pk == faster[0].job.pk) is (expected != "replaced")
     assert outcome() == "rejected"
+
+
+@has_a_gap
+@pytest.mark.parametrize("many", [False, True], ids=["one", "batch"])
+def test_a_job_that_is_admitted_beside_a_newer_one_is_the_newest(many):
+    blind = {"type": "t", "args": {"n": 1}, "unique": {"states": ["completed"], "on_conflict": "replace"}}
+    with before_the_look(lambda: elsewhere(enqueue)) as faster:
+        result = Job.objects.enqueue_many([blind])[0] if many else Job.objects.enqueue(**blind)
+    assert result.created
+    assert fresh(result.job).created_at > fresh(faster[0].job).created_at
+    assert attempt(unique={"states": ["available"]})[1].pk == result.job.pk
+    assert attempt(unique={"states": ["available", "cancelled", "completed"]})[1].pk == result.job.pk
 
 
 LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]

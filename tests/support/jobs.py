@@ -92,19 +92,27 @@ def live():
     return Job.objects.exclude(state__in=sorted(TERMINAL))
 
 
-@contextmanager
 def before_the_insert(act, *, when=lambda: True):
     """Call ``act`` once, before the next INSERT of a job at which ``when`` holds, as if another enqueue were faster.
 
     Yield the list that will hold its result.
     """
+    # On MariaDB the insert waits for its turn first, and nobody could be faster while it holds it.
+    beginnings = (f'INSERT INTO "{Job._meta.db_table}"', "SELECT number")
+    return _before(lambda statement: statement.startswith(beginnings) and when(), act)
+
+
+def before_the_look(act):
+    """Call ``act`` once, before the next statement that looks for stored jobs; yield as `before_the_insert` does."""
+    return _before(lambda statement: "SELECT" in statement and f'FROM "{Job._meta.db_table}"' in statement, act)
+
+
+@contextmanager
+def _before(is_it, act):
     done = []
 
     def wrapper(execute, sql, params, many, context):
-        statement = sql.replace("`", '"')
-        # On MariaDB the insert waits for its turn first, and nobody could be faster while it holds it.
-        inserts = statement.startswith((f'INSERT INTO "{Job._meta.db_table}"', "SELECT number"))
-        if inserts and not done and when():
+        if not done and is_it(sql.replace("`", '"')):
             done.append(None)
             done[0] = act()
         return execute(sql, params, many, context)
