@@ -8,18 +8,21 @@ used only while nobody watches.
 from __future__ import annotations
 
 from asyncio import _get_running_loop
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from threading import get_ident
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import django
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
 from .sessions import Session
+
+Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any]
+"""Parameters of a statement with ``%s``, or with ``%(name)s`` where the driver knows names."""
 
 _WRAPPER: Any = CursorWrapper
 _DJANGO = str(Path(django.__file__).parent)
@@ -35,7 +38,7 @@ class KeptCursor(Protocol):
     """The driver's connection."""
 
     def execute(
-        self, sql: str, params: Sequence[Any], meanwhile: Callable[[], Any] | None = None
+        self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None
     ) -> tuple[int, list[Any]]: ...
 
 
@@ -48,7 +51,7 @@ class KeepsCursors(Protocol):
 
 
 def execute(
-    dialect: KeepsCursors, sql: str, params: Sequence[Any], meanwhile: Callable[[], Any] | None = None
+    dialect: KeepsCursors, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None
 ) -> tuple[int, list[Any]]:
     """Execute one statement; return how many rows it changed or found, and the rows. Raises what Django raises.
 

@@ -215,7 +215,10 @@ class Dialect:
         """Wake the idle workers of some queues when the transaction commits, where the database can."""
 
     def claim(self, wanted: ClaimRequest) -> list[Any]:
-        """Claim jobs; return them unordered, with the fields that are wanted."""
+        """Claim jobs of queues that are neither paused nor limited.
+
+        Return them unordered, with the fields that are wanted.
+        """
         raise NotImplementedError
 
     def complete(self, runs: Sequence[Any]) -> set[UUID]:

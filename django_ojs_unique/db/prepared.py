@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from datetime import UTC
 from typing import Any
 
 import psycopg
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.postgresql.base import Cursor, ServerBindingCursor
 from psycopg.pq import Format, PipelineStatus, TransactionStatus
+from psycopg.types.datetime import TimestamptzLoader
 
+from .cursors import Parameters
 from .waits import is_pooled
 
 USES_BEFORE_PREPARING = 5
@@ -33,6 +36,9 @@ class PreparingCursor:
         self.raw: Any = connection.connection
         self._connection = connection
         self._cursor = psycopg.Cursor(self.raw)
+        if connection.timezone == UTC:
+            # Django's own loader does the same, in Python.
+            self._cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
         self._uses = 0
         options = connection.settings_dict["OPTIONS"]
         # A pool that resets its connections also discards what they have prepared.
@@ -41,7 +47,7 @@ class PreparingCursor:
         self._prepares = False
 
     def execute(
-        self, sql: str, params: Sequence[Any], meanwhile: Callable[[], Any] | None = None
+        self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None
     ) -> tuple[int, list[Any]]:
         """Execute one statement; return how many rows it changed or found, and the rows.
 
@@ -64,7 +70,7 @@ class PreparingCursor:
         result = cursor.pgresult
         return cursor.rowcount, cursor.fetchall() if result is not None and result.ntuples else []
 
-    def _execute_while(self, sql: str, params: Sequence[Any], meanwhile: Callable[[], Any]) -> None:
+    def _execute_while(self, sql: str, params: Parameters, meanwhile: Callable[[], Any]) -> None:
         try:
             with self.raw.pipeline():  # it waits for the answer at its end
                 self._cursor.execute(sql, params, prepare=False)
@@ -80,7 +86,7 @@ class PreparingCursor:
                 raise interrupt from None
             raise
 
-    def _execute_prepared(self, sql: str, params: Sequence[Any]) -> None:
+    def _execute_prepared(self, sql: str, params: Parameters) -> None:
         threshold = self.raw.prepare_threshold
         # Only for this statement: while it prepares, psycopg keeps the texts of the last hundred statements of anybody.
         self.raw.prepare_threshold = NEVER_BY_ITSELF

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 from ..ojs.policy import UniquePolicy
-from .cursors import KeptCursor
+from .cursors import KeptCursor, Parameters
 from .dialect import Dialect
 
 
@@ -50,7 +50,7 @@ class _QmarkCursor:
         self._cursor = raw.cursor()
 
     def execute(
-        self, sql: str, params: Sequence[Any], meanwhile: Callable[[], Any] | None = None
+        self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None
     ) -> tuple[int, list[Any]]:
         """Execute one statement; return how many rows it changed, and the rows that it found.
 

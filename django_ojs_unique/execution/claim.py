@@ -43,6 +43,7 @@ def claim(
     lease: Lease | timedelta,
     now: datetime,
     token: UUID | None = None,
+    limited: Collection[str] | None = None,
     passed_over: Callable[[], None] = lambda: None,
 ) -> list[Any]:
     """Claim up to ``limit`` available jobs, the highest priority first, then first in, first out across the queues.
@@ -51,23 +52,22 @@ def claim(
     ``visibility_timeout_ms`` is the length of its lease; the others get ``lease``. Jobs that another worker is claiming
     are skipped, not waited for, where the database can (SKIP LOCKED). Paused queues are skipped. Only one worker at a
     time claims from a queue with a limit: when another one has locked its row, the queue is skipped, and
-    ``passed_over`` is called.
+    ``passed_over`` is called. ``limited`` are the queues with a limit, as far as the caller knows; any other queue with
+    a limit may be skipped. None means to query for them.
     """
     if not queues:
         return []
     connection = connections[jobs.db]
     lease = lease if isinstance(lease, Lease) else Lease(lease)
     token = token or uuid4()
-    limited = []
     rooms = dict.fromkeys(queues, limit)
-    for name, closed, is_limited in _rules(connection, now):
-        if closed:
-            rooms.pop(name, None)
-        elif is_limited and name in rooms:
-            limited.append(name)
+    dialect = dialect_of(jobs)
+    if limited is None or not dialect.claims_at_once or not rooms.keys().isdisjoint(limited):
+        limited = _apply_rules(rooms, connection, now)
+    else:
+        limited = ()
     if not rooms:
         return []
-    dialect = dialect_of(jobs)
     if dialect.claims_at_once and not limited:
         chosen = dialect.claim(
             ClaimRequest(
@@ -88,10 +88,33 @@ def claim(
         chosen = _claim(jobs, rooms, limited, types, limit, worker_id, token, lease, now, passed_over)
         for job in chosen:
             job.attempt += 1
+    held = {
+        "state": JobState.ACTIVE,
+        "started_at": now,
+        "worker_id": worker_id,
+        "lease_token": token,
+        "finished_at": None,
+    }
     for job in chosen:
-        job.state, job.started_at, job.worker_id, job.lease_token = JobState.ACTIVE, now, worker_id, token
-        job.finished_at = None
+        job.__dict__.update(held)
     return chosen
+
+
+def limited_queues(using: str) -> frozenset[str]:
+    """Return the names of the queues with a limit."""
+    rows = Queue.objects.using(using).exclude(concurrency_limit=None, max_per_second=None)
+    return frozenset(rows.values_list("name", flat=True))
+
+
+def _apply_rules(rooms: dict[str, int], connection: BaseDatabaseWrapper, now: datetime) -> list[str]:
+    """Remove the queues that give nothing now from ``rooms``; return those with a limit among the others."""
+    limited = []
+    for name, closed, is_limited in _rules(connection, now):
+        if closed:
+            rooms.pop(name, None)
+        elif is_limited and name in rooms:
+            limited.append(name)
+    return limited
 
 
 def _rules(connection: BaseDatabaseWrapper, now: datetime) -> list[tuple[str, bool, bool]]:
@@ -184,4 +207,4 @@ def _in_window(row: Queue, now: datetime) -> bool:
 
 
 def _rank(job: Any) -> tuple[Any, ...]:
-    return -job.priority, job.enqueued_at, job.pk
+    return -job.priority, job.enqueued_at, job.id

@@ -74,7 +74,7 @@ async def aexecute(run: Run) -> Finished:
 
 
 def _announce_start(run: Run, share: sessions.Share | None = None) -> None:
-    if job_started.has_listeners(type(run.job)):
+    if job_started.receivers and job_started.has_listeners(type(run.job)):
         announce(job_started, type(run.job), job=run.job, using=run.job._state.db)
         sessions.renew_after_receivers(share)
 

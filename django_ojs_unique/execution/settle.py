@@ -51,7 +51,7 @@ def settle(
     The ``job`` of each settled run has its new state. ``doubtful`` has the ``id()`` of each run whose last settle
     failed: it may have been committed anyway, so its row is read before the run is refused.
     """
-    finished = list({run.job.pk: run for run in reversed(finished)}.values())
+    finished = list({run.job.id: run for run in reversed(finished)}.values())
     completed = [run for run in finished if run.error is None]
     failed = [run for run in finished if run.error is not None]
     with transaction.atomic(using=jobs.db) if completed and failed else nullcontext():
@@ -70,7 +70,8 @@ def announce_outcome(job: Any, outcome: Settled, using: str) -> None:
     """Send the signal about the outcome of a run; a refused run has none."""
     match outcome:
         case Settled.COMPLETED | Settled.SKIPPED:
-            announce(job_completed, type(job), job=job, using=using)
+            if job_completed.receivers:
+                announce(job_completed, type(job), job=job, using=using)
         case Settled.RETRIED:
             announce(job_failed, type(job), job=job, error=job.errors[-1], using=using)
         case Settled.DISCARDED:
@@ -103,7 +104,7 @@ def _complete(jobs: QuerySet[Any], runs: Sequence[Finished]) -> Iterator[tuple[F
     dialect = dialect_of(jobs)
     if dialect.claims_at_once:
         done = dialect.complete(runs)
-        ours, locked = done, _locked(jobs, [run for run in runs if run.job.pk not in done])
+        ours, locked = done, _locked(jobs, [run for run in runs if run.job.id not in done])
     else:
         with transaction.atomic(using=jobs.db):
             ours, locked = _hold(jobs, runs)
@@ -120,7 +121,7 @@ def _complete(jobs: QuerySet[Any], runs: Sequence[Finished]) -> Iterator[tuple[F
                 rows = jobs.filter(pk__in=[run.job.pk for run in alike])
                 lifecycle.complete(rows, max(run.at for run in alike), token=token)
     for run in runs:
-        if run.job.pk in ours:
+        if run.job.id in ours:
             yield run, Settled.SKIPPED if run.skipped else Settled.COMPLETED
         elif run.job.pk not in locked:
             yield run, Settled.REFUSED
@@ -184,7 +185,7 @@ def retry_policy_of(job: Any) -> RetryPolicy:
 
 def _update(run: Finished, outcome: Settled) -> None:
     """Give the job in memory the values of its row, and log the outcome."""
-    said = run.job.pk, run.job.type
+    said = run.job.id, run.job.type
     match outcome:
         case Settled.REFUSED:
             logger.warning(
@@ -206,7 +207,8 @@ def _update(run: Finished, outcome: Settled) -> None:
                 extra=labels(run.job),
             )
         case _:
-            logger.info("Job %s (%s) %s.", *said, outcome, extra=labels(run.job))
+            if logger.isEnabledFor(logging.INFO):
+                logger.info("Job %s (%s) %s.", *said, outcome, extra=labels(run.job))
             run.job.state, run.job.finished_at = JobState.COMPLETED, run.at
             run.job.result, run.job.skipped = run.result, run.skipped
     run.job.lease_token = run.job.lease_expires_at = None

@@ -10,18 +10,21 @@ from typing import Any
 from django.db.models import QuerySet
 
 from ..db.clock import DatabaseClock
-from ..execution.claim import claim
+from ..db.dialects import dialect_of
+from ..execution.claim import claim, limited_queues
 from ..execution.leases import Lease
 from ..execution.run import Run
 from ..registry import registry
 from .claimed_runs import ClaimedRuns
 from .meter import Meter
-from .poller import Poller
+from .poller import LISTENING_POLL, Poller
 from .pools import EventLoopPool, Pool, ThreadPool
 from .summary import Summary
 from .unanswered import Unanswered
 
 LARGEST_CLAIM = 200
+LIMITS_SECONDS = LISTENING_POLL * 0.9
+"""How long the claimer relies on which queues have a limit; every poll of an idle worker reads them again."""
 
 
 class Claimer:
@@ -56,6 +59,8 @@ class Claimer:
         self.meter = Meter()
         self._max_jobs = max_jobs
         self._unanswered = Unanswered(jobs, lease)
+        self._limited: tuple[frozenset[str], float] = frozenset(), float("-inf")
+        """The queues with a limit, and when they were read on the monotonic clock."""
 
     def claim(self) -> bool:
         """Claim jobs for the free places in the pools; return whether there were any."""
@@ -77,6 +82,7 @@ class Claimer:
                     lease=self._lease,
                     now=self._clock.now(),
                     token=token,
+                    limited=self._limited_queues(),
                     passed_over=self._poller.passed_over,
                 )
             self._take_on(jobs, pool, lease_from)
@@ -107,8 +113,9 @@ class Claimer:
             self._held.add(run)
             runs.append(run)
         pool.careful = any(_is_at_risk(job) for job in jobs)
-        self._held.take_back(run for run in runs[max(idle, 0) :] if _is_at_risk(run.job))
-        self.give_back()  # before another job starts, which may kill the worker
+        if pool.careful:
+            self._held.take_back(run for run in runs[max(idle, 0) :] if _is_at_risk(run.job))
+            self.give_back()  # before another job starts, which may kill the worker
         for run in runs:
             pool.put(run)
 
@@ -117,6 +124,16 @@ class Claimer:
         for definition in registry.definitions():
             pools[self._event_loop if definition.is_async else self._threads].append(definition.type)
         return pools
+
+    def _limited_queues(self) -> frozenset[str] | None:
+        if not dialect_of(self._jobs).claims_at_once:
+            return None
+        names, read_at = self._limited
+        now = time.monotonic()
+        if now - read_at > LIMITS_SECONDS:
+            names = limited_queues(self._jobs.db)
+            self._limited = names, now
+        return names
 
     def _remaining(self) -> int:
         return LARGEST_CLAIM if self._max_jobs is None else self._max_jobs - self._summary.settled - len(self._held)

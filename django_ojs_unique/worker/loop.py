@@ -205,8 +205,8 @@ class Worker:
         return heard
 
     def _count(self, outcomes: Outcomes) -> None:
+        self.summary.add(outcome for _, outcome in outcomes)
         for finished, outcome in outcomes:
-            self.summary.add(outcome)
             run = self._held.forget(finished.job)
             if run is not None:
                 self.meter.settled(run, outcome)

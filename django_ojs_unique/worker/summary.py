@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -26,6 +28,7 @@ class Summary:
         """All runs that ended."""
         return self.completed + self.skipped + self.failed + self.refused
 
-    def add(self, outcome: str) -> None:
-        """Count one run by its outcome."""
-        setattr(self, outcome, getattr(self, outcome) + 1)
+    def add(self, outcomes: Iterable[str]) -> None:
+        """Count runs by their outcomes."""
+        for outcome, count in Counter(outcomes).items():
+            setattr(self, outcome, getattr(self, outcome) + count)

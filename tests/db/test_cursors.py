@@ -22,6 +22,7 @@ from django.utils.asyncio import async_unsafe
 from django_ojs_unique import DuplicateJob, UniquePolicy
 from django_ojs_unique.db import cursors
 from django_ojs_unique.db.dialects import dialect_of
+from django_ojs_unique.db.postgresql import PostgreSQL
 from django_ojs_unique.db.sessions import watched
 from django_ojs_unique.exceptions import NotMigrated
 from django_ojs_unique.models import Job, SuppressedEnqueue
@@ -543,3 +544,18 @@ def test_what_is_kept_with_a_connection_goes_with_it():
     del thread
     gc.collect()
     assert seen[0]() is None
+
+
+@postgresql
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kathmandu"])
+def test_times_are_read_as_django_reads_them(zone):
+    here = connection.copy()
+    here.settings_dict["TIME_ZONE"] = zone
+    sql = "SELECT '2026-03-29 01:30:00.123456+00'::timestamptz"
+    with here.cursor() as cursor:
+        cursor.execute(sql)
+        (expected,) = cursor.fetchone()
+    _, [(read,)] = cursors.execute(PostgreSQL(Job, here), sql, [])
+    assert hasattr(here, cursors._KEPT)
+    assert (read, read.tzinfo) == (expected, expected.tzinfo)
+    here.close()

@@ -117,6 +117,26 @@ def test_a_pause_reaches_a_worker_that_is_at_work(handlers):
 # Limits
 
 
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="elsewhere each claim queries for the rules")
+@pytest.mark.parametrize(("change", "values"), [("pause", ()), ("limit", (1,)), ("rate_limit", (1,))])
+def test_a_claim_skips_a_queue_whose_rule_its_worker_does_not_know(take, change, values):
+    getattr(Queue.objects, change)("a", *values)
+    for number, queue in enumerate(["a", "b", "a"]):
+        Job.objects.enqueue("t", {"n": number}, queue=queue)
+    assert [row.args["n"] for row in take(4, queues=("a", "b"), limited=())] == [1]
+
+
+def test_a_worker_learns_of_a_first_limit_while_it_works(handlers):
+    job("t")(lambda n: None)
+    with working():
+        Job.objects.enqueue("t", {"n": 0})
+        until(lambda: Job.objects.filter(state="completed").count() == 1, "the worker has begun")
+        Queue.objects.limit("default", 1)
+        for number in range(1, 4):
+            Job.objects.enqueue("t", {"n": number})
+        until(lambda: Job.objects.filter(state="completed").count() == 4, "the limited queue is empty")
+
+
 def test_a_limit_holds_within_one_claim_and_over_several(take):
     Queue.objects.limit("default", 3)
     for _ in range(5):
