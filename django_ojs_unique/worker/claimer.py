@@ -118,6 +118,7 @@ class Claimer:
             self.give_back()  # before another job starts, which may kill the worker
         for run in runs:
             pool.put(run)
+        time.sleep(0)  # lets another thread of this process go on at once, so that the first handlers start now
 
     def _types(self) -> dict[Pool, list[str]]:
         pools: dict[Pool, list[str]] = {self._threads: [], self._event_loop: []}
