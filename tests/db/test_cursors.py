@@ -8,6 +8,7 @@ import gc
 import os
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
 from threading import Thread
 
@@ -547,15 +548,14 @@ def test_what_is_kept_with_a_connection_goes_with_it():
 
 
 @postgresql
-@pytest.mark.parametrize("zone", ["UTC", "Asia/Kathmandu"])
+@pytest.mark.parametrize("zone", [None, "UTC", "Asia/Kathmandu"])
 def test_times_are_read_as_django_reads_them(zone):
-    here = connection.copy()
-    here.settings_dict["TIME_ZONE"] = zone
     sql = "SELECT '2026-03-29 01:30:00.123456+00'::timestamptz"
-    with here.cursor() as cursor:
-        cursor.execute(sql)
-        (expected,) = cursor.fetchone()
-    _, [(read,)] = cursors.execute(PostgreSQL(Job, here), sql, [])
-    assert hasattr(here, cursors._KEPT)
+    with closing(connection.copy()) as here:
+        here.settings_dict["TIME_ZONE"] = zone
+        with here.cursor() as cursor:
+            cursor.execute(sql)
+            (expected,) = cursor.fetchone()
+        _, [(read,)] = cursors.execute(PostgreSQL(Job, here), sql, [])
+        assert hasattr(here, cursors._KEPT)
     assert (read, read.tzinfo) == (expected, expected.tzinfo)
-    here.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
+from django_ojs_unique.db.rows import RowReader
 from django_ojs_unique.models import Job
 
 pytestmark = pytest.mark.django_db
@@ -61,3 +62,20 @@ def test_a_job_is_found_by_a_default_and_by_another_value(name):
         assert Job.objects.values_list("pk", flat=True).get(**{name: value}) == expected
         if name not in ("meta", "tags", "extra", "errors"):
             assert Job.objects.exclude(**{name: value}).values_list("pk", flat=True).get() == rest
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": 1}', {"a": 1}),
+        (' {"a": 1}\n', {"a": 1}),
+        ("[1] 2", "[1] 2"),
+        ("{", "{"),
+        ("", ""),
+        ("[" * 100_000, "[" * 100_000),
+        ("9" * 5_000, "9" * 5_000),
+    ],
+    ids=["JSON", "spaces", "two values", "half", "nothing", "too deep", "too long"],
+)
+def test_text_that_was_written_by_hand_and_is_no_json_is_read_as_it_is(text, value):
+    assert RowReader(Job, connection, ("args",)).read([text]).args == value
