@@ -1,4 +1,4 @@
-"""Execute the statements of an enqueue on a kept cursor, unless somebody watches Django's cursors.
+"""Execute enqueues, claims and completions on a kept cursor, unless somebody watches Django's cursors.
 
 For each statement, Django creates two objects and calls everything that watches statements: ``DEBUG``,
 ``assertNumQueries``, ``execute_wrappers``, and the patches of tracing libraries. A kept cursor saves this time. It is

@@ -209,7 +209,7 @@ class PostgreSQL(Dialect):
 
 
 def _array(values: Sequence[str]) -> str:
-    """Return an array of values that need no quotes; the driver takes longer, because it looks at each of them."""
+    """Return an array of values that need no quotes. Faster than a list, of which the driver looks at each value."""
     return f"{{{','.join(values)}}}"
 
 

@@ -1,4 +1,4 @@
-"""A kept cursor of psycopg, which prepares the statements of enqueues where that is safe."""
+"""A kept cursor of psycopg, which prepares its statements where that is safe."""
 
 from __future__ import annotations
 

@@ -169,7 +169,6 @@ def watch(kind: type[Session] = Session) -> None:
     # The last of the receivers: what the project's own receivers do to a new connection belongs to its initial state.
     connection_created.connect(_begin, dispatch_uid="django_ojs_unique.db.sessions")
     _watched.kind = kind
-    _watched.has_connected = False
     for connection in connections.all(initialized_only=True):
         _begin(connection)
 
@@ -204,9 +203,7 @@ def renew(share: Share | None = None, *, interrupted: bool = False) -> list[str]
 
     Return the aliases of the connections with an open transaction: what was written in it is undone.
     """
-    left_open: list[str] = []
-    if getattr(_watched, "kind", None) is not None and not _watched.has_connected:
-        return left_open  # as after most jobs; to list the connections takes long
+    left_open = []
     for connection in connections.all(initialized_only=True):
         session = _session(connection)
         if isinstance(session, SharedSession) and session.is_of_another(share):
@@ -249,7 +246,6 @@ def _begin(connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
     kind: type[Session] | None = getattr(_watched, "kind", None)
     if kind is None:
         return
-    _watched.has_connected = True
     if (session := _session(connection)) is None:
         # At the start of the list: if a connection is made inside an `execute_wrapper`, Django removes the last one at
         # the end of that.

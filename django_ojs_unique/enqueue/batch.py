@@ -138,7 +138,7 @@ class _Batch:
             # After a lost race, query with locks: the snapshot of the caller's transaction may hide new rows.
             stored = self._look(now, under_locks=work.lost_races > 0)
             if any(row.created_at >= now for rows in stored.values() for row in rows):
-                now = refresh_times(self._entries, is_late=True)
+                refresh_times(self._entries, is_late=True)
             held_keys = lock_held_keys(jobs, dialect, self._keyed)
             taken = self._ids_in_use() if work.lost_races else ()
             plan = BatchPlan(jobs, stored, held_keys, taken, self._counted, now)

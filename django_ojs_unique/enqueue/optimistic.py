@@ -77,7 +77,7 @@ def refresh_times(entries: Sequence[BatchEntry], *, is_late: bool = False) -> da
     """Return the time to decide by: the ``created_at`` of the new jobs, from which their windows count.
 
     First, if that ``is_late``, or after a wait of more than a second, give the jobs the time of now. It is late after a
-    lost race or a deadlock, and when a stored job is newer: the job admitted last must be the newest.
+    lost race or a deadlock, and when a stored job is newer: the job admitted last is the newest, if the clocks agree.
     """
     now = timezone.now()
     began: datetime = min(entry.incoming.values["created_at"] for entry in entries)

@@ -53,7 +53,7 @@ def claim(
     are skipped, not waited for, where the database can (SKIP LOCKED). Paused queues are skipped. Only one worker at a
     time claims from a queue with a limit: when another one has locked its row, the queue is skipped, and
     ``passed_over`` is called. ``limited`` are the queues with a limit, as far as the caller knows; any other queue with
-    a limit may be skipped. None means to query for them.
+    a limit may be skipped. None means to query for them, as databases do that cannot claim at once.
     """
     if not queues:
         return []
@@ -118,7 +118,7 @@ def _apply_rules(rooms: dict[str, int], connection: BaseDatabaseWrapper, now: da
 
 
 def _rules(connection: BaseDatabaseWrapper, now: datetime) -> list[tuple[str, bool, bool]]:
-    """Return (name, gives nothing now, is limited) for each row of a queue. There are few; each claim reads them."""
+    """Return (name, gives nothing now, is limited) for each row of a queue. There are few."""
     table = Queue._meta.db_table
     with connection.cursor() as cursor:
         cursor.execute(

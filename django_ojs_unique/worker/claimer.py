@@ -24,7 +24,7 @@ from .unanswered import Unanswered
 
 LARGEST_CLAIM = 200
 LIMITS_SECONDS = LISTENING_POLL * 0.9
-"""How long the claimer relies on which queues have a limit; every poll of an idle worker reads them again."""
+"""How long the claimer relies on which queues have a limit; every poll of a listening worker reads them again."""
 
 
 class Claimer:
@@ -62,8 +62,11 @@ class Claimer:
         self._limited: tuple[frozenset[str], float] = frozenset(), float("-inf")
         """The queues with a limit, and when they were read on the monotonic clock."""
 
-    def claim(self) -> bool:
-        """Claim jobs for the free places in the pools; return whether there were any."""
+    def claim(self, *, ask_for_limits: bool = False) -> bool:
+        """Claim jobs for the free places in the pools; return whether there were any.
+
+        ``ask_for_limits``: do not rely on the last second's knowledge of which queues have a limit.
+        """
         found = full = False
         began = self._poller.begin()
         for pool, types in self._types().items():
@@ -82,7 +85,7 @@ class Claimer:
                     lease=self._lease,
                     now=self._clock.now(),
                     token=token,
-                    limited=self._limited_queues(),
+                    limited=None if ask_for_limits else self._limited_queues(),
                     passed_over=self._poller.passed_over,
                 )
             self._take_on(jobs, pool, lease_from)
@@ -127,6 +130,7 @@ class Claimer:
         return pools
 
     def _limited_queues(self) -> frozenset[str] | None:
+        """Return the queues with a limit, or None where each claim queries for the rules anyway."""
         if not dialect_of(self._jobs).claims_at_once:
             return None
         names, read_at = self._limited

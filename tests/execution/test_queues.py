@@ -137,6 +137,13 @@ def test_a_worker_learns_of_a_first_limit_while_it_works(handlers):
         until(lambda: Job.objects.filter(state="completed").count() == 4, "the limited queue is empty")
 
 
+def test_a_drain_leaves_no_job_of_a_queue_that_is_limited_meanwhile(handlers):
+    job("t")(lambda: Queue.objects.limit("default", 1))
+    for _ in range(5):
+        Job.objects.enqueue("t")
+    assert Worker(concurrency=1).run(drain=True).completed == 5
+
+
 def test_a_limit_holds_within_one_claim_and_over_several(take):
     Queue.objects.limit("default", 3)
     for _ in range(5):

@@ -1,6 +1,7 @@
 """Each job meets database connections as new, whatever the one before it did on them."""
 
 import asyncio
+import threading
 from datetime import timedelta
 from functools import partial
 from uuid import uuid4
@@ -9,6 +10,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 from django.db import DatabaseError, connection, connections, transaction
+from django.db.backends.signals import connection_created
 from django.utils import timezone
 
 from django_ojs_unique import Skip, job
@@ -157,6 +159,29 @@ def test_a_run_that_failed_by_itself_keeps_its_own_error(writes):
     assert one_after_the_other().completed == 1
     first.refresh_from_db()
     assert first.errors[0]["type"] == "ValueError"
+    assert Group.objects.get().name == "kept"
+
+
+@only(connection.vendor == "mysql", reason="without the wrapper, that driver reports no transaction")
+def test_a_transaction_left_open_is_found_though_a_receiver_failed_when_the_thread_connected(writes):
+    job("connects", retry=LAST)(lambda: run("SELECT 1"))
+    job("opens", retry=LAST)(begins)
+    fails = [True]
+
+    def receiver(**kwargs):
+        if threading.current_thread().name == "ojs-0" and fails and fails.pop():
+            raise ValueError("once")
+
+    jobs = [
+        Job.objects.enqueue(type, priority=-number).job for number, type in enumerate(["connects", "opens", "writes"])
+    ]
+    connection_created.connect(receiver)
+    try:
+        one_after_the_other()
+    finally:
+        connection_created.disconnect(receiver)
+    assert [Job.objects.get(pk=row.pk).state for row in jobs] == ["discarded", "discarded", "completed"]
+    assert not fails
     assert Group.objects.get().name == "kept"
 
 
