@@ -131,8 +131,9 @@ def test_a_handler_that_does_not_end_is_written_off_and_the_worker_goes_on(handl
 
 def test_the_connection_of_an_interrupted_handler_is_not_used_again(handlers):
     seen = []
+    job("connects")(lambda: connection.ensure_connection())  # before the time limit, because it may take long
 
-    @job("first", timeout="PT0.05S", retry=IN_AN_HOUR)
+    @job("first", timeout="PT0.5S", retry=IN_AN_HOUR)
     def first():
         with transaction.atomic():
             Job.objects.filter(type="second").update(tags=["unfinished"])
@@ -143,9 +144,9 @@ def test_the_connection_of_an_interrupted_handler_is_not_used_again(handlers):
     def second():
         seen.extend([Job.objects.get(type="second").tags, connection.in_atomic_block, connection.connection])
 
-    Job.objects.enqueue("first", priority=1)
-    Job.objects.enqueue("second")
-    assert Worker(concurrency=1).run(drain=True).completed == 1
+    for type in ("connects", "first", "second"):
+        Job.objects.enqueue(type)
+    assert Worker(concurrency=1).run(drain=True).completed == 2
     before, tags, in_atomic_block, after = seen
     assert (tags, in_atomic_block) == ([], False)
     assert before is not after
