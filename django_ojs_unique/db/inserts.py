@@ -57,6 +57,11 @@ def kept(method: Method) -> Method:
     return cast(Method, once)
 
 
+def bare_array(values: Iterable[str | None]) -> str:
+    """Return PostgreSQL's text of an array of values that need no quotes."""
+    return f"{{{','.join([value or 'NULL' for value in values])}}}"
+
+
 class Column(NamedTuple):
     """A column, and how its values are written."""
 
@@ -186,7 +191,7 @@ class Table:
                 arrays.append(f"unnest({column.placeholder}[])")
                 adapted = [None if value is None else column.adapt(value) for value in values]
                 if column.attname in _BARE:
-                    parameters.append(f"{{{','.join(value or 'NULL' for value in adapted)}}}")
+                    parameters.append(bare_array(adapted))
                 else:
                     parameters.append(adapted)
                 selected[column.name] = name

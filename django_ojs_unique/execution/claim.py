@@ -60,14 +60,14 @@ def claim(
     connection = connections[jobs.db]
     lease = lease if isinstance(lease, Lease) else Lease(lease)
     token = token or uuid4()
-    rooms = dict.fromkeys(queues, limit)
     dialect = dialect_of(jobs)
-    if limited is None or not dialect.claims_at_once or not rooms.keys().isdisjoint(limited):
-        limited = _apply_rules(rooms, connection, now)
+    if dialect.claims_at_once and limited is not None and set(limited).isdisjoint(queues):
+        limited = []
     else:
-        limited = ()
-    if not rooms:
+        queues, limited = _by_rules(queues, connection, now)
+    if not queues:
         return []
+    rooms = dict.fromkeys(queues, limit)
     if dialect.claims_at_once and not limited:
         chosen = dialect.claim(
             ClaimRequest(
@@ -106,15 +106,13 @@ def limited_queues(using: str) -> frozenset[str]:
     return frozenset(rows.values_list("name", flat=True))
 
 
-def _apply_rules(rooms: dict[str, int], connection: BaseDatabaseWrapper, now: datetime) -> list[str]:
-    """Remove the queues that give nothing now from ``rooms``; return those with a limit among the others."""
-    limited = []
-    for name, closed, is_limited in _rules(connection, now):
-        if closed:
-            rooms.pop(name, None)
-        elif is_limited and name in rooms:
-            limited.append(name)
-    return limited
+def _by_rules(queues: Collection[str], connection: BaseDatabaseWrapper, now: datetime) -> tuple[list[str], list[str]]:
+    """Return those of the queues that may give jobs now, and those of them that have a limit."""
+    rules = _rules(connection, now)
+    closed = {name for name, is_closed, _ in rules if is_closed}
+    limited = {name for name, _, is_limited in rules if is_limited}
+    found = [name for name in dict.fromkeys(queues) if name not in closed]
+    return found, [name for name in found if name in limited]
 
 
 def _rules(connection: BaseDatabaseWrapper, now: datetime) -> list[tuple[str, bool, bool]]:

@@ -110,20 +110,20 @@ def _complete(jobs: QuerySet[Any], runs: Sequence[Finished]) -> Iterator[tuple[F
             ours, locked = _hold(jobs, runs)
             plain: dict[UUID, list[Finished]] = defaultdict(list)
             for run in runs:
-                if run.job.pk not in ours:
+                if run.job.id not in ours:
                     continue
                 if run.result is None and not run.skipped:
                     plain[run.job.lease_token].append(run)
                 else:
-                    row = jobs.filter(pk=run.job.pk)
+                    row = jobs.filter(pk=run.job.id)
                     lifecycle.complete(row, run.at, token=run.job.lease_token, result=run.result, skipped=run.skipped)
             for token, alike in plain.items():
-                rows = jobs.filter(pk__in=[run.job.pk for run in alike])
+                rows = jobs.filter(pk__in=[run.job.id for run in alike])
                 lifecycle.complete(rows, max(run.at for run in alike), token=token)
     for run in runs:
         if run.job.id in ours:
             yield run, Settled.SKIPPED if run.skipped else Settled.COMPLETED
-        elif run.job.pk not in locked:
+        elif run.job.id not in locked:
             yield run, Settled.REFUSED
 
 
@@ -133,15 +133,15 @@ def _fail(jobs: QuerySet[Any], runs: Sequence[Finished]) -> Iterator[tuple[Finis
     with transaction.atomic(using=jobs.db):
         ours, locked = _hold(jobs, runs)
         history = jobs.in_bulk(ours, field_name="pk") if ours else {}
-        outcomes = {run.job.pk: settle_failure(jobs, run, history[run.job.pk]) for run in runs if run.job.pk in ours}
+        outcomes = {run.job.id: settle_failure(jobs, run, history[run.job.id]) for run in runs if run.job.id in ours}
     for run in runs:
-        if run.job.pk not in locked:
-            yield run, outcomes.get(run.job.pk, Settled.REFUSED)
+        if run.job.id not in locked:
+            yield run, outcomes.get(run.job.id, Settled.REFUSED)
 
 
 def _settled_before(jobs: QuerySet[Any], run: Finished) -> Settled:
     """Return the outcome of a refused run that was settled by a commit whose answer was lost; else REFUSED."""
-    row = jobs.filter(pk=run.job.pk).first()
+    row = jobs.filter(pk=run.job.id).first()
     if row is None:
         return Settled.REFUSED
     if run.error is None:
@@ -161,7 +161,7 @@ def _settled_before(jobs: QuerySet[Any], run: Finished) -> Settled:
 def _hold(jobs: QuerySet[Any], runs: Sequence[Finished]) -> tuple[set[UUID], set[UUID]]:
     """Lock the rows of the runs that still hold their jobs; return their ids, and the ids that others have locked."""
     ours = _still_held(unlocked(jobs), runs)
-    return ours, _locked(jobs, [run for run in runs if run.job.pk not in ours])
+    return ours, _locked(jobs, [run for run in runs if run.job.id not in ours])
 
 
 def _locked(jobs: QuerySet[Any], missing: Sequence[Finished]) -> set[UUID]:

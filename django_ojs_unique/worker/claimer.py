@@ -74,6 +74,7 @@ class Claimer:
             if not types or room <= 0:
                 full = full or bool(types)
                 continue
+            limited = None if ask_for_limits else self._limited_queues()
             queues, lease_from = self._poller.queues(), time.monotonic()
             with self._unanswered.claiming() as token:
                 jobs = claim(
@@ -85,7 +86,7 @@ class Claimer:
                     lease=self._lease,
                     now=self._clock.now(),
                     token=token,
-                    limited=None if ask_for_limits else self._limited_queues(),
+                    limited=limited,
                     passed_over=self._poller.passed_over,
                 )
             self._take_on(jobs, pool, lease_from)
