@@ -2,8 +2,8 @@
 
 Each function takes a queryset that says *which* rows, adds the states that the move may start from, and returns how
 many rows moved. Zero means that another transaction was faster. No move checks uniqueness, and none can fail because
-of it: a row keeps its guard while its state is one of its guarded states, loses the guard when it leaves them, and
-never gets it back.
+of it: a row keeps its guard while its state is one of its guarded states, and loses the guard when it leaves them.
+Only a revived job gets it back, after its move, by `guard`.
 """
 
 from __future__ import annotations
@@ -186,6 +186,14 @@ def detach(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
         row.retry = {**(row.retry if isinstance(row.retry, dict) else {}), "max_attempts": row.attempt}
     fields = ("key", "fingerprint", "guarded_states", "max_attempts", "retry")
     return _write(jobs, rows, fields, {JobState.ACTIVE})
+
+
+def guard(jobs: QuerySet[Any], states: frozenset[JobState]) -> int:
+    """Guard the fingerprint again in these states, if the row lost its guard when it was discarded.
+
+    Only for a revival that has made way. Raises IntegrityError when another job guards the fingerprint.
+    """
+    return jobs.filter(guarded_states=frozenset()).update(guarded_states=states)
 
 
 def drop_guards(jobs: QuerySet[Any]) -> int:

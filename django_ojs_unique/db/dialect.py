@@ -123,7 +123,7 @@ class Dialect:
         return self._inserts(statement, [*values, *parameters])
 
     def find_duplicate(self, wanted: LookUp) -> Any | None:
-        """Return the newest job that the policy may count: the caller must judge it.
+        """Return a job that the policy may count, the newest if none was revived: the caller must judge it.
 
         None means that there is no such job, or that all such jobs are unfinished and have no guard.
         """
@@ -146,7 +146,7 @@ class Dialect:
 
     def _duplicate(self, wanted: LookUp) -> tuple[str, list[Any]]:
         if INCOMPLETE.issuperset(wanted.policy.states):
-            # The job that guards a fingerprint is the newest of its unfinished jobs.
+            # Unless a job was revived, this is the newest of the unfinished jobs.
             return self.table.guard(wanted.full_row), [wanted.fingerprint]
         return self._newest(wanted)
 

@@ -228,7 +228,7 @@ class Table:
 
     @kept
     def guard(self, full_row: bool) -> str:
-        """Select the job that guards a fingerprint: the newest of its unfinished jobs; parameter: the fingerprint."""
+        """Select the job that guards a fingerprint; parameter: the fingerprint."""
         return f"{self._select(full_row)} WHERE fingerprint = {self._placeholders['fingerprint']} AND {IS_GUARDING}"
 
     @kept

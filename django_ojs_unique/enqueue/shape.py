@@ -18,7 +18,7 @@ from ..ojs.names import job_type, priority_number, queue_name
 from ..ojs.policy import UniquePolicy, Window
 from ..ojs.presets import resque_uniqueue
 from ..ojs.retry import RetryPolicy
-from ..ojs.states import INCOMPLETE, TERMINAL
+from ..ojs.states import TERMINAL
 from ..registry import registry
 from .request import INHERIT, Request
 
@@ -73,10 +73,7 @@ class Shape:
         if request.key is not None:
             self.guarded_states = HOLDING
         elif self.policy is not None:
-            # Whatever its policy counts, a job guards its fingerprint until it has finished, so that the constraint
-            # also works between different policies. The query decides what counts; the guard of a job that does not is
-            # released.
-            self.guarded_states = INCOMPLETE.union(self.policy.states)
+            self.guarded_states = self.policy.guarded_states
         self.has_window = (
             self.policy is not None
             and not TERMINAL.isdisjoint(self.policy.states)

@@ -117,7 +117,9 @@ def examine(row: Any) -> ExpectedRow:
             expected.policy = UniquePolicy.parse(row.unique)
             if row.fingerprint is not None:
                 _compare(
-                    expected, [] if row.payload_pruned else _of_policy(row, expected.policy), _guard(expected.policy)
+                    expected,
+                    [] if row.payload_pruned else _of_policy(row, expected.policy),
+                    expected.policy.guarded_states,
                 )
                 _require_window(expected)
         elif row.fingerprint is not None:
@@ -184,7 +186,7 @@ def _govern(expected: ExpectedRow, policy: UniquePolicy) -> None:
         unique=policy.to_dict(),
         fingerprint=row.fingerprint if row.fingerprint in fingerprints else fingerprints[0],
         fingerprint_scheme=SCHEME,
-        guarded_states=_guard(policy),
+        guarded_states=policy.guarded_states,
         window_ends_at=_window_end(row, policy),
     )
 
@@ -209,10 +211,6 @@ def _require_window(expected: ExpectedRow) -> None:
     if end is not None and expected.row.window_ends_at is None:
         expected.kinds.append(Kind.WINDOW)
         expected.set(window_ends_at=end)
-
-
-def _guard(policy: UniquePolicy) -> frozenset[JobState]:
-    return INCOMPLETE.union(map(JobState, policy.states))
 
 
 def _window_end(row: Any, policy: UniquePolicy) -> datetime | None:

@@ -178,6 +178,15 @@ class UniquePolicy:
         }
 
     @property
+    def guarded_states(self) -> frozenset[JobState]:
+        """The states in which a job with this policy guards its fingerprint.
+
+        Whatever the policy counts, it does so until it has finished, so that the constraint also works between
+        different policies. The query decides what counts; the guard of a job that does not is released.
+        """
+        return INCOMPLETE.union(map(JobState, self.states))
+
+    @property
     def replaces(self) -> bool:
         """Whether a new job replaces its duplicates."""
         return self.on_conflict in (OnConflict.REPLACE, OnConflict.REPLACE_EXCEPT_SCHEDULE)

@@ -20,8 +20,6 @@ from tests.support.processes import Child, Parent, together, wait_until_blocked
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.torture]
 
 ROUNDS = 8
-HAS_KEY_LOCKS = connection.vendor != "postgresql"
-"""PostgreSQL has none between a revival and an enqueue: docs/states.md says so."""
 
 
 def dead(number: int) -> UUID:
@@ -85,7 +83,7 @@ def test_a_revival_beside_an_enqueue_leaves_one_live_job(strategy, replace):
     together([partial(revive, ids, replace=replace), partial(enqueue, strategy)], rounds=ROUNDS)
     audit()
     for number in range(ROUNDS):
-        assert live(number) == 1 or (not HAS_KEY_LOCKS and live(number) == 2)
+        assert live(number) == 1
 
 
 def test_a_replacing_revival_beside_replacing_enqueues_over_a_live_job_leaves_one():
@@ -105,10 +103,10 @@ def replacing(parent: Parent) -> None:
         parent.hear()
 
 
-def reviving(parent: Parent, id: UUID) -> str:
+def reviving(parent: Parent, id: UUID, replace: bool = True) -> str:
     connection.ensure_connection()
     parent.tell()
-    return revive([id], 0, replace=True)
+    return revive([id], 0, replace=replace)
 
 
 def test_a_replacing_revival_that_waited_for_a_replacement_cancels_the_newer_job(start):
@@ -124,3 +122,68 @@ def test_a_replacing_revival_that_waited_for_a_replacement_cancels_the_newer_job
     assert second.result() == "revived, 1 cancelled"
     audit()
     assert (live(0), Job.objects.get(pk=id).state) == (1, "available")
+
+
+def reviving_slowly(parent: Parent, id: UUID) -> str:
+    """Revive the job in place of the live one, and commit when the parent says so."""
+    with transaction.atomic():
+        answer = revive([id], 0, replace=True)
+        parent.tell()
+        parent.hear()
+    return answer
+
+
+def enqueueing(parent: Parent, strategy: str) -> str:
+    connection.ensure_connection()
+    parent.tell()
+    return enqueue(strategy, 0)
+
+
+@pytest.mark.parametrize(
+    ("over_a_live_job", "strategy", "answer", "state"),
+    [
+        (False, "reject", "duplicate", "available"),
+        (False, "ignore", "deduplicated", "available"),
+        (False, "replace", "replaced", "cancelled"),
+        (True, "replace", "replaced", "cancelled"),
+    ],
+)
+def test_an_enqueue_that_waited_for_a_revival_finds_the_revived_job(start, over_a_live_job, strategy, answer, state):
+    id = dead(0)
+    if over_a_live_job:
+        enqueue("reject", 0)
+    first: Child = start(reviving_slowly, id)
+    first.hear()
+    second: Child = start(enqueueing, strategy)
+    second.hear()
+    wait_until_blocked(1)
+    first.tell()
+    assert first.result() == f"revived, {int(over_a_live_job)} cancelled"
+    assert second.result() == answer
+    audit()
+    assert (live(0), Job.objects.get(pk=id).state) == (1, state)
+
+
+def enqueueing_slowly(parent: Parent) -> None:
+    """Enqueue a job, and commit when the parent says so."""
+    with transaction.atomic():
+        enqueue("reject", 0)
+        parent.tell()
+        parent.hear()
+
+
+@pytest.mark.parametrize(
+    ("replace", "answer", "state"), [(True, "revived, 1 cancelled", "available"), (False, "refused", "discarded")]
+)
+def test_a_revival_that_waited_for_an_enqueue_finds_its_job(start, replace, answer, state):
+    id = dead(0)
+    first: Child = start(enqueueing_slowly)
+    first.hear()
+    second: Child = start(reviving, id, replace)
+    second.hear()
+    wait_until_blocked(1)
+    first.tell()
+    first.result()
+    assert second.result() == answer
+    audit()
+    assert (live(0), Job.objects.get(pk=id).state) == (1, state)

@@ -1,5 +1,7 @@
 """Revivals that make way, and the other moves by hand: what they take, what they refuse, what they return."""
 
+from datetime import timedelta
+
 import pytest
 from django.db import transaction
 from django.test import override_settings
@@ -36,6 +38,50 @@ def test_a_replacing_revival_cancels_the_live_duplicate_for_the_job(state, cance
     assert (dead.state, dead.attempt) == ("available", 0)
     assert cancelled == [(live.pk, "cancelled", dead.pk)]
     assert attempt() == ("rejected", dead)
+
+
+@pytest.mark.parametrize("states", [["available"], ["active", "completed"], ["scheduled", "discarded"]])
+def test_a_revived_job_guards_its_fingerprint_as_at_its_enqueue(states):
+    dead = stored("discarded", unique={"states": states})
+    guarded = enqueue("other", unique={"states": states}).job.guarded_states
+    dead.revive()
+    assert (dead.guarded_states, dead.is_guarding) == (guarded, True)
+
+
+def test_a_job_that_was_revived_by_force_does_not_guard_its_fingerprint():
+    dead, live = stored("discarded"), stored("available")
+    dead.revive(force=True)
+    assert (fresh(dead).is_guarding, fresh(live).is_guarding) == (False, True)
+
+
+def test_a_revived_job_with_a_key_keeps_its_guard():
+    dead = stored("discarded", unique=None, key="a")
+    guarded = dead.guarded_states
+    dead.revive()
+    assert guarded
+    assert (dead.guarded_states, dead.is_guarding) == (guarded, True)
+
+
+def test_a_job_outside_of_uniqueness_is_revived_without_a_guard():
+    dead = stored("discarded", unique=None)
+    dead.revive()
+    assert (dead.state, dead.guarded_states) == ("available", frozenset())
+
+
+@pytest.mark.parametrize("state", ["active", "completed"])
+def test_a_revival_takes_the_guard_from_a_job_that_its_policy_does_not_count(state):
+    dead = stored("discarded", unique={"states": ["available"]})
+    other = stored(state, unique={"states": ["available", state]})
+    assert other.is_guarding
+    assert dead.revive() == []
+    assert (dead.is_guarding, fresh(other).state, fresh(other).is_guarding) == (True, state, False)
+
+
+def test_a_revival_takes_the_guard_from_a_job_whose_period_has_elapsed():
+    policy = {"period": "PT1H"}
+    dead, other = stored("discarded", unique=policy), stored("available", unique=policy, age=timedelta(hours=2))
+    assert dead.revive() == []
+    assert (dead.is_guarding, fresh(other).state, fresh(other).is_guarding) == (True, "available", False)
 
 
 def test_a_replacing_revival_cancels_every_live_duplicate():
