@@ -214,10 +214,10 @@ class Dialect:
     def wake(self, queues: Collection[str]) -> None:
         """Wake the idle workers of some queues when the transaction commits, where the database can."""
 
-    def claim(self, wanted: ClaimRequest) -> list[Any]:
+    def claim(self, wanted: ClaimRequest, meanwhile: Callable[[], Any] | None = None) -> list[Any]:
         """Claim jobs of queues that are neither paused nor limited.
 
-        Return them unordered, with the fields that are wanted.
+        Return them unordered, with the fields that are wanted. ``meanwhile`` is called as in `insert_piece`.
         """
         raise NotImplementedError
 

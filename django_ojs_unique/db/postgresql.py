@@ -95,7 +95,7 @@ class PostgreSQL(Dialect):
             with self.connection.cursor() as cursor:
                 cursor.execute("SELECT pg_notify(%s, q) FROM unnest(%s::text[]) AS q", [CHANNEL, sorted(queues)])
 
-    def claim(self, wanted: ClaimRequest) -> list[Any]:
+    def claim(self, wanted: ClaimRequest, meanwhile: Callable[[], Any] | None = None) -> list[Any]:
         reader, statement = self._claim(wanted.fields)
         lease_ms = wanted.lease // timedelta(milliseconds=1)
         _, rows = execute(
@@ -113,6 +113,7 @@ class PostgreSQL(Dialect):
                 "types": None if wanted.types is None else list(wanted.types),
                 "limit": wanted.limit,
             },
+            meanwhile,
         )
         return [reader.read(row) for row in rows]
 

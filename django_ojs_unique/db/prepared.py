@@ -53,27 +53,41 @@ class PreparingCursor:
 
         ``meanwhile`` is called while the database works, if the driver supports pipelines.
         """
-        cursor = self._cursor
-        if meanwhile is not None and psycopg.Pipeline.is_supported():
-            self._execute_while(sql, params, meanwhile)
-            return cursor.rowcount, cursor.fetchall()
         if self._may_prepare:
             self._uses += 1
             if self._uses == USES_BEFORE_PREPARING:
                 self._prepare_from_now_on()
             elif self._uses % USES_OF_A_PLAN == 0:
-                cursor.execute("DISCARD PLANS")
-        if self._prepares:
-            self._execute_prepared(sql, params)
-        else:
-            cursor.execute(sql, params, prepare=False)
-        result = cursor.pgresult
-        return cursor.rowcount, cursor.fetchall() if result is not None and result.ntuples else []
+                self._cursor.execute("DISCARD PLANS")
+        execute = self._execute_prepared if self._prepares else self._execute
+        execute(sql, params, meanwhile)
+        result = self._cursor.pgresult
+        return self._cursor.rowcount, self._cursor.fetchall() if result is not None and result.ntuples else []
 
-    def _execute_while(self, sql: str, params: Parameters, meanwhile: Callable[[], Any]) -> None:
+    def _execute_prepared(self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None) -> None:
+        threshold = self.raw.prepare_threshold
+        # Only for this statement: while it prepares, psycopg keeps the texts of the last hundred statements of anybody.
+        self.raw.prepare_threshold = NEVER_BY_ITSELF
+        try:
+            self._execute(sql, params, meanwhile, prepare=True)
+        except (psycopg.errors.FeatureNotSupported, psycopg.errors.InvalidSqlStatementName):
+            # A column that it returns has got another type, or the project has discarded what was prepared.
+            self._prepares = self._may_prepare = False
+            if self.raw.info.transaction_status != TransactionStatus.IDLE:
+                raise
+            self._execute(sql, params)
+        finally:
+            self.raw.prepare_threshold = threshold
+
+    def _execute(
+        self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None, *, prepare: bool = False
+    ) -> None:
+        if meanwhile is None or not psycopg.Pipeline.is_supported():
+            self._cursor.execute(sql, params, prepare=prepare)
+            return
         try:
             with self.raw.pipeline():  # it waits for the answer at its end
-                self._cursor.execute(sql, params, prepare=False)
+                self._cursor.execute(sql, params, prepare=prepare)
                 meanwhile()
         except BaseException as error:
             if self.raw.info.pipeline_status == PipelineStatus.OFF:
@@ -85,21 +99,6 @@ class PreparingCursor:
             if isinstance(error, psycopg.Error) and not isinstance(interrupt, psycopg.Error | None):
                 raise interrupt from None
             raise
-
-    def _execute_prepared(self, sql: str, params: Parameters) -> None:
-        threshold = self.raw.prepare_threshold
-        # Only for this statement: while it prepares, psycopg keeps the texts of the last hundred statements of anybody.
-        self.raw.prepare_threshold = NEVER_BY_ITSELF
-        try:
-            self._cursor.execute(sql, params, prepare=True)
-        except (psycopg.errors.FeatureNotSupported, psycopg.errors.InvalidSqlStatementName):
-            # A column that it returns has got another type, or the project has discarded what was prepared.
-            self._prepares = self._may_prepare = False
-            if self.raw.info.transaction_status != TransactionStatus.IDLE:
-                raise
-            self._cursor.execute(sql, params, prepare=False)
-        finally:
-            self.raw.prepare_threshold = threshold
 
     def _prepare_from_now_on(self) -> None:
         self._prepares = self._may_prepare = not (self._asks_the_server and is_pooled(self._connection))

@@ -6,6 +6,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -33,6 +34,10 @@ SKEW = timedelta(minutes=1)
 """How far in the future a window may begin for a claim, which may have read its clock before it waited for a lock."""
 
 
+_priority = attrgetter("priority")
+_age = attrgetter("enqueued_at", "id")
+
+
 def claim(
     jobs: QuerySet[Any],
     *,
@@ -45,6 +50,7 @@ def claim(
     token: UUID | None = None,
     limited: Collection[str] | None = None,
     passed_over: Callable[[], None] = lambda: None,
+    meanwhile: Callable[[], Any] | None = None,
 ) -> list[Any]:
     """Claim up to ``limit`` available jobs, the highest priority first, then first in, first out across the queues.
 
@@ -54,6 +60,7 @@ def claim(
     time claims from a queue with a limit: when another one has locked its row, the queue is skipped, and
     ``passed_over`` is called. ``limited`` are the queues with a limit, as far as the caller knows; any other queue with
     a limit may be skipped. None means to query for them, as databases do that cannot claim at once.
+    ``meanwhile`` may be called while the database works; it must not use the connection.
     """
     if not queues:
         return []
@@ -81,9 +88,11 @@ def claim(
                 is_timed=lease.timed,
                 now=now,
                 fields=NEEDED,
-            )
+            ),
+            meanwhile,
         )
-        chosen.sort(key=_rank)
+        chosen.sort(key=_age)
+        chosen.sort(key=_priority, reverse=True)  # it keeps the order of equals
     else:
         chosen = _claim(jobs, rooms, limited, types, limit, worker_id, token, lease, now, passed_over)
         for job in chosen:

@@ -25,7 +25,7 @@ from .run import Run
 logger = logging.getLogger("django_ojs_unique.worker")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Finished:
     """A run that has ended: with a ``result``, or with an ``error`` record (HTTP binding, section 7.4)."""
 

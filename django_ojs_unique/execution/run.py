@@ -21,6 +21,13 @@ class Run:
     ``lease_until`` is on the monotonic clock: from then on another worker may hold the job, and it must not be started.
     """
 
+    started_at: float | None = None
+    ended_at: float | None = None
+    over = cancelled = interrupted = False
+    task: asyncio.Task[None] | None = None
+    block: Interruptible | None = None
+    progress: tuple[float, str] | None = None
+
     def __init__(
         self,
         job: Any,
@@ -36,15 +43,9 @@ class Run:
         self.lease_until = lease_until
         self.clock = clock
         self.claimed_at = time.monotonic()
-        self.started_at: float | None = None
-        self.ended_at: float | None = None
-        self.over = False
-        self.cancelled = False
-        self.interrupted = False
-        self.task: asyncio.Task[None] | None = None
-        self.block = Interruptible() if job.timeout_ms is not None else None
-        self.progress: tuple[float, str] | None = None
         self._lock = Lock()
+        if job.timeout_ms is not None:
+            self.block = Interruptible()
 
     @property
     def timeout(self) -> float | None:

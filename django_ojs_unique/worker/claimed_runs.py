@@ -34,6 +34,8 @@ class ClaimedRuns:
         self._ended = ended
         self._runs: dict[int, Run] = {}
         """By the ``id()`` of the job in memory: one job may be here twice, under a lost lease and under a new one."""
+        self._timed: dict[int, Run] = {}
+        """Those of them that have a time limit."""
         self._unstarted: list[Run] = []
 
     def __len__(self) -> int:
@@ -42,6 +44,8 @@ class ClaimedRuns:
     def add(self, run: Run) -> None:
         """Hold a run that was just claimed for its pool."""
         self._runs[id(run.job)] = run
+        if run.timeout is not None:
+            self._timed[id(run.job)] = run
         run.pool.held += 1
         if run.lease < self._lease:  # it may run out before the next extension
             self.extend_at = min(self.extend_at, run.lease_until - run.lease.total_seconds() * 2 / 3)
@@ -49,6 +53,7 @@ class ClaimedRuns:
     def forget(self, job: Any) -> Run | None:
         """Drop a job that is settled or given back; return its run, if it was held."""
         run = self._runs.pop(id(job), None)
+        self._timed.pop(id(job), None)
         if run is not None:
             run.pool.held -= 1
         return run
@@ -144,7 +149,7 @@ class ClaimedRuns:
     def enforce_time_limits(self) -> None:
         """Interrupt handlers whose time is up, and go on without those that still do not end."""
         now = time.monotonic()
-        for run in list(self._runs.values()):
+        for run in list(self._timed.values()):
             if run.started_at is None or run.over or (timeout := run.timeout) is None:
                 continue
             late = now - run.started_at - timeout
@@ -159,7 +164,7 @@ class ClaimedRuns:
 
     def time_limits(self) -> Iterator[float]:
         """Yield when to enforce time limits again, on the monotonic clock."""
-        for run in self._runs.values():
+        for run in self._timed.values():
             if run.started_at is not None and run.timeout is not None and not run.over:
                 yield run.started_at + run.timeout + (WRITE_OFF_SECONDS if run.interrupted else 0)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from django.db.models import QuerySet
@@ -59,23 +60,52 @@ class Claimer:
         self.meter = Meter()
         self._max_jobs = max_jobs
         self._unanswered = Unanswered(jobs, lease)
+        self._ready: dict[Pool, list[Run]] = {}
+        """The runs that are held, but not yet in their pools."""
         self._limited: tuple[frozenset[str], float] = frozenset(), float("-inf")
         """The queues with a limit, and when they were read on the monotonic clock."""
 
     def claim(self, *, ask_for_limits: bool = False) -> bool:
         """Claim jobs for the free places in the pools; return whether there were any.
 
-        ``ask_for_limits``: do not rely on the last second's knowledge of which queues have a limit.
+        Where one statement claims a batch, a full batch is not started before the next call has sent its statement. If
+        there is no next call, `start_all` must be called. ``ask_for_limits``: do not rely on the last second's
+        knowledge of which queues have a limit.
         """
         found = full = False
         began = self._poller.begin()
         for pool, types in self._types().items():
-            room = min(pool.room(LARGEST_CLAIM), self._remaining())
-            if not types or room <= 0:
-                full = full or bool(types)
+            if not types:
                 continue
-            limited = None if ask_for_limits else self._limited_queues()
-            queues, lease_from = self._poller.queues(), time.monotonic()
+            room = min(pool.room(LARGEST_CLAIM), self._remaining())
+            if room > 0:
+                limited = None if ask_for_limits else self._limited_queues()
+                found = self._claim(pool, types, room, limited) or found
+            else:
+                self._start(pool)
+                full = True
+        self._poller.end(began, found=found, full=full)
+        return found
+
+    def start_all(self) -> None:
+        """Let all claimed jobs start."""
+        for pool in list(self._ready):
+            self._start(pool)
+
+    def give_back(self) -> None:
+        """Give back the jobs that were taken back before they started."""
+        self._note_released(self._held.give_back())
+
+    def give_back_unanswered(self) -> None:
+        """Give back the jobs of claims whose answer was lost."""
+        if released := self._unanswered.give_back():
+            self._note_released(released)
+            self._poller.call()
+
+    def _claim(self, pool: Pool, types: Sequence[str], room: int, limited: Collection[str] | None) -> bool:
+        """Claim a batch for a pool, and start the batch before it; return whether there were any jobs."""
+        queues, lease_from = self._poller.queues(), time.monotonic()
+        try:
             with self._unanswered.claiming() as token:
                 jobs = claim(
                     self._jobs,
@@ -88,26 +118,18 @@ class Claimer:
                     token=token,
                     limited=limited,
                     passed_over=self._poller.passed_over,
+                    meanwhile=partial(self._start, pool) if pool in self._ready else None,
                 )
+        finally:
+            self._start(pool)
+        if len(jobs) < room:
+            self._poller.exhausted()
+        if jobs:
             self._take_on(jobs, pool, lease_from)
-            found = found or bool(jobs)
-            if len(jobs) < room:
-                self._poller.exhausted()
-        self._poller.end(began, found=found, full=full)
-        return found
-
-    def give_back(self) -> None:
-        """Give back the jobs that were taken back before they started."""
-        self._note_released(self._held.give_back())
-
-    def give_back_unanswered(self) -> None:
-        """Give back the jobs of claims whose answer was lost."""
-        if released := self._unanswered.give_back():
-            self._note_released(released)
-            self._poller.call()
+        return bool(jobs)
 
     def _take_on(self, jobs: Sequence[Any], pool: Pool, lease_from: float) -> None:
-        """Give claimed jobs to a pool; give those back at once that must not wait there for their start."""
+        """Hold claimed jobs for a pool; give those back at once that must not wait there for their start."""
         self.meter.claimed(jobs)
         idle, runs, leases = pool.capacity - pool.held, [], Lease(self._lease)
         for job in jobs:
@@ -116,13 +138,20 @@ class Claimer:
             run = Run(job, pool=pool, lease=lease, lease_until=until, clock=self._clock.now)
             self._held.add(run)
             runs.append(run)
+        self._ready[pool] = runs
         pool.careful = any(_is_at_risk(job) for job in jobs)
         if pool.careful:
             self._held.take_back(run for run in runs[max(idle, 0) :] if _is_at_risk(run.job))
             self.give_back()  # before another job starts, which may kill the worker
-        for run in runs:
-            pool.put(run)
-        time.sleep(0)  # lets another thread of this process go on at once, so that the first handlers start now
+        if pool.careful or len(jobs) < LARGEST_CLAIM or not dialect_of(self._jobs).claims_at_once:
+            self._start(pool)
+
+    def _start(self, pool: Pool) -> None:
+        """Let the jobs start that were claimed last for a pool."""
+        if pool in self._ready:
+            for run in self._ready.pop(pool):
+                pool.put(run)
+            time.sleep(0)  # lets another thread of this process go on at once, so that the first handlers start now
 
     def _types(self) -> dict[Pool, list[str]]:
         pools: dict[Pool, list[str]] = {self._threads: [], self._event_loop: []}

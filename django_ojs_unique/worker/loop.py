@@ -133,6 +133,8 @@ class Worker:
             while True:
                 done = drain and self._housekeeper.is_idle
                 busy = self._outages.through(self._turn)
+                if not (busy and self._control.may_claim):
+                    self._claimer.start_all()
                 if not self._held and (self._control.stopping or (done and busy is False)):
                     break
                 if self._control.is_late:

@@ -23,6 +23,8 @@ logger = logging.getLogger("django_ojs_unique.worker")
 
 WORK_AHEAD_SECONDS = 0.05
 """How much work to hold claimed but not started: enough to batch short jobs, too little to keep long jobs waiting."""
+LARGEST_AHEAD = 600
+"""The same as a number of jobs, of which some are being claimed, and some are being settled."""
 LONGEST_UNSTARTED = 1.0
 """Seconds after which a claimed job that has not started goes back for other workers."""
 IDLE_SECONDS = 1.0
@@ -48,9 +50,9 @@ class Pool:
     def room(self, largest: int) -> int:
         """Return how many jobs to claim now: none unless some could start at once, or a full batch is worth it."""
         ahead = 0 if self.careful else int(self.capacity * WORK_AHEAD_SECONDS / self._mean_seconds)
-        target = min(self.capacity + ahead, 2 * largest)
+        target = self.capacity + min(ahead, LARGEST_AHEAD)
         room = target - self.held
-        return min(room, largest) if self.held < self.capacity or 2 * room >= target else 0
+        return min(room, largest) if self.held < self.capacity or room >= min(largest, target / 2) else 0
 
     def slow_down(self) -> None:
         """Hold no more than can run at once, until jobs are short again."""

@@ -447,6 +447,23 @@ def test_a_column_that_gets_another_type_stops_nothing():
 
 
 @postgresql
+@pytest.mark.parametrize("end", ["DISCARD ALL", "DEALLOCATE ALL", "SELECT 1"])
+def test_a_statement_beside_which_something_else_is_done_is_prepared_too(end):
+    done = []
+    for number in range(20):
+        if number == 10:
+            assert [sql.split()[0] for sql in prepared()] == ["VALUES"]
+            with connection.cursor() as cursor:
+                cursor.execute(end)
+        count, rows = cursors.execute(
+            dialect_of(Job.objects.all()), "VALUES (%s::int)", [number], lambda: done.append(connection.connection)
+        )
+        assert (count, rows) == (1, [(number,)])
+    assert done == [connection.connection] * 20
+    assert connection.connection.info.pipeline_status.name == "OFF"
+
+
+@postgresql
 def test_a_rolled_back_transaction_stops_nothing():
     for number in range(10):
         enqueue(number)
