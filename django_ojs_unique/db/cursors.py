@@ -38,7 +38,7 @@ class KeptCursor(Protocol):
     """The driver's connection."""
 
     def execute(
-        self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None
+        self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None, *, prepare: bool = True
     ) -> tuple[int, list[Any]]: ...
 
 
@@ -51,12 +51,17 @@ class KeepsCursors(Protocol):
 
 
 def execute(
-    dialect: KeepsCursors, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None
+    dialect: KeepsCursors,
+    sql: str,
+    params: Parameters,
+    meanwhile: Callable[[], Any] | None = None,
+    *,
+    prepare: bool = True,
 ) -> tuple[int, list[Any]]:
     """Execute one statement; return how many rows it changed or found, and the rows. Raises what Django raises.
 
     ``meanwhile`` is called while the database works if the driver can do that, and else not at all. It must not use the
-    connection.
+    connection. ``prepare`` False is for a statement about many rows, whose plan must fit the table as it is now.
     """
     connection = dialect.connection
     kept = _kept_cursor(dialect, connection)
@@ -65,7 +70,7 @@ def execute(
             cursor.execute(sql, params)
             return cursor.rowcount, [] if cursor.description is None else cursor.fetchall()
     try:
-        return kept.execute(sql, params, meanwhile)
+        return kept.execute(sql, params, meanwhile, prepare=prepare)
     except Exception:
         with connection.wrap_database_errors:
             raise

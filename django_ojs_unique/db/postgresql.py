@@ -157,7 +157,7 @@ class PostgreSQL(Dialect):
         return None if _is_too_large(parameters) else (statement, parameters)
 
     def insert_piece(self, statement: Statement, meanwhile: Callable[[], Any]) -> set[UUID]:
-        _, rows = execute(self, *statement, meanwhile)
+        _, rows = execute(self, *statement, meanwhile, prepare=False)
         return {id for (id,) in rows}
 
     def records_at_once(self, policy: UniquePolicy) -> bool:

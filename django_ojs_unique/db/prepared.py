@@ -47,7 +47,7 @@ class PreparingCursor:
         self._prepares = False
 
     def execute(
-        self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None
+        self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None, *, prepare: bool = True
     ) -> tuple[int, list[Any]]:
         """Execute one statement; return how many rows it changed or found, and the rows.
 
@@ -59,7 +59,7 @@ class PreparingCursor:
                 self._prepare_from_now_on()
             elif self._uses % USES_OF_A_PLAN == 0:
                 self._cursor.execute("DISCARD PLANS")
-        execute = self._execute_prepared if self._prepares else self._execute
+        execute = self._execute_prepared if prepare and self._prepares else self._execute
         execute(sql, params, meanwhile)
         result = self._cursor.pgresult
         return self._cursor.rowcount, self._cursor.fetchall() if result is not None and result.ntuples else []

@@ -50,11 +50,11 @@ class _QmarkCursor:
         self._cursor = raw.cursor()
 
     def execute(
-        self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None
+        self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None, *, prepare: bool = True
     ) -> tuple[int, list[Any]]:
         """Execute one statement; return how many rows it changed, and the rows that it found.
 
-        ``meanwhile`` is not called: the driver cannot work in the background.
+        ``meanwhile`` is not called: the driver cannot work in the background. It prepares each statement by itself.
         """
         cursor = self._cursor
         cursor.execute(_with_qmarks(sql), params)

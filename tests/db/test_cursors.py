@@ -60,9 +60,9 @@ def kept(monkeypatch):
         def __init__(self, found):
             self.found = found
 
-        def execute(self, sql, params, *meanwhile):
+        def execute(self, sql, params, *meanwhile, **options):
             statements.append(sql)
-            return self.found.execute(sql, params, *meanwhile)
+            return self.found.execute(sql, params, *meanwhile, **options)
 
     monkeypatch.setattr(cursors, "_kept_cursor", spy)
     return statements

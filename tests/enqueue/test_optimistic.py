@@ -340,14 +340,22 @@ def failing(monkeypatch, *, at: int, error: Exception, cause: Exception) -> None
     count = 0
     error.__cause__ = cause
 
-    def execute(dialect, statement, parameters, meanwhile=None):
+    def execute(dialect, statement, parameters, meanwhile=None, **options):
         nonlocal count
         count += meanwhile is not None
         if meanwhile is not None and count == at:
             raise error
-        return cursors.execute(dialect, statement, parameters, meanwhile)
+        return cursors.execute(dialect, statement, parameters, meanwhile, **options)
 
     monkeypatch.setattr(postgresql, "execute", execute)
+
+
+def test_the_statement_of_a_piece_is_planned_for_the_table_as_it_is():
+    for number in range(10):
+        many([number])
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT statement FROM pg_prepared_statements")
+        assert cursor.fetchall() == []
 
 
 def test_a_piece_that_is_too_large_for_one_statement_is_stored_by_smaller_ones(monkeypatch, pieces):
