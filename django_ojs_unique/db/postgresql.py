@@ -23,6 +23,8 @@ from .rows import RowReader
 from .sessions import Session
 
 _HEX = attrgetter("hex")
+FEW_ROWS = 20
+"""A statement about more rows is planned anew: a plan for an empty table would read the whole table for each row."""
 LARGEST_STATEMENT = 2**25
 """In characters: PostgreSQL takes up to a gigabyte, but holds each statement in memory several times."""
 
@@ -114,6 +116,7 @@ class PostgreSQL(Dialect):
                 "limit": wanted.limit,
             },
             meanwhile,
+            prepare=wanted.limit <= FEW_ROWS,
         )
         return [reader.read(row) for row in rows]
 
@@ -135,7 +138,7 @@ class PostgreSQL(Dialect):
             "results": results if any(results) else None,
             "skipped": skipped if any(skipped) else None,
         }
-        _, rows = execute(self, _statement(_COMPLETE, self.model), parameters)
+        _, rows = execute(self, _statement(_COMPLETE, self.model), parameters, prepare=len(runs) <= FEW_ROWS)
         return {id for (id,) in rows}
 
     def condition_of(self, constraint: str) -> str:

@@ -26,6 +26,9 @@ from django_ojs_unique.db.dialects import dialect_of
 from django_ojs_unique.db.postgresql import PostgreSQL
 from django_ojs_unique.db.sessions import watched
 from django_ojs_unique.exceptions import NotMigrated
+from django_ojs_unique.execution.claim import claim
+from django_ojs_unique.execution.finished import Finished
+from django_ojs_unique.execution.settle import settle
 from django_ojs_unique.models import Job, SuppressedEnqueue
 
 pytestmark = [
@@ -534,6 +537,31 @@ def test_a_plan_for_an_empty_table_does_not_stay_when_the_table_grows(monkeypatc
     for number in range(100, 140):
         enqueue(number)
     assert rows_read_in_sequence() - before < 40
+
+
+@postgresql
+def test_a_burst_after_a_time_with_few_jobs_does_not_read_the_table_once_for_each_job():
+    def work(limit):
+        jobs, lease = Job.objects.all(), timedelta(minutes=1)
+        taken = claim(
+            jobs, queues=["default"], types=None, limit=limit, worker_id="w", lease=lease, now=now, limited=()
+        )
+        return settle(jobs, [Finished(job) for job in taken])
+
+    enqueue(0)
+    now = timezone.now()
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE django_ojs_unique_job")
+    for number in range(1, 20):
+        enqueue(number)
+        assert len(work(1)) == 1
+    assert [sql.split()[0] for sql in prepared()] == ["INSERT", "UPDATE", "UPDATE"]
+    items = [{"type": "t", "args": {"bulk": number}, "unique": POLICY} for number in range(3000)]
+    Job.objects.enqueue_many(items)
+    before = rows_read_in_sequence()
+    while work(100):
+        """Go on."""
+    assert rows_read_in_sequence() - before < 31 * 3 * 3020  # each claim and completion may read the table, a few times
 
 
 def rows_read_in_sequence():
