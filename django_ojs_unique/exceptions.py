@@ -163,7 +163,7 @@ class NotMigrated(OJSError):
 
 
 class Contended(OJSError):
-    """Too many concurrent enqueues of one key; try again."""
+    """Too many concurrent enqueues or revivals of one key; try again, in a new transaction."""
 
     retryable = True
 

@@ -197,7 +197,7 @@ def guard(jobs: QuerySet[Any], states: frozenset[JobState]) -> int:
 
 
 def drop_guards(jobs: QuerySet[Any]) -> int:
-    """Give up the guard for good, in any state, because a newer job of the fingerprint is being admitted."""
+    """Give up the guard, in any state, because another job of the fingerprint is being admitted or revived."""
     return jobs.exclude(guarded_states=frozenset()).update(guarded_states=frozenset())
 
 

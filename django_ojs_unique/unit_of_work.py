@@ -16,7 +16,7 @@ from .events import collected
 from .exceptions import Contended
 
 MOST_LOST_RACES = 100
-"""How many races one unit of work may lose. Each loss means that another enqueue of the key was admitted."""
+"""How many races one unit of work may lose. Each loss means that another job of the key was admitted or revived."""
 
 
 class LostRace(Exception):

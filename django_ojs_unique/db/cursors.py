@@ -60,12 +60,14 @@ def execute(
 ) -> tuple[int, list[Any]]:
     """Execute one statement; return how many rows it changed or found, and the rows. Raises what Django raises.
 
-    ``meanwhile`` is called while the database works if the driver can do that, and else not at all. It must not use the
-    connection. ``prepare`` False is for a statement about many rows, whose plan must fit the table as it is now.
+    ``meanwhile`` is called once: while the database works if the driver can do that, and else before. It must not use
+    the connection. ``prepare`` False is for a statement about many rows, whose plan must fit the table as it is now.
     """
     connection = dialect.connection
     kept = _kept_cursor(dialect, connection)
     if kept is None:
+        if meanwhile is not None:
+            meanwhile()
         with connection.cursor() as cursor:
             cursor.execute(sql, params)
             return cursor.rowcount, [] if cursor.description is None else cursor.fetchall()

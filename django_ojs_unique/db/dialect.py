@@ -182,7 +182,8 @@ class Dialect:
     def insert_piece(self, statement: Statement, meanwhile: Callable[[], Any]) -> set[UUID]:
         """Insert the jobs that have no unfinished duplicate, wake the workers, and return the ids of the new jobs.
 
-        ``meanwhile`` is called while the database works, where the driver can do that; it must not use the connection.
+        ``meanwhile`` is called once: while the database works if the driver can do that, and else before. It must not
+        use the connection.
         """
         raise NotImplementedError
 

@@ -51,7 +51,7 @@ class PreparingCursor:
     ) -> tuple[int, list[Any]]:
         """Execute one statement; return how many rows it changed or found, and the rows.
 
-        ``meanwhile`` is called while the database works, if the driver supports pipelines.
+        ``meanwhile`` is called while the database works if the driver supports pipelines, and else before.
         """
         if self._may_prepare:
             self._uses += 1
@@ -82,7 +82,10 @@ class PreparingCursor:
     def _execute(
         self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None, *, prepare: bool = False
     ) -> None:
-        if meanwhile is None or not psycopg.Pipeline.is_supported():
+        if meanwhile is not None and not psycopg.Pipeline.is_supported():
+            meanwhile()
+            meanwhile = None
+        if meanwhile is None:
             self._cursor.execute(sql, params, prepare=prepare)
             return
         try:

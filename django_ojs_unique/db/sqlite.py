@@ -54,8 +54,10 @@ class _QmarkCursor:
     ) -> tuple[int, list[Any]]:
         """Execute one statement; return how many rows it changed, and the rows that it found.
 
-        ``meanwhile`` is not called: the driver cannot work in the background. It prepares each statement by itself.
+        ``meanwhile`` is called before: the driver cannot work in the background. It prepares each statement by itself.
         """
+        if meanwhile is not None:
+            meanwhile()
         cursor = self._cursor
         cursor.execute(_with_qmarks(sql), params)
         return cursor.rowcount, cursor.fetchall()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.exceptions import ObjectDoesNotExist
-from django.db import IntegrityError, connections, transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
@@ -22,10 +22,11 @@ from .duplicates import may_replace_active, stored_matches
 from .row import JobRow
 
 
-def revive(jobs: QuerySet[Any], job: JobRow, *, force: bool, replace: bool) -> list[JobRow] | None:
+def revive(jobs: QuerySet[Any], job: JobRow, *, force: bool, replace: bool, lost_races: int) -> list[JobRow] | None:
     """Make a discarded ``job`` available; return the jobs that were cancelled for it, or None if it was not discarded.
 
     Raises DuplicateJob when a live duplicate stays; see `Job.revive`. Raises LostRace when another job got the guard.
+    ``lost_races``: how often that has happened to this revival.
     """
     if force and replace:
         raise InvalidRequest.at(
@@ -37,8 +38,6 @@ def revive(jobs: QuerySet[Any], job: JobRow, *, force: bool, replace: bool) -> l
         job.refresh_from_db(using=jobs.db)
     except ObjectDoesNotExist:  # it was deleted
         return None
-    # The snapshot of a caller's transaction may be old: then use only a query with locks.
-    by_key = not connections[jobs.db].in_atomic_block
     dialect = dialect_of(jobs)
     with transaction.atomic(using=jobs.db):
         if force or not job.fingerprint:
@@ -47,9 +46,10 @@ def revive(jobs: QuerySet[Any], job: JobRow, *, force: bool, replace: bool) -> l
         if not lifecycle.revive(jobs.filter(pk=job.pk), timezone.now()):
             return None
         policy = job.unique_policy or UniquePolicy()
-        replaced = _make_way(jobs, dialect, job, policy, replace=replace, by_key=by_key)
+        replaced = _make_way(jobs, dialect, job, policy, replace=replace, by_key=not lost_races)
         try:
-            lifecycle.guard(jobs.filter(pk=job.pk), HOLDING if job.key is not None else policy.guarded_states)
+            row = jobs.filter(pk=job.pk, fingerprint=job.fingerprint)
+            lifecycle.guard(row, HOLDING if job.key is not None else policy.guarded_states)
         except IntegrityError:  # an enqueue or another revival was faster
             raise LostRace from None
         return replaced
@@ -59,6 +59,7 @@ def _make_way(
     jobs: QuerySet[Any], dialect: Dialect, job: JobRow, policy: UniquePolicy, *, replace: bool, by_key: bool
 ) -> list[JobRow]:
     """Cancel the live duplicates and return them, or raise DuplicateJob; take the guard from any other job."""
+    # After a lost race, query with locks only: the snapshot of the caller's transaction may hide new rows.
     now = timezone.now()
     matches = stored_matches(jobs, job.fingerprint, policy, now).exclude(pk=job.pk)
     stored = dialect.lock(matches.filter(~Q(state__in=sorted(TERMINAL)) | guarding()), by_key=by_key)

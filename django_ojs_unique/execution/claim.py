@@ -36,6 +36,7 @@ SKEW = timedelta(minutes=1)
 
 _priority = attrgetter("priority")
 _age = attrgetter("enqueued_at", "id")
+"""Two sorts by these are as one by `_rank`, and take a third of the time."""
 
 
 def claim(
@@ -60,9 +61,11 @@ def claim(
     time claims from a queue with a limit: when another one has locked its row, the queue is skipped, and
     ``passed_over`` is called. ``limited`` are the queues with a limit, as far as the caller knows; any other queue with
     a limit may be skipped. None means to query for them, as databases do that cannot claim at once.
-    ``meanwhile`` may be called while the database works; it must not use the connection.
+    ``meanwhile`` is called once, if possible while the database works; it must not use the connection.
     """
     if not queues:
+        if meanwhile is not None:
+            meanwhile()
         return []
     connection = connections[jobs.db]
     lease = lease if isinstance(lease, Lease) else Lease(lease)
@@ -71,6 +74,9 @@ def claim(
     if dialect.claims_at_once and limited is not None and set(limited).isdisjoint(queues):
         limited = []
     else:
+        if meanwhile is not None:
+            meanwhile()
+            meanwhile = None
         queues, limited = _by_rules(queues, connection, now)
     if not queues:
         return []

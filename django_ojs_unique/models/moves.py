@@ -57,13 +57,15 @@ class Movable(models.Model):
         """Make a discarded job available with fresh attempts; return the jobs that were cancelled for it.
 
         Raises DuplicateJob while a live duplicate exists. ``replace`` cancels the live duplicates instead, but still
-        raises for a running one that may not be replaced. ``force`` lets them all run. Raises InvalidTransition in any
-        other state.
+        raises for a running one that may not be replaced. ``force`` lets them all run. Raises Contended after losing
+        100 races, and InvalidTransition in any other state.
         """
         using = self._written_to
         for work in UnitOfWork(using):
             with work:
-                cancelled: Any = revive(self._jobs, cast(JobRow, self), force=force, replace=replace)
+                cancelled: Any = revive(
+                    self._jobs, cast(JobRow, self), force=force, replace=replace, lost_races=work.lost_races
+                )
                 if cancelled is None:
                     self._refuse("revive", {JobState.DISCARDED})
                 replaced: list[Self] = cancelled

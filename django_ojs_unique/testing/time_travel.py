@@ -93,10 +93,10 @@ def _now_as_a_value(expression: Now, *args: Any, **kwargs: Any) -> Any:
 def _claiming_later(claim: Callable[..., list[Any]], shift: timedelta) -> Callable[..., list[Any]]:
     """Wrap the claim to move the new leases: on PostgreSQL its statement sets them by the server's clock."""
 
-    def claim_later(self: PostgreSQL, wanted: ClaimRequest) -> list[Any]:
+    def claim_later(self: PostgreSQL, wanted: ClaimRequest, meanwhile: Callable[[], Any] | None = None) -> list[Any]:
         jobs = self.model._default_manager.using(self.connection.alias)
         with transaction.atomic(using=jobs.db):
-            claimed = claim(self, wanted)
+            claimed = claim(self, wanted, meanwhile)
             jobs.filter(pk__in=[job.pk for job in claimed]).update(lease_expires_at=F("lease_expires_at") + shift)
         return claimed
 

@@ -85,6 +85,7 @@ class Claimer:
                 self._start(pool)
                 full = True
         self._poller.end(began, found=found, full=full)
+        time.sleep(0)  # lets another thread of this process go on at once, so that the first handlers start now
         return found
 
     def start_all(self) -> None:
@@ -104,8 +105,8 @@ class Claimer:
 
     def _claim(self, pool: Pool, types: Sequence[str], room: int, limited: Collection[str] | None) -> bool:
         """Claim a batch for a pool, and start the batch before it; return whether there were any jobs."""
-        queues, lease_from = self._poller.queues(), time.monotonic()
         try:
+            queues, lease_from = self._poller.queues(), time.monotonic()
             with self._unanswered.claiming() as token:
                 jobs = claim(
                     self._jobs,
@@ -151,7 +152,6 @@ class Claimer:
         if pool in self._ready:
             for run in self._ready.pop(pool):
                 pool.put(run)
-            time.sleep(0)  # lets another thread of this process go on at once, so that the first handlers start now
 
     def _types(self) -> dict[Pool, list[str]]:
         pools: dict[Pool, list[str]] = {self._threads: [], self._event_loop: []}

@@ -50,8 +50,8 @@ class Worker:
     """Runs jobs of some queues (None: all; ``*`` matches any text) on one database, until it is stopped.
 
     ``concurrency`` plain handlers run at once, each in a thread, and ``async_concurrency`` async ones in one event
-    loop. ``lease`` is how long the worker may be silent before its jobs go to others. ``shutdown_timeout`` is how many
-    seconds running jobs have to finish after `stop`. ``max_jobs`` is the number of runs after which it stops by itself.
+    loop. The worker may be silent for a ``lease`` before its jobs go to others. After `stop` running jobs have
+    ``shutdown_timeout`` seconds to finish. It stops by itself after ``max_jobs`` runs.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Worker:
             while True:
                 done = drain and self._housekeeper.is_idle
                 busy = self._outages.through(self._turn)
-                if not (busy and self._control.may_claim):
+                if not (busy and self._control.may_claim):  # else the next turn claims, and starts them
                     self._claimer.start_all()
                 if not self._held and (self._control.stopping or (done and busy is False)):
                     break
@@ -162,7 +162,9 @@ class Worker:
             if not helper.is_alive:
                 raise RuntimeError(f"The thread that {does} died; its last words are in the log.")
         self._waits.ensure()
-        if time.monotonic() >= self._held.extend_at:  # first, so that no failure of another step can prevent it
+        if (now := time.monotonic()) >= min(self._held.extend_at, self._timetable.due, self._housekeeper.due):
+            self._claimer.start_all()  # what is due may take a while
+        if now >= self._held.extend_at:  # first, so that no failure of another step can prevent it
             self._held.extend()
         if not self._settler.is_thread:
             self._settler.settle_waiting()
@@ -238,8 +240,7 @@ class Worker:
         self._claimer.give_back_unanswered()
         return WATCH_SECONDS
 
-    # What operators see and want; the housekeeper calls these in its thread
-
+    # For operators; the housekeeper calls these in its thread
     def _facts(self) -> dict[str, Any]:
         return {
             "hostname": socket.gethostname(),

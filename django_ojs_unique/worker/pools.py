@@ -24,7 +24,7 @@ logger = logging.getLogger("django_ojs_unique.worker")
 WORK_AHEAD_SECONDS = 0.05
 """How much work to hold claimed but not started: enough to batch short jobs, too little to keep long jobs waiting."""
 LARGEST_AHEAD = 600
-"""The same as a number of jobs, of which some are being claimed, and some are being settled."""
+"""How many jobs to hold at most beyond those that can run at once; some of these are being claimed or settled."""
 LONGEST_UNSTARTED = 1.0
 """Seconds after which a claimed job that has not started goes back for other workers."""
 IDLE_SECONDS = 1.0
@@ -48,7 +48,7 @@ class Pool:
         self._mean_seconds = 1.0
 
     def room(self, largest: int) -> int:
-        """Return how many jobs to claim now: none unless some could start at once, or a full batch is worth it."""
+        """Return how many jobs to claim now: none unless some could start at once, or there is room for a batch."""
         ahead = 0 if self.careful else int(self.capacity * WORK_AHEAD_SECONDS / self._mean_seconds)
         target = self.capacity + min(ahead, LARGEST_AHEAD)
         room = target - self.held

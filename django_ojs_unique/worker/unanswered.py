@@ -37,8 +37,9 @@ class Unanswered:
         token = uuid4()
         try:
             yield token
-        except DATABASE_FAILED as error:
-            if not is_busy(error):  # busy is an answer: nothing was claimed
+        except BaseException as error:
+            # Busy is an answer: nothing was claimed.
+            if not isinstance(error, DATABASE_FAILED) or not is_busy(error):
                 self._until[token] = time.monotonic() + self._lease.total_seconds()
             raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -162,6 +163,30 @@ def test_an_enqueue_that_waited_for_a_revival_finds_the_revived_job(start, over_
     assert second.result() == answer
     audit()
     assert (live(0), Job.objects.get(pk=id).state) == (1, state)
+
+
+def enqueueing_when_told(parent: Parent) -> str:
+    parent.hear()
+    return enqueue("reject", 0)
+
+
+@pytest.mark.skipif(connection.vendor != "mysql", reason="elsewhere an old snapshot raises an error, or there is none")
+@pytest.mark.parametrize("autocommit", [False, True])
+@pytest.mark.parametrize(("replace", "answer"), [(True, "revived, 1 cancelled"), (False, "refused")])
+def test_a_revival_in_an_old_snapshot_finds_the_newer_job(start, replace, answer, autocommit):
+    id = dead(0)
+    other: Child = start(enqueueing_when_told)
+    with connection.cursor() as cursor:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    try:
+        transaction.set_autocommit(autocommit)
+        with transaction.atomic() if autocommit else nullcontext():
+            assert Job.objects.filter(pk=id).exists()  # from now on there is a snapshot
+            other.tell()
+            assert other.result() == "created"
+            assert revive([id], 0, replace=replace) == answer
+    finally:
+        connection.close()
 
 
 def enqueueing_slowly(parent: Parent) -> None:

@@ -6,7 +6,7 @@ import pytest
 from django.db import transaction
 from django.test import override_settings
 
-from django_ojs_unique import DuplicateJob
+from django_ojs_unique import DuplicateJob, lifecycle
 from django_ojs_unique.exceptions import InvalidRequest, InvalidTransition
 from django_ojs_unique.models import Job
 from django_ojs_unique.signals import job_cancelled
@@ -66,6 +66,17 @@ def test_a_job_outside_of_uniqueness_is_revived_without_a_guard():
     dead = stored("discarded", unique=None)
     dead.revive()
     assert (dead.state, dead.guarded_states) == ("available", frozenset())
+
+
+def test_a_job_that_leaves_uniqueness_while_it_is_revived_gets_no_guard(monkeypatch):
+    def after_its_release(jobs, now):
+        lifecycle.leave_uniqueness(jobs)
+        return move(jobs, now)
+
+    dead, move = stored("discarded"), lifecycle.revive
+    monkeypatch.setattr(lifecycle, "revive", after_its_release)
+    dead.revive()
+    assert (dead.state, dead.fingerprint, dead.guarded_states) == ("available", None, frozenset())
 
 
 @pytest.mark.parametrize("state", ["active", "completed"])

@@ -130,6 +130,53 @@ def test_a_worker_that_stops_with_a_batch_in_hand_gives_it_back(monkeypatch):
     assert states() == {("available", 0): 2 * BATCH}
 
 
+@at_once
+def test_where_somebody_watches_the_statements_a_full_batch_starts_before_the_next_claim(worker):
+    enqueue(2 * BATCH)
+    worker._claimer.claim()
+    started = []
+
+    def watch(execute, sql, params, many, context):
+        started.append((sql.split()[0], len(worker.given)))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(watch):
+        worker._claimer.claim()
+    assert [count for word, count in started if word == "UPDATE"] == [BATCH] * 2
+
+
+@at_once
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()])
+def test_jobs_of_a_claim_during_which_no_batch_could_start_are_given_back(monkeypatch, error):
+    def put(run):
+        raise error
+
+    enqueue(3 * BATCH)
+    worker = Worker(concurrency=100)
+    monkeypatch.setattr(worker._threads, "put", put)
+    with pytest.raises(type(error)):
+        worker.run()
+    assert states() == {("available", 0): 3 * BATCH}
+
+
+@pytest.mark.parametrize("due", ["timetable", "housekeeper", "leases"])
+def test_a_full_batch_starts_before_a_task_that_may_take_long(worker, monkeypatch, due):
+    enqueue(BATCH)
+    worker._claimer.claim()
+    given = []
+    note = lambda: given.append(len(worker.given))  # noqa: E731
+    monkeypatch.setattr(worker._housekeeper, "is_thread", False)
+    monkeypatch.setattr(type(worker._housekeeper), "due", 0 if due == "housekeeper" else float("inf"))
+    monkeypatch.setattr(worker._settler, "is_thread", False)
+    worker._held.extend_at = 0 if due == "leases" else float("inf")
+    if due != "timetable":
+        worker._timetable.keep()
+    for helper, task in ((worker._held, "extend"), (worker._timetable, "keep"), (worker._housekeeper, "keep_house")):
+        monkeypatch.setattr(helper, task, note)
+    worker._turn()
+    assert set(given) == {BATCH}
+
+
 def test_a_failure_before_the_next_claim_delays_no_batch(monkeypatch):
     ran, failures = [], []
     job("u")(lambda n: ran.append(n))
