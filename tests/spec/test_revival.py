@@ -10,7 +10,7 @@ from django_ojs_unique import DuplicateJob, lifecycle
 from django_ojs_unique.exceptions import InvalidRequest, InvalidTransition
 from django_ojs_unique.models import Job
 from django_ojs_unique.signals import job_cancelled
-from tests.support.jobs import attempt, claim, columns, enqueue, fresh, stored
+from tests.support.jobs import attempt, claim, columns, enqueue, fresh, row, stored
 
 pytestmark = pytest.mark.django_db
 
@@ -59,6 +59,14 @@ def test_a_revived_job_with_a_key_keeps_its_guard():
     guarded = dead.guarded_states
     dead.revive()
     assert guarded
+    assert (dead.guarded_states, dead.is_guarding) == (guarded, True)
+
+
+def test_a_revived_job_with_a_key_that_lost_its_guard_gets_it_back():
+    dead = stored("discarded", unique=None, key="a")
+    guarded = dead.guarded_states
+    lifecycle.drop_guards(row(dead))
+    dead.revive()
     assert (dead.guarded_states, dead.is_guarding) == (guarded, True)
 
 

@@ -8,6 +8,7 @@ from django.db import OperationalError, connection
 from django_ojs_unique import job
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.worker import Worker, claimer, pools
+from tests.support.background import until, working
 
 pytestmark = pytest.mark.django_db(transaction=True)
 at_once = pytest.mark.skipif(connection.vendor != "postgresql", reason="elsewhere no statement claims a batch")
@@ -76,8 +77,17 @@ def test_a_full_batch_starts_although_a_queue_has_got_a_limit(worker):
     enqueue(2 * BATCH)
     worker._claimer.claim()
     Queue.objects.limit("default", 2 * BATCH)
-    assert worker._claimer.claim(ask_for_limits=True) is True
-    assert (worker.given, len(worker._held)) == (["OFF"] * BATCH, 2 * BATCH)
+    started = []
+
+    def watch(execute, sql, params, many, context):
+        started.append((sql.partition(" ")[0], len(worker.given)))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(watch):
+        assert worker._claimer.claim(ask_for_limits=True) is True
+    assert ("UPDATE", BATCH) in started
+    assert ("UPDATE", 0) not in started
+    assert len(worker._held) == 2 * BATCH
 
 
 @at_once
@@ -193,6 +203,21 @@ def test_a_failure_before_the_next_claim_delays_no_batch(monkeypatch):
     after_a_full_batch(monkeypatch, lambda: monkeypatch.setattr(worker._timetable, "keep", keep))
     assert worker.run(drain=True).completed == BATCH
     assert len(failures) < 30
+
+
+def test_a_worker_that_becomes_quiet_starts_the_batch_in_its_hand(monkeypatch):
+    def become_quiet():
+        worker._control.quiet = True
+        for helper in (worker._timetable, worker._housekeeper):
+            monkeypatch.setattr(type(helper), "due", float("inf"))
+
+    with working(concurrency=100) as worker:
+        after_a_full_batch(monkeypatch, become_quiet)
+        enqueue(2 * BATCH)
+        worker._wake()
+        until(lambda: worker.summary.completed == BATCH, "the batch has run")
+        monkeypatch.undo()
+    assert states() == {("completed", 1): BATCH, ("available", 0): BATCH}
 
 
 def test_a_worker_that_dies_with_a_batch_in_hand_gives_it_back(monkeypatch):
