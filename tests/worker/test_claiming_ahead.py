@@ -1,5 +1,6 @@
 """A full batch of jobs waits in the claimer for the next claim, which hands it over while the database works."""
 
+import time
 from collections import Counter
 
 import pytest
@@ -9,6 +10,7 @@ from django_ojs_unique import job
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.worker import Worker, claimer, pools
 from tests.support.background import until, working
+from tests.support.processes import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 at_once = pytest.mark.skipif(connection.vendor != "postgresql", reason="elsewhere no statement claims a batch")
@@ -209,9 +211,10 @@ def test_a_worker_that_becomes_quiet_starts_the_batch_in_its_hand(monkeypatch):
     def become_quiet():
         worker._control.quiet = True
         for helper in (worker._timetable, worker._housekeeper):
-            monkeypatch.setattr(type(helper), "due", float("inf"))
+            monkeypatch.setattr(type(helper), "due", time.monotonic() + PATIENCE)
 
     with working(concurrency=100) as worker:
+        monkeypatch.setattr(worker._control, "obey", lambda directive: (False, False))
         after_a_full_batch(monkeypatch, become_quiet)
         enqueue(2 * BATCH)
         worker._wake()
