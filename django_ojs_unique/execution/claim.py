@@ -61,11 +61,10 @@ def claim(
     time claims from a queue with a limit: when another one has locked its row, the queue is skipped, and
     ``passed_over`` is called. ``limited`` are the queues with a limit, as far as the caller knows; any other queue with
     a limit may be skipped. None means to query for them, as databases do that cannot claim at once.
-    ``meanwhile`` is called once, if possible while the database works; it must not use the connection.
+    ``meanwhile`` is called before or while the database claims, unless there is nothing to claim from; it must not use
+    the connection.
     """
     if not queues:
-        if meanwhile is not None:
-            meanwhile()
         return []
     connection = connections[jobs.db]
     lease = lease if isinstance(lease, Lease) else Lease(lease)
@@ -74,9 +73,6 @@ def claim(
     if dialect.claims_at_once and limited is not None and set(limited).isdisjoint(queues):
         limited = []
     else:
-        if meanwhile is not None:
-            meanwhile()
-            meanwhile = None
         queues, limited = _by_rules(queues, connection, now)
     if not queues:
         return []
@@ -100,6 +96,8 @@ def claim(
         chosen.sort(key=_age)
         chosen.sort(key=_priority, reverse=True)  # it keeps the order of equals
     else:
+        if meanwhile is not None:
+            meanwhile()
         chosen = _claim(jobs, rooms, limited, types, limit, worker_id, token, lease, now, passed_over)
         for job in chosen:
             job.attempt += 1

@@ -85,7 +85,6 @@ class Claimer:
                 self._start(pool)
                 full = True
         self._poller.end(began, found=found, full=full)
-        time.sleep(0)  # lets another thread of this process go on at once, so that the first handlers start now
         return found
 
     def start_all(self) -> None:
@@ -146,6 +145,7 @@ class Claimer:
             self.give_back()  # before another job starts, which may kill the worker
         if pool.careful or len(jobs) < LARGEST_CLAIM or not dialect_of(self._jobs).claims_at_once:
             self._start(pool)
+            time.sleep(0)  # lets another thread of this process go on at once, so that the first handlers start now
 
     def _start(self, pool: Pool) -> None:
         """Let the jobs start that were claimed last for a pool."""
