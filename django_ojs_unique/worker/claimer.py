@@ -23,7 +23,8 @@ from .pools import EventLoopPool, Pool, ThreadPool
 from .summary import Summary
 from .unanswered import Unanswered
 
-LARGEST_CLAIM = 200
+SMALL_CLAIM, LARGEST_CLAIM = 20, 200
+"""How many jobs to claim at once: few until a claim has found as many as it asked for, as PostgreSQL prepares that."""
 LIMITS_SECONDS = LISTENING_POLL * 0.9
 """How long the claimer relies on which queues have a limit; every poll of a listening worker reads them again."""
 
@@ -60,6 +61,8 @@ class Claimer:
         self.meter = Meter()
         self._max_jobs = max_jobs
         self._unanswered = Unanswered(jobs, lease)
+        self._most: dict[Pool, int] = {}
+        """How many jobs the next claim for a pool may ask for; SMALL_CLAIM if it is not here."""
         self._ready: dict[Pool, list[Run]] = {}
         """The runs that are held, but not yet in their pools."""
         self._limited: tuple[frozenset[str], float] = frozenset(), float("-inf")
@@ -77,7 +80,7 @@ class Claimer:
         for pool, types in self._types().items():
             if not types:
                 continue
-            room = min(pool.room(LARGEST_CLAIM), self._remaining())
+            room = min(pool.room(LARGEST_CLAIM), self._remaining(), self._most.get(pool, SMALL_CLAIM))
             if room > 0:
                 limited = None if ask_for_limits else self._limited_queues()
                 found = self._claim(pool, types, room, limited) or found
@@ -122,6 +125,7 @@ class Claimer:
                 )
         finally:
             self._start(pool)
+        self._most[pool] = LARGEST_CLAIM if len(jobs) == room else SMALL_CLAIM
         if len(jobs) < room:
             self._poller.exhausted()
         if jobs:

@@ -251,3 +251,17 @@ def test_a_pool_has_room_for_all_that_can_run_at_once_and_for_some_ahead(capacit
     assert pool.room(200) == 1
     pool.held = capacity
     assert pool.room(200) == 0
+
+
+def test_few_jobs_are_claimed_until_a_claim_has_found_as_many_as_it_asked_for(worker, monkeypatch):
+    monkeypatch.setattr(claimer, "LARGEST_CLAIM", 3)
+    monkeypatch.setattr(claimer, "SMALL_CLAIM", 1)
+    enqueue(6)
+    held = []
+    for _ in range(4):
+        worker._claimer.claim()
+        held.append(len(worker._held))
+    assert held == [1, 4, 6, 6]
+    enqueue(6, queue="other")
+    worker._claimer.claim()
+    assert len(worker._held) == 7
