@@ -23,6 +23,9 @@ from .cursors import KeptCursor, execute
 from .fields import StateSetField
 from .inserts import Row, Statement, Table, in_groups
 
+FEW_ROWS = 20
+"""A statement about more rows is planned anew: a plan for an empty table would read the whole table for each row."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:

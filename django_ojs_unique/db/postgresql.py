@@ -17,14 +17,12 @@ from ..ojs.policy import UniquePolicy
 from ..ojs.states import INCOMPLETE, JobState
 from .constraints import of_fingerprint
 from .cursors import KeptCursor, execute
-from .dialect import ClaimRequest, Dialect, LookUp, as_it_is
+from .dialect import FEW_ROWS, ClaimRequest, Dialect, LookUp, as_it_is
 from .inserts import CHANNEL, TO_JSON, Row, Statement, bare_array, kept
 from .rows import RowReader
 from .sessions import Session
 
 _HEX = attrgetter("hex")
-FEW_ROWS = 20
-"""A statement about more rows is planned anew: a plan for an empty table would read the whole table for each row."""
 LARGEST_STATEMENT = 2**25
 """In characters: PostgreSQL takes up to a gigabyte, but holds each statement in memory several times."""
 

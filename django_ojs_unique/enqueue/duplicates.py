@@ -48,11 +48,6 @@ def satisfied(jobs: QuerySet[Any], fingerprints: Collection[str], policy: Unique
     return {fingerprint for fingerprint, at in newest if (end := policy.window_end(at)) is None or now < end}
 
 
-def live(jobs: Jobs) -> Jobs:
-    """Leave out the jobs that have finished."""
-    return jobs.exclude(state__in=sorted(TERMINAL))
-
-
 def may_replace_active(jobs: QuerySet[Any], stored: Iterable[JobRow]) -> bool:
     """Tell whether running duplicates may be cancelled: where the promise is strong, unless the project forbids it."""
     if not any(row.state == JobState.ACTIVE for row in stored):

@@ -46,6 +46,7 @@ def revive(jobs: QuerySet[Any], job: JobRow, *, force: bool, replace: bool, lost
         if not lifecycle.revive(jobs.filter(pk=job.pk), timezone.now()):
             return None
         policy = job.unique_policy or UniquePolicy()
+        # After a lost race, query with locks only: the snapshot of the caller's transaction may hide new rows.
         replaced = _make_way(jobs, dialect, job, policy, replace=replace, by_key=not lost_races)
         try:
             row = jobs.filter(pk=job.pk, fingerprint=job.fingerprint)
@@ -59,7 +60,6 @@ def _make_way(
     jobs: QuerySet[Any], dialect: Dialect, job: JobRow, policy: UniquePolicy, *, replace: bool, by_key: bool
 ) -> list[JobRow]:
     """Cancel the live duplicates and return them, or raise DuplicateJob; take the guard from any other job."""
-    # After a lost race, query with locks only: the snapshot of the caller's transaction may hide new rows.
     now = timezone.now()
     matches = stored_matches(jobs, job.fingerprint, policy, now).exclude(pk=job.pk)
     stored = dialect.lock(matches.filter(~Q(state__in=sorted(TERMINAL)) | guarding()), by_key=by_key)

@@ -11,6 +11,7 @@ from typing import Any
 from django.db.models import QuerySet
 
 from ..db.clock import DatabaseClock
+from ..db.dialect import FEW_ROWS
 from ..db.dialects import dialect_of
 from ..execution.claim import claim, limited_queues
 from ..execution.leases import Lease
@@ -23,8 +24,8 @@ from .pools import EventLoopPool, Pool, ThreadPool
 from .summary import Summary
 from .unanswered import Unanswered
 
-SMALL_CLAIM, LARGEST_CLAIM = 20, 200
-"""How many jobs to claim at once: few until a claim has found as many as it asked for, as PostgreSQL prepares that."""
+SMALL_CLAIM, LARGEST_CLAIM = FEW_ROWS, 200
+"""How many jobs to claim at once: few, which is prepared, until a claim has found as many as it asked for."""
 LIMITS_SECONDS = LISTENING_POLL * 0.9
 """How long the claimer relies on which queues have a limit; every poll of a listening worker reads them again."""
 

@@ -96,10 +96,10 @@ def test_a_replacing_revival_beside_replacing_enqueues_over_a_live_job_leaves_on
     assert [live(number) for number in range(ROUNDS)] == [1] * ROUNDS
 
 
-def replacing(parent: Parent) -> None:
-    """Replace the live job, and commit when the parent says so."""
+def enqueueing_slowly(parent: Parent, strategy: str) -> None:
+    """Enqueue a job, and commit when the parent says so."""
     with transaction.atomic():
-        enqueue("replace", 0)
+        enqueue(strategy, 0)
         parent.tell()
         parent.hear()
 
@@ -113,7 +113,7 @@ def reviving(parent: Parent, id: UUID, replace: bool = True) -> str:
 def test_a_replacing_revival_that_waited_for_a_replacement_cancels_the_newer_job(start):
     id = dead(0)
     enqueue("reject", 0)
-    first: Child = start(replacing)
+    first: Child = start(enqueueing_slowly, "replace")
     first.hear()
     second: Child = start(reviving, id)
     second.hear()
@@ -189,20 +189,12 @@ def test_a_revival_in_an_old_snapshot_finds_the_newer_job(start, replace, answer
         connection.close()
 
 
-def enqueueing_slowly(parent: Parent) -> None:
-    """Enqueue a job, and commit when the parent says so."""
-    with transaction.atomic():
-        enqueue("reject", 0)
-        parent.tell()
-        parent.hear()
-
-
 @pytest.mark.parametrize(
     ("replace", "answer", "state"), [(True, "revived, 1 cancelled", "available"), (False, "refused", "discarded")]
 )
 def test_a_revival_that_waited_for_an_enqueue_finds_its_job(start, replace, answer, state):
     id = dead(0)
-    first: Child = start(enqueueing_slowly)
+    first: Child = start(enqueueing_slowly, "reject")
     first.hear()
     second: Child = start(reviving, id, replace)
     second.hear()
