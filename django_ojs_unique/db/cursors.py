@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from asyncio import _get_running_loop
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, auto
 from functools import lru_cache
 from pathlib import Path
 from threading import get_ident
@@ -31,6 +32,16 @@ _PATCHABLE = ("cursor", "_cursor", "make_cursor", "make_debug_cursor", "create_c
 """The methods of Django's connections that others replace in order to watch statements, or to forbid them."""
 
 
+class Plan(Enum):
+    """For how long the database may use its plan of a statement, where the cursor prepares statements."""
+
+    KEPT = auto()
+    """For many uses: of a statement about few rows, any plan is good, except one for an empty table."""
+    FRESH = auto()
+    """For a second: in more time the table can grow so much that another plan is better for many rows."""
+    ONCE = auto()
+
+
 class KeptCursor(Protocol):
     """A cursor of a driver, kept as long as its connection."""
 
@@ -38,7 +49,7 @@ class KeptCursor(Protocol):
     """The driver's connection."""
 
     def execute(
-        self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None, *, prepare: bool = True
+        self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None, plan: Plan = Plan.KEPT
     ) -> tuple[int, list[Any]]: ...
 
 
@@ -55,13 +66,12 @@ def execute(
     sql: str,
     params: Parameters,
     meanwhile: Callable[[], Any] | None = None,
-    *,
-    prepare: bool = True,
+    plan: Plan = Plan.KEPT,
 ) -> tuple[int, list[Any]]:
     """Execute one statement; return how many rows it changed or found, and the rows. Raises what Django raises.
 
     ``meanwhile`` is called once: while the database works if the driver can do that, and else before. It must not use
-    the connection. ``prepare`` False is for a statement about many rows, whose plan must fit the table as it is now.
+    the connection.
     """
     connection = dialect.connection
     kept = _kept_cursor(dialect, connection)
@@ -72,7 +82,7 @@ def execute(
             cursor.execute(sql, params)
             return cursor.rowcount, [] if cursor.description is None else cursor.fetchall()
     try:
-        return kept.execute(sql, params, meanwhile, prepare=prepare)
+        return kept.execute(sql, params, meanwhile, plan)
     except Exception:
         with connection.wrap_database_errors:
             raise

@@ -22,9 +22,10 @@ from .constraints import of_fingerprint
 from .cursors import KeptCursor, execute
 from .fields import StateSetField
 from .inserts import Row, Statement, Table, in_groups
+from .rows import UnreadRows
 
 FEW_ROWS = 20
-"""A statement about more rows is planned anew: a plan for an empty table would read the whole table for each row."""
+"""A statement about more rows needs a fresh plan: one for an empty table could read the whole table for each row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +219,10 @@ class Dialect:
     def wake(self, queues: Collection[str]) -> None:
         """Wake the idle workers of some queues when the transaction commits, where the database can."""
 
-    def claim(self, wanted: ClaimRequest, meanwhile: Callable[[], Any] | None = None) -> list[Any]:
+    def claim(self, wanted: ClaimRequest, meanwhile: Callable[[], Any] | None = None) -> UnreadRows:
         """Claim jobs of queues that are neither paused nor limited.
 
-        Return them unordered, with the fields that are wanted. ``meanwhile`` is called as in `insert_piece`.
+        Return their rows unordered, with the fields that are wanted. ``meanwhile`` is called as in `insert_piece`.
         """
         raise NotImplementedError
 

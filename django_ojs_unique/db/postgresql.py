@@ -16,16 +16,17 @@ from ..conf import settings
 from ..ojs.policy import UniquePolicy
 from ..ojs.states import INCOMPLETE, JobState
 from .constraints import of_fingerprint
-from .cursors import KeptCursor, execute
+from .cursors import KeptCursor, Plan, execute
 from .dialect import FEW_ROWS, ClaimRequest, Dialect, LookUp, as_it_is
 from .inserts import CHANNEL, TO_JSON, Row, Statement, bare_array, kept
-from .rows import RowReader
+from .rows import RowReader, UnreadRows
 from .sessions import Session
 
 _HEX = attrgetter("hex")
 LARGEST_STATEMENT = 2**25
 """In characters: PostgreSQL takes up to a gigabyte, but holds each statement in memory several times."""
 
+# Both statements have a shape for which the planner, whatever it knows of the table, looks each job up by its id.
 _CLAIM = """
 UPDATE {table} AS job SET
   state = 'active', guarded_states = {guard_if_active}, attempt = job.attempt + 1, started_at = %(now)s,
@@ -35,7 +36,7 @@ UPDATE {table} AS job SET
       + coalesce(%(forced_ms)s::bigint, job.visibility_timeout_ms, %(lease_ms)s::bigint) * interval '1 millisecond',
     CASE WHEN %(timed)s THEN %(now)s + job.timeout_ms * interval '1 millisecond' END
   )
-FROM (
+WHERE job.id = ANY(ARRAY(
   SELECT next.id FROM unnest(%(queues)s::text[], %(rooms)s::int[]) AS queue (name, room)
   LEFT JOIN {queues} AS rule ON rule.name = queue.name CROSS JOIN LATERAL (
     SELECT id, priority, enqueued_at FROM {table}
@@ -45,20 +46,18 @@ FROM (
     ORDER BY priority DESC, enqueued_at, id LIMIT queue.room FOR UPDATE SKIP LOCKED
   ) AS next WHERE rule.paused_at IS NULL AND rule.concurrency_limit IS NULL AND rule.max_per_second IS NULL
   ORDER BY next.priority DESC, next.enqueued_at, next.id LIMIT %(limit)s
-) AS chosen WHERE job.id = chosen.id RETURNING {columns}
+)) RETURNING {columns}
 """
 _COMPLETE = """
 UPDATE {table} AS job SET
-  state = 'completed', guarded_states = {guard_if_completed}, finished_at = run.at, result = run.result,
+  state = 'completed', guarded_states = {guard_if_completed}, finished_at = run.at, result = run.result::jsonb,
   skipped = NULLIF(run.skipped, ''), lease_token = NULL, lease_expires_at = NULL
-FROM (
-  SELECT job.id, run.at, run.result::jsonb, run.skipped
-  FROM unnest(
-    %(ids)s::uuid[], %(tokens)s::uuid[], %(at)s::timestamptz[], %(results)s::text[], %(skipped)s::text[]
-  ) AS run (id, token, at, result, skipped)
-  JOIN {table} AS job ON job.id = run.id AND job.lease_token = run.token AND job.state = 'active'
-  FOR UPDATE OF job SKIP LOCKED
-) AS run WHERE job.id = run.id RETURNING job.id
+FROM unnest(
+  %(ids)s::uuid[], %(tokens)s::uuid[], %(at)s::timestamptz[], %(results)s::text[], %(skipped)s::text[]
+) AS run (id, token, at, result, skipped) CROSS JOIN LATERAL (
+  SELECT id FROM {table} WHERE id = run.id AND lease_token = run.token AND state = 'active'
+  LIMIT 1 FOR UPDATE SKIP LOCKED
+) AS held WHERE job.id = held.id RETURNING job.id
 """
 
 
@@ -95,7 +94,7 @@ class PostgreSQL(Dialect):
             with self.connection.cursor() as cursor:
                 cursor.execute("SELECT pg_notify(%s, q) FROM unnest(%s::text[]) AS q", [CHANNEL, sorted(queues)])
 
-    def claim(self, wanted: ClaimRequest, meanwhile: Callable[[], Any] | None = None) -> list[Any]:
+    def claim(self, wanted: ClaimRequest, meanwhile: Callable[[], Any] | None = None) -> UnreadRows:
         reader, statement = self._claim(wanted.fields)
         lease_ms = wanted.lease // timedelta(milliseconds=1)
         _, rows = execute(
@@ -114,9 +113,9 @@ class PostgreSQL(Dialect):
                 "limit": wanted.limit,
             },
             meanwhile,
-            prepare=wanted.limit <= FEW_ROWS,
+            _plan_for(wanted.limit),
         )
-        return [reader.read(row) for row in rows]
+        return UnreadRows(reader, rows)
 
     @kept
     def _claim(self, fields: tuple[str, ...]) -> tuple[RowReader, str]:
@@ -136,7 +135,7 @@ class PostgreSQL(Dialect):
             "results": results if any(results) else None,
             "skipped": skipped if any(skipped) else None,
         }
-        _, rows = execute(self, _statement(_COMPLETE, self.model), parameters, prepare=len(runs) <= FEW_ROWS)
+        _, rows = execute(self, _statement(_COMPLETE, self.model), parameters, plan=_plan_for(len(runs)))
         return {id for (id,) in rows}
 
     def condition_of(self, constraint: str) -> str:
@@ -158,7 +157,7 @@ class PostgreSQL(Dialect):
         return None if _is_too_large(parameters) else (statement, parameters)
 
     def insert_piece(self, statement: Statement, meanwhile: Callable[[], Any]) -> set[UUID]:
-        _, rows = execute(self, *statement, meanwhile, prepare=False)
+        _, rows = execute(self, *statement, meanwhile, Plan.ONCE)
         return {id for (id,) in rows}
 
     def records_at_once(self, policy: UniquePolicy) -> bool:
@@ -209,6 +208,10 @@ class PostgreSQL(Dialect):
             half = len(rows) // 2
             return sum(self._insert_some(some, unless_live=unless_live) for some in (rows[:half], rows[half:]))
         return execute(self, statement, parameters)[0]
+
+
+def _plan_for(rows: int) -> Plan:
+    return Plan.KEPT if rows <= FEW_ROWS else Plan.FRESH
 
 
 def _is_too_large(parameters: Sequence[Any]) -> bool:

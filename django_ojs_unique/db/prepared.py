@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC
 from typing import Any
@@ -12,12 +13,14 @@ from django.db.backends.postgresql.base import Cursor, ServerBindingCursor
 from psycopg.pq import Format, PipelineStatus, TransactionStatus
 from psycopg.types.datetime import TimestamptzLoader
 
-from .cursors import Parameters
+from .cursors import Parameters, Plan
 from .waits import is_pooled
 
 USES_BEFORE_PREPARING = 5
 USES_OF_A_PLAN = 1000
 """After this many statements PostgreSQL makes new plans: a plan for an empty table would read the whole full table."""
+SECONDS_OF_A_PLAN = 1.0
+"""The age of the plans at which it makes new ones for a statement about many rows."""
 NEVER_BY_ITSELF = 2**31
 """With this threshold, psycopg manages prepared statements, but prepares only those that ask for it."""
 _TIMESTAMPTZ = psycopg.adapters.types["timestamptz"].oid
@@ -40,6 +43,7 @@ class PreparingCursor:
             # Django's own loader does the same, in Python.
             self._cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
         self._uses = 0
+        self._planned_at = float("-inf")
         options = connection.settings_dict["OPTIONS"]
         # A pool that resets its connections also discards what they have prepared.
         self._may_prepare = options.get("prepare_threshold", 0) is not None and "reset" not in _pool(options)
@@ -47,7 +51,7 @@ class PreparingCursor:
         self._prepares = False
 
     def execute(
-        self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None, *, prepare: bool = True
+        self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None, plan: Plan = Plan.KEPT
     ) -> tuple[int, list[Any]]:
         """Execute one statement; return how many rows it changed or found, and the rows.
 
@@ -57,9 +61,10 @@ class PreparingCursor:
             self._uses += 1
             if self._uses == USES_BEFORE_PREPARING:
                 self._prepare_from_now_on()
-            elif self._uses % USES_OF_A_PLAN == 0:
+            elif self._uses % USES_OF_A_PLAN == 0 or (plan is Plan.FRESH and self._are_plans_old()):
                 self._cursor.execute("DISCARD PLANS")
-        execute = self._execute_prepared if prepare and self._prepares else self._execute
+                self._planned_at = time.monotonic()
+        execute = self._execute_prepared if self._prepares and plan is not Plan.ONCE else self._execute
         execute(sql, params, meanwhile)
         result = self._cursor.pgresult
         return self._cursor.rowcount, self._cursor.fetchall() if result is not None and result.ntuples else []
@@ -102,6 +107,9 @@ class PreparingCursor:
             if isinstance(error, psycopg.Error) and not isinstance(interrupt, psycopg.Error | None):
                 raise interrupt from None
             raise
+
+    def _are_plans_old(self) -> bool:
+        return time.monotonic() > self._planned_at + SECONDS_OF_A_PLAN
 
     def _prepare_from_now_on(self) -> None:
         self._prepares = self._may_prepare = not (self._asks_the_server and is_pooled(self._connection))

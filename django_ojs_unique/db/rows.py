@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from django.db import models
@@ -48,6 +48,25 @@ class RowReader:
         values["_state"] = state = ModelState()
         state.adding, state.db = False, self._connection.alias
         return instance
+
+
+class UnreadRows:
+    """Rows from which a reader builds the instances when they are iterated over."""
+
+    def __init__(self, reader: RowReader, rows: Sequence[Sequence[Any]]) -> None:
+        self._reader = reader
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._reader.read, self._rows)
+
+    def values(self, name: str) -> list[Any]:
+        """Return the values of a column as the driver returned them, without building instances."""
+        position = self._reader.columns.index(name)
+        return [row[position] for row in self._rows]
 
 
 _decoder = json.JSONDecoder()

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..ojs.policy import UniquePolicy
-from .cursors import KeptCursor, Parameters
+from .cursors import KeptCursor, Parameters, Plan
 from .dialect import Dialect
 
 
@@ -50,7 +50,7 @@ class _QmarkCursor:
         self._cursor = raw.cursor()
 
     def execute(
-        self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None, *, prepare: bool = True
+        self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None, plan: Plan = Plan.KEPT
     ) -> tuple[int, list[Any]]:
         """Execute one statement; return how many rows it changed, and the rows that it found.
 

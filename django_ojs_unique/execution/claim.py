@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 from uuid import UUID, uuid4
@@ -18,6 +19,7 @@ from .. import lifecycle
 from ..db.dialect import ClaimRequest
 from ..db.dialects import dialect_of
 from ..db.locking import unlocked
+from ..db.rows import UnreadRows
 from ..models import Queue
 from ..ojs.states import JobState
 from .leases import Lease, within_time_limits
@@ -36,7 +38,38 @@ SKEW = timedelta(minutes=1)
 
 _priority = attrgetter("priority")
 _age = attrgetter("enqueued_at", "id")
-"""Two sorts by these are as one by `_rank`, and take a third of the time."""
+
+
+class Claimed(Sequence[Any]):
+    """The jobs of one claim, in the order in which they should start. Like a queryset, it builds them on first use."""
+
+    def __init__(self, found: UnreadRows | list[Any], held: dict[str, Any]) -> None:
+        self._found = found
+        self._held = held
+        """What the claim has changed in each job."""
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._jobs[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._jobs)
+
+    def values(self, name: str) -> list[Any]:
+        """Return the value that each job has for a number or text, unordered, without building the jobs."""
+        found = self._found
+        return [getattr(job, name) for job in found] if isinstance(found, list) else found.values(name)
+
+    @cached_property
+    def _jobs(self) -> list[Any]:
+        jobs = list(self._found)
+        jobs.sort(key=_age)
+        jobs.sort(key=_priority, reverse=True)  # it keeps the order of equals
+        for job in jobs:
+            job.__dict__.update(self._held)
+        return jobs
 
 
 def claim(
@@ -52,7 +85,7 @@ def claim(
     limited: Collection[str] | None = None,
     passed_over: Callable[[], None] = lambda: None,
     meanwhile: Callable[[], Any] | None = None,
-) -> list[Any]:
+) -> Claimed:
     """Claim up to ``limit`` available jobs, the highest priority first, then first in, first out across the queues.
 
     ``types`` None means any type. The jobs share one lease ``token``, by default a new one. A job's own
@@ -64,8 +97,9 @@ def claim(
     ``meanwhile`` is called before or while the database claims, unless there is nothing to claim from; it must not use
     the connection.
     """
+    nothing = Claimed([], {})
     if not queues:
-        return []
+        return nothing
     connection = connections[jobs.db]
     lease = lease if isinstance(lease, Lease) else Lease(lease)
     token = token or uuid4()
@@ -75,10 +109,10 @@ def claim(
     else:
         queues, limited = _by_rules(queues, connection, now)
     if not queues:
-        return []
+        return nothing
     rooms = dict.fromkeys(queues, limit)
     if dialect.claims_at_once and not limited:
-        chosen = dialect.claim(
+        found: UnreadRows | list[Any] = dialect.claim(
             ClaimRequest(
                 rooms=rooms,
                 types=types,
@@ -93,13 +127,11 @@ def claim(
             ),
             meanwhile,
         )
-        chosen.sort(key=_age)
-        chosen.sort(key=_priority, reverse=True)  # it keeps the order of equals
     else:
         if meanwhile is not None:
             meanwhile()
-        chosen = _claim(jobs, rooms, limited, types, limit, worker_id, token, lease, now, passed_over)
-        for job in chosen:
+        found = _claim(jobs, rooms, limited, types, limit, worker_id, token, lease, now, passed_over)
+        for job in found:
             job.attempt += 1
     held = {
         "state": JobState.ACTIVE,
@@ -108,9 +140,7 @@ def claim(
         "lease_token": token,
         "finished_at": None,
     }
-    for job in chosen:
-        job.__dict__.update(held)
-    return chosen
+    return Claimed(found, held)
 
 
 def limited_queues(using: str) -> frozenset[str]:

@@ -20,6 +20,7 @@ from django.utils import timezone
 from ..db.clock import DatabaseClock
 from ..db.dialect import ClaimRequest
 from ..db.postgresql import PostgreSQL
+from ..db.rows import UnreadRows
 from ..exceptions import InvalidRequest
 from ..ojs.durations import parse_duration
 
@@ -90,14 +91,14 @@ def _now_as_a_value(expression: Now, *args: Any, **kwargs: Any) -> Any:
     return value.resolve_expression(*args, **kwargs)
 
 
-def _claiming_later(claim: Callable[..., list[Any]], shift: timedelta) -> Callable[..., list[Any]]:
+def _claiming_later(claim: Callable[..., UnreadRows], shift: timedelta) -> Callable[..., UnreadRows]:
     """Wrap the claim to move the new leases: on PostgreSQL its statement sets them by the server's clock."""
 
-    def claim_later(self: PostgreSQL, wanted: ClaimRequest, meanwhile: Callable[[], Any] | None = None) -> list[Any]:
+    def claim_later(self: PostgreSQL, wanted: ClaimRequest, meanwhile: Callable[[], Any] | None = None) -> UnreadRows:
         jobs = self.model._default_manager.using(self.connection.alias)
         with transaction.atomic(using=jobs.db):
             claimed = claim(self, wanted, meanwhile)
-            jobs.filter(pk__in=[job.pk for job in claimed]).update(lease_expires_at=F("lease_expires_at") + shift)
+            jobs.filter(pk__in=claimed.values("id")).update(lease_expires_at=F("lease_expires_at") + shift)
         return claimed
 
     return claim_later

@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from ..db.clock import DatabaseClock
 from ..db.dialect import FEW_ROWS
 from ..db.dialects import dialect_of
-from ..execution.claim import claim, limited_queues
+from ..execution.claim import Claimed, claim, limited_queues
 from ..execution.leases import Lease
 from ..execution.run import Run
 from ..registry import registry
@@ -64,37 +64,50 @@ class Claimer:
         self._unanswered = Unanswered(jobs, lease)
         self._most: dict[Pool, int] = {}
         """How many jobs the next claim for a pool may ask for; SMALL_CLAIM if it is not here."""
+        self._unread: dict[Pool, tuple[Claimed, float]] = {}
+        """The jobs that are not yet held, and since when they are claimed, on the monotonic clock."""
         self._ready: dict[Pool, list[Run]] = {}
         """The runs that are held, but not yet in their pools."""
+        self._empty: dict[Pool, float] = {}
+        """When a poll began that found too few jobs for a pool, on the monotonic clock."""
         self._limited: tuple[frozenset[str], float] = frozenset(), float("-inf")
         """The queues with a limit, and when they were read on the monotonic clock."""
 
     def claim(self, *, ask_for_limits: bool = False) -> bool:
         """Claim jobs for the free places in the pools; return whether there were any.
 
-        Where one statement claims a batch, a full batch is not started before the next call has sent its statement. If
-        there is no next call, `start_all` must be called. ``ask_for_limits``: do not rely on the last second's
+        Where one statement claims a batch, a full batch is not even read before the next call has sent its statement.
+        If there is no next call, `start_all` must be called. ``ask_for_limits``: do not rely on the last second's
         knowledge of which queues have a limit.
         """
         found = full = False
+        wanted = {
+            pool: types
+            for pool, types in self._types().items()
+            if types and (ask_for_limits or not self._is_known_to_be_empty(pool))
+        }
         began = self._poller.begin()
-        for pool, types in self._types().items():
-            if not types:
-                continue
-            room = min(pool.room(LARGEST_CLAIM), self._remaining(), self._most.get(pool, SMALL_CLAIM))
+        for pool, types in wanted.items():
+            room = pool.room(LARGEST_CLAIM, self._count_unread(pool))
+            room = min(room, self._remaining(), self._most.get(pool, SMALL_CLAIM))
             if room > 0:
                 limited = None if ask_for_limits else self._limited_queues()
-                found = self._claim(pool, types, room, limited) or found
+                found = self._claim(pool, types, room, limited, began) or found
             else:
                 self._start(pool)
                 full = True
-        self._poller.end(began, found=found, full=full)
+        self._poller.end(began if wanted else self._poller.looked_at, found=found, full=full)
         return found
 
     def start_all(self) -> None:
         """Let all claimed jobs start."""
-        for pool in list(self._ready):
+        for pool in (self._threads, self._event_loop):
             self._start(pool)
+
+    def hold_all(self) -> None:
+        """Hold all claimed jobs, so that the owner of the held runs can give them back."""
+        for pool in list(self._unread):
+            self._take_on(pool)
 
     def give_back(self) -> None:
         """Give back the jobs that were taken back before they started."""
@@ -106,10 +119,12 @@ class Claimer:
             self._note_released(released)
             self._poller.call()
 
-    def _claim(self, pool: Pool, types: Sequence[str], room: int, limited: Collection[str] | None) -> bool:
+    def _claim(
+        self, pool: Pool, types: Sequence[str], room: int, limited: Collection[str] | None, began: float
+    ) -> bool:
         """Claim a batch for a pool, and start the batch before it; return whether there were any jobs."""
         try:
-            queues, lease_from = self._poller.queues(), time.monotonic()
+            queues, claimed_at = self._poller.queues(), time.monotonic()
             with self._unanswered.claiming() as token:
                 jobs = claim(
                     self._jobs,
@@ -122,41 +137,60 @@ class Claimer:
                     token=token,
                     limited=limited,
                     passed_over=self._poller.passed_over,
-                    meanwhile=partial(self._start, pool) if pool in self._ready else None,
+                    meanwhile=partial(self._start, pool) if pool in self._unread else None,
                 )
         finally:
             self._start(pool)
         self._most[pool] = LARGEST_CLAIM if len(jobs) == room else SMALL_CLAIM
         if len(jobs) < room:
             self._poller.exhausted()
+            self._empty[pool] = began
         if jobs:
-            self._take_on(jobs, pool, lease_from)
+            self._unread[pool] = jobs, claimed_at
+            self._start_unless_full(pool, jobs)
         return bool(jobs)
 
-    def _take_on(self, jobs: Sequence[Any], pool: Pool, lease_from: float) -> None:
-        """Hold claimed jobs for a pool; give those back at once that must not wait there for their start."""
-        self.meter.claimed(jobs)
-        idle, runs, leases = pool.capacity - pool.held, [], Lease(self._lease)
-        for job in jobs:
-            lease = leases.of(job)
-            until = lease_from + lease.total_seconds()
-            run = Run(job, pool=pool, lease=lease, lease_until=until, clock=self._clock.now)
-            self._held.add(run)
-            runs.append(run)
-        self._ready[pool] = runs
-        pool.careful = any(_is_at_risk(job) for job in jobs)
+    def _start_unless_full(self, pool: Pool, jobs: Claimed) -> None:
+        """Start a batch, unless it is a full one; give those back first that must not wait here for their start."""
+        pool.careful = any(map(_is_at_risk, jobs.values("attempt"), jobs.values("max_attempts")))
         if pool.careful:
-            self._held.take_back(run for run in runs[max(idle, 0) :] if _is_at_risk(run.job))
+            idle = max(pool.capacity - pool.held, 0)
+            self._take_on(pool)
+            waiting = self._ready[pool][idle:]
+            self._held.take_back(run for run in waiting if _is_at_risk(run.job.attempt, run.job.max_attempts))
             self.give_back()  # before another job starts, which may kill the worker
         if pool.careful or len(jobs) < LARGEST_CLAIM or not dialect_of(self._jobs).claims_at_once:
             self._start(pool)
             time.sleep(0)  # lets another thread of this process go on at once, so that the first handlers start now
 
+    def _take_on(self, pool: Pool) -> None:
+        """Hold the jobs that were claimed last for a pool; they are ready to start."""
+        if pool not in self._unread:
+            return
+        jobs, claimed_at = self._unread.pop(pool)
+        self.meter.claimed(jobs)
+        leases, runs = Lease(self._lease), self._ready.setdefault(pool, [])
+        for job in jobs:
+            lease = leases.of(job)
+            until = claimed_at + lease.total_seconds()
+            run = Run(job, pool=pool, lease=lease, lease_until=until, clock=self._clock.now)
+            self._held.add(run)
+            runs.append(run)
+
     def _start(self, pool: Pool) -> None:
         """Let the jobs start that were claimed last for a pool."""
-        if pool in self._ready:
-            for run in self._ready.pop(pool):
-                pool.put(run)
+        self._take_on(pool)
+        for run in self._ready.pop(pool, ()):
+            pool.put(run)
+
+    def _is_known_to_be_empty(self, pool: Pool) -> bool:
+        """Whether the last poll found too few jobs for a pool, and no call came since: another poll would find none.
+
+        Not where the end of a job makes room in its queue.
+        """
+        began = self._empty.get(pool, float("-inf"))
+        is_recent = time.monotonic() < began + self._poller.interval
+        return is_recent and self._poller.called_at < began and self._limited_queues() == frozenset()
 
     def _types(self) -> dict[Pool, list[str]]:
         pools: dict[Pool, list[str]] = {self._threads: [], self._event_loop: []}
@@ -176,17 +210,25 @@ class Claimer:
         return names
 
     def _remaining(self) -> int:
-        return LARGEST_CLAIM if self._max_jobs is None else self._max_jobs - self._summary.settled - len(self._held)
+        if self._max_jobs is None:
+            return LARGEST_CLAIM
+        claimed = len(self._held) + sum(map(self._count_unread, self._unread))
+        return self._max_jobs - self._summary.settled - claimed
+
+    def _count_unread(self, pool: Pool) -> int:
+        return len(self._unread[pool][0]) if pool in self._unread else 0
 
     def _note_released(self, count: int) -> None:
+        if count:
+            self._empty.clear()
         self._summary.released += count
         self.meter.released(count)
 
 
-def _is_at_risk(job: Any) -> bool:
+def _is_at_risk(attempt: int, max_attempts: int) -> bool:
     """Tell whether a job must not wait in a worker for its start.
 
     If the worker dies meanwhile, the attempt counts though nothing ran. A job that kills its worker again and again
     could use up all attempts of the jobs that wait beside it.
     """
-    return bool(job.attempt > 1 or job.attempt >= job.max_attempts)
+    return attempt > 1 or attempt >= max_attempts

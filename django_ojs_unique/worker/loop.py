@@ -143,6 +143,7 @@ class Worker:
                 if not busy:
                     self._collect(self._pause())
         except BaseException:
+            self._claimer.hold_all()
             self._held.abandon()  # nobody extends their leases from here on
             raise
         finally:

@@ -24,6 +24,8 @@ class Poller:
         """Whether to poll at once."""
         self.called: set[str] = set()
         """The queues named in calls since the last poll; "" stands for any."""
+        self.called_at = float("-inf")
+        """When the last call came, on the monotonic clock."""
         self.looked_at = float("-inf")
         self._jobs = jobs
         self._queues = queues
@@ -37,13 +39,17 @@ class Poller:
     @property
     def due(self) -> float:
         """When to poll again, on the monotonic clock."""
-        if self.woken or self.called:
-            return 0
+        return 0 if self.woken or self.called else self.looked_at + self.interval
+
+    @property
+    def interval(self) -> float:
+        """How many seconds to wait between two polls, if no call comes."""
         is_called = self._listening() and not self._passed_over
-        return self.looked_at + (LISTENING_POLL if is_called else self._poll)
+        return LISTENING_POLL if is_called else self._poll
 
     def call(self, queue: str = "") -> None:
         """Poll at once, called from any thread: there is a job in this queue, or with "" in any queue."""
+        self.called_at = time.monotonic()
         self.called.add(queue)
         self.woken = True
 

@@ -47,12 +47,16 @@ class Pool:
         self._ended = ended
         self._mean_seconds = 1.0
 
-    def room(self, largest: int) -> int:
-        """Return how many jobs to claim now: none unless some could start at once, or there is room for a batch."""
+    def room(self, largest: int, unread: int = 0) -> int:
+        """Return how many jobs to claim now: none unless some could start at once, or there is room for a batch.
+
+        ``unread`` are the jobs that are claimed for it, but not yet held.
+        """
+        held = self.held + unread
         ahead = 0 if self.careful else int(self.capacity * WORK_AHEAD_SECONDS / self._mean_seconds)
         target = self.capacity + min(ahead, LARGEST_AHEAD)
-        room = target - self.held
-        return min(room, largest) if self.held < self.capacity or room >= min(largest, target / 2) else 0
+        room = target - held
+        return min(room, largest) if held < self.capacity or room >= min(largest, target / 2) else 0
 
     def slow_down(self) -> None:
         """Hold no more than can run at once, until jobs are short again."""

@@ -67,7 +67,7 @@ def fetch(
         if room:
             options: Any = {"limit": room, "worker_id": worker_id, "lease": lease, "now": now, "token": token}
             take = partial(claim, jobs, queues=[queue], types=types, **options)
-            claimed = unless_busy(jobs.db, take) or []
+            claimed: Sequence[Any] = unless_busy(jobs.db, take) or []
             if claimed and lease.first:
                 held = jobs.filter(pk__in=[job.pk for job in claimed], lease_token=claimed[0].lease_token)
                 unless_busy(jobs.db, partial(mark_first, held))

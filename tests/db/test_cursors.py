@@ -37,6 +37,7 @@ pytestmark = [
 ]
 postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="about the driver of PostgreSQL")
 ARGS = {"text": "é\u2028", "n": [1, 1.5, None, {"deep": [True]}]}
+HOUR = timedelta(hours=1)
 POLICY = UniquePolicy(keys=["type", "args"], on_conflict="ignore")
 
 
@@ -542,10 +543,8 @@ def test_a_plan_for_an_empty_table_does_not_stay_when_the_table_grows(monkeypatc
 @postgresql
 def test_a_burst_after_a_time_with_few_jobs_does_not_read_the_table_once_for_each_job():
     def work(limit):
-        jobs, lease = Job.objects.all(), timedelta(minutes=1)
-        taken = claim(
-            jobs, queues=["default"], types=None, limit=limit, worker_id="w", lease=lease, now=now, limited=()
-        )
+        jobs = Job.objects.all()
+        taken = claim(jobs, queues=["default"], types=None, limit=limit, worker_id="w", lease=HOUR, now=now, limited=())
         return settle(jobs, [Finished(job) for job in taken])
 
     enqueue(0)
@@ -562,6 +561,33 @@ def test_a_burst_after_a_time_with_few_jobs_does_not_read_the_table_once_for_eac
     while work(100):
         """Go on."""
     assert rows_read_in_sequence() - before < 31 * 3 * 3020  # each claim and completion may read the table, a few times
+
+
+@postgresql
+def test_a_plan_for_few_rows_does_not_stay_when_the_table_grows_between_two_batches(monkeypatch):
+    monkeypatch.setattr("django_ojs_unique.db.prepared.SECONDS_OF_A_PLAN", 0)
+    jobs, now = Job.objects.all(), timezone.now()
+
+    def enqueue_and_work(numbers):
+        Job.objects.enqueue_many({"type": "t", "args": {"bulk": number}, "unique": POLICY} for number in numbers)
+        count = 0
+        while taken := claim(
+            jobs, queues=["default"], types=None, limit=100, worker_id="w", lease=HOUR, now=now, limited=()
+        ):
+            count += len(settle(jobs, [Finished(job) for job in taken]))
+        return count
+
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE django_ojs_unique_job")
+    for number in range(20):
+        assert enqueue_and_work(range(30 * number, 30 * number + 30)) == 30
+        Job.objects.all().delete()
+        with connection.cursor() as cursor:
+            cursor.execute("VACUUM ANALYZE django_ojs_unique_job")
+    assert sorted(sql.split()[0] for sql in prepared() if "state = 'active'" in sql) == ["UPDATE", "UPDATE"]
+    before = rows_read_in_sequence()
+    assert enqueue_and_work(range(10_000, 13_000)) == 3000
+    assert rows_read_in_sequence() - before < 31 * 3 * 3000  # each claim and completion may read the table, a few times
 
 
 def rows_read_in_sequence():

@@ -1,0 +1,112 @@
+"""Plain and async handlers have a pool each; a worker does not look again and again for a pool that has no jobs."""
+
+import time
+
+import pytest
+from django.db import connection
+
+from django_ojs_unique import job
+from django_ojs_unique.models import Job, Queue
+from django_ojs_unique.worker import Worker, claimer
+from tests.support.background import until, working
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="elsewhere no enqueue calls the workers"),
+]
+
+
+@pytest.fixture
+def worker(monkeypatch, handlers):
+    """Return a worker whose pools run nothing; ``worker.looks`` has the types for which it has looked for jobs."""
+
+    def claim(*args, types, **options):
+        worker.looks += {"plain", "coroutine"}.intersection(types)
+        return real(*args, types=types, **options)
+
+    real = claimer.claim
+    monkeypatch.setattr(claimer, "claim", claim)
+    job("plain")(lambda n: None)
+    job("coroutine")(anothing)
+    Job.objects.enqueue_many({"type": "plain", "args": {"n": number}} for number in range(10))
+    worker, worker.looks = Worker(concurrency=100), []
+    for pool in (worker._threads, worker._event_loop):
+        monkeypatch.setattr(pool, "put", lambda run: None)
+    monkeypatch.setattr(worker._listener, "listening", True)
+    monkeypatch.setattr(claimer, "LARGEST_CLAIM", 2)
+    worker._clock.read()
+    yield worker
+    worker._claimer.hold_all()
+    worker._held.take_back()
+    worker._claimer.give_back()
+
+
+async def anothing(n):
+    """Do nothing."""
+
+
+def test_a_worker_looks_once_for_jobs_of_a_pool_that_has_none(worker):
+    for _ in range(6):
+        worker._claimer.claim()
+    assert sorted(worker.looks) == ["coroutine"] + ["plain"] * 6
+    assert Job.objects.filter(state="active").count() == 10
+
+
+def test_it_looks_again_after_a_call(worker):
+    worker._claimer.claim()
+    worker._poller.call("default")
+    worker._claimer.claim()
+    assert worker.looks.count("coroutine") == 2
+
+
+def test_it_looks_again_after_the_interval_of_its_polls(worker, monkeypatch):
+    worker._claimer.claim()
+    monkeypatch.setattr(type(worker._poller), "interval", 0)
+    worker._claimer.claim()
+    assert worker.looks.count("coroutine") == 2
+
+
+def test_it_looks_again_after_it_has_given_jobs_back(worker):
+    worker._claimer.claim()
+    worker._claimer.hold_all()
+    worker._held.take_back()
+    worker._claimer.give_back()
+    worker._claimer.claim()
+    assert worker.looks.count("coroutine") == 2
+
+
+def test_it_looks_each_time_while_a_queue_has_a_limit_or_it_drains(worker):
+    worker._claimer.claim(ask_for_limits=True)
+    worker._claimer.claim(ask_for_limits=True)
+    Queue.objects.create(name="slow", concurrency_limit=1)
+    worker._claimer._limited = frozenset(), float("-inf")
+    worker._claimer.claim()
+    worker._claimer.claim()
+    assert worker.looks.count("coroutine") == 4
+
+
+def test_a_poll_that_looks_for_no_pool_does_not_postpone_the_next_one(worker, monkeypatch):
+    for _ in range(6):
+        worker._claimer.claim()
+    looked_at = worker._poller.looked_at
+    worker._claimer.claim()
+    assert worker._poller.looked_at == looked_at
+    assert worker._poller.due == looked_at + worker._poller.interval
+
+
+def test_a_job_for_a_pool_that_had_none_starts_at_once_beside_a_long_one(handlers):
+    ran = []
+    job("long")(lambda: until(lambda: ran, "the other job runs"))
+    job("coroutine")(append_to(ran))
+    with working() as worker:
+        Job.objects.enqueue("long")
+        until(lambda: worker._held and not worker._poller.woken, "the worker has looked for jobs of both pools")
+        Job.objects.enqueue("coroutine")
+        until(lambda: worker.summary.completed == 2, "both jobs have run")
+
+
+def append_to(ran):
+    async def handler():
+        ran.append(time.monotonic())
+
+    return handler
