@@ -212,8 +212,7 @@ class Worker:
     def _count(self, outcomes: Outcomes) -> None:
         self.summary.add(outcome for _, outcome in outcomes)
         for finished, outcome in outcomes:
-            run = self._held.forget(finished.job)
-            if run is not None:
+            if (run := self._held.forget(finished.job)) is not None:
                 self.meter.settled(run, outcome)
             if outcome is Settled.RETRIED:
                 seconds = self._promoter.seconds_until(finished.job.run_at)
