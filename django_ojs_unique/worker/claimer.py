@@ -180,8 +180,8 @@ class Claimer:
     def _start(self, pool: Pool) -> None:
         """Let the jobs start that were claimed last for a pool."""
         self._take_on(pool)
-        for run in self._ready.pop(pool, ()):
-            pool.put(run)
+        if runs := self._ready.pop(pool, []):
+            pool.put(runs)
 
     def _is_known_to_be_empty(self, pool: Pool) -> bool:
         """Whether the last poll found too few jobs for a pool, and no call came since: another poll would find none.

@@ -81,7 +81,7 @@ class Worker:
         self._inbox = Inbox()
         self._threads = ThreadPool(concurrency, self._hear_of)
         self._event_loop = EventLoopPool(async_concurrency, self._hear_of)
-        self._settler = Settler(self._jobs, self._inbox.put)
+        self._settler = Settler(self._jobs, self._inbox.put, lambda: len(self._held))
         self._listener = Listener(using, self._wake)
         self._poller = Poller(self._jobs, self.queues, lambda: self._listener.listening)
         self._held = ClaimedRuns(self._jobs, lease, self._hear_of)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import Context
 from queue import SimpleQueue
@@ -62,8 +63,8 @@ class Pool:
         """Hold no more than can run at once, until jobs are short again."""
         self._mean_seconds = max(self._mean_seconds, LONGEST_UNSTARTED)
 
-    def put(self, run: Run) -> None:
-        """Run a job as soon as possible."""
+    def put(self, runs: Iterable[Run]) -> None:
+        """Run jobs as soon as possible."""
         raise NotImplementedError
 
     def interrupt(self, run: Run) -> None:
@@ -100,8 +101,9 @@ class ThreadPool(Pool):
         for _ in range(self.capacity):
             self._start_thread()
 
-    def put(self, run: Run) -> None:
-        self._todo.put(run)
+    def put(self, runs: Iterable[Run]) -> None:
+        for run in runs:
+            self._todo.put(run)
 
     def interrupt(self, run: Run) -> None:
         # Only for time limits: a plain handler can check for a cancellation itself, where that is safe for it, with
@@ -164,18 +166,18 @@ class EventLoopPool(Pool):
         super().__init__(capacity, ended)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = Thread(target=self._serve, name="ojs-async", daemon=True)
-        self._waiting: list[Run] = []
+        self._waiting: deque[Run] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._next_look = 0.0
         self._stopping = asyncio.Event()
         self._is_watched = False
         """Whether the connections of the thread for synchronous code are watched; no handler starts before that."""
 
-    def put(self, run: Run) -> None:
+    def put(self, runs: Iterable[Run]) -> None:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread.start()
-        self._loop.call_soon_threadsafe(self._accept, run)
+        self._loop.call_soon_threadsafe(self._accept, runs)
 
     def cancel(self, run: Run) -> None:
         # Not needed for time limits, which `asyncio.timeout` enforces.
@@ -206,13 +208,13 @@ class EventLoopPool(Pool):
             task.cancel()
         await sync_to_async(connections.close_all)()
 
-    def _accept(self, run: Run) -> None:
-        self._waiting.append(run)
+    def _accept(self, runs: Iterable[Run]) -> None:
+        self._waiting.extend(runs)
         self._fill()
 
     def _fill(self) -> None:
         while self._is_watched and self._waiting and len(self._tasks) < self.capacity:
-            run = self._waiting.pop(0)
+            run = self._waiting.popleft()
             if not self.closed and run.begin():
                 assert self._loop is not None
                 run.task = self._loop.create_task(self._run(run), context=Context())

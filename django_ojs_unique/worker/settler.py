@@ -24,6 +24,8 @@ from .outages import DATABASE_FAILED, Outages
 logger = logging.getLogger("django_ojs_unique.worker")
 
 LARGEST_BATCH = 200
+GATHER_SECONDS = 0.003
+"""How long to wait for more runs to end, while there are some: a statement costs more than the rows that it settles."""
 MOST_FAILURES = 3
 """How often a batch may fail before its runs are settled one by one."""
 LOCKED_SECONDS = 0.1
@@ -36,13 +38,17 @@ class Settler:
     """Takes runs that have ended from any thread, settles them in batches, and calls ``report`` with the outcomes.
 
     It has a thread and a connection of its own, so that the next claim does not wait for it. On SQLite, which has one
-    writer at a time, the loop calls `settle_waiting` instead.
+    writer at a time, the loop calls `settle_waiting` instead. ``held`` returns how many runs the worker holds, those
+    that have ended included.
     """
 
-    def __init__(self, jobs: QuerySet[Any], report: Callable[[Outcomes], None]) -> None:
+    def __init__(
+        self, jobs: QuerySet[Any], report: Callable[[Outcomes], None], held: Callable[[], int] = lambda: 0
+    ) -> None:
         self.is_thread = not dialect_of(jobs).single_writer
         self._jobs = jobs
         self._report = report
+        self._held = held
         self._ended: SimpleQueue[Finished | None] = SimpleQueue()
         self._batch: list[Finished] = []
         self._doubtful: set[int] = set()
@@ -132,6 +138,8 @@ class Settler:
             while True:
                 if not self._batch:
                     self._collect(self._ended.get)
+                if len(self._batch) < min(self._held(), LARGEST_BATCH):
+                    self._stopping.wait(GATHER_SECONDS)
                 try:
                     progress = self.settle_waiting(singly=outages.failures >= MOST_FAILURES)
                     outages.answered()

@@ -30,7 +30,7 @@ def worker(monkeypatch):
     worker, worker.given = Worker(concurrency=100), []
     worker._clock.read()
     status = connection.vendor == "postgresql" and (lambda: connection.connection.info.pipeline_status.name)
-    monkeypatch.setattr(worker._threads, "put", lambda run: worker.given.append(status and status()))
+    monkeypatch.setattr(worker._threads, "put", lambda runs: worker.given.extend([status and status()] * len(runs)))
     yield worker
     worker._claimer.hold_all()
     worker._held.take_back()
@@ -161,7 +161,7 @@ def test_where_somebody_watches_the_statements_a_full_batch_starts_before_the_ne
 @at_once
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()])
 def test_jobs_of_a_claim_during_which_no_batch_could_start_are_given_back(monkeypatch, error):
-    def put(run):
+    def put(runs):
         raise error
 
     enqueue(3 * BATCH)

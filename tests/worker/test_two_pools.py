@@ -31,7 +31,7 @@ def worker(monkeypatch, handlers):
     Job.objects.enqueue_many({"type": "plain", "args": {"n": number}} for number in range(10))
     worker, worker.looks = Worker(concurrency=100), []
     for pool in (worker._threads, worker._event_loop):
-        monkeypatch.setattr(pool, "put", lambda run: None)
+        monkeypatch.setattr(pool, "put", lambda runs: None)
     monkeypatch.setattr(worker._listener, "listening", True)
     monkeypatch.setattr(claimer, "LARGEST_CLAIM", 2)
     worker._clock.read()
