@@ -47,7 +47,7 @@ def bulk(options: argparse.Namespace) -> None:
 
 
 def worker(options: argparse.Namespace) -> None:
-    """No-op jobs through one worker with default settings, beside a bare loop; with --peers, other packages too."""
+    """Jobs that do nothing, read one row or wait, beside a bare loop; with --peers, other packages too."""
     with on_postgres("worker") as dsn:
         from . import worker
 

@@ -43,9 +43,9 @@ def unfinished() -> int:
     return waiting + Job.objects.filter(lease_expires_at__isnull=False).count()
 
 
-def rate(count: int, command: Sequence[str] = RUNWORKER) -> float:
+def rate(count: int, command: Sequence[str] = RUNWORKER, type: str = "noop") -> float:
     """Start ``command`` on ``count`` new jobs; return jobs per second, from the first one done to the last."""
-    fill(count)
+    fill(count, type)
     tidy()
     with running(command) as process:
         begin, left = wait_until_below(count, process)

@@ -1,9 +1,13 @@
 """The handlers that are measured."""
 
+import asyncio
 import os
 import time
 
 from django_ojs_unique import job
+
+WAIT_SECONDS, LONG_WAIT_SECONDS = 0.02, 0.1
+"""How long jobs wait, as if for another service."""
 
 
 @job("noop")
@@ -11,10 +15,35 @@ def noop(i: int) -> None:
     """Do nothing."""
 
 
+@job("async_noop")
+async def async_noop(i: int) -> None:
+    """Do nothing."""
+
+
+@job("select")
+def select(i: int) -> None:
+    """Read one row by its primary key."""
+    from django_ojs_unique.models import Queue
+
+    Queue.objects.filter(pk="none").first()
+
+
 @job("wait")
 def wait(i: int) -> None:
-    """Wait for 20 ms, as a job that waits for another service."""
-    time.sleep(0.02)
+    """Wait."""
+    time.sleep(WAIT_SECONDS)
+
+
+@job("async_wait")
+async def async_wait(i: int) -> None:
+    """Wait."""
+    await asyncio.sleep(WAIT_SECONDS)
+
+
+@job("async_long_wait")
+async def async_long_wait(i: int) -> None:
+    """Wait longer."""
+    await asyncio.sleep(LONG_WAIT_SECONDS)
 
 
 @job("stamp")

@@ -1,4 +1,4 @@
-"""No-op jobs through one worker process with default settings, in turns with a bare loop on the same table."""
+"""Jobs of several kinds through one worker process, in turns with a bare loop on the same table."""
 
 from __future__ import annotations
 
@@ -7,17 +7,28 @@ import sys
 from collections.abc import Callable
 
 from . import drain, enqueue, turns
+from .jobs import LONG_WAIT_SECONDS, WAIT_SECONDS
 from .project import RUNWORKER
 
 JOBS = 20_000
 
 
 def report(dsn: str, rounds: int, finished: int) -> None:
-    """Print the rates on an empty table, and on one with ``finished`` jobs."""
-    empty = _compare(dsn, rounds, "no-op jobs", drain.clear)
+    """Print the rates for several kinds of jobs, and for one kind beside ``finished`` jobs."""
+    empty = _compare(dsn, rounds, "no-op jobs", "0.80")
+    _compare(dsn, rounds, "no-op jobs, 2 processes", "1.20", "--processes", "2")
+    _compare(dsn, rounds, "async no-op jobs", "0.80", type="async_noop")
+    _compare(dsn, rounds, "jobs with one SELECT", "0.80", type="select", count=JOBS // 2)
+    _compare(
+        dsn, rounds, "jobs with one SELECT, 2 processes", "1.20", "--processes", "2", type="select", count=JOBS // 2
+    )
+    _share("wait", 50, WAIT_SECONDS, "--concurrency")
+    _share("async_wait", 50, WAIT_SECONDS, "--async-concurrency")
+    _share("async_long_wait", 1000, LONG_WAIT_SECONDS, "--async-concurrency")
+    drain.clear()
     enqueue.fill(finished)
-    full = _compare(dsn, rounds, f"no-op jobs, {finished:,} finished ones")
-    print(f"our best with {finished:,} finished ones: {full / empty:.2f} of the best with none  goal 0.80")
+    full = _compare(dsn, rounds, f"no-op jobs, {finished:,} finished ones", "0.80", prepare=lambda: None)
+    print(f"our best with {finished:,} finished ones: {full / empty:.2f} of the best with none  goal 0.90")
 
 
 def report_rate(rounds: int) -> None:
@@ -26,15 +37,33 @@ def report_rate(rounds: int) -> None:
     print(f"no-op jobs: {statistics.median(rates):,.0f}/s ({min(rates):,.0f}-{max(rates):,.0f})  goal 4,000")
 
 
-def _compare(dsn: str, rounds: int, name: str, prepare: Callable[[], None] = lambda: None) -> float:
+def _compare(
+    dsn: str,
+    rounds: int,
+    name: str,
+    goal: str,
+    *options: str,
+    type: str = "noop",
+    count: int = JOBS,
+    prepare: Callable[[], None] = drain.clear,
+) -> float:
     """Print both rates and the median ratio of ours to the bare loop, pair by pair; return our best rate."""
     pairs = []
     for _ in range(rounds):
         pair = []
-        for command in ([sys.executable, "-m", "benchmarks.bare_worker", dsn], RUNWORKER):
+        bare = [sys.executable, "-m", "benchmarks.bare_worker", dsn]
+        for command, kind in ((bare, type.removeprefix("async_")), ([*RUNWORKER, *options], type)):
             prepare()
-            pair.append(drain.rate(JOBS, command))
+            pair.append(drain.rate(count, command, kind))
         pairs.append(pair)
         print("  bare {:>7,.0f}/s  ours {:>7,.0f}/s".format(*pair), flush=True)
-    turns.report(name, pairs, "0.60")
+    turns.report(name, pairs, goal)
     return max(ours for _, ours in pairs)
+
+
+def _share(type: str, at_once: int, seconds: float, option: str) -> None:
+    """Print the rate for jobs that only wait, as a share of what so many at once allow."""
+    drain.clear()
+    allowed = at_once / seconds
+    rate = drain.rate(int(allowed * 4), [*RUNWORKER, option, str(at_once)], type)
+    print(f"{type}, {at_once} at once: {rate:,.0f}/s, {rate / allowed:.2f} of what that allows  goal 0.90", flush=True)
