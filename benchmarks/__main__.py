@@ -67,11 +67,11 @@ def latency(options: argparse.Namespace) -> None:
 
 
 def sqlite(options: argparse.Namespace) -> None:
-    """No-op jobs through one worker on SQLite."""
-    with on_sqlite():
+    """No-op jobs through one worker on SQLite, beside a bare loop, and huey where it is installed."""
+    with on_sqlite() as path:
         from . import worker
 
-        worker.report_rate(options.rounds or 3)
+        worker.report_sqlite(path, options.rounds or 3)
 
 
 def memory(options: argparse.Namespace) -> None:

@@ -47,13 +47,13 @@ def on_postgres(name: str, settings: str = "benchmarks.settings", **options: Any
 
 
 @contextmanager
-def on_sqlite(settings: str = "benchmarks.settings") -> Iterator[None]:
-    """Set Django up on a new SQLite file, with the options that the documentation recommends."""
+def on_sqlite(settings: str = "benchmarks.settings") -> Iterator[str]:
+    """Set Django up on a new SQLite file, with the options that the documentation recommends; yield its path."""
     options = {"transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL", "timeout": 30}
     with tempfile.TemporaryDirectory() as folder:
         name = str(Path(folder) / "db.sqlite3")
         with _project({"ENGINE": "django.db.backends.sqlite3", "NAME": name, "OPTIONS": options}, settings):
-            yield
+            yield name
 
 
 @contextmanager

@@ -3,42 +3,51 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 
 from . import drain, enqueue, turns
 from .jobs import LONG_WAIT_SECONDS, WAIT_SECONDS
 from .project import RUNWORKER
 
+PYTHON = [sys.executable, "-m"]
 JOBS = 20_000
 
 
 def report(dsn: str, rounds: int, finished: int) -> None:
     """Print the rates for several kinds of jobs, and for one kind beside ``finished`` jobs."""
-    empty = _compare(dsn, rounds, "no-op jobs", "0.80")
-    _compare(dsn, rounds, "no-op jobs, 2 processes", "1.20", "--processes", "2")
-    _compare(dsn, rounds, "async no-op jobs", "0.80", type="async_noop")
-    _compare(dsn, rounds, "jobs with one SELECT", "0.80", type="select", count=JOBS // 2)
+    bare = [*PYTHON, "benchmarks.bare_worker", dsn]
+    empty = _compare(bare, rounds, "no-op jobs", "0.80")
+    _compare(bare, rounds, "no-op jobs, 2 processes", "1.20", "--processes", "2")
+    _compare(bare, rounds, "async no-op jobs", "0.80", type="async_noop")
+    _compare(bare, rounds, "jobs with one SELECT", "0.80", type="select", count=JOBS // 2)
     _compare(
-        dsn, rounds, "jobs with one SELECT, 2 processes", "1.20", "--processes", "2", type="select", count=JOBS // 2
+        bare, rounds, "jobs with one SELECT, 2 processes", "1.20", "--processes", "2", type="select", count=JOBS // 2
     )
     _share("wait", 50, WAIT_SECONDS, "--concurrency")
     _share("async_wait", 50, WAIT_SECONDS, "--async-concurrency")
     _share("async_long_wait", 1000, LONG_WAIT_SECONDS, "--async-concurrency")
     drain.clear()
     enqueue.fill(finished)
-    full = _compare(dsn, rounds, f"no-op jobs, {finished:,} finished ones", "0.80", prepare=lambda: None)
+    full = _compare(bare, rounds, f"no-op jobs, {finished:,} finished ones", "0.80", prepare=lambda: None)
     print(f"our best with {finished:,} finished ones: {full / empty:.2f} of the best with none  goal 0.90")
 
 
-def report_rate(rounds: int) -> None:
-    """Print our rate only."""
-    rates = [drain.rate(JOBS) for _ in range(rounds)]
-    print(f"no-op jobs: {statistics.median(rates):,.0f}/s ({min(rates):,.0f}-{max(rates):,.0f})  goal 4,000")
+def report_sqlite(path: str, rounds: int) -> None:
+    """Print the rates on SQLite, and that of huey if it is installed."""
+    _compare([*PYTHON, "benchmarks.bare_sqlite", path], rounds, "no-op jobs on SQLite", "-")
+    if find_spec("huey") is None:
+        print("huey: skipped, it is not installed")
+        return
+    command = [*PYTHON, "benchmarks.huey_rate", str(JOBS // 4)]
+    rates = [float(subprocess.check_output(command)) for _ in range(rounds)]
+    print(f"huey, one thread: {statistics.median(rates):,.0f}/s ({min(rates):,.0f}-{max(rates):,.0f})")
 
 
 def _compare(
-    dsn: str,
+    bare: list[str],
     rounds: int,
     name: str,
     goal: str,
@@ -51,7 +60,6 @@ def _compare(
     pairs = []
     for _ in range(rounds):
         pair = []
-        bare = [sys.executable, "-m", "benchmarks.bare_worker", dsn]
         for command, kind in ((bare, type.removeprefix("async_")), ([*RUNWORKER, *options], type)):
             prepare()
             pair.append(drain.rate(count, command, kind))
