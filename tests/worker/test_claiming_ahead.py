@@ -9,6 +9,7 @@ from django.db import OperationalError, connection
 from django_ojs_unique import job
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.worker import Worker, claimer, pools
+from django_ojs_unique.worker.poller import Poller
 from tests.support.background import until, working
 from tests.support.processes import PATIENCE
 
@@ -28,6 +29,7 @@ def small_batches(monkeypatch, handlers):
 def worker(monkeypatch):
     """Return a worker whose threads do not run; ``given`` has the status of the driver for each job they got."""
     worker, worker.given = Worker(concurrency=100), []
+    monkeypatch.setattr(Poller, "interval", PATIENCE)  # so that no slow machine looks again for async jobs
     worker._clock.read()
     status = connection.vendor == "postgresql" and (lambda: connection.connection.info.pipeline_status.name)
     monkeypatch.setattr(worker._threads, "put", lambda runs: worker.given.extend([status and status()] * len(runs)))

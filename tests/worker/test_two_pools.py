@@ -8,7 +8,9 @@ from django.db import connection
 from django_ojs_unique import job
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.worker import Worker, claimer
+from django_ojs_unique.worker.poller import Poller
 from tests.support.background import until, working
+from tests.support.processes import PATIENCE
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -32,7 +34,7 @@ def worker(monkeypatch, handlers):
     worker, worker.looks = Worker(concurrency=100), []
     for pool in (worker._threads, worker._event_loop):
         monkeypatch.setattr(pool, "put", lambda runs: None)
-    monkeypatch.setattr(worker._listener, "listening", True)
+    monkeypatch.setattr(Poller, "interval", PATIENCE)
     monkeypatch.setattr(claimer, "LARGEST_CLAIM", 2)
     worker._clock.read()
     yield worker
@@ -61,7 +63,7 @@ def test_it_looks_again_after_a_call(worker):
 
 def test_it_looks_again_after_the_interval_of_its_polls(worker, monkeypatch):
     worker._claimer.claim()
-    monkeypatch.setattr(type(worker._poller), "interval", 0)
+    monkeypatch.setattr(Poller, "interval", 0)
     worker._claimer.claim()
     assert worker.looks.count("coroutine") == 2
 
