@@ -40,6 +40,7 @@ class Plan(Enum):
     FRESH = auto()
     """For a second: in more time the table can grow so much that another plan is better for many rows."""
     ONCE = auto()
+    """For one use: the statement is not prepared."""
 
 
 class KeptCursor(Protocol):

@@ -61,7 +61,7 @@ class PreparingCursor:
             self._uses += 1
             if self._uses == USES_BEFORE_PREPARING:
                 self._prepare_from_now_on()
-            elif self._uses % USES_OF_A_PLAN == 0 or (plan is Plan.FRESH and self._are_plans_old()):
+            elif self._uses % USES_OF_A_PLAN == 0 or (plan is Plan.FRESH and self._has_old_plans()):
                 self._cursor.execute("DISCARD PLANS")
                 self._planned_at = time.monotonic()
         execute = self._execute_prepared if self._prepares and plan is not Plan.ONCE else self._execute
@@ -108,8 +108,8 @@ class PreparingCursor:
                 raise interrupt from None
             raise
 
-    def _are_plans_old(self) -> bool:
-        return time.monotonic() > self._planned_at + SECONDS_OF_A_PLAN
+    def _has_old_plans(self) -> bool:
+        return self._prepares and time.monotonic() > self._planned_at + SECONDS_OF_A_PLAN
 
     def _prepare_from_now_on(self) -> None:
         self._prepares = self._may_prepare = not (self._asks_the_server and is_pooled(self._connection))

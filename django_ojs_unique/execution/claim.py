@@ -58,7 +58,7 @@ class Claimed(Sequence[Any]):
         return iter(self._jobs)
 
     def values(self, name: str) -> list[Any]:
-        """Return the value that each job has for a number or text, unordered, without building the jobs."""
+        """Return the value of a column of numbers or texts in each row, unordered, without building the jobs."""
         found = self._found
         return [getattr(job, name) for job in found] if isinstance(found, list) else found.values(name)
 

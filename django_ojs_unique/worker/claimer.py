@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from django.db.models import QuerySet
 
@@ -64,12 +66,12 @@ class Claimer:
         self._unanswered = Unanswered(jobs, lease)
         self._most: dict[Pool, int] = {}
         """How many jobs the next claim for a pool may ask for; SMALL_CLAIM if it is not here."""
-        self._unread: dict[Pool, tuple[Claimed, float]] = {}
-        """The jobs that are not yet held, and since when they are claimed, on the monotonic clock."""
+        self._unread: dict[Pool, tuple[Claimed, float, UUID]] = {}
+        """Jobs that are not yet held, when they were claimed, on the monotonic clock, and their lease token."""
         self._ready: dict[Pool, list[Run]] = {}
         """The runs that are held, but not yet in their pools."""
         self._empty: dict[Pool, float] = {}
-        """When a poll began that found too few jobs for a pool, on the monotonic clock."""
+        """Since when no more jobs are known for a pool, on the monotonic clock: its last claim found too few."""
         self._limited: tuple[frozenset[str], float] = frozenset(), float("-inf")
         """The queues with a limit, and when they were read on the monotonic clock."""
 
@@ -81,22 +83,21 @@ class Claimer:
         knowledge of which queues have a limit.
         """
         found = full = False
-        wanted = {
-            pool: types
-            for pool, types in self._types().items()
-            if types and (ask_for_limits or not self._is_known_to_be_empty(pool))
-        }
+        skipped = set() if ask_for_limits else self._known_to_be_empty()
         began = self._poller.begin()
-        for pool, types in wanted.items():
+        for pool, types in self._types().items():
+            if not types or pool in skipped:
+                continue
             room = pool.room(LARGEST_CLAIM, self._count_unread(pool))
             room = min(room, self._remaining(), self._most.get(pool, SMALL_CLAIM))
             if room > 0:
                 limited = None if ask_for_limits else self._limited_queues()
-                found = self._claim(pool, types, room, limited, began) or found
+                found = self._claim(pool, types, room, limited) or found
             else:
                 self._start(pool)
                 full = True
-        self._poller.end(began if wanted else self._poller.looked_at, found=found, full=full)
+        began = min([began, *(self._empty[pool] for pool in skipped)])
+        self._poller.end(began, found=found, full=full, partial=bool(skipped))
         return found
 
     def start_all(self) -> None:
@@ -107,7 +108,8 @@ class Claimer:
     def hold_all(self) -> None:
         """Hold all claimed jobs, so that the owner of the held runs can give them back."""
         for pool in list(self._unread):
-            self._take_on(pool)
+            with suppress(Exception):  # jobs that cannot be read are given back as the unanswered ones
+                self._take_on(pool)
 
     def give_back(self) -> None:
         """Give back the jobs that were taken back before they started."""
@@ -119,9 +121,7 @@ class Claimer:
             self._note_released(released)
             self._poller.call()
 
-    def _claim(
-        self, pool: Pool, types: Sequence[str], room: int, limited: Collection[str] | None, began: float
-    ) -> bool:
+    def _claim(self, pool: Pool, types: Sequence[str], room: int, limited: Collection[str] | None) -> bool:
         """Claim a batch for a pool, and start the batch before it; return whether there were any jobs."""
         try:
             queues, claimed_at = self._poller.queues(), time.monotonic()
@@ -144,9 +144,11 @@ class Claimer:
         self._most[pool] = LARGEST_CLAIM if len(jobs) == room else SMALL_CLAIM
         if len(jobs) < room:
             self._poller.exhausted()
-            self._empty[pool] = began
+            self._empty[pool] = self._poller.queried_at
+        else:
+            self._empty.pop(pool, None)
         if jobs:
-            self._unread[pool] = jobs, claimed_at
+            self._unread[pool] = jobs, claimed_at, token
             self._start_unless_full(pool, jobs)
         return bool(jobs)
 
@@ -167,15 +169,16 @@ class Claimer:
         """Hold the jobs that were claimed last for a pool; they are ready to start."""
         if pool not in self._unread:
             return
-        jobs, claimed_at = self._unread.pop(pool)
-        self.meter.claimed(jobs)
+        jobs, claimed_at, token = self._unread.pop(pool)
         leases, runs = Lease(self._lease), self._ready.setdefault(pool, [])
-        for job in jobs:
-            lease = leases.of(job)
-            until = claimed_at + lease.total_seconds()
-            run = Run(job, pool=pool, lease=lease, lease_until=until, clock=self._clock.now)
-            self._held.add(run)
-            runs.append(run)
+        with self._unanswered.claiming(token):
+            self.meter.claimed(jobs)
+            for job in jobs:
+                lease = leases.of(job)
+                until = claimed_at + lease.total_seconds()
+                run = Run(job, pool=pool, lease=lease, lease_until=until, clock=self._clock.now)
+                self._held.add(run)
+                runs.append(run)
 
     def _start(self, pool: Pool) -> None:
         """Let the jobs start that were claimed last for a pool."""
@@ -183,14 +186,17 @@ class Claimer:
         if runs := self._ready.pop(pool, []):
             pool.put(runs)
 
-    def _is_known_to_be_empty(self, pool: Pool) -> bool:
-        """Whether the last poll found too few jobs for a pool, and no call came since: another poll would find none.
+    def _known_to_be_empty(self) -> set[Pool]:
+        """Return the pools for which the last claim found too few jobs, unless that holds for all of them.
 
-        Not where the end of a job makes room in its queue.
+        While the others have jobs, each claim for such a pool would read the whole queue. A call or the next interval
+        ends this. It is not for queues with a limit, where also the end of a job makes room.
         """
-        began = self._empty.get(pool, float("-inf"))
-        is_recent = time.monotonic() < began + self._poller.interval
-        return is_recent and self._poller.called_at < began and self._limited_queues() == frozenset()
+        if self._poller.called or self._limited_queues() != frozenset():
+            return set()
+        now, interval, called_at = time.monotonic(), self._poller.interval, self._poller.called_at
+        empty = {pool for pool, since in self._empty.items() if called_at < since and now < since + interval}
+        return empty if any(types for pool, types in self._types().items() if pool not in empty) else set()
 
     def _types(self) -> dict[Pool, list[str]]:
         pools: dict[Pool, list[str]] = {self._threads: [], self._event_loop: []}

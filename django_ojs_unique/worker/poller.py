@@ -23,10 +23,12 @@ class Poller:
         self.woken = True
         """Whether to poll at once."""
         self.called: set[str] = set()
-        """The queues named in calls since the last poll; "" stands for any."""
+        """The queues named in calls since it last asked which queues have jobs; "" stands for any."""
         self.called_at = float("-inf")
         """When the last call came, on the monotonic clock."""
         self.looked_at = float("-inf")
+        self.queried_at = float("-inf")
+        """When it last asked which queues have jobs: a later call may be about another queue."""
         self._jobs = jobs
         self._queues = queues
         self._listening = listening
@@ -72,16 +74,17 @@ class Poller:
         self.woken = self._passed_over = False
         return time.monotonic()
 
-    def end(self, began: float, *, found: bool, full: bool) -> None:
-        """End a poll: jobs were ``found``, or a pool was too ``full`` to look for its jobs."""
+    def end(self, began: float, *, found: bool, full: bool, partial: bool) -> None:
+        """End a poll: jobs were ``found``, or a pool was too ``full`` to look for its jobs, or it was ``partial``."""
         self._poll = SHORTEST_POLL if found else min(self._poll * 2, LONGEST_POLL)
         more = found or full  # and no other call will come for these jobs
-        self._seen = more or self._passed_over
+        self._seen = more or self._passed_over or (partial and self._seen)
         self.woken = self.woken or more
         self.looked_at = began
 
     def _look(self) -> list[str]:
         """Return the queues of the calls, if nothing else can have happened since the last poll; else query."""
+        self.queried_at = time.monotonic()
         called = set(self.called)
         self.called -= called
         if called and "" not in called and not self._seen and time.monotonic() < self.looked_at + LISTENING_POLL:

@@ -32,9 +32,9 @@ class Unanswered:
         self._until: dict[UUID, float] = {}
 
     @contextmanager
-    def claiming(self) -> Iterator[UUID]:
-        """Yield the token for a claim, and keep it if there is no answer."""
-        token = uuid4()
+    def claiming(self, token: UUID | None = None) -> Iterator[UUID]:
+        """Yield the token for a claim, by default a new one, and keep it if there is no answer or it cannot be read."""
+        token = token or uuid4()
         try:
             yield token
         except BaseException as error:

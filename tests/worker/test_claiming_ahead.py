@@ -7,6 +7,7 @@ import pytest
 from django.db import OperationalError, connection
 
 from django_ojs_unique import job
+from django_ojs_unique.db.rows import RowReader
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.worker import Worker, claimer, pools
 from django_ojs_unique.worker.poller import Poller
@@ -171,6 +172,20 @@ def test_jobs_of_a_claim_during_which_no_batch_could_start_are_given_back(monkey
     monkeypatch.setattr(worker._threads, "put", put)
     with pytest.raises(type(error)):
         worker.run()
+    assert states() == {("available", 0): 3 * BATCH}
+
+
+@at_once
+def test_jobs_that_cannot_be_read_are_given_back(monkeypatch):
+    def read(self, row):
+        raise RuntimeError
+
+    enqueue(3 * BATCH)
+    worker = Worker(concurrency=100)
+    monkeypatch.setattr(RowReader, "read", read)
+    with pytest.raises(RuntimeError):
+        worker.run()
+    monkeypatch.undo()
     assert states() == {("available", 0): 3 * BATCH}
 
 

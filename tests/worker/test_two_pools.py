@@ -87,13 +87,44 @@ def test_it_looks_each_time_while_a_queue_has_a_limit_or_it_drains(worker):
     assert worker.looks.count("coroutine") == 4
 
 
-def test_a_poll_that_looks_for_no_pool_does_not_postpone_the_next_one(worker, monkeypatch):
+def test_it_looks_for_both_when_neither_had_enough(worker):
+    """Not every job is announced: another worker promotes one, or somebody resumes a queue."""
     for _ in range(6):
         worker._claimer.claim()
-    looked_at = worker._poller.looked_at
     worker._claimer.claim()
-    assert worker._poller.looked_at == looked_at
-    assert worker._poller.due == looked_at + worker._poller.interval
+    assert (worker.looks.count("coroutine"), worker.looks.count("plain")) == (2, 7)
+
+
+def test_it_does_not_take_a_queue_for_empty_in_which_it_has_not_looked(worker):
+    for _ in range(5):
+        worker._claimer.claim()
+    Job.objects.enqueue("plain", {"n": -1}, queue="other")
+    Job.objects.enqueue_many({"type": "coroutine", "args": {"n": number}, "queue": "other"} for number in range(3))
+    worker._poller.call("other")
+    worker._claimer.claim()  # for plain jobs still in the queues of the last poll
+    assert Job.objects.filter(type="coroutine", state="active").count() == 2
+    assert Job.objects.filter(type="plain", state="available").exists()
+    worker._claimer.claim()
+    assert not Job.objects.filter(type="plain", state="available").exists()
+
+
+def test_a_look_for_one_pool_does_not_postpone_the_look_for_the_other(worker):
+    worker._claimer.claim()
+    since = worker._claimer._empty[worker._event_loop]
+    worker._claimer.claim()
+    assert worker._poller.looked_at == since
+
+
+def test_a_look_for_one_pool_does_not_narrow_the_next_look_for_both_to_the_queue_of_a_call(worker):
+    worker._claimer.claim()
+    worker._claimer.claim()
+    worker._poller.woken = False
+    worker._poller.exhausted()
+    worker._poller.end(time.monotonic(), found=False, full=False, partial=True)
+    Job.objects.enqueue("coroutine", {"n": 1}, queue="other")
+    worker._poller.call("default")
+    worker._claimer.claim()
+    assert not Job.objects.filter(queue="other", state="available").exists()
 
 
 def test_a_job_for_a_pool_that_had_none_starts_at_once_beside_a_long_one(handlers):
