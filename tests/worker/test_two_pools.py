@@ -61,6 +61,24 @@ def test_it_looks_again_after_a_call(worker):
     assert worker.looks.count("coroutine") == 2
 
 
+def test_it_looks_again_if_the_time_of_the_call_is_not_known_yet(worker):
+    """Two threads call at once, and the older time is stored last."""
+    worker._claimer.claim()
+    worker._poller.called.add("default")
+    worker._claimer.claim()
+    assert worker.looks.count("coroutine") == 2
+
+
+def test_a_pool_that_has_jobs_again_is_not_taken_for_empty_when_the_polls_become_rarer(worker, monkeypatch):
+    worker._claimer.claim()
+    Job.objects.enqueue_many({"type": "coroutine", "args": {"n": number}} for number in range(4))
+    with monkeypatch.context() as soon:
+        soon.setattr(Poller, "interval", 0)
+        worker._claimer.claim()
+    worker._claimer.claim()
+    assert not Job.objects.filter(type="coroutine", state="available").exists()
+
+
 def test_it_looks_again_after_the_interval_of_its_polls(worker, monkeypatch):
     worker._claimer.claim()
     monkeypatch.setattr(Poller, "interval", 0)

@@ -116,12 +116,12 @@ class Command(BaseCommand):
         jobs = Job.objects.using(options["database"])
         bar = tqdm(desc="jobs", unit="job", disable=None if drain and verbosity else True)
         worker = self._worker(options, bar, jobs)
-        if verbosity and not drain:
-            self.stdout.write(f"Worker {worker.id}: {self._abilities(options)}. {self._ends_by} stops it.")
         before = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_SECONDS)
         try:
             with metered(worker, options), stopping_on_signals(worker, verbosity, supervised):
+                if verbosity and not drain:
+                    self.stdout.write(f"Worker {worker.id}: {self._abilities(options)}. {self._ends_by} stops it.")
                 summary = worker.run(drain=drain)
         finally:
             sys.setswitchinterval(before)
