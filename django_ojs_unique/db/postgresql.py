@@ -26,7 +26,7 @@ _HEX = attrgetter("hex")
 LARGEST_STATEMENT = 2**25
 """In characters: PostgreSQL takes up to a gigabyte, but holds each statement in memory several times."""
 
-# Both statements have a shape for which the planner, whatever it knows of the table, looks each job up by its id.
+# Written as joins, these statements were slow for batches of some sizes: the planner chose to read the whole table.
 _CLAIM = """
 UPDATE {table} AS job SET
   state = 'active', guarded_states = {guard_if_active}, attempt = job.attempt + 1, started_at = %(now)s,
