@@ -83,7 +83,7 @@ class Claimer:
         knowledge of which queues have a limit.
         """
         found = full = False
-        skipped = set() if ask_for_limits else self._known_to_be_empty()
+        skipped = {} if ask_for_limits else self._known_to_be_empty()
         began = self._poller.begin()
         for pool, types in self._types().items():
             if not types or pool in skipped:
@@ -96,8 +96,7 @@ class Claimer:
             else:
                 self._start(pool)
                 full = True
-        began = min([began, *(self._empty[pool] for pool in skipped)])
-        self._poller.end(began, found=found, full=full, partial=bool(skipped))
+        self._poller.end(min([began, *skipped.values()]), found=found, full=full, partial=bool(skipped))
         return found
 
     def start_all(self) -> None:
@@ -186,17 +185,17 @@ class Claimer:
         if runs := self._ready.pop(pool, []):
             pool.put(runs)
 
-    def _known_to_be_empty(self) -> set[Pool]:
-        """Return the pools for which the last claim found too few jobs, unless that holds for all of them.
+    def _known_to_be_empty(self) -> dict[Pool, float]:
+        """Return the pools for which the last claim found too few jobs, and since when; none if that holds for all.
 
         While the others have jobs, each claim for such a pool would read the whole queue. A call or the next interval
         ends this. It is not for queues with a limit, where also the end of a job makes room.
         """
         if self._poller.called or self._limited_queues() != frozenset():
-            return set()
+            return {}
         now, interval, called_at = time.monotonic(), self._poller.interval, self._poller.called_at
-        empty = {pool for pool, since in self._empty.items() if called_at < since and now < since + interval}
-        return empty if any(types for pool, types in self._types().items() if pool not in empty) else set()
+        empty = {pool: since for pool, since in self._empty.items() if called_at < since and now < since + interval}
+        return empty if any(types for pool, types in self._types().items() if pool not in empty) else {}
 
     def _types(self) -> dict[Pool, list[str]]:
         pools: dict[Pool, list[str]] = {self._threads: [], self._event_loop: []}

@@ -80,7 +80,7 @@ def audit(place: Any, killed: set[int], outside: set[int]) -> None:
         audit_row(row, history[row.pk], runs[row.pk], seen)
         unbroken = [run for run in runs[row.pk] if run.event == "began" and run.pid not in killed]
         failures = [run for run in runs[row.pk] if run.event not in ("began", "ended")]
-        assert len(unbroken) <= 1 + len(failures), "it ran again though its worker lived"
+        assert len(unbroken) <= 1 + len(failures), f"it ran again though its worker lived: {history[row.pk]}"
     by = Counter(move.pid in outside for of_job in history.values() for move in of_job if move.target == "completed")
     print(f"{dict(seen)}, {by[True]} completed outside, {by[False]} inside")
     assert by[True] > 1

@@ -51,7 +51,7 @@ def take(limit: int = 10, lease: timedelta = timedelta(hours=1)) -> list[Any]:
     """Claim as a worker does."""
     jobs = Job.objects.all()
     options = {"queues": ["default"], "types": ["t"], "limit": limit, "worker_id": "w", "lease": lease}
-    return starting_over("default", lambda: claim(jobs, now=timezone.now(), **options))
+    return starting_over("default", lambda: list(claim(jobs, now=timezone.now(), **options)))
 
 
 def complete(job: Any) -> str:

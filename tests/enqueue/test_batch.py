@@ -368,6 +368,9 @@ def test_jobs_with_ids_of_their_caller_are_in_order_for_the_worker():
 @pytest.mark.skipif(connection.vendor == "mysql", reason="InnoDB keeps no order of inserts")
 @pytest.mark.django_db
 def test_all_batches_insert_in_the_order_of_the_fingerprints():
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("TRUNCATE django_ojs_unique_job")  # or rows would fill the gaps of earlier ones
     many(numbered(50, unique=EACH))
     with connection.cursor() as cursor:
         order = "ctid" if connection.vendor == "postgresql" else "rowid"

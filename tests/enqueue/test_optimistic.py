@@ -340,12 +340,12 @@ def failing(monkeypatch, *, at: int, error: Exception, cause: Exception) -> None
     count = 0
     error.__cause__ = cause
 
-    def execute(dialect, statement, parameters, meanwhile=None, **options):
+    def execute(dialect, statement, parameters, meanwhile=None, *options):
         nonlocal count
         count += meanwhile is not None
         if meanwhile is not None and count == at:
             raise error
-        return cursors.execute(dialect, statement, parameters, meanwhile, **options)
+        return cursors.execute(dialect, statement, parameters, meanwhile, *options)
 
     monkeypatch.setattr(postgresql, "execute", execute)
 

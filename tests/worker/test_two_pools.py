@@ -95,6 +95,16 @@ def test_it_looks_again_after_it_has_given_jobs_back(worker):
     assert worker.looks.count("coroutine") == 2
 
 
+def test_it_may_give_jobs_back_while_it_leaves_a_pool_out(worker):
+    worker._claimer.claim()
+    worker._claimer.hold_all()
+    worker._threads.capacity = worker._threads.held
+    Job.objects.filter(state="available").update(max_attempts=1)
+    worker._threads._mean_seconds = 1e-6
+    assert worker._claimer.claim() is True
+    assert worker.summary.released == 2
+
+
 def test_it_looks_each_time_while_a_queue_has_a_limit_or_it_drains(worker):
     worker._claimer.claim(ask_for_limits=True)
     worker._claimer.claim(ask_for_limits=True)
