@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -19,11 +20,10 @@ from django.contrib.auth.models import User
 from rest_framework.authtoken.models import Token
 
 from django_ojs_unique.models import Job
-from django_ojs_unique.ojs.states import TERMINAL
-from tests.support.commands import site
+from tests.support.commands import Site, site
 from tests.support.history import keeping_history, moves
 from tests.support.processes import Parent
-from tests.support.runs import audit_row, group
+from tests.support.runs import audit_row, group, left
 
 from .examples import load
 from .servers import serving
@@ -45,35 +45,56 @@ def test_every_job_ends_once_whichever_worker_has_it_and_whoever_is_killed(tmp_p
         place.wait(lambda: all(command.is_ready for command in inside), "the workers are ready")
         outside = [start(work, url, token.key, tmp_path) for url in urls]
         pids = [child.hear() for child in outside]
-        Job.objects.enqueue_many([item(dice) for _ in range(JOBS)])
-        place.wait(lambda: left() < JOBS * 2 // 3 and holds(pids[0]), "a third is done, and the first is at work")
+        enqueue(dice, JOBS)
+        place.wait(lambda: left() < JOBS * 2 // 3, "a third is done")
+        place.wait(lambda: stops_at_work(pids[0], dice), "the first is at work")
         outside[0].kill()
-        place.wait(lambda: holds(inside[0].pid), "the other first is at work")
+        place.wait(lambda: stops_at_work(inside[0].pid, dice), "the other first is at work")
         inside[0].kill()
+        place.wait(lambda: has_ended_some(place, {pids[1], inside[1].pid}, dice), "the others have ended some")
         place.wait(lambda: left() == 0, "all jobs have ended")
         audit(place, killed={pids[0], inside[0].pid}, outside=set(pids))
         assert inside[1].stop() == 0
         outside[1].kill()
 
 
-def item(dice: random.Random) -> dict[str, Any]:
-    fails = dice.choices([0, 1], [9, 1])[0]
-    return {"type": "torture.plain", "args": {"milliseconds": dice.choice([10, 20, 60]), "fails": fails}}
+def enqueue(dice: random.Random, count: int) -> None:
+    Job.objects.enqueue_many(
+        {
+            "type": "torture.plain",
+            "args": {"milliseconds": dice.choice([10, 20, 60]), "fails": dice.choices([0, 1], [9, 1])[0]},
+        }
+        for _ in range(count)
+    )
 
 
-def left() -> int:
-    return Job.objects.exclude(state__in=sorted(TERMINAL)).count()
+def stops_at_work(pid: int, dice: random.Random) -> bool:
+    """Stop a child that has a job just now; one that has none goes on."""
+    keep_busy(dice)
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED)
+    if Job.objects.filter(state="active", worker_id__contains=f":{pid}:").exists():
+        return True
+    os.kill(pid, signal.SIGCONT)
+    return False
 
 
-def holds(pid: int) -> bool:
-    return Job.objects.filter(state="active", worker_id__contains=f":{pid}:").exists()
+def has_ended_some(place: Site, pids: set[int], dice: random.Random) -> bool:
+    """Return whether each of the processes has ended a job."""
+    keep_busy(dice)
+    return pids <= {event.pid for event in place.events("ended")}
 
 
-def audit(place: Any, killed: set[int], outside: set[int]) -> None:
+def keep_busy(dice: random.Random) -> None:
+    if left() < JOBS // 10:
+        enqueue(dice, JOBS // 10)
+
+
+def audit(place: Site, killed: set[int], outside: set[int]) -> None:
     """Hold each row against what the database saw and what the handlers wrote."""
     history, runs = moves(), group(place.events())
     rows = list(Job.objects.all())
-    assert len(rows) == JOBS
+    assert len(rows) >= JOBS
     seen: Counter[str] = Counter()
     for row in rows:
         assert row.state == "completed", row.errors
@@ -83,8 +104,8 @@ def audit(place: Any, killed: set[int], outside: set[int]) -> None:
         assert len(unbroken) <= 1 + len(failures), f"it ran again though its worker lived: {history[row.pk]}"
     by = Counter(move.pid in outside for of_job in history.values() for move in of_job if move.target == "completed")
     print(f"{dict(seen)}, {by[True]} completed outside, {by[False]} inside")
-    assert by[True] > 1
-    assert by[False] > 1
+    assert by[True] >= 1
+    assert by[False] >= 1
     assert seen["rescued"] >= 1
 
 
