@@ -27,7 +27,7 @@ from .summary import Summary
 from .unanswered import Unanswered
 
 SMALL_CLAIM, LARGEST_CLAIM = FEW_ROWS, 200
-"""How many jobs to claim at once: few, which is prepared, until a claim has found as many as it asked for."""
+"""How many jobs to claim at once: few, whose plan is kept, until a claim has found as many as it asked for."""
 LIMITS_SECONDS = LISTENING_POLL * 0.9
 """How long the claimer relies on which queues have a limit; every poll of a listening worker reads them again."""
 
@@ -83,10 +83,11 @@ class Claimer:
         knowledge of which queues have a limit.
         """
         found = full = False
-        skipped = {} if ask_for_limits else self._known_to_be_empty()
+        types_of = self._types()
+        skipped = {} if ask_for_limits else self._known_to_be_empty(types_of)
         began = self._poller.begin()
-        for pool, types in self._types().items():
-            if not types or pool in skipped:
+        for pool, types in types_of.items():
+            if pool in skipped:
                 continue
             room = pool.room(LARGEST_CLAIM, self._count_unread(pool))
             room = min(room, self._remaining(), self._most.get(pool, SMALL_CLAIM))
@@ -185,23 +186,24 @@ class Claimer:
         if runs := self._ready.pop(pool, []):
             pool.put(runs)
 
-    def _known_to_be_empty(self) -> dict[Pool, float]:
+    def _known_to_be_empty(self, pools: Collection[Pool]) -> dict[Pool, float]:
         """Return the pools for which the last claim found too few jobs, and since when; none if that holds for all.
 
         While the others have jobs, each claim for such a pool would read the whole queue. A call or the next interval
         ends this. It is not for queues with a limit, where also the end of a job makes room.
         """
-        if self._poller.called or self._limited_queues() != frozenset():
+        if self._poller.called:
             return {}
         now, interval, called_at = time.monotonic(), self._poller.interval, self._poller.called_at
         empty = {pool: since for pool, since in self._empty.items() if called_at < since and now < since + interval}
-        return empty if any(types for pool, types in self._types().items() if pool not in empty) else {}
+        return empty if empty and empty.keys() < set(pools) and self._limited_queues() == frozenset() else {}
 
     def _types(self) -> dict[Pool, list[str]]:
+        """Return the types that each pool runs, without a pool that runs none."""
         pools: dict[Pool, list[str]] = {self._threads: [], self._event_loop: []}
         for definition in registry.definitions():
             pools[self._event_loop if definition.is_async else self._threads].append(definition.type)
-        return pools
+        return {pool: types for pool, types in pools.items() if types}
 
     def _limited_queues(self) -> frozenset[str] | None:
         """Return the queues with a limit, or None where each claim queries for the rules anyway."""
