@@ -31,9 +31,16 @@ job_started = Signal()
 job_completed = Signal()
 """A job completed. Arguments: ``job``, ``using``; ``job.skipped`` says why, when there was nothing to do."""
 job_failed = Signal()
-"""An attempt failed and the job will run again. Arguments: ``job``, ``error`` (its record), ``using``."""
+"""An attempt failed and the job will run again.
+
+Arguments: ``job``, ``error`` (its record), ``exception`` (what the handler raised, or None if that is not known),
+``using``. The exception is being handled meanwhile, so `sys.exc_info()` has it, too.
+"""
 job_discarded = Signal()
-"""The last attempt failed, or the job was superseded. Arguments: ``job``, ``error`` (its record), ``using``."""
+"""The last attempt failed, or the job was superseded.
+
+Arguments, as those of `job_failed`: ``job``, ``error``, ``exception``, ``using``.
+"""
 job_activated = Signal()
 """A discarded job was revived, or a pending one activated: it is available. Arguments: ``job``, ``using``."""
 job_expired = Signal()
@@ -52,3 +59,17 @@ overlap policy), rejected or deduplicated (by its unique policy), failed."""
 def announce(signal: Signal, sender: type, **arguments: Any) -> None:
     """Send a signal; Django logs what receivers raise."""
     signal.send_robust(sender, **arguments)
+
+
+def announce_failure(signal: Signal, job: Any, exception: BaseException | None, using: str) -> None:
+    """Send a signal about the last error of a job, while its exception is handled."""
+    told: dict[str, Any] = {"job": job, "error": job.errors[-1], "exception": exception, "using": using}
+    if exception is None:
+        announce(signal, type(job), **told)
+        return
+    trace = exception.__traceback__
+    try:
+        raise exception
+    except BaseException:
+        exception.__traceback__ = trace  # as the handler left it, without this function
+        announce(signal, type(job), **told)

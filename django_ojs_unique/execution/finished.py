@@ -27,12 +27,16 @@ logger = logging.getLogger("django_ojs_unique.worker")
 
 @dataclass(slots=True)
 class Finished:
-    """A run that has ended: with a ``result``, or with an ``error`` record (HTTP binding, section 7.4)."""
+    """A run that has ended: with a ``result``, or with an ``error`` record (HTTP binding, section 7.4).
+
+    ``exception``: what the handler raised, if it is known here and can be printed.
+    """
 
     job: Any
     result: Any = None
     error: dict[str, Any] | None = None
     error_types: tuple[str, ...] = ()
+    exception: BaseException | None = None
     skipped: str = ""
     gives_up: bool = False
     retry_after: timedelta | None = None
@@ -68,6 +72,7 @@ def failed(run: Run, error: BaseException) -> Finished:
     elif isinstance(error, TypeError) and (problem := misfit(registry.get(job.type), job.args)):
         # No retry can fix it: the job stays discarded until somebody fixes the handler or the arguments.
         code, types, message, gives_up = "invalid_args", ("invalid_args", *types), problem, True
+    exception = _printable(error)
     now, details = run.clock(), {"traceback": storable(_trace(error)[-LONGEST_TRACEBACK:])}
     record = error_record(job, code, storable(message[:LONGEST_MESSAGE]), now=now, type=types[0], details=details)
     logger.warning(
@@ -75,13 +80,14 @@ def failed(run: Run, error: BaseException) -> Finished:
         job.pk,
         job.type,
         record["message"],
-        exc_info=None if isinstance(error, (Retry, Discard)) else _safe(error),
+        exc_info=None if isinstance(error, (Retry, Discard)) else exception,
         extra=run.labels(),
     )
     return Finished(
         job,
         error=record,
         error_types=types,
+        exception=exception,
         gives_up=gives_up,
         retry_after=error.after if isinstance(error, Retry) else None,
         at=now,
@@ -95,7 +101,7 @@ def broken(run: Run, error: BaseException) -> Finished:
     name = type(error).__name__
     now = run.clock()
     record = error_record(run.job, now=now, type=name)
-    return Finished(run.job, error=record, error_types=(name,), at=now)
+    return Finished(run.job, error=record, error_types=(name,), exception=_printable(error), at=now)
 
 
 def timed_out(run: Run) -> Finished:
@@ -117,7 +123,7 @@ def _trace(error: BaseException) -> str:
         return "".join(traceback.format_tb(error.__traceback__))
 
 
-def _safe(error: BaseException) -> BaseException | None:
+def _printable(error: BaseException) -> BaseException | None:
     """Return the error if logging can print it."""
     try:
         traceback.format_exception(error)

@@ -18,9 +18,10 @@ from .. import lifecycle
 from ..db.dialects import dialect_of
 from ..db.locking import unlocked
 from ..exceptions import InvalidRetryPolicy
+from ..handlers.control import Discard
 from ..ojs.retry import RetryPolicy
 from ..ojs.states import JobState
-from ..signals import announce, job_completed, job_discarded, job_failed
+from ..signals import announce, announce_failure, job_completed, job_discarded, job_failed
 from .errors import with_error
 from .finished import Finished
 from .leases import still_held
@@ -66,16 +67,17 @@ def settle(
     return outcomes
 
 
-def announce_outcome(job: Any, outcome: Settled, using: str) -> None:
+def announce_outcome(run: Finished, outcome: Settled, using: str) -> None:
     """Send the signal about the outcome of a run; a refused run has none."""
+    job = run.job
     match outcome:
         case Settled.COMPLETED | Settled.SKIPPED:
             if job_completed.receivers:
                 announce(job_completed, type(job), job=job, using=using)
         case Settled.RETRIED:
-            announce(job_failed, type(job), job=job, error=job.errors[-1], using=using)
+            announce_failure(job_failed, job, run.exception, using)
         case Settled.DISCARDED:
-            announce(job_discarded, type(job), job=job, error=job.errors[-1], using=using)
+            announce_failure(job_discarded, job, run.exception, using)
 
 
 def settle_failure(jobs: QuerySet[Any], run: Finished, stored: Any) -> Settled:
@@ -199,11 +201,14 @@ def _update(run: Finished, outcome: Settled) -> None:
             logger.info("Job %s (%s) runs again at %s.", *said, run.job.run_at, extra=labels(run.job))
         case Settled.DISCARDED:
             run.job.state, run.job.finished_at = JobState.DISCARDED, run.at
-            logger.warning(
+            on_purpose = isinstance(run.exception, Discard)
+            logger.log(
+                logging.WARNING if on_purpose else logging.ERROR,
                 "Job %s (%s) discarded after attempt %d of %d.",
                 *said,
                 run.job.attempt,
                 run.job.max_attempts,
+                exc_info=None if on_purpose else run.exception,
                 extra=labels(run.job),
             )
         case _:

@@ -29,7 +29,7 @@ from ..execution.run import labels
 from ..ojs.conflict import duplicates
 from ..ojs.policy import OnRetry, UniquePolicy
 from ..ojs.states import JobState
-from ..signals import announce, job_discarded
+from ..signals import announce_failure, job_discarded
 from ..unit_of_work import UnitOfWork
 
 logger = logging.getLogger("django_ojs_unique.worker")
@@ -71,8 +71,7 @@ def _settle_and_tell(
     available, discarded = _settle(jobs, due, fingerprints, now)
     for job in discarded:
         logger.warning("Job %s (%s) discarded. %s", job.pk, job.type, job.errors[-1]["message"], extra=labels(job))
-    told = partial(announce, job_discarded, jobs.model, using=jobs.db)
-    tell(jobs.db, [partial(told, job=job, error=job.errors[-1]) for job in discarded])
+    tell(jobs.db, [partial(announce_failure, job_discarded, job, None, jobs.db) for job in discarded])
     return available, discarded
 
 

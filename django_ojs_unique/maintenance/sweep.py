@@ -22,7 +22,7 @@ from ..execution.run import labels
 from ..execution.settle import Settled, retry_policy_of, settle_failure
 from ..lifecycle import DatabaseNow
 from ..ojs.states import TIMED, WAITING, JobState
-from ..signals import announce, job_discarded, job_expired, job_failed
+from ..signals import announce, announce_failure, job_discarded, job_expired, job_failed
 from ..unit_of_work import UnitOfWork
 from . import superseded
 
@@ -94,7 +94,7 @@ def _rescue(jobs: QuerySet[Any], expired: QuerySet[Any], now: datetime) -> int:
             else:
                 _take_back(jobs, job, now)
             signal = job_discarded if job.state == JobState.DISCARDED else job_failed
-            said.append(partial(announce, signal, jobs.model, job=job, error=job.errors[-1], using=jobs.db))
+            said.append(partial(announce_failure, signal, job, None, jobs.db))
     tell(jobs.db, said)
     return len(said)
 
@@ -106,7 +106,7 @@ def _time_out(jobs: QuerySet[Any], job: Any, now: datetime) -> None:
         job.state = JobState.RETRYABLE
     else:
         job.state, job.finished_at = JobState.DISCARDED, now
-    logger.warning("Took back job %s (%s): its time was up.", job.pk, job.type, extra=labels(job))
+    logger.log(_level(job), "Took back job %s (%s): its time was up.", job.pk, job.type, extra=labels(job))
 
 
 def _take_back(jobs: QuerySet[Any], job: Any, now: datetime) -> None:
@@ -131,7 +131,12 @@ def _take_back(jobs: QuerySet[Any], job: Any, now: datetime) -> None:
         job.state, job.finished_at = JobState.DISCARDED, now
         job.dead_letter = policy.on_exhaustion == "dead_letter"
         lifecycle.discard(row, now, token=token, errors=job.errors, dead_letter=job.dead_letter)
-    logger.warning("Took back job %s (%s): the lease of %s expired.", job.pk, job.type, holder, extra=labels(job))
+    said = "Took back job %s (%s): the lease of %s expired."
+    logger.log(_level(job), said, job.pk, job.type, holder, extra=labels(job))
+
+
+def _level(job: Any) -> int:
+    return logging.ERROR if job.state == JobState.DISCARDED else logging.WARNING
 
 
 def _in_batches(jobs: QuerySet[Any], due: QuerySet[Any], move: Callable[[QuerySet[Any]], int]) -> int:

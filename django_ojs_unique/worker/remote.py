@@ -170,7 +170,7 @@ def _lock(jobs: QuerySet[Any], id: UUID) -> Any:
 def _settle(jobs: QuerySet[Any], run: Finished) -> None:
     ((_, outcome),) = settle(jobs, [run])
     assert outcome is not Settled.REFUSED, "the row is locked, and held"
-    tell(jobs.db, [partial(announce_outcome, run.job, outcome, jobs.db)])
+    tell(jobs.db, [partial(announce_outcome, run, outcome, jobs.db)])
 
 
 def _read_again(jobs: QuerySet[Any], claimed: Collection[Any]) -> list[Any]:

@@ -163,7 +163,7 @@ def _announce(outcomes: Outcomes, using: str) -> None:
     with sessions.watched(), collected(using):
         for finished, outcome in outcomes:
             try:
-                announce_outcome(finished.job, outcome, using)
+                announce_outcome(finished, outcome, using)
             except BaseException:  # Django catches all but SystemExit and its like
                 logger.exception("A receiver tried to end the worker.")
         sessions.renew_after_receivers()  # before the events are written, or they would be undone too

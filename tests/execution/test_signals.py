@@ -1,16 +1,21 @@
 """The signals about a run: once per outcome, after the commit, and harmless."""
 
+import logging
+import sys
 from collections import Counter
 
 import pytest
 from django.db import DatabaseError, OperationalError, connection, transaction
+from django.utils import timezone
 
-from django_ojs_unique import job, lifecycle
+from django_ojs_unique import Discard, job, lifecycle
 from django_ojs_unique.execution.finished import Finished
+from django_ojs_unique.maintenance.sweep import rescue
 from django_ojs_unique.models import Job
 from django_ojs_unique.signals import job_completed, job_discarded, job_failed, job_started
 from django_ojs_unique.worker import Worker
 from django_ojs_unique.worker.settler import Settler
+from tests.support.jobs import HOUR
 from tests.support.outage import breaks_the_connection
 from tests.support.retries import IN_AN_HOUR
 
@@ -170,3 +175,60 @@ def test_a_batch_whose_failures_cannot_be_settled_yet_is_not_called_refused(rece
     settler.settle_waiting()
     assert told == [0]
     assert sorted(outcome for _, outcome in counted) == ["completed", "retried"]
+
+
+@pytest.mark.usefixtures("_three_outcomes")
+def test_a_failure_is_told_while_its_exception_is_handled(receive):
+    told = {}
+
+    def receiver(job, exception, **kwargs):
+        frames = []
+        trace = exception.__traceback__
+        while trace:
+            frames.append(trace.tb_frame.f_code.co_name)
+            trace = trace.tb_next
+        told[job.type] = type(exception), sys.exc_info()[1] is exception, frames[-1], "announce_failure" in frames
+
+    for signal in (job_failed, job_discarded):
+        receive(signal, receiver)
+    Worker().run(drain=True)
+    assert told == dict.fromkeys(["fails", "discards"], (ZeroDivisionError, True, "<lambda>", False))
+
+
+def test_a_failure_in_another_process_is_told_without_an_exception(receive, take):
+    told = []
+    receive(job_discarded, lambda exception, **kwargs: told.append((exception, sys.exc_info()[1])))
+    Job.objects.enqueue("t")
+    (held,) = take()
+    error = {"message": "no", "type": "ValueError", "attempt": 1}
+    settler = Settler(Job.objects.all(), [].extend)
+    settler.put(Finished(held, error=error, gives_up=True))
+    settler.settle_waiting()
+    assert told == [(None, None)]
+
+
+@pytest.mark.parametrize(
+    ("raised", "level"),
+    [(ZeroDivisionError(), logging.ERROR), (Discard(), logging.WARNING)],
+    ids=["error", "on purpose"],
+)
+def test_a_job_that_is_given_up_is_logged_as_an_error_unless_its_handler_gives_it_up(raised, level, handlers, caplog):
+    def fail():
+        raise raised
+
+    job("gives.up", retry={"max_attempts": 1})(fail)
+    Job.objects.enqueue("gives.up")
+    with caplog.at_level(logging.WARNING, logger="django_ojs_unique.worker"):
+        Worker().run(drain=True)
+    (record,) = [record for record in caplog.records if "discarded after attempt 1 of 1" in record.getMessage()]
+    assert (record.levelno, bool(record.exc_info)) == (level, level == logging.ERROR)
+
+
+@pytest.mark.parametrize(("attempts", "level"), [(2, logging.ERROR), (3, logging.WARNING)])
+def test_a_job_whose_worker_died_is_logged_as_an_error_if_that_was_its_last_attempt(attempts, level, take, caplog):
+    Job.objects.enqueue("t", retry={"max_attempts": attempts})
+    Job.objects.update(attempt=1)
+    take(lease=-HOUR)
+    rescue(Job.objects.all(), timezone.now())
+    (record,) = [record for record in caplog.records if "Took back" in record.getMessage()]
+    assert (record.levelno, Job.objects.get().state == "discarded") == (level, level == logging.ERROR)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from django_ojs_unique.exceptions import JobCancelled, OJSError
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import WAITING
 from django_ojs_unique.tasks import OJSBackend
+from django_ojs_unique.tasks.framework import task_finished
 from django_ojs_unique.tasks.results import STATUS
 from tests.app import tasks
 
@@ -165,3 +167,18 @@ def test_a_result_outlives_the_settings_of_its_queue():
     result = tasks.add.using(queue_name="gone").enqueue(1)
     with override_settings(TASKS={"default": {"BACKEND": "django_ojs_unique.tasks.OJSBackend"}}):
         assert tasks.add.get_result(result.id).task.queue_name == "default"
+
+
+def test_a_failed_task_is_told_while_its_exception_is_handled():
+    seen = []
+
+    def receiver(task_result, **kwargs):
+        seen.append((task_result.status, sys.exc_info()[0]))
+
+    tasks.fail.enqueue("no")
+    task_finished.connect(receiver)
+    try:
+        work()
+    finally:
+        task_finished.disconnect(receiver)
+    assert seen == [("FAILED", ValueError)]
