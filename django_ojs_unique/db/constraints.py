@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from django.core.checks import CheckMessage
 from django.db import models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.backends.ddl_references import Statement
-from django.db.models import F, Func, Lookup, Q
-from django.db.models.lookups import Exact, GreaterThanOrEqual, In, LessThanOrEqual
+from django.db.models import F, Lookup, Q
 
 from ..ojs.states import JobState
 
@@ -40,33 +38,14 @@ def guarding() -> Q:
     return Q(IsGuarding(F("guarded_states"), F("state")))
 
 
-DIGITS = 7
-"""How many digits of a fingerprint the index of the finished jobs has. Among millions of jobs, few have these alike."""
-
+FINISHED = "finished_at IS NOT NULL"
 UNGUARDED = "guarded_states = 0 AND finished_at IS NULL"
-HAS_DIGITS_OF = f"SUBSTR(fingerprint, 1, {DIGITS}) = SUBSTR(%s, 1, {DIGITS})"
-FINISHED_OF = f"fingerprint = %s AND {HAS_DIGITS_OF} AND finished_at IS NOT NULL"
-"""The SQL of `unguarded`, and of `finished` for a fingerprint, which is a parameter twice."""
-
-_DIGITS_OF: dict[str, Callable[[Any], Lookup[Any]]] = {
-    "fingerprint": lambda text: Exact(FirstDigits("fingerprint"), text[:DIGITS]),
-    "fingerprint__in": lambda texts: In(FirstDigits("fingerprint"), [text[:DIGITS] for text in texts]),
-    "fingerprint__gte": lambda text: GreaterThanOrEqual(FirstDigits("fingerprint"), text[:DIGITS]),
-    "fingerprint__lt": lambda text: LessThanOrEqual(FirstDigits("fingerprint"), text[:DIGITS]),
-}
+"""The SQL of `finished` and of `unguarded`."""
 
 
-class FirstDigits(Func):
-    """The first digits of a fingerprint, as the index of the finished jobs has them."""
-
-    function = "SUBSTR"
-    template = f"%(function)s(%(expressions)s, 1, {DIGITS})"
-    output_field = models.CharField()
-
-
-def finished(**condition: Any) -> Q:
-    """Return the condition for finished jobs; a condition on the fingerprint is one that their index answers."""
-    return Q(*(_DIGITS_OF[name](value) for name, value in condition.items()), finished_at__isnull=False, **condition)
+def finished() -> Q:
+    """Return the condition for finished jobs."""
+    return Q(finished_at__isnull=False)
 
 
 def unguarded() -> Q:
@@ -80,12 +59,7 @@ def of_fingerprint(**condition: Any) -> Q:
     One has the jobs that guard their fingerprint, one the finished ones, and one the unfinished ones without a guard.
     Each part repeats the whole condition: otherwise SQLite uses none of them.
     """
-    return Q(guarding(), **condition) | finished(**condition) | Q(unguarded(), **condition)
-
-
-def unfinished_of_fingerprint(**condition: Any) -> Q:
-    """Do what `of_fingerprint` does for unfinished jobs only."""
-    return Q(guarding(), finished_at__isnull=True, **condition) | Q(unguarded(), **condition)
+    return Q(guarding(), **condition) | Q(finished(), **condition) | Q(unguarded(), **condition)
 
 
 KEY_LOCKS = "django_ojs_unique_keylock"
@@ -105,22 +79,6 @@ class PartiallyIndexed(models.Model):
         # creates it; and that it creates the other indexes without their conditions (W037), which is good enough.
         answered = {"models.W036", "models.W037"}
         return [message for message in super().check(**kwargs) if message.id not in answered]
-
-
-class FinishedIndex(models.Index):
-    """An index on a fingerprint and more fields, which on PostgreSQL has only the `FirstDigits` of the fingerprint.
-
-    Each finished job is written to a random page of it, and PostgreSQL logs a page as a whole when it first changes
-    after a checkpoint. So fewer pages are better. SQLite would not use such an index: where the fingerprint is known,
-    it replaces it by its value first.
-    """
-
-    def create_sql(self, model: Any, schema_editor: Any, using: str = "", **kwargs: Any) -> Any:
-        if schema_editor.connection.vendor != "postgresql":
-            return super().create_sql(model, schema_editor, using, **kwargs)
-        fingerprint, *others = self.fields
-        short = models.Index(FirstDigits(fingerprint), *others, name=self.name, condition=self.condition)
-        return short.create_sql(model, schema_editor, using, **kwargs)
 
 
 class ConditionalUniqueConstraint(models.UniqueConstraint):

@@ -156,7 +156,7 @@ class Dialect:
 
     def _newest(self, wanted: LookUp) -> tuple[str, list[Any]]:
         states, after = wanted.policy.states, wanted.created_after
-        parameters: list[Any] = [*[wanted.fingerprint] * 4, *map(str, states)]
+        parameters: list[Any] = [*[wanted.fingerprint] * 3, *map(str, states)]
         if after is not None:
             parameters.append(self.connection.ops.adapt_datetimefield_value(after))
         return self.table.look(len(states), after is not None, wanted.full_row), parameters

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 from django.db import models
 
 from ..ojs.encoder import encoder
-from .constraints import FINISHED_OF, IS_GUARDING, UNGUARDED
+from .constraints import FINISHED, IS_GUARDING, UNGUARDED
 from .fields import SharedJSON
 from .rows import RowReader
 
@@ -235,9 +235,9 @@ class Table:
     def look(self, states: int, bounded: bool, full_row: bool) -> str:
         """Select the newest job of a fingerprint in some states.
 
-        Parameters: the fingerprint, four times, the states, and the time after which it was created, if ``bounded``.
+        Parameters: the fingerprint, three times, the states, and the time after which it was created, if ``bounded``.
         """
-        by_fingerprint = f"fingerprint = %s AND {IS_GUARDING} OR {FINISHED_OF} OR fingerprint = %s AND {UNGUARDED}"
+        by_fingerprint = " OR ".join(f"fingerprint = %s AND {which}" for which in (IS_GUARDING, FINISHED, UNGUARDED))
         after = " AND created_at > %s" if bounded else ""
         return (
             f"{self._select(full_row)} WHERE ({by_fingerprint}) AND state IN ({', '.join(['%s'] * states)}){after}"

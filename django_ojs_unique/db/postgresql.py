@@ -15,7 +15,7 @@ from django.db import models
 from ..conf import settings
 from ..ojs.policy import UniquePolicy
 from ..ojs.states import INCOMPLETE, JobState
-from .constraints import HAS_DIGITS_OF, of_fingerprint
+from .constraints import of_fingerprint
 from .cursors import KeptCursor, Plan, execute
 from .dialect import FEW_ROWS, ClaimRequest, Dialect, LookUp, as_it_is
 from .inserts import CHANNEL, TO_JSON, Row, Statement, bare_array, kept
@@ -82,7 +82,7 @@ class PostgreSQL(Dialect):
 
     def find(self, rows: Any, fingerprints: Sequence[str]) -> Any:
         # One index look-up for each fingerprint: with old statistics, a plain query would read the whole table.
-        wanted = rows.filter(of_fingerprint()).extra(where=["fingerprint = wanted.name", HAS_DIGITS_OF % "wanted.name"])
+        wanted = rows.filter(of_fingerprint()).extra(where=["fingerprint = wanted.name"])
         sql, parameters = wanted.query.sql_with_params()
         return rows.model._default_manager.using(rows.db).raw(
             f"SELECT found.* FROM unnest(%s::text[]) AS wanted (name) CROSS JOIN LATERAL ({sql} OFFSET 0) AS found",

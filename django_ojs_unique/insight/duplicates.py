@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db.models import Count, F, Max, Q, QuerySet, TextField, Window
 from django.db.models.functions import Cast, Left, RowNumber
 
-from ..db.constraints import finished, guarding, unfinished_of_fingerprint, unguarded
+from ..db.constraints import guarding, of_fingerprint, unguarded
 from ..models import Job, SuppressedEnqueue
 from ..ojs.states import INCOMPLETE
 from .activity import Span
@@ -174,7 +174,7 @@ def live_duplicates(jobs: QuerySet[Any], most: int) -> list[UUID]:
 
 def live_of(jobs: QuerySet[Any], fingerprints: Collection[str]) -> Any:
     """Select the jobs of some fingerprints that have not finished."""
-    return jobs.filter(unfinished_of_fingerprint(fingerprint__in=fingerprints), state__in=_UNFINISHED)
+    return jobs.filter(of_fingerprint(fingerprint__in=fingerprints, finished_at=None), state__in=_UNFINISHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +204,13 @@ def newest(jobs: QuerySet[Any], fingerprint: str, most: int) -> list[Any]:
     """
     guard = jobs.filter(guarding(), fingerprint=fingerprint)
     others = jobs.filter(unguarded(), fingerprint=fingerprint).order_by("-created_at", "-pk")[:most]
-    ended = last_first(jobs.filter(finished(fingerprint=fingerprint)))[:most]
+    ended = finished(jobs.filter(fingerprint=fingerprint))[:most]
     return list({job.pk: job for job in (*guard, *others, *ended)}.values())
 
 
-def last_first(finished_jobs: QuerySet[Any]) -> Any:
-    """Order finished jobs: those that finished last come first."""
-    return finished_jobs.order_by("-finished_at", "-pk")
+def finished(jobs: QuerySet[Any]) -> Any:
+    """Select the jobs that have finished, the last first."""
+    return jobs.filter(finished_at__isnull=False).order_by("-finished_at", "-pk")
 
 
 def attempts_of(attempts: QuerySet[Any], fingerprint: str, most: int) -> Any:
@@ -237,14 +237,9 @@ def match(jobs: QuerySet[Any], attempts: QuerySet[Any] | None, term: str) -> Mat
     if len(beginning) < SHORTEST_BEGINNING or not _HEX.issuperset(beginning):
         problem = f"Write a job's id, or at least {SHORTEST_BEGINNING} characters of a fingerprint: digits and a to f."
         return Match([], problem=problem)
-    begins = fingerprint_begins(beginning)
-    parts = [
-        jobs.filter(Q(guarding(), **begins)),
-        jobs.filter(finished(**begins)),
-        jobs.filter(Q(unguarded(), **begins)),
-    ]
-    parts += [] if attempts is None else [attempts.filter(**begins)]
-    within = [part.order_by("fingerprint").distinct() for part in parts]
+    parts = [jobs.filter(which) for which in (guarding(), Q(finished_at__isnull=False), unguarded())]
+    parts += [] if attempts is None else [attempts]
+    within = [part.filter(**fingerprint_begins(beginning)).order_by("fingerprint").distinct() for part in parts]
     names = (found.values_list("fingerprint", flat=True)[: MOST_MATCHES + 1] for found in within)
     return Match(sorted({name for found in names for name in found}))
 

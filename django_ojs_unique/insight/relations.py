@@ -7,11 +7,10 @@ from typing import Any
 
 from django.utils import timezone
 
-from ..db.constraints import finished
 from ..models import Job
 from ..ojs.policy import UniquePolicy
 from ..ojs.states import TERMINAL, JobState
-from .duplicates import last_first, newest
+from .duplicates import finished, newest
 from .uniqueness import read_policy
 
 MOST_RELATIVES = 10
@@ -43,8 +42,8 @@ def relations(job: Any) -> Relations:
         return Relations(successor=successor)
     found = {row.pk: row for row in newest(jobs.only(*_READ), job.fingerprint, MOST_RELATIVES + 1)}
     # What was replaced by a new job ended at the moment at which that was created.
-    before = jobs.filter(finished(fingerprint=job.fingerprint), finished_at__lte=job.created_at)
-    ended_before = list(last_first(before.only(*_READ))[:MOST_RELATIVES])
+    before = jobs.filter(fingerprint=job.fingerprint, finished_at__lte=job.created_at)
+    ended_before = list(finished(before.only(*_READ))[:MOST_RELATIVES])
     found.pop(job.pk, None)
     others = sorted(found.values(), key=_age, reverse=True)
     replaced = {row.pk: row for row in (*others, *ended_before) if row.replaced_by_id == job.pk}

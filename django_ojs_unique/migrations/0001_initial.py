@@ -177,7 +177,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='job',
-            index=django_ojs_unique.db.constraints.FinishedIndex(condition=models.Q(models.Q(('finished_at__isnull', False)), ('fingerprint__isnull', False)), fields=['fingerprint', 'finished_at'], name='ojs_job_history'),
+            index=models.Index(condition=models.Q(models.Q(('finished_at__isnull', False)), ('fingerprint__isnull', False)), fields=['fingerprint', 'finished_at'], name='ojs_job_history'),
         ),
         migrations.AddIndex(
             model_name='job',

@@ -8,14 +8,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from ..db.constraints import (
-    ConditionalUniqueConstraint,
-    FinishedIndex,
-    PartiallyIndexed,
-    finished,
-    guarding,
-    unguarded,
-)
+from ..db.constraints import ConditionalUniqueConstraint, PartiallyIndexed, finished, guarding, unguarded
 from ..db.fields import PayloadField, SparseCharField, SparsePayloadField, StateSetField, new_id
 from ..managers import JobManager
 from ..ojs.fingerprint import SCHEME
@@ -131,7 +124,7 @@ class Job(Movable, PartiallyIndexed):
         ]
         indexes = [
             # The finished jobs of a fingerprint. Its unfinished job is found by the guard.
-            FinishedIndex(
+            models.Index(
                 fields=["fingerprint", "finished_at"],
                 condition=Q(finished(), fingerprint__isnull=False),
                 name="ojs_job_history",

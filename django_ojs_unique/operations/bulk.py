@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from .. import lifecycle
-from ..db.constraints import unfinished_of_fingerprint
+from ..db.constraints import of_fingerprint
 from ..db.dialects import dialect_of, dialect_on
 from ..db.transactions import starting_over
 from ..exceptions import DuplicateJob, InvalidPolicy, InvalidTransition, OJSError
@@ -162,7 +162,7 @@ def _live_duplicates(job: Job) -> list[Any]:
         return []
     if not job.fingerprint:
         return []
-    alike = unfinished_of_fingerprint(fingerprint=job.fingerprint)
+    alike = of_fingerprint(fingerprint=job.fingerprint, finished_at=None)
     live = Job.objects.using(job._state.db).filter(alike, state__in=sorted(INCOMPLETE))
     rows, now = live.exclude(pk=job.pk).only("type", "state", "created_at").order_by("-created_at"), timezone.now()
     rivals = (row for row in rows[:RIVALS_LOOKED_AT] if policy.is_duplicate(row.state, row.created_at, now))

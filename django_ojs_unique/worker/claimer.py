@@ -192,11 +192,13 @@ class Claimer:
         While the others have jobs, each claim for such a pool would read the whole queue. A call or the next interval
         ends this. It is not for queues with a limit, where also the end of a job makes room.
         """
-        if self._poller.called:
+        if not self._empty or self._limited_queues() != frozenset():
+            return {}
+        if self._poller.called:  # read last: a call may come during the query for the limits
             return {}
         now, interval, called_at = time.monotonic(), self._poller.interval, self._poller.called_at
         empty = {pool: since for pool, since in self._empty.items() if called_at < since and now < since + interval}
-        return empty if empty and empty.keys() < set(pools) and self._limited_queues() == frozenset() else {}
+        return empty if empty.keys() < set(pools) else {}
 
     def _types(self) -> dict[Pool, list[str]]:
         """Return the types that each pool runs, without a pool that runs none."""

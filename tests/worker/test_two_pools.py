@@ -61,6 +61,18 @@ def test_it_looks_again_after_a_call(worker):
     assert worker.looks.count("coroutine") == 2
 
 
+def test_it_looks_again_after_a_call_that_comes_while_it_asks_for_the_limits(worker, monkeypatch):
+    def called_meanwhile(using):
+        worker._poller.call("default")
+        return frozenset()
+
+    worker._claimer.claim()
+    monkeypatch.setattr(claimer, "LIMITS_SECONDS", 0)
+    monkeypatch.setattr(claimer, "limited_queues", called_meanwhile)
+    worker._claimer.claim()
+    assert worker.looks.count("coroutine") == 2
+
+
 def test_it_looks_again_if_the_time_of_the_call_is_not_known_yet(worker):
     """Two threads call at once, and the older time is stored last."""
     worker._claimer.claim()
