@@ -90,20 +90,23 @@ class UnknownJobType(InvalidRequest):
 class DuplicateJob(OJSError):
     """A job matching the uniqueness key already exists.
 
-    Raised by ``on_conflict="reject"`` (OJS unique jobs, "reject"), and when a running duplicate may not be replaced.
+    Raised by ``on_conflict="reject"`` (OJS unique jobs, "reject"), when a running duplicate may not be replaced, and
+    by a revival beside a live duplicate.
     ``existing_job_id``, ``existing_job_state`` and ``existing_job`` describe the newest duplicate, or that running one,
     as the deciding statement read it. ``details`` is what the specification prints.
     """
 
     code = "duplicate"
 
-    def __init__(self, existing_job: Any, fingerprint: str) -> None:
+    def __init__(
+        self, existing_job: Any, fingerprint: str, message: str = "A job matching the uniqueness key already exists"
+    ) -> None:
         self.existing_job = existing_job
         self.existing_job_id = existing_job.id
         self.existing_job_state = existing_job.state
         self.fingerprint = fingerprint
         super().__init__(
-            "A job matching the uniqueness key already exists",
+            message,
             details={"existing_job_id": str(existing_job.id), "existing_job_state": str(existing_job.state)},
         )
 

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connections, transaction
-from django.db.models import Case, DateTimeField, F, QuerySet, When
+from django.db.models import Case, DateTimeField, F, Q, QuerySet, When
 from django.db.models.functions import Now
 from django.db.models.lookups import Exact
 
@@ -23,7 +23,7 @@ from .db.dialects import dialect_of
 from .db.fields import StateSetField
 from .db.transactions import starting_over
 from .ojs.keys import HOLDING
-from .ojs.states import MOVES, POSTPONED, TIMED, WAITING, JobState
+from .ojs.states import MOVES, POSTPONED, REVIVABLE, TIMED, WAITING, JobState
 
 
 class DatabaseNow(Now):
@@ -74,22 +74,30 @@ def activate(jobs: QuerySet[Any], now: datetime) -> int:
     return move(jobs, JobState.AVAILABLE, sources={JobState.PENDING}, enqueued_at=now)
 
 
-def revive(jobs: QuerySet[Any], now: datetime) -> int:
-    """discarded → available, by hand, with a full set of attempts; the errors stay.
+def revivable(jobs: QuerySet[Any]) -> QuerySet[Any]:
+    """Select the jobs that can be revived: not those that were replaced, and not those that are pruned.
 
-    A row whose payload was pruned has lost its arguments, and stays discarded.
+    A replaced job must never run (OJS unique jobs, "replace"), and a pruned one has lost its arguments.
     """
-    return move(
-        jobs.filter(payload_pruned=False),
-        JobState.AVAILABLE,
-        sources={JobState.DISCARDED},
-        attempt=0,
-        enqueued_at=now,
-        started_at=None,
-        finished_at=None,
-        expires_at=None,
-        dead_letter=False,
-    )
+    finished = jobs.filter(state__in=sorted(REVIVABLE), payload_pruned=False)
+    return finished.exclude(state=JobState.CANCELLED, replaced_by__isnull=False)
+
+
+def revive(jobs: QuerySet[Any], now: datetime) -> int:
+    """discarded, cancelled → available, by hand, with a full set of attempts; the errors stay.
+
+    → scheduled, if the time that the caller asked for has not come yet.
+    """
+    rows, later = revivable(jobs), Q(scheduled_at__gt=now)
+    renewed: dict[str, Any] = {
+        "attempt": 0,
+        "started_at": None,
+        "finished_at": None,
+        "expires_at": None,
+        "dead_letter": False,
+    }
+    postponed = move(rows.filter(later), JobState.SCHEDULED, sources=REVIVABLE, run_at=F("scheduled_at"), **renewed)
+    return postponed + move(rows.exclude(later), JobState.AVAILABLE, sources=REVIVABLE, enqueued_at=now, **renewed)
 
 
 def supersede(jobs: QuerySet[Any], now: datetime, *, errors: list[dict[str, Any]]) -> int:

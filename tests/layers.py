@@ -31,6 +31,7 @@ FLOORS: list[tuple[str, str]] = [
     ("events", "the record of what happened to jobs, written in the same transaction"),
     ("unit_of_work", "one change with its events, repeated after a deadlock or a lost race"),
     ("enqueue", "the heart: from the caller's arguments to one row, or to the reason why there is none"),
+    ("by_hand", "what a project and its operators do to stored jobs: cancel, retry, revive, enqueue again"),
     ("managers", "`Job.objects`"),
     ("models", "the tables"),
     ("handlers", "the functions that run jobs: declaration, context, signature"),

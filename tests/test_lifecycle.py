@@ -37,7 +37,7 @@ STARTS = {
     "promote": {"scheduled", "retryable"},
     "retry_now": {"scheduled", "retryable", "pending"},
     "activate": {"pending"},
-    "revive": {"discarded"},
+    "revive": {"discarded", "cancelled"},
     "expire": {"scheduled", "available", "pending"},
     "claim": {"available"},
 }

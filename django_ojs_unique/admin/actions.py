@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 from django.contrib import admin, messages
 from django.contrib.admin import helpers
-from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db import router
@@ -19,33 +16,36 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
 
-from ..insight.preview import of_deletions, of_releases, of_revivals
+from ..by_hand.results import BulkResult
+from ..insight.preview import live_duplicates, of_deletions, of_enqueues_again, of_releases, of_revivals
 from ..insight.typed import read_id
 from ..models import Job
-from ..operations.bulk import Attempted, Resolution, Revived, on_each, release, revive
+from ..operations.bulk import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY_NOW, REVIVE, Operation
 from .base import ReadOnlyAdmin, may, render
+from .carry_out import carry_out, named
 from .job_page import FROM_PAGE
 from .rows import consequence_row, outcome_row
+from .sweep import ACROSS, CONFIRMED, refusal_note, sweep
 
-REFUSALS_NAMED = 3
-CONFIRMED = "_confirmed"
-
-
-class TickedOnly(helpers.ActionForm):
-    """Acts on the ticked rows only, never on all pages: the user has not seen the other rows or their number."""
-
-    def clean_select_across(self) -> bool:
-        return False
+RESOLUTIONS: dict[str, dict[str, bool]] = {"skip": {}, "replace": {"replace": True}, "force": {"force": True}}
+"""What a revival does about live duplicates."""
+TITLES = {
+    "revive": "Revive",
+    "enqueue_again": "Enqueue again",
+    "release_guard": "Release guard",
+    "delete_selected": "Delete",
+}
+"""The titles of the pages that ask about ticked jobs."""
 
 
 class JobActions(ReadOnlyAdmin):
     """The actions on jobs, for the admin of jobs to inherit.
 
-    They act on the jobs that were ticked, whatever their state is now.
+    They act on the jobs that were ticked, whatever their state is now; or on all that match the list's filters, after
+    a page that says how many these are.
     """
 
-    actions = ["cancel", "retry_now", "revive", "release_guard", "delete_selected"]
-    action_form = TickedOnly
+    actions = ["cancel", "retry_now", "revive", "enqueue_again", "release_guard", "delete_selected"]
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         return may(request, "cancel_job")
@@ -63,47 +63,31 @@ class JobActions(ReadOnlyAdmin):
         return may(request, "delete_job")
 
     @admin.action(description="Cancel", permissions=["cancel"])
-    def cancel(self, request: HttpRequest, jobs: QuerySet[Job]) -> None:
-        self._do(request, _ticked(request), Job.cancel, "Cancelled")
+    def cancel(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
+        return self._act(request, jobs, CANCEL)
 
     @admin.action(description="Retry now", permissions=["retry"])
-    def retry_now(self, request: HttpRequest, jobs: QuerySet[Job]) -> None:
-        self._do(request, _ticked(request), Job.retry_now, "Made available")
+    def retry_now(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
+        return self._act(request, jobs, RETRY_NOW)
 
     @admin.action(description="Revive", permissions=["revive"])
-    def revive(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse:
+    def revive(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
         """Ask what to do about live duplicates, then show what became of each job."""
-        try:
-            resolution = Resolution(request.POST.get("resolution", ""))
-        except ValueError:
-            return self._ask(request, "revive", "Revive", of_revivals, _ticked(request))
-        attempts = list(on_each(self._jobs(request), _ticked(request), partial(revive, resolution=resolution)))
-        self._log(request, CHANGE, _events(attempts))
-        refused = sum(bool(attempted.refusal) for attempted in attempts)
-        return render(
-            self,
-            request,
-            "job/revived.html",
-            "Revive",
-            attempts=[outcome_row(attempted) for attempted in attempts],
-            done=len(attempts) - refused,
-            refused=refused,
-            back=_back(request),
-        )
+        options = RESOLUTIONS.get(request.POST.get("resolution", ""))
+        operation = REVIVE if options is None else REVIVE.with_options(**options)
+        return self._act(request, jobs, operation, of_revivals, is_confirmed=options is not None)
+
+    @admin.action(description="Enqueue again", permissions=["revive"])
+    def enqueue_again(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
+        return self._act(request, jobs, ENQUEUE_AGAIN, of_enqueues_again)
 
     @admin.action(description="Release guard", permissions=["release"])
     def release_guard(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
-        if CONFIRMED not in request.POST:
-            return self._ask(request, "release_guard", "Release guard", of_releases, _ticked(request))
-        self._do(request, _ticked(request), release, "Taken out of uniqueness")
-        return None
+        return self._act(request, jobs, RELEASE, of_releases)
 
     @admin.action(description="Delete", permissions=["delete"])
     def delete_selected(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
-        if CONFIRMED not in request.POST:
-            return self._ask(request, "delete_selected", "Delete", of_deletions, _ticked(request))
-        self._do(request, _ticked(request), Job.remove, "Deleted", DELETION)
-        return None
+        return self._act(request, jobs, DELETE, of_deletions)
 
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
@@ -111,26 +95,71 @@ class JobActions(ReadOnlyAdmin):
         """Ask for confirmation, then delete one job by the rules of the action."""
         if not self.has_delete_permission(request):
             raise PermissionDenied
-        id = read_id(unquote(object_id))
-        if id is None or not self._jobs(request).filter(pk=id).exists():
+        id, jobs = read_id(unquote(object_id)), self._jobs(request)
+        if id is None or not jobs.filter(pk=id).exists():
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
         if request.method != "POST" or CONFIRMED not in request.POST:
-            return self._ask(request, "delete_selected", "Delete", of_deletions, [id])
-        self._do(request, [id], Job.remove, "Deleted", DELETION)
+            return self._ask(request, "delete_selected", of_deletions, [id])
+        self._tell(request, DELETE, carry_out(request, jobs, [id], DELETE))
         return HttpResponseRedirect(reverse("admin:django_ojs_unique_job_changelist"))
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Job], *args: Any, **options: Any) -> Any:
         if any(read_id(text) is None for text in request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)):
             self.message_user(request, "Nothing was done: a row that was chosen has no job's id.", messages.WARNING)
             return None
-        # The list's filters are ignored: a job that has changed since the page was loaded is reported, not left out.
-        return super().response_action(request, self._jobs(request), *args, **options)
+        # For ticked rows the list's filters are ignored: a job that has changed since the page was loaded is reported.
+        jobs = queryset if request.POST.get(ACROSS) == "1" else self._jobs(request)
+        return super().response_action(request, jobs, *args, **options)
 
     def _jobs(self, request: HttpRequest) -> QuerySet[Job]:
         return self.get_queryset(request).using(router.db_for_write(Job))
 
+    def _act(
+        self,
+        request: HttpRequest,
+        matching: QuerySet[Job],
+        operation: Operation,
+        consequences: Callable[..., Any] | None = None,
+        *,
+        is_confirmed: bool | None = None,
+    ) -> HttpResponse | None:
+        """Do something to the ticked jobs, or to all that match, once the user has seen what it means.
+
+        ``consequences``: says what it would mean for each ticked job; None if nobody need be asked about these.
+        """
+        if is_confirmed is None:
+            is_confirmed = CONFIRMED in request.POST
+        jobs, ids = self._jobs(request), _ticked(request)
+        if request.POST.get(ACROSS) == "1":
+            return sweep(self, request, matching, jobs, operation, is_confirmed=is_confirmed)
+        if consequences is not None and not is_confirmed:
+            return self._ask(request, request.POST["action"], consequences, ids)
+        result = carry_out(request, jobs, ids, operation)
+        if operation.name not in ("revive", "enqueue again"):
+            self._tell(request, operation, result)
+            return None
+        found = named(jobs, ids)
+        revived = [found[id] for id in result.changed if id in found and operation.name == "revive"]
+        beside = live_duplicates(jobs, revived, timezone.now())
+        return render(
+            self,
+            request,
+            "job/outcome.html",
+            operation.done,
+            outcomes=[outcome_row(id, found.get(id), result, beside.get(id, [])) for id in ids],
+            done=f"{len(result.changed)} {operation.done.lower()}, {len(result.refused)} not.",
+            back=_back(request),
+        )
+
+    def _tell(self, request: HttpRequest, operation: Operation, result: BulkResult) -> None:
+        """Show how many were changed, and the first few refusals."""
+        if result.changed:
+            self.message_user(request, f"{operation.done}: {len(result.changed)} job(s).", messages.SUCCESS)
+        if result.refused:
+            self.message_user(request, refusal_note(result), messages.WARNING)
+
     def _ask(
-        self, request: HttpRequest, action: str, title: str, consequences: Callable[..., Any], ids: list[UUID]
+        self, request: HttpRequest, action: str, consequences: Callable[..., Any], ids: list[UUID]
     ) -> HttpResponse:
         kept = [("action", action), *((helpers.ACTION_CHECKBOX_NAME, id) for id in ids)]
         if FROM_PAGE in request.POST and action != "delete_selected":  # a deleted job has no page to return to
@@ -140,35 +169,13 @@ class JobActions(ReadOnlyAdmin):
             self,
             request,
             f"job/{action}.html",
-            title,
+            TITLES[action],
             consequences=[consequence_row(consequence) for consequence in said],
             nothing=all(consequence.refusal for consequence in said),
             kept=kept,
             confirmed=CONFIRMED,
             back=_back(request),
         )
-
-    def _do(
-        self, request: HttpRequest, ids: list[UUID], act: Callable[[Job], object], done: str, flag: int = CHANGE
-    ) -> None:
-        """Call ``act`` on each job, log what was done, and show it with the first few refusals."""
-        attempts = list(on_each(self._jobs(request), ids, act))
-        jobs = [attempted.job for attempted in attempts if not attempted.refusal]
-        refusals = [attempted.refusal for attempted in attempts if attempted.refusal]
-        self._log(request, flag, [(job, f"{done}.") for job in jobs if job is not None])
-        if jobs:
-            self.message_user(request, f"{done}: {len(jobs)} job(s).", messages.SUCCESS)
-        if refusals:
-            named = " ".join(refusals[:REFUSALS_NAMED])
-            more = f" And {len(refusals) - REFUSALS_NAMED} more." if len(refusals) > REFUSALS_NAMED else ""
-            self.message_user(request, f"Refused: {len(refusals)} job(s). {named}{more}", messages.WARNING)
-
-    def _log(self, request: HttpRequest, flag: int, events: Iterable[tuple[Job, str]]) -> None:
-        by_message = defaultdict(list)
-        for job, message in events:
-            by_message[message].append(job)
-        for message, jobs in by_message.items():
-            LogEntry.objects.log_actions(request.user.pk, jobs, flag, message)  # type: ignore[arg-type]
 
 
 def _ticked(request: HttpRequest) -> list[UUID]:
@@ -183,13 +190,3 @@ def _back(request: HttpRequest) -> str:
         return reverse("admin:django_ojs_unique_job_change", args=[ids[0]])
     changelist = reverse("admin:django_ojs_unique_job_changelist")
     return request.get_full_path() if request.path == changelist else changelist
-
-
-def _events(attempts: Iterable[Attempted]) -> Iterable[tuple[Job, str]]:
-    """Yield the log messages about revivals: of the revived jobs, and of the duplicates cancelled for them."""
-    for attempted in attempts:
-        if attempted.job is None or not isinstance(attempted.answer, Revived):
-            continue
-        yield attempted.job, f"Revived{'; a live duplicate was cancelled' * bool(attempted.answer.cancelled)}."
-        for rival in attempted.answer.cancelled:
-            yield rival, f"Cancelled for job {attempted.id}, which was revived."

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from ..insight.text import harmless
 from ..models import Job
-from ..operations.bulk import suits
+from ..operations.bulk import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY_NOW, REVIVE
 from .base import ReadOnlyAdmin
 from .job_panels import panels
 
@@ -22,6 +22,16 @@ DOWNLOADS = ("args", "meta", "tags", "extra", "retry", "unique", "result", "erro
 """The members whose beginning the page shows, and that can be downloaded as a whole."""
 
 FROM_PAGE = "_from_page"
+
+OPERATIONS = {
+    "cancel": CANCEL,
+    "retry_now": RETRY_NOW,
+    "revive": REVIVE,
+    "enqueue_again": ENQUEUE_AGAIN,
+    "release_guard": RELEASE,
+    "delete_selected": DELETE,
+}
+"""What the actions do, by their names. Those that a project adds are not here."""
 
 
 class JobPage(ReadOnlyAdmin):
@@ -88,4 +98,4 @@ class JobPage(ReadOnlyAdmin):
     def _page_actions(self, request: HttpRequest, job: Job) -> list[tuple[str, str]]:
         """List the names and labels of the actions that the user may use and that the job's state allows."""
         choices = self.get_action_choices(request, [])
-        return [(name, label) for name, label in choices if suits(job, name)]
+        return [(name, label) for name, label in choices if name not in OPERATIONS or OPERATIONS[name].suits(job)]

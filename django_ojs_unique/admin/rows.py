@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
+from uuid import UUID
 
 from django.utils.html import format_html
 
+from ..by_hand.results import BulkResult
+from ..exceptions import DuplicateJob
 from ..insight.preview import Consequence
 from ..insight.text import harmless
 from ..models import Job
-from ..operations.bulk import Attempted, Revived
 from .display import badge, job_and_state, job_link
 
 
@@ -24,18 +27,20 @@ def consequence_row(said: Consequence) -> dict[str, Any]:
     }
 
 
-def outcome_row(attempted: Attempted) -> dict[str, Any]:
-    """Return the row of a job in ``job/revived.html``."""
-    revived = attempted.answer if isinstance(attempted.answer, Revived) else Revived()
-    met = [job_and_state(job.pk, job.state) for job in (*revived.cancelled, *revived.beside)]
-    if attempted.duplicate is not None:
-        met = [job_link(attempted.duplicate)]
+def outcome_row(id: UUID, job: Job | None, result: BulkResult, beside: Collection[Job]) -> dict[str, Any]:
+    """Return the row of a job in ``job/outcome.html``. ``beside``: the live duplicates that go on beside it."""
+    error = result.refused.get(id)
+    met = [job_and_state(other.pk, other.state) for other in beside]
+    if isinstance(error, DuplicateJob):
+        met = [job_link(error.existing_job_id)]
+    cancelled = [job_link(old) for old, new in result.replaced.items() if new == result.new.get(id, id)]
     return {
-        **_job(attempted.job, attempted.id),
-        "refusal": attempted.refusal,
-        "cancelled": revived.cancelled,
-        "beside": revived.beside,
-        "rivals": met,
+        **_job(job, id),
+        "refusal": error.message if error else "",
+        "new": job_link(result.new[id]) if id in result.new else "",
+        "cancelled": cancelled,
+        "beside": beside,
+        "rivals": cancelled or met,
     }
 
 

@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from .views import batch, cron, dead_letter, events, jobs, queues, status, workers
+from .views import again, batch, cron, dead_letter, events, jobs, queues, status, workers
 
 app_name = "ojs"
 urlpatterns = [
@@ -12,6 +12,8 @@ urlpatterns = [
     path("ojs/v1/jobs/explain", jobs.Explain.as_view(), name="explain"),
     path("ojs/v1/jobs/<str:id>", jobs.Job.as_view(), name="job"),
     path("ojs/v1/jobs/<str:id>/activate", jobs.Activate.as_view(), name="activate"),
+    path("ojs/v1/jobs/<str:id>/revive", again.Revive.as_view(), name="revive"),
+    path("ojs/v1/jobs/<str:id>/enqueue-again", again.EnqueueAgain.as_view(), name="enqueue-again"),
     path("ojs/v1/workers", workers.Workers.as_view(), name="workers"),
     path("ojs/v1/workers/fetch", workers.Fetch.as_view(), name="fetch"),
     path("ojs/v1/workers/ack", workers.Ack.as_view(), name="ack"),

@@ -1,9 +1,9 @@
-"""What would happen if some jobs were revived, released or deleted."""
+"""What would happen if some jobs were revived, enqueued again, released or deleted."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -12,9 +12,12 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
+from ..by_hand.again import request_of
+from ..by_hand.refusals import allows
+from ..exceptions import OJSError
 from ..models import Job
 from ..ojs.policy import UniquePolicy
-from ..ojs.states import TERMINAL, JobState
+from ..ojs.states import REVIVABLE, TERMINAL, JobState
 from .duplicates import live_of
 from .text import full, harmless
 from .uniqueness import read_policy, uniqueness
@@ -29,6 +32,7 @@ _READ = (
     "queue",
     "state",
     "payload_pruned",
+    "replaced_by",
     "unique",
     "key",
     "fingerprint",
@@ -59,10 +63,18 @@ class Consequence:
 def of_revivals(jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime) -> list[Consequence]:
     """Say for each job which live duplicates its revival would meet. Two statements."""
     found = _read(jobs, ids)
-    dead = [job for job in found.values() if job is not None and _revivable(job)]
-    rivals = _rivals(jobs, dead, now)
+    dead = [job for job in found.values() if job is not None and allows(job, "revive")]
+    rivals = live_duplicates(jobs, dead, now)
     alike = Counter(job.fingerprint for job in dead if job.fingerprint)
-    return [_each(id, job, partial(_revival, rivals=rivals, alike=alike)) for id, job in found.items()]
+    say = partial(_revival, rivals=rivals, alike=alike, now=now)
+    return [_each(id, job, say) for id, job in found.items()]
+
+
+def of_enqueues_again(jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime) -> list[Consequence]:
+    """Say for each job what its policy would decide, if nothing else were enqueued. A few statements per job."""
+    wanted = list(dict.fromkeys(ids))
+    found = {job.pk: job for job in jobs.filter(pk__in=wanted).defer("result", "errors")}
+    return [_each(id, found.get(id), partial(_enqueue_again, jobs)) for id in wanted]
 
 
 def of_releases(jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime) -> list[Consequence]:
@@ -75,6 +87,26 @@ def of_deletions(jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime) -> lis
     return [_each(id, job, partial(_deletion, now=now)) for id, job in _read(jobs, ids).items()]
 
 
+def live_duplicates(jobs: QuerySet[Any], of: Collection[Job], now: datetime) -> dict[UUID, list[Job]]:
+    """Find the live duplicates of some jobs, by the ids of these jobs, the newest first. One statement."""
+    fingerprints = {job.fingerprint for job in of if job.fingerprint}
+    if not fingerprints:
+        return {}
+    live = live_of(jobs, fingerprints).order_by("-created_at", "-pk")
+    alike: dict[str, list[Job]] = defaultdict(list)
+    for job in live.only("type", "state", "fingerprint", "created_at")[:MOST_RIVALS]:
+        alike[job.fingerprint].append(job)
+    policies = {job.pk: read_policy(job)[0] or UniquePolicy() for job in of}
+    return {
+        job.pk: [
+            other
+            for other in alike[job.fingerprint or ""]
+            if other.pk != job.pk and policies[job.pk].is_duplicate(other.state, other.created_at, now)
+        ]
+        for job in of
+    }
+
+
 def _read(jobs: QuerySet[Any], ids: Iterable[UUID]) -> dict[UUID, Job | None]:
     wanted = list(dict.fromkeys(ids))
     found = {job.pk: job for job in jobs.filter(pk__in=wanted).only(*_READ)}
@@ -85,46 +117,49 @@ def _each(id: UUID, job: Job | None, say: Callable[[Job], Consequence]) -> Conse
     return Consequence(id, None, "It is gone: deleted or pruned.") if job is None else say(job)
 
 
-def _revivable(job: Job) -> bool:
-    return job.state == JobState.DISCARDED and not job.payload_pruned
-
-
-def _revival(job: Job, rivals: dict[UUID, list[Job]], alike: Counter[str]) -> Consequence:
-    if job.state != JobState.DISCARDED:
-        return Consequence(job.pk, job, f"It is {job.state}: only a discarded job is revived.")
+def _revival(job: Job, rivals: dict[UUID, list[Job]], alike: Counter[str], now: datetime) -> Consequence:
+    if job.state not in REVIVABLE:
+        return Consequence(job.pk, job, f"It is {job.state}: only a discarded or cancelled job is revived.")
     if job.payload_pruned:
         return Consequence(job.pk, job, "It is pruned: what it was to do is gone.")
+    if not allows(job, "revive"):
+        return Consequence(job.pk, job, f"It was replaced by job {job.replaced_by_id}, so it never runs again.")
     others = rivals.get(job.pk, [])
     sentences = []
     if alike[job.fingerprint or ""] > 1:
-        sentences.append("Another job that you chose is alike: the one that comes first is then its live duplicate.")
+        sentences.append("Another job that you chose is alike: the older one is then its live duplicate.")
     if others:
         sentences.append("A live duplicate exists:" if len(others) == 1 else f"{len(others)} live duplicates exist:")
     elif not sentences:
         sentences.append("No live duplicate exists: it is revived.")
+    if job.scheduled_at is not None and job.scheduled_at > now:
+        sentences.insert(0, f"It is scheduled again for {full(job.scheduled_at)}.")
     return Consequence(
         job.pk, job, "", tuple(sentences), tuple(others[:RIVALS_NAMED]), max(0, len(others) - RIVALS_NAMED)
     )
 
 
-def _rivals(jobs: QuerySet[Any], dead: list[Job], now: datetime) -> dict[UUID, list[Job]]:
-    """Find the live duplicates of each discarded job, the newest first."""
-    fingerprints = {job.fingerprint for job in dead if job.fingerprint}
-    if not fingerprints:
-        return {}
-    live = live_of(jobs, fingerprints).order_by("-created_at", "-pk")
-    alike: dict[str, list[Job]] = defaultdict(list)
-    for job in live.only("type", "state", "fingerprint", "created_at")[:MOST_RIVALS]:
-        alike[job.fingerprint].append(job)
-    policies = {job.pk: read_policy(job)[0] or UniquePolicy() for job in dead}
-    return {
-        job.pk: [
-            other
-            for other in alike[job.fingerprint or ""]
-            if policies[job.pk].is_duplicate(other.state, other.created_at, now)
-        ]
-        for job in dead
-    }
+_DECISIONS = {
+    "create": "A new job is created: {}",
+    "replace": "A new job replaces others: {}",
+    "reject": "Nothing is enqueued: {}",
+    "ignore": "Nothing is enqueued: {}",
+}
+
+
+def _enqueue_again(jobs: Any, job: Job) -> Consequence:
+    if job.state not in TERMINAL:
+        return Consequence(job.pk, job, f"It is {job.state}: it has not finished yet.")
+    if job.payload_pruned:
+        return Consequence(job.pk, job, "It is pruned: what it was to do is gone.")
+    try:
+        explained = jobs.explain_request(request_of(job))
+    except OJSError as error:
+        return Consequence(job.pk, job, error.message)
+    said = _DECISIONS[explained.action].format(explained.reason)
+    if explained.action in ("reject", "ignore"):
+        return Consequence(job.pk, job, said)
+    return Consequence(job.pk, job, "", (said,))
 
 
 def _release(job: Job, now: datetime) -> Consequence:

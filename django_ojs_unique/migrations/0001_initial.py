@@ -151,7 +151,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'job',
                 'verbose_name_plural': 'jobs',
-                'permissions': [('cancel_job', 'Can cancel job'), ('retry_job', 'Can make waiting job available now'), ('revive_job', 'Can revive discarded job'), ('release_job', 'Can take job out of uniqueness')],
+                'permissions': [('cancel_job', 'Can cancel job'), ('retry_job', 'Can make waiting job available now'), ('revive_job', 'Can revive finished job, or enqueue it again'), ('release_job', 'Can take job out of uniqueness')],
             },
         ),
         migrations.CreateModel(

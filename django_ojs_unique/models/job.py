@@ -116,7 +116,7 @@ class Job(Movable, PartiallyIndexed):
         permissions = [
             ("cancel_job", "Can cancel job"),
             ("retry_job", "Can make waiting job available now"),
-            ("revive_job", "Can revive discarded job"),
+            ("revive_job", "Can revive finished job, or enqueue it again"),
             ("release_job", "Can take job out of uniqueness"),
         ]
         constraints = [

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any, NoReturn, Self, cast
+from typing import Any, NoReturn, Self
 
 from django.db import models, router
-from django.db.models import QuerySet
 from django.utils import timezone
 
 from .. import lifecycle
-from ..enqueue.revive import revive
-from ..enqueue.row import JobRow
+from ..by_hand.again import request_of
+from ..by_hand.refusals import refusals
+from ..by_hand.revival import revive
+from ..enqueue.results import EnqueueResult
 from ..exceptions import InvalidTransition
-from ..ojs.states import ALL, INCOMPLETE, POSTPONED, JobState
+from ..ojs.states import TERMINAL, JobState
 from ..signals import announce, job_activated, job_cancelled
 from ..unit_of_work import UnitOfWork
 
@@ -39,42 +40,48 @@ class Movable(models.Model):
         for work in UnitOfWork(using):
             with work:
                 if not lifecycle.cancel(self._row(), timezone.now()):
-                    self._refuse("cancel", INCOMPLETE)
+                    self._refuse("cancel")
                 self.refresh_from_db(using=using)
                 announce(job_cancelled, self._model, job=self, replaced_by=None, using=using)
 
     def retry_now(self) -> None:
         """Make a scheduled, pending or retryable job available now. Raises InvalidTransition in any other state."""
         if not self._make_available(lifecycle.retry_now):
-            self._refuse("retry", POSTPONED, discarded="Revive it.")
+            self._refuse("retry")
 
     def activate(self) -> None:
         """Make a pending job available. Raises InvalidTransition in any other state."""
         if not self._make_available(lifecycle.activate):
-            self._refuse("activate", [JobState.PENDING])
+            self._refuse("activate")
 
     def revive(self, *, force: bool = False, replace: bool = False) -> list[Self]:
-        """Make a discarded job available with fresh attempts; return the jobs that were cancelled for it.
+        """Make a discarded or cancelled job available with fresh attempts; return the jobs cancelled for it.
 
-        Raises DuplicateJob while a live duplicate exists. ``replace`` cancels the live duplicates instead, but still
-        raises for a running one that may not be replaced. ``force`` lets them all run. Raises Contended after losing
-        100 races, and InvalidTransition in any other state.
+        A job whose ``scheduled_at`` has not come yet is scheduled again. Raises DuplicateJob while a live duplicate
+        exists. ``replace`` cancels the live duplicates instead, but still raises for a running one that may not be
+        replaced. ``force`` lets them all run. Raises Contended after losing 100 races, and InvalidTransition in any
+        other state.
         """
         using = self._written_to
         for work in UnitOfWork(using):
             with work:
-                cancelled: Any = revive(
-                    self._jobs, cast(JobRow, self), force=force, replace=replace, lost_races=work.lost_races
-                )
-                if cancelled is None:
-                    self._refuse("revive", {JobState.DISCARDED})
-                replaced: list[Self] = cancelled
-                for job in (self, *replaced):
-                    job.refresh_from_db(using=using)
-                for job in replaced:
-                    announce(job_cancelled, self._model, job=job, replaced_by=self.pk, using=using)
-                announce(job_activated, self._model, job=self, using=using)
-        return replaced
+                result = revive(self._jobs, [self.pk], work, force=force, replace=replace)
+                if not result.changed:
+                    raise result.refused.get(self.pk) or self._refusal("revive")
+                self.refresh_from_db(using=using)
+        return list(self._jobs.filter(pk__in=result.replaced).order_by("pk"))
+
+    def enqueue_again(self) -> EnqueueResult[Self]:
+        """Enqueue a finished job's type, args and options as a new job, through its policy; this one stays as it is.
+
+        A job with a key is enqueued only if no job holds the key. Return what `enqueue` returns, and raise what it
+        raises; InvalidTransition if the job has not finished or is pruned.
+        """
+        job = self._row().filter(state__in=sorted(TERMINAL), payload_pruned=False).first()
+        if job is None:
+            self._refuse("enqueue again")
+        result: EnqueueResult[Self] = self._jobs.enqueue_request(request_of(job))
+        return result
 
     def release_guard(self) -> bool:
         """Take this job out of uniqueness for good, so that the next enqueue of its fingerprint is admitted.
@@ -88,7 +95,7 @@ class Movable(models.Model):
     def remove(self) -> None:
         """Delete the row: its fingerprint is free, its window ends. Raises InvalidTransition while the job runs."""
         if not lifecycle.remove(self._row()):
-            self._refuse("delete", ALL - {JobState.ACTIVE}, active="Cancel it first.")
+            self._refuse("delete")
 
     def _make_available(self, move: Callable[[Any, datetime], int]) -> bool:
         using = self._written_to
@@ -113,16 +120,14 @@ class Movable(models.Model):
         return type(self)._meta.concrete_model or type(self)
 
     @property
-    def _jobs(self) -> QuerySet[Any]:
+    def _jobs(self) -> Any:
         return self._model._default_manager.using(self._written_to)
 
-    def _row(self) -> QuerySet[Any]:
+    def _row(self) -> Any:
         return self._jobs.filter(pk=self.pk)
 
-    def _refuse(self, operation: str, expected: Iterable[JobState], **mends: str) -> NoReturn:
-        current, payload_pruned = self._row().values_list("state", "payload_pruned").first() or (None, False)
-        mend = f" {mends[current]}" if current is not None and current in mends else ""
-        raise InvalidTransition(
-            f"Cannot {operation} job {self.pk}: it is {current or 'gone'}{', and pruned' * payload_pruned}.{mend}",
-            details={"job_id": str(self.pk), "current_state": current, "expected_state": sorted(map(str, expected))},
-        )
+    def _refusal(self, operation: str) -> InvalidTransition:
+        return refusals(self._jobs, [self.pk], operation)[self.pk]
+
+    def _refuse(self, operation: str) -> NoReturn:
+        raise self._refusal(operation)

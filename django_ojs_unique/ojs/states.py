@@ -33,6 +33,8 @@ INCOMPLETE = ALL - TERMINAL
 WAITING = INCOMPLETE - {JobState.ACTIVE}
 TIMED = frozenset({JobState.SCHEDULED, JobState.RETRYABLE})
 """States that wait until the row's `run_at`."""
+REVIVABLE = frozenset({JobState.DISCARDED, JobState.CANCELLED})
+"""States of jobs that have not done their work, and never will by themselves."""
 POSTPONED = TIMED | {JobState.PENDING}
 """States that a retry by hand ends: they wait for their time, or for an activation."""
 
@@ -45,10 +47,10 @@ MOVES: Mapping[JobState, frozenset[JobState]] = {
     ),
     JobState.RETRYABLE: frozenset({JobState.AVAILABLE, JobState.CANCELLED, JobState.DISCARDED}),
     JobState.COMPLETED: frozenset(),
-    JobState.CANCELLED: frozenset(),
-    JobState.DISCARDED: frozenset({JobState.AVAILABLE}),
+    JobState.CANCELLED: frozenset({JobState.AVAILABLE, JobState.SCHEDULED}),
+    JobState.DISCARDED: frozenset({JobState.AVAILABLE, JobState.SCHEDULED}),
 }
-"""The states to which a job may move from each state. `discarded → available` is a revival by hand."""
+"""The states to which a job may move from each state. From `cancelled` and `discarded` it is a revival by hand."""
 
 
 def to_mask(states: Iterable[JobState | str]) -> int:

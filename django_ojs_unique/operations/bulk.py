@@ -1,69 +1,56 @@
-"""What operators do to several jobs, one after the other. If one is refused, the others go on."""
+"""The operations that surfaces offer on many jobs, each with the word for what it did."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
+from datetime import datetime
 from functools import partial
-from itertools import islice
 from typing import Any
 from uuid import UUID
 
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
-from django.db.models import QuerySet
-from django.utils import timezone
+from django.db.models import Count, QuerySet
 
-from .. import lifecycle
-from ..db.constraints import of_fingerprint
-from ..db.dialects import dialect_of, dialect_on
+from ..by_hand import bulk
+from ..by_hand.again import enqueue_again
+from ..by_hand.refusals import allows
+from ..by_hand.results import BulkResult
+from ..by_hand.revival import revive
+from ..db.dialects import dialect_on
+from ..db.inserts import ROWS_AT_ONCE
 from ..db.transactions import starting_over
-from ..exceptions import DuplicateJob, InvalidPolicy, InvalidTransition, OJSError
 from ..models import Job
-from ..ojs.policy import UniquePolicy
-from ..ojs.states import INCOMPLETE, POSTPONED, TERMINAL, JobState
-from ..signals import announce, job_cancelled
-from ..unit_of_work import UnitOfWork
-
-RIVALS_NAMED = 5
-RIVALS_LOOKED_AT = 1000
-CANCELLED_AT_ONCE = 1000
-
-_SUITS: dict[str, Callable[[Any], bool]] = {
-    "cancel": lambda job: job.state not in TERMINAL,
-    "retry_now": lambda job: job.state in POSTPONED,
-    "revive": lambda job: job.state == JobState.DISCARDED and not job.payload_pruned,
-    "release_guard": lambda job: job.fingerprint is not None and (job.state not in TERMINAL or job.is_guarding),
-    "delete_selected": lambda job: job.state != JobState.ACTIVE,
-}
 
 
 @dataclass(frozen=True, slots=True)
-class Attempted:
-    """The outcome for one job. ``job``: its current row, None if it is gone. ``refusal``: why nothing was done.
+class Operation:
+    """What is done to jobs. ``name``: one of `refusals.STATES`. ``done``: the word for what was done."""
 
-    ``duplicate``: the id of the live duplicate, if that was the reason. ``answer``: what the action returned.
-    """
+    name: str
+    act: bulk.Change
+    done: str
 
-    id: UUID
-    job: Job | None
-    refusal: str = ""
-    duplicate: UUID | None = None
-    answer: Any = None
+    def on(self, jobs: QuerySet[Any], ids: Iterable[UUID]) -> Iterator[BulkResult]:
+        """Do it to the jobs, a thousand per transaction; after each, yield what became of these jobs."""
+        return bulk.change(jobs, ids, self.act, self.name)
 
+    def suits(self, job: Job) -> bool:
+        """Whether the job's present state allows it."""
+        return allows(job, self.name)
 
-def on_each(jobs: QuerySet[Any], ids: Iterable[UUID], act: Callable[[Job], object]) -> Iterator[Attempted]:
-    """Call ``act`` on each job, read anew, in the order of ``ids``; yield each outcome. A refusal is no error.
-
-    ``act``: a method of `Job`, or a function that takes a job.
-    """
-    for id in dict.fromkeys(ids):
-        yield _attempt(jobs, id, act)
+    def with_options(self, **options: bool) -> Operation:
+        """Return the operation with ``force`` or ``replace``, as `JobQuerySet.revive` has them."""
+        return Operation(self.name, partial(self.act, **options), self.done)
 
 
-def suits(job: Job, act: str) -> bool:
-    """Whether the admin action named ``act`` can change a job in its present state."""
-    return _SUITS.get(act, bool)(job)
+CANCEL = Operation("cancel", bulk.cancel, "Cancelled")
+RETRY_NOW = Operation("retry", bulk.retry_now, "Made available")
+RETRY = Operation("retry", bulk.retry, "Made available")
+REVIVE = Operation("revive", revive, "Revived")
+ENQUEUE_AGAIN = Operation("enqueue again", enqueue_again, "Enqueued again")
+RELEASE = Operation("release", bulk.release, "Taken out of uniqueness")
+DELETE = Operation("delete", bulk.remove, "Deleted")
 
 
 def cancel(job: Job) -> str:
@@ -71,66 +58,15 @@ def cancel(job: Job) -> str:
     return starting_over(job._state.db or DEFAULT_DB_ALIAS, partial(_cancel, job))
 
 
-def cancel_all(jobs: QuerySet[Any], most: int | None = None) -> Iterator[int]:
-    """Cancel those of ``jobs`` that have not finished, the oldest first and at most ``most`` of them.
-
-    After each transaction, yield how many it cancelled. Jobs that are enqueued after the start are not cancelled.
-    """
-    live = jobs.filter(state__in=sorted(INCOMPLETE))
-    ids = list(live.order_by("created_at", "pk").values_list("pk", flat=True)[:most])
-    for start in range(0, len(ids), CANCELLED_AT_ONCE):
-        batch = jobs.filter(pk__in=ids[start : start + CANCELLED_AT_ONCE])
-        for work in UnitOfWork(jobs.db):
-            with work:
-                cancelled = _cancel_batch(batch)
-        yield cancelled
+def next_ids(jobs: QuerySet[Any], after: UUID | None, until: datetime) -> list[UUID]:
+    """Return the ids of the next thousand of ``jobs`` behind ``after``, of those that were enqueued until a time."""
+    rest = jobs.filter(created_at__lte=until) if after is None else jobs.filter(created_at__lte=until, pk__gt=after)
+    return list(rest.order_by("pk").values_list("pk", flat=True)[:ROWS_AT_ONCE])
 
 
-class Resolution(StrEnum):
-    """What a revival does about live duplicates."""
-
-    SKIP = "skip"
-    REPLACE = "replace"
-    FORCE = "force"
-
-
-@dataclass(frozen=True, slots=True)
-class Revived:
-    """What a revival did: ``cancelled`` live duplicates, and up to `RIVALS_NAMED` that go on ``beside`` the job."""
-
-    cancelled: tuple[Job, ...] = ()
-    beside: tuple[Job, ...] = ()
-
-
-def revive(job: Job, resolution: Resolution) -> Revived:
-    """Revive a discarded job. Raises DuplicateJob or InvalidTransition if that is not allowed."""
-    try:
-        cancelled = job.revive(force=resolution is Resolution.FORCE, replace=resolution is Resolution.REPLACE)
-    except DuplicateJob as error:
-        if resolution is not Resolution.REPLACE:
-            raise
-        raise InvalidTransition(
-            f"Cannot revive job {job.pk}: job {error.existing_job_id} is a live duplicate that runs,"
-            " and here a running job may not be replaced (OJS_UNIQUE['REPLACE_ACTIVE'], or the database)."
-        ) from None
-    beside = list(_live_duplicates(job)) if resolution is Resolution.FORCE else []
-    return Revived(tuple(cancelled), tuple(beside))
-
-
-def retry(job: Job, *, force: bool = False) -> None:
-    """Make a waiting job available now, or revive a discarded one, with ``force`` also beside a live duplicate."""
-    try:
-        job.retry_now()
-    except InvalidTransition as error:
-        if error.details["current_state"] != JobState.DISCARDED:
-            raise
-        job.revive(force=force)
-
-
-def release(job: Job) -> None:
-    """Take a job out of uniqueness. Raises InvalidTransition if it is not in it."""
-    if not job.release_guard():
-        raise InvalidTransition(f"Job {job.pk} takes no part in uniqueness.")
+def by_state(jobs: QuerySet[Any]) -> dict[str, int]:
+    """Return how many of the jobs there are in each state."""
+    return dict(jobs.order_by("state").values_list("state").annotate(count=Count("*")))
 
 
 def _cancel(job: Job) -> str:
@@ -141,47 +77,3 @@ def _cancel(job: Job) -> str:
         previous: str = row.values_list("state", flat=True).first() or ""
         job.cancel()
     return previous
-
-
-def _cancel_batch(jobs: QuerySet[Any]) -> int:
-    with transaction.atomic(using=jobs.db):
-        dialect_of(jobs).take_write_lock()
-        live = jobs.filter(state__in=sorted(INCOMPLETE)).order_by("pk").select_for_update()
-        rows = Job.objects.using(jobs.db).filter(pk__in=list(live.values_list("pk", flat=True)))
-        cancelled = lifecycle.cancel(rows, timezone.now())
-        if job_cancelled.has_listeners(Job):
-            for job in rows:
-                announce(job_cancelled, Job, job=job, replaced_by=None, using=jobs.db)
-    return cancelled
-
-
-def _live_duplicates(job: Job) -> list[Any]:
-    try:
-        policy = job.unique_policy or UniquePolicy()
-    except InvalidPolicy:  # it was changed by hand, so it is unknown what counts
-        return []
-    if not job.fingerprint:
-        return []
-    alike = of_fingerprint(fingerprint=job.fingerprint, finished_at=None)
-    live = Job.objects.using(job._state.db).filter(alike, state__in=sorted(INCOMPLETE))
-    rows, now = live.exclude(pk=job.pk).only("type", "state", "created_at").order_by("-created_at"), timezone.now()
-    rivals = (row for row in rows[:RIVALS_LOOKED_AT] if policy.is_duplicate(row.state, row.created_at, now))
-    return list(islice(rivals, RIVALS_NAMED))
-
-
-def _attempt(jobs: QuerySet[Any], id: UUID, act: Callable[[Job], object]) -> Attempted:
-    job = jobs.filter(pk=id).first()
-    if job is None:
-        return Attempted(id, None, f"There is no job {id} in database {jobs.db!r}. It may have been pruned.")
-    job._pinned_to = jobs.db
-    try:
-        return Attempted(id, job, answer=act(job))
-    except DuplicateJob as error:
-        rival, state = error.existing_job_id, error.existing_job_state
-        return Attempted(
-            id, job, f"Cannot revive job {id}: job {rival} is a live duplicate ({state}).", UUID(str(rival))
-        )
-    except OJSError as error:
-        return Attempted(id, job, error.message)
-    except Job.DoesNotExist:
-        return Attempted(id, None, f"Job {id} is gone.")

@@ -12,7 +12,6 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, lifecycle
-from django_ojs_unique.admin.jobs import JobAdmin
 from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.models import Job
 from django_ojs_unique.signals import job_cancelled
@@ -21,10 +20,18 @@ from tests.support.people import log_in
 pytestmark = pytest.mark.django_db
 
 PAGE = "admin:django_ojs_unique_job_changelist"
-ACTIONS = ["cancel", "retry_now", "revive", "release_guard", "delete_selected"]
-PERMISSIONS = ["cancel_job", "retry_job", "revive_job", "release_job", "delete_job"]
+PERMISSIONS = {
+    "cancel": "cancel_job",
+    "retry_now": "retry_job",
+    "revive": "revive_job",
+    "enqueue_again": "revive_job",
+    "release_guard": "release_job",
+    "delete_selected": "delete_job",
+}
+ACTIONS = list(PERMISSIONS)
 STEPS = {
     "revive": {"resolution": "skip"},
+    "enqueue_again": {"_confirmed": "yes"},
     "release_guard": {"_confirmed": "yes"},
     "delete_selected": {"_confirmed": "yes"},
 }
@@ -90,17 +97,17 @@ def logged():
 # Who may
 
 
-@pytest.mark.parametrize(("action", "permission"), [*zip(ACTIONS, PERMISSIONS, strict=True)])
-def test_each_action_needs_its_own_permission(client, action, permission):
+@pytest.mark.parametrize("permission", sorted({*PERMISSIONS.values()}))
+def test_each_action_needs_its_permission(client, permission):
     log_in(client, "view_job", permission)
     choices = client.get(reverse(PAGE)).context["action_form"].fields["action"].choices
-    assert [value for value, _ in choices] == ["", action]
+    assert [value for value, _ in choices] == ["", *(each for each in ACTIONS if PERMISSIONS[each] == permission)]
 
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_without_its_permission_an_action_does_nothing(client, action):
     live, dead = enqueue(unique=UniquePolicy()), discard(enqueue("other"))
-    log_in(client, "view_job", "change_job", *(p for p, a in zip(PERMISSIONS, ACTIONS, strict=True) if a != action))
+    log_in(client, "view_job", "change_job", *({*PERMISSIONS.values()} - {PERMISSIONS[action]}))
     before = list(Job.objects.order_by("pk").values())
     assert act(client, action, [live, dead]) == ["No action selected."]
     assert list(Job.objects.order_by("pk").values()) == before
@@ -114,15 +121,6 @@ def test_a_viewer_is_offered_no_actions(client):
 
 
 # Which rows
-
-
-def test_an_action_is_never_for_rows_that_were_not_ticked(admin_client, monkeypatch):
-    monkeypatch.setattr(JobAdmin, "list_per_page", 1)
-    ticked, other = enqueue(), enqueue()
-    page = admin_client.get(reverse(PAGE))
-    assert (page.context["cl"].multi_page, "Select all 2 jobs" in page.content.decode()) == (True, False)
-    assert act(admin_client, "cancel", [ticked], select_across="1") == ["Cancelled: 1 job(s)."]
-    assert fresh(other).state == "available"
 
 
 def test_a_job_that_has_left_the_filter_meanwhile_is_told_of(admin_client):
@@ -216,7 +214,7 @@ def test_the_page_before_a_revival_names_the_live_duplicates_and_what_cannot_be_
     assert "A live duplicate exists:" in text
     assert reverse("admin:django_ojs_unique_job_change", args=[live.pk]) in text
     assert "No live duplicate exists: it is revived." in text
-    assert "It is available: only a discarded job is revived." in text
+    assert "It is available: only a discarded or cancelled job is revived." in text
     for resolution in ("skip", "replace", "force"):
         assert f'name="resolution" value="{resolution}"' in text
 
@@ -274,13 +272,14 @@ def test_forcing_lets_both_go_on(admin_client):
     assert (fresh(dead).state, fresh(live).state) == ("available", "available")
 
 
-def test_of_discarded_jobs_of_one_key_skipping_revives_the_first_and_replacing_leaves_the_last(admin_client):
+@pytest.mark.parametrize("resolution", ["skip", "replace"])
+def test_of_discarded_jobs_of_one_key_the_oldest_is_revived(admin_client, resolution):
     dead = [discard(enqueue(unique=UniquePolicy())) for _ in range(3)]
     assert "Another job that you chose is alike" in ask(admin_client, "revive", dead)
-    assert "1 revived, 2 not." in post(admin_client, "revive", dead, resolution="skip").content.decode()
+    answer = post(admin_client, "revive", dead[::-1], resolution=resolution).content.decode()
+    assert "1 revived, 2 not." in answer
+    assert answer.count(f"job {dead[0].pk} is a live duplicate (available)") == 2
     assert [fresh(job).state for job in dead] == ["available", "discarded", "discarded"]
-    assert "2 revived, 0 not." in post(admin_client, "revive", dead[1:], resolution="replace").content.decode()
-    assert [fresh(job).state for job in dead] == ["cancelled", "cancelled", "available"]
 
 
 def test_a_duplicate_that_came_after_the_page_was_asked_is_told_of(admin_client):

@@ -67,3 +67,25 @@ def test_live_duplicates_are_resolved_after_a_page_that_says_what_would_be_done(
     assert states == {revived.pk: "cancelled", newer.pk: "available"}
     operator.opens("duplicates")
     operator.shows("There are none")
+
+
+def test_all_jobs_that_match_are_cancelled_after_a_page_that_says_how_many(operator):
+    page = operator.page
+    Job.objects.enqueue_many({"type": "mail.send", "args": {"n": number}} for number in range(1050))
+    other = Job.objects.enqueue("report.build").job
+    operator.opens("job_changelist", type="mail.send")
+    page.get_by_role("checkbox", name="Select all").check()
+    page.get_by_role("button", name="Choose all that match").focus()
+    page.keyboard.press("Enter")
+    operator.shows("All that match are chosen")
+    page.get_by_label("Action:").select_option("cancel")
+    page.get_by_role("button", name="Run").or_(page.get_by_role("button", name="Go")).first.click()
+    operator.shows("This is for all jobs that match the filters of the list")
+    assert operator.violations() == []
+    assert not Job.objects.filter(state="cancelled").exists()
+    page.get_by_role("button", name="Yes, cancel: 1050 job(s)").click()
+    operator.shows("Cancelled: 1050 job(s).")
+    assert set(Job.objects.exclude(pk=other.pk).values_list("state", flat=True)) == {"cancelled"}
+    assert Job.objects.get(pk=other.pk).state == "available"
+    page.get_by_role("link", name="Back to the list").click()
+    operator.shows("cancelled")

@@ -96,6 +96,52 @@ def test_a_replacing_revival_beside_replacing_enqueues_over_a_live_job_leaves_on
     assert [live(number) for number in range(ROUNDS)] == [1] * ROUNDS
 
 
+def revive_all(ids: list[UUID], number: int, **options: Any) -> str:
+    result = Job.objects.filter(pk__in=ids).revive(**options)
+    return f"{len(result.changed)} revived"
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_revivals_of_the_same_many_jobs_and_enqueues_leave_one_live_job_of_each_key(replace):
+    ids = [dead(number) for number in range(ROUNDS)]
+    others = [dead(number) for number in range(ROUNDS)]
+    mixed = [id for pair in zip(ids, others, strict=True) for id in pair]
+    together(
+        [
+            partial(revive_all, ids, replace=replace),
+            partial(revive_all, mixed[::-1], replace=replace),
+            partial(enqueue, "reject"),
+            partial(enqueue, "replace"),
+        ],
+        rounds=ROUNDS,
+    )
+    audit()
+    assert [live(number) for number in range(ROUNDS)] == [1] * ROUNDS
+
+
+def again(ids: list[UUID], number: int) -> str:
+    return f"{len(Job.objects.filter(pk=ids[number]).enqueue_again().new)} new"
+
+
+def test_of_many_enqueues_again_of_one_job_one_is_admitted():
+    (ids,) = generations(1)
+    answers = together([partial(again, ids)] * 4, rounds=ROUNDS)
+    audit()
+    assert {tuple(sorted(round_)) for round_ in answers} == {("0 new",) * 3 + ("1 new",)}
+
+
+def cancel_all(ids: list[UUID], number: int) -> str:
+    result = Job.objects.filter(pk__in=ids).cancel()
+    return f"{len(result.changed)}"
+
+
+def test_of_many_bulk_cancellations_each_job_is_cancelled_by_one():
+    ids = [Job.objects.enqueue(f"race.r{number}").job.pk for number in range(40)]
+    ((*counts,),) = together([partial(cancel_all, ids[::step]) for step in (1, -1, 1, -1)], rounds=1)
+    assert sum(map(int, counts)) == 40
+    assert set(Job.objects.values_list("state", flat=True)) == {"cancelled"}
+
+
 def enqueueing_slowly(parent: Parent, strategy: str) -> None:
     """Enqueue a job, and commit when the parent says so."""
     with transaction.atomic():

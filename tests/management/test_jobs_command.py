@@ -20,8 +20,6 @@ from django_ojs_unique.management.jobs import SUBCOMMANDS, change_jobs, show_sys
 from django_ojs_unique.management.jobs.tables import table
 from django_ojs_unique.models import CronJob, Event, Job, Queue, SuppressedEnqueue, WorkerProcess
 from django_ojs_unique.ojs.states import TERMINAL
-from django_ojs_unique.operations import bulk
-from django_ojs_unique.operations.bulk import cancel_all
 from django_ojs_unique.signals import job_cancelled
 from tests.support.pages import table as documented
 
@@ -283,6 +281,42 @@ def test_a_revival_that_would_duplicate_a_live_job_names_it_unless_forced():
     assert jobs("retry", "--force", str(dead.pk)) == f"Made available {dead.pk}.\n"
 
 
+def test_a_cancelled_job_is_retried_only_if_it_or_its_state_is_named():
+    job = a_job()
+    job.cancel()
+    assert "add --state cancelled." in separately("retry", "--type", "email.send")[1]
+    assert jobs("retry", str(job.pk)) == f"Made available {job.pk}.\n"
+    job.cancel()
+    assert jobs("retry", "--state", "cancelled") == "Made available: 1 job(s).\n"
+
+
+def test_a_dry_run_says_what_would_become_of_each_job_that_is_named():
+    dead, live, unknown = discarded(unique=UniquePolicy()), a_job(unique=UniquePolicy()), uuid4()
+    said = jobs("retry", "--dry-run", str(dead.pk), str(unknown)).splitlines()
+    assert said == [
+        f"{dead.pk}: A live duplicate exists: {live.pk} (available)",
+        f"{unknown}: Nothing would be done. It is gone: deleted or pruned.",
+        "Nothing was changed.",
+    ]
+    said = jobs("enqueue-again", "--dry-run", str(dead.pk))
+    assert said.startswith(f"{dead.pk}: Nothing would be done. Nothing is enqueued: job {live.pk} is available, and")
+    assert "is admitted, although" in jobs("release", "--dry-run", str(live.pk))
+    said = jobs("cancel", "--dry-run", str(dead.pk), str(live.pk))
+    assert said.startswith("1 job would be cancelled:")
+    assert set(Job.objects.values_list("state", flat=True)) == {"discarded", "available"}
+
+
+def test_finished_jobs_are_enqueued_again():
+    dead = discarded(unique=UniquePolicy())
+    (line,) = jobs("enqueue-again", str(dead.pk)).splitlines()
+    new = Job.objects.exclude(pk=dead.pk).get()
+    assert line == f"Enqueued again {dead.pk} as {new.pk}."
+    assert f"job {new.pk} is a duplicate (available)" in refused("enqueue-again", str(dead.pk))
+    assert f"Cannot enqueue again job {new.pk}: it is available." in refused("enqueue-again", str(new.pk))
+    new.cancel()
+    assert jobs("enqueue-again", "--type", "email.send", "--state", "discarded") == "Enqueued again: 1 job(s).\n"
+
+
 def test_what_is_available_cannot_be_retried():
     job = a_job()
     assert f"Cannot retry job {job.pk}: it is available." in refused("retry", str(job.pk))
@@ -290,7 +324,7 @@ def test_what_is_available_cannot_be_retried():
 
 def test_a_job_that_is_released_goes_on_and_frees_its_key():
     held = a_job(unique=UniquePolicy())
-    assert jobs("release", str(held.pk)) == f"Took out of uniqueness {held.pk}.\n"
+    assert jobs("release", str(held.pk)) == f"Taken out of uniqueness {held.pk}.\n"
     assert Job.objects.enqueue("email.send", unique=UniquePolicy()).created
     held.refresh_from_db()
     assert held.state == "available"
@@ -314,23 +348,6 @@ def test_a_job_that_is_cancelled_by_a_filter_frees_its_key():
     a_job(unique=UniquePolicy())
     jobs("cancel", "--type", "email.send")
     assert Job.objects.enqueue("email.send", unique=UniquePolicy()).created
-
-
-def test_many_jobs_are_cancelled_in_several_transactions(monkeypatch):
-    monkeypatch.setattr(bulk, "CANCELLED_AT_ONCE", 2)
-    for _ in range(5):
-        a_job()
-    assert list(cancel_all(Job.objects.all(), 4)) == [2, 2]
-    assert Job.objects.exclude(state="cancelled").get() == Job.objects.order_by("-pk").first()
-
-
-def test_a_job_that_no_longer_matches_when_its_turn_comes_stays_as_it_is(monkeypatch):
-    monkeypatch.setattr(bulk, "CANCELLED_AT_ONCE", 1)
-    _, second = a_job(), a_job()
-    turns = cancel_all(Job.objects.filter(state="available"))
-    assert next(turns) == 1
-    Job.objects.filter(pk=second.pk).update(state="active")
-    assert next(turns) == 0
 
 
 def test_events_tell_of_jobs_cancelled_by_filters(settings):
@@ -391,19 +408,22 @@ CHOICES = [
     (
         "retry",
         ["--type", "t"],
-        {"cancelled": 3, "completed": 1},
-        ["(3 cancelled, 1 completed) match", "cannot"],
+        {"available": 3, "completed": 1},
+        ["(3 available, 1 completed) match", "cannot"],
     ),
-    ("retry", ["--state", "cancelled"], {"cancelled": 3}, ["3 job(s) (3 cancelled) match and cannot be retried"]),
+    ("retry", ["--state", "completed"], {"completed": 3}, ["3 job(s) (3 completed) match and cannot be retried"]),
     ("retry", ["--state", "available", "active"], {"available": 2, "active": 1}, ["(1 active, 2 available)", "cannot"]),
-    ("retry", ["--queue", "q"], {"cancelled": 1}, ["only scheduled, retryable, pending and discarded jobs can"]),
-    ("retry", ["--key", "k"], {"completed": 1}, ["1 job(s) (1 completed) match and cannot", "enqueue it again"]),
-    ("retry", ["--worker", "w"], {"cancelled": 1}, ["1 job(s) (1 cancelled) match and cannot"]),
+    ("retry", ["--queue", "q"], {"available": 1}, ["only scheduled, retryable, pending, discarded and cancelled jobs"]),
+    ("retry", ["--key", "k"], {"completed": 1}, ["1 job(s) (1 completed) match and cannot", "`jobs enqueue-again`"]),
+    ("retry", ["--worker", "w"], {"active": 1}, ["1 job(s) (1 active) match and cannot"]),
+    ("retry", ["--type", "t"], {"cancelled": 2}, ["2 job(s) (2 cancelled) match", "add --state cancelled."]),
     ("retry", ["--since", "PT1H", "--type", "t"], {"completed": 2}, ["2 job(s) (2 completed) match and cannot"]),
     ("retry", ["--until", "2099-01-01T00:00"], {"completed": 2}, ["2 job(s) (2 completed) match and cannot"]),
     ("retry", ["--type", "t"], {"scheduled": 2, "retryable": 1}, ["3 job(s)", "add --state retryable scheduled."]),
     ("retry", ["--type", "t"], {"pending": 1, "completed": 1}, ["(1 completed)", "add --state pending."]),
     ("cancel", ["--type", "t"], {"cancelled": 2, "discarded": 1}, ["3 job(s) (2 cancelled, 1 discarded)", "finished"]),
+    ("enqueue-again", ["--type", "t"], {"available": 1}, ["1 job(s) (1 available) match and have not finished"]),
+    ("enqueue-again", ["--type", "t"], {"discarded": 1}, ["1 job(s) (1 discarded) match", "add --state discarded."]),
     ("cancel", ["--state", "completed"], {"completed": 2}, ["2 job(s) (2 completed) match and have finished"]),
     (
         "cancel",
@@ -704,7 +724,7 @@ def test_the_database_can_be_named():
         (["cancel", "--limit", "3"], "Which jobs?"),
         (["cancel", "--dry-run"], "Which jobs?"),
         (["cancel", "01890a5d-ac96-774b-bcce-b302099a8057", "--queue", "emails"], "not both"),
-        (["retry", "01890a5d-ac96-774b-bcce-b302099a8057", "--dry-run"], "not both"),
+        (["retry", "01890a5d-ac96-774b-bcce-b302099a8057", "--limit", "1"], "not both"),
         (["cancel", "--since", "yesterday"], "'yesterday' is no date and time"),
         (["list", "--since", "0001-01-01T00:00"], "'0001-01-01T00:00' is no date and time"),
         (["list", "--until", "PT"], "Write PT30M or P1D"),

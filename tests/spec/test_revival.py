@@ -143,8 +143,8 @@ def test_a_replacing_revival_rolls_back_with_the_callers_transaction():
     assert (fresh(dead).state, fresh(live).state, fresh(live).is_guarding) == ("discarded", "available", True)
 
 
-@pytest.mark.parametrize("state", [*LIVE, "completed", "cancelled"])
-def test_only_a_discarded_job_is_revived(state):
+@pytest.mark.parametrize("state", [*LIVE, "completed"])
+def test_a_job_that_is_live_or_has_done_its_work_is_not_revived(state):
     job = stored(state)
     before = columns(job)
     with pytest.raises(InvalidTransition, match=f"Cannot revive job {job.pk}: it is {state}."):

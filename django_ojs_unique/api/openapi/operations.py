@@ -75,6 +75,22 @@ OPERATIONS: Mapping[str, Operation] = {
     "POST /ojs/v1/jobs/{}/activate": Operation(
         "activateJob", "jobs", "Let a pending job run", {200: answers.OneJob}, refusals=(409,)
     ),
+    "POST /ojs/v1/jobs/{}/revive": Operation(
+        "reviveJob",
+        "jobs",
+        "Run a discarded or cancelled job again",
+        {200: answers.JobOrPreview},
+        requests.Revive,
+        refusals=(409,),
+    ),
+    "POST /ojs/v1/jobs/{}/enqueue-again": Operation(
+        "enqueueJobAgain",
+        "jobs",
+        "Enqueue a finished job again, as a new job",
+        {201: answers.OneJob, 200: answers.JobOrPreview},
+        requests.EnqueueAgain,
+        refusals=(409,),
+    ),
     "POST /ojs/v1/workers/fetch": Operation(
         "fetchJobs", "workers", "Take jobs to run", {200: answers.Fetched}, requests.Fetch
     ),

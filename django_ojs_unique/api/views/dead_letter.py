@@ -10,7 +10,6 @@ from rest_framework.response import Response
 
 from ... import lifecycle
 from ...db.sizes import OF_A_JOB
-from ...exceptions import InvalidRequest, did_you_mean
 from ...maintenance.on_demand import run_maintenance
 from ...models import Job
 from ...ojs.names import job_type, queue_name
@@ -18,6 +17,7 @@ from ...ojs.states import JobState
 from ..base import OJSView
 from ..wire.envelope import show
 from ..wire.errors import NotFound
+from ..wire.flags import read_flags
 from ..wire.pages import Page
 
 DEAD = {
@@ -29,7 +29,6 @@ DEAD = {
 """The filter for dead letters, written so that one index finds them in the order of the list."""
 
 _FILTERS = {"queue": queue_name, "type": job_type}
-_WAYS = ("force", "replace")
 
 
 class DeadLetters(OJSView):
@@ -66,13 +65,7 @@ class RetryDeadLetter(OJSView):
     """
 
     def post(self, request: Request, id: str) -> Response:
-        ways: dict[str, Any] = {}
-        for name, value in self.body.items():
-            if name not in _WAYS:
-                raise InvalidRequest.at(name, "is not known here", mend=did_you_mean(name, _WAYS))
-            if not isinstance(value, bool):
-                raise InvalidRequest.at(name, "must be true or false", value=value)
-            ways[name] = value
+        ways = read_flags(self.body, ("force", "replace"))
         job = _found(self, id)
         job.revive(**ways)
         return Response({"job": show(job)})

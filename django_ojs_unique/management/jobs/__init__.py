@@ -1,6 +1,6 @@
 """The subcommands of ``manage.py jobs``, one class each."""
 
-from .change_jobs import Cancel, Release, Retry
+from .change_jobs import Cancel, EnqueueAgain, Release, Retry
 from .change_queues import Limit, Pause, Resume
 from .explain import Duplicates, Explain
 from .integrity import Rekey, Verify
@@ -15,6 +15,7 @@ SUBCOMMANDS: list[type[Subcommand]] = [
     Duplicates,
     Cancel,
     Retry,
+    EnqueueAgain,
     Release,
     Queues,
     Workers,

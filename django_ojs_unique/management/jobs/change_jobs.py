@@ -1,19 +1,21 @@
-"""Subcommands that operate on jobs: cancel, retry and release."""
+"""Subcommands that operate on jobs: cancel, retry, enqueue-again and release."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import Count, QuerySet
+from django.utils import timezone
 from tqdm import tqdm
 
-from ...models import Job
-from ...ojs.states import INCOMPLETE, POSTPONED, JobState
-from ...operations.bulk import cancel_all, on_each, release, retry
+from ...by_hand.refusals import able
+from ...exceptions import DuplicateJob
+from ...insight.preview import Consequence, of_enqueues_again, of_releases, of_revivals
+from ...ojs.states import INCOMPLETE, POSTPONED, REVIVABLE, TERMINAL, JobState
+from ...operations.bulk import CANCEL, ENQUEUE_AGAIN, RELEASE, RETRY, Operation
 from ..arguments import whole_number
 from .filters import NO_MATCH, add_filters, filters, in_states, matching
 from .subcommand import Subcommand, job_id
@@ -26,29 +28,39 @@ MOST_GROUPS = 20
 class OnJobs(Subcommand):
     """A subcommand that does one thing to each of several jobs, and goes on if one is refused."""
 
-    done: str
+    operation: Operation
     mend = ""
 
     @staticmethod
     def add_arguments(parser: CommandParser) -> None:
         parser.add_argument("ids", nargs="+", type=job_id, metavar="ID", help="The job's id; several may be given.")
+        _add_dry_run(parser)
 
-    def on_each(self, ids: list[UUID], act: Callable[[Any], None], *, bar: Any = None) -> None:
-        refused = 0
-        for attempted in on_each(self.jobs, ids, act):
-            if attempted.refusal:
-                self.warn(attempted.refusal + (self.mend if attempted.duplicate else ""))
-                refused += 1
-            elif bar is None:
-                self.say(f"{self.done} {attempted.id}.")
+    def change(self, operation: Operation, ids: list[UUID], jobs: QuerySet[Any] | None = None, bar: Any = None) -> None:
+        """Do it, and say what became of each job; with a ``bar``, only of those that were refused."""
+        done = refused = 0
+        for result in operation.on(self.jobs if jobs is None else jobs, ids):
+            for error in result.refused.values():
+                self.warn(error.message + (self.mend if isinstance(error, DuplicateJob) else ""))
+            done, refused = done + len(result.changed), refused + len(result.refused)
             if bar is not None:
-                bar.update()
-        count = len(set(ids))
+                bar.update(len(result.changed) + len(result.refused))
+                continue
+            for id in result.changed:
+                self.say(f"{operation.done} {f'{id} as {result.new[id]}' if id in result.new else id}.")
         if bar is not None:
             bar.close()
-            self.say(f"{self.done}: {count - refused:,} job(s).")
+            self.say(f"{operation.done}: {done:,} job(s).")
         if refused:
-            raise CommandError(f"{refused:,} of {count:,} refused.")
+            raise CommandError(f"{refused:,} of {done + refused:,} refused.")
+
+    def foretell(self, consequences: Iterable[Consequence]) -> None:
+        """Print what would become of each job."""
+        for one in consequences:
+            said = f"Nothing would be done. {one.refusal}" if one.refusal else " ".join(one.sentences)
+            met = ", ".join(f"{rival.pk} ({rival.state})" for rival in one.rivals)
+            self.say(f"{one.id}: {said}{f' {met}' if met else ''}")
+        self.say("Nothing was changed.")
 
 
 class OnMatchingJobs(OnJobs):
@@ -65,14 +77,12 @@ class OnMatchingJobs(OnJobs):
         parser.add_argument(
             "--limit", type=whole_number, metavar="N", help="At most so many of those that match, the oldest first."
         )
-        parser.add_argument(
-            "--dry-run", action="store_true", help="Say how many jobs match, and which; change nothing."
-        )
+        _add_dry_run(parser)
 
     def chosen(self, ids: list[UUID], options: dict[str, Any]) -> QuerySet[Any] | None:
         """Return the jobs that match the filters; None if ids are given. Raises CommandError for both or neither."""
         wanted = filters(options)
-        if ids and (wanted or options["limit"] or options["dry_run"]):
+        if ids and (wanted or options["limit"]):
             raise CommandError("Name jobs by their ids, or choose them by filters: not both.", returncode=2)
         if not ids and not wanted:
             message = "Which jobs? Name their ids, or choose them by a filter such as --type or --queue."
@@ -108,7 +118,7 @@ class OnMatchingJobs(OnJobs):
             self.say("Nothing was changed.")
             return
         most = f", at most {limit:,} of them" if limit else ""
-        self.say(f"{total:,} job{'s' * (total != 1)} would be {self.done.lower()}{most}:")
+        self.say(f"{total:,} job{'s' * (total != 1)} would be {self.operation.done.lower()}{most}:")
         groups = jobs.order_by().values_list("state", "queue", "type").annotate(count=Count("*"))
         rows = [[f"{count:,}", *group] for *group, count in groups.order_by("-count", "type")[: MOST_GROUPS + 1]]
         for line in table(["jobs", "state", "queue", "type"], rows[:MOST_GROUPS], width=None, cut=[]):
@@ -116,6 +126,29 @@ class OnMatchingJobs(OnJobs):
         if len(rows) > MOST_GROUPS:
             self.say("  ...")
         self.say("Nothing was changed.")
+
+    def change_or_foretell(
+        self,
+        operation: Operation,
+        ids: list[UUID],
+        jobs: QuerySet[Any] | None,
+        verbosity: int,
+        options: dict[str, Any],
+        foretelling: Callable[..., Iterable[Consequence]] | None = None,
+    ) -> None:
+        """Do it to the jobs of the ids, or to ``jobs``, the oldest first; in a dry run, say what it would do."""
+        if options["dry_run"]:
+            if jobs is None and foretelling is not None:
+                self.foretell(foretelling(self.jobs, ids, timezone.now()))
+            else:
+                named = able(self.jobs.filter(pk__in=ids), operation.name)
+                self.preview(named if jobs is None else jobs, options["limit"])
+        elif jobs is None:
+            self.change(operation, ids)
+        else:
+            ids = list(jobs.order_by("created_at", "pk").values_list("pk", flat=True)[: options["limit"]])
+            bar = tqdm(total=len(ids), desc=operation.done.lower(), unit="job", disable=None if verbosity else True)
+            self.change(operation, ids, jobs, bar)
 
 
 class Cancel(OnMatchingJobs):
@@ -126,41 +159,33 @@ class Cancel(OnMatchingJobs):
     """
 
     name = "cancel"
-    done = "Cancelled"
+    operation = CANCEL
     suits = INCOMPLETE
     cannot = "have finished: only unfinished jobs can be cancelled."
 
     def run(self, *, ids: list[UUID], verbosity: int, **options: Any) -> None:
-        jobs, cancelled = self.chosen(ids, options), 0
-        if jobs is None:
-            self.on_each(ids, Job.cancel)
-            return
-        live = self.able(jobs, INCOMPLETE, options["state"])
-        if options["dry_run"]:
-            self.preview(live, options["limit"])
-            return
-        with tqdm(desc="cancelled", unit="job", disable=None if verbosity else True) as bar:
-            for count in cancel_all(live, options["limit"]):
-                cancelled += count
-                bar.update(count)
-        self.say(f"{self.done}: {cancelled:,} job(s).")
+        jobs = self.chosen(ids, options)
+        if jobs is not None:
+            jobs = self.able(jobs, INCOMPLETE, options["state"])
+        self.change_or_foretell(CANCEL, ids, jobs, verbosity, options)
 
 
 class Retry(OnMatchingJobs):
     """Make jobs available now: those that are scheduled, retryable or pending, and discarded ones with new attempts.
 
-    A discarded job is refused while a live job has its key; the message names that job.
+    A cancelled job is revived, too, if you name it by its id or say `--state cancelled`. A job is refused while a live
+    job has its key; the message names that job. With --dry-run it says so before.
 
     Name them by their ids, or choose them by filters, which add up: `jobs retry --type email.send --dead-letter`.
     Filters choose among the discarded jobs only, unless --state says otherwise.
     """
 
     name = "retry"
-    done = "Made available"
-    suits = POSTPONED | {JobState.DISCARDED}
+    operation = RETRY
+    suits = POSTPONED | REVIVABLE
     cannot = (
-        "cannot be retried: only scheduled, retryable, pending and discarded jobs can."
-        " To do finished work once more, enqueue it again."
+        "cannot be retried: only scheduled, retryable, pending, discarded and cancelled jobs can."
+        " To do finished work once more, use `jobs enqueue-again`."
     )
     mend = " Cancel that one first, or let both run with --force."
 
@@ -170,20 +195,37 @@ class Retry(OnMatchingJobs):
         parser.add_argument(
             "--force",
             action="store_true",
-            help="Revive a discarded job although a live job has its key: both will run.",
+            help="Revive a job although a live job has its key: both will run.",
         )
 
     def run(self, *, ids: list[UUID], force: bool, verbosity: int, **options: Any) -> None:
-        jobs, bar = self.chosen(ids, options), None
+        jobs = self.chosen(ids, options)
         if jobs is not None:
             states = frozenset({JobState.DISCARDED}) if options["state"] is None else self.suits
             jobs = self.able(jobs, states, options["state"])
-            if options["dry_run"]:
-                self.preview(jobs, options["limit"])
-                return
-            ids = list(jobs.order_by("created_at", "pk").values_list("pk", flat=True)[: options["limit"]])
-            bar = tqdm(total=len(ids), desc="retried", unit="job", disable=None if verbosity else True)
-        self.on_each(ids, partial(retry, force=force), bar=bar)
+        self.change_or_foretell(RETRY.with_options(force=force), ids, jobs, verbosity, options, of_revivals)
+
+
+class EnqueueAgain(OnMatchingJobs):
+    """Enqueue finished jobs again: new jobs with the same args and options, through their policies.
+
+    The old jobs stay as they are. A job that duplicates another one is refused; with --dry-run it says so before.
+
+    Name them by their ids, or choose them by filters, which add up: `jobs enqueue-again --type report.build`. Filters
+    choose among the completed jobs only, unless --state says otherwise.
+    """
+
+    name = "enqueue-again"
+    operation = ENQUEUE_AGAIN
+    suits = TERMINAL
+    cannot = "have not finished: they run without this."
+
+    def run(self, *, ids: list[UUID], verbosity: int, **options: Any) -> None:
+        jobs = self.chosen(ids, options)
+        if jobs is not None:
+            states = frozenset({JobState.COMPLETED}) if options["state"] is None else TERMINAL
+            jobs = self.able(jobs, states, options["state"])
+        self.change_or_foretell(ENQUEUE_AGAIN, ids, jobs, verbosity, options, of_enqueues_again)
 
 
 class Release(OnJobs):
@@ -193,10 +235,17 @@ class Release(OnJobs):
     """
 
     name = "release"
-    done = "Took out of uniqueness"
+    operation = RELEASE
 
-    def run(self, *, ids: list[UUID], **options: Any) -> None:
-        self.on_each(ids, release)
+    def run(self, *, ids: list[UUID], dry_run: bool, **options: Any) -> None:
+        if dry_run:
+            self.foretell(of_releases(self.jobs, ids, timezone.now()))
+        else:
+            self.change(RELEASE, ids)
+
+
+def _add_dry_run(parser: CommandParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="Say what would be done; change nothing.")
 
 
 def _said(counts: dict[str, int]) -> str:

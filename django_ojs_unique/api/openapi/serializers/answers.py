@@ -95,6 +95,11 @@ class Deduplicated(serializers.Serializer[Any]):
     deduplicated = BooleanField()
 
 
+Preview = having("Preview", allowed=BooleanField(), message=CharField(), duplicates=ListField(child=DictField()))
+_MAY = {"job": Job(required=False), "deduplicated": BooleanField(required=False), "preview": Preview(required=False)}
+JobOrPreview = having("JobOrPreview", **_MAY)
+
+
 class CancelledJob(Job):
     previous_state = one_of(JobState)
 

@@ -187,6 +187,18 @@ class RetryDeadLetter(serializers.Serializer[Any]):
     force = BooleanField(required=False, help_text="Let both run.")
 
 
+class EnqueueAgain(serializers.Serializer[Any]):
+    """Whether to do it. Beyond the specification."""
+
+    dry_run = BooleanField(required=False, help_text="Only say what would be done.")
+
+
+class Revive(RetryDeadLetter):
+    """What to do with a live job that has the key, and whether to do it. Beyond the specification."""
+
+    dry_run = BooleanField(required=False, help_text="Only say what would be done.")
+
+
 class JobTemplate(serializers.Serializer[Any]):
     """What a periodic job enqueues."""
 

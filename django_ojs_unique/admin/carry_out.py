@@ -1,0 +1,46 @@
+"""Carry out an action on many jobs, and record it in Django's log of what was done in the admin."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from typing import Any
+from uuid import UUID
+
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from ..by_hand.results import BulkResult
+from ..models import Job
+from ..operations.bulk import DELETE, Operation
+
+
+def carry_out(request: HttpRequest, jobs: QuerySet[Any], ids: Collection[UUID], operation: Operation) -> BulkResult:
+    """Do something to the jobs, and log what was done to each."""
+    deleted = named(jobs, ids) if operation is DELETE else {}
+    result = BulkResult.total(operation.on(jobs, ids))
+    _log(request, operation, deleted or named(jobs, [*ids, *result.replaced]), result)
+    return result
+
+
+def named(jobs: QuerySet[Any], ids: Collection[UUID]) -> dict[UUID, Job]:
+    """Read what pages and the log show of some jobs, by id."""
+    return {job.pk: job for job in jobs.filter(pk__in=ids).only("type", "state", "fingerprint", "unique", "created_at")}
+
+
+def _log(request: HttpRequest, operation: Operation, jobs: dict[UUID, Job], result: BulkResult) -> None:
+    made_way = set(result.replaced.values())
+    messages: dict[UUID, str] = {
+        old: f"Cancelled for job {new}, which was {operation.done.lower()}." for old, new in result.replaced.items()
+    }
+    for id in result.changed:
+        met = "; a live duplicate was cancelled" * (id in made_way or result.new.get(id) in made_way)
+        messages[id] = f"{operation.done}{met}."
+    by_message = defaultdict(list)
+    for id, message in messages.items():
+        if id in jobs:
+            by_message[message].append(jobs[id])
+    flag = DELETION if operation is DELETE else CHANGE
+    for message, changed in by_message.items():
+        LogEntry.objects.log_actions(request.user.pk, changed, flag, message)  # type: ignore[arg-type]
