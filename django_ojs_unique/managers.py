@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Never, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -19,7 +18,7 @@ from .enqueue.duplicates import duplicates_of
 from .enqueue.errors import naming_missing_tables
 from .enqueue.incoming import read
 from .enqueue.on_commit import after_commit
-from .enqueue.request import ARGUMENTS, INHERIT, Request, snapshot
+from .enqueue.request import INHERIT, Request, refuse_unknown, snapshot
 from .enqueue.results import BatchResult, EnqueueResult, ItemResult, JobT
 from .exceptions import InvalidRequest
 from .ojs.keys import KeyMode, KeyScope
@@ -49,6 +48,7 @@ class JobQuerySet(models.QuerySet[JobT]):
         key_mode: KeyMode | str = KeyMode.REPLACE,
         key_scope: KeyScope | str = KeyScope.TYPE,
         id: UUID | str | None = None,
+        **unknown: Never,
     ) -> EnqueueResult[JobT]:
         """Enqueue a job in the caller's transaction, unless it duplicates one (OJS unique jobs).
 
@@ -70,6 +70,8 @@ class JobQuerySet(models.QuerySet[JobT]):
         InvalidRequest, InvalidPolicy or InvalidRetryPolicy before anything is written; JobIdTaken when the id is in
         use. None of them breaks the caller's transaction.
         """
+        if unknown:
+            refuse_unknown("enqueue", unknown)
         request = Request(
             type=type,
             args=args,
@@ -114,7 +116,7 @@ class JobQuerySet(models.QuerySet[JobT]):
         An invalid request is raised here, as by `enqueue`. A DuplicateJob is never raised but logged at INFO. Any other
         failure after a commit is logged at ERROR, because nobody could catch it.
         """
-        inspect.signature(JobQuerySet.enqueue).bind(self, type, args, **options)
+        refuse_unknown("enqueue_on_commit", options)
         request = snapshot(Request(type=type, args=args, **options))
         read(request, self.model, timezone.now())
         using = self._for_writing()
@@ -168,8 +170,7 @@ class JobQuerySet(models.QuerySet[JobT]):
         """
         if type is None:
             return super().explain(**options)
-        if unknown := options.keys() - set(ARGUMENTS):
-            raise TypeError(f"explain() has no option {sorted(unknown)[0]!r}: it takes those of enqueue().")
+        refuse_unknown("explain", options)
         return self.explain_request(Request(type=type, args=args, elsewhere=True, **options))
 
     def explain_request(self, request: Request) -> explaining.Explanation:

@@ -78,6 +78,7 @@ def test_nothing_is_said_when_nothing_waits_and_nothing_of_other_queues(handlers
     [
         ({"b": 1}, "missing a required argument: 'a'"),
         ({"a": 1, "c": 1}, "got an unexpected keyword argument 'c'"),
+        ({"a": 1, "bb": 1}, "got an unexpected keyword argument 'bb' (Did you mean 'b'?)"),
         ([1, 2, 3], "too many positional arguments"),
         ([], "missing a required argument: 'a'"),
     ],
