@@ -26,6 +26,14 @@ from .ojs.policy import UniquePolicy
 from .ojs.retry import RetryPolicy
 
 
+def only_enqueued(call: str) -> InvalidRequest:
+    """Return the error for a job that would be stored without an enqueue; ``call`` is the one to write instead."""
+    return InvalidRequest(
+        "A job is stored by its enqueue only: otherwise its arguments are not checked, no policy counts, and no worker"
+        f" is woken. Write Job.objects.{call}."
+    )
+
+
 class JobQuerySet(models.QuerySet[JobT]):
     """Jobs. Filters do not limit `enqueue`, `explain` and `duplicates_of`; the database of `using()` does."""
 
@@ -203,6 +211,10 @@ class JobQuerySet(models.QuerySet[JobT]):
         chosen = UniquePolicy.parse(policy) if policy is not None else own_policy or UniquePolicy()
         found = duplicates_of(jobs, fingerprint, chosen, timezone.now())
         return found if itself is None else found.exclude(pk=itself.pk)
+
+    def bulk_create(self, objs: Iterable[Any], *args: Any, **kwargs: Any) -> Never:
+        """Raise InvalidRequest: new jobs are stored by `enqueue_many`."""
+        raise only_enqueued("enqueue_many([...])")
 
     async def aenqueue(
         self, type: str, args: Mapping[str, Any] | Sequence[Any] | None = None, **options: Any

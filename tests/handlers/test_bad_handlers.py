@@ -15,6 +15,7 @@ from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Worker, housekeeper
 from tests.support.outage import breaks_the_connection
 from tests.support.retries import IN_AN_HOUR
+from tests.support.rows import insert
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -253,7 +254,7 @@ def leaves_a_transaction():
 
 def leaves_an_atomic_block():
     transaction.atomic().__enter__()
-    Job.objects.create(type="left", queue="q")
+    insert(type="left", queue="q")
 
 
 def closes_the_connection():
