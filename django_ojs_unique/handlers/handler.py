@@ -69,7 +69,7 @@ class Handler(Generic[P, R]):
 
         def __getattr__(self, name: str) -> Any:
             mend = f". Write {ELSEWHERE[name]}." if name in ELSEWHERE else ""
-            raise AttributeError(f"'Handler' object has no attribute {name!r}{mend}", name=name, obj=self)
+            raise AttributeError(f"'Handler' object has no attribute {name!r}{mend}")
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> EnqueueResult[Job]:
         """Enqueue a job with these arguments; positional ones are named after the handler's parameters.
