@@ -21,7 +21,7 @@ PATIENCE = 300
 def fill(count: int, type: str = "noop") -> None:
     """Make ``count`` unique jobs available, by default of a type that does nothing."""
     for start in range(0, count, 1000):
-        Job.objects.bulk_create([_job(number, type) for number in range(start, min(start + 1000, count))])
+        Job._base_manager.bulk_create([_job(number, type) for number in range(start, min(start + 1000, count))])
 
 
 def clear() -> None:

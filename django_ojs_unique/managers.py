@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Never, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -23,13 +22,21 @@ from .enqueue.duplicates import duplicates_of
 from .enqueue.errors import naming_missing_tables
 from .enqueue.incoming import read
 from .enqueue.on_commit import after_commit
-from .enqueue.request import ARGUMENTS, INHERIT, Request, snapshot
+from .enqueue.request import INHERIT, Request, refuse_unknown, snapshot
 from .enqueue.results import BatchResult, EnqueueResult, ItemResult, JobT
 from .exceptions import InvalidRequest, did_you_mean
 from .ojs.keys import KeyMode, KeyScope
 from .ojs.policy import UniquePolicy
 from .ojs.retry import RetryPolicy
 from .ojs.states import INCOMPLETE, POSTPONED, REVIVABLE, TERMINAL, JobState
+
+
+def only_enqueued(call: str) -> InvalidRequest:
+    """Return the error for a job that would be stored without an enqueue; ``call`` is the one to write instead."""
+    return InvalidRequest(
+        "A job is stored by its enqueue only: otherwise its arguments are not checked, no policy counts, and no worker"
+        f" is woken. Write Job.objects.{call}."
+    )
 
 
 class JobQuerySet(models.QuerySet[JobT]):
@@ -54,6 +61,7 @@ class JobQuerySet(models.QuerySet[JobT]):
         key_mode: KeyMode | str = KeyMode.REPLACE,
         key_scope: KeyScope | str = KeyScope.TYPE,
         id: UUID | str | None = None,
+        **unknown: Never,
     ) -> EnqueueResult[JobT]:
         """Enqueue a job in the caller's transaction, unless it duplicates one (OJS unique jobs).
 
@@ -75,6 +83,8 @@ class JobQuerySet(models.QuerySet[JobT]):
         InvalidRequest, InvalidPolicy or InvalidRetryPolicy before anything is written; JobIdTaken when the id is in
         use. None of them breaks the caller's transaction.
         """
+        if unknown:
+            refuse_unknown("enqueue", unknown)
         request = Request(
             type=type,
             args=args,
@@ -119,7 +129,7 @@ class JobQuerySet(models.QuerySet[JobT]):
         An invalid request is raised here, as by `enqueue`. A DuplicateJob is never raised but logged at INFO. Any other
         failure after a commit is logged at ERROR, because nobody could catch it.
         """
-        inspect.signature(JobQuerySet.enqueue).bind(self, type, args, **options)
+        refuse_unknown("enqueue_on_commit", options)
         request = snapshot(Request(type=type, args=args, **options))
         read(request, self.model, timezone.now())
         using = self._for_writing()
@@ -209,8 +219,7 @@ class JobQuerySet(models.QuerySet[JobT]):
         """
         if type is None:
             return super().explain(**options)
-        if unknown := options.keys() - set(ARGUMENTS):
-            raise TypeError(f"explain() has no option {sorted(unknown)[0]!r}: it takes those of enqueue().")
+        refuse_unknown("explain", options)
         return self.explain_request(Request(type=type, args=args, elsewhere=True, **options))
 
     def explain_request(self, request: Request) -> explaining.Explanation:
@@ -243,6 +252,10 @@ class JobQuerySet(models.QuerySet[JobT]):
         chosen = UniquePolicy.parse(policy) if policy is not None else own_policy or UniquePolicy()
         found = duplicates_of(jobs, fingerprint, chosen, timezone.now())
         return found if itself is None else found.exclude(pk=itself.pk)
+
+    def bulk_create(self, objs: Iterable[Any], *args: Any, **kwargs: Any) -> Never:
+        """Raise InvalidRequest: new jobs are stored by `enqueue_many`."""
+        raise only_enqueued("enqueue_many([...])")
 
     async def aenqueue(
         self, type: str, args: Mapping[str, Any] | Sequence[Any] | None = None, **options: Any

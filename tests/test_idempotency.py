@@ -20,6 +20,7 @@ from django_ojs_unique.idempotency import CHUNK, HEAL, Heal, SweepResult, locked
 from django_ojs_unique.models import Job, SuppressedEnqueue
 from django_ojs_unique.worker import Worker
 from tests.support.jobs import before_the_insert, elsewhere
+from tests.support.rows import insert_all
 
 UNIQUE = UniquePolicy(keys=["type", "args"], args_keys=["user_id"], on_conflict="ignore")
 
@@ -36,7 +37,7 @@ def users_with_jobs(number):
     users(number)
     now = timezone.now()
     waiting = (read(Request("t", {"user_id": pk}), Job, now).job for pk in User.objects.values_list("pk", flat=True))
-    Job.objects.bulk_create(waiting, batch_size=500)
+    insert_all(waiting, batch_size=500)
 
 
 # locked

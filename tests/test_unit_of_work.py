@@ -11,6 +11,7 @@ from django_ojs_unique.db.dialects import kind_of
 from django_ojs_unique.exceptions import Contended
 from django_ojs_unique.models import Job
 from django_ojs_unique.unit_of_work import LostRace, UnitOfWork
+from tests.support.rows import insert
 
 EVENTS = {"EVENTS": True}
 
@@ -90,7 +91,7 @@ def test_with_events_what_a_lost_race_has_written_is_undone(settings):
     settings.OJS_UNIQUE = EVENTS
     for work in UnitOfWork("default"):
         with work:
-            Job.objects.create(type="t", queue="q")
+            insert(type="t", queue="q")
             if not work.lost_races:
                 raise LostRace
     assert Job.objects.count() == 1

@@ -1,9 +1,4 @@
-"""System checks, one module for each subject; `AppConfig.ready` imports them. Their ids never change."""
+"""System checks, one module for each subject; `AppConfig.ready` imports them. Their ids never change.
 
-DOCUMENTATION = "docs"
-"""The folder of the repository with the pages that the hints name."""
-
-
-def see(page: str) -> str:
-    """Return the end of a hint: a reference to a page of the documentation, with an anchor if ``page`` has one."""
-    return f"See {DOCUMENTATION}/{page}"
+A hint says all that there is to do: an installed package has no pages to refer to.
+"""

@@ -10,7 +10,6 @@ from django.core.checks import CheckMessage, Tags, Warning, register
 from django.urls import NoReverseMatch, reverse
 
 from .. import conf
-from . import see
 from .setting_problems import problems
 
 
@@ -22,9 +21,9 @@ def check_api(**kwargs: Any) -> list[CheckMessage]:
     return [
         Warning(
             f"The HTTP API is open to everyone for {', '.join(groups)}.",
-            hint="Name permissions in OJS_UNIQUE['API']['PERMISSIONS'] that ask who calls, or leave the group out"
-            " for staff only. If a network or a proxy keeps others out, silence this check."
-            f" {see('security.md#groups')}",
+            hint="Name permissions in OJS_UNIQUE['API']['PERMISSIONS'] that ask who calls, such as"
+            " rest_framework.permissions.IsAuthenticated, or leave the group out"
+            " for staff only. If a network or a proxy keeps others out, silence this check.",
             id="django_ojs_unique.W005",
         )
     ]

@@ -10,8 +10,6 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Warning, register
 from django.core.management import find_commands, load_command_class
 
-from . import see
-
 OURS = "django_ojs_unique"
 ALIASES = {"runworker": "ojs_worker"}
 
@@ -32,8 +30,7 @@ def check_commands(**kwargs: Any) -> list[CheckMessage]:
             Warning(
                 f"{len(others) + 1} installed apps have a command {command!r}: {', '.join([first, *others])}."
                 f" `manage.py {command}` is that of {first!r}, which INSTALLED_APPS lists first.",
-                hint=f"List first the app whose command you mean, and silence this check.{alias}"
-                f" {see('checks.md#commands-of-the-same-name')}",
+                hint=f"List first the app whose command you mean, and silence this check.{alias}",
                 id="django_ojs_unique.W010",
             )
         )

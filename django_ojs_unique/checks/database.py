@@ -8,10 +8,9 @@ from typing import Any
 from django.core.checks import CheckMessage, Tags, Warning, register
 from django.db import connections
 
-from ..capabilities import BEST_EFFORT, flaws, strength
+from ..capabilities import BEST_EFFORT, MISSING, flaws, strength
 from ..db.dialects import kind_of
 from ..models import Job
-from . import see
 
 
 @register(Tags.database)
@@ -32,22 +31,33 @@ def check_databases(databases: Iterable[str] | None = None, **kwargs: Any) -> li
             messages.append(
                 Warning(
                     f"Uniqueness is best-effort on database {alias!r}: concurrent enqueues may both be admitted.",
-                    hint="Migrate django_ojs_unique on PostgreSQL, SQLite or MariaDB, which keep the constraint."
-                    f" {see('how-uniqueness-works.md#on-each-database')}",
+                    hint="Migrate django_ojs_unique on PostgreSQL, SQLite or MariaDB, which keep the constraint.",
                     id="django_ojs_unique.W003",
                 )
             )
         messages += (
             Warning(
                 f"Database {alias!r}: constraint {name!r} of table {Job._meta.db_table!r} {flaw}.",
-                hint="Run `manage.py migrate`. If that changes nothing, somebody has changed the table by hand:"
-                f" run `manage.py jobs verify --fix --database {alias}`, then make the constraint anew."
-                f" {see('checks.md#mend-a-constraint')}",
+                hint="Run `manage.py migrate`. If that changes nothing, somebody has changed the table by hand: stop"
+                f" the workers, run `manage.py jobs verify --fix --database {alias}`, then in `manage.py shell`:"
+                + _made_anew(name, alias, flaw),
                 id="django_ojs_unique.W008",
             )
             for name, flaw in flaws(Job, alias).items()
         )
     return messages
+
+
+def _made_anew(name: str, alias: str, flaw: str) -> str:
+    lines = [
+        "from django.db import connections",
+        "from django_ojs_unique.models import Job",
+        f"constraint = next(each for each in Job._meta.constraints if each.name == {name!r})",
+        f"with connections[{alias!r}].schema_editor() as editor:",
+        *([] if flaw == MISSING else ["    editor.remove_constraint(Job, constraint)"]),
+        "    editor.add_constraint(Job, constraint)",
+    ]
+    return "".join(f"\n\t\t{line}" for line in lines)
 
 
 def with_jobs(databases: Iterable[str] | None) -> list[str]:
@@ -61,7 +71,7 @@ def _check_sqlite(alias: str, connection: Any) -> Iterator[CheckMessage]:
         yield Warning(
             f"SQLite database {alias!r} begins its transactions without the write lock.",
             hint='Set "OPTIONS": {"transaction_mode": "IMMEDIATE"}, so that an enqueue after a read in one transaction'
-            f" waits for its turn instead of failing with 'database is locked'. {see('checks.md#sqlite')}",
+            " waits for its turn instead of failing with 'database is locked'.",
             id="django_ojs_unique.W001",
         )
     with connection.cursor() as cursor:
@@ -71,6 +81,6 @@ def _check_sqlite(alias: str, connection: Any) -> Iterator[CheckMessage]:
         yield Warning(
             f"SQLite database {alias!r} uses journal mode {mode!r}.",
             hint='Set "OPTIONS": {"init_command": "PRAGMA journal_mode=WAL"}, so that readers and the writer do not'
-            f" wait for each other. {see('checks.md#sqlite')}",
+            " wait for each other.",
             id="django_ojs_unique.W002",
         )

@@ -17,7 +17,6 @@ from ..ojs.policy import OnRetry, UniquePolicy, Window
 from ..ojs.presets import UNTIL_START, WAITING
 from ..ojs.states import TERMINAL, JobState
 from ..registry import Definition, registry
-from . import see
 from .setting_problems import problems
 
 BY_ITSELF = {
@@ -57,8 +56,7 @@ def check_retention(**kwargs: Any) -> list[CheckMessage]:
             " policy counts them so long.",
             hint="When RETENTION has passed, they lose args, result and errors only. Give the policy a"
             f" {'shorter ' if period else ''}period, or window='retention' and no period, with which a job counts until"
-            " it is pruned. If it is meant so, silence this check."
-            f" {see('retention.md#a-window-that-is-open-stays-open')}",
+            " it is pruned. If it is meant so, silence this check.",
             id="django_ojs_unique.W007",
         )
         for definition in registry.definitions()
@@ -99,7 +97,7 @@ def _hole(definition: Definition, left_out: list[JobState]) -> CheckMessage:
         f" {', '.join(definition.unique.states)}, but not {names}. While a job is {' or '.join(left_out)}, another one"
         " is admitted, and later both count.",
         hint=f"Add {names} to states{discard}; or take presets.INCOMPLETE, until a job has finished, or"
-        f" presets.WAITING, until it starts. If it is meant so, silence this check. {see('states.md#holes')}",
+        f" presets.WAITING, until it starts. If it is meant so, silence this check.",
         id="django_ojs_unique.W006",
     )
 
@@ -153,7 +151,6 @@ def _periodic(definition: Definition) -> CheckMessage:
         f"The periodic job {definition.type!r} ({definition.place}) is due again while its unique policy still counts"
         " the last one, even if that has finished: then no job is enqueued.",
         hint="Leave the finished states out of the policy; that the last job has finished is what the overlap policy"
-        f" sees to. Or give the policy a period shorter than the time between two of {definition.cron.expression!r}."
-        f" {see('checks.md#periodic-jobs-that-meet-themselves')}",
+        f" sees to. Or give the policy a period shorter than the time between two of {definition.cron.expression!r}.",
         id="django_ojs_unique.W011",
     )

@@ -14,7 +14,6 @@ from ..exceptions import did_you_mean, nearest
 from ..insight import queue_names
 from ..models import Job
 from ..ojs.states import TIMED, JobState
-from . import see
 from .database import with_jobs
 from .setting_problems import problems
 
@@ -62,7 +61,7 @@ def _from_before(alias: str, on_them: QuerySet[Job]) -> Iterator[CheckMessage]:
             f"{'At least ' if more else ''}{found:,} job(s) wait on unique queues in database {alias!r} that were"
             " enqueued before OJS_UNIQUE['UNIQUE_QUEUES'] named them, so that identical ones may wait there.",
             hint=f"Run `manage.py jobs verify --database {alias}` to see them, and with --fix to mend that; or drain"
-            f" the queues. {see('queue-rules.md#switch-it-on')}",
+            f" the queues.",
             id="django_ojs_unique.W004",
         )
 
@@ -73,6 +72,6 @@ def _unused(name: str, used: set[str], declared: set[str]) -> CheckMessage:
     return Warning(
         f"OJS_UNIQUE['UNIQUE_QUEUES'] names {name!r}, which nothing uses: it is no handler's queue, and no job is or"
         " recently was on it.",
-        hint=f"{meant} If its first job is still to come, leave it. {see('queue-rules.md')}",
+        hint=f"{meant} If its first job is still to come, leave it.",
         id="django_ojs_unique.W009",
     )

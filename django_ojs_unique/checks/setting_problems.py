@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -27,6 +28,18 @@ def problems() -> Iterator[str]:
             yield from _PROBLEMS.get(name, _number_problems)(setting, given)
         else:
             yield f"{setting} must be a {type(DEFAULTS[name]).__name__} (got {given!r})."
+
+
+def lookalikes() -> Iterator[str]:
+    """Yield the names of other settings that were probably meant to be ``OJS_UNIQUE``.
+
+    Such a setting is a dict with an entry that ``OJS_UNIQUE`` has, or without any: a project may have settings of its
+    own with such a name.
+    """
+    for name in get_close_matches("OJS_UNIQUE", dir(django_settings), n=9, cutoff=_CLOSE):
+        value = getattr(django_settings, name)
+        if name != "OJS_UNIQUE" and isinstance(value, dict) and (not value or not DEFAULTS.keys().isdisjoint(value)):
+            yield name
 
 
 def _number_problems(setting: str, given: Any) -> Iterator[str]:
@@ -132,6 +145,8 @@ def _class_problems(setting: str, given: Any) -> Iterator[str]:
             yield f"{setting}[{index}] is not a class (got {one!r})."
 
 
+_CLOSE = 0.85
+"""One or two letters of ten: ``OJS_UNIQUE_URL`` is not as close."""
 _OF_SEVERAL_TYPES = ("EVENT_RETENTION", "SUPPRESSED_RETENTION", "UNIQUE_QUEUES")
 _PROBLEMS: dict[str, Callable[[str, Any], Iterator[str]]] = {
     "API": _api_problems,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from ..exceptions import nearest, shorten
 from ..ojs.canonical import plain
 from ..ojs.keys import KeyMode, KeyScope
 from ..ojs.policy import UniquePolicy
@@ -62,6 +63,24 @@ INTERNAL: Final = frozenset({"lease", "schema", "extra", "pending", "full_row", 
 
 ARGUMENTS: Final = frozenset(Request.__slots__) - INTERNAL
 """The arguments of `JobQuerySet.enqueue`."""
+
+_ELSEWHERE = {"countdown": "delay", "eta": "scheduled_at", "run_at": "scheduled_at", "kwargs": "args"}
+"""What other job systems call some of them."""
+
+
+def refuse_unknown(call: str, options: Mapping[str, Any]) -> None:
+    """Raise TypeError for an option that is not an argument of `enqueue`; it may be an argument of the job."""
+    for name in options:
+        if name not in ARGUMENTS:
+            close = _ELSEWHERE.get(name) or nearest(name, ARGUMENTS)
+            mend = (
+                f"Did you mean {close!r}?" if close else f"A job's arguments go into args: write args={_dict(options)}."
+            )
+            raise TypeError(f"{call}() has no argument {name!r}. {mend}")
+
+
+def _dict(options: Mapping[str, Any]) -> str:
+    return shorten({name: value for name, value in options.items() if name not in ARGUMENTS})
 
 
 def snapshot(request: Request) -> Request:

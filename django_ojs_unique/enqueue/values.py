@@ -7,16 +7,29 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from django.core.files import File
+from django.db.models import Manager, Model, QuerySet
+from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.functional import Promise
 
 from ..exceptions import InvalidRequest, PayloadTooLarge, shorten
 from ..ojs.canonical import plain
 from ..ojs.durations import Duration, end_of, read_delay
 from ..ojs.encoder import encoder
+from ..ojs.mends import MENDS, Mend, mend_for, sentence
 from ..ojs.names import printable
 
 _LONGEST_TAG = 255
 _JSON = encoder(ensure_ascii=False)
+
+MENDS[:0] = [
+    Mend(Model, "{it}.pk", "load it", shown=False),
+    Mend((QuerySet, Manager), 'list({it}.values_list("pk", flat=True))', "load them", shown=False),
+    Mend(Promise, "str({it}), in the language that is active now"),
+    Mend(File, "the name under which it is stored", "open it"),
+    Mend(HttpRequest, "what the handler needs of it, such as request.user.pk"),
+]
 
 
 def arguments(value: Any) -> Any:
@@ -28,11 +41,13 @@ def arguments(value: Any) -> Any:
     if isinstance(value, Mapping):
         value = dict(value)
     elif not isinstance(value, (list, tuple)):
+        is_json = isinstance(value, (str, int, float))
+        mend = mend_for(value, "args")
         raise InvalidRequest.at(
             "args",
             "must be an object (keyword arguments) or an array (positional)",
-            value=value,
-            mend=f"Write [{shorten(value)}].",
+            value=value if mend.shown else ...,
+            mend=f"Write [{shorten(value)}]." if is_json else sentence(mend, "args"),
         )
     return plain(value, "args")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
+from ..exceptions import did_you_mean
 from ..ojs.cron import Cron
 from ..ojs.durations import milliseconds
 from ..ojs.names import job_type, priority_number, queue_name
@@ -37,6 +38,9 @@ class JobOptions(TypedDict, total=False):
     heal: SupportsHeal | None
 
 
+OPTIONS = (*JobOptions.__annotations__, "takes_context")
+
+
 @overload
 def job(
     type: str, *, takes_context: Literal[False] = False, **options: Unpack[JobOptions]
@@ -62,6 +66,7 @@ def job(
     skip_unless: Callable[..., Any] | None = None,
     cron: Cron | str | None = None,
     heal: SupportsHeal | None = None,
+    **unknown: Any,
 ) -> Any:
     """Declare the handler of a job type, a plain or an ``async def`` function, and the defaults of its enqueues.
 
@@ -74,6 +79,8 @@ def job(
     Raises HandlerError when the type already has a handler or the function does not fit, InvalidRequest for an invalid
     name, InvalidPolicy and InvalidRetryPolicy for invalid policies: all when the module is imported.
     """
+    for name in unknown:
+        raise TypeError(f"job() has no option {name!r}. {did_you_mean(name, OPTIONS)}")
     policies = {
         "unique": None if unique is None else UniquePolicy.parse(unique),
         "retry": None if retry is None else RetryPolicy.parse(retry),

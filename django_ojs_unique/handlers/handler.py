@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from ..exceptions import InvalidRequest, did_you_mean
 from ..registry import Definition
-from .signature import parameters_of
+from .signature import parameters_of, suggestion
 
 if TYPE_CHECKING:
     from ..enqueue.results import EnqueueResult
@@ -34,6 +34,19 @@ ENQUEUE_OPTIONS = (
 )
 """The arguments of `Job.objects.enqueue` besides type and args; listed here because this module needs no Django."""
 
+ELSEWHERE = {
+    "delay": "enqueue(...)",
+    "delay_on_commit": "enqueue_on_commit(...)",
+    "apply_async": "enqueue(...), or using(queue=..., delay=...).enqueue(...) for options",
+    "send": "enqueue(...)",
+    "send_with_options": "using(queue=..., delay=...).enqueue(...)",
+    "defer": "enqueue(...)",
+    "configure": "using(...)",
+    "perform_async": "enqueue(...)",
+    "schedule": "using(scheduled_at=...).enqueue(...)",
+}
+"""What other job systems call the methods of a handler: Celery, Dramatiq, Procrastinate, Sidekiq, Huey."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -51,6 +64,12 @@ class Handler(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.definition.function(*args, **kwargs)  # type: ignore[no-any-return]
+
+    if not TYPE_CHECKING:  # type checkers would believe that a handler has every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            mend = f". Write {ELSEWHERE[name]}." if name in ELSEWHERE else ""
+            raise AttributeError(f"'Handler' object has no attribute {name!r}{mend}")
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> EnqueueResult[Job]:
         """Enqueue a job with these arguments; positional ones are named after the handler's parameters.
@@ -103,7 +122,9 @@ class Handler(Generic[P, R]):
                 "args",
                 f"do not fit {self.definition.place}{signature}: {error}",
                 value=args or kwargs,
-                mend=f"Options go to using({options[0]}=...).enqueue(...)." if options else "",
+                mend=f"Options go to using({options[0]}=...).enqueue(...)."
+                if options
+                else suggestion(signature, kwargs),
             ) from None
         named: dict[str, Any] = {}
         for name, value in bound.arguments.items():

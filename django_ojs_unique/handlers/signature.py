@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..exceptions import HandlerError, did_you_mean
+from ..exceptions import HandlerError, did_you_mean, nearest
 from ..registry import Definition
 
 if TYPE_CHECKING:
     from .context import JobContext
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def call(definition: Definition, args: Any, context: JobContext | None) -> Any:
@@ -39,8 +42,17 @@ def misfit(definition: Definition, args: Any) -> str | None:
     try:
         signature.bind(**args) if isinstance(args, dict) else signature.bind(*args)
     except TypeError as error:
-        return f"args do not fit {definition.place}{signature}: {error}"
+        meant = suggestion(signature, args) if isinstance(args, dict) else ""
+        return f"args do not fit {definition.place}{signature}: {error}{meant and f' ({meant})'}"
     return None
+
+
+def suggestion(signature: inspect.Signature, names: Iterable[str]) -> str:
+    """Say which parameter the first unknown one of some names probably means; empty if it resembles none."""
+    takes = [name for name, parameter in signature.parameters.items() if parameter.kind in _BY_NAME]
+    unknown = next((name for name in names if name not in takes), "")
+    close = nearest(unknown, takes)
+    return did_you_mean(unknown, [close]) if close else ""
 
 
 def parameters_of(definition: Definition) -> inspect.Signature:

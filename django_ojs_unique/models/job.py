@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from ..db.constraints import ConditionalUniqueConstraint, PartiallyIndexed, finished, guarding, unguarded
 from ..db.fields import PayloadField, SparseCharField, SparsePayloadField, StateSetField, new_id
-from ..managers import JobManager
+from ..managers import JobManager, only_enqueued
 from ..ojs.fingerprint import SCHEME
 from ..ojs.names import LONGEST_KEY
 from ..ojs.policy import UniquePolicy
@@ -190,6 +190,12 @@ class Job(Movable, PartiallyIndexed):
     def is_guarding(self) -> bool:
         """Whether this row now guards its fingerprint."""
         return self.state in self.guarded_states
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Save changes. Raise InvalidRequest for a new job, which only an enqueue stores."""
+        if self._state.adding:
+            raise only_enqueued("enqueue(type, args)")
+        super().save(*args, **kwargs)
 
     def refresh_from_db(self, using: str | None = None, fields: Any = None, from_queryset: Any = None) -> None:
         """Do what Django does, by default on the database where the row was read: a replica may not have it yet."""

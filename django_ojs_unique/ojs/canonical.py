@@ -10,6 +10,7 @@ import rfc8785
 
 from ..exceptions import InvalidRequest
 from .encoder import encoder
+from .mends import mend_for, sentence
 
 LARGEST_INTEGER = 2**53 - 1
 DEEPEST = 100
@@ -112,11 +113,12 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         return _object(value, path, depth)
     if isinstance(value, (list, tuple)):
         return [_plain(item, f"{path}[{index}]", depth - 1) for index, item in enumerate(value)]
+    mend = mend_for(value, path)
     raise InvalidRequest.at(
         path,
-        f"is a {type(value).__name__}, which JSON cannot carry",
-        value=value,
-        mend="Convert it yourself, for example with str() or .isoformat().",
+        f"is a {value.__class__.__name__}, which JSON cannot carry",
+        value=value if mend.shown else ...,
+        mend=sentence(mend, path),
     )
 
 

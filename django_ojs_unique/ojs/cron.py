@@ -18,6 +18,7 @@ from cronsim import CronSim, CronSimError
 from ..exceptions import InvalidRequest, did_you_mean
 from .canonical import plain
 from .durations import parse_duration
+from .suggesting import suggesting
 
 
 class OverlapPolicy(StrEnum):
@@ -52,6 +53,7 @@ _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 _MEND = "Write five fields, as in '0 9 * * MON-FRI', six with the seconds first, '@daily', or '@every PT5M'."
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class Cron:
     """When a periodic job is due, and with which arguments.

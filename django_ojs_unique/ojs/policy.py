@@ -12,6 +12,7 @@ from ..exceptions import InvalidPolicy, did_you_mean
 from .durations import Duration, earliest_start, end_of, format_duration
 from .members import choice, invalid, known_names, member_names, positive_delay, read_period
 from .states import INCOMPLETE, JobState
+from .suggesting import suggesting
 
 DIMENSIONS = ("type", "queue", "args", "meta")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -44,6 +45,7 @@ class OnConflict(StrEnum):
     IGNORE = "ignore"
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class UniquePolicy:
     """When an incoming job duplicates a stored one, and what happens then.

@@ -11,6 +11,7 @@ from typing import Any
 from ..exceptions import InvalidRequest, InvalidRetryPolicy, did_you_mean
 from .canonical import plain
 from .durations import format_duration, parse_duration
+from .suggesting import suggesting
 
 STRATEGIES = ("exponential", "linear", "constant", "polynomial")
 EXHAUSTION = ("discard", "dead_letter")
@@ -19,6 +20,7 @@ MOST_ERRORS, LONGEST_ERROR = 100, 255
 """How many ``non_retryable_errors`` a policy may name, and how many characters each may have."""
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How often and how soon a failed job runs again.

@@ -10,6 +10,7 @@ from inspect import Parameter, Signature, signature
 from typing import Any
 
 from ..exceptions import InvalidRequest
+from ..handlers.signature import suggestion
 from .framework import normalize_json
 
 NOTE = "django_task"
@@ -45,7 +46,7 @@ def store(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[di
         fits.bind(*args, **kwargs)
         passed = fits.bind_partial(*args).arguments
     except TypeError as error:
-        raise InvalidRequest.at("args", f"do not fit {place}: {error}") from None
+        raise InvalidRequest.at("args", f"do not fit {place}: {error}", mend=suggestion(fits, kwargs)) from None
     stars = {name: "*" for name, parameter in fits.parameters.items() if parameter.kind is Parameter.VAR_POSITIONAL}
     for name in kwargs:
         if name in passed:  # as in f(a, /, **more) called with f(1, a=2)

@@ -11,7 +11,6 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Error
 from django.db import connections, router
 
-from ..checks import see
 from ..enqueue.request import Request
 from ..exceptions import InvalidRequest, InvalidRetryPolicy, did_you_mean
 from ..ojs.names import queue_name
@@ -29,6 +28,7 @@ from .results import result_of
 from .running import register, task_of, tell, type_of
 
 OPTIONS = ("database", "retry")
+_TAKES = "OPTIONS takes 'database', an alias, and 'retry', a RetryPolicy or its members; QUEUES, names of queues."
 ONE_ATTEMPT = RetryPolicy(max_attempts=1)
 
 
@@ -114,13 +114,13 @@ class OJSBackend(BaseTaskBackend):
     def check(self, **kwargs: Any) -> list[CheckMessage]:
         """E010: the app is not installed. E011: an entry of the backend's settings is wrong."""
         messages: list[CheckMessage] = [
-            Error(problem, hint=see("django-tasks.md"), id="django_ojs_unique.E011") for problem in self._problems()
+            Error(problem, hint=_TAKES, id="django_ojs_unique.E011") for problem in self._problems()
         ]
         if not apps.is_installed("django_ojs_unique"):
             messages.append(
                 Error(
                     f"TASKS[{self.alias!r}] needs the app that stores its tasks.",
-                    hint=f"Add 'django_ojs_unique' to INSTALLED_APPS. {see('django-tasks.md')}",
+                    hint="Add 'django_ojs_unique' to INSTALLED_APPS.",
                     id="django_ojs_unique.E010",
                 )
             )

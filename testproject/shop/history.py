@@ -34,7 +34,7 @@ def write_history() -> None:
         job = _finished(created_at, chance)
         jobs.append(job)
         attempts += _attempts(job, jobs, chance)
-    Job.objects.bulk_create(jobs)
+    Job._base_manager.bulk_create(jobs)
     # Sorted, so that the primary keys are in the order of time.
     SuppressedEnqueue.objects.bulk_create(sorted(attempts, key=lambda attempt: attempt.created_at))
     _leave_work_for_the_operator(now)
@@ -127,7 +127,7 @@ def _leave_work_for_the_operator(now: datetime) -> None:
 
     renamed = _job("newsletter.send", {"reader": 3}, now - timedelta(hours=2), Random(8), queue="emails", unique=None)
     renamed.type = "newsletter.mail"
-    renamed.save(force_insert=True)
+    Job._base_manager.bulk_create([renamed])
 
 
 def _job(type: str, args: Any, created_at: datetime, chance: Random, **options: Any) -> Any:

@@ -17,6 +17,7 @@ from django_ojs_unique.insight.relations import MOST_RELATIVES
 from django_ojs_unique.insight.suppressed import MOST_ATTEMPTS, MOST_MET
 from django_ojs_unique.models import Job, SuppressedEnqueue, WorkerProcess
 from tests.support.people import give, log_in
+from tests.support.rows import insert_all
 
 pytestmark = pytest.mark.django_db
 
@@ -68,7 +69,7 @@ def attempts(job, count):
 
 def copies(job, count, state="completed"):
     now = timezone.now()
-    Job.objects.bulk_create(
+    insert_all(
         Job(
             type=job.type,
             queue=job.queue,

@@ -10,6 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.models import CronJob, Job, Queue
+from tests.support.rows import insert_all
 
 pytestmark = pytest.mark.django_db
 
@@ -29,7 +30,7 @@ def dead_letters(count, queue="default", noon=NOON):
         )
         for number in range(count)
     ]
-    return [str(job.pk) for job in Job.objects.bulk_create(jobs)]
+    return [str(job.pk) for job in insert_all(jobs)]
 
 
 def queues(count):

@@ -7,6 +7,7 @@ from django.utils import timezone
 
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.ojs.states import TERMINAL, JobState
+from tests.support.rows import insert, insert_all
 
 pytestmark = pytest.mark.django_db
 
@@ -24,8 +25,8 @@ def stats(ojs, name="default"):
 
 def test_queues_with_unfinished_jobs_and_those_that_were_paused_are_listed(ojs):
     for name, state in [("b", "available"), ("a", "scheduled"), ("c", "active"), ("b", "retryable")]:
-        Job.objects.create(type="t", queue=name, state=state)
-    Job.objects.create(type="t", queue="done", state="completed", finished_at=timezone.now())
+        insert(type="t", queue=name, state=state)
+    insert(type="t", queue="done", state="completed", finished_at=timezone.now())
     Queue.objects.pause("d")
     Queue.objects.pause("a")
     answer = ojs.get("/ojs/v1/queues").json()
@@ -46,7 +47,7 @@ def test_the_jobs_of_a_queue_are_counted_by_state_exactly(ojs):
     expected = dict(ZERO)
     for number, state in enumerate(JobState, start=1):
         finished_at = timezone.now() if state in TERMINAL else None
-        Job.objects.bulk_create(
+        insert_all(
             Job(type="t", queue=queue, state=state, finished_at=finished_at, run_at=None if finished_at else later)
             for queue in ["default"] * number + ["other"]
         )

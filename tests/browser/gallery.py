@@ -17,6 +17,7 @@ from django_ojs_unique.enqueue.incoming import read
 from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.models import Job, Queue, SuppressedEnqueue, WorkerProcess
 from tests.support.big_table import id_at
+from tests.support.rows import insert_all
 
 UNLESS_IT_FAILED = [state for state in JobState if state not in ("cancelled", "discarded")]
 OUTCOMES = {"ignore": "ignored", "reject": "rejected", "replace": "replaced"}
@@ -110,7 +111,7 @@ def _a_day(now: datetime) -> None:
                     newest[job.fingerprint] = job
                 else:
                     job.guarded_states = frozenset()
-    Job.objects.bulk_create(jobs)
+    insert_all(jobs)
     SuppressedEnqueue.objects.bulk_create(sorted(attempts, key=lambda attempt: attempt.created_at))
 
 

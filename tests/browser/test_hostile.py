@@ -6,6 +6,7 @@ import pytest
 from django.utils import timezone
 
 from django_ojs_unique.models import Job, Queue, SuppressedEnqueue
+from tests.support.rows import insert_all
 
 SCRIPT = "<script>alert(1)</script>"
 IMAGE = "<img src=x onerror=alert(1)>"
@@ -33,7 +34,7 @@ def hostile(transactional_db):
     }
     active, waiting = Job(**values, state="active", progress=0.5, started_at=now, attempt=1), Job(**values)
     active.lease_expires_at, waiting.created_at = now + timedelta(hours=1), now + timedelta(seconds=1)
-    Job.objects.bulk_create([active, waiting])
+    insert_all([active, waiting])
     SuppressedEnqueue.objects.create(
         outcome="rejected",
         on_conflict="reject",

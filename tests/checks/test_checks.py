@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from django.core.checks import Tags, run_checks
 from django.core.checks.registry import registry as all_checks
+from django.core.management import get_commands
 from django.db import ConnectionHandler, connection
 from django.db.models import CheckConstraint, Q
 from django.test.utils import modify_settings
 
 import django_ojs_unique
-from django_ojs_unique import Cron, JobState, RetryPolicy, UniquePolicy, capabilities, job
+from django_ojs_unique import Cron, JobState, RetryPolicy, UniquePolicy, capabilities, conf, job
 from django_ojs_unique.checks import database
 from django_ojs_unique.checks.handlers import OCCURRENCES, _occurrences, holes
 from django_ojs_unique.checks.queues import check_queue_rules
@@ -24,7 +25,6 @@ from django_ojs_unique.exceptions import HandlerError
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.ojs import presets
 from django_ojs_unique.ojs.states import ALL, INCOMPLETE
-from tests.support.pages import ROOT
 
 pytestmark = pytest.mark.django_db(databases="__all__")  # which the checks of the models ask
 
@@ -41,14 +41,19 @@ def found_in_database(id, alias="default"):
 # Every message
 
 
-def test_every_hint_leads_to_a_page_of_the_documentation():
+@pytest.mark.parametrize("suffix", ["py", "html"])
+def test_nothing_in_the_package_refers_to_a_file_that_an_installed_package_does_not_have(suffix):
+    for file in Path(django_ojs_unique.__file__).parent.rglob(f"*.{suffix}"):
+        assert re.findall(r"\bdocs/|\.md\b|\bREADME\b", file.read_text()) == [], file
+
+
+def test_a_hint_names_commands_and_modules_that_exist():
     package = Path(django_ojs_unique.__file__).parent
     sources = "".join(file.read_text() for file in [*(package / "checks").glob("*.py"), package / "tasks/backend.py"])
-    links = re.findall(r"see\(['\"]([^'\"]+)['\"]\)", sources)
-    assert len(links) == len(re.findall(r'id="django_ojs_unique\.', sources)) > 0
-    for page, _, anchor in (link.partition("#") for link in links):
-        headings = re.findall(r"^#+ (.+)$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
-        assert not anchor or anchor in {heading.lower().replace(" ", "-") for heading in headings}, (page, anchor)
+    commands = set(re.findall(r"`manage\.py (\w+)", sources))
+    assert {"jobs", "migrate", "shell"} <= commands <= get_commands().keys()
+    assert conf.DEFAULTS
+    assert conf.API_DEFAULTS
 
 
 def test_a_project_with_default_settings_is_told_nothing():
@@ -76,11 +81,39 @@ def test_without_a_database_to_look_at_no_check_asks_one(django_assert_num_queri
 # Settings
 
 
-def test_a_wrong_setting_says_where_it_is_explained(settings):
+def test_a_wrong_setting_says_where_all_settings_are(settings):
     settings.OJS_UNIQUE = {"DEFAULT_QEUE": "jobs"}
     (message,) = found("E001")
     assert message.msg.endswith("Did you mean 'DEFAULT_QUEUE'?")
-    assert message.hint == "See docs/settings.md"
+    assert message.hint.startswith("django_ojs_unique.conf.DEFAULTS has all settings")
+
+
+@pytest.mark.parametrize(
+    "name", ["OJS_UNIQE", "OJS_UNIQUE_", "OJSUNIQUE", "OJS_UNIQUES", "OSJ_UNIQUE", "OJS_UNIUQE", "OJS__UNIQUE"]
+)
+@pytest.mark.parametrize("value", [{}, {"DEFAULT_QUEUE": "jobs"}, {"OTHER": 1, "API": {}}], ids=str)
+def test_a_misspelt_name_of_the_setting_is_warned_of(name, value, settings):
+    setattr(settings, name, value)
+    (message,) = found("W012")
+    assert message.msg == f"The setting {name} looks like OJS_UNIQUE, but nothing reads it."
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OJS_UNIQUE", {"DEFAULT_QUEUE": "jobs"}),
+        ("OJS_UNIQUE_URL", "https://example.com"),
+        ("OJS_UNIQUE_URL", {"API": "https://example.com"}),
+        ("OJS_UNIQUE2", {"mine": 1}),
+        ("OJS_UNIQUE_", "DEFAULT_QUEUE"),
+        ("OJS_UNIQUE_", None),
+        ("UNIQUE", {"API": {}}),
+        ("OJS_LIMITS", {}),
+    ],
+)
+def test_a_setting_of_the_projects_own_is_left_alone(name, value, settings):
+    setattr(settings, name, value)
+    assert found("W012") == []
 
 
 def test_time_zones_that_are_off_are_an_error(settings):
@@ -425,6 +458,16 @@ def test_a_guard_that_is_missing_or_altered_is_found(condition, said, guard):
     assert "jobs verify --fix --database default" in message.hint
     assert len(found_in_database("W003")) == 1
     assert not Job.objects.exists()  # whatever the check asked, the transaction goes on
+
+
+@pytest.mark.django_db(transaction=True, databases="__all__")
+@pytest.mark.parametrize("condition", [None, "1 = 1"], ids=["dropped", "always"])
+def test_what_the_hint_says_makes_the_guard_anew(condition, guard):
+    guard(condition)
+    (message,) = found_in_database("W008")
+    exec("\n".join(re.findall(r"^\t\t(.*)$", message.hint, re.MULTILINE)), {})
+    capabilities.forget()
+    assert found_in_database("W008") == []
 
 
 def test_a_guard_whose_condition_is_written_otherwise_is_fine(guard):

@@ -18,6 +18,7 @@ from django_ojs_unique.ojs.states import TERMINAL
 from django_ojs_unique.worker import heartbeat
 from tests.support.audit import Answer, ask, assert_serial, audit
 from tests.support.processes import Child, Parent, together
+from tests.support.rows import insert
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -158,7 +159,7 @@ def test_an_id_that_was_taken_after_the_callers_snapshot_is_still_said_to_be_tak
 def manual(parent: Parent) -> Any:
     """Write and enqueue in a transaction of one's own making (autocommit off)."""
     transaction.set_autocommit(False)
-    Job.objects.create(type="mine", queue="q")
+    insert(type="mine", queue="q")
     Job.objects.filter(type="shared").update(priority=1)
     parent.tell()
     parent.hear()
@@ -176,7 +177,7 @@ def rival(parent: Parent) -> str:
     try:
         with transaction.atomic():
             for number in range(200):
-                Job.objects.create(type=f"weight.{number}", queue="q")
+                insert(type=f"weight.{number}", queue="q")
             ask("t", unique={})
             parent.tell()
             parent.hear()
@@ -190,7 +191,7 @@ def rival(parent: Parent) -> str:
 def test_a_deadlock_in_a_manual_transaction_never_loses_what_the_caller_wrote_before(start):
     from tests.support.processes import wait_until_blocked
 
-    Job.objects.create(type="shared", queue="q")
+    insert(type="shared", queue="q")
     first, second = start(manual), start(rival)
     first.hear()
     second.hear()

@@ -17,6 +17,7 @@ from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import TERMINAL, from_mask, to_mask
 from django_ojs_unique.worker.queues import waiting_queues
 from tests.support.jobs import ALL_STATES, LEASE, attempt, enqueue, fresh, outcome, row, stored
+from tests.support.rows import insert_all
 
 pytestmark = pytest.mark.django_db
 
@@ -58,17 +59,17 @@ def insert_raw(job):
 
 
 WRITE_PATHS = {
-    "save": lambda job: job.save(),
-    "bulk_create": lambda job: Job.objects.bulk_create([job]),
+    "fixture": lambda job: job.save_base(raw=True, force_insert=True),
+    "bulk_create": lambda job: insert_all([job]),
     "raw-insert": insert_raw,
     "queryset-update": lambda job: (
-        Job.objects.bulk_create([unsaved(fingerprint=None, id=job.pk)]),
+        insert_all([unsaved(fingerprint=None, id=job.pk)]),
         Job.objects.filter(pk=job.pk).update(
             state=job.state, fingerprint=job.fingerprint, guarded_states=job.guarded_states, finished_at=job.finished_at
         ),
     ),
     "raw-update": lambda job: (
-        Job.objects.bulk_create([unsaved(fingerprint=None, id=job.pk)]),
+        insert_all([unsaved(fingerprint=None, id=job.pk)]),
         raw(
             f"UPDATE {TABLE} SET state = %s, fingerprint = %s, guarded_states = %s, finished_at = %s WHERE id = %s",
             str(job.state),
@@ -93,14 +94,14 @@ def is_refused(write, job):
 @pytest.mark.parametrize("write", WRITE_PATHS.values(), ids=WRITE_PATHS)
 @pytest.mark.parametrize("state", ALL_STATES)
 def test_a_second_guarding_row_is_refused_by_any_write_path(write, state):
-    unsaved(state, ALL_STATES).save()
+    insert_all([unsaved(state, ALL_STATES)])
     assert is_refused(write, unsaved("available", ["available"]))
     assert not is_refused(write, unsaved("available", ["available"], "e" * 64))
 
 
 @pytest.mark.parametrize("write", WRITE_PATHS.values(), ids=WRITE_PATHS)
 def test_a_row_that_does_not_guard_is_accepted_by_any_write_path(write):
-    unsaved("available", ALL_STATES).save()
+    insert_all([unsaved("available", ALL_STATES)])
     assert not is_refused(write, unsaved("available", ["active"]))
     assert not is_refused(write, unsaved("completed", ["available"]))
     assert not is_refused(write, unsaved("available", []))
@@ -110,25 +111,25 @@ def test_a_row_that_does_not_guard_is_accepted_by_any_write_path(write):
 @pytest.mark.parametrize("state", ALL_STATES)
 def test_a_row_guards_exactly_while_its_state_is_guarded(state, guarded):
     first = unsaved(state, [guarded])
-    first.save()
+    insert_all([first])
     assert first.is_guarding is (state == guarded)
-    assert is_refused(WRITE_PATHS["save"], unsaved("available", ["available"])) is (state == guarded)
+    assert is_refused(WRITE_PATHS["fixture"], unsaved("available", ["available"])) is (state == guarded)
 
 
 @pytest.mark.parametrize("state", ALL_STATES)
 def test_a_row_that_guards_all_other_states_does_not_guard(state):
-    unsaved(state, [other for other in ALL_STATES if other != state]).save()
-    assert not is_refused(WRITE_PATHS["save"], unsaved("available", ["available"]))
+    insert_all([unsaved(state, [other for other in ALL_STATES if other != state])])
+    assert not is_refused(WRITE_PATHS["fixture"], unsaved("available", ["available"]))
 
 
 def test_one_bulk_create_cannot_hold_two_guards():
     jobs = [unsaved("available", ALL_STATES) for _ in range(2)]
-    assert is_refused(lambda _: Job.objects.bulk_create(jobs), None)
+    assert is_refused(lambda _: insert_all(jobs), None)
     assert not Job.objects.exists()
 
 
 def test_rows_without_a_fingerprint_are_never_in_each_others_way():
-    Job.objects.bulk_create([unsaved(fingerprint=None) for _ in range(3)])
+    insert_all([unsaved(fingerprint=None) for _ in range(3)])
     assert Job.objects.count() == 3
 
 
@@ -144,10 +145,10 @@ def update_raw(job, changes):
 def test_a_state_that_is_set_by_raw_sql_keeps_exactly_the_keys_that_it_guards(state):
     """For each of the 256 sets of states; a state that does not exist keeps none."""
     names = [f"{mask:064x}" for mask in range(256)]
-    Job.objects.bulk_create(unsaved("available", from_mask(mask), name) for mask, name in enumerate(names))
+    insert_all(unsaved("available", from_mask(mask), name) for mask, name in enumerate(names))
     raw(f"UPDATE {TABLE} SET state = %s", state)
     rivals = [unsaved("available", ["available"], name) for name in names]
-    Job.objects.bulk_create(rivals, ignore_conflicts=True)
+    insert_all(rivals, ignore_conflicts=True)
     admitted = set(Job.objects.filter(pk__in=[job.pk for job in rivals]).values_list("fingerprint", flat=True))
     bit = JobState(state).bit if state in ALL_STATES else 0
     assert admitted == {name for mask, name in enumerate(names) if not mask & bit}
@@ -211,7 +212,7 @@ def test_a_job_whose_guard_is_released_takes_no_more_part_in_uniqueness(state):
     assert job.release_guard() is True
     assert job.release_guard() is False
     assert job.state == state
-    assert not is_refused(WRITE_PATHS["save"], unsaved("available", ["available"], fingerprint))
+    assert not is_refused(WRITE_PATHS["fixture"], unsaved("available", ["available"], fingerprint))
     Job.objects.exclude(pk=job.pk).delete()
     assert outcome(unique=unique) == "created"
     assert fresh(job).state == state
@@ -282,7 +283,7 @@ def many_jobs(transactional_db):
         )
         for n in range(5000)
     ]
-    Job.objects.bulk_create(jobs, batch_size=500)
+    insert_all(jobs, batch_size=500)
     analyze()
     return jobs
 

@@ -15,6 +15,7 @@ from django_ojs_unique.enqueue.incoming import read
 from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.models import Job
 from tests.support.jobs import elsewhere, enqueue, put, row
+from tests.support.rows import insert_all
 
 pytestmark = pytest.mark.django_db
 POLICY = UniquePolicy(keys=["type"])
@@ -90,7 +91,7 @@ def test_an_insert_stores_what_django_would_store(dialect):
     ours, djangos = incoming(**RICH), incoming("other", **RICH)
     djangos.created_at, djangos.enqueued_at = ours.created_at, ours.enqueued_at
     dialect.insert(values(ours))
-    djangos.save(force_insert=True)
+    insert_all([djangos])
     differ = {"id", "type", "fingerprint"}
     one, other = (Job.objects.filter(pk=job.pk).values().get() for job in (ours, djangos))
     assert {name for name, value in one.items() if other[name] != value} == differ

@@ -43,7 +43,7 @@ def replica(settings):
         catching_up = True
         for model in MODELS:
             model.objects.using("other").all().delete()
-            model.objects.using("other").bulk_create(model.objects.using("default"))
+            model._base_manager.using("other").bulk_create(model.objects.using("default"))
         catching_up = False
 
     settings.DATABASE_ROUTERS = ["tests.support.routers.JobsReadFromOther"]

@@ -333,12 +333,35 @@ def test_an_unknown_option_is_refused(option):
     assert not Job.objects.exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "mend"),
+    [
+        ({"user_id": 5}, "A job's arguments go into args: write args={'user_id': 5}."),
+        ({"user_id": 5, "queue": "q", "locale": "de"}, "write args={'locale': 'de', 'user_id': 5}."),
+        ({"priorty": 5}, "Did you mean 'priority'?"),
+        ({"countdown": 5}, "Did you mean 'delay'?"),
+        ({"eta": NOW}, "Did you mean 'scheduled_at'?"),
+        ({"kwargs": {}}, "Did you mean 'args'?"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+@pytest.mark.parametrize("call", ["enqueue", "explain", "enqueue_on_commit"])
+def test_an_argument_of_the_job_or_a_misspelt_option_is_answered_with_the_mend(call, options, mend):
+    for jobs in (Job.objects, Job.objects.using("default")):
+        with pytest.raises(TypeError) as caught:
+            getattr(jobs, call)("t", **options)
+        assert str(caught.value).startswith(f"{call}() has no argument {next(iter(options))!r}. ")
+        assert str(caught.value).endswith(mend)
+    assert not Job.objects.exists()
+
+
 def test_options_are_named():
     with pytest.raises(TypeError):
         Job.objects.enqueue("t", {}, "queue")
-    kinds = [parameter.kind.name for parameter in inspect.signature(Job.objects.enqueue).parameters.values()]
+    *kinds, last = [parameter.kind.name for parameter in inspect.signature(Job.objects.enqueue).parameters.values()]
     assert kinds[:2] == ["POSITIONAL_OR_KEYWORD"] * 2
     assert set(kinds[2:]) == {"KEYWORD_ONLY"}
+    assert last == "VAR_KEYWORD"
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from django_ojs_unique.worker import QueueFilter, Worker, claimed_runs, pools
 from django_ojs_unique.worker import loop as loop_module
 from tests.support.background import until, working
 from tests.support.processes import PATIENCE, together
+from tests.support.rows import insert
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -389,8 +390,8 @@ def test_an_idle_worker_asks_little_and_writes_nothing(handlers):
         """Do nothing."""
 
     for state in ("scheduled", "retryable"):
-        Job.objects.create(type="plain", queue="q", state=state)
-    Job.objects.create(type="plain", queue="q", state="completed", finished_at=timezone.now())
+        insert(type="plain", queue="q", state=state)
+    insert(type="plain", queue="q", state="completed", finished_at=timezone.now())
     statements = looks(Worker())
     assert len(statements) <= 4
     assert not [sql for sql in statements if not sql.startswith(("SELECT", "WITH"))]

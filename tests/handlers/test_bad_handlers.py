@@ -15,6 +15,7 @@ from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Worker, housekeeper
 from tests.support.outage import breaks_the_connection
 from tests.support.retries import IN_AN_HOUR
+from tests.support.rows import insert
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -78,6 +79,7 @@ def test_nothing_is_said_when_nothing_waits_and_nothing_of_other_queues(handlers
     [
         ({"b": 1}, "missing a required argument: 'a'"),
         ({"a": 1, "c": 1}, "got an unexpected keyword argument 'c'"),
+        ({"a": 1, "bb": 1}, "got an unexpected keyword argument 'bb' (Did you mean 'b'?)"),
         ([1, 2, 3], "too many positional arguments"),
         ([], "missing a required argument: 'a'"),
     ],
@@ -252,7 +254,7 @@ def leaves_a_transaction():
 
 def leaves_an_atomic_block():
     transaction.atomic().__enter__()
-    Job.objects.create(type="left", queue="q")
+    insert(type="left", queue="q")
 
 
 def closes_the_connection():

@@ -1,11 +1,13 @@
 """`@job`: what it refuses when a module is imported, and what a handler's `enqueue` does."""
 
+import copy
 import inspect
 
 import pytest
 
 from django_ojs_unique import InvalidPolicy, InvalidRequest, InvalidRetryPolicy, UniquePolicy, job
 from django_ojs_unique.exceptions import HandlerError, UnknownJobType
+from django_ojs_unique.handlers.declare import OPTIONS
 from django_ojs_unique.handlers.handler import ENQUEUE_OPTIONS
 from django_ojs_unique.models import Job
 
@@ -134,8 +136,71 @@ def test_an_option_that_enqueue_does_not_have_is_refused_by_name(send):
         send.using(kay="x")
 
 
+@pytest.mark.parametrize(
+    ("args", "mend"),
+    [
+        ({"user_idd": 5}, r"Did you mean 'user_id'\?$"),
+        ({"user_id": 5, "Locale": "de"}, r"Did you mean 'locale'\?$"),
+        ({"zzz": 5}, r"\(got \{'zzz': 5\}\)\.$"),
+        ({"contxt": 5}, r"\(got \{'contxt': 5\}\)\.$"),
+        ({"rests": 5}, r"\(got \{'rests': 5\}\)\.$"),
+        ({}, r"missing a required argument: 'user_id'"),
+    ],
+)
+def test_an_argument_that_a_handler_does_not_take_is_answered_with_the_one_it_resembles(handlers, args, mend):
+    @job("mail.send", takes_context=True)
+    def send(context, user_id, *rest, locale="en"):
+        """Do nothing."""
+
+    with pytest.raises(InvalidRequest, match=mend):
+        send.enqueue(**args)
+
+
+@pytest.mark.parametrize(
+    ("name", "mend"),
+    [
+        ("delay", r"Write enqueue\(\.\.\.\)\."),
+        ("apply_async", r"Write enqueue\(\.\.\.\), or using\(queue=\.\.\., delay=\.\.\.\)\.enqueue"),
+        ("send", r"Write enqueue\(\.\.\.\)\."),
+        ("enqueu", "no attribute 'enqueu'$"),
+    ],
+)
+def test_a_method_of_another_job_system_is_answered_with_ours_and_is_still_missing(send, name, mend):
+    with pytest.raises(AttributeError, match=mend) as caught:
+        getattr(send, name)
+    assert (caught.value.name, caught.value.obj) == (name, send)
+    assert not hasattr(send, name)
+    assert getattr(send, name, None) is None
+
+
+def test_a_function_with_an_attribute_of_that_name_keeps_it(handlers):
+    def function():
+        """Do nothing."""
+
+    function.delay = 5
+    assert job("t")(function).delay == 5
+
+
+def test_a_handler_can_be_copied(send):
+    assert copy.copy(send).definition is send.definition
+
+
+@pytest.mark.parametrize(
+    ("option", "mend"),
+    [("quue", r"Did you mean 'queue'\?$"), ("takes_contxt", "Did you mean 'takes_context'"), ("period", "'unique', ")],
+)
+def test_an_unknown_option_of_a_declaration_is_answered_with_the_one_it_resembles(handlers, option, mend):
+    with pytest.raises(TypeError, match=rf"job\(\) has no option '{option}'\. .*{mend}"):
+        job("t", **{option: 1})
+
+
+def test_the_options_of_a_declaration_are_those_that_it_takes():
+    *parameters, _unknown = inspect.signature(job).parameters
+    assert sorted(parameters[1:]) == sorted(OPTIONS)
+
+
 def test_the_options_of_a_handler_are_those_of_enqueue():
-    parameters = list(inspect.signature(Job.objects.enqueue).parameters)
+    *parameters, _unknown = inspect.signature(Job.objects.enqueue).parameters
     assert parameters[parameters.index("args") + 1 :] == list(ENQUEUE_OPTIONS)
 
 

@@ -11,6 +11,7 @@ from django_ojs_unique.insight.activity import SAMPLE, SPANS, activity, percenti
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import JobState
 from tests.support.past import NOW, ago, job, suppressed
+from tests.support.rows import insert_all
 
 pytestmark = pytest.mark.django_db
 HOUR, DAY, WEEK = SPANS.values()
@@ -142,7 +143,7 @@ def test_the_number_of_statements_does_not_depend_on_the_rows(span, django_asser
             activity("default", span, NOW)
         with django_assert_num_queries(1):
             waits("default", span, NOW)
-        Job.objects.bulk_create(
+        insert_all(
             Job(type="a", queue=f"q{n}", state="completed", created_at=ago(minutes=n), finished_at=ago(minutes=n))
             for n in range(60)
         )

@@ -29,6 +29,7 @@ from tests.support.audit import audit
 from tests.support.jobs import claim, fresh, put, row
 from tests.support.pages import table as documented
 from tests.support.processes import together
+from tests.support.rows import insert_all
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -470,7 +471,7 @@ def test_a_mended_job_does_not_take_the_guard_of_an_older_one():
 def test_of_imported_duplicates_the_oldest_waits_on():
     values = {"type": "t", "queue": "q", "unique": BY_ARGS.to_dict(), "args": {}}
     text = canonical_text(BY_ARGS, type="t", queue="q", args={}, meta={})
-    rows = Job.objects.bulk_create(Job(**values, fingerprint=fingerprint(text)) for _ in range(5))
+    rows = insert_all(Job(**values, fingerprint=fingerprint(text)) for _ in range(5))
     assert found() == {"DUPLICATE": 4}
     seen = []
     receive = lambda **arguments: seen.append((arguments["job"].pk, arguments["job"].state, arguments["replaced_by"]))  # noqa: E731
@@ -558,7 +559,7 @@ def test_jobs_that_came_after_the_rule_give_way_to_those_from_before(unique_queu
 def test_many_duplicates_in_many_parts_are_told_and_mended(unique_queues, monkeypatch):
     monkeypatch.setattr("django_ojs_unique.integrity.spool.GROUP", 7)
     monkeypatch.setattr("django_ojs_unique.integrity.spool.PAGE", 11)
-    Job.objects.bulk_create(Job(type="t", queue="q", args={"n": n % 3}) for n in range(90))
+    insert_all(Job(type="t", queue="q", args={"n": n % 3}) for n in range(90))
     unique_queues()
     assert found() == {"RULE": 90, "DUPLICATE": 87}
     mended()

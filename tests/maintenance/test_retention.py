@@ -20,6 +20,7 @@ from django_ojs_unique.maintenance.prune import KINDS, Pruned, due, prune
 from django_ojs_unique.models import Job, SuppressedEnqueue, WorkerProcess
 from django_ojs_unique.ojs.states import TERMINAL, JobState
 from tests.support.processes import Child, Parent, together
+from tests.support.rows import insert_all
 
 pytestmark = pytest.mark.django_db
 
@@ -443,7 +444,7 @@ def test_many_pruners_and_enqueues_open_no_window_and_lose_nothing() -> None:
 @pytest.mark.skipif("connection.vendor == 'mysql'", reason="its EXPLAIN changes with the statistics")
 def test_pruning_reads_by_its_indexes() -> None:
     now = timezone.now()
-    Job.objects.bulk_create(
+    insert_all(
         Job(
             type="t",
             queue="default",

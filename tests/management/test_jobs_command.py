@@ -22,6 +22,7 @@ from django_ojs_unique.models import CronJob, Event, Job, Queue, SuppressedEnque
 from django_ojs_unique.ojs.states import TERMINAL
 from django_ojs_unique.signals import job_cancelled
 from tests.support.pages import table as documented
+from tests.support.rows import insert
 
 pytestmark = pytest.mark.django_db
 
@@ -440,7 +441,7 @@ def in_all(states, **fields):
         ended = timezone.now() if state in TERMINAL else None
         for _ in range(count):
             row = {"type": "t", "queue": "q", "key": "k", "worker_id": "w", "state": state, "finished_at": ended}
-            Job.objects.create(**row, dead_letter=state == "discarded", **fields)
+            insert(**row, dead_letter=state == "discarded", **fields)
 
 
 @pytest.mark.parametrize("dry_run", [[], ["--dry-run"]], ids=["done", "dry"])

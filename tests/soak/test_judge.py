@@ -9,6 +9,7 @@ import pytest
 from django.db import connection
 
 from django_ojs_unique.models import Event, Job
+from tests.support.rows import insert
 
 from . import history
 from .judge import QUESTIONS, judge, story
@@ -232,7 +233,7 @@ def test_the_triggers_keep_what_happens_to_a_row():
 
 def test_a_job_stored_by_hand_beside_another_one_is_a_duplicate():
     job = Job.objects.enqueue("t", unique={"keys": ["type"]}).job
-    Job.objects.create(type="t", queue="default", fingerprint=job.fingerprint)
+    insert(type="t", queue="default", fingerprint=job.fingerprint)
     assert ("duplicates", "two unfinished jobs of one fingerprint") in found([])
 
 

@@ -27,6 +27,7 @@ from django_ojs_unique.ojs.keys import KeyMode
 from django_ojs_unique.worker import Worker
 from tests.support.jobs import DAY, HOUR, LEASE, columns, elsewhere, fresh, put, row
 from tests.support.pages import table, text_of
+from tests.support.rows import insert
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -822,9 +823,7 @@ def test_the_database_refuses_a_second_holder():
     held = add().job
     assert add().job.pk == add(mode="preserve_run_at").job.pk == held.pk
     with pytest.raises(Exception, match=r"(?i)unique|duplicate"), transaction.atomic():
-        Job.objects.create(
-            id=uuid4(), type="t", queue="q", fingerprint=held.fingerprint, guarded_states=held.guarded_states
-        )
+        insert(id=uuid4(), type="t", queue="q", fingerprint=held.fingerprint, guarded_states=held.guarded_states)
 
 
 @shows("S4-32-spelling")

@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy
 from django_ojs_unique.models import Job, Queue, SuppressedEnqueue, WorkerProcess
+from tests.support.rows import insert_all
 
 SAMPLE = 2_000
 MONTH = timedelta(days=30)
@@ -54,7 +55,7 @@ def gather(jobs: int = SAMPLE, copies: int = 1) -> Crowd:
     hot.created_at = hot.enqueued_at = now - MONTH
     hot.id, hot.queue = id_at(dice, hot.created_at), PAUSED
     single = [hot, *_doubles(doubled)]
-    Job.objects.bulk_create(sorted([*sample, *single[2::2]], key=lambda job: job.created_at))
+    insert_all(sorted([*sample, *single[2::2]], key=lambda job: job.created_at))
     SuppressedEnqueue.objects.bulk_create(_attempts(dice, jobs // 10, sample, hot, now))
     _around(now)
     if copies > 1:

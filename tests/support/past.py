@@ -2,7 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from django_ojs_unique.models import Job, SuppressedEnqueue, WorkerProcess
+from django_ojs_unique.models import SuppressedEnqueue, WorkerProcess
+from tests.support.rows import insert
 
 NOW = datetime(2026, 3, 18, 14, 2, 30, tzinfo=UTC)
 """A Wednesday; in Berlin, the tests' time zone, it is 15:02:30."""
@@ -19,7 +20,7 @@ def job(created, *, state="available", waited=1.0, ran=1.0, queue="default", **f
         times["started_at"] = created + timedelta(seconds=waited)
     if state in ("completed", "discarded", "cancelled"):
         times["finished_at"] = created + timedelta(seconds=waited + ran)
-    return Job.objects.create(type="email.send", queue=queue, state=state, **{**times, **fields})
+    return insert(type="email.send", queue=queue, state=state, **{**times, **fields})
 
 
 def suppressed(created):

@@ -81,6 +81,7 @@ def test_arguments_are_stored_by_name_and_come_back_as_they_were_passed(args, kw
     ("call", "error", "message"),
     [
         (lambda: tasks.add.enqueue(), InvalidRequest, "do not fit tests.app.tasks.add.*missing.*'a'"),
+        (lambda: tasks.add.enqueue(aa=1), InvalidRequest, r"missing.*'a'\. Did you mean 'a'\?"),
         (lambda: tasks.add.enqueue(1, c=2), InvalidRequest, "unexpected keyword argument 'c'"),
         (lambda: tasks.echo.enqueue(1, first=2), InvalidRequest, "args.first: is there twice"),
         (lambda: tasks.add.enqueue(float("nan")), InvalidRequest, "args.a: is not a number that JSON can carry"),

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.contrib.auth.models import Group
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connection
 
@@ -74,8 +75,8 @@ def test_the_async_methods_of_the_orm_work(handlers):
     @job("t")
     async def handler(n):
         if n:
-            await Job.objects.acreate(type="stored", queue="elsewhere")
-        return await Job.objects.filter(type="stored").acount()
+            await Group.objects.acreate(name="stored")
+        return await Group.objects.filter(name="stored").acount()
 
     Job.objects.enqueue("t", {"n": 1})
     assert Worker().run(drain=True).completed == 1

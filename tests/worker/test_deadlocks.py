@@ -17,6 +17,7 @@ from django_ojs_unique.worker import claimer, settler
 from django_ojs_unique.worker.outages import Outages
 from tests.support.background import until, working
 from tests.support.processes import PATIENCE, Parent, nursery
+from tests.support.rows import insert_all
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -53,7 +54,7 @@ class Collision:
             if connection.vendor == "postgresql":  # where whoever looks first is given up
                 with connection.cursor() as cursor:
                     cursor.execute("SET LOCAL deadlock_timeout = '60s'")
-            Job.objects.bulk_create([Job(type="weight", queue="q", state="pending") for _ in range(200)])
+            insert_all([Job(type="weight", queue="q", state="pending") for _ in range(200)])
             Queue.objects.filter(name="b").update(window_count=2)
             self._theirs.set()
             assert self._mine.wait(PATIENCE)
