@@ -124,7 +124,8 @@ class _Switchboard:
 _switchboards: dict[tuple[int, str], _Switchboard] = {}
 """By process id and database alias; the process id is needed because a forked process has no listener thread."""
 _lock = Lock()
-os.register_at_fork(after_in_child=lambda: globals().update(_lock=Lock()))
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=lambda: globals().update(_lock=Lock()))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -40,14 +41,17 @@ def stopping_on_signals(worker: Worker, verbosity: int, supervised: bool) -> Ite
     directly and once through its supervisor. To end it at once, the supervisor uses SIGKILL.
 
     A thread receives the signals, because Python runs no signal handlers while the main thread waits for the database.
+    It reads them from a socket, because on Windows they are written to no pipe.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    read_end, write_end = os.pipe()
-    os.set_blocking(write_end, False)
+    read_end, write_end = socket.socketpair()
+    write_end.setblocking(False)
     heard = heeded()  # without Ctrl-C under a supervisor, which handles it
-    wakeup = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)  # before the handlers, to lose no signal
+    wakeup = signal.set_wakeup_fd(
+        write_end.fileno(), warn_on_full_buffer=False
+    )  # before the handlers, to lose no signal
     before = {name: signal.signal(name, lambda number, frame: None) for name in heard}
     threading.Thread(target=_hear, args=(read_end, heard, worker, verbosity, supervised), daemon=True).start()
     try:
@@ -56,12 +60,12 @@ def stopping_on_signals(worker: Worker, verbosity: int, supervised: bool) -> Ite
         for name, handler in before.items():
             signal.signal(name, handler)
         signal.set_wakeup_fd(wakeup)
-        os.close(write_end)
+        write_end.close()
 
 
-def _hear(read_end: int, signals: Sequence[int], worker: Worker, verbosity: int, supervised: bool) -> None:
+def _hear(read_end: socket.socket, signals: Sequence[int], worker: Worker, verbosity: int, supervised: bool) -> None:
     stopping = False
-    while number := os.read(read_end, 1):
+    while number := read_end.recv(1):
         if number[0] not in signals:
             continue
         if stopping:
@@ -73,4 +77,4 @@ def _hear(read_end: int, signals: Sequence[int], worker: Worker, verbosity: int,
         if verbosity:
             with suppress(OSError):  # stderr may be closed
                 os.write(2, STOPPING)
-    os.close(read_end)
+    read_end.close()

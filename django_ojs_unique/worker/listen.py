@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 import select
+import socket
 from collections.abc import Callable
 from functools import cache
 from threading import Event, Thread
@@ -34,7 +34,7 @@ class Listener:
         self._using = using
         self._wake = wake
         self._stopping = Event()
-        self._pipe = os.pipe()
+        self._told, self._tell = socket.socketpair()
         self._thread = Thread(target=self._serve, name="ojs-listen", daemon=True)
         self.listening = False
         """Whether notifications arrive now."""
@@ -47,12 +47,12 @@ class Listener:
     def stop(self) -> None:
         """End the thread, and close the connection."""
         self._stopping.set()
-        os.write(self._pipe[1], b".")
+        self._tell.send(b".")
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
-        if not self._thread.is_alive():  # else it is still connecting, and will read from the pipe
-            for end in self._pipe:
-                os.close(end)
+        if not self._thread.is_alive():  # else it is still connecting, and will read what was sent
+            self._told.close()
+            self._tell.close()
 
     def _serve(self) -> None:
         outages = Outages(self._using, "Lost the connection that listens on %r; trying again")
@@ -89,8 +89,8 @@ class Listener:
         self.listening = True
         self._wake("")  # for enqueues before this listened
         while not self._stopping.is_set():
-            ready, _, _ = select.select([driver.fileno(), self._pipe[0]], [], [])
-            if self._pipe[0] in ready:
+            ready, _, _ = select.select([driver.fileno(), self._told], [], [])
+            if self._told in ready:
                 break
             with connection.wrap_database_errors:
                 driver.pgconn.consume_input()

@@ -60,4 +60,4 @@ class Command(BaseCommand):
             raise CommandError(error.message) from error
         except BrokenPipeError:  # the reader has ended, as in `jobs list | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(128 + signal.SIGPIPE)
+            sys.exit(128 + getattr(signal, "SIGPIPE", 13))
