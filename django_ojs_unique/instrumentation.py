@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 
@@ -33,6 +33,36 @@ class Tracer:
         """Export what is kept in memory, because this process ends without its exit handlers."""
 
 
+class Several(Tracer):
+    """Several tracers; the first one is the outermost."""
+
+    def __init__(self, *tracers: Tracer) -> None:
+        self._tracers = tracers
+
+    @contextmanager
+    def enqueue(self, job: Any) -> Iterator[Callable[[Any], None]]:
+        with ExitStack() as stack:
+            told = [stack.enter_context(tracer.enqueue(job)) for tracer in self._tracers]
+            yield lambda result: _each(told, result)
+
+    @contextmanager
+    def enqueue_many(self, entries: Sequence[Any]) -> Iterator[None]:
+        with ExitStack() as stack:
+            for tracer in self._tracers:
+                stack.enter_context(tracer.enqueue_many(entries))
+            yield
+
+    @contextmanager
+    def run(self, job: Any) -> Iterator[Callable[[Any, BaseException | None], None]]:
+        with ExitStack() as stack:
+            told = [stack.enter_context(tracer.run(job)) for tracer in self._tracers]
+            yield lambda finished, error: _each(told, finished, error)
+
+    def flush(self) -> None:
+        for tracer in self._tracers:
+            tracer.flush()
+
+
 _tracer = Tracer()
 
 
@@ -51,6 +81,16 @@ def trace_with(tracer: Tracer) -> Tracer:
     global _tracer
     before, _tracer = _tracer, tracer
     return before
+
+
+def trace_also_with(tracer: Tracer) -> None:
+    """Add a tracer to that of this process."""
+    trace_with(Several(_tracer, tracer) if is_traced() else tracer)
+
+
+def _each(functions: Sequence[Callable[..., None]], *told: Any) -> None:
+    for function in functions:
+        function(*told)
 
 
 def _nothing(*told: Any) -> None:

@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any, Never, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db import DEFAULT_DB_ALIAS, models, router
+from django.db import DEFAULT_DB_ALIAS, models
 from django.utils import timezone
 
-from .by_hand import bulk
-from .by_hand.again import enqueue_again
-from .by_hand.results import BulkResult
-from .by_hand.revival import revive
+from .by_hand.queryset import ChangeableQuerySet
 from .enqueue import batch, by_key, by_policy
 from .enqueue import explain as explaining
 from .enqueue.duplicates import duplicates_of
@@ -24,11 +21,10 @@ from .enqueue.incoming import read
 from .enqueue.on_commit import after_commit
 from .enqueue.request import INHERIT, Request, refuse_unknown, snapshot
 from .enqueue.results import BatchResult, EnqueueResult, ItemResult, JobT
-from .exceptions import InvalidRequest, did_you_mean
+from .exceptions import InvalidRequest
 from .ojs.keys import KeyMode, KeyScope
 from .ojs.policy import UniquePolicy
 from .ojs.retry import RetryPolicy
-from .ojs.states import INCOMPLETE, POSTPONED, REVIVABLE, TERMINAL, JobState
 
 
 def only_enqueued(call: str) -> InvalidRequest:
@@ -39,7 +35,7 @@ def only_enqueued(call: str) -> InvalidRequest:
     )
 
 
-class JobQuerySet(models.QuerySet[JobT]):
+class JobQuerySet(ChangeableQuerySet[JobT]):
     """Jobs. Filters do not limit `enqueue`, `explain` and `duplicates_of`; the database of `using()` does."""
 
     def enqueue(
@@ -168,42 +164,6 @@ class JobQuerySet(models.QuerySet[JobT]):
         removed: Any = by_key.remove(self._everything(self._for_writing()), key, type, key_scope)
         return removed  # type: ignore[no-any-return]
 
-    def cancel(self) -> BulkResult:
-        """Cancel those of these jobs that have not finished: a thousand per transaction, or all in the caller's.
-
-        The handlers of running jobs are told. Jobs that are enqueued after the start are not cancelled. A slice, as in
-        ``Job.objects.filter(queue="mail")[:100].cancel()``, changes no more than its jobs.
-        """
-        return self._change(bulk.cancel, "cancel", INCOMPLETE)
-
-    def retry(self, *, force: bool = False) -> BulkResult:
-        """Make those of these jobs available now that are scheduled, retryable or pending; revive the discarded ones.
-
-        ``force`` revives a discarded job beside its live duplicates. Otherwise it is refused with DuplicateJob.
-        """
-        return self._change(partial(bulk.retry, force=force), "retry", POSTPONED | {JobState.DISCARDED})
-
-    def revive(
-        self, *, state: JobState | str = JobState.DISCARDED, force: bool = False, replace: bool = False
-    ) -> BulkResult:
-        """Revive those of these jobs that are discarded, or ``state="cancelled"``, as `Job.revive` does.
-
-        Of several that are alike, the oldest is revived and the others are refused, unless ``force`` is given.
-        """
-        if state not in REVIVABLE:
-            raise InvalidRequest.at(
-                "state", "cannot be revived", value=state, mend=did_you_mean(state, sorted(REVIVABLE))
-            )
-        return self._change(partial(revive, force=force, replace=replace), "revive", {JobState(state)})
-
-    def enqueue_again(self) -> BulkResult:
-        """Enqueue those of these jobs again that have finished, as `Job.enqueue_again` does, the oldest first."""
-        return self._change(enqueue_again, "enqueue again", TERMINAL)
-
-    # As Django's `delete`: nobody changes all jobs by leaving out the filter.
-    for _change_of_many in (cancel, retry, revive, enqueue_again):
-        _change_of_many.queryset_only = True  # type: ignore[attr-defined]
-
     @overload
     def explain(self, type: str, args: Any = None, **options: Any) -> explaining.Explanation: ...
     @overload
@@ -280,19 +240,6 @@ class JobQuerySet(models.QuerySet[JobT]):
     async def aexplain(self, type: str | None = None, args: Any = None, **options: Any) -> explaining.Explanation | str:
         """Do what `explain` does, from asynchronous code."""
         return await sync_to_async(self.explain)(type, args, **options)  # type: ignore[arg-type]
-
-    def _change(self, act: bulk.Change, operation: str, states: Collection[JobState]) -> BulkResult:
-        jobs = self.using(self._for_writing())
-        ids = bulk.oldest_first(jobs, states)
-        if jobs.query.is_sliced or jobs.query.distinct or len(jobs.query.alias_map) > 1:
-            jobs = self._everything(jobs.db)  # such a query takes no further filters, or cannot lock rows
-        return BulkResult.total(bulk.change(jobs, ids, act, operation))
-
-    def _for_writing(self) -> str:
-        return self._db or router.db_for_write(self.model, **self._hints)  # type: ignore[attr-defined]
-
-    def _everything(self, using: str) -> JobQuerySet[JobT]:
-        return type(self)(self.model, using=using)
 
 
 if TYPE_CHECKING:  # type checkers do not follow `from_queryset`

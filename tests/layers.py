@@ -41,7 +41,10 @@ FLOORS: list[tuple[str, str]] = [
     ("insight operations", "what operators read; what operators and HTTP clients do"),
     ("worker", "the process: its loop, pools and supervisor; workers over HTTP"),
     ("checks prometheus", "system checks; metrics"),
-    ("api admin tasks management testing opentelemetry", "surfaces: they contain no logic, and none imports another"),
+    (
+        "api admin tasks management testing opentelemetry sentry",
+        "surfaces: they contain no logic, and none imports another",
+    ),
     ("apps pytest_plugin", "the entry points of Django and pytest"),
 ]
 """From the lowest floor to the highest: rooms (modules, or folders with all their modules; "." is the package's own

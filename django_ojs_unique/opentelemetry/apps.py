@@ -19,4 +19,4 @@ class OpenTelemetryConfig(AppConfig):
                 f"{self.name!r} in INSTALLED_APPS needs the OpenTelemetry API:"
                 f" pip install 'django-ojs-unique[opentelemetry]' ({error})."
             ) from error
-        instrumentation.trace_with(Spans())
+        instrumentation.trace_also_with(Spans())

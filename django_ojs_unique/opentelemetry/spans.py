@@ -24,12 +24,10 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from ..conf import settings
+from ..enqueue.carrier import carried, hand_over
 from ..enqueue.results import EnqueueResult, Outcome
-from ..enqueue.values import sized
 from ..exceptions import DuplicateJob, OJSError
 from ..instrumentation import Tracer
-from ..ojs.canonical import plain
 
 logger = logging.getLogger("django_ojs_unique")
 
@@ -152,23 +150,13 @@ def _hand_over(jobs: Sequence[Any]) -> None:
     with _apart():
         carrier: dict[str, str] = {}
         inject(carrier)
-        if not carrier:
-            return
-        carrier = plain(carrier, "meta")
-        for job in jobs:
-            if carrier.keys().isdisjoint(job.meta):  # else the caller's context and ours would mix
-                try:
-                    job.meta = sized({**job.meta, **carrier}, "meta", settings.max_meta_bytes)
-                except OJSError:
-                    continue
+        hand_over(carrier, jobs)
 
 
 def _carried(job: Any) -> Context:
     """Return the context in a job's ``meta``; an empty one if it has no valid one."""
     with _apart():
-        if isinstance(job.meta, dict):  # the row may have been changed by hand
-            texts = {name: value for name, value in job.meta.items() if isinstance(value, str)}
-            return extract(texts, Context())
+        return extract(carried(job), Context())
     return Context()
 
 

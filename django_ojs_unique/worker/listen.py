@@ -34,7 +34,7 @@ class Listener:
         self._using = using
         self._wake = wake
         self._stopping = Event()
-        self._told, self._tell = socket.socketpair()
+        self._sockets: tuple[socket.socket, socket.socket] | None = None
         self._thread = Thread(target=self._serve, name="ojs-listen", daemon=True)
         self.listening = False
         """Whether notifications arrive now."""
@@ -42,17 +42,20 @@ class Listener:
     def start(self) -> None:
         """Start the thread, if this database can notify and `NOTIFY` is on."""
         if kind_of(connections[self._using]).can_notify and settings.notify:
+            self._sockets = socket.socketpair()
             self._thread.start()
 
     def stop(self) -> None:
         """End the thread, and close the connection."""
         self._stopping.set()
-        self._tell.send(b".")
+        if self._sockets is None:
+            return
+        self._sockets[1].send(b".")
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
         if not self._thread.is_alive():  # else it is still connecting, and will read what was sent
-            self._told.close()
-            self._tell.close()
+            for one in self._sockets:
+                one.close()
 
     def _serve(self) -> None:
         outages = Outages(self._using, "Lost the connection that listens on %r; trying again")
@@ -86,11 +89,13 @@ class Listener:
             return False
         with connection.cursor() as cursor:
             cursor.execute(f"LISTEN {CHANNEL}")
+        assert self._sockets is not None
+        told, _ = self._sockets
         self.listening = True
         self._wake("")  # for enqueues before this listened
         while not self._stopping.is_set():
-            ready, _, _ = select.select([driver.fileno(), self._told], [], [])
-            if self._told in ready:
+            ready, _, _ = select.select([driver.fileno(), told], [], [])
+            if told in ready:
                 break
             with connection.wrap_database_errors:
                 driver.pgconn.consume_input()
