@@ -34,7 +34,7 @@ class UnitOfWork:
 
     The block runs again from its beginning when the database ended its transaction because of a concurrent one (never
     inside the caller's own transaction), or when the block raises LostRace. With ``OJS_UNIQUE["EVENTS"]`` the block and
-    the events of its signals are one transaction.
+    the events of its signals are one transaction; with ``EAGER``, too, so that jobs run after all signals.
 
     ``lost_races`` counts the races that were lost before; ``is_repeated`` tells whether the block has run before.
     Raises Contended after the hundredth lost race.
@@ -56,7 +56,7 @@ class UnitOfWork:
             yield self
 
     def __enter__(self) -> None:
-        self._stack = self._collect_events() if settings.events else None
+        self._stack = self._collect_events() if settings.joins_signals else None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, register
+from django.core.checks import CheckMessage, Error, Warning, register
 
+from .. import conf
 from . import see
 from .setting_problems import problems
 
@@ -27,3 +28,18 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
             )
         )
     return messages
+
+
+@register(deploy=True)
+def check_eager(**kwargs: Any) -> list[CheckMessage]:
+    """W012: jobs run inside the requests that enqueue them, without ``DEBUG``."""
+    if settings.DEBUG or not conf.settings.eager:
+        return []
+    return [
+        Warning(
+            "OJS_UNIQUE['EAGER'] is on, and DEBUG is off: jobs run inside the requests that enqueue them.",
+            hint="EAGER is for tests and local work. Leave it out, and run `manage.py runworker`."
+            f" {see('testing.md#eager-mode')}",
+            id="django_ojs_unique.W012",
+        )
+    ]

@@ -59,14 +59,13 @@ def run(jobs: QuerySet[Job], job: Job, *, lease: timedelta) -> Ran:
     Raises RuntimeError if another connection has locked its row, and what the database raises.
     """
     started = Run(job, lease=lease)
-    with sessions.keeping():
-        ended = _execute(started)
-        if started.progress is not None:
-            store_progress(jobs, [(job, started.progress)])
-        settled = settle(jobs, [ended])
-        with collected(jobs.db):
-            for each, outcome in settled:
-                announce_outcome(each, outcome, jobs.db)
+    ended = _execute(started)
+    if started.progress is not None:
+        store_progress(jobs, [(job, started.progress)])
+    settled = settle(jobs, [ended])
+    with collected(jobs.db):
+        for each, outcome in settled:
+            announce_outcome(each, outcome, jobs.db)
     if not settled:
         raise RuntimeError(f"Job {job.pk} cannot be settled: another connection has locked its row.")
     return Ran(jobs.filter(pk=job.pk).first() or job, settled[0][1], ended.exception)
