@@ -64,8 +64,8 @@ class UnitOfWork:
         if self._stack is not None:
             try:
                 self._stack.__exit__(kind, error, trace)
-            except OperationalError as failed:  # of the commit, or of the events
-                if not self._begins_again(failed):
+            except OperationalError as failed:  # of the commit, of the events, or of a callback
+                if self._is_done or not self._begins_again(failed):
                     raise
                 return True
         if error is None:
@@ -79,9 +79,13 @@ class UnitOfWork:
         with ExitStack() as stack:
             if not connection.in_atomic_block:
                 stack.enter_context(transaction.atomic(using=self._using))
+                transaction.on_commit(self._committed, using=self._using)
             stack.enter_context(collected(self._using))
             dialect_on(apps.get_model("django_ojs_unique", "Event"), connection).take_write_lock()
             return stack.pop_all()
+
+    def _committed(self) -> None:
+        self._is_done = True  # whatever the next on-commit callbacks raise
 
     def _begins_again(self, error: BaseException) -> bool:
         if isinstance(error, LostRace):

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, OperationalError, connections, transaction
 from django.test import TestCase, TransactionTestCase, override_settings
 from django.utils import timezone
 
@@ -422,6 +422,23 @@ def test_a_failure_can_propagate_to_the_enqueue_and_its_job_is_not_enqueued_agai
             enqueue()
     note.enqueue("x")
     assert (Job.objects.count(), ran) == (3, ["broken", "broken", "x"])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_deadlock_that_propagates_does_not_repeat_the_enqueue_that_is_committed(handlers, ran, settings):
+    settings.OJS_UNIQUE = {"EAGER": "propagate"}
+
+    class Deadlock(Exception):
+        sqlstate = "40P01"
+
+    @job("t")
+    def handler():
+        ran.append("t")
+        raise OperationalError from Deadlock()
+
+    with pytest.raises(OperationalError):
+        handler.enqueue()
+    assert (Job.objects.count(), ran) == (1, ["t"])
 
 
 def test_what_a_handler_decides_never_propagates(commit, handlers, settings):
