@@ -14,11 +14,13 @@ class OJSUniqueConfig(AppConfig):
     def ready(self) -> None:
         from . import capabilities, events, tasks
         from .checks import api, commands, database, handlers, queues, settings  # noqa: F401 - they register themselves
+        from .execution import eager
         from .insight import logs
 
         logs.escape_all()
         autodiscover_modules("jobs")
         tasks.discover()
         post_migrate.connect(lambda **kwargs: capabilities.forget(), weak=False, dispatch_uid="ojs_capabilities")
-        events.obey_setting()
-        setting_changed.connect(events.obey_setting)
+        for obeying in (events, eager):
+            obeying.obey_setting()
+            setting_changed.connect(obeying.obey_setting)

@@ -14,6 +14,7 @@ from .ojs.durations import LONGEST_YEARS, parse_duration
 DEFAULTS: dict[str, Any] = {
     "API": {},
     "DEFAULT_QUEUE": "default",
+    "EAGER": False,
     "EVENTS": False,
     "EVENT_RETENTION": "P7D",
     "LISTEN_DATABASES": {},
@@ -69,9 +70,20 @@ class Settings:
         return {**API_DEFAULTS, **self._read("API")}
 
     @property
+    def eager(self) -> bool | str:
+        """Whether a job that is due runs in this process when its enqueue commits; ``propagate``: with its errors."""
+        return self._read("EAGER")  # type: ignore[no-any-return]
+
+    @property
     def events(self) -> bool:
         """Whether what happens to jobs is recorded as events, for clients that poll them."""
         return self._read("EVENTS")  # type: ignore[no-any-return]
+
+    @property
+    def joins_signals(self) -> bool:
+        """Whether each change is one transaction with its signals, as `events` and `eager` need it."""
+        given = self.given
+        return bool(given.get("EVENTS") or given.get("EAGER"))
 
     @property
     def event_retention(self) -> timedelta:

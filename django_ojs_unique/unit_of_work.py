@@ -34,7 +34,7 @@ class UnitOfWork:
 
     The block runs again from its beginning when the database ended its transaction because of a concurrent one (never
     inside the caller's own transaction), or when the block raises LostRace. With ``OJS_UNIQUE["EVENTS"]`` the block and
-    the events of its signals are one transaction.
+    the events of its signals are one transaction; with ``EAGER``, too, so that jobs run after all signals.
 
     ``lost_races`` counts the races that were lost before; ``is_repeated`` tells whether the block has run before.
     Raises Contended after the hundredth lost race.
@@ -56,7 +56,7 @@ class UnitOfWork:
             yield self
 
     def __enter__(self) -> None:
-        self._stack = self._collect_events() if settings.events else None
+        self._stack = self._collect_events() if settings.joins_signals else None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -64,8 +64,8 @@ class UnitOfWork:
         if self._stack is not None:
             try:
                 self._stack.__exit__(kind, error, trace)
-            except OperationalError as failed:  # of the commit, or of the events
-                if not self._begins_again(failed):
+            except OperationalError as failed:  # of the commit, of the events, or of a callback
+                if self._is_done or not self._begins_again(failed):
                     raise
                 return True
         if error is None:
@@ -79,9 +79,13 @@ class UnitOfWork:
         with ExitStack() as stack:
             if not connection.in_atomic_block:
                 stack.enter_context(transaction.atomic(using=self._using))
+                transaction.on_commit(self._committed, using=self._using)
             stack.enter_context(collected(self._using))
             dialect_on(apps.get_model("django_ojs_unique", "Event"), connection).take_write_lock()
             return stack.pop_all()
+
+    def _committed(self) -> None:
+        self._is_done = True  # whatever the next on-commit callbacks raise
 
     def _begins_again(self, error: BaseException) -> bool:
         if isinstance(error, LostRace):

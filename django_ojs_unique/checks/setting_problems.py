@@ -42,6 +42,11 @@ def lookalikes() -> Iterator[str]:
             yield name
 
 
+def _eager_problems(setting: str, given: Any) -> Iterator[str]:
+    if not isinstance(given, bool) and given != "propagate":
+        yield f"{setting} must be True, False or 'propagate' (got {given!r})."
+
+
 def _number_problems(setting: str, given: Any) -> Iterator[str]:
     if isinstance(given, int) and not isinstance(given, bool) and given <= 0:
         yield f"{setting} must be positive (got {given!r})."
@@ -147,10 +152,11 @@ def _class_problems(setting: str, given: Any) -> Iterator[str]:
 
 _CLOSE = 0.85
 """One or two letters of ten: ``OJS_UNIQUE_URL`` is not as close."""
-_OF_SEVERAL_TYPES = ("EVENT_RETENTION", "SUPPRESSED_RETENTION", "UNIQUE_QUEUES")
+_OF_SEVERAL_TYPES = ("EAGER", "EVENT_RETENTION", "SUPPRESSED_RETENTION", "UNIQUE_QUEUES")
 _PROBLEMS: dict[str, Callable[[str, Any], Iterator[str]]] = {
     "API": _api_problems,
     "DEFAULT_QUEUE": _queue_problems,
+    "EAGER": _eager_problems,
     "EVENT_RETENTION": _retention_problems,
     "LISTEN_DATABASES": _listen_problems,
     "RETENTION": _kinds_problems,

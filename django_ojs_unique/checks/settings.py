@@ -7,6 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 
+from .. import conf
 from .setting_problems import lookalikes, problems
 
 _WHERE = (
@@ -35,3 +36,17 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
             )
         )
     return messages
+
+
+@register(deploy=True)
+def check_eager(**kwargs: Any) -> list[CheckMessage]:
+    """W013: jobs run inside the requests that enqueue them, without ``DEBUG``."""
+    if settings.DEBUG or not conf.settings.eager:
+        return []
+    return [
+        Warning(
+            "OJS_UNIQUE['EAGER'] is on, and DEBUG is off: jobs run inside the requests that enqueue them.",
+            hint="EAGER is for tests and local work. Leave it out, and run `manage.py runworker`.",
+            id="django_ojs_unique.W013",
+        )
+    ]

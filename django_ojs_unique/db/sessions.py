@@ -162,6 +162,7 @@ class SharedSession(Session):
 
 _watched = local()
 _share: ContextVar[Share | None] = ContextVar("ojs_share", default=None)
+_keeps: ContextVar[bool] = ContextVar("ojs_keeps", default=False)
 
 
 def watch(kind: type[Session] = Session) -> None:
@@ -187,6 +188,16 @@ def watched() -> Iterator[None]:
 
 
 @contextmanager
+def keeping() -> Iterator[None]:
+    """Let `renew` do nothing during the block, because the connections belong to its caller."""
+    token = _keeps.set(True)
+    try:
+        yield
+    finally:
+        _keeps.reset(token)
+
+
+@contextmanager
 def sharing() -> Iterator[Share]:
     """Yield the `Share` that notes what the block does on the connections of the async handlers."""
     share = Share()
@@ -203,7 +214,9 @@ def renew(share: Share | None = None, *, interrupted: bool = False) -> list[str]
 
     Return the aliases of the connections with an open transaction: what was written in it is undone.
     """
-    left_open = []
+    left_open: list[str] = []
+    if _keeps.get():
+        return left_open
     for connection in connections.all(initialized_only=True):
         session = _session(connection)
         if isinstance(session, SharedSession) and session.is_of_another(share):

@@ -53,10 +53,10 @@ def insert_in_pieces(jobs: QuerySet[Any], items: Items) -> Generator[ItemResult,
     read leaves a stored piece without results and signals.
 
     It does nothing in the caller's transaction, where it would lock the fingerprints of two pieces out of their order;
-    nor with events, which share a transaction with their jobs, or with a tracer, which surrounds a whole batch.
+    nor if signals share a transaction with their jobs, or with a tracer, which surrounds a whole batch.
     """
     dialect, using = dialect_of(jobs), jobs.db
-    if not dialect.inserts_pieces() or settings.events or is_traced():
+    if not dialect.inserts_pieces() or settings.joins_signals or is_traced():
         return ()
     piece = _Piece(dialect, items.read(FIRST))
     while piece.answers:

@@ -86,6 +86,7 @@ def claim(
     limited: Collection[str] | None = None,
     passed_over: Callable[[], None] = lambda: None,
     meanwhile: Callable[[], Any] | None = None,
+    only: UUID | None = None,
 ) -> Claimed:
     """Claim up to ``limit`` available jobs, the highest priority first, then first in, first out across the queues.
 
@@ -96,7 +97,7 @@ def claim(
     ``passed_over`` is called. ``limited`` are the queues with a limit, as far as the caller knows; any other queue with
     a limit may be skipped. None means to query for them, as databases do that cannot claim at once.
     ``meanwhile`` is called before or while the database claims, unless there is nothing to claim from; it must not use
-    the connection.
+    the connection. ``only`` is the id of the one job to claim, if the rules allow it.
     """
     nothing = Claimed([], {})
     if not queues:
@@ -112,7 +113,7 @@ def claim(
     if not queues:
         return nothing
     rooms = dict.fromkeys(queues, limit)
-    if dialect.claims_at_once and not limited:
+    if dialect.claims_at_once and not limited and only is None:
         found: UnreadRows | list[Any] = dialect.claim(
             ClaimRequest(
                 rooms=rooms,
@@ -131,7 +132,7 @@ def claim(
     else:
         if meanwhile is not None:
             meanwhile()
-        found = _claim(jobs, rooms, limited, types, limit, worker_id, token, lease, now, passed_over)
+        found = _claim(jobs, rooms, limited, types, limit, worker_id, token, lease, now, passed_over, only)
         for job in found:
             job.attempt += 1
     held = {
@@ -183,6 +184,7 @@ def _claim(
     lease: Lease,
     now: datetime,
     passed_over: Callable[[], None],
+    only: UUID | None = None,
 ) -> list[Any]:
     """Lock, choose, then claim; return the jobs as they were before the claim."""
     # The expiry limits only the first start: a job that has started once may run again after it.
@@ -190,6 +192,8 @@ def _claim(
     ready = jobs.filter(fresh, state=JobState.AVAILABLE, finished_at=None)
     if types is not None:
         ready = ready.filter(type__in=types)
+    if only is not None:
+        ready = ready.filter(pk=only)
     if dialect_of(jobs).single_writer and not ready.filter(queue__in=rooms).exists():
         return []  # an idle worker does not take the only write lock
     with transaction.atomic(using=jobs.db):

@@ -11,8 +11,10 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Error
 from django.db import connections, router
 
+from ..conf import settings
 from ..enqueue.request import Request
 from ..exceptions import InvalidRequest, InvalidRetryPolicy, did_you_mean
+from ..execution import eager
 from ..ojs.names import queue_name
 from ..ojs.retry import RetryPolicy
 from .arguments import NOTE, backend_of, store
@@ -72,6 +74,14 @@ class OJSBackend(BaseTaskBackend):
         task, JobIdTaken when the id is in use, InvalidTask, and TypeError or ValueError, as Django does, for values
         that JSON cannot carry. None of them breaks the transaction.
         """
+        if not settings.eager:
+            return self._enqueue(task, args, kwargs, id)
+        with eager.held():  # the signal `task_enqueued` goes before those of the run
+            result = self._enqueue(task, args, kwargs, id)
+        result.refresh()
+        return result
+
+    def _enqueue(self, task: Any, args: Any, kwargs: Any, id: UUID | str | None) -> TaskResult[Any, Any]:
         self.validate_task(task)
         named, positional = store(task, args, kwargs)
         answer = self._jobs().enqueue_request(

@@ -3,10 +3,11 @@
 All of them work inside the test's own transaction, and leave nothing behind when the test ends, even if it fails.
 """
 
+from ..execution.inline import Ran
 from .asserts import assert_deduplicated, assert_enqueued, assert_not_enqueued
 from .capture import Captured, Suppressed, capture_jobs
 from .declare import temporary_handlers
-from .running import Ran, run_jobs, run_one, tick
+from .running import run_jobs, run_one, tick
 from .suites import JobFixture, JobTestMixin
 from .time_travel import travel
 

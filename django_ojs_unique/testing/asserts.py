@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Unpack
 
 from django.db import router
@@ -27,10 +28,13 @@ def assert_enqueued(
     ``delay``: how long after its enqueue it is due, compared to the second; as for `Job.objects.enqueue`.
     ``queue``, ``priority``, ``state``, ``key``: the values of the row. ``using``: by default, the database of enqueues.
 
-    Raises AssertionError, which lists the stored jobs, the most similar first, and how each differs.
+    Raises AssertionError, which lists the stored jobs, the most similar first, and how each differs; and the enqueues
+    that met a duplicate and stored no job, if some are missing.
     """
     __tracebackhide__ = True
-    found: Job = matching.require(_stored(Job, using), matching.criteria(type, wanted, ExpectedJob), count, "enqueued")
+    criteria = matching.criteria(type, wanted, ExpectedJob)
+    suppressed = partial(_stored, SuppressedEnqueue, using)
+    found: Job = matching.require(_stored(Job, using), criteria, count, "enqueued", suppressed)
     return found
 
 

@@ -45,6 +45,10 @@ class Suppressed:
     def existing_job_id(self) -> UUID:
         return self.existing_job.pk
 
+    @property
+    def existing_state(self) -> str:
+        return self.existing_job.state
+
 
 class Captured(Sequence[Job]):
     """What was enqueued, as the sequence of the jobs that were created, in order.
@@ -69,7 +73,8 @@ class Captured(Sequence[Job]):
     ) -> Job:
         """Do the same as `testing.assert_enqueued`, with the captured jobs."""
         __tracebackhide__ = True
-        found: Job = matching.require(self.enqueued, matching.criteria(type, wanted, ExpectedJob), count, "enqueued")
+        criteria = matching.criteria(type, wanted, ExpectedJob)
+        found: Job = matching.require(self.enqueued, criteria, count, "enqueued", lambda: self.suppressed)
         return found
 
     def assert_not_enqueued(self, type: TypeOrHandler | None = None, **wanted: Unpack[ExpectedJob]) -> None:

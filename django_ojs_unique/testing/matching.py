@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from difflib import SequenceMatcher
 from typing import Any, TypedDict
@@ -11,7 +11,8 @@ from django.db import connections
 
 from ..exceptions import did_you_mean, shorten
 from ..handlers.handler import Handler
-from ..models import Job
+from ..insight.uniqueness import against, read_policy
+from ..models import Job, SuppressedEnqueue
 from ..ojs.canonical import plain
 from ..ojs.durations import end_of, read_delay
 
@@ -63,10 +64,16 @@ def criteria(type_or_job: TypeOrHandler | Job | None, wanted: Mapping[str, Any],
     return asked
 
 
-def require(found: Iterable[Any], asked: Criteria, count: int | None, verb: str) -> Any:
+def require(
+    found: Iterable[Any],
+    asked: Criteria,
+    count: int | None,
+    verb: str,
+    suppressed: Callable[[], Iterable[Any]] = tuple,
+) -> Any:
     """Return the first match. Raises AssertionError if there is none, or if there are not exactly ``count``.
 
-    With ``count=0``, return None.
+    With ``count=0``, return None. ``suppressed`` returns the suppressed enqueues, which may be what is missing.
     """
     __tracebackhide__ = True
     judged = _judge(found, asked)
@@ -74,8 +81,10 @@ def require(found: Iterable[Any], asked: Criteria, count: int | None, verb: str)
     if len(matches) == count or (matches and count is None):
         return matches[0] if matches else None
     wanted = "at least one" if count is None else str(count)
+    missing = len(matches) < (1 if count is None else count)
     raise AssertionError(
-        f"Wanted {wanted} {verb}: {_said(asked)}. Found {len(matches)}.\n{_listed(judged, asked, verb)}{_waiting()}"
+        f"Wanted {wanted} {verb}: {_said(asked)}. Found {len(matches)}.\n{_listed(judged, asked, verb)}"
+        f"{_duplicates(suppressed(), asked) if missing else ''}{_waiting()}"
     )
 
 
@@ -168,6 +177,31 @@ def _distance(judged: Judged, asked: Criteria) -> tuple[float, int]:
     one, differences = judged
     alike = SequenceMatcher(None, one.type, asked.get("type", one.type)).ratio()
     return 1 - alike, len(differences)
+
+
+def _duplicates(suppressed: Iterable[Any], asked: Criteria) -> str:
+    """Say which of these enqueues would be matches, had they not met a duplicate that stays."""
+    of_both = {name: value for name, value in asked.items() if name in ("type", *ExpectedSuppression.__annotations__)}
+    met = [one for one, differences in _judge(suppressed, of_both) if not differences and one.outcome != "replaced"]
+    if not met:
+        return ""
+    lines = [f"  {describe(one)}\n      {_why(one)}" for one in met[:MOST_SHOWN]]
+    more = [f"  and {len(met) - MOST_SHOWN:,} more"] if len(met) > MOST_SHOWN else []
+    return "\n".join(["", f"{len(met):,} met a duplicate, and stored no job:", *lines, *more])
+
+
+def _why(one: Any) -> str:
+    """Say what the existing job was, and what it has in common with the requested one."""
+    if isinstance(one, SuppressedEnqueue):
+        job = Job.objects.using(one._state.db).filter(pk=one.existing_job_id).first()  # None if it was deleted
+    else:
+        job = one.job  # the row of the existing one may have been rolled back
+    policy = read_policy(job)[0] if job is not None else None
+    if job is not None and job.key is not None:
+        common = f"key {job.key!r}"
+    else:
+        common = "fingerprint" if policy is None else against(policy)
+    return f"which was {one.existing_state} and has the same {common}"
 
 
 def _waiting() -> str:

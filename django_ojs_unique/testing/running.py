@@ -5,32 +5,20 @@ So the jobs see data that the test has not committed, and their errors reach the
 
 from __future__ import annotations
 
-from asyncio import CancelledError
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import Context
-from dataclasses import dataclass
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
-from unittest.mock import patch
 
-from asgiref.sync import async_to_sync
-from django.db import connections, router
+from django.db import router
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from ..db import sessions
-from ..execution import execute, finished, leases
 from ..execution.claim import claim
-from ..execution.finished import Finished
-from ..execution.run import Run
-from ..execution.settle import Settled
-from ..handlers.control import Discard, Retry, TimeLimitExceeded
+from ..execution.inline import Ran, run
 from ..handlers.handler import Handler
 from ..maintenance import cron, prune, sweep
 from ..models import CronJob, Job, SuppressedEnqueue
 from ..registry import registry
-from ..worker import settler
 from ..worker.hints import tell_of_unknown_types
 from ..worker.queues import QueueFilter
 from .capture import capture_jobs
@@ -39,19 +27,6 @@ LEASE = timedelta(minutes=1)
 LIMIT = 1000
 
 Types = str | Handler[..., Any] | Iterable[str | Handler[..., Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """One run of a job: the job afterwards, the outcome, and the ``error`` that its handler raised, if any.
-
-    ``outcome``: ``completed``, ``skipped``, ``retried``, ``discarded``, or ``refused`` if the job was cancelled or
-    replaced while it ran.
-    """
-
-    job: Job
-    outcome: Settled
-    error: BaseException | None = None
 
 
 def run_one(
@@ -141,92 +116,4 @@ def _run_next(jobs: QuerySet[Job], types: list[str], queues: QueueFilter, raise_
     )
     if not taken:
         return None
-    ran = _run(jobs, taken[0])
-    if ran.error is not None and _must_be_raised(ran.error, raise_errors):
-        raise ran.error
-    return ran
-
-
-def _must_be_raised(error: BaseException, raise_errors: bool) -> bool:
-    if isinstance(error, (Retry, Discard)):
-        return False
-    # An exception that ends the test itself is no failure of the handler: Ctrl-C, pytest.skip().
-    return raise_errors or not isinstance(error, (Exception, TimeLimitExceeded, CancelledError))
-
-
-def _run(jobs: QuerySet[Job], job: Job) -> Ran:
-    started = Run(job, lease=LEASE)
-    raised: list[BaseException] = []
-    settled: list[tuple[Finished, Settled]] = []
-    with _inside_the_test(started, raised):
-        ended = _execute(started)
-        if started.progress is not None:
-            leases.store_progress(jobs, [(job, started.progress)])
-        settling = settler.Settler(jobs, settled.extend)
-        settling.put(ended)
-        settling.settle_waiting()
-    if not settled:
-        raise RuntimeError(f"Job {job.pk} cannot be settled: another connection has locked its row.")
-    return Ran(jobs.filter(pk=job.pk).first() or job, settled[0][1], raised[-1] if raised else None)
-
-
-@contextmanager
-def _inside_the_test(started: Run, raised: list[BaseException]) -> Iterator[None]:
-    """Keep the test's connections, which a worker would close because they are in a transaction; note errors."""
-
-    failed = finished.failed
-
-    def note(failing: Run, error: BaseException) -> Finished:
-        ended = failed(failing, error)
-        if failing is started and ended.error is not None:  # not of a nested run, and not Skip
-            raised.append(error)
-        return ended
-
-    with (
-        patch.object(finished, "failed", note),
-        patch.object(sessions, "renew", _keep),
-    ):
-        yield
-
-
-def _keep(*args: Any, **options: Any) -> list[str]:
-    return []
-
-
-def _execute(started: Run) -> Finished:
-    """Execute the job, then the handler's on-commit callbacks, as the test's transaction never commits."""
-    is_async = registry.get(started.job.type).is_async
-    open_ones = [connection for connection in connections.all(initialized_only=True) if connection.in_atomic_block]
-    before = [(connection, connection.savepoint(), len(connection.run_on_commit)) for connection in open_ones]
-    # In its own context, as in a worker: the test does not see what a handler activates.
-    ended = Context().run(async_to_sync(execute.aexecute) if is_async else execute.execute, started)
-    try:
-        for connection, savepoint, callbacks in before:
-            _mend(connection, savepoint, callbacks)
-            _commit(connection, callbacks)
-    except Exception as error:
-        return finished.failed(started, error)
-    return ended
-
-
-def _mend(connection: Any, savepoint: str | None, callbacks: int) -> None:
-    """Undo the run if one of its queries broke the transaction: in a worker, a handler has its own transaction."""
-    if connection.needs_rollback or not connection.is_usable():
-        connection.needs_rollback = False
-        connection.savepoint_rollback(savepoint)
-        del connection.run_on_commit[callbacks:]
-    else:
-        connection.savepoint_commit(savepoint)
-
-
-def _commit(connection: Any, callbacks: int) -> None:
-    while len(connection.run_on_commit) > callbacks:
-        _, callback, is_robust = connection.run_on_commit.pop(callbacks)
-        savepoint, more = connection.savepoint(), len(connection.run_on_commit)
-        try:
-            callback()
-        except Exception:
-            if not is_robust:
-                raise
-        finally:
-            _mend(connection, savepoint, more)
+    return run(jobs, taken[0], lease=LEASE).or_raise(raise_errors)

@@ -11,6 +11,7 @@ from django_ojs_unique import DuplicateJob, lifecycle
 from django_ojs_unique.db import inserts
 from django_ojs_unique.exceptions import InvalidRequest, InvalidTransition
 from django_ojs_unique.models import Event, Job
+from django_ojs_unique.operations.bulk import REVIVE
 from django_ojs_unique.ojs.states import TERMINAL
 from django_ojs_unique.signals import job_activated, job_cancelled
 from tests.support.jobs import ALL_STATES, DAY, attempt, columns, enqueue, fresh, row, stored
@@ -148,6 +149,11 @@ def test_signals_and_events_tell_of_each_job(told, settings):
     Event.objects.all().delete()
     Job.objects.filter(type="live").cancel()
     Job.objects.filter(type="dead").revive()
+    stored("scheduled", type="later")
+    told_before = len(told)
+    Job.objects.filter(type="later").retry()
+    assert len(told) == told_before  # its enqueue was announced
+    Event.objects.filter(subject=Job.objects.get(type="later").pk).delete()
     assert told == [("cancelled", live.pk, None), ("activated", dead.pk, "available")]
     assert list(Event.objects.order_by("id").values_list("type", "subject")) == [
         ("job.cancelled", str(live.pk)),
@@ -209,11 +215,11 @@ def test_of_two_that_do_not_count_for_each_other_the_last_guards_the_key():
 def test_a_finished_job_that_guards_the_key_gives_it_to_the_one_that_is_revived():
     policy = {"states": ["available", "cancelled"], "on_conflict": "reject"}
     guard = stored("cancelled", unique=policy)
-    assert guard.is_guarding
     row(guard).update(created_at=guard.created_at + timedelta(minutes=1))
-    dead = stored("discarded", unique={"states": ["available"]}, type="t")
-    result = Job.objects.filter(pk__in=[guard.pk, dead.pk]).retry()
-    assert result.changed == [dead.pk]
+    dead = stored("discarded", unique={"states": ["available"]})
+    assert fresh(guard).is_guarding
+    (result,) = REVIVE.on(Job.objects.all(), [guard.pk, dead.pk])
+    assert (result.changed, set(result.refused)) == ([dead.pk], {guard.pk})
     assert (fresh(dead).is_guarding, fresh(guard).is_guarding) == (True, False)
 
 

@@ -206,6 +206,17 @@ def test_a_hole_can_be_silenced(handlers, settings):
 COMPLETED = sorted({*INCOMPLETE, "completed"})
 
 
+def test_eager_mode_is_said_before_a_deployment(settings):
+    settings.OJS_UNIQUE = {"EAGER": True}
+    (message,) = found("W013", deploy=True)
+    assert "inside the requests" in message.msg
+    assert found("W013") == []
+    settings.DEBUG = True
+    assert found("W013", deploy=True) == []
+    settings.DEBUG, settings.OJS_UNIQUE = False, {"EAGER": False}
+    assert found("W013", deploy=True) == []
+
+
 @pytest.mark.parametrize(
     ("policy", "said"),
     [

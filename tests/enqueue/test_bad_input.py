@@ -435,6 +435,7 @@ def test_a_type_without_a_handler_is_refused_where_the_project_demands_handlers(
         ({"RECORD_SUPPRESSED": 1}, "must be a bool"),
         ({"REPLACE_ACTIVE": "no"}, "must be a bool"),
         ({"REQUIRE_HANDLER": None}, "must be a bool"),
+        ({"EAGER": "yes"}, "OJS_UNIQUE['EAGER'] must be True, False or 'propagate' (got 'yes')."),
         ({"EVENT_RETENTION": "7d"}, "Write an ISO 8601 duration such as 'P30D'."),
         ({"EVENTS": "yes"}, "EVENTS"),
         ({"SUPPRESSED_RETENTION": "30d"}, "Write an ISO 8601 duration such as 'P30D'."),

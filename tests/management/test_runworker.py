@@ -35,8 +35,15 @@ def test_the_report_counts_what_was_done_and_what_waits(handlers):
     assert "stranger" in report
 
 
-def test_quiet_is_quiet(handlers):
+def test_quiet_is_quiet(handlers, settings):
+    settings.OJS_UNIQUE = {"EAGER": True}
     assert run(verbosity=0) == ""
+
+
+def test_eager_mode_is_said(handlers, settings):
+    assert "EAGER" not in run()
+    settings.OJS_UNIQUE = {"EAGER": True}
+    assert "OJS_UNIQUE['EAGER'] is on: due jobs run in the process that enqueues them." in run()
 
 
 @pytest.mark.parametrize("concurrency", ["0", "-1", "x"])

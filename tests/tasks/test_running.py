@@ -38,6 +38,21 @@ def test_a_task_runs_in_the_worker(task):
     ]
 
 
+@pytest.mark.parametrize("task", [tasks.add, tasks.aadd], ids=["plain", "async"])
+@override_settings(OJS_UNIQUE={"EAGER": True})
+def test_in_eager_mode_a_task_has_run_when_its_enqueue_returns(task):
+    with listening() as told:
+        result = task.enqueue(1, b=2)
+    assert (result.status, result.return_value) == ("SUCCESSFUL", 3)
+    assert [name for name, *_ in told] == ["enqueued", "started", "finished"]
+
+
+@override_settings(OJS_UNIQUE={"EAGER": True})
+def test_in_eager_mode_a_task_that_fails_has_failed():
+    result = tasks.fail.enqueue("no")
+    assert (result.status, result.errors[0].exception_class) == ("FAILED", ValueError)
+
+
 def test_a_task_is_called_as_its_caller_wrote_it():
     result = tasks.echo.enqueue(1, 2, 3, third=4, fifth=5)
     named = Job.objects.enqueue("task.tests.app.tasks.add", {"b": 2, "a": 1}).job

@@ -4,6 +4,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db import transaction
 from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, UniquePolicy, job
@@ -12,6 +13,7 @@ from django_ojs_unique.testing import (
     assert_deduplicated,
     assert_enqueued,
     assert_not_enqueued,
+    capture_jobs,
     run_jobs,
     travel,
 )
@@ -239,3 +241,59 @@ def test_attempts_are_counted_across_time(send):
     assert_deduplicated(send, count=2)
     assert_enqueued(send, count=2)
     assert timezone.now() < assert_enqueued(send).created_at + HOUR
+
+
+DUPLICATES = [
+    (UniquePolicy(on_conflict="ignore"), {}, "ignored", "type"),
+    (UniquePolicy(keys=["queue", "args"], args_keys=["user_id"]), {}, "rejected", "type + queue + args.user_id"),
+    (None, {"key": "k", "key_mode": "unsafe_dedupe"}, "ignored", "key 'k'"),
+]
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize(("policy", "options", "outcome", "common"), DUPLICATES)
+def test_a_job_that_is_missing_because_it_was_a_duplicate_is_said_to_be_one(
+    send, policy, options, outcome, common, captured
+):
+    with capture_jobs() as jobs:
+        chosen = send.using(unique=policy, **options)
+        first = chosen.enqueue(1).job
+        again(chosen, 1, locale="en")
+        again(Job.objects, "other", unique=UniquePolicy(on_conflict="ignore"))
+        again(Job.objects, "other", unique=UniquePolicy(on_conflict="ignore"))
+    assertion = jobs.assert_enqueued if captured else assert_enqueued
+    for wanted in ({"count": 2}, {"args": {"user_id": 1, "locale": "en"}, "state": "available"}):
+        assert failure(assertion, send, **wanted).endswith(
+            "\n1 met a duplicate, and stored no job:\n"
+            f"  email.send {{'locale': 'en', 'user_id': 1}} in queue mail, {outcome}: met job {first.pk}\n"
+            f"      which was available and has the same {common}"
+        )
+    assert "duplicate" not in failure(assertion, send, count=0)
+    assert "duplicate" not in failure(assertion, send, args={"user_id": 1, "locale": "de"})
+
+
+def test_a_duplicate_that_was_replaced_is_no_missing_job(send):
+    newest = send.using(unique=UniquePolicy(on_conflict="replace"))
+    newest.enqueue(1)
+    newest.enqueue(1)
+    assert "duplicate" not in failure(assert_enqueued, send, count=3)
+
+
+def test_the_duplicate_of_a_deleted_job_and_of_one_that_was_rolled_back_are_said(send):
+    with capture_jobs() as jobs, suppress(ZeroDivisionError), transaction.atomic():
+        send.enqueue(1)
+        again(send, 1)
+        1 / 0  # noqa: B018
+    assert "has the same type + args.user_id" in failure(jobs.assert_enqueued, send, count=2)
+    row = send.enqueue(1).job
+    again(send, 1)
+    row.remove()
+    assert "which was available and has the same fingerprint" in failure(assert_enqueued, send)
+
+
+def test_many_duplicates_are_cut(send):
+    send.enqueue(1)
+    for _ in range(12):
+        again(send, 1)
+    said = failure(assert_enqueued, send, count=13)
+    assert (said.count("rejected: met job"), said.splitlines()[-1]) == (10, "  and 2 more")

@@ -73,6 +73,18 @@ def test_each_commit_is_heard(heard):
     assert heard() == {"a": 3}
 
 
+def test_jobs_that_are_made_available_by_hand_are_heard(heard):
+    later = timezone.now() + timedelta(hours=1)
+    for queue in ("retried", "revived"):
+        Job.objects.enqueue("t", queue=queue, scheduled_at=later)
+    Job.objects.filter(queue="revived").update(state="discarded", scheduled_at=None, run_at=None, finished_at=later)
+    assert heard() == {}
+    Job.objects.filter(queue="retried").retry()
+    assert heard() == {"retried": 1}
+    Job.objects.filter(queue="revived").revive()
+    assert heard() == {"revived": 1}
+
+
 def test_a_job_that_waits_for_its_time_is_not_called_out(heard):
     Job.objects.enqueue("t", scheduled_at=timezone.now() + timedelta(hours=1))
     assert heard() == {}

@@ -16,6 +16,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import autoreload, timezone
 from tqdm import tqdm
 
+from ...conf import settings
 from ...exceptions import InvalidRequest
 from ...instrumentation import tracer
 from ...models import Job
@@ -31,6 +32,10 @@ from ..streams import forget_lost, open_missing
 from ..worker_arguments import WAIT_SECONDS, add_worker_arguments
 
 STOPPING_SOON = b"\nStopping: running jobs finish first.\n"
+EAGER = (
+    "OJS_UNIQUE['EAGER'] is on: due jobs run in the process that enqueues them."
+    " This worker gets retries, scheduled jobs, and those that wait."
+)
 SWITCH_SECONDS = 0.0005
 """The interpreter's switch interval in seconds: by default the loop would wait 5 ms for handlers at each statement."""
 
@@ -59,6 +64,8 @@ class Command(BaseCommand):
     def _handle(self, *, processes: int, reload: bool, **options: Any) -> None:
         self._refuse_what_cannot_work(processes=processes, reload=reload, **options)
         _log_to_the_terminal(options["verbosity"])
+        if settings.eager and options["verbosity"]:
+            self.stdout.write(self.style.WARNING(EAGER))
         self._ends_by = "Ctrl-C" if signal.SIGINT in heeded() else "SIGTERM"
         if reload:
             self._run_with_reloader(options)

@@ -1,0 +1,118 @@
+"""Run one claimed job in the caller's thread and on its connections: the worker's own code executes and settles it.
+
+So the handler sees what the caller's transaction has not committed.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from contextvars import Context
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Self
+
+from asgiref.sync import async_to_sync
+from django.db import connections
+from django.db.models import QuerySet
+
+from ..db import sessions
+from ..events import collected
+from ..handlers.control import Discard, Retry, TimeLimitExceeded
+from ..models import Job
+from ..registry import registry
+from . import finished
+from .execute import aexecute, execute
+from .finished import Finished
+from .leases import store_progress
+from .run import Run
+from .settle import Settled, announce_outcome, settle
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One run of a job: the job afterwards, the outcome, and the ``error`` that its handler raised, if any.
+
+    ``outcome``: ``completed``, ``skipped``, ``retried``, ``discarded``, or ``refused`` if the job was cancelled or
+    replaced while it ran.
+    """
+
+    job: Job
+    outcome: Settled
+    error: BaseException | None = None
+
+    def or_raise(self, raise_errors: bool) -> Self:
+        """Return this run, or raise its error: only if ``raise_errors``, and never `Retry` or `Discard`.
+
+        An exception that is meant for the whole process, such as Ctrl-C or ``pytest.skip()``, is always raised.
+        """
+        error = self.error
+        if error is None or isinstance(error, (Retry, Discard)):
+            return self
+        if raise_errors or not isinstance(error, (Exception, TimeLimitExceeded, CancelledError)):
+            raise error
+        return self
+
+
+def run(jobs: QuerySet[Job], job: Job, *, lease: timedelta) -> Ran:
+    """Execute and settle a claimed job.
+
+    Raises RuntimeError if another connection has locked its row, and what the database raises.
+    """
+    started = Run(job, lease=lease)
+    ended = _execute(started)
+    if started.progress is not None:
+        store_progress(jobs, [(job, started.progress)])
+    settled = settle(jobs, [ended])
+    with collected(jobs.db):
+        for each, outcome in settled:
+            announce_outcome(each, outcome, jobs.db)
+    if not settled:
+        raise RuntimeError(f"Job {job.pk} cannot be settled: another connection has locked its row.")
+    return Ran(jobs.filter(pk=job.pk).first() or job, settled[0][1], ended.exception)
+
+
+def _execute(started: Run) -> Finished:
+    """Execute the job; then call the handler's on-commit callbacks in each transaction that the caller has open.
+
+    In a test, such a transaction never commits.
+    """
+    open_ones = [connection for connection in connections.all(initialized_only=True) if connection.in_atomic_block]
+    before = [(connection, connection.savepoint(), len(connection.run_on_commit)) for connection in open_ones]
+    # In its own context, as in a worker: the caller does not see what a handler activates.
+    ended = Context().run(_execute_here, started)
+    try:
+        for connection, savepoint, callbacks in before:
+            _mend(connection, savepoint, callbacks)
+            _commit(connection, callbacks)
+    except Exception as error:
+        return finished.failed(started, error)
+    return ended
+
+
+def _execute_here(started: Run) -> Finished:
+    is_async = registry.get(started.job.type).is_async
+    with sessions.keeping():
+        return (async_to_sync(aexecute) if is_async else execute)(started)
+
+
+def _mend(connection: Any, savepoint: str | None, callbacks: int) -> None:
+    """Undo the run if one of its queries broke the transaction: in a worker, a handler has its own transaction."""
+    if connection.needs_rollback or not connection.is_usable():
+        connection.needs_rollback = False
+        connection.savepoint_rollback(savepoint)
+        del connection.run_on_commit[callbacks:]
+    else:
+        connection.savepoint_commit(savepoint)
+
+
+def _commit(connection: Any, callbacks: int) -> None:
+    while len(connection.run_on_commit) > callbacks:
+        _, callback, is_robust = connection.run_on_commit.pop(callbacks)
+        savepoint, more = connection.savepoint(), len(connection.run_on_commit)
+        try:
+            callback()
+        except Exception:
+            if not is_robust:
+                raise
+        finally:
+            _mend(connection, savepoint, more)
