@@ -7,6 +7,8 @@ PORT ?= 8000
 BIN := .venv/bin
 READY := .venv/ready
 SPHINX := $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky --fresh-env -c docs -d build/doctrees
+# The pictures of the docs: docs/NAME.py draws docs/images/NAME.svg.
+PICTURES := house processes race states strategies windows
 
 .PHONY: help demo serve test-quick test test-all ha conformance lint bench docs linkcheck reference tutorial clean
 
@@ -51,8 +53,8 @@ linkcheck: $(READY) ## Follow the links that lead elsewhere
 
 reference: $(READY) ## Write anew the pages and pictures that are written from the code
 	@DJANGO_SETTINGS_MODULE=tests.settings PYTHONPATH=. $(BIN)/python docs/commands.py > docs/commands.md
-	@PYTHONPATH=. $(BIN)/python docs/diagram.py > docs/images/states.svg
-	@PYTHONPATH=. $(BIN)/python docs/house.py > docs/images/house.svg
+	@for picture in $(PICTURES); do \
+		PYTHONPATH=. $(BIN)/python docs/$$picture.py > docs/images/$$picture.svg || exit 1; done
 
 tutorial: $(READY) ## Follow the README and the tutorial literally
 	@$(BIN)/python -m tests.tutorial

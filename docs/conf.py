@@ -8,7 +8,7 @@ from typing import Any
 
 import django
 from docutils import nodes
-from sphinx.addnodes import pending_xref
+from sphinx.addnodes import index, pending_xref
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 
@@ -24,12 +24,21 @@ release = django_ojs_unique.__version__
 html_title = f"{project} {release}"
 html_theme = "furo"
 html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_js_files = ["site.js"]
+html_favicon = "static/icon.svg"
+html_search_scorer = str(ROOT / "docs/scorer.js")
 smartquotes = False  # `--drain` is no dash
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 root_doc = "docs/index"
 include_patterns = ["docs/*.md", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
 exclude_patterns = [".*", "build"]
+
+# Output is not copied: neither a block of it, nor the lines below a prompt.
+copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"
+copybutton_prompt_text = "$ "
 
 myst_heading_anchors = 4  # the same names as GitHub gives them
 
@@ -67,6 +76,20 @@ class Pictures(SphinxTransform):
                 raw.replace_self([nodes.image(uri=uri, alt=alt, classes=[shown]) for shown, uri in images])
 
 
+class Terms(SphinxTransform):
+    """Put the terms of the glossary into the index, which the search knows, and let links lead to them."""
+
+    default_priority = 100
+
+    def apply(self, **kwargs: Any) -> None:
+        if self.env.docname == "docs/glossary":
+            for row in list(self.document.findall(nodes.row))[1:]:
+                cell, term = row[0], row[0].astext()
+                anchor = nodes.make_id(f"term-{term}")
+                cell.insert(0, index(entries=[("single", term, anchor, "main", None)]))
+                cell["ids"].append(anchor)
+
+
 class Folders(SphinxTransform):
     """Leave the text of a link to a folder, which is a page on GitHub only."""
 
@@ -91,4 +114,5 @@ def add_contents(app: Sphinx, page: str, source: list[str]) -> None:
 def setup(app: Sphinx) -> None:
     app.add_transform(Folders)
     app.add_transform(Pictures)
+    app.add_transform(Terms)
     app.connect("source-read", add_contents)

@@ -1,7 +1,6 @@
-"""Draw the floors of the package: ``PYTHONPATH=. python docs/house.py > docs/images/house.svg``.
+"""Draw the floors of the package."""
 
-The colours are fixed, and legible on a light page and on a dark one.
-"""
+from drawing import box, picture, write
 
 from tests.layers import FLOORS
 
@@ -15,38 +14,24 @@ BANDS = [
 ]
 """What the picture calls some floors that lie above each other: its name, the lowest one, the highest one."""
 HEIGHT, WIDTH, LEFT = 30, 760, 150
-STYLE = """
-    text { font: 13px system-ui, sans-serif; fill: #1b1f24 }
-    .band { fill: #747c86 }
-    .floor { fill: #e5e7eb; stroke: #6b7280 }
-    .heart { fill: #dbeafe; stroke: #2563eb }
-"""
 
 
 def draw() -> str:
     """Return the SVG. Raises AssertionError when a floor has no band."""
-    lines, y, width = [], 10, WIDTH - LEFT - 10
+    parts, y, width = [], 10.0, WIDTH - LEFT - 10
     assert [number for _, low, high in BANDS for number in range(low, high + 1)] == list(range(len(FLOORS)))
     for name, low, high in reversed(BANDS):
         rooms = [FLOORS[number][0].replace(".", "django_ojs_unique") for number in range(high, low - 1, -1)]
         height = HEIGHT * len(rooms)
-        kind = "heart" if name == "the heart" else "floor"
-        lines.append(f'  <text class="band" x="10" y="{y + height / 2 + 5}">{name}</text>')
-        lines.append(f'  <rect class="{kind}" x="{LEFT}" y="{y}" width="{width}" height="{height}" rx="6"/>')
-        lines += [
-            f'  <text x="{LEFT + 12}" y="{y + HEIGHT * index + 20}">{"  ·  ".join(room.split())}</text>'
+        kind = "blue" if name == "the heart" else "plain"
+        parts += [write(10, y + height / 2 + 5, name, "note left")]
+        parts += [box(LEFT + width / 2, y + height / 2, width, height, kind=kind)]
+        parts += [
+            write(LEFT + 12, y + HEIGHT * index + 20, "  ·  ".join(room.split()), "left")
             for index, room in enumerate(rooms)
         ]
         y += height + 8
-    label = "The floors of the package: imports only point downwards"
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 2}" role="img" aria-label="{label}">',
-            f"  <style>{STYLE}  </style>",
-            *lines,
-            "</svg>\n",
-        ]
-    )
+    return picture(WIDTH, y + 2, "The floors of the package: imports only point downwards", parts)
 
 
 if __name__ == "__main__":

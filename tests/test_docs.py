@@ -35,9 +35,11 @@ def named(path: Path) -> str:
 
 @pytest.fixture
 def modules() -> Iterator[None]:
-    """Forget the modules that a page defines."""
+    """Forget the modules that a page defines, and let Sentry's SDK do nothing again."""
     before = set(sys.modules)
     yield
+    if "sentry_sdk" in sys.modules:
+        sys.modules["sentry_sdk"].init()
     for name in set(sys.modules) - before:
         if name.partition(".")[0] in ("mysite", "shop"):
             del sys.modules[name]

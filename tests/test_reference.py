@@ -5,20 +5,25 @@ import inspect
 import re
 import runpy
 from dataclasses import fields
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any
 
 import pytest
 from django.apps import apps
 from django.dispatch import Signal
+from django.utils import timezone
 
 import django_ojs_unique
-from django_ojs_unique import InvalidPolicy, RetryPolicy, UniquePolicy, conf, exceptions, signals
+from django_ojs_unique import DuplicateJob, InvalidPolicy, RetryPolicy, UniquePolicy, conf, exceptions, presets, signals
 from django_ojs_unique.handlers.declare import job
+from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.fingerprint import canonical_text
-from django_ojs_unique.ojs.states import JobState
+from django_ojs_unique.ojs.states import TERMINAL, JobState
+from django_ojs_unique.testing import travel
 from tests.support.pages import ROOT, table, text_of
 
+PICTURES = sorted(path.stem for path in (ROOT / "docs/images").glob("*.svg"))
 MODELS = list(apps.get_app_config("django_ojs_unique").get_models())
 TYPES = {
     "BigAutoField": "bigint",
@@ -38,8 +43,7 @@ TYPES = {
 
 
 def test_the_settings_are_the_settings() -> None:
-    for page in ("README.md", "docs/settings.md"):
-        assert {row[0]: ast.literal_eval(row[1]) for row in table(page, "name")} == conf.DEFAULTS
+    assert {row[0]: ast.literal_eval(row[1]) for row in table("docs/settings.md", "name")} == conf.DEFAULTS
 
 
 def test_the_settings_of_the_api_are_those() -> None:
@@ -73,7 +77,6 @@ def test_the_signals_are_the_signals() -> None:
 def test_the_fields_are_the_fields() -> None:
     policy = [row[0] for row in table("docs/policy.md", "field")]
     assert policy == [field.name for field in fields(UniquePolicy) if field.init]
-    assert [row[0] for row in table("README.md", "field")] == policy
     retry = {row[0] for row in table("docs/worker.md", "`RetryPolicy`")}
     assert retry == {field.name for field in fields(RetryPolicy) if field.init}
     *options, _unknown = inspect.signature(job).parameters
@@ -102,6 +105,11 @@ def test_a_policy_that_does_not_fit_says_what_the_page_says(row: list[str]) -> N
     assert str(refusal.value) == message
 
 
+def test_the_glossary_is_in_order() -> None:
+    terms = [row[0] for row in table("docs/glossary.md", "term")]
+    assert terms == sorted(set(terms))
+
+
 def test_the_states_are_the_states() -> None:
     assert {row[0] for row in table("docs/states.md", "state")} == set(JobState)
 
@@ -109,14 +117,68 @@ def test_the_states_are_the_states() -> None:
 @pytest.mark.parametrize(
     ("script", "function", "page"),
     [
-        ("diagram", "draw", "docs/images/states.svg"),
-        ("house", "draw", "docs/images/house.svg"),
+        *((name, "draw", f"docs/images/{name}.svg") for name in PICTURES),
         ("commands", "write", "docs/commands.md"),
     ],
 )
-def test_what_is_written_from_the_code_is_up_to_date(script: str, function: str, page: str) -> None:
-    written = runpy.run_path(str(ROOT / f"docs/{script}.py"))[function]()
-    assert text_of(page) == written, "run `make reference`"
+def test_what_is_written_from_the_code_is_up_to_date(script: str, function: str, page: str, monkeypatch: Any) -> None:
+    assert text_of(page) == run_script(script, monkeypatch)[function](), "run `make reference`"
+
+
+def run_script(name: str, monkeypatch: Any) -> dict[str, Any]:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return runpy.run_path(str(ROOT / f"docs/{name}.py"))
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_on_a_page_and_says_in_words_what_it_shows(name: str) -> None:
+    label = re.search(r'<svg [^>]*role="img" aria-label="([^"]+)"', text_of(f"docs/images/{name}.svg"))
+    assert label
+    assert len(label[1].split()) >= 4
+    alts = [
+        alt
+        for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+        for alt in re.findall(rf"!\[([^\]]*)\]\((?:docs/)?images/{name}\.svg\)", page.read_text())
+    ]
+    assert alts
+    assert all(len(alt.split()) >= 4 for alt in alts)
+
+
+@pytest.mark.django_db
+def test_the_picture_of_the_strategies_shows_what_enqueues_do(monkeypatch: Any) -> None:
+    drawn = run_script("strategies", monkeypatch)
+    cells = [(name, state) for name in drawn["POLICIES"] for state in drawn["STATES"].values()]
+    for number, (name, state) in enumerate(cells):
+        policy, args = drawn["POLICIES"][name], {"page": number}
+        first = Job.objects.enqueue("search.index", args, unique=policy).job
+        finished_at = timezone.now() if state in TERMINAL else None
+        Job.objects.filter(pk=first.pk).update(state=state, finished_at=finished_at)
+        try:
+            seen: str = Job.objects.enqueue("search.index", args, unique=policy).outcome
+        except DuplicateJob:
+            seen = "refused"
+        assert drawn["outcome"](policy, state) == seen, (name, state)
+
+
+@pytest.mark.django_db
+def test_the_time_lines_show_what_enqueues_do(monkeypatch: Any) -> None:
+    drawn = run_script("windows", monkeypatch)
+    day = datetime(2030, 5, 1, tzinfo=UTC)
+    for name, runs in drawn["POLICIES"].items():
+        policy = getattr(presets, name)(timedelta(minutes=drawn["PERIOD"]))
+        for minute in drawn["ENQUEUES"]:
+            with travel(day + timedelta(minutes=minute)):
+                due = Job.objects.filter(type=name, state__in=["available", "scheduled"], run_at__lte=timezone.now())
+                due.update(state="completed", finished_at=timezone.now())
+                Job.objects.enqueue(name, unique=policy)
+        seen = [
+            tuple(
+                (moment - day) // timedelta(minutes=1)
+                for moment in (job.created_at, job.scheduled_at or job.created_at)
+            )
+            for job in Job.objects.filter(type=name).exclude(state="cancelled").order_by("created_at")
+        ]
+        assert runs(drawn["ENQUEUES"]) == seen, name
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)

@@ -33,6 +33,7 @@ STEP = re.compile(r"^```([^\n]*)\n(.*?)^```$|<(http://127[^>]+)>", re.MULTILINE 
 CLONE = "../django-ojs-unique"
 FILE = re.compile(r"# (\w+/\w+\.py)(, at the end)?\n")
 STAYS = re.compile(r"python manage\.py (runserver|runworker)((?! --drain)[^\n]*)\n")
+SHELL = "python manage.py shell\n"
 ANY = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\.\.\.")
 DONE = "that is done"
 """What a reader who is a script has printed after each block."""
@@ -163,7 +164,10 @@ class Reader:
             self.shell.leave()
             self.shell = None
         source = source.replace(CLONE, str(self.wheel)).replace("127.0.0.1:8000", self.site)
-        if source == "python manage.py shell\n":
+        if source.endswith(f"\n{SHELL}"):
+            self.command(source.removesuffix(SHELL))
+            source = SHELL
+        if source == SHELL:
             self.last = self.shell = self.open_terminal(source)
         elif STAYS.fullmatch(source):
             if self.second:

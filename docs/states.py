@@ -1,9 +1,8 @@
-"""Draw the state diagram from the table of moves: ``python docs/diagram.py > docs/images/states.svg``.
-
-The colours are fixed, and legible on a light page and on a dark one.
-"""
+"""Draw the state diagram from the table of moves."""
 
 from functools import reduce
+
+from drawing import arrow, box, picture, write
 
 from django_ojs_unique.ojs.states import INCOMPLETE, MOVES, TERMINAL, JobState
 
@@ -35,45 +34,26 @@ PATHS = {
     JobState.CANCELLED: "M525 150 H603",
     JobState.DISCARDED: "M525 225 H603",
 }
-STYLE = """
-    text { font: 14px system-ui, sans-serif; text-anchor: middle; fill: #1b1f24 }
-    .live { fill: #dbeafe; stroke: #2563eb }
-    .final { fill: #e5e7eb; stroke: #6b7280 }
-    .frame { fill: none; stroke: #747c86; stroke-dasharray: 5 4 }
-    .note { fill: #747c86; font-size: 12px; text-anchor: start }
-    .move { fill: none; stroke: #747c86; stroke-width: 1.5; marker-end: url(#head) }
-"""
 
 
 def draw() -> str:
     """Return the SVG. Raises KeyError for a move that has no path yet."""
     of_all = reduce(frozenset.intersection, (MOVES[state] for state in INCOMPLETE))
     moves = [(source, target) for source in JobState for target in JobState if target in MOVES[source] - of_all]
-    paths = [PATHS[move] for move in [*moves, *sorted(of_all)]]
     x, y, width, height = FRAME
-    return "\n".join(
+    return picture(
+        730,
+        300,
+        "The moves of a job",
         [
-            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 730 300" role="img" aria-label="The moves of a job">',
-            f"  <style>{STYLE}  </style>",
-            '  <marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">',
-            '    <path d="M0 0 L8 4 L0 8 Z" fill="#747c86"/>',
-            "  </marker>",
-            f'  <rect class="frame" x="{x}" y="{y}" width="{width}" height="{height}" rx="12"/>',
-            f'  <text class="note" x="{x + 12}" y="{y + 20}">not finished</text>',
-            *(f'  <path class="move" d="{path}"/>' for path in paths),
-            *(box(state) for state in JobState),
-            "</svg>",
-            "",
-        ]
-    )
-
-
-def box(state: JobState) -> str:
-    x, y = CENTRES[state]
-    kind = "final" if state in TERMINAL else "live"
-    return (
-        f'  <rect class="{kind}" x="{x - WIDTH // 2}" y="{y - HEIGHT // 2}" width="{WIDTH}" height="{HEIGHT}" rx="8"/>'
-        f'<text x="{x}" y="{y + 5}">{state}</text>'
+            box(x + width / 2, y + height / 2, width, height, kind="frame"),
+            write(x + 12, y + 20, "not finished", "note left"),
+            *(arrow(PATHS[move]) for move in [*moves, *sorted(of_all)]),
+            *(
+                box(*CENTRES[state], WIDTH, HEIGHT, state, "plain" if state in TERMINAL else "blue")
+                for state in JobState
+            ),
+        ],
     )
 
 
