@@ -19,13 +19,11 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
 
-from ..insight.preview import of_deletions, of_releases, of_revivals
 from ..insight.typed import read_id
 from ..models import Job
 from ..operations.bulk import Attempted, Resolution, Revived, on_each, release, revive
 from .base import ReadOnlyAdmin, may, render
 from .job_page import FROM_PAGE
-from .rows import consequence_row, outcome_row
 
 REFUSALS_NAMED = 3
 CONFIRMED = "_confirmed"
@@ -73,10 +71,12 @@ class JobActions(ReadOnlyAdmin):
     @admin.action(description="Revive", permissions=["revive"])
     def revive(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse:
         """Ask what to do about live duplicates, then show what became of each job."""
+        from .rows import outcome_row
+
         try:
             resolution = Resolution(request.POST.get("resolution", ""))
         except ValueError:
-            return self._ask(request, "revive", "Revive", of_revivals, _ticked(request))
+            return self._ask(request, "revive", "Revive", _ticked(request))
         attempts = list(on_each(self._jobs(request), _ticked(request), partial(revive, resolution=resolution)))
         self._log(request, CHANGE, _events(attempts))
         refused = sum(bool(attempted.refusal) for attempted in attempts)
@@ -94,14 +94,14 @@ class JobActions(ReadOnlyAdmin):
     @admin.action(description="Release guard", permissions=["release"])
     def release_guard(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
         if CONFIRMED not in request.POST:
-            return self._ask(request, "release_guard", "Release guard", of_releases, _ticked(request))
+            return self._ask(request, "release_guard", "Release guard", _ticked(request))
         self._do(request, _ticked(request), release, "Taken out of uniqueness")
         return None
 
     @admin.action(description="Delete", permissions=["delete"])
     def delete_selected(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
         if CONFIRMED not in request.POST:
-            return self._ask(request, "delete_selected", "Delete", of_deletions, _ticked(request))
+            return self._ask(request, "delete_selected", "Delete", _ticked(request))
         self._do(request, _ticked(request), Job.remove, "Deleted", DELETION)
         return None
 
@@ -115,7 +115,7 @@ class JobActions(ReadOnlyAdmin):
         if id is None or not self._jobs(request).filter(pk=id).exists():
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
         if request.method != "POST" or CONFIRMED not in request.POST:
-            return self._ask(request, "delete_selected", "Delete", of_deletions, [id])
+            return self._ask(request, "delete_selected", "Delete", [id])
         self._do(request, [id], Job.remove, "Deleted", DELETION)
         return HttpResponseRedirect(reverse("admin:django_ojs_unique_job_changelist"))
 
@@ -129,13 +129,19 @@ class JobActions(ReadOnlyAdmin):
     def _jobs(self, request: HttpRequest) -> QuerySet[Job]:
         return self.get_queryset(request).using(router.db_for_write(Job))
 
-    def _ask(
-        self, request: HttpRequest, action: str, title: str, consequences: Callable[..., Any], ids: list[UUID]
-    ) -> HttpResponse:
+    def _ask(self, request: HttpRequest, action: str, title: str, ids: list[UUID]) -> HttpResponse:
+        from ..insight import preview
+        from .rows import consequence_row
+
+        consequences = {
+            "revive": preview.of_revivals,
+            "release_guard": preview.of_releases,
+            "delete_selected": preview.of_deletions,
+        }
         kept = [("action", action), *((helpers.ACTION_CHECKBOX_NAME, id) for id in ids)]
         if FROM_PAGE in request.POST and action != "delete_selected":  # a deleted job has no page to return to
             kept.append((FROM_PAGE, "yes"))
-        said = consequences(self._jobs(request), ids, timezone.now())
+        said = consequences[action](self._jobs(request), ids, timezone.now())
         return render(
             self,
             request,

@@ -16,7 +16,6 @@ from ..insight.text import harmless
 from ..models import Job
 from ..operations.bulk import suits
 from .base import ReadOnlyAdmin
-from .job_panels import panels
 
 DOWNLOADS = ("args", "meta", "tags", "extra", "retry", "unique", "result", "errors")
 """The members whose beginning the page shows, and that can be downloaded as a whole."""
@@ -50,6 +49,8 @@ class JobPage(ReadOnlyAdmin):
         obj: Any = None,
     ) -> HttpResponse:
         if obj is not None:
+            from .job_panels import panels
+
             context |= {
                 "title": "Job",
                 "subtitle": harmless(obj.type),

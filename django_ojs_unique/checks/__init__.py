@@ -1,5 +1,8 @@
 """System checks, one module for each subject; `AppConfig.ready` imports them. Their ids never change."""
 
+TAG = "ojs_unique"
+"""The tag of the checks that need neither the URLs nor a database: all that `jobs` and `prunejobs` wait for."""
+
 DOCUMENTATION = "docs"
 """The folder of the repository with the pages that the hints name."""
 

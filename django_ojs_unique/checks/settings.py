@@ -7,11 +7,11 @@ from typing import Any
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 
-from . import see
+from . import TAG, see
 from .setting_problems import problems
 
 
-@register()
+@register(TAG)
 def check_settings(**kwargs: Any) -> list[CheckMessage]:
     """E001: an entry of ``OJS_UNIQUE`` is wrong. E002: ``USE_TZ`` is off."""
     messages: list[CheckMessage] = [

@@ -11,6 +11,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser, DjangoHelpFormatter
 
+from ...checks import TAG
 from ...exceptions import OJSError
 from ..arguments import add_database, require_tables
 from ..jobs import SUBCOMMANDS
@@ -39,6 +40,7 @@ class _Help(RawDescriptionHelpFormatter, DjangoHelpFormatter):
 
 class Command(BaseCommand):
     help = "Look at jobs and queues, and operate them."
+    requires_system_checks = [TAG]
 
     def create_parser(self, prog_name: str, subcommand: str, **options: Any) -> CommandParser:
         return super().create_parser(prog_name, subcommand, epilog=EXAMPLES, formatter_class=_Help, **options)

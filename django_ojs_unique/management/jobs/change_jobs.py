@@ -9,12 +9,12 @@ from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import Count, QuerySet
-from tqdm import tqdm
 
 from ...models import Job
 from ...ojs.states import INCOMPLETE, POSTPONED, JobState
 from ...operations.bulk import cancel_all, on_each, release, retry
 from ..arguments import whole_number
+from ..progress import progress
 from .filters import NO_MATCH, add_filters, filters, in_states, matching
 from .subcommand import Subcommand, job_id
 from .tables import table
@@ -139,7 +139,7 @@ class Cancel(OnMatchingJobs):
         if options["dry_run"]:
             self.preview(live, options["limit"])
             return
-        with tqdm(desc="cancelled", unit="job", disable=None if verbosity else True) as bar:
+        with progress(verbosity, desc="cancelled") as bar:
             for count in cancel_all(live, options["limit"]):
                 cancelled += count
                 bar.update(count)
@@ -182,7 +182,7 @@ class Retry(OnMatchingJobs):
                 self.preview(jobs, options["limit"])
                 return
             ids = list(jobs.order_by("created_at", "pk").values_list("pk", flat=True)[: options["limit"]])
-            bar = tqdm(total=len(ids), desc="retried", unit="job", disable=None if verbosity else True)
+            bar = progress(verbosity, total=len(ids), desc="retried")
         self.on_each(ids, partial(retry, force=force), bar=bar)
 
 
