@@ -34,11 +34,11 @@ class OnJobs(Subcommand):
         parser.add_argument("ids", nargs="+", type=job_id, metavar="ID", help="The job's id; several may be given.")
 
     def on_each(self, ids: list[UUID], act: Callable[[Any], None], *, bar: Any = None) -> None:
-        refused = 0
+        refused: list[dict[str, Any]] = []
         for attempted in on_each(self.jobs, ids, act):
             if attempted.refusal:
                 self.warn(attempted.refusal + (self.mend if attempted.duplicate else ""))
-                refused += 1
+                refused.append({"id": attempted.id, "message": attempted.refusal, "duplicate_id": attempted.duplicate})
             elif bar is None:
                 self.say(f"{self.done} {attempted.id}.")
             if bar is not None:
@@ -46,9 +46,10 @@ class OnJobs(Subcommand):
         count = len(set(ids))
         if bar is not None:
             bar.close()
-            self.say(f"{self.done}: {count - refused:,} job(s).")
+            self.say(f"{self.done}: {count - len(refused):,} job(s).")
+        self.answer({"count": count - len(refused), "refused": refused})
         if refused:
-            raise CommandError(f"{refused:,} of {count:,} refused.")
+            raise CommandError(f"{len(refused):,} of {count:,} refused.")
 
 
 class OnMatchingJobs(OnJobs):
@@ -104,16 +105,18 @@ class OnMatchingJobs(OnJobs):
 
     def preview(self, jobs: QuerySet[Any], limit: int | None) -> None:
         """Print how many jobs match, by state, queue and type."""
-        if not (total := jobs.count()):
+        total, groups = jobs.count(), jobs.order_by().values("state", "queue", "type").annotate(count=Count("*"))
+        found = list(groups.order_by("-count", "type", "queue", "state"))
+        self.answer({"dry_run": True, "count": min(total, limit or total), "groups": found})
+        if not total:
             self.say("Nothing was changed.")
             return
         most = f", at most {limit:,} of them" if limit else ""
         self.say(f"{total:,} job{'s' * (total != 1)} would be {self.done.lower()}{most}:")
-        groups = jobs.order_by().values_list("state", "queue", "type").annotate(count=Count("*"))
-        rows = [[f"{count:,}", *group] for *group, count in groups.order_by("-count", "type")[: MOST_GROUPS + 1]]
-        for line in table(["jobs", "state", "queue", "type"], rows[:MOST_GROUPS], width=None, cut=[]):
+        rows = [[f"{one['count']:,}", one["state"], one["queue"], one["type"]] for one in found[:MOST_GROUPS]]
+        for line in table(["jobs", "state", "queue", "type"], rows, width=None, cut=[]):
             self.say(f"  {line}")
-        if len(rows) > MOST_GROUPS:
+        if len(found) > MOST_GROUPS:
             self.say("  ...")
         self.say("Nothing was changed.")
 
@@ -143,6 +146,7 @@ class Cancel(OnMatchingJobs):
             for count in cancel_all(live, options["limit"]):
                 cancelled += count
                 bar.update(count)
+        self.answer({"count": cancelled, "refused": []})
         self.say(f"{self.done}: {cancelled:,} job(s).")
 
 

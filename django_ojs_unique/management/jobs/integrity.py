@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -47,9 +48,19 @@ class Verify(Upkeep):
             self._report(findings)
 
         left = verify(self.jobs, fix=fix, bars=partial(progress, verbosity), before_fix=tell)
+        mended = sum(found[0].counts.values()) - sum(left.counts.values()) if found else 0
         if found:
-            mended = sum(found[0].counts.values()) - sum(left.counts.values())
             self.say(self.style.SUCCESS(f"Mended: {mended:,} finding(s), as said above."))
+        self.answer(
+            {
+                "looked_at": left.looked_at,
+                "mended": mended,
+                "findings": [
+                    {"kind": kind.name.lower(), "problem": kind.problem, "count": count, "job_ids": left.named[kind]}
+                    for kind, count in left.counts.items()
+                ],
+            }
+        )
         if not left:
             self.say(f"Nothing to mend: {left.looked_at:,} job(s) agree with their fingerprints and guards.")
             return
@@ -104,6 +115,14 @@ class Rekey(Upkeep):
     ) -> None:
         told = rekey(
             self.jobs, type, dry_run=dry_run, cancel_duplicates=cancel_duplicates, bars=partial(progress, verbosity)
+        )
+        self.answer(
+            {
+                **asdict(told),
+                "cancelled": [{"id": pk, "older_id": older} for pk, older in told.cancelled],
+                "misfits": [{"id": pk, "problem": problem} for pk, problem in told.misfits],
+                "dry_run": dry_run,
+            }
         )
         if told.misfit_count:
             self.name_all(
