@@ -74,30 +74,34 @@ def activate(jobs: QuerySet[Any], now: datetime) -> int:
     return move(jobs, JobState.AVAILABLE, sources={JobState.PENDING}, enqueued_at=now)
 
 
-def revivable(jobs: QuerySet[Any]) -> QuerySet[Any]:
-    """Select the jobs that can be revived: not those that were replaced, and not those that are pruned.
+def revivable() -> Q:
+    """Return the condition for jobs that can be revived: not those that were replaced, and not those that are pruned.
 
     A replaced job must never run (OJS unique jobs, "replace"), and a pruned one has lost its arguments.
     """
-    finished = jobs.filter(state__in=sorted(REVIVABLE), payload_pruned=False)
-    return finished.exclude(state=JobState.CANCELLED, replaced_by__isnull=False)
+    whole = Q(payload_pruned=False, finished_at__isnull=False)
+    return whole & (Q(state=JobState.DISCARDED) | Q(state=JobState.CANCELLED, replaced_by__isnull=True))
 
 
-def revive(jobs: QuerySet[Any], now: datetime) -> int:
-    """discarded, cancelled → available, by hand, with a full set of attempts; the errors stay.
-
-    → scheduled, if the time that the caller asked for has not come yet.
-    """
-    rows, later = revivable(jobs), Q(scheduled_at__gt=now)
-    renewed: dict[str, Any] = {
-        "attempt": 0,
-        "started_at": None,
-        "finished_at": None,
-        "expires_at": None,
-        "dead_letter": False,
+def revive(jobs: QuerySet[Any], now: datetime, target: JobState = JobState.AVAILABLE) -> int:
+    """discarded, cancelled → available, scheduled, pending, by hand, with a full set of attempts; the errors stay."""
+    when: dict[JobState, dict[str, Any]] = {
+        JobState.AVAILABLE: {"enqueued_at": now},
+        JobState.SCHEDULED: {"run_at": F("scheduled_at")},
+        JobState.PENDING: {},
     }
-    postponed = move(rows.filter(later), JobState.SCHEDULED, sources=REVIVABLE, run_at=F("scheduled_at"), **renewed)
-    return postponed + move(rows.exclude(later), JobState.AVAILABLE, sources=REVIVABLE, enqueued_at=now, **renewed)
+    in_time = When(expires_at__gt=now, then=F("expires_at"))
+    return move(
+        jobs.filter(revivable()),
+        target,
+        sources=REVIVABLE,
+        attempt=0,
+        started_at=None,
+        finished_at=None,
+        expires_at=Case(in_time, default=None, output_field=DateTimeField()),
+        dead_letter=False,
+        **when[target],
+    )
 
 
 def supersede(jobs: QuerySet[Any], now: datetime, *, errors: list[dict[str, Any]]) -> int:
@@ -197,7 +201,7 @@ def detach(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
 
 
 def guard(jobs: QuerySet[Any], states: frozenset[JobState]) -> int:
-    """Guard the fingerprint again in these states, if the row lost its guard when it was discarded.
+    """Guard the fingerprint again in these states, if the row lost its guard when it finished.
 
     Only for a revival that has made way. Raises IntegrityError when another job guards the fingerprint.
     """

@@ -42,7 +42,7 @@ job_discarded = Signal()
 Arguments, as those of `job_failed`: ``job``, ``error``, ``exception``, ``using``.
 """
 job_activated = Signal()
-"""A discarded job was revived, or a pending one activated: it is available. Arguments: ``job``, ``using``."""
+"""A finished job was revived, or a pending one activated. Arguments: ``job``, ``using``."""
 job_expired = Signal()
 """A waiting job was discarded because its ``expires_at`` had passed. Arguments: ``job``, ``using``."""
 queue_paused = Signal()

@@ -14,7 +14,8 @@ INTRODUCTION = """\
 # Commands
 
 `manage.py COMMAND --help` says the same; `make reference` writes this page from it. Each command takes
-`--database ALIAS`, the database of the jobs, and Django's own options, such as `--settings` and `--verbosity`. The
+`--database ALIAS`, the database of the jobs, and Django's own options, such as `--settings` and `--verbosity`. Each
+subcommand of `jobs` also takes `--json` and prints [one line for programs](operations.md#for-programs). The
 [worker](worker.md), [operations](operations.md) and [retention](retention.md) pages show the commands at work.
 
 `ojs_worker` is `runworker` under a name that no other package uses.
@@ -47,7 +48,7 @@ def section(parser: CommandParser, heading: str) -> Iterator[str]:
 
 def own(parser: CommandParser) -> list[argparse.Action]:
     """Return the arguments that are not every command's."""
-    general = {action.dest for action in BaseCommand().create_parser("manage.py", "")._actions} | {"database"}
+    general = {action.dest for action in BaseCommand().create_parser("manage.py", "")._actions} | {"database", "json"}
     return [action for action in parser._actions if action.dest not in general]
 
 

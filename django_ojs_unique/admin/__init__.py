@@ -1,4 +1,7 @@
-"""The admin: jobs and their duplicates, a dashboard, and what operators may do about them."""
+"""The admin: jobs and their duplicates, a dashboard, and what operators may do about them.
+
+Every command of Django imports the admin, so what only a page needs is imported in the functions that make the page.
+"""
 
 from . import cron, jobs, queues, suppressed, workers
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -16,16 +15,12 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
 
+from ..by_hand.operations import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY_NOW, REVIVE, Operation
 from ..by_hand.results import BulkResult
-from ..insight.preview import live_duplicates, of_deletions, of_enqueues_again, of_releases, of_revivals
 from ..insight.typed import read_id
 from ..models import Job
-from ..operations.bulk import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY_NOW, REVIVE, Operation
 from .base import ReadOnlyAdmin, may, render
-from .carry_out import carry_out, named
 from .job_page import FROM_PAGE
-from .rows import consequence_row, outcome_row
-from .sweep import ACROSS, CONFIRMED, refusal_note, sweep
 
 RESOLUTIONS: dict[str, dict[str, bool]] = {"skip": {}, "replace": {"replace": True}, "force": {"force": True}}
 """What a revival does about live duplicates."""
@@ -35,7 +30,7 @@ TITLES = {
     "release_guard": "Release guard",
     "delete_selected": "Delete",
 }
-"""The titles of the pages that ask about ticked jobs."""
+"""The titles of the pages that ask about ticked jobs; the other actions ask nothing."""
 
 
 class JobActions(ReadOnlyAdmin):
@@ -74,36 +69,40 @@ class JobActions(ReadOnlyAdmin):
     def revive(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
         """Ask what to do about live duplicates, then show what became of each job."""
         options = RESOLUTIONS.get(request.POST.get("resolution", ""))
-        operation = REVIVE if options is None else REVIVE.with_options(**options)
-        return self._act(request, jobs, operation, of_revivals, is_confirmed=options is not None)
+        return self._act(request, jobs, REVIVE, options, is_confirmed=options is not None)
 
     @admin.action(description="Enqueue again", permissions=["revive"])
     def enqueue_again(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
-        return self._act(request, jobs, ENQUEUE_AGAIN, of_enqueues_again)
+        return self._act(request, jobs, ENQUEUE_AGAIN)
 
     @admin.action(description="Release guard", permissions=["release"])
     def release_guard(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
-        return self._act(request, jobs, RELEASE, of_releases)
+        return self._act(request, jobs, RELEASE)
 
     @admin.action(description="Delete", permissions=["delete"])
     def delete_selected(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
-        return self._act(request, jobs, DELETE, of_deletions)
+        return self._act(request, jobs, DELETE)
 
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Ask for confirmation, then delete one job by the rules of the action."""
+        from .carry_out import carry_out
+        from .sweep import CONFIRMED
+
         if not self.has_delete_permission(request):
             raise PermissionDenied
         id, jobs = read_id(unquote(object_id)), self._jobs(request)
         if id is None or not jobs.filter(pk=id).exists():
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
         if request.method != "POST" or CONFIRMED not in request.POST:
-            return self._ask(request, "delete_selected", of_deletions, [id])
+            return self._ask(request, "delete_selected", [id])
         self._tell(request, DELETE, carry_out(request, jobs, [id], DELETE))
         return HttpResponseRedirect(reverse("admin:django_ojs_unique_job_changelist"))
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Job], *args: Any, **options: Any) -> Any:
+        from .sweep import ACROSS
+
         if any(read_id(text) is None for text in request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)):
             self.message_user(request, "Nothing was done: a row that was chosen has no job's id.", messages.WARNING)
             return None
@@ -119,52 +118,72 @@ class JobActions(ReadOnlyAdmin):
         request: HttpRequest,
         matching: QuerySet[Job],
         operation: Operation,
-        consequences: Callable[..., Any] | None = None,
+        options: dict[str, bool] | None = None,
         *,
         is_confirmed: bool | None = None,
     ) -> HttpResponse | None:
-        """Do something to the ticked jobs, or to all that match, once the user has seen what it means.
+        """Do something to the ticked jobs, or to all that match, once the user has seen what it means."""
+        from .carry_out import carry_out
+        from .sweep import ACROSS, CONFIRMED, sweep
 
-        ``consequences``: says what it would mean for each ticked job; None if nobody need be asked about these.
-        """
         if is_confirmed is None:
             is_confirmed = CONFIRMED in request.POST
-        jobs, ids = self._jobs(request), _ticked(request)
+        jobs, ids, action = self._jobs(request), _ticked(request), request.POST["action"]
         if request.POST.get(ACROSS) == "1":
-            return sweep(self, request, matching, jobs, operation, is_confirmed=is_confirmed)
-        if consequences is not None and not is_confirmed:
-            return self._ask(request, request.POST["action"], consequences, ids)
-        result = carry_out(request, jobs, ids, operation)
-        if operation.name not in ("revive", "enqueue again"):
-            self._tell(request, operation, result)
-            return None
+            return sweep(self, request, matching, jobs, operation, options or {}, is_confirmed=is_confirmed)
+        if action in TITLES and not is_confirmed:
+            return self._ask(request, action, ids)
+        result = carry_out(request, jobs, ids, operation, **(options or {}))
+        if operation is REVIVE:
+            return self._show(request, ids, result)
+        self._tell(request, operation, result)
+        return None
+
+    def _show(self, request: HttpRequest, ids: list[UUID], result: BulkResult) -> HttpResponse:
+        """Show what became of each job that was to be revived."""
+        from ..insight.preview import live_duplicates
+        from .carry_out import named
+        from .rows import outcome_row
+
+        jobs = self._jobs(request)
         found = named(jobs, ids)
-        revived = [found[id] for id in result.changed if id in found and operation.name == "revive"]
-        beside = live_duplicates(jobs, revived, timezone.now())
+        beside = live_duplicates(jobs, [found[id] for id in result.changed if id in found], timezone.now())
         return render(
             self,
             request,
-            "job/outcome.html",
-            operation.done,
+            "job/revived.html",
+            "Revive",
             outcomes=[outcome_row(id, found.get(id), result, beside.get(id, [])) for id in ids],
-            done=f"{len(result.changed)} {operation.done.lower()}, {len(result.refused)} not.",
+            done=len(result.changed),
+            refused=len(result.refused),
             back=_back(request),
         )
 
     def _tell(self, request: HttpRequest, operation: Operation, result: BulkResult) -> None:
         """Show how many were changed, and the first few refusals."""
+        from .sweep import refusal_note
+
         if result.changed:
             self.message_user(request, f"{operation.done}: {len(result.changed)} job(s).", messages.SUCCESS)
         if result.refused:
             self.message_user(request, refusal_note(result), messages.WARNING)
 
-    def _ask(
-        self, request: HttpRequest, action: str, consequences: Callable[..., Any], ids: list[UUID]
-    ) -> HttpResponse:
+    def _ask(self, request: HttpRequest, action: str, ids: list[UUID]) -> HttpResponse:
+        """Show what an action would mean for each job."""
+        from ..insight import preview
+        from .rows import consequence_row
+        from .sweep import CONFIRMED
+
+        consequences = {
+            "revive": preview.of_revivals,
+            "enqueue_again": preview.of_enqueues_again,
+            "release_guard": preview.of_releases,
+            "delete_selected": preview.of_deletions,
+        }
         kept = [("action", action), *((helpers.ACTION_CHECKBOX_NAME, id) for id in ids)]
         if FROM_PAGE in request.POST and action != "delete_selected":  # a deleted job has no page to return to
             kept.append((FROM_PAGE, "yes"))
-        said = consequences(self._jobs(request), ids, timezone.now())
+        said = consequences[action](self._jobs(request), ids, timezone.now())
         return render(
             self,
             request,

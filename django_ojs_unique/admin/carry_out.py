@@ -11,15 +11,18 @@ from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
+from ..by_hand.bulk import change
+from ..by_hand.operations import DELETE, Operation
 from ..by_hand.results import BulkResult
 from ..models import Job
-from ..operations.bulk import DELETE, Operation
 
 
-def carry_out(request: HttpRequest, jobs: QuerySet[Any], ids: Collection[UUID], operation: Operation) -> BulkResult:
+def carry_out(
+    request: HttpRequest, jobs: QuerySet[Any], ids: Collection[UUID], operation: Operation, **options: bool
+) -> BulkResult:
     """Do something to the jobs, and log what was done to each."""
     deleted = named(jobs, ids) if operation is DELETE else {}
-    result = BulkResult.total(operation.on(jobs, ids))
+    result = BulkResult.total(change(jobs, ids, operation, **options))
     _log(request, operation, deleted or named(jobs, [*ids, *result.replaced]), result)
     return result
 
@@ -35,8 +38,8 @@ def _log(request: HttpRequest, operation: Operation, jobs: dict[UUID, Job], resu
         old: f"Cancelled for job {new}, which was {operation.done.lower()}." for old, new in result.replaced.items()
     }
     for id in result.changed:
-        met = "; a live duplicate was cancelled" * (id in made_way or result.new.get(id) in made_way)
-        messages[id] = f"{operation.done}{met}."
+        has_replaced = id in made_way or result.new.get(id) in made_way
+        messages[id] = f"{operation.done}; a live duplicate was cancelled." if has_replaced else f"{operation.done}."
     by_message = defaultdict(list)
     for id, message in messages.items():
         if id in jobs:

@@ -10,7 +10,6 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 
-from ..insight.duplicates import live_duplicates
 from ..insight.queues import unfinished
 from ..insight.text import harmless
 from ..models import Job, Queue, SuppressedEnqueue
@@ -133,6 +132,8 @@ class DuplicatesFilter(JobFilter):
                 Exists(attempts.filter(fingerprint=OuterRef("fingerprint"), existing_job=OuterRef("pk"))),
                 fingerprint__isnull=False,
             )
+        from ..insight.duplicates import live_duplicates
+
         return Q(pk__in=live_duplicates(Job.objects.using(using), MOST_COUNTED))
 
 

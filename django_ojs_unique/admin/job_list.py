@@ -36,6 +36,13 @@ LISTED = (
 """The fields that the list reads of a job; payloads and errors are left out."""
 
 
+READING = "reading"
+"""The field of a sweep's form with the number of the reading of the search term that has found its jobs.
+
+Another reading may find others once these are changed.
+"""
+
+
 class NewestFirst(BoundedPaginator):
     """Counts by the primary key, which also orders and limits the jobs."""
 
@@ -56,11 +63,16 @@ class JobList(BoundedList):
         return ["pk"] if first == "pk" else ["-pk"]
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
+        jobs = self._matching(request, exclude_parameters)
+        jobs.sees_newest_only, jobs.reading = self.sees_newest_only, self.reading  # for a sweep, which has no list
+        return jobs
+
+    def _matching(self, request: HttpRequest, exclude_parameters: Any) -> Any:
         # Without this, Django would apply the search before the list knows which jobs it may look at.
         query, self.query = self.query, ""
         jobs = super().get_queryset(request, exclude_parameters)
         self.query = query
-        self.sees_newest_only = False
+        self.sees_newest_only, self.reading = False, ""
         filters = [spec for spec in self.filter_specs if isinstance(spec, JobFilter) and spec.value() is not None]
         scanning = [spec for spec in filters if spec.is_scanning]
         begin = begin_of(self.params)
@@ -71,7 +83,7 @@ class JobList(BoundedList):
         for spec in scanning:
             jobs = spec.narrow(jobs)
         if term := query.strip():
-            jobs = self._find(jobs, term, is_limited=bool(scanning))
+            jobs = self._find(jobs, term, request.POST.get(READING, ""), is_limited=bool(scanning))
         if self.sees_newest_only or not (filters or begin):
             return jobs.only(*LISTED)
         if len(scanning) == len(filters):
@@ -92,14 +104,17 @@ class JobList(BoundedList):
         """The context of ``admin/date_hierarchy.html``."""
         return dates_of(self)
 
-    def _find(self, jobs: QuerySet[Any], term: str, *, is_limited: bool) -> QuerySet[Any]:
-        """Select by the first reading of a term that finds anything."""
+    def _find(self, jobs: QuerySet[Any], term: str, chosen: str, *, is_limited: bool) -> QuerySet[Any]:
+        """Select by the first reading of a term that finds anything; by the ``chosen`` one, if a sweep names it."""
         found = jobs.none()
-        for reading in readings(term):
+        for number, reading in enumerate(readings(term)):
+            self.reading = str(number)
+            if chosen not in ("", self.reading):
+                continue
             if not (reading.by_index or is_limited):
                 jobs, is_limited = self._newest(jobs), True
             found = reading.select(jobs)
-            if found.exists() if reading.by_index else found.values_list("pk")[:1]:
+            if chosen or (found.exists() if reading.by_index else found.values_list("pk")[:1]):
                 break
         return found
 

@@ -12,11 +12,10 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 
+from ..by_hand.operations import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY_NOW, REVIVE
 from ..insight.text import harmless
 from ..models import Job
-from ..operations.bulk import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY_NOW, REVIVE
 from .base import ReadOnlyAdmin
-from .job_panels import panels
 
 DOWNLOADS = ("args", "meta", "tags", "extra", "retry", "unique", "result", "errors")
 """The members whose beginning the page shows, and that can be downloaded as a whole."""
@@ -60,6 +59,8 @@ class JobPage(ReadOnlyAdmin):
         obj: Any = None,
     ) -> HttpResponse:
         if obj is not None:
+            from .job_panels import panels
+
             context |= {
                 "title": "Job",
                 "subtitle": harmless(obj.type),
@@ -98,4 +99,4 @@ class JobPage(ReadOnlyAdmin):
     def _page_actions(self, request: HttpRequest, job: Job) -> list[tuple[str, str]]:
         """List the names and labels of the actions that the user may use and that the job's state allows."""
         choices = self.get_action_choices(request, [])
-        return [(name, label) for name, label in choices if name not in OPERATIONS or OPERATIONS[name].suits(job)]
+        return [(name, label) for name, label in choices if name not in OPERATIONS or OPERATIONS[name].allows(job)]

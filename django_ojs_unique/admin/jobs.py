@@ -18,11 +18,8 @@ from ..models import Job
 from ..ojs.states import JobState
 from .actions import JobActions
 from .base import page_url
-from .dashboard import dashboard, dashboard_urls
 from .dates import PARAMETERS as DATES
 from .display import SHORT, ago, badge, brief
-from .duplicates import duplicates, duplicates_urls
-from .explain import explain
 from .filters import FILTERS
 from .filters import PARAMETERS as FILTERED
 from .job_list import JobList, NewestFirst
@@ -44,6 +41,10 @@ class JobAdmin(JobPage, JobActions):
     sortable_by = ["age"]
 
     def get_urls(self) -> list[URLPattern]:
+        from .dashboard import dashboard, dashboard_urls
+        from .duplicates import duplicates, duplicates_urls
+        from .explain import explain
+
         pages = {"dashboard": dashboard, "duplicates": duplicates, "explain": explain}
         own = [page_url(self, name, page) for name, page in pages.items()]
         return own + dashboard_urls(self) + duplicates_urls(self) + super().get_urls()

@@ -28,19 +28,19 @@ def consequence_row(said: Consequence) -> dict[str, Any]:
 
 
 def outcome_row(id: UUID, job: Job | None, result: BulkResult, beside: Collection[Job]) -> dict[str, Any]:
-    """Return the row of a job in ``job/outcome.html``. ``beside``: the live duplicates that go on beside it."""
+    """Return the row of a job in ``job/revived.html``. ``beside``: the live duplicates that go on beside it."""
     error = result.refused.get(id)
-    met = [job_and_state(other.pk, other.state) for other in beside]
+    cancelled = [job_link(old) for old, new in result.replaced.items() if new == id]
     if isinstance(error, DuplicateJob):
-        met = [job_link(error.existing_job_id)]
-    cancelled = [job_link(old) for old, new in result.replaced.items() if new == result.new.get(id, id)]
+        rivals = [job_link(error.existing_job_id)]
+    else:
+        rivals = cancelled or [job_and_state(other.pk, other.state) for other in beside]
     return {
         **_job(job, id),
         "refusal": error.message if error else "",
-        "new": job_link(result.new[id]) if id in result.new else "",
         "cancelled": cancelled,
         "beside": beside,
-        "rivals": cancelled or met,
+        "rivals": rivals,
     }
 
 

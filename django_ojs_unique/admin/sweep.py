@@ -1,67 +1,81 @@
 """An action on all jobs that match the list's filters: it says how many these are, then changes a thousand per page.
 
 Each page continues by itself behind the last job, shows how far it is, and can be left at any time. Jobs that are
-enqueued after the first page are not changed.
+enqueued after the first page are not changed. The session has the progress, so that a page that is sent twice changes
+nothing twice.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Self
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from django.contrib.admin import helpers
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
-from django.utils.dateparse import parse_datetime
 
-from ..by_hand.refusals import able
+from ..by_hand.operations import Operation
 from ..by_hand.results import BulkResult
-from ..insight.typed import read_id
-from ..operations.bulk import Operation, by_state, next_ids
+from ..by_hand.rows import by_state, next_ids
+from ..db.inserts import ROWS_AT_ONCE
 from .base import render
 from .carry_out import carry_out
 from .display import badge
+from .job_list import READING
 
 ACROSS = "select_across"
 """The field of Django's form that says "all", not only those that were ticked."""
 CONFIRMED = "_confirmed"
 MOST_REFUSALS = 3
+_IN_SESSION = "django_ojs_unique_sweep"
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far it is: the pages carry it along as fields of their forms."""
+    """How far one sweep is. ``what``: the action, and the list with its filters; ``after``: the last job.
 
-    until: datetime
+    A session has one sweep at a time: a new one ends the old one.
+    """
+
+    what: list[str]
+    until: str
     total: int
-    after: UUID | None = None
+    token: str = field(default_factory=lambda: uuid4().hex)
+    step: int = 0
+    after: str = ""
     done: int = 0
     refused: int = 0
+    refusals: list[str] = field(default_factory=list)
+    is_done: bool = False
 
     @classmethod
-    def read(cls, data: QueryDict) -> Self | None:
-        """Read the fields of a form; None if there are none, or someone has changed them."""
-        try:
-            until = parse_datetime(str(data["until"]))
-            numbers = [int(str(data[name])) for name in ("total", "done", "refused")]
-        except (KeyError, ValueError):
+    def of(cls, request: HttpRequest) -> Self | None:
+        """Return the sweep that a form continues; None if it is of another session, or asks for something else."""
+        stored = request.session.get(_IN_SESSION)
+        if stored is None or stored["token"] != request.POST.get("token") or stored["what"] != _what(request):
             return None
-        if until is None or timezone.is_naive(until):
-            return None
-        return cls(until, numbers[0], read_id(data.get("after", "")), *numbers[1:])
+        return cls(**stored)
+
+    def store(self, request: HttpRequest) -> None:
+        """Keep it for the next page."""
+        request.session[_IN_SESSION] = asdict(self)
 
     @property
     def seen(self) -> int:
         """How many jobs it has tried to change."""
         return self.done + self.refused
 
-    def fields(self) -> dict[str, Any]:
-        """Return the fields of the next form."""
-        numbers = {"total": self.total, "done": self.done, "refused": self.refused}
-        return {"until": self.until.isoformat(), "after": self.after or "", **numbers}
+    def add(self, ids: list[UUID], result: BulkResult) -> None:
+        """Take up what became of the next jobs."""
+        self.step += 1
+        self.after = str(ids[-1]) if ids else self.after
+        self.done += len(result.changed)
+        self.refused += len(result.refused)
+        self.refusals = [*self.refusals, *(error.message for error in result.refused.values())][:MOST_REFUSALS]
+        self.is_done = len(ids) < ROWS_AT_ONCE
 
 
 def sweep(
@@ -70,31 +84,25 @@ def sweep(
     matching: QuerySet[Any],
     jobs: QuerySet[Any],
     operation: Operation,
+    options: dict[str, bool],
     *,
     is_confirmed: bool,
 ) -> HttpResponse:
     """Ask, or change the next thousand of the jobs that match, and return the page that says what comes next."""
-    chosen = able(matching, operation.name)
-    progress = Progress.read(request.POST) if is_confirmed else None
+    chosen = operation.able(matching)
+    progress = Progress.of(request) if is_confirmed else None
     if progress is None:
-        counts, suitable = by_state(matching), by_state(chosen)
-        total = sum(suitable.values())
-        return _page(
-            admin,
-            request,
-            operation,
-            Progress(timezone.now(), total),
-            suitable=_counts(suitable),
-            others=_counts({state: count - suitable.get(state, 0) for state, count in counts.items()}),
-            is_asking=True,
-        )
-    ids = next_ids(chosen, progress.after, progress.until)
-    result = carry_out(request, jobs, ids, operation)
-    progress.done += len(result.changed)
-    progress.refused += len(result.refused)
-    progress.after = ids[-1] if ids else progress.after
-    refusals = [*request.POST.getlist("refusal"), *(error.message for error in result.refused.values())]
-    return _page(admin, request, operation, progress, refusals=refusals[:MOST_REFUSALS], is_done=not ids)
+        counts, able = by_state(matching), by_state(chosen)
+        progress = Progress(_what(request), timezone.now().isoformat(), sum(able.values()))
+        progress.store(request)
+        others = {state: count - able.get(state, 0) for state, count in counts.items()}
+        return _page(admin, request, operation, progress, matching, able=_counts(able), others=_counts(others))
+    if request.POST.get("step") == str(progress.step) and not progress.is_done:
+        after = UUID(progress.after) if progress.after else None
+        ids = next_ids(chosen, after, datetime.fromisoformat(progress.until))
+        progress.add(ids, carry_out(request, jobs, ids, operation, **options))
+        progress.store(request)
+    return _page(admin, request, operation, progress, matching)
 
 
 def refusal_note(result: BulkResult) -> str:
@@ -104,21 +112,30 @@ def refusal_note(result: BulkResult) -> str:
     return f"Refused: {len(messages)} job(s). {named}{f' And {more} more.' if more > 0 else ''}"
 
 
-def _page(admin: Any, request: HttpRequest, operation: Operation, progress: Progress, **context: Any) -> HttpResponse:
+def _what(request: HttpRequest) -> list[str]:
+    return [request.POST.get("action", ""), request.get_full_path()]
+
+
+def _page(
+    admin: Any, request: HttpRequest, operation: Operation, progress: Progress, matching: Any, **asked: Any
+) -> HttpResponse:
     kept = [(name, request.POST.get(name, "")) for name in ("action", ACROSS, helpers.ACTION_CHECKBOX_NAME)]
-    if not context.get("is_asking") and "resolution" in request.POST:
+    kept += [("token", progress.token), ("step", str(progress.step)), (READING, getattr(matching, "reading", ""))]
+    if not asked and "resolution" in request.POST:
         kept.append(("resolution", request.POST["resolution"]))
     return render(
         admin,
         request,
         "job/sweep.html",
-        f"{operation.name.capitalize()} all that match",
-        kept=[*kept, *progress.fields().items()],
+        f"{operation.name.capitalize()}: all that match",
+        kept=kept,
         confirmed=CONFIRMED,
         progress=progress,
         operation=operation,
+        is_asking=bool(asked),
+        sees_newest_only=getattr(matching, "sees_newest_only", False),
         back=request.get_full_path(),
-        **context,
+        **asked,
     )
 
 

@@ -14,39 +14,42 @@ from ..enqueue.batch import enqueue_read
 from ..enqueue.incoming import Incoming, read
 from ..enqueue.request import Request
 from ..enqueue.results import ItemResult
-from ..exceptions import DuplicateJob, OJSError
+from ..exceptions import DuplicateJob, InvalidRequest, OJSError
 from ..ojs.fingerprint import canonical_key, fingerprint
 from ..ojs.keys import KeyMode, KeyScope
-from ..ojs.states import TERMINAL
+from ..ojs.states import JobState
 from ..unit_of_work import UnitOfWork
+from .operations import ENQUEUE_AGAIN
 from .results import BulkResult
-from .revival import all_of
+from .rows import everything
 
 
 def request_of(job: Any) -> Request:
     """Return the request that enqueues a job again: to run now, with the policy, the key and the options of its row.
 
-    A key that another job holds makes it a duplicate: old arguments must not rewrite a newer job.
+    A key that another job holds makes it a duplicate: old arguments must not rewrite a newer job. Raises InvalidRequest
+    for a row that was changed by hand, and for a key of an unknown scope.
     """
-    request = Request(
-        type=job.type,
-        args=job.args,
-        queue=job.queue,
-        meta=job.meta,
-        priority=job.priority,
-        unique=job.unique,
-        retry=job.retry,
-        timeout=_duration(job.timeout_ms),
-        lease=_duration(job.visibility_timeout_ms),
-        tags=job.tags,
-        schema=job.schema,
-        extra=job.extra,
-        elsewhere=True,
-    )
+    try:
+        request = Request(
+            type=job.type,
+            args=job.args,
+            queue=job.queue,
+            meta=job.meta,
+            priority=job.priority,
+            unique=job.unique,
+            retry=job.retry,
+            timeout=_duration(job.timeout_ms),
+            lease=_duration(job.visibility_timeout_ms),
+            tags=job.tags,
+            schema=job.schema,
+            extra=dict(job.extra),
+            elsewhere=True,
+        )
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(f"Job {job.pk} was changed by hand, and cannot be enqueued again: {error}.") from None
     if job.key is not None:
-        is_global = job.fingerprint == fingerprint(canonical_key(job.key, type=None))
-        request.key, request.key_mode = job.key, KeyMode.UNSAFE_DEDUPE
-        request.key_scope = KeyScope.GLOBAL if is_global else KeyScope.TYPE
+        request.key, request.key_mode, request.key_scope = job.key, KeyMode.UNSAFE_DEDUPE, _scope_of(job)
     return request
 
 
@@ -56,13 +59,14 @@ def enqueue_again(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) 
     A duplicate is refused with DuplicateJob, whatever its strategy.
     """
     result, incoming, now = BulkResult(), dict[UUID, Incoming](), timezone.now()
-    finished = jobs.filter(pk__in=ids, state__in=sorted(TERMINAL), payload_pruned=False)
-    for job in finished.order_by("created_at", "pk"):
+    everywhere = everything(jobs)
+    finished = ENQUEUE_AGAIN.able(jobs.filter(pk__in=ids)).order_by("created_at", "pk")
+    for job in finished:
         try:
-            incoming[job.pk] = read(request_of(job), jobs.model, now)
+            incoming[job.pk] = read(request_of(job), everywhere.model, now)
         except OJSError as error:
             result.refused[job.pk] = error
-    for id, item in zip(incoming, enqueue_read(all_of(jobs), incoming.values()), strict=True):
+    for id, item in zip(incoming, enqueue_read(everywhere, incoming.values()), strict=True):
         if item.created:
             result.changed.append(id)
             result.new[id] = item.job.pk
@@ -72,10 +76,24 @@ def enqueue_again(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) 
     return result
 
 
+def _scope_of(job: Any) -> KeyScope:
+    for scope, type in ((KeyScope.TYPE, job.type), (KeyScope.GLOBAL, None)):
+        if job.fingerprint == fingerprint(canonical_key(job.key, type=type)):
+            return scope
+    raise InvalidRequest.at(
+        "key",
+        f"of job {job.pk} has an unknown scope, because the job was taken out of uniqueness",
+        value=job.key,
+        mend="Enqueue the job with key= and key_scope=.",
+    )
+
+
 def _refusal(id: UUID, item: ItemResult, incoming: Incoming) -> OJSError:
     if item.error is not None and item.job is None:
         return item.error
     said = f"Did not enqueue job {id} again: job {item.job.pk} is a duplicate ({item.job.state})."
+    if item.job.pk == id and item.job.state == JobState.DISCARDED:
+        said = f"Did not enqueue job {id} again: it holds its key itself. Revive it."
     return DuplicateJob(item.job, incoming.values["fingerprint"], said)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Collection, Iterable, Iterator
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 from django.db import transaction
@@ -17,26 +18,26 @@ from ..db.inserts import in_groups
 from ..ojs.states import ALL, INCOMPLETE, POSTPONED, JobState
 from ..signals import announce, job_activated, job_cancelled
 from ..unit_of_work import UnitOfWork
-from .refusals import refusals
+from .again import enqueue_again
+from .operations import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY, RETRY_NOW, REVIVE, Operation
 from .results import BulkResult
-from .revival import all_of, revive
-
-Change: TypeAlias = Callable[[QuerySet[Any], Collection[UUID], UnitOfWork], BulkResult]
-"""Changes up to a thousand of ``jobs``. Its result says nothing of those whose state does not allow it."""
+from .revival import revive
+from .rows import everything
 
 
-def change(jobs: QuerySet[Any], ids: Iterable[UUID], act: Change, operation: str) -> Iterator[BulkResult]:
-    """Change those of ``jobs``, a thousand at a time; after each transaction, yield what became of these jobs.
+def change(jobs: QuerySet[Any], ids: Iterable[UUID], operation: Operation, **options: Any) -> Iterator[BulkResult]:
+    """Do an operation to those of ``jobs``, a thousand at a time; after each transaction, yield what became of them.
 
-    A job that no longer matches the filters of ``jobs`` when it is locked stays as it is.
-    ``operation``: what ``act`` does, one of `refusals.STATES`, for the errors about jobs whose state does not allow it.
+    A job that no longer matches the filters of ``jobs`` when it is locked stays as it is. ``options`` are ``force`` and
+    ``replace``, as `JobQuerySet.revive` has them.
     """
+    act = partial(_ACTS[operation], **options)
     for some in in_groups(dict.fromkeys(ids)):
         for work in UnitOfWork(jobs.db):
             with work:
                 result = act(jobs, some, work)
         told = {*result.changed, *result.refused}
-        result.refused |= refusals(all_of(jobs), [id for id in some if id not in told], operation)
+        result.refused |= operation.refusals(everything(jobs), [id for id in some if id not in told])
         yield result
 
 
@@ -48,47 +49,54 @@ def oldest_first(jobs: QuerySet[Any], states: Collection[JobState]) -> list[UUID
     return list(chosen.values_list("pk", flat=True))
 
 
-def cancel(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) -> BulkResult:
-    """Cancel the jobs that have not finished."""
+def _cancel(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) -> BulkResult:
     with transaction.atomic(using=jobs.db):
         live = list(_lock(jobs, ids, INCOMPLETE))
-        lifecycle.cancel(all_of(jobs).filter(pk__in=live), timezone.now())
-        _announce(job_cancelled, all_of(jobs), live, replaced_by=None)
+        lifecycle.cancel(everything(jobs).filter(pk__in=live), timezone.now())
+        _announce(job_cancelled, everything(jobs), live, replaced_by=None)
     return BulkResult(live)
 
 
-def retry_now(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) -> BulkResult:
-    """Make the jobs available that are scheduled, retryable or pending."""
+def _retry_now(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) -> BulkResult:
     with transaction.atomic(using=jobs.db):
         waiting = _lock(jobs, ids, POSTPONED)
-        lifecycle.retry_now(all_of(jobs).filter(pk__in=list(waiting)), timezone.now())
+        lifecycle.retry_now(everything(jobs).filter(pk__in=list(waiting)), timezone.now())
         dialect_of(jobs).wake({job.queue for job in waiting.values()})
         pending = [id for id, job in waiting.items() if job.state == JobState.PENDING]
-        _announce(job_activated, all_of(jobs), pending)
+        _announce(job_activated, everything(jobs), pending)
     return BulkResult(list(waiting))
 
 
-def retry(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork, *, force: bool = False) -> BulkResult:
-    """Make waiting jobs available now, and revive the others that can be revived; ``force`` is that of `revive`."""
-    result = retry_now(jobs, ids, work)
-    result.add(revive(jobs, list(set(ids).difference(result.changed)), work, force=force))
+def _retry(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork, *, force: bool = False) -> BulkResult:
+    with transaction.atomic(using=jobs.db):  # a lost race undoes both
+        result = _retry_now(jobs, ids, work)
+        result.add(revive(jobs, list(set(ids).difference(result.changed)), work, force=force))
     return result
 
 
-def release(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) -> BulkResult:
-    """Take the jobs out of uniqueness that take part in it."""
+def _release(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) -> BulkResult:
     with transaction.atomic(using=jobs.db):
         unique = list(_lock(jobs.exclude(fingerprint=None), ids, ALL))
-        lifecycle.leave_uniqueness(all_of(jobs).filter(pk__in=unique))
+        lifecycle.leave_uniqueness(everything(jobs).filter(pk__in=unique))
     return BulkResult(unique)
 
 
-def remove(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) -> BulkResult:
-    """Delete the jobs that are not running."""
+def _delete(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) -> BulkResult:
     with transaction.atomic(using=jobs.db):
         idle = list(_lock(jobs, ids, ALL - {JobState.ACTIVE}))
-        lifecycle.remove(all_of(jobs).filter(pk__in=idle))
+        lifecycle.remove(everything(jobs).filter(pk__in=idle))
     return BulkResult(idle)
+
+
+_ACTS: dict[Operation, Any] = {
+    CANCEL: _cancel,
+    RETRY_NOW: _retry_now,
+    RETRY: _retry,
+    REVIVE: revive,
+    ENQUEUE_AGAIN: enqueue_again,
+    RELEASE: _release,
+    DELETE: _delete,
+}
 
 
 def _lock(jobs: QuerySet[Any], ids: Collection[UUID], states: Collection[JobState]) -> dict[UUID, Any]:
@@ -99,5 +107,5 @@ def _lock(jobs: QuerySet[Any], ids: Collection[UUID], states: Collection[JobStat
 
 def _announce(signal: Signal, jobs: QuerySet[Any], ids: Collection[UUID], **arguments: Any) -> None:
     if ids and signal.has_listeners(jobs.model):
-        for job in jobs.filter(pk__in=ids).order_by("pk"):
+        for job in jobs.filter(pk__in=ids).order_by("pk").iterator(chunk_size=100):
             announce(signal, jobs.model, job=job, using=jobs.db, **arguments)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from django.db import models, router
 
@@ -12,9 +11,8 @@ from ..enqueue.results import JobT
 from ..exceptions import InvalidRequest, did_you_mean
 from ..ojs.states import INCOMPLETE, POSTPONED, REVIVABLE, TERMINAL, JobState
 from . import bulk
-from .again import enqueue_again
+from .operations import CANCEL, ENQUEUE_AGAIN, RETRY, REVIVE, Operation
 from .results import BulkResult
-from .revival import revive
 
 
 class ChangeableQuerySet(models.QuerySet[JobT]):
@@ -26,14 +24,14 @@ class ChangeableQuerySet(models.QuerySet[JobT]):
         The handlers of running jobs are told. Jobs that are enqueued after the start are not cancelled. A slice, as in
         ``Job.objects.filter(queue="mail")[:100].cancel()``, changes no more than its jobs.
         """
-        return self._change(bulk.cancel, "cancel", INCOMPLETE)
+        return self._change(CANCEL, INCOMPLETE)
 
     def retry(self, *, force: bool = False) -> BulkResult:
         """Make those of these jobs available now that are scheduled, retryable or pending; revive the discarded ones.
 
         ``force`` revives a discarded job beside its live duplicates. Otherwise it is refused with DuplicateJob.
         """
-        return self._change(partial(bulk.retry, force=force), "retry", POSTPONED | {JobState.DISCARDED})
+        return self._change(RETRY, POSTPONED | {JobState.DISCARDED}, force=force)
 
     def revive(
         self, *, state: JobState | str = JobState.DISCARDED, force: bool = False, replace: bool = False
@@ -46,25 +44,34 @@ class ChangeableQuerySet(models.QuerySet[JobT]):
             raise InvalidRequest.at(
                 "state", "cannot be revived", value=state, mend=did_you_mean(state, sorted(REVIVABLE))
             )
-        return self._change(partial(revive, force=force, replace=replace), "revive", {JobState(state)})
+        return self._change(REVIVE, {JobState(state)}, force=force, replace=replace)
 
     def enqueue_again(self) -> BulkResult:
         """Enqueue those of these jobs again that have finished, as `Job.enqueue_again` does, the oldest first."""
-        return self._change(enqueue_again, "enqueue again", TERMINAL)
+        return self._change(ENQUEUE_AGAIN, TERMINAL)
 
     # As Django's `delete`: nobody changes all jobs by leaving out the filter.
     for _change_of_many in (cancel, retry, revive, enqueue_again):
         _change_of_many.queryset_only = True  # type: ignore[attr-defined]
 
-    def _change(self, act: bulk.Change, operation: str, states: Collection[JobState]) -> BulkResult:
+    def _change(self, operation: Operation, states: Collection[JobState], **options: bool) -> BulkResult:
+        """Do an operation to those of these jobs that are in some states; see `bulk.change`."""
         jobs = self.using(self._for_writing())
         ids = bulk.oldest_first(jobs, states)
-        if jobs.query.is_sliced or jobs.query.distinct or len(jobs.query.alias_map) > 1:
-            jobs = self._everything(jobs.db)  # such a query takes no further filters, or cannot lock rows
-        return BulkResult.total(bulk.change(jobs, ids, act, operation))
+        if not _can_be_locked(jobs):
+            jobs = self._everything(jobs.db)
+        chosen = jobs.filter(state__in=sorted(states))  # checked again under the lock
+        return BulkResult.total(bulk.change(chosen, ids, operation, **options))
 
     def _for_writing(self) -> str:
         return self._db or router.db_for_write(self.model, **self._hints)  # type: ignore[attr-defined]
 
     def _everything(self, using: str) -> Self:
         return type(self)(self.model, using=using)
+
+
+def _can_be_locked(jobs: Any) -> bool:
+    """Tell whether rows can be locked, and filtered further, by the same query."""
+    query = jobs.query
+    is_plain = query.deferred_loading == (frozenset(), True) and not (query.select_related or query.annotations)
+    return is_plain and jobs._fields is None and not (query.is_sliced or query.distinct or len(query.alias_map) > 1)

@@ -2,3 +2,6 @@
 
 A hint says all that there is to do: an installed package has no pages to refer to.
 """
+
+TAG = "ojs_unique"
+"""The tag of the checks that need neither the URLs nor a database: all that `jobs` and `prunejobs` wait for."""

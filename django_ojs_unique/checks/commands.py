@@ -10,11 +10,13 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Warning, register
 from django.core.management import find_commands, load_command_class
 
+from . import TAG
+
 OURS = "django_ojs_unique"
 ALIASES = {"runworker": "ojs_worker"}
 
 
-@register()
+@register(TAG)
 def check_commands(**kwargs: Any) -> list[CheckMessage]:
     """W010: another app has a command of the same name as one of ours."""
     offered = {

@@ -17,6 +17,7 @@ from ..ojs.policy import OnRetry, UniquePolicy, Window
 from ..ojs.presets import UNTIL_START, WAITING
 from ..ojs.states import TERMINAL, JobState
 from ..registry import Definition, registry
+from . import TAG
 from .setting_problems import problems
 
 BY_ITSELF = {
@@ -34,7 +35,7 @@ OCCURRENCES = 10
 """How many of the next occurrences of a periodic job are compared."""
 
 
-@register()
+@register(TAG)
 def check_policies(**kwargs: Any) -> list[CheckMessage]:
     """W006: a policy's states have a hole. W011: a periodic job meets its own last occurrence, which has finished."""
     definitions = registry.definitions()

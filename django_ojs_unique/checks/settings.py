@@ -8,6 +8,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 
 from .. import conf
+from . import TAG
 from .setting_problems import lookalikes, problems
 
 _WHERE = (
@@ -15,7 +16,7 @@ _WHERE = (
 )
 
 
-@register()
+@register(TAG)
 def check_settings(**kwargs: Any) -> list[CheckMessage]:
     """E001: an entry of ``OJS_UNIQUE`` is wrong. E002: ``USE_TZ`` is off. W012: ``OJS_UNIQUE`` is misspelt."""
     messages: list[CheckMessage] = [Error(problem, hint=_WHERE, id="django_ojs_unique.E001") for problem in problems()]

@@ -13,11 +13,11 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from ..by_hand.again import request_of
-from ..by_hand.refusals import allows
+from ..by_hand.operations import CANCEL, ENQUEUE_AGAIN, RETRY_NOW, REVIVE
 from ..exceptions import OJSError
 from ..models import Job
 from ..ojs.policy import UniquePolicy
-from ..ojs.states import REVIVABLE, TERMINAL, JobState
+from ..ojs.states import TERMINAL, JobState
 from .duplicates import live_of
 from .text import full, harmless
 from .uniqueness import read_policy, uniqueness
@@ -60,14 +60,39 @@ class Consequence:
     more_rivals: int = 0
 
 
-def of_revivals(jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime) -> list[Consequence]:
-    """Say for each job which live duplicates its revival would meet. Two statements."""
+def of_revivals(
+    jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime, *, force: bool | None = None, replace: bool = False
+) -> list[Consequence]:
+    """Say for each job which live duplicates its revival would meet. Two statements.
+
+    ``force`` and ``replace`` are those of the revival; with ``force=None`` nobody has decided yet.
+    """
     found = _read(jobs, ids)
-    dead = [job for job in found.values() if job is not None and allows(job, "revive")]
-    rivals = live_duplicates(jobs, dead, now)
-    alike = Counter(job.fingerprint for job in dead if job.fingerprint)
-    say = partial(_revival, rivals=rivals, alike=alike, now=now)
+    dead = [job for job in found.values() if job is not None and REVIVE.allows(job)]
+    say = partial(
+        _revival,
+        rivals=live_duplicates(jobs, dead, now),
+        alike=Counter(job.fingerprint for job in dead if job.fingerprint),
+        now=now,
+        meeting=_MEETING[None if force is None else "replace" if replace else "force" if force else "skip"],
+    )
     return [_each(id, job, say) for id, job in found.items()]
+
+
+def of_retries(jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime, *, force: bool = False) -> list[Consequence]:
+    """Say for each job whether it would be available at once, or revived. Two statements."""
+    said = of_revivals(jobs, ids, now, force=force)
+    return [
+        Consequence(one.id, one.job, "", ("It becomes available now.",))
+        if one.job is not None and RETRY_NOW.allows(one.job)
+        else one
+        for one in said
+    ]
+
+
+def of_cancellations(jobs: QuerySet[Any], ids: Iterable[UUID]) -> list[Consequence]:
+    """Say for each job whether it would be cancelled. One statement."""
+    return [_each(id, job, _cancellation) for id, job in _read(jobs, ids).items()]
 
 
 def of_enqueues_again(jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime) -> list[Consequence]:
@@ -117,28 +142,49 @@ def _each(id: UUID, job: Job | None, say: Callable[[Job], Consequence]) -> Conse
     return Consequence(id, None, "It is gone: deleted or pruned.") if job is None else say(job)
 
 
-def _revival(job: Job, rivals: dict[UUID, list[Job]], alike: Counter[str], now: datetime) -> Consequence:
-    if job.state not in REVIVABLE:
+def _cancellation(job: Job) -> Consequence:
+    if not CANCEL.allows(job):
+        return Consequence(job.pk, job, f"It is {job.state}: it has finished.")
+    running = " Its handler is told, and its result is refused." * (job.state == JobState.ACTIVE)
+    return Consequence(job.pk, job, "", (f"It is {job.state}, and is cancelled.{running}",))
+
+
+_MEETING: dict[str | None, tuple[str, str, bool]] = {
+    None: ("A live duplicate exists:", "{} live duplicates exist:", True),
+    "skip": ("A live duplicate exists:", "{} live duplicates exist:", False),
+    "replace": ("A live duplicate would be cancelled:", "{} live duplicates would be cancelled:", True),
+    "force": ("It would run beside a live duplicate:", "It would run beside {} live duplicates:", True),
+}
+"""What is said of one live duplicate, and of several, and whether the job is revived then."""
+
+
+def _revival(
+    job: Job, rivals: dict[UUID, list[Job]], alike: Counter[str], now: datetime, meeting: tuple[str, str, bool]
+) -> Consequence:
+    if job.state not in REVIVE.states:
         return Consequence(job.pk, job, f"It is {job.state}: only a discarded or cancelled job is revived.")
     if job.payload_pruned:
-        return Consequence(job.pk, job, "It is pruned: what it was to do is gone.")
-    if not allows(job, "revive"):
+        return Consequence(job.pk, job, _PRUNED)
+    if not REVIVE.allows(job):
         return Consequence(job.pk, job, f"It was replaced by job {job.replaced_by_id}, so it never runs again.")
-    others = rivals.get(job.pk, [])
-    sentences = []
+    others, sentences = rivals.get(job.pk, []), []
+    one, several, is_revived = meeting
+    if job.scheduled_at is not None and job.scheduled_at > now:
+        sentences.append(f"It is scheduled again for {full(job.scheduled_at)}.")
     if alike[job.fingerprint or ""] > 1:
         sentences.append("Another job that you chose is alike: the older one is then its live duplicate.")
+    named = tuple(others[:RIVALS_NAMED]), max(0, len(others) - RIVALS_NAMED)
     if others:
-        sentences.append("A live duplicate exists:" if len(others) == 1 else f"{len(others)} live duplicates exist:")
+        met = one if len(others) == 1 else several.format(len(others))
+        if not is_revived:
+            return Consequence(job.pk, job, met, (), *named)
+        sentences.append(met)
     elif not sentences:
         sentences.append("No live duplicate exists: it is revived.")
-    if job.scheduled_at is not None and job.scheduled_at > now:
-        sentences.insert(0, f"It is scheduled again for {full(job.scheduled_at)}.")
-    return Consequence(
-        job.pk, job, "", tuple(sentences), tuple(others[:RIVALS_NAMED]), max(0, len(others) - RIVALS_NAMED)
-    )
+    return Consequence(job.pk, job, "", tuple(sentences), *named)
 
 
+_PRUNED = "It is pruned: what it was to do is gone."
 _DECISIONS = {
     "create": "A new job is created: {}",
     "replace": "A new job replaces others: {}",
@@ -148,10 +194,10 @@ _DECISIONS = {
 
 
 def _enqueue_again(jobs: Any, job: Job) -> Consequence:
-    if job.state not in TERMINAL:
+    if job.state not in ENQUEUE_AGAIN.states:
         return Consequence(job.pk, job, f"It is {job.state}: it has not finished yet.")
     if job.payload_pruned:
-        return Consequence(job.pk, job, "It is pruned: what it was to do is gone.")
+        return Consequence(job.pk, job, _PRUNED)
     try:
         explained = jobs.explain_request(request_of(job))
     except OJSError as error:

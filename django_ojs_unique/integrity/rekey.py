@@ -12,7 +12,7 @@ from ..ojs.states import INCOMPLETE
 from ..registry import registry
 from .expected_row import READ, ExpectedRow, declare
 from .repair import Repairer, go_through
-from .spool import NO_BARS, Bars, Spool, pages
+from .spool import Bars, Spool, no_bars, pages
 
 MOST_NAMED = 1000
 """How many jobs are named at most, so that memory does not depend on the number of rows."""
@@ -46,7 +46,7 @@ def rekey(
     *,
     dry_run: bool = False,
     cancel_duplicates: bool = False,
-    bars: Bars = NO_BARS,
+    bars: Bars = no_bars,
 ) -> Rekeyed:
     """Give live jobs the policy that their type's handler declares now, with a new fingerprint, guard and scheme.
 

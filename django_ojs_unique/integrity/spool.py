@@ -6,12 +6,10 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from datetime import UTC
-from functools import partial
 from typing import Any, Self
 from uuid import UUID
 
 from django.db.models import QuerySet
-from tqdm import tqdm
 
 GROUP = 500
 """The most jobs that are decided on in one transaction."""
@@ -21,7 +19,11 @@ PAGE = 500
 Bars = Callable[..., Any]
 """Makes progress bars: `tqdm`, with its ``desc`` and ``total``."""
 
-NO_BARS: Bars = partial(tqdm, disable=True)
+
+def no_bars(**options: Any) -> Any:
+    from tqdm import tqdm  # here, for commands that show no bar
+
+    return tqdm(disable=True, **options)
 
 
 class Spool:

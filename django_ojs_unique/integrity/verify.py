@@ -15,7 +15,7 @@ from ..ojs.states import INCOMPLETE
 from .expected_row import READ, examine
 from .problems import BY_HAND, Kind
 from .repair import Repairer, go_through
-from .spool import NO_BARS, Bars, Spool, pages
+from .spool import Bars, Spool, no_bars, pages
 
 NAMED = 5
 """How many jobs of each kind are named."""
@@ -44,7 +44,7 @@ def verify(
     jobs: QuerySet[Any],
     *,
     fix: bool = False,
-    bars: Bars = NO_BARS,
+    bars: Bars = no_bars,
     before_fix: Callable[[Findings], None] = lambda findings: None,
 ) -> Findings:
     """Find every inconsistency among all jobs of a database; with ``fix``, repair it. Return what is left.

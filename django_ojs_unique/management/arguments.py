@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import time
 
 from django.core.management.base import CommandError, CommandParser
 from django.db import InterfaceError, OperationalError, connections, router
 
-from ..db.dialects import kind_of
 from ..models import Job, Queue
-from ..worker.outages import drop
-
-logger = logging.getLogger("django_ojs_unique.worker")
 
 HIGHEST = 2**31 - 1
-BETWEEN_TRIES = 0.5
-"""Seconds between two attempts to connect to a database."""
 
 
 def add_database(parser: CommandParser) -> None:
@@ -35,7 +27,7 @@ def require_tables(using: str) -> None:
     try:
         there = connections[using].introspection.table_names()
     except (OperationalError, InterfaceError) as error:
-        raise CommandError(f"Database {using!r} does not answer: {_line(error)}") from error
+        raise CommandError(f"Database {using!r} does not answer: {one_line(error)}") from error
     for model in (Job, Queue):
         if model._meta.db_table not in there:
             raise CommandError(
@@ -44,28 +36,8 @@ def require_tables(using: str) -> None:
             )
 
 
-def await_server(using: str, seconds: float) -> None:
-    """Wait until the database server answers, at most ``seconds``; log its errors meanwhile.
-
-    The wait has an end because no driver tells for sure whether a server is down or refuses the password.
-    """
-    connection, deadline, said = connections[using], time.monotonic() + seconds, ""
-    while kind_of(connection).is_server:
-        try:
-            connection.ensure_connection()
-            break
-        except (OperationalError, InterfaceError) as error:
-            drop(using)
-            if (left := deadline - time.monotonic()) <= 0:
-                return
-            if said != (said := _line(error)):
-                logger.warning("Database %r does not answer; waiting up to %.0f seconds: %s", using, left, said)
-            time.sleep(min(BETWEEN_TRIES, left))
-    if said:
-        logger.warning("Database %r answers.", using)
-
-
-def _line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """Return what an error says, in one line."""
     return " ".join(str(error).split())
 
 

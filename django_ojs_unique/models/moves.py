@@ -11,11 +11,11 @@ from django.utils import timezone
 
 from .. import lifecycle
 from ..by_hand.again import request_of
-from ..by_hand.refusals import refusals
+from ..by_hand.operations import ACTIVATE, CANCEL, DELETE, ENQUEUE_AGAIN, RETRY_NOW, REVIVE, Operation
 from ..by_hand.revival import revive
 from ..enqueue.results import EnqueueResult
 from ..exceptions import InvalidTransition
-from ..ojs.states import TERMINAL, JobState
+from ..ojs.states import JobState
 from ..signals import announce, job_activated, job_cancelled
 from ..unit_of_work import UnitOfWork
 
@@ -24,9 +24,6 @@ class Movable(models.Model):
     """The methods of a job that change its row."""
 
     state: str
-
-    _pinned_to: str | None = None
-    """The database that an operator named, which goes before that of a router."""
 
     class Meta:
         abstract = True
@@ -40,24 +37,25 @@ class Movable(models.Model):
         for work in UnitOfWork(using):
             with work:
                 if not lifecycle.cancel(self._row(), timezone.now()):
-                    self._refuse("cancel")
+                    self._refuse(CANCEL)
                 self.refresh_from_db(using=using)
                 announce(job_cancelled, self._model, job=self, replaced_by=None, using=using)
 
     def retry_now(self) -> None:
         """Make a scheduled, pending or retryable job available now. Raises InvalidTransition in any other state."""
         if not self._make_available(lifecycle.retry_now):
-            self._refuse("retry")
+            self._refuse(RETRY_NOW)
 
     def activate(self) -> None:
         """Make a pending job available. Raises InvalidTransition in any other state."""
         if not self._make_available(lifecycle.activate):
-            self._refuse("activate")
+            self._refuse(ACTIVATE)
 
     def revive(self, *, force: bool = False, replace: bool = False) -> list[Self]:
         """Make a discarded or cancelled job available with fresh attempts; return the jobs cancelled for it.
 
-        A job whose ``scheduled_at`` has not come yet is scheduled again. Raises DuplicateJob while a live duplicate
+        A job whose ``scheduled_at`` has not come yet is scheduled again, and one that was never activated is pending.
+        Raises DuplicateJob while a live duplicate
         exists. ``replace`` cancels the live duplicates instead, but still raises for a running one that may not be
         replaced. ``force`` lets them all run. Raises Contended after losing 100 races, and InvalidTransition in any
         other state.
@@ -67,7 +65,7 @@ class Movable(models.Model):
             with work:
                 result = revive(self._jobs, [self.pk], work, force=force, replace=replace)
                 if not result.changed:
-                    raise result.refused.get(self.pk) or self._refusal("revive")
+                    raise result.refused.get(self.pk) or self._refusal(REVIVE)
                 self.refresh_from_db(using=using)
         return list(self._jobs.filter(pk__in=result.replaced).order_by("pk"))
 
@@ -77,9 +75,9 @@ class Movable(models.Model):
         A job with a key is enqueued only if no job holds the key. Return what `enqueue` returns, and raise what it
         raises; InvalidTransition if the job has not finished or is pruned.
         """
-        job = self._row().filter(state__in=sorted(TERMINAL), payload_pruned=False).first()
+        job = ENQUEUE_AGAIN.able(self._row()).first()
         if job is None:
-            self._refuse("enqueue again")
+            self._refuse(ENQUEUE_AGAIN)
         result: EnqueueResult[Self] = self._jobs.enqueue_request(request_of(job))
         return result
 
@@ -95,7 +93,7 @@ class Movable(models.Model):
     def remove(self) -> None:
         """Delete the row: its fingerprint is free, its window ends. Raises InvalidTransition while the job runs."""
         if not lifecycle.remove(self._row()):
-            self._refuse("delete")
+            self._refuse(DELETE)
 
     def _make_available(self, move: Callable[[Any, datetime], int]) -> bool:
         using = self._written_to
@@ -112,7 +110,7 @@ class Movable(models.Model):
     @property
     def _written_to(self) -> str:
         """The database where its row is changed, as the object may have been read from a replica."""
-        return self._pinned_to or router.db_for_write(self._model, instance=self)
+        return router.db_for_write(self._model, instance=self)
 
     @property
     def _model(self) -> type[models.Model]:
@@ -126,8 +124,8 @@ class Movable(models.Model):
     def _row(self) -> Any:
         return self._jobs.filter(pk=self.pk)
 
-    def _refusal(self, operation: str) -> InvalidTransition:
-        return refusals(self._jobs, [self.pk], operation)[self.pk]
+    def _refusal(self, operation: Operation) -> InvalidTransition:
+        return operation.refusals(self._jobs, [self.pk])[self.pk]
 
-    def _refuse(self, operation: str) -> NoReturn:
+    def _refuse(self, operation: Operation) -> NoReturn:
         raise self._refusal(operation)

@@ -47,8 +47,8 @@ MOVES: Mapping[JobState, frozenset[JobState]] = {
     ),
     JobState.RETRYABLE: frozenset({JobState.AVAILABLE, JobState.CANCELLED, JobState.DISCARDED}),
     JobState.COMPLETED: frozenset(),
-    JobState.CANCELLED: frozenset({JobState.AVAILABLE, JobState.SCHEDULED}),
-    JobState.DISCARDED: frozenset({JobState.AVAILABLE, JobState.SCHEDULED}),
+    JobState.CANCELLED: frozenset({JobState.AVAILABLE, JobState.SCHEDULED, JobState.PENDING}),
+    JobState.DISCARDED: frozenset({JobState.AVAILABLE, JobState.SCHEDULED, JobState.PENDING}),
 }
 """The states to which a job may move from each state. From `cancelled` and `discarded` it is a revival by hand."""
 

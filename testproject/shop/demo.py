@@ -120,17 +120,16 @@ _start: Any = None
 def _temporary_database() -> Iterator[None]:
     """Point the default alias at a new SQLite file, in this process and in those that it starts."""
     with tempfile.TemporaryDirectory(prefix="ojs-demo-", ignore_cleanup_errors=True) as folder:
-        before = os.environ.get("DATABASE_URL"), dict(connections.databases["default"])
+        before = dict(os.environ), dict(connections.databases["default"])
         url = sqlite_url(Path(folder, "demo.sqlite3"))
-        os.environ["DATABASE_URL"] = url
+        os.environ |= {"DATABASE_URL": url, "SHOP_DEBUG": "0"}
         _connect_to(database(url))
         try:
             yield
         finally:
             _connect_to(before[1])
-            os.environ.pop("DATABASE_URL")
-            if before[0] is not None:
-                os.environ["DATABASE_URL"] = before[0]
+            os.environ.clear()
+            os.environ |= before[0]
 
 
 def _connect_to(entry: dict[str, Any]) -> None:

@@ -185,7 +185,7 @@ class TheHandlers(ShopTestCase):
         assert Execution.objects.filter(path="this.py").count() == 2
         assert IndexedFile.objects.get().functions == 0
 
-    def test_definitions_are_found_wherever_statements_can_hide_them(self) -> None:
+    def test_definitions_are_found_on_lines_of_any_depth(self) -> None:
         source = (
             b"class A:\n  def f(self):\n    try:\n      pass\n    except E:\n      async def g(): ...\nif 1:\n  pass\n"
         )

@@ -7,7 +7,7 @@ from .databases import database, sqlite_url
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
-DEBUG = True
+DEBUG = os.environ.get("SHOP_DEBUG") != "0"  # the demo turns it off: Django would note down each query
 SECRET_KEY = "insecure-demo-key-do-not-use-it-anywhere-else"  # your project reads its own from the environment
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 

@@ -3,16 +3,20 @@
 from datetime import timedelta
 
 import pytest
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, models, transaction
+from django.db.models import Count
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, lifecycle
+from django_ojs_unique.by_hand.bulk import change
+from django_ojs_unique.by_hand.operations import REVIVE
 from django_ojs_unique.db import inserts
+from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.exceptions import InvalidRequest, InvalidTransition
+from django_ojs_unique.managers import JobQuerySet
 from django_ojs_unique.models import Event, Job
 from django_ojs_unique.ojs.states import TERMINAL
-from django_ojs_unique.operations.bulk import REVIVE
 from django_ojs_unique.signals import job_activated, job_cancelled
 from tests.support.jobs import ALL_STATES, DAY, attempt, columns, enqueue, fresh, row, stored
 
@@ -90,8 +94,13 @@ def test_a_slice_changes_no_more_than_its_jobs_in_its_order():
     [
         lambda: Job.objects.filter(type="a").distinct(),
         lambda: Job.objects.filter(type="a", replaced_by__type=None),
+        lambda: Job.objects.filter(type="a").select_related("replaced_by"),
+        lambda: Job.objects.filter(type="a").annotate(n=Count("replaces")),
+        lambda: Job.objects.filter(type="a").values("pk"),
+        lambda: Job.objects.filter(type="a").only("type"),
+        lambda: Job.objects.filter(type="a").defer("fingerprint", "unique"),
     ],
-    ids=["distinct", "join"],
+    ids=["distinct", "join", "select_related", "annotate", "values", "only", "defer"],
 )
 def test_queries_that_cannot_lock_rows_choose_jobs_too(choose):
     chosen, other = enqueue("a").job, enqueue("b").job
@@ -216,7 +225,7 @@ def test_a_finished_job_that_guards_the_key_gives_it_to_the_one_that_is_revived(
     dead = stored("discarded", unique={"states": ["available"]})
     guard = stored("cancelled", unique={"states": ["available", "cancelled"]})
     assert guard.is_guarding
-    (result,) = REVIVE.on(Job.objects.all(), [guard.pk, dead.pk])
+    (result,) = change(Job.objects.all(), [guard.pk, dead.pk], REVIVE)
     assert (result.changed, set(result.refused)) == ([dead.pk], {guard.pk})
     assert (fresh(dead).is_guarding, fresh(guard).is_guarding) == (True, False)
 
@@ -332,7 +341,7 @@ def test_old_args_never_rewrite_the_job_that_holds_the_key_now(scope):
 @pytest.mark.parametrize("state", ["available", "active", "retryable"])
 def test_a_job_that_has_not_finished_is_not_enqueued_again(state):
     job = stored(state)
-    with pytest.raises(InvalidTransition, match=f"Cannot enqueue again job {job.pk}: it is {state}"):
+    with pytest.raises(InvalidTransition, match=f"Cannot enqueue job {job.pk} again: it is {state}"):
         job.enqueue_again()
     assert Job.objects.count() == 1
 
@@ -345,3 +354,129 @@ def test_a_pruned_job_is_neither_revived_nor_enqueued_again():
             act()
     assert not Job.objects.all().revive().changed
     assert not Job.objects.all().enqueue_again().changed
+
+
+def test_a_job_with_a_key_that_left_uniqueness_is_not_enqueued_again_beside_its_holder():
+    old = Job.objects.enqueue("t", key="k", key_scope="global").job
+    old.release_guard()
+    old.cancel()
+    Job.objects.enqueue("other", key="k", key_scope="global")
+    with pytest.raises(InvalidRequest, match="has an unknown scope"):
+        old.enqueue_again()
+    assert "has an unknown scope" in Job.objects.filter(pk=old.pk).enqueue_again().refused[old.pk].message
+    assert Job.objects.filter(key="k").count() == 2
+
+
+def test_a_discarded_job_that_holds_its_key_is_to_be_revived():
+    dead = stored("discarded", unique=None, key="k")
+    result = Job.objects.filter(pk=dead.pk).enqueue_again()
+    assert result.refused[dead.pk].message.endswith("it holds its key itself. Revive it.")
+
+
+@pytest.mark.parametrize("broken", [{"extra": [1]}, {"timeout_ms": 9 * 10**18}, {"args": "text"}])
+def test_a_row_that_was_broken_by_hand_is_refused_and_the_others_are_enqueued(broken):
+    bad, good = stored("completed", type="a", unique=None), stored("completed", type="b", unique=None)
+    row(bad).update(**broken)
+    result = Job.objects.all().enqueue_again()
+    assert (result.changed, set(result.refused)) == ([good.pk], {bad.pk})
+
+
+# What others do meanwhile
+
+
+def test_a_job_that_is_cancelled_while_others_are_retried_stays_cancelled(monkeypatch):
+    monkeypatch.setattr(inserts, "ROWS_AT_ONCE", 1)
+    first, second = stored("pending"), stored("scheduled", type="b")
+
+    def cancel_the_second(job, **_):
+        second.cancel()
+
+    job_activated.connect(cancel_the_second)
+    result = Job.objects.all().retry()
+    job_activated.disconnect(cancel_the_second)
+    assert (result.changed, fresh(second).state) == ([first.pk], "cancelled")
+
+
+def test_a_discarded_job_that_became_cancelled_meanwhile_is_not_revived_as_a_discarded_one(monkeypatch):
+    monkeypatch.setattr(inserts, "ROWS_AT_ONCE", 1)
+    first, second = stored("discarded"), stored("discarded", type="b")
+
+    def change_the_second(job, **_):
+        row(second).update(state="cancelled")
+
+    job_activated.connect(change_the_second)
+    result = Job.objects.all().revive()
+    job_activated.disconnect(change_the_second)
+    assert (result.changed, fresh(second).state) == ([first.pk], "cancelled")
+
+
+def test_a_lost_race_of_a_revival_undoes_the_retries_of_its_transaction(monkeypatch):
+    later, dead = stored("scheduled", type="b"), stored("discarded")
+    races = []
+
+    def lose_once(jobs, states):
+        if not races:
+            races.append(jobs)
+            raise IntegrityError
+        return guard(jobs, states)
+
+    guard = lifecycle.guard
+    monkeypatch.setattr(lifecycle, "guard", lose_once)
+    result = Job.objects.all().retry()
+    assert (set(result.changed), result.refused) == ({later.pk, dead.pk}, {})
+
+
+# Proxies
+
+
+class DeadJobs(models.Manager):
+    def get_queryset(self):
+        return JobQuerySet(self.model, using=self._db).filter(state__in=["discarded", "cancelled"])
+
+
+class DeadJob(Job):
+    objects = DeadJobs()
+
+    class Meta:
+        proxy = True
+        app_label = "django_ojs_unique"
+
+
+def test_what_the_manager_of_a_proxy_leaves_out_is_a_live_duplicate_all_the_same(told):
+    dead, live = stored("discarded"), stored("available")
+    assert set(DeadJob.objects.all().revive().refused) == {dead.pk}
+    live.cancel()
+    assert DeadJob.objects.filter(state="discarded").revive().changed == [dead.pk]
+    assert fresh(dead).is_guarding
+    assert told[-1] == ("activated", dead.pk, "available")
+
+
+# Undo
+
+
+def test_a_pending_job_that_was_cancelled_waits_for_its_activation_again():
+    job = Job.objects.enqueue_request(Request("t", pending=True)).job
+    job.cancel()
+    job.revive()
+    assert (job.state, job.enqueued_at) == ("pending", None)
+
+
+@pytest.mark.parametrize(("hours", "kept"), [(1, True), (-1, False)])
+def test_a_revived_job_keeps_an_expiry_that_is_still_to_come(hours, kept):
+    job = stored("cancelled")
+    at = timezone.now() + timedelta(hours=hours)
+    row(job).update(expires_at=at)
+    job.revive()
+    assert (job.expires_at == at) is kept
+
+
+def test_a_thousand_live_duplicates_are_replaced_with_few_statements():
+    dead = stored("discarded")
+    policy = {"period": "PT1H"}
+    for _ in range(3):
+        stored("available", unique=policy, age=timedelta(hours=2))
+    live = stored("available")
+    with CaptureQueriesContext(connection) as queries:
+        assert fresh(dead).revive(replace=True)
+    assert len(queries) < 20
+    assert fresh(live).state == "cancelled"

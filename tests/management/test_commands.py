@@ -2,6 +2,7 @@
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.core.management.base import SystemCheckError
 from django.db import connection
 
 from django_ojs_unique.models import Job, Queue
@@ -31,3 +32,10 @@ def test_a_database_without_the_migration_gets_one_clear_line(command, model):
 def test_an_unknown_database_is_refused(command):
     with pytest.raises(CommandError, match="invalid choice: 'nowhere'"):
         call_command(*command, "--database", "nowhere")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_wrong_settings_stop_it(command, settings):
+    settings.OJS_UNIQUE = {"RETENTOIN": {}}
+    with pytest.raises(SystemCheckError, match="RETENTOIN"):
+        call_command(*command, skip_checks=False)

@@ -295,16 +295,32 @@ def test_a_dry_run_says_what_would_become_of_each_job_that_is_named():
     dead, live, unknown = discarded(unique=UniquePolicy()), a_job(unique=UniquePolicy()), uuid4()
     said = jobs("retry", "--dry-run", str(dead.pk), str(unknown)).splitlines()
     assert said == [
-        f"{dead.pk}: A live duplicate exists: {live.pk} (available)",
+        f"{dead.pk}: Nothing would be done. A live duplicate exists: {live.pk} (available)",
         f"{unknown}: Nothing would be done. It is gone: deleted or pruned.",
         "Nothing was changed.",
     ]
     said = jobs("enqueue-again", "--dry-run", str(dead.pk))
     assert said.startswith(f"{dead.pk}: Nothing would be done. Nothing is enqueued: job {live.pk} is available, and")
     assert "is admitted, although" in jobs("release", "--dry-run", str(live.pk))
-    said = jobs("cancel", "--dry-run", str(dead.pk), str(live.pk))
-    assert said.startswith("1 job would be cancelled:")
-    assert set(Job.objects.values_list("state", flat=True)) == {"discarded", "available"}
+    assert jobs("cancel", "--dry-run", str(dead.pk), str(live.pk)).splitlines() == [
+        f"{dead.pk}: Nothing would be done. It is discarded: it has finished.",
+        f"{live.pk}: It is available, and is cancelled.",
+        "Nothing was changed.",
+    ]
+    assert "It would run beside a live duplicate:" in jobs("retry", "--dry-run", "--force", str(dead.pk))
+    later = a_job("email.later", scheduled_at=timezone.now() + timedelta(hours=1))
+    assert "It becomes available now." in jobs("retry", "--dry-run", str(later.pk))
+    later.cancel()
+    assert set(Job.objects.values_list("state", flat=True)) == {"discarded", "available", "cancelled"}
+
+
+def test_a_replaced_job_cannot_be_retried_and_a_dry_run_counts_none():
+    old = a_job(unique=UniquePolicy())
+    Job.objects.enqueue("email.send", unique=UniquePolicy(on_conflict="replace"))
+    said = separately("retry", "--state", "cancelled", "--dry-run")
+    assert "unless they were replaced or pruned" in " ".join(said)
+    assert "would be" not in said[0]
+    assert "it is cancelled, and was replaced by job" in refused("retry", str(old.pk))
 
 
 def test_finished_jobs_are_enqueued_again():
@@ -313,7 +329,7 @@ def test_finished_jobs_are_enqueued_again():
     new = Job.objects.exclude(pk=dead.pk).get()
     assert line == f"Enqueued again {dead.pk} as {new.pk}."
     assert f"job {new.pk} is a duplicate (available)" in refused("enqueue-again", str(dead.pk))
-    assert f"Cannot enqueue again job {new.pk}: it is available." in refused("enqueue-again", str(new.pk))
+    assert f"Cannot enqueue job {new.pk} again: it is available." in refused("enqueue-again", str(new.pk))
     new.cancel()
     assert jobs("enqueue-again", "--type", "email.send", "--state", "discarded") == "Enqueued again: 1 job(s).\n"
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ...insight.preview import of_enqueues_again, of_revivals
+from ...insight.preview import Consequence, of_enqueues_again, of_revivals
+from ...maintenance.on_demand import run_maintenance
 from ..base import OJSView
 from ..wire.envelope import show
 from ..wire.flags import read_flags
@@ -24,9 +22,10 @@ class Revive(OJSView):
 
     def post(self, request: Request, id: str) -> Response:
         flags = read_flags(self.body, ("replace", "force", "dry_run"))
+        run_maintenance(self.jobs, timezone.now())
         job = self.found(id)
         if flags.pop("dry_run", False):
-            return _preview(self.jobs, job, of_revivals)
+            return _preview(*of_revivals(self.jobs, [job.pk], timezone.now(), **{"force": False, **flags}))
         job.revive(**flags)
         return Response({"job": show(job)})
 
@@ -39,17 +38,17 @@ class EnqueueAgain(OJSView):
 
     def post(self, request: Request, id: str) -> Response:
         flags = read_flags(self.body, ("dry_run",))
+        run_maintenance(self.jobs, timezone.now())
         job = self.found(id)
         if flags.get("dry_run"):
-            return _preview(self.jobs, job, of_enqueues_again)
+            return _preview(*of_enqueues_again(self.jobs, [job.pk], timezone.now()))
         result = job.enqueue_again()
         if result.deduplicated:
             return Response({"job": show(result.job), "deduplicated": True})
         return Response({"job": show(result.job)}, status=201)
 
 
-def _preview(jobs: Any, job: Any, consequences: Callable[..., Any]) -> Response:
-    (said,) = consequences(jobs, [job.pk], timezone.now())
+def _preview(said: Consequence) -> Response:
     preview = {
         "allowed": not said.refusal,
         "message": said.refusal or " ".join(said.sentences),

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...exceptions import OJSError
-from ...operations import bulk
+from ...operations.cancel import cancel
 from ..accept import accept
 from ..base import OJSView
 from ..wire.enqueue import read_job
@@ -39,7 +39,7 @@ class Job(OJSView):
 
     def delete(self, request: Request, id: str) -> Response:
         job = self.found(id)
-        previous_state = bulk.cancel(job)
+        previous_state = cancel(job)
         return Response({"job": {**show(job), "previous_state": previous_state}})
 
 

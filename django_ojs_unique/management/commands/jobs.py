@@ -11,9 +11,11 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser, DjangoHelpFormatter
 
+from ...checks import TAG
 from ...exceptions import OJSError
 from ..arguments import add_database, require_tables
 from ..jobs import SUBCOMMANDS
+from ..jobs.answers import as_line, failure
 
 EXAMPLES = """\
 examples:
@@ -26,6 +28,8 @@ examples:
   manage.py jobs cancel --type email.send --since PT1H --dry-run
                                                       what would that cancel?
   manage.py jobs workers                              who runs them, and which queues nobody takes
+  manage.py jobs queues --watch                       how many jobs wait, every two seconds
+  manage.py jobs list --state discarded --json        the same for programs: one line of JSON
   manage.py jobs pause emails                         let no worker take emails
   manage.py jobs verify                               do rows, fingerprints and guards agree?
 
@@ -39,6 +43,7 @@ class _Help(RawDescriptionHelpFormatter, DjangoHelpFormatter):
 
 class Command(BaseCommand):
     help = "Look at jobs and queues, and operate them."
+    requires_system_checks = [TAG]
 
     def create_parser(self, prog_name: str, subcommand: str, **options: Any) -> CommandParser:
         return super().create_parser(prog_name, subcommand, epilog=EXAMPLES, formatter_class=_Help, **options)
@@ -49,15 +54,21 @@ class Command(BaseCommand):
             text = getdoc(subcommand) or ""
             own = subparsers.add_parser(subcommand.name, help=text.partition("\n")[0], description=text)
             subcommand.add_arguments(own)
+            own.add_argument("--json", action="store_true", help="Print one line of JSON in the place of text.")
             add_database(own)
 
-    def handle(self, *, subcommand: str, database: str, **options: Any) -> None:
-        require_tables(database)
+    def handle(self, *, subcommand: str, database: str, json: bool, **options: Any) -> None:
         (chosen,) = (one for one in SUBCOMMANDS if one.name == subcommand)
         try:
-            chosen(database, self.stdout, self.stderr, self.style).run(**options)
-        except OJSError as error:
-            raise CommandError(error.message) from error
+            require_tables(database)
+            chosen(database, self.stdout, self.stderr, self.style, json=json).run(**options)
+        except (OJSError, CommandError) as error:
+            if json:
+                self.stderr.write(as_line(failure(error)), str)  # str: without colour
+                sys.exit(getattr(error, "returncode", 1))
+            if isinstance(error, OJSError):
+                raise CommandError(error.message) from error
+            raise
         except BrokenPipeError:  # the reader has ended, as in `jobs list | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(128 + getattr(signal, "SIGPIPE", 13))

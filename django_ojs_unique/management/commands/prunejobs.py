@@ -9,14 +9,15 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
-from tqdm import tqdm
 
+from ...checks import TAG
 from ...conf import retention_period, settings
 from ...exceptions import did_you_mean
 from ...maintenance.prune import ENDED, KINDS, Pruned, due, preview, prune
 from ...models import Event, Job, SuppressedEnqueue
 from ...ojs.durations import format_duration
 from ..arguments import add_database, require_tables, whole_number
+from ..progress import progress
 
 LARGEST_BATCH = 10_000
 
@@ -29,6 +30,7 @@ class Command(BaseCommand):
         " payload (args, meta, tags, result, errors), and the rest goes when the window has ended. Safe while workers"
         " run."
     )
+    requires_system_checks = [TAG]
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -80,7 +82,7 @@ class Command(BaseCommand):
                 old = rows.filter(**{f"{moment}__lt": now - period}).count()
                 lines.insert(-1, f"{name}: {old:,} older than {format_duration(period)}")
         else:
-            pruned = _prune(jobs, now, retention, batch, quiet=not verbosity)
+            pruned = _prune(jobs, now, retention, batch, verbosity=verbosity)
             lines = [_summary("deleted", pruned)]
             for name, (rows, _, _) in records.items():
                 if old := sum(iter(partial(rows.prune, now), 0)):
@@ -99,9 +101,9 @@ def _records(database: str) -> dict[str, tuple[Any, str, timedelta]]:
     }  # fmt: skip
 
 
-def _prune(jobs: Any, now: datetime, retention: dict[str, timedelta | None], batch: int, *, quiet: bool) -> Pruned:
+def _prune(jobs: Any, now: datetime, retention: dict[str, timedelta | None], batch: int, *, verbosity: int) -> Pruned:
     total = Pruned()
-    with tqdm(desc="pruned", unit="job", disable=True if quiet else None) as bar:
+    with progress(verbosity, desc="pruned") as bar:
         if not bar.disable:
             bar.total = sum(rows.count() for rows in due(jobs, now, retention).values())
         while pruned := prune(jobs, now, batch, retention):

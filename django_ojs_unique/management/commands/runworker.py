@@ -14,7 +14,6 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import autoreload, timezone
-from tqdm import tqdm
 
 from ...conf import settings
 from ...exceptions import InvalidRequest
@@ -25,8 +24,10 @@ from ...registry import registry
 from ...worker import QueueFilter, Summary, Supervisor, Worker
 from ...worker.outages import DATABASE_FAILED
 from ...worker.supervisor import heeded
-from ..arguments import await_server, require_tables
+from ..arguments import require_tables
 from ..metrics import metered, require_ports
+from ..progress import progress
+from ..server import await_server
 from ..stopping import ending_on_signals, stopping_on_signals
 from ..streams import forget_lost, open_missing
 from ..worker_arguments import WAIT_SECONDS, add_worker_arguments
@@ -121,7 +122,7 @@ class Command(BaseCommand):
         """Run one worker in this process; return its exit code."""
         drain, verbosity = options["drain"], options["verbosity"]
         jobs = Job.objects.using(options["database"])
-        bar = tqdm(desc="jobs", unit="job", disable=None if drain and verbosity else True)
+        bar = progress(verbosity if drain else 0, desc="jobs")
         worker = self._worker(options, bar, jobs)
         before = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_SECONDS)
@@ -173,7 +174,7 @@ class Command(BaseCommand):
         workers: list[Worker] = []
 
         def work() -> None:
-            bar = tqdm(disable=True)
+            bar = progress(0)
             workers.append(self._worker(options, bar, Job.objects.using(options["database"])))
             self.stdout.write(f"Worker {workers[0].id}: {self._abilities(options)}. Reloads when the code changes.")
             try:

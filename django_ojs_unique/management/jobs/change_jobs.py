@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import Count, QuerySet
 from django.utils import timezone
-from tqdm import tqdm
 
-from ...by_hand.refusals import able
+from ...by_hand.bulk import change
+from ...by_hand.operations import CANCEL, ENQUEUE_AGAIN, RELEASE, RETRY, Operation
+from ...by_hand.rows import by_state
 from ...exceptions import DuplicateJob
-from ...insight.preview import Consequence, of_enqueues_again, of_releases, of_revivals
-from ...ojs.states import INCOMPLETE, POSTPONED, REVIVABLE, TERMINAL, JobState
-from ...operations.bulk import CANCEL, ENQUEUE_AGAIN, RELEASE, RETRY, Operation
+from ...ojs.states import JobState
 from ..arguments import whole_number
+from ..progress import progress
 from .filters import NO_MATCH, add_filters, filters, in_states, matching
 from .subcommand import Subcommand, job_id
 from .tables import table
+
+if TYPE_CHECKING:
+    from ...insight.preview import Consequence
 
 MOST_GROUPS = 20
 """How many groups of jobs (by state, queue and type) a dry run shows."""
@@ -30,19 +33,23 @@ class OnJobs(Subcommand):
 
     operation: Operation
     mend = ""
+    """What to do about a live duplicate."""
 
     @staticmethod
     def add_arguments(parser: CommandParser) -> None:
         parser.add_argument("ids", nargs="+", type=job_id, metavar="ID", help="The job's id; several may be given.")
         _add_dry_run(parser)
 
-    def change(self, operation: Operation, ids: list[UUID], jobs: QuerySet[Any] | None = None, bar: Any = None) -> None:
+    def change(self, jobs: QuerySet[Any], ids: list[UUID], *, bar: Any = None, **options: bool) -> None:
         """Do it, and say what became of each job; with a ``bar``, only of those that were refused."""
-        done = refused = 0
-        for result in operation.on(self.jobs if jobs is None else jobs, ids):
-            for error in result.refused.values():
-                self.warn(error.message + (self.mend if isinstance(error, DuplicateJob) else ""))
-            done, refused = done + len(result.changed), refused + len(result.refused)
+        operation, done, refused, new = self.operation, 0, list[dict[str, Any]](), dict[str, str]()
+        for result in change(jobs, ids, operation, **options):
+            for id, error in result.refused.items():
+                rival = error.existing_job_id if isinstance(error, DuplicateJob) else None
+                self.warn(error.message + (self.mend if rival else ""))
+                refused.append({"id": id, "message": error.message, "duplicate_id": rival})
+            done += len(result.changed)
+            new |= {str(old): str(id) for old, id in result.new.items()}
             if bar is not None:
                 bar.update(len(result.changed) + len(result.refused))
                 continue
@@ -51,11 +58,13 @@ class OnJobs(Subcommand):
         if bar is not None:
             bar.close()
             self.say(f"{operation.done}: {done:,} job(s).")
+        self.answer({"count": done, "refused": refused} | ({"new": new} if operation is ENQUEUE_AGAIN else {}))
         if refused:
-            raise CommandError(f"{refused:,} of {done + refused:,} refused.")
+            raise CommandError(f"{len(refused):,} of {done + len(refused):,} refused.")
 
-    def foretell(self, consequences: Iterable[Consequence]) -> None:
+    def foretell(self, consequences: Sequence[Consequence]) -> None:
         """Print what would become of each job."""
+        self.answer({"dry_run": True, "jobs": [_told(one) for one in consequences]})
         for one in consequences:
             said = f"Nothing would be done. {one.refusal}" if one.refusal else " ".join(one.sentences)
             met = ", ".join(f"{rival.pk} ({rival.state})" for rival in one.rivals)
@@ -64,11 +73,12 @@ class OnJobs(Subcommand):
 
 
 class OnMatchingJobs(OnJobs):
-    """The same, for jobs that are named by ids or chosen by filters. ``suits``: the states in which it is allowed."""
+    """The same, for jobs that are named by ids or chosen by filters."""
 
-    suits: frozenset[JobState]
+    unasked: frozenset[JobState] = frozenset()
+    """The states that filters choose only if --state names them."""
     cannot: str
-    """What the message says about jobs in other states."""
+    """What the message says about jobs that cannot be changed."""
 
     @staticmethod
     def add_arguments(parser: CommandParser) -> None:
@@ -89,66 +99,69 @@ class OnMatchingJobs(OnJobs):
             raise CommandError(message, returncode=2)
         return None if ids else matching(self.jobs, wanted)
 
-    def able(self, jobs: QuerySet[Any], states: frozenset[JobState], named: Collection[JobState] | None) -> Any:
-        """Return the jobs that are in one of ``states``.
+    def run(self, *, ids: list[UUID], dry_run: bool, **options: Any) -> None:
+        jobs, switches = self.chosen(ids, options), self.switches(options)
+        if jobs is None:
+            if dry_run:
+                self.foretell(self.consequences(ids, **switches))
+            else:
+                self.change(self.jobs, ids, **switches)
+            return
+        jobs = self.able(jobs, options["state"])
+        if dry_run:
+            self.preview(jobs, options["limit"])
+            return
+        ids = list(jobs.order_by("created_at", "pk").values_list("pk", flat=True)[: options["limit"]])
+        bar = progress(options["verbosity"], total=len(ids), desc=self.operation.done.lower())
+        self.change(jobs, ids, bar=bar, **switches)
 
-        Warn about those that are left out if none remain, or if the user ``named`` a state that is not allowed.
+    def switches(self, options: dict[str, Any]) -> dict[str, bool]:
+        """Return the options of `by_hand.bulk.change`."""
+        return {}
+
+    def consequences(self, ids: list[UUID], **switches: bool) -> Sequence[Consequence]:
+        """Say what would become of each job."""
+        raise NotImplementedError
+
+    def able(self, jobs: QuerySet[Any], named: Collection[JobState] | None) -> QuerySet[Any]:
+        """Return the jobs that can be changed, and are in a state that was ``named`` or need not be.
+
+        Warn about those that are left out if none remain, or if a state is named that does not allow it.
         """
-        able = in_states(jobs, states)
+        left_out = frozenset() if named else self.unasked
+        able = self.operation.able(in_states(jobs, self.operation.states - left_out))
         is_none = not able.exists()
-        if is_none or not states.issuperset(named or ()):
-            self._tell_of_the_rest(jobs, states, is_none=is_none)
+        if is_none or not self.operation.states.issuperset(named or ()):
+            self._tell_of_the_rest(jobs, left_out, is_none=is_none)
         return able
 
-    def _tell_of_the_rest(self, jobs: QuerySet[Any], states: frozenset[JobState], *, is_none: bool) -> None:
-        rest = jobs.exclude(state__in=sorted(states)).order_by().values_list("state").annotate(count=Count("*"))
-        counts = dict(sorted(rest))
-        unable = {state: count for state, count in counts.items() if state not in self.suits}
-        unasked = {state: count for state, count in counts.items() if state in self.suits}
+    def _tell_of_the_rest(self, jobs: QuerySet[Any], left_out: frozenset[JobState], *, is_none: bool) -> None:
+        all_able = self.operation.able(jobs)
+        unable = by_state(jobs.exclude(pk__in=all_able.values("pk")))
+        unasked = by_state(all_able.filter(state__in=sorted(left_out)))
         if unable:
             self.warn(f"{_said(unable)} match and {self.cannot}")
         if unasked:
             self.warn(f"{_said(unasked)} match and are left alone. To take them, add --state {' '.join(unasked)}.")
-        if is_none and not counts:
+        if is_none and not unable and not unasked:
             self.warn(NO_MATCH)
 
     def preview(self, jobs: QuerySet[Any], limit: int | None) -> None:
         """Print how many jobs match, by state, queue and type."""
-        if not (total := jobs.count()):
+        total, groups = jobs.count(), jobs.order_by().values("state", "queue", "type").annotate(count=Count("*"))
+        found = list(groups.order_by("-count", "type", "queue", "state"))
+        self.answer({"dry_run": True, "count": min(total, limit or total), "groups": found})
+        if not total:
             self.say("Nothing was changed.")
             return
         most = f", at most {limit:,} of them" if limit else ""
         self.say(f"{total:,} job{'s' * (total != 1)} would be {self.operation.done.lower()}{most}:")
-        groups = jobs.order_by().values_list("state", "queue", "type").annotate(count=Count("*"))
-        rows = [[f"{count:,}", *group] for *group, count in groups.order_by("-count", "type")[: MOST_GROUPS + 1]]
-        for line in table(["jobs", "state", "queue", "type"], rows[:MOST_GROUPS], width=None, cut=[]):
+        rows = [[f"{one['count']:,}", one["state"], one["queue"], one["type"]] for one in found[:MOST_GROUPS]]
+        for line in table(["jobs", "state", "queue", "type"], rows, width=None, cut=[]):
             self.say(f"  {line}")
-        if len(rows) > MOST_GROUPS:
+        if len(found) > MOST_GROUPS:
             self.say("  ...")
         self.say("Nothing was changed.")
-
-    def change_or_foretell(
-        self,
-        operation: Operation,
-        ids: list[UUID],
-        jobs: QuerySet[Any] | None,
-        verbosity: int,
-        options: dict[str, Any],
-        foretelling: Callable[..., Iterable[Consequence]] | None = None,
-    ) -> None:
-        """Do it to the jobs of the ids, or to ``jobs``, the oldest first; in a dry run, say what it would do."""
-        if options["dry_run"]:
-            if jobs is None and foretelling is not None:
-                self.foretell(foretelling(self.jobs, ids, timezone.now()))
-            else:
-                named = able(self.jobs.filter(pk__in=ids), operation.name)
-                self.preview(named if jobs is None else jobs, options["limit"])
-        elif jobs is None:
-            self.change(operation, ids)
-        else:
-            ids = list(jobs.order_by("created_at", "pk").values_list("pk", flat=True)[: options["limit"]])
-            bar = tqdm(total=len(ids), desc=operation.done.lower(), unit="job", disable=None if verbosity else True)
-            self.change(operation, ids, jobs, bar)
 
 
 class Cancel(OnMatchingJobs):
@@ -160,14 +173,12 @@ class Cancel(OnMatchingJobs):
 
     name = "cancel"
     operation = CANCEL
-    suits = INCOMPLETE
     cannot = "have finished: only unfinished jobs can be cancelled."
 
-    def run(self, *, ids: list[UUID], verbosity: int, **options: Any) -> None:
-        jobs = self.chosen(ids, options)
-        if jobs is not None:
-            jobs = self.able(jobs, INCOMPLETE, options["state"])
-        self.change_or_foretell(CANCEL, ids, jobs, verbosity, options)
+    def consequences(self, ids: list[UUID], **switches: bool) -> Sequence[Consequence]:
+        from ...insight.preview import of_cancellations  # few calls need it
+
+        return of_cancellations(self.jobs, ids)
 
 
 class Retry(OnMatchingJobs):
@@ -182,10 +193,10 @@ class Retry(OnMatchingJobs):
 
     name = "retry"
     operation = RETRY
-    suits = POSTPONED | REVIVABLE
+    unasked = RETRY.states - {JobState.DISCARDED}
     cannot = (
-        "cannot be retried: only scheduled, retryable, pending, discarded and cancelled jobs can."
-        " To do finished work once more, use `jobs enqueue-again`."
+        "cannot be retried: only scheduled, retryable, pending, discarded and cancelled jobs can, unless they were"
+        " replaced or pruned. To do finished work once more, use `jobs enqueue-again`."
     )
     mend = " Cancel that one first, or let both run with --force."
 
@@ -198,12 +209,13 @@ class Retry(OnMatchingJobs):
             help="Revive a job although a live job has its key: both will run.",
         )
 
-    def run(self, *, ids: list[UUID], force: bool, verbosity: int, **options: Any) -> None:
-        jobs = self.chosen(ids, options)
-        if jobs is not None:
-            states = frozenset({JobState.DISCARDED}) if options["state"] is None else self.suits
-            jobs = self.able(jobs, states, options["state"])
-        self.change_or_foretell(RETRY.with_options(force=force), ids, jobs, verbosity, options, of_revivals)
+    def switches(self, options: dict[str, Any]) -> dict[str, bool]:
+        return {"force": options["force"]}
+
+    def consequences(self, ids: list[UUID], **switches: bool) -> Sequence[Consequence]:
+        from ...insight.preview import of_retries
+
+        return of_retries(self.jobs, ids, timezone.now(), **switches)
 
 
 class EnqueueAgain(OnMatchingJobs):
@@ -217,15 +229,13 @@ class EnqueueAgain(OnMatchingJobs):
 
     name = "enqueue-again"
     operation = ENQUEUE_AGAIN
-    suits = TERMINAL
-    cannot = "have not finished: they run without this."
+    unasked = ENQUEUE_AGAIN.states - {JobState.COMPLETED}
+    cannot = "have not finished, or are pruned: they cannot be enqueued again."
 
-    def run(self, *, ids: list[UUID], verbosity: int, **options: Any) -> None:
-        jobs = self.chosen(ids, options)
-        if jobs is not None:
-            states = frozenset({JobState.COMPLETED}) if options["state"] is None else TERMINAL
-            jobs = self.able(jobs, states, options["state"])
-        self.change_or_foretell(ENQUEUE_AGAIN, ids, jobs, verbosity, options, of_enqueues_again)
+    def consequences(self, ids: list[UUID], **switches: bool) -> Sequence[Consequence]:
+        from ...insight.preview import of_enqueues_again
+
+        return of_enqueues_again(self.jobs, ids, timezone.now())
 
 
 class Release(OnJobs):
@@ -238,10 +248,18 @@ class Release(OnJobs):
     operation = RELEASE
 
     def run(self, *, ids: list[UUID], dry_run: bool, **options: Any) -> None:
+        from ...insight.preview import of_releases
+
         if dry_run:
             self.foretell(of_releases(self.jobs, ids, timezone.now()))
         else:
-            self.change(RELEASE, ids)
+            self.change(self.jobs, ids)
+
+
+def _told(one: Consequence) -> dict[str, Any]:
+    duplicates = [{"id": rival.pk, "state": rival.state} for rival in one.rivals]
+    message = one.refusal or " ".join(one.sentences)
+    return {"id": one.id, "allowed": not one.refusal, "message": message, "duplicates": duplicates}
 
 
 def _add_dry_run(parser: CommandParser) -> None:

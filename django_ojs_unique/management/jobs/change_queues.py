@@ -26,8 +26,8 @@ class OnQueues(Subcommand):
         if said := doubt(self.using, name):
             self.warn(f"{said} {mend}".rstrip())
 
-    def waiting(self, name: str) -> str:
-        return f"{self.jobs.filter(queue=name, state=JobState.AVAILABLE).count()} available job(s) in it"
+    def waiting(self, name: str) -> int:
+        return self.jobs.filter(queue=name, state=JobState.AVAILABLE).count()
 
 
 class Pause(OnQueues):
@@ -36,10 +36,13 @@ class Pause(OnQueues):
     name = "pause"
 
     def run(self, *, names: list[str], **options: Any) -> None:
+        answers = []
         for name in names:
             self.doubt(name, "`jobs resume` takes the pause back.")
-            told = "Paused" if self.queues.pause(name) else "Was paused already:"
-            self.say(f"{told} {name}; {self.waiting(name)}.")
+            changed, waiting = self.queues.pause(name), self.waiting(name)
+            answers.append({"name": name, "paused": True, "changed": changed, "available": waiting})
+            self.say(f"{'Paused' if changed else 'Was paused already:'} {name}; {waiting} available job(s) in it.")
+        self.answer(answers)
 
 
 class Resume(OnQueues):
@@ -48,10 +51,13 @@ class Resume(OnQueues):
     name = "resume"
 
     def run(self, *, names: list[str], **options: Any) -> None:
+        answers = []
         for name in names:
             self.doubt(name)
-            told = "Resumed" if self.queues.resume(name) else "Was not paused:"
-            self.say(f"{told} {name}; {self.waiting(name)}.")
+            changed, waiting = self.queues.resume(name), self.waiting(name)
+            answers.append({"name": name, "paused": False, "changed": changed, "available": waiting})
+            self.say(f"{'Resumed' if changed else 'Was not paused:'} {name}; {waiting} available job(s) in it.")
+        self.answer(answers)
 
 
 class Limit(OnQueues):
@@ -70,6 +76,7 @@ class Limit(OnQueues):
             (self.queues.rate_limit, "start in a second") if per_second else (self.queues.limit, "run at once")
         )
         self.doubt(queue)
-        change(queue, limit)
+        changed = change(queue, limit)
+        self.answer({"name": queue, "max_per_second" if per_second else "concurrency_limit": limit, "changed": changed})
         none = f"{queue} has no limit{' per second' * per_second}."
         self.say(none if limit is None else f"At most {limit} job(s) of {queue} {what}.")

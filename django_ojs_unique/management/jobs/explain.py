@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
+from ...enqueue.explain import Explanation
 from ...insight import duplicates as insight
 from ...insight.activity import SPANS
 from ...insight.text import age, harmless
 from ...insight.typed import read_json
 from ...models import Job, SuppressedEnqueue
 from ...ojs.keys import KeyMode, KeyScope
+from .answers import fields
 from .subcommand import Subcommand, moment, queue, type_
 
 SHORT = 16
 """How many characters of a fingerprint a table shows; `jobs duplicates` finds it by them."""
 MOST_ATTEMPTS = 20
+MET = ("fingerprint", "type", "args", "count", "rejected", "ignored", "replaced", "last_at")
 
 
 class Explain(Subcommand):
@@ -58,6 +62,7 @@ class Explain(Subcommand):
         given = {name: options[name] for name in names if options[name] is not None}
         given = {name: None if value is NULL else value for name, value in given.items()}
         explanation = self.jobs.explain(type, **given)
+        self.answer(_explained(explanation))
         first, *others = str(explanation).split("\n")
         self.say(self.style.MIGRATE_HEADING(harmless(first)))
         for line in others:
@@ -83,23 +88,37 @@ class Duplicates(Subcommand):
             raise CommandError("--span goes without an id or a fingerprint: of one fingerprint everything is shown.")
         attempts = SuppressedEnqueue.objects.using(self.using)
         if term is None:
-            self._print_most_met(attempts, span or "day")
-            self._print_groups()
+            span, now = span or "day", timezone.now()
+            most = insight.most_suppressed(attempts, self.jobs, SPANS[span], now)
+            groups = insight.groups_after(self.jobs, "")
+            self.answer(
+                {
+                    "since": most.since,
+                    "suppressed": [_met(one) for one in most.fingerprints],
+                    "groups": [
+                        {"fingerprint": one.fingerprint, "jobs": list(map(fields, one.jobs)), "more": one.more}
+                        for one in groups.groups
+                    ],
+                    "more_groups": bool(groups.last),
+                }
+            )
+            self._print_most_met(most, span, now)
+            self._print_groups(groups)
             return
         found = insight.match(self.jobs, attempts, term)
         if found.problem or not found.fingerprints:
             reason = f"Job {found.job} takes no part in uniqueness: it has no fingerprint." if found.job else ""
             raise CommandError(found.problem or reason or f"No job has {term!r} as its id or in its fingerprint.")
         if len(found.fingerprints) > 1:
+            self.answer({"fingerprints": found.fingerprints})
             self.say("Several fingerprints begin so:")
             for fingerprint in found.fingerprints:
                 self.say(f"  {harmless(fingerprint)}")
             return
         self._print_one(attempts, found.fingerprints[0])
 
-    def _print_most_met(self, attempts: Any, span: str) -> None:
-        now = timezone.now()
-        met = insight.most_suppressed(attempts, self.jobs, SPANS[span], now).fingerprints
+    def _print_most_met(self, most: insight.MostSuppressed, span: str, now: datetime) -> None:
+        met = most.fingerprints
         if not met:
             self.say(f"No enqueue met a duplicate in the last {span}.")
             return
@@ -121,8 +140,7 @@ class Duplicates(Subcommand):
             ["fingerprint", "refused", "ignored", "replaced", "last", "held by", "type", "args"], rows, cut=[6, 7]
         )
 
-    def _print_groups(self) -> None:
-        found = insight.groups_after(self.jobs, "")
+    def _print_groups(self, found: insight.Groups) -> None:
         if not found.groups:
             self.say("No live jobs share a fingerprint.")
             return
@@ -134,11 +152,19 @@ class Duplicates(Subcommand):
 
     def _print_one(self, attempts: Any, fingerprint: str) -> None:
         history = insight.history(self.jobs, fingerprint)
+        met = list(insight.attempts_of(attempts, fingerprint, MOST_ATTEMPTS))
+        self.answer(
+            {
+                "fingerprint": fingerprint,
+                "jobs": list(map(fields, history.jobs)),
+                "more": history.is_cut,
+                "suppressed": list(map(fields, met)),
+            }
+        )
         self.say(f"fingerprint {harmless(fingerprint)}")
         if history.is_cut:
             self.say(f"The last {len(history.jobs)} jobs:")
         self._print_jobs(history.jobs)
-        met = list(insight.attempts_of(attempts, fingerprint, MOST_ATTEMPTS))
         if not met:
             self.say("No recorded enqueue met it.")
             return
@@ -165,6 +191,26 @@ class Duplicates(Subcommand):
             self.print_table(["fingerprint", "id", "state", "guards", "age", "replaced by", "type"], rows, cut=[6])
         else:
             self.say("No job has it now.")
+
+
+def _explained(explanation: Explanation) -> dict[str, Any]:
+    """Return what the HTTP API answers, by the same names."""
+    policy = explanation.policy
+    return {
+        "action": explanation.action,
+        "reason": explanation.reason,
+        "unique_key": explanation.fingerprint or None,
+        "canonical_text": explanation.canonical_text or None,
+        "unique": policy and {name: value for name, value in policy.to_dict().items() if value is not None},
+        "duplicates": [
+            {"job_id": one.job.pk, "state": one.job.state, "created_at": one.job.created_at, "until": one.until}
+            for one in explanation.duplicates
+        ],
+    }
+
+
+def _met(key: insight.SuppressedKey) -> dict[str, Any]:
+    return {**{name: getattr(key, name) for name in MET}, "existing_job_id": key.holder and key.holder.pk}
 
 
 NULL: Any = ...

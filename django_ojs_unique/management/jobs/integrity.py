@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
-from tqdm import tqdm
 
 from ...insight.text import harmless
 from ...integrity import Findings, Kind, rekey, verify
 from ...integrity.problems import BY_HAND
+from ..progress import progress
 from .subcommand import Subcommand, type_
 
 
 class Upkeep(Subcommand):
     """A subcommand that goes through all jobs."""
-
-    def bars(self, verbosity: int) -> Any:
-        return partial(tqdm, unit="job", disable=None if verbosity else True)
 
     def name_all(self, headline: str, lines: Sequence[object]) -> None:
         self.say(self.style.WARNING(headline))
@@ -49,10 +47,20 @@ class Verify(Upkeep):
             found.append(findings)
             self._report(findings)
 
-        left = verify(self.jobs, fix=fix, bars=self.bars(verbosity), before_fix=tell)
+        left = verify(self.jobs, fix=fix, bars=partial(progress, verbosity), before_fix=tell)
+        mended = sum(found[0].counts.values()) - sum(left.counts.values()) if found else 0
         if found:
-            mended = sum(found[0].counts.values()) - sum(left.counts.values())
             self.say(self.style.SUCCESS(f"Mended: {mended:,} finding(s), as said above."))
+        self.answer(
+            {
+                "looked_at": left.looked_at,
+                "mended": mended,
+                "findings": [
+                    {"kind": kind.name.lower(), "problem": kind.problem, "count": count, "job_ids": left.named[kind]}
+                    for kind, count in left.counts.items()
+                ],
+            }
+        )
         if not left:
             self.say(f"Nothing to mend: {left.looked_at:,} job(s) agree with their fingerprints and guards.")
             return
@@ -105,7 +113,17 @@ class Rekey(Upkeep):
     def run(
         self, *, type: list[str] | None, cancel_duplicates: bool, dry_run: bool, verbosity: int, **options: Any
     ) -> None:
-        told = rekey(self.jobs, type, dry_run=dry_run, cancel_duplicates=cancel_duplicates, bars=self.bars(verbosity))
+        told = rekey(
+            self.jobs, type, dry_run=dry_run, cancel_duplicates=cancel_duplicates, bars=partial(progress, verbosity)
+        )
+        self.answer(
+            {
+                **asdict(told),
+                "cancelled": [{"id": pk, "older_id": older} for pk, older in told.cancelled],
+                "misfits": [{"id": pk, "problem": problem} for pk, problem in told.misfits],
+                "dry_run": dry_run,
+            }
+        )
         if told.misfit_count:
             self.name_all(
                 f"{told.misfit_count:,} left as they are, as their args do not fit the policy:",

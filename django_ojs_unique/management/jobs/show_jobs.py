@@ -16,6 +16,7 @@ from ...insight.text import age, harmless
 from ...insight.waiting import nobody
 from ...models import Job, SuppressedEnqueue
 from ..arguments import whole_number
+from .answers import fields
 from .filters import NO_MATCH, add_filters, filters, matching
 from .subcommand import Subcommand, job_id
 
@@ -49,13 +50,15 @@ class List(Subcommand):
     def run(self, *, limit: int, **options: Any) -> None:
         wanted = filters(options)
         found = list(matching(self.jobs, wanted).order_by("-pk")[: limit + 1])
+        now = timezone.now()
+        shown = sorted(found[:limit], key=lambda job: (job.created_at, job.pk), reverse=True)
+        self.answer(list(map(fields, shown)))
         if not found:
             self.say(self._nothing(bool(wanted)))
             return
-        now = timezone.now()
         rows = [
             (job.pk, job.state, f"{job.attempt}/{job.max_attempts}", age(job.created_at, now), job.queue, job.type)
-            for job in sorted(found[:limit], key=lambda job: (job.created_at, job.pk), reverse=True)
+            for job in shown
         ]
         self.print_table(["id", "state", "tries", "age", "queue", "type"], rows, cut=[4, 5])
         if len(found) > limit:
@@ -83,6 +86,7 @@ class Show(Subcommand):
         job = self.jobs.filter(pk=id).first()
         if job is None:
             raise CommandError(f"There is no job {id} in database {self.using!r}. It may have been pruned.")
+        self.answer({**fields(job), "is_guarding": job.is_guarding})
         self.say(self.style.MIGRATE_HEADING(harmless(str(job))))
         for label, value in self._facts(job):
             if value not in (None, "", [], {}):

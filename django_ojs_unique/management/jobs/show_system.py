@@ -2,21 +2,57 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
+from time import sleep
 from typing import Any
 
+from django.core.management.base import CommandParser
 from django.utils import timezone
 
 from ...insight.queues import UNFINISHED, QueueInsight, queues, said_limits
 from ...insight.text import age, distance, harmless
 from ...insight.unknown_types import named, unknown_types
-from ...insight.workers import MOST_WORKERS, WorkerInsight, misspelt, untaken, workers
+from ...insight.workers import MOST_WORKERS, WorkerInsight, is_stranded, misspelt, untaken, workers
 from ...models import CronJob
+from ..arguments import seconds
+from .answers import fields
 from .subcommand import Subcommand
+
+PAUSE, SHORTEST_PAUSE = 2.0, 0.1
+"""Seconds between two rounds of ``--watch``."""
 
 
 class Around(Subcommand):
     """A subcommand that shows a table and, below it, the queues and job types that no worker takes."""
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        parser.add_argument(
+            "--watch",
+            nargs="?",
+            type=partial(seconds, least=SHORTEST_PAUSE),
+            const=PAUSE,
+            metavar="SECONDS",
+            help=f"Show it again every so many seconds (default {PAUSE:.0f}) until Ctrl-C.",
+        )
+
+    def run(self, *, watch: float | None, **options: Any) -> None:
+        if watch is None:
+            self.show()
+            return
+        with suppress(KeyboardInterrupt):
+            while True:
+                self.clear()
+                self.say(f"{timezone.localtime():%H:%M:%S}, every {watch:g} s. Ctrl-C ends it.")
+                self.show()
+                self.stdout.flush()
+                sleep(watch)
+
+    def show(self) -> None:
+        """Show the state of now."""
+        raise NotImplementedError
 
     def warn_of_what_nobody_takes(self, found: list[QueueInsight], present: list[WorkerInsight]) -> None:
         """Name the queues that no worker takes, except paused ones, and the types without a handler here."""
@@ -42,13 +78,16 @@ class Queues(Around):
 
     name = "queues"
 
-    def run(self, **options: Any) -> None:
+    def show(self) -> None:
         found = queues(self.using, exact=True)
         told = [one for one in found if one.depth or one.paused_at or said_limits(one.limit, one.max_per_second)]
+        now = timezone.now()
+        present = workers(self.using, now)
+        self.answer([_queue(one, present) for one in told])
         if not told:
             self.say("No queue has unfinished jobs, and none is paused or limited.")
             return
-        now, rows = timezone.now(), []
+        rows = []
         for one in told:
             paused = f"{age(one.paused_at, now)} ago" if one.paused_at else "-"
             rows.append(
@@ -60,7 +99,7 @@ class Queues(Around):
                 ]
             )
         self.print_table(["queue", *UNFINISHED, "paused", "limit"], rows, cut=[0])
-        self.warn_of_what_nobody_takes(found, workers(self.using, now))
+        self.warn_of_what_nobody_takes(found, present)
 
 
 class Workers(Around):
@@ -72,9 +111,10 @@ class Workers(Around):
 
     name = "workers"
 
-    def run(self, **options: Any) -> None:
+    def show(self) -> None:
         now = timezone.now()
         found = workers(self.using, now)
+        self.answer([{**fields(one.row), "standing": one.standing} for one in found])
         if found:
             rows = [
                 [
@@ -106,6 +146,7 @@ class Crons(Subcommand):
 
     def run(self, **options: Any) -> None:
         now, entries = timezone.now(), list(CronJob.objects.using(self.using).order_by("name"))
+        self.answer(list(map(fields, entries)))
         if not entries:
             self.say(
                 f"No periodic jobs in database {self.using!r}. @job(..., cron=...) declares one; a worker writes it."
@@ -123,6 +164,18 @@ class Crons(Subcommand):
             for entry in entries
         ]
         self.print_table(["name", "schedule", "next", "last", "outcome", "its job"], rows, cut=[0, 1])
+
+
+def _queue(one: QueueInsight, present: list[WorkerInsight]) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        **{state: one.depth.get(state, 0) for state in UNFINISHED},
+        "paused": one.paused_at is not None,
+        "paused_at": one.paused_at,
+        "concurrency_limit": one.limit,
+        "max_per_second": one.max_per_second,
+        "is_stranded": is_stranded(one, present),
+    }
 
 
 def _due(entry: CronJob, now: datetime) -> str:

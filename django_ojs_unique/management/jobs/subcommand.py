@@ -19,21 +19,32 @@ from ...models import Job, Queue
 from ...ojs.names import job_type, queue_name
 from ...ojs.states import JobState
 from ..arguments import whole_number
+from .answers import as_line
 from .tables import table
+
+CLEAR = "\x1b[2J\x1b[H"
+"""Makes a terminal clear its screen, and go to the first line."""
 
 
 class Subcommand:
-    """One ``manage.py jobs <name>``. Its docstring is its help text; `run` does the work on one database."""
+    """One ``manage.py jobs <name>``. Its docstring is its help text; `run` does the work on one database.
+
+    `say` is for people, and silent under ``--json``; `answer` is for programs, and silent without it.
+    """
 
     name: ClassVar[str]
 
-    def __init__(self, using: str, stdout: OutputWrapper, stderr: OutputWrapper, style: Style) -> None:
+    def __init__(
+        self, using: str, stdout: OutputWrapper, stderr: OutputWrapper, style: Style, *, json: bool = False
+    ) -> None:
         self.using = using
         self.jobs = Job.objects.using(using)
         self.queues = Queue.objects.using(using)
-        self.say = stdout.write
+        self.say = _silent if json else stdout.write
         self.warn = stderr.write
         self.style = style
+        self.stdout = stdout
+        self._json = json
         self._is_terminal = stdout.isatty()
 
     @staticmethod
@@ -44,6 +55,16 @@ class Subcommand:
         """Do the work, with the declared arguments. Raises CommandError if anything was refused."""
         raise NotImplementedError
 
+    def answer(self, answer: Any) -> None:
+        """Print an object or a list as one line of JSON. Call it once, before an error is raised."""
+        if self._json:
+            self.stdout.write(as_line(answer))
+
+    def clear(self) -> None:
+        """Clear the screen, if the output is a terminal and not for a program."""
+        if self._is_terminal and not self._json:
+            self.stdout.write(CLEAR, ending="")
+
     def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[object]], cut: Sequence[int]) -> None:
         """Print a table. On a terminal, the columns ``cut`` are shortened if it would be too wide."""
         width = shutil.get_terminal_size().columns if self._is_terminal else None
@@ -51,6 +72,10 @@ class Subcommand:
         self.say(self.style.MIGRATE_HEADING(heading))
         for line in lines:
             self.say(line)
+
+
+def _silent(text: str) -> None:
+    pass
 
 
 def job_id(text: str) -> UUID:

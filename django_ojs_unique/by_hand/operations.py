@@ -1,0 +1,93 @@
+"""The operations on stored jobs: which jobs each one may change, and why it refuses the others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+
+from .. import lifecycle
+from ..exceptions import InvalidTransition
+from ..ojs.states import ALL, INCOMPLETE, POSTPONED, REVIVABLE, TERMINAL, JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What is done to jobs.
+
+    ``verb`` is what an error says, with the job's id in the place of ``{}``; ``done``, what a surface says afterwards.
+    ``states`` are those in which a job may be changed. ``mends`` say, for some other states, what to do instead.
+    """
+
+    name: str
+    verb: str
+    done: str
+    states: frozenset[JobState]
+    mends: tuple[tuple[JobState, str], ...] = ()
+
+    def able(self, jobs: QuerySet[Any]) -> QuerySet[Any]:
+        """Select those of the jobs that it may change."""
+        if self is RELEASE:
+            return jobs.exclude(fingerprint=None)
+        if self.revives:
+            return jobs.filter(Q(state__in=sorted(self.states - REVIVABLE)) | lifecycle.revivable())
+        if self is ENQUEUE_AGAIN:
+            jobs = jobs.filter(payload_pruned=False)
+        if self.states <= INCOMPLETE:
+            jobs = jobs.filter(finished_at__isnull=True)  # implied: there for the partial index
+        return jobs.filter(state__in=sorted(self.states))
+
+    @property
+    def revives(self) -> bool:
+        """Whether it makes finished jobs run again."""
+        return self in (REVIVE, RETRY)
+
+    def allows(self, job: Any) -> bool:
+        """Tell whether it would change a job, in the job's present state."""
+        if self is RELEASE:
+            return job.fingerprint is not None and (job.state in INCOMPLETE or job.is_guarding)
+        if job.state not in self.states or (job.payload_pruned and self in (REVIVE, RETRY, ENQUEUE_AGAIN)):
+            return False
+        return not (self.revives and job.state == JobState.CANCELLED and job.replaced_by_id is not None)
+
+    def refusals(self, jobs: QuerySet[Any], ids: Collection[UUID]) -> dict[UUID, InvalidTransition]:
+        """Return the error that it raises for each of these jobs. One query."""
+        looked_at = ("state", "payload_pruned", "replaced_by", "fingerprint", "guarded_states")
+        found = {job.pk: job for job in jobs.filter(pk__in=ids).only(*looked_at)} if ids else {}
+        return {id: self._refusal(id, found.get(id), jobs.db) for id in ids}
+
+    def _refusal(self, id: UUID, job: Any, using: str) -> InvalidTransition:
+        verb = self.verb.format(id)
+        if job is None:
+            said = f"There is no job {id} in database {using!r}. It may have been pruned."
+        elif self is RELEASE:
+            said = f"Job {id} takes no part in uniqueness."
+        elif self.allows(job):
+            said = f"Did not {verb}: it has changed meanwhile, and is {job.state}."
+        elif job.payload_pruned:
+            said = f"Cannot {verb}: it is {job.state}, and pruned."
+        elif self.revives and job.replaced_by_id is not None:
+            said = f"Cannot {verb}: it is {job.state}, and was replaced by job {job.replaced_by_id}. Enqueue it again."
+        else:
+            said = f"Cannot {verb}: it is {job.state}. {dict(self.mends).get(job.state, '')}".rstrip()
+        expected = sorted(map(str, self.states))
+        details = {"job_id": str(id), "current_state": job and job.state, "expected_state": expected}
+        return InvalidTransition(said, details=details)
+
+
+_REVIVE_IT = ((JobState.DISCARDED, "Revive it."), (JobState.CANCELLED, "Revive it."))
+_AGAIN = ((JobState.COMPLETED, "Enqueue it again."),)
+
+CANCEL = Operation("cancel", "cancel job {}", "Cancelled", INCOMPLETE)
+ACTIVATE = Operation("activate", "activate job {}", "Activated", frozenset({JobState.PENDING}))
+RETRY_NOW = Operation("retry now", "retry job {}", "Made available", POSTPONED, (*_REVIVE_IT, *_AGAIN))
+RETRY = Operation("retry", "retry job {}", "Made available", POSTPONED | REVIVABLE, _AGAIN)
+REVIVE = Operation("revive", "revive job {}", "Revived", REVIVABLE, _AGAIN)
+ENQUEUE_AGAIN = Operation("enqueue again", "enqueue job {} again", "Enqueued again", TERMINAL)
+RELEASE = Operation("release", "release job {}", "Taken out of uniqueness", ALL)
+DELETE = Operation(
+    "delete", "delete job {}", "Deleted", ALL - {JobState.ACTIVE}, ((JobState.ACTIVE, "Cancel it first."),)
+)
