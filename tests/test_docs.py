@@ -65,10 +65,11 @@ def without_ids(text: str) -> str:
     return re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<id>", text)
 
 
-def test_the_readme_shows_code_before_line_40() -> None:
+def test_the_readme_shows_code_before_line_40_and_ends_after_two_screens() -> None:
     line, source, _ = blocks(ROOT / "README.md", "python")[2]
     assert "enqueue(" in source
     assert line + source.count("\n") < 40
+    assert text_of("README.md").count("\n") <= 120
 
 
 # Every other language

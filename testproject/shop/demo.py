@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 QUEUE = "index"
 """The queue of `source.index`. The shop's periodic jobs are on other queues, so the demo does not run them."""
-MOST_FILES = 1500
+MOST_FILES = 1000
 POLL_SECONDS = 0.2
 LONGEST_STANDSTILL_SECONDS = 60
 

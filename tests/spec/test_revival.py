@@ -77,9 +77,9 @@ def test_a_job_outside_of_uniqueness_is_revived_without_a_guard():
 
 
 def test_a_job_that_leaves_uniqueness_while_it_is_revived_gets_no_guard(monkeypatch):
-    def after_its_release(jobs, now):
+    def after_its_release(jobs, *told):
         lifecycle.leave_uniqueness(jobs)
-        return move(jobs, now)
+        return move(jobs, *told)
 
     dead, move = stored("discarded"), lifecycle.revive
     monkeypatch.setattr(lifecycle, "revive", after_its_release)
