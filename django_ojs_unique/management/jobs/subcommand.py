@@ -19,7 +19,7 @@ from ...models import Job, Queue
 from ...ojs.names import job_type, queue_name
 from ...ojs.states import JobState
 from ..arguments import whole_number
-from .tables import table
+from .tables import folded, table
 
 
 class Subcommand:
@@ -44,10 +44,21 @@ class Subcommand:
         """Do the work, with the declared arguments. Raises CommandError if anything was refused."""
         raise NotImplementedError
 
-    def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[object]], cut: Sequence[int]) -> None:
-        """Print a table. On a terminal, the columns ``cut`` are shortened if it would be too wide."""
+    def print_table(
+        self, headings: Sequence[str], rows: Sequence[Sequence[object]], cut: Sequence[int], below: int | None = None
+    ) -> None:
+        """Print a table.
+
+        On a terminal that is too narrow, the columns ``cut`` are shortened, and those from ``below`` on stand on a
+        second line under each row.
+        """
         width = shutil.get_terminal_size().columns if self._is_terminal else None
-        heading, *lines = table(headings, rows, width=width, cut=cut)
+        heading, *lines = table(headings, rows, width=None, cut=cut)
+        if width is not None and max(map(len, [heading, *lines])) > width:
+            if below is None:
+                heading, *lines = table(headings, rows, width=width, cut=cut)
+            else:
+                heading, *lines = folded(headings, rows, width=width, cut=cut, below=below)
         self.say(self.style.MIGRATE_HEADING(heading))
         for line in lines:
             self.say(line)
