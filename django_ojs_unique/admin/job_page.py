@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from django.contrib.admin import helpers
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 
 from ..insight.text import harmless
 from ..models import Job
 from ..operations.bulk import suits
+from .base import FROM_PAGE as FROM_PAGE
 from .base import ReadOnlyAdmin
 from .job_panels import panels
 
 DOWNLOADS = ("args", "meta", "tags", "extra", "retry", "unique", "result", "errors")
 """The members whose beginning the page shows, and that can be downloaded as a whole."""
-
-FROM_PAGE = "_from_page"
 
 
 class JobPage(ReadOnlyAdmin):
@@ -59,14 +57,6 @@ class JobPage(ReadOnlyAdmin):
                 **panels(request, obj, timezone.now()),
             }
         return super().render_change_form(request, context, add, change, form_url, obj)
-
-    def response_action(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        """Redirect to the page from which the action was used; its message appears there."""
-        response = super().response_action(request, *args, **kwargs)
-        if FROM_PAGE in request.POST and isinstance(response, HttpResponseRedirect):
-            id = quote(request.POST[helpers.ACTION_CHECKBOX_NAME])
-            return HttpResponseRedirect(reverse("admin:django_ojs_unique_job_change", args=[id]))
-        return response
 
     def download(self, request: HttpRequest, object_id: str, member: str) -> HttpResponse:
         """Return one member of a job as a JSON file."""
