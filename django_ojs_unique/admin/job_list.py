@@ -52,6 +52,7 @@ class JobList(BoundedList):
         self.sees_newest_only = False
         filters = [spec for spec in self.filter_specs if isinstance(spec, JobFilter) and spec.value() is not None]
         scanning = [spec for spec in filters if spec.is_scanning]
+        self.most_scanned = min([self.most_scanned, *(spec.most for spec in scanning if spec.most)])
         begin = begin_of(self.params)
         if begin is not None:
             jobs = jobs.filter(created_since(begin))

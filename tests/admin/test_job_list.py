@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, lifecycle
 from django_ojs_unique.admin import base, dates, job_list
+from django_ojs_unique.admin.filters import ErrorFilter
 from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.models import Job, Queue
 from tests.support.people import log_in
@@ -134,6 +135,37 @@ def test_filters_and_searches_cost_the_same_for_any_number_of_rows(admin_client,
 
 
 # Filters
+
+
+def test_jobs_are_filtered_by_when_they_finished(admin_client):
+    now = timezone.now()
+    jobs = {hours: discard(enqueue()) for hours in (0, 3, 100, 1000)}
+    for hours, job in jobs.items():
+        row(job).update(finished_at=now - timedelta(hours=hours))
+    enqueue()
+    for span, count in {"hour": 1, "day": 2, "week": 3}.items():
+        assert found(admin_client, finished=span) == {job.pk for job in list(jobs.values())[:count]}
+    assert found(admin_client, finished="hour", state="completed") == set()
+    assert found(admin_client, finished="year") == set()
+
+
+def test_jobs_are_filtered_by_the_type_of_their_last_error(admin_client):
+    errors = {"A": [{"type": "B"}, {"type": "A"}], "B": [{"code": "B"}], "none recorded": []}
+    jobs = {error: discard(enqueue()) for error in errors}
+    for error, job in jobs.items():
+        row(job).update(errors=errors[error])
+        assert "By last error" not in see(admin_client)[1]
+    for error, job in jobs.items():
+        assert found(admin_client, error=error, state="discarded") == {job.pk}
+
+
+def test_a_search_by_the_last_error_looks_at_fewer_jobs(admin_client, monkeypatch):
+    monkeypatch.setattr(ErrorFilter, "most", 2)
+    old, *_ = (discard(enqueue()) for _ in range(3))
+    row(old).update(errors=[{"type": "A"}])
+    listed, text = see(admin_client, error="A")
+    assert list(listed.result_list) == []
+    assert "newest 2 jobs only" in text
 
 
 @pytest.mark.slow
