@@ -14,6 +14,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from ..insight import workers
 from ..insight.activity import SAMPLE, SPANS, Span, Spread
 from ..insight.failures import MOST_FAILED
 from ..insight.overview import LONG_WAIT, Overview, overview
@@ -74,6 +75,8 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "misspelt": seen.misspelt,
         "unknown_types": named(seen.unknown_types) if seen.unknown_types else "",
         "workers": [worker_cells(worker, seen.running.get(worker.row.pk, ()), now) for worker in seen.workers or ()],
+        "most_running": workers.MOST_RUNNING,
+        "running_cut": sum(map(len, seen.running.values())) >= workers.MOST_RUNNING,
         "charts": [_with_picture(each, span) for each in _charts(seen, span)],
         "can_draw": can_draw(),
         "may_pause": may_pause(request),

@@ -166,6 +166,14 @@ def test_it_shows_what_each_worker_runs_now(admin_client):
     assert re.search(r"w-idle running \S+ ago \S+ ago nothing", text(admin_client))
 
 
+def test_it_says_when_not_all_running_jobs_were_looked_at(admin_client, monkeypatch):
+    worker("w", heard=timezone.now())
+    monkeypatch.setattr("django_ojs_unique.insight.workers.MOST_RUNNING", 2)
+    for running in range(3):
+        assert ("Of the jobs that run now, 2 were looked at" in text(admin_client)) == (running == 2)
+        job(timezone.now(), state="active", worker_id="w")
+
+
 # what renews itself
 
 
