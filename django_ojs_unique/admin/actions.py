@@ -19,8 +19,7 @@ from ..by_hand.operations import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY_N
 from ..by_hand.results import BulkResult
 from ..insight.typed import read_id
 from ..models import Job
-from .base import ReadOnlyAdmin, may, render
-from .job_page import FROM_PAGE
+from .base import FROM_PAGE, ReadOnlyAdmin, may, render
 
 RESOLUTIONS: dict[str, dict[str, bool]] = {"skip": {}, "replace": {"replace": True}, "force": {"force": True}}
 """What a revival does about live duplicates."""

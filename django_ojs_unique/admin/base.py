@@ -9,20 +9,24 @@ from typing import Any
 from django.contrib import admin
 from django.contrib.admin import helpers
 from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ChangeList
 from django.contrib.auth import get_permission_codename
 from django.core.exceptions import BadRequest
 from django.core.paginator import Paginator
 from django.db import router
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, reverse
 
 LONGEST_TERM = 1000
 """The most characters of a search term: SQLite refuses a pattern of 50,000."""
 MOST_COUNTED = 10_000
 """How many rows a list counts at most: counting a million takes longer than showing a hundred."""
+
+FROM_PAGE = "_from_page"
+"""The field that an action's form has if it is on the page of a row: the answer leads back there."""
 
 
 class BoundedPaginator(Paginator):  # type: ignore[type-arg]
@@ -100,7 +104,11 @@ class BoundedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def response_action(self, request: HttpRequest, *args: Any, **options: Any) -> Any:
         if any("\0" in id for id in request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)):
             raise BadRequest("A row that was chosen has an id that none can have.")
-        return super().response_action(request, *args, **options)
+        response = super().response_action(request, *args, **options)
+        if FROM_PAGE in request.POST and isinstance(response, HttpResponseRedirect):
+            id = quote(request.POST[helpers.ACTION_CHECKBOX_NAME])
+            return HttpResponseRedirect(reverse(f"admin:django_ojs_unique_{self.opts.model_name}_change", args=[id]))
+        return response
 
 
 class ReadOnlyAdmin(BoundedAdmin):

@@ -13,12 +13,16 @@ from django.db import router
 from django.db.models import QuerySet
 from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest
+from django.template.loader import render_to_string
+from django.utils import timezone
 from django.utils.html import format_html
 
-from ..exceptions import InvalidRequest
+from ..exceptions import InvalidRequest, OJSError
 from ..insight.text import harmless
-from ..models import CronJob
-from .base import BoundedAdmin
+from ..maintenance.cron import run_now
+from ..models import CronJob, Job
+from .base import FROM_PAGE, BoundedAdmin, may_view
+from .cron_history import ENQUEUED, RAN, history
 from .display import ago, ago_text, badge, job_link, pretty, when
 
 FORM = ["name", "description", "expression", "timezone", "overlap_policy", "enabled", "type", "args", "options"]
@@ -84,7 +88,8 @@ class CronJobAdmin(BoundedAdmin):
     list_filter = ["enabled", "declared", "overlap_policy", OutcomeFilter]
     search_fields = ["name", "type"]
     ordering = ["name"]
-    actions = ["enable", "disable", "delete_selected"]
+    actions = ["run_now", "enable", "disable", "delete_selected"]
+    change_form_template = "admin/django_ojs_unique/cronjob/change_form.html"
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return not _is_declared(obj) and super().has_change_permission(request, obj)
@@ -108,11 +113,11 @@ class CronJobAdmin(BoundedAdmin):
         declared = "Declared in code: change it there. It can be enabled and disabled in the list of cron jobs."
         return [
             (None, {"fields": fields, "description": declared if obj.declared else ""}),
-            ("So far", {"fields": HAPPENED}),
+            ("So far", {"fields": [*HAPPENED, "history"] if may_view(request, Job) else HAPPENED}),
         ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return HAPPENED if obj is not None else []
+        return [*HAPPENED, "history"] if obj is not None else []
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form = super().get_form(request, obj, change=change, **kwargs)
@@ -120,12 +125,25 @@ class CronJobAdmin(BoundedAdmin):
             form.base_fields["name"].disabled = True  # another name would be another entry
         return form
 
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **options: Any) -> Any:
+        may_run = context.get("original") is not None and self.has_change_permission(request)
+        return super().render_change_form(
+            request, context | {"may_run": may_run, "from_page": FROM_PAGE}, *args, **options
+        )
+
     def save_model(self, request: HttpRequest, obj: CronJob, form: Any, change: bool) -> None:
         """Write only the fields that the form changed; workers write the others."""
         if not change:
             obj.save()
         elif form.changed_data:
             obj.save(update_fields=[*form.changed_data, "next_run_at"])
+
+    @admin.action(description="Run now", permissions=["change"])
+    def run_now(self, request: HttpRequest, entries: QuerySet[CronJob]) -> None:
+        for entry in entries:
+            said, happened, level = _run(entry, entries.db)
+            self.message_user(request, said, level)
+            self.log_change(request, entry, happened)
 
     @admin.action(description="Enable", permissions=["change"])
     def enable(self, request: HttpRequest, entries: QuerySet[CronJob]) -> None:
@@ -192,6 +210,10 @@ class CronJobAdmin(BoundedAdmin):
     def last_job(self, entry: CronJob) -> Any:
         return job_link(entry.last_job_id) if entry.last_job_id else "-"
 
+    @admin.display(description="last jobs")
+    def history(self, entry: CronJob) -> Any:
+        return render_to_string("admin/django_ojs_unique/cronjob/history.html", history(entry))
+
     @admin.display(description="last outcome")
     def last_result(self, entry: CronJob) -> Any:
         return badge(entry.last_outcome) if entry.last_outcome else "-"
@@ -201,6 +223,23 @@ class CronJobAdmin(BoundedAdmin):
         text = ago_text(entry.last_run_at) if entry.last_run_at else "its job"
         run = job_link(entry.last_job_id, text) if entry.last_job_id else ago(entry.last_run_at)
         return format_html("{} {}", run, self.last_result(entry)) if entry.last_outcome else run
+
+
+def _run(entry: CronJob, using: str) -> tuple[Any, str, int]:
+    """Run an entry now; return what came out for the user and for the log, and the level of the message."""
+    try:
+        ran = run_now(entry.pk, timezone.now(), using)
+    except OJSError as error:
+        reason = harmless(error.message)
+        return f"{entry} enqueued nothing: {reason}", f"{RAN}: failed. {reason}", messages.ERROR
+    if ran is None:
+        return f"{entry} is gone.", f"{RAN}: it is gone.", messages.ERROR
+    outcome, id = ran
+    if outcome in ENQUEUED:
+        said = format_html("{} ran now: {} job {}.", entry, outcome, job_link(id))
+        return said, f"{RAN}: {outcome} job {id}.", messages.SUCCESS
+    said = format_html("{} enqueued nothing: {} because of job {}.", entry, outcome, job_link(id))
+    return said, f"{RAN}: {outcome} because of job {id}.", messages.WARNING
 
 
 def _is_declared(entry: CronJob | None) -> bool:

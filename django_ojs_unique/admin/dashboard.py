@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from functools import partial
 from typing import Any
 from urllib.parse import urlencode
@@ -10,26 +9,33 @@ from urllib.parse import urlencode
 from django.core.exceptions import PermissionDenied
 from django.db import router
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from ..insight.activity import SPANS, Span
-from ..insight.overview import Overview, QueueActivity, overview
-from ..insight.queues import UNFINISHED
-from ..insight.text import age, harmless
+from ..insight import workers
+from ..insight.activity import SAMPLE, SPANS, Span, Spread
+from ..insight.failures import MOST_FAILED
+from ..insight.overview import LONG_WAIT, Overview, overview
+from ..insight.queues import now as queues_now
+from ..insight.text import harmless
 from ..insight.unknown_types import named
-from ..insight.workers import WorkerInsight
 from ..models import Job, WorkerProcess
 from .base import may_view, render
 from .charts import Chart, chart, jobs_chart, waits_chart
-from .display import ago, badge, job_link
+from .dashboard_cells import failure_cells, now_cells, queue_cells, run_cells, shown_states, worker_cells
 from .drawing import HEIGHT, WIDTH, can_draw, draw
-from .queues import PAUSE, RESUME, jobs_url, may_pause, pause_or_resume, said_count
-from .workers import held_link, said_patterns, worker_url
+from .filters import NO_ERROR
+from .queues import PAUSE, RESUME, may_pause, pause_or_resume
 
-REFRESH_SECONDS = {"hour": 5, "day": 30, "week": 120}
+REFRESH_SECONDS = {"hour": 15, "day": 30, "week": 120}
 """Seconds between two refreshes of the page, by span: counting a week of jobs takes longer, and changes less."""
+
+LIVE_SECONDS = 3
+"""Seconds between two refreshes of its first lines, which cost one statement."""
+
+MOST_TYPES = 30
 
 
 def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
@@ -42,6 +48,7 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
         return HttpResponseRedirect(f"{request.path}?span={span.name}")
     now = timezone.now()
     seen = overview(_database(), span, now, with_workers=may_view(request, WorkerProcess))
+    states = shown_states(seen.now)
     context = {
         "seen": seen,
         "span": span,
@@ -49,12 +56,27 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "since": seen.activity.edges[0],
         "seconds": REFRESH_SECONDS[span.name],
         "now": now,
-        "states": UNFINISHED,
-        "queues": [_queue_cells(queue, now) for queue in seen.queues],
+        "states": states,
+        "live": now_cells(seen.now, now),
+        "live_url": reverse("admin:django_ojs_unique_dashboard_now"),
+        "live_seconds": LIVE_SECONDS,
+        "failures": failure_cells(seen.failures, span),
+        "most_failed": MOST_FAILED,
+        "no_error": NO_ERROR,
+        "long_wait": f"{LONG_WAIT.total_seconds() / 60:g} minutes",
+        "long_waits": [harmless(queue.queue.name) for queue in seen.queues if queue.waits_long(now)],
+        "queues": [queue_cells(queue, states, span, seen.activity.edges[0], now) for queue in seen.queues],
+        "runs": [
+            run_cells(type, runs, span) for type, runs in sorted(seen.waits.runs.items(), key=_by_median)[:MOST_TYPES]
+        ],
+        "more_types": len(seen.waits.runs) - MOST_TYPES,
+        "sample": SAMPLE,
         "stranded": [harmless(name) for name in seen.stranded],
         "misspelt": seen.misspelt,
         "unknown_types": named(seen.unknown_types) if seen.unknown_types else "",
-        "workers": [_worker_cells(worker) for worker in seen.workers or ()],
+        "workers": [worker_cells(worker, seen.running.get(worker.row.pk, ()), now) for worker in seen.workers or ()],
+        "most_running": workers.MOST_RUNNING,
+        "running_cut": sum(map(len, seen.running.values())) >= workers.MOST_RUNNING,
         "charts": [_with_picture(each, span) for each in _charts(seen, span)],
         "can_draw": can_draw(),
         "may_pause": may_pause(request),
@@ -63,9 +85,24 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
 
 
 def dashboard_urls(model_admin: Any) -> list[URLPattern]:
-    """Return the URL patterns of the pictures; a browser may cache one, as its address changes with its numbers."""
+    """Return the URL patterns of the page's first lines, and of the pictures.
+
+    A browser may cache a picture, as its address changes with its numbers.
+    """
+    now: Any = model_admin.admin_site.admin_view(partial(_now, model_admin))
     view: Any = model_admin.admin_site.admin_view(partial(_picture, model_admin), cacheable=True)
-    return [path("dashboard/<slug:name>.svg", require_safe(view), name="django_ojs_unique_chart")]
+    return [
+        path("dashboard/now/", require_safe(now), name="django_ojs_unique_dashboard_now"),
+        path("dashboard/<slug:name>.svg", require_safe(view), name="django_ojs_unique_chart"),
+    ]
+
+
+def _now(model_admin: Any, request: HttpRequest) -> HttpResponse:
+    """Return the first lines of the dashboard only."""
+    if not model_admin.has_view_permission(request):
+        raise PermissionDenied
+    context = {"live": now_cells(queues_now(_database()), timezone.now())}
+    return TemplateResponse(request, "admin/django_ojs_unique/dashboard_now.html", context)
 
 
 def _picture(model_admin: Any, request: HttpRequest, name: str) -> HttpResponse:
@@ -98,6 +135,10 @@ def _database() -> str:
     return router.db_for_read(Job) or "default"
 
 
+def _by_median(row: tuple[str, Spread]) -> tuple[float, str]:
+    return -row[1].median, row[0]
+
+
 def _charts(seen: Overview, span: Span) -> list[Chart]:
     return [jobs_chart(seen.activity, span), waits_chart(seen.waits, span)]
 
@@ -106,38 +147,3 @@ def _with_picture(numbers: Chart, span: Span) -> dict[str, Any]:
     query = urlencode({"span": span.name, "v": numbers.version})
     url = reverse("admin:django_ojs_unique_chart", args=[numbers.name])
     return {"chart": numbers, "url": f"{url}?{query}", "width": WIDTH, "height": HEIGHT}
-
-
-def _queue_cells(row: QueueActivity, now: datetime) -> dict[str, Any]:
-    queue = row.queue
-    return {
-        "value": queue.name,
-        "name": harmless(queue.name),
-        "depth": [
-            (said_count(count), jobs_url(queue.name, state) if count else "")
-            for state in UNFINISHED
-            for count in [queue.depth.get(state, 0)]
-        ],
-        "longest_wait": job_link(queue.oldest, age(queue.waits_since, now)) if queue.oldest else "",
-        "completed": f"{row.completed:,}",
-        "failed": f"{row.failed:,}",
-        "failure_rate": "" if row.failure_rate is None else f"{row.failure_rate:.1%}",
-        "paused_since": ago(queue.paused_at) if queue.paused_at else "",
-        "limit": f"{said_count(queue.running)} of {queue.limit:,}" if queue.limit else "",
-        "is_stranded": row.is_stranded,
-    }
-
-
-def _worker_cells(worker: WorkerInsight) -> dict[str, Any]:
-    row = worker.row
-    return {
-        "id": harmless(row.pk),
-        "url": worker_url(row.pk),
-        "standing": badge(worker.standing),
-        "heartbeat": ago(row.heartbeat_at),
-        "started": ago(row.started_at),
-        "queues": said_patterns(worker),
-        "concurrency": row.concurrency,
-        "held": held_link(row),
-        "settled": f"{row.settled:,}",
-    }

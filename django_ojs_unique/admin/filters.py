@@ -7,9 +7,12 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models.lookups import Exact, IsNull
 from django.http import HttpRequest
 from django.utils import timezone
 
+from ..insight.activity import SPANS
+from ..insight.glance import error_type
 from ..insight.queues import unfinished
 from ..insight.text import harmless
 from ..models import Job, Queue, SuppressedEnqueue
@@ -20,14 +23,21 @@ from .base import MOST_COUNTED
 MOST_CHOICES = 200
 """How many queues or types a filter offers; the query string may have any other."""
 
+NO_ERROR = "none recorded"
+"""What the filter by the last error calls jobs that have none."""
+
 _FINISHED = ("payload_pruned", "state", "dead_letter", "finished_at")
 _LIVE = ("state", "queue", "-priority")
 
 
 class JobFilter(admin.SimpleListFilter):
-    """A filter of jobs. ``scans``: no index finds its jobs. ``by``: else, the order of the index that finds them."""
+    """A filter of jobs. ``scans``: no index finds its jobs. ``by``: else, the order of the index that finds them.
+
+    ``most``: how many jobs it looks at, if that is fewer than the list would let it.
+    """
 
     scans = False
+    most: int | None = None
     by: tuple[str, ...] = ()
 
     def condition(self, using: str, value: str) -> Q:
@@ -114,6 +124,39 @@ class TypeFilter(NameFilter):
         return registry
 
 
+class FinishedFilter(JobFilter):
+    """When a job finished; the spans begin where those of the dashboard do."""
+
+    title = "finished"
+    parameter_name = "finished"
+    by = _FINISHED
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+        return [(name, f"in the last {name}") for name in SPANS]
+
+    def condition(self, using: str, value: str) -> Q:
+        return Q(
+            state__in=sorted(TERMINAL),
+            payload_pruned__in=[False, True],
+            dead_letter__in=[False, True],
+            finished_at__gte=SPANS[value].edges(timezone.now())[0],
+        )
+
+
+class ErrorFilter(NameFilter):
+    """The type of the last error; the dashboard links to it, and it offers only what was chosen there."""
+
+    title = "last error"
+    parameter_name = "error"
+    most = 10_000
+
+    def known(self, model_admin: Any, request: HttpRequest) -> Iterable[str]:
+        return ()
+
+    def condition(self, using: str, value: str) -> Q:
+        return Q(IsNull(error_type(), True)) if value == NO_ERROR else Q(Exact(error_type(), value))
+
+
 class DuplicatesFilter(JobFilter):
     title = "duplicates"
     parameter_name = "duplicates"
@@ -179,6 +222,8 @@ FILTERS: list[Any] = [
     StateFilter,
     QueueListFilter,
     TypeFilter,
+    FinishedFilter,
+    ErrorFilter,
     DuplicatesFilter,
     StuckFilter,
     UniqueFilter,

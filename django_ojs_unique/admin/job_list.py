@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from ..insight.created import created_since
+from ..insight.glance import glance, with_glances
 from ..insight.search import readings
 from ..insight.suppressed import count_met
 from ..models import SuppressedEnqueue
@@ -20,20 +21,8 @@ from .filters import JobFilter
 MOST_SCANNED = 100_000
 """How many jobs a filter or search without an index looks at: the newest of those in the chosen dates."""
 
-LISTED = (
-    "type",
-    "queue",
-    "state",
-    "attempt",
-    "max_attempts",
-    "key",
-    "fingerprint",
-    "created_at",
-    "run_at",
-    "progress",
-    "progress_note",
-)
-"""The fields that the list reads of a job; payloads and errors are left out."""
+LISTED = ("state", "attempt", "max_attempts", "run_at", "progress", "progress_note")
+"""The fields that the list reads of a job, beside those that `insight.glance` reads of the jobs of one page."""
 
 
 READING = "reading"
@@ -75,6 +64,7 @@ class JobList(BoundedList):
         self.sees_newest_only, self.reading = False, ""
         filters = [spec for spec in self.filter_specs if isinstance(spec, JobFilter) and spec.value() is not None]
         scanning = [spec for spec in filters if spec.is_scanning]
+        self.most_scanned = min([self.most_scanned, *(spec.most for spec in scanning if spec.most)])
         begin = begin_of(self.params)
         if begin is not None:
             jobs = jobs.filter(created_since(begin))
@@ -92,11 +82,12 @@ class JobList(BoundedList):
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        jobs = list(self.result_list)
+        jobs = list(with_glances(self.result_list, LISTED))
         counts = count_met(jobs, self.root_queryset.db)
         links = may_view(request, SuppressedEnqueue)
         for job in jobs:
             job.met, job.links_met = counts.get(job.pk, 0), links
+            job.glance = glance(job)
         self.result_list = jobs
 
     @property

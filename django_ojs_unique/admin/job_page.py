@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from django.contrib.admin import helpers
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 
 from ..by_hand.operations import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY_NOW, REVIVE
 from ..insight.text import harmless
 from ..models import Job
-from .base import ReadOnlyAdmin
+from .base import FROM_PAGE, ReadOnlyAdmin
 
 DOWNLOADS = ("args", "meta", "tags", "extra", "retry", "unique", "result", "errors")
 """The members whose beginning the page shows, and that can be downloaded as a whole."""
-
-FROM_PAGE = "_from_page"
 
 OPERATIONS = {
     "cancel": CANCEL,
@@ -70,14 +67,6 @@ class JobPage(ReadOnlyAdmin):
                 **panels(request, obj, timezone.now()),
             }
         return super().render_change_form(request, context, add, change, form_url, obj)
-
-    def response_action(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        """Redirect to the page from which the action was used; its message appears there."""
-        response = super().response_action(request, *args, **kwargs)
-        if FROM_PAGE in request.POST and isinstance(response, HttpResponseRedirect):
-            id = quote(request.POST[helpers.ACTION_CHECKBOX_NAME])
-            return HttpResponseRedirect(reverse("admin:django_ojs_unique_job_change", args=[id]))
-        return response
 
     def download(self, request: HttpRequest, object_id: str, member: str) -> HttpResponse:
         """Return one member of a job as a JSON file."""

@@ -21,6 +21,7 @@ from ..insight.timeline import MOST_FAILURES, Event, failures, timeline
 from ..insight.uniqueness import against, uniqueness
 from ..insight.waiting import nobody
 from ..models import Job, SuppressedEnqueue, WorkerProcess
+from ..ojs.states import JobState
 from .base import may_view
 from .display import (
     ago,
@@ -38,11 +39,14 @@ from .workers import worker_url
 
 PAYLOADS = ("args", "meta", "extra", "result")
 MOST_LOGGED = 20
+FAILED = frozenset({JobState.RETRYABLE, JobState.DISCARDED})
+"""The states of jobs whose last run failed: their page begins with the last error."""
 
 
 def panels(request: HttpRequest, job: Job, now: datetime) -> dict[str, Any]:
     """Return the context of a job's page."""
     computed, related = recompute(job), relations(job)
+    errors = [_failure(failure) for failure in failures(job)]
     sees_attempts = may_view(request, SuppressedEnqueue)
     met = attempts_that_met(job, job.fingerprint or computed.fingerprint) if sees_attempts else None
     return {
@@ -58,7 +62,8 @@ def panels(request: HttpRequest, job: Job, now: datetime) -> dict[str, Any]:
         "payloads": [
             (name, pretty(getattr(job, name)), _download(job, name)) for name in PAYLOADS if _tells(job, name)
         ],
-        "failures": [_failure(failure) for failure in failures(job)],
+        "failures": errors,
+        "last_error": errors[0] if errors and job.state in FAILED else None,
         "errors_url": _download(job, "errors"),
         "most_failures": MOST_FAILURES,
     }

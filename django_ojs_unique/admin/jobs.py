@@ -14,12 +14,13 @@ from django.utils.safestring import SafeString
 
 from ..insight.search import HELP, exact
 from ..insight.suppressed import MOST_MET
+from ..insight.text import harmless
 from ..models import Job
 from ..ojs.states import JobState
 from .actions import JobActions
 from .base import page_url
 from .dates import PARAMETERS as DATES
-from .display import SHORT, ago, badge, brief
+from .display import ago, badge, brief
 from .filters import FILTERS
 from .filters import PARAMETERS as FILTERED
 from .job_list import JobList, NewestFirst
@@ -28,7 +29,7 @@ from .job_page import JobPage
 
 @admin.register(Job)
 class JobAdmin(JobPage, JobActions):
-    list_display = ["shown_state", "shown_type", "holds", "met", "age", "shown_queue", "tries", "next_run"]
+    list_display = ["shown_state", "shown_type", "shown_args", "holds", "age", "met"]
     list_display_links = ["shown_type"]
     list_filter = FILTERS
     list_max_show_all = 500
@@ -64,27 +65,22 @@ class JobAdmin(JobPage, JobActions):
 
     @admin.display(description="state")
     def shown_state(self, job: Job) -> SafeString:
-        return format_html("{} {}", badge(job.state), _progress(job))
+        tries = f"attempt {job.attempt} of {job.max_attempts}" if job.attempt else ""
+        return format_html("{} {} {}", badge(job.state), _below(tries), _progress(job))
 
-    @admin.display(description="type")
-    def shown_type(self, job: Job) -> str:
-        return brief(job.type)
+    @admin.display(description="type and queue")
+    def shown_type(self, job: Job) -> SafeString:
+        return format_html("{} {}", brief(job.type), _below(f"on {brief(job.queue)}"))
 
-    @admin.display(description="queue")
-    def shown_queue(self, job: Job) -> str:
-        return brief(job.queue)
-
-    @admin.display(description="attempt")
-    def tries(self, job: Job) -> str:
-        return f"{job.attempt} of {job.max_attempts}"
+    @admin.display(description="args and last error")
+    def shown_args(self, job: Any) -> SafeString:
+        error = format_html('<span class="ojs-below ojs-error">{}</span>', harmless(job.glance.error))
+        return format_html("{} {}", harmless(job.glance.args), error if job.glance.error else "")
 
     @admin.display(description="age", ordering="pk")
     def age(self, job: Job) -> SafeString | str:
-        return ago(job.created_at)
-
-    @admin.display(description="next run")
-    def next_run(self, job: Job) -> SafeString | str:
-        return ago(job.run_at)
+        due = _below(format_html("due {}", ago(job.run_at))) if job.run_at else ""
+        return format_html("{} {}", ago(job.created_at), due)
 
     @admin.display(description="times met")
     def met(self, job: Any) -> SafeString | str:
@@ -97,12 +93,15 @@ class JobAdmin(JobPage, JobActions):
         return format_html('<a href="{}" title="Enqueues that met this job">{}</a>', url, text)
 
     @admin.display(description="key")
-    def holds(self, job: Job) -> SafeString | str:
-        if job.key is not None:
-            return format_html("<span>{}</span>", brief(job.key))
-        if job.fingerprint is None:
+    def holds(self, job: Any) -> SafeString:
+        if not job.glance.key:
             return format_html('<span class="ojs-quiet">{}</span>', "not unique")
-        return format_html('<code title="Fingerprint {}">{}…</code>', job.fingerprint, job.fingerprint[:SHORT])
+        title = f"Fingerprint {job.fingerprint}" if job.fingerprint else "Holds no fingerprint"
+        return format_html('<span title="{}">{}</span>', title, harmless(job.glance.key))
+
+
+def _below(text: str) -> SafeString | str:
+    return format_html('<span class="ojs-below ojs-quiet">{}</span>', text) if text else ""
 
 
 def _progress(job: Job) -> SafeString | str:

@@ -153,7 +153,9 @@ class QueueAdmin(ReadOnlyAdmin):
 
     @admin.display(description="unfinished jobs")
     def unfinished_jobs(self, row: Any) -> SafeString:
-        return format_html('<a href="{}">{}</a>', jobs_url(row.name), said_count(row.unfinished))
+        return format_html(
+            '<a href="{}">{}</a>', jobs_url(queue=row.name, state="unfinished"), said_count(row.unfinished)
+        )
 
     @admin.action(description="Pause", permissions=["pause"])
     def pause(self, request: HttpRequest, rows: QuerySet[Queue]) -> None:
@@ -210,10 +212,9 @@ def said_count(count: int) -> str:
     return f"{count:,}" if count <= MOST_COUNTED else f"{MOST_COUNTED:,}+"
 
 
-def jobs_url(queue: str, state: str = "unfinished") -> str:
-    """Return the address of the list of a queue's jobs in a state; by default, its unfinished jobs."""
-    query = urlencode({"queue": queue, "state": state})
-    return f"{reverse('admin:django_ojs_unique_job_changelist')}?{query}"
+def jobs_url(**filters: str) -> str:
+    """Return the address of the list of jobs, filtered."""
+    return f"{reverse('admin:django_ojs_unique_job_changelist')}?{urlencode(filters)}"
 
 
 def _named(names: list[str]) -> str:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+from django.conf import settings
 from django.db import connections
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 
 from .dialects import kind_of
 
@@ -38,3 +42,9 @@ class DatabaseClock:
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
         self._reading = moment, time.monotonic()
         return moment
+
+
+def moment_of(value: Any, connection: Any) -> datetime:
+    """Return a time that a cursor of a connection returned, as a `DateTimeField` would."""
+    moment: Any = parse_datetime(value) if isinstance(value, str) else value
+    return timezone.make_aware(moment, connection.timezone) if settings.USE_TZ and timezone.is_naive(moment) else moment

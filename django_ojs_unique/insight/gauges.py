@@ -35,7 +35,7 @@ class Levels:
 
 
 def levels(using: str, now: datetime) -> Levels:
-    """Read the levels in ten statements; each reads a bounded part of an index."""
+    """Read the levels in nine statements; each reads a bounded part of an index."""
     named = declared()
     found, present = queues(using, named), workers(using, now)
     # The filter names every leading column of the index ojs_job_finished, so that only the index is read.

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from ..models import Job
 from ..ojs.states import JobState
-from .activity import Activity, Span, Waits, activity, waits
-from .queues import MOST_QUEUES, QueueInsight, declared, queues
+from .activity import Activity, Span, Spread, Waits, activity, waits
+from .failures import Failures, failures
+from .queues import MOST_QUEUES, Now, QueueInsight, declared, queues, together
 from .unknown_types import unknown_types
-from .workers import WorkerInsight, is_stranded, misspelt, workers
+from .workers import WorkerInsight, is_stranded, misspelt, running, workers
 
+LONG_WAIT = timedelta(minutes=5)
 MOST_EXPLAINED = 5
 """How many of the queues that no worker takes are compared with the names that workers take."""
 
@@ -21,13 +23,20 @@ MOST_EXPLAINED = 5
 class QueueActivity:
     """A queue, and how many of its jobs completed and failed in a span.
 
-    ``is_stranded``: jobs wait in it, and no running worker takes it; None if workers were not asked for.
+    ``waited``: how long some of the completed ones had waited. ``is_stranded``: jobs wait in it, and no running worker
+    takes it; None if workers were not asked for.
     """
 
     queue: QueueInsight
     completed: int
     failed: int
+    waited: Spread | None
     is_stranded: bool | None
+
+    def waits_long(self, now: datetime) -> bool:
+        """Whether a job has waited longer than `LONG_WAIT` for a worker, and its queue is not paused."""
+        since = self.queue.waits_since
+        return since is not None and self.queue.paused_at is None and now - since > LONG_WAIT
 
     @property
     def failure_rate(self) -> float | None:
@@ -38,14 +47,18 @@ class QueueActivity:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The whole system. ``workers``: None if they were not asked for. ``more_queues``: how many are left out.
+    """The whole system. ``now``: what is unfinished in all queues. ``more_queues``: how many are left out.
 
+    ``workers``: None if they were not asked for. ``running``: the jobs that run now, by worker; empty without workers.
     ``unknown_types``: the types of waiting jobs that have no handler in this process.
     """
 
+    now: Now
     queues: Sequence[QueueActivity]
     more_queues: int
     workers: Sequence[WorkerInsight] | None
+    running: Mapping[str, Sequence[Job]]
+    failures: Failures
     activity: Activity
     waits: Waits
     has_jobs: bool
@@ -64,28 +77,32 @@ class Overview:
 
 
 def overview(using: str, span: Span, now: datetime, *, with_workers: bool = True) -> Overview:
-    """Read everything in nine statements: one less if no job waits, one more if there is nothing to show."""
+    """Read everything in eleven statements: one less if no job waits, one more if there is nothing to show."""
     present = workers(using, now) if with_workers else None
-    happened = activity(using, span, now)
+    happened, waited = activity(using, span, now), waits(using, span, now)
     names = declared()
     names.update(name for worker in present or () for name in worker.names)
     names.update(queue for queue, _ in happened.by_queue)
     found = queues(using, names)
     shown = sorted(found, key=lambda queue: not queue.unfinished)[:MOST_QUEUES]
     return Overview(
+        now=together(found),
         queues=[
             QueueActivity(
                 queue,
                 happened.by_queue[queue.name, JobState.COMPLETED],
                 happened.by_queue[queue.name, JobState.DISCARDED],
+                waited.by_queue.get(queue.name),
                 None if present is None else is_stranded(queue, present),
             )
             for queue in sorted(shown, key=lambda queue: queue.name)
         ],
         more_queues=len(found) - len(shown),
         workers=present,
+        running=running(using) if present else {},
+        failures=failures(using, happened.edges[0]),
         activity=happened,
-        waits=waits(using, span, now),
+        waits=waited,
         has_jobs=any(queue.unfinished for queue in found)
         or any(happened.enqueued)
         or Job.objects.using(using).exists(),

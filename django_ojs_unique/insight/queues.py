@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,6 +13,7 @@ from django.db import connections
 from django.db.models import Count
 
 from ..conf import settings
+from ..db.clock import moment_of
 from ..models import Job, Queue
 from ..ojs.states import INCOMPLETE, TERMINAL, JobState
 from ..registry import registry
@@ -25,6 +27,19 @@ MOST_QUEUES = 500
 UNFINISHED = [state for state in JobState if state in INCOMPLETE]
 
 _NO_BOUND = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """All queues together. ``depth``: the unfinished jobs by state, of each queue up to `MOST_COUNTED` + 1.
+
+    ``queue``, ``oldest`` and ``waits_since`` are of the available job that has waited longest.
+    """
+
+    depth: Mapping[str, int]
+    queue: str = ""
+    oldest: UUID | None = None
+    waits_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +78,29 @@ def declared() -> set[str]:
 def queues(using: str, names: Iterable[str] = (), *, exact: bool = False) -> list[QueueInsight]:
     """Return the queues that have unfinished jobs or a row, and those of ``names``, sorted by name.
 
-    Three statements. ``exact`` counts every job of every queue.
+    Two statements. ``exact`` counts every job of every queue.
     """
-    depths, heads = _depths(using, exact)
-    oldest: dict[str, Any] = {}
-    waiting = Job.objects.using(using).filter(pk__in=heads, enqueued_at__isnull=False).order_by("enqueued_at", "pk")
-    for name, *first in waiting.values_list("queue", "pk", "enqueued_at"):
-        oldest.setdefault(name, first)
+    depths, oldest = _depths(using, exact)
     rows = {row.name: row for row in Queue.objects.using(using).order_by("name")[: _NO_BOUND if exact else MOST_QUEUES]}
     found = []
     for name in sorted({*depths, *rows, *names}):
-        row, (id, since) = rows.get(name, Queue(name=name)), oldest.get(name, (None, None))
+        row, (since, id) = rows.get(name, Queue(name=name)), oldest.get(name, (None, None))
         limits = row.concurrency_limit, row.max_per_second
         found.append(QueueInsight(name, depths.get(name, {}), id, since, row.paused_at, *limits))
     return found
+
+
+def now(using: str) -> Now:
+    """Return what is unfinished now. One statement, whose time does not depend on the number of jobs."""
+    depths, oldest = _depths(using, exact=False)
+    return _together(depths, [(*first, name) for name, first in oldest.items()])
+
+
+def together(found: Iterable[QueueInsight]) -> Now:
+    """Return what `now` would, from queues that were read already."""
+    seen = list(found)
+    waiting = [(each.waits_since, each.oldest, each.name) for each in seen if each.waits_since and each.oldest]
+    return _together({each.name: each.depth for each in seen}, waiting)
 
 
 def said_limits(limit: int | None, max_per_second: int | None) -> str:
@@ -116,8 +140,16 @@ def counts(using: str, name: str) -> dict[JobState, int]:
     return found
 
 
-def _depths(using: str, exact: bool) -> tuple[dict[str, dict[str, int]], list[UUID]]:
-    """Return the number of unfinished jobs by queue and state, and the oldest available job of each queue and priority.
+def _together(depths: Mapping[str, Mapping[str, int]], waiting: list[tuple[datetime, UUID, str]]) -> Now:
+    depth: Counter[str] = Counter()
+    for each in depths.values():
+        depth.update(each)
+    since, id, name = min(waiting, default=(None, None, ""))
+    return Now(depth, name, id, since)
+
+
+def _depths(using: str, exact: bool) -> tuple[dict[str, dict[str, int]], dict[str, tuple[datetime, UUID]]]:
+    """Return the number of unfinished jobs by queue and state, and since when the oldest available job of each waits.
 
     One statement. For each state it goes through the index from queue to queue, and for the available jobs from
     priority to priority, so its time does not depend on the number of jobs unless ``exact`` counts all.
@@ -127,14 +159,19 @@ def _depths(using: str, exact: bool) -> tuple[dict[str, dict[str, int]], list[UU
     for state in UNFINISHED:
         walks.append(_walk(state, most_queues))
         counts.append(_count(state, most))
-    with connections[using].cursor() as cursor:
+    connection = connections[using]
+    with connection.cursor() as cursor:
         cursor.execute(f"WITH RECURSIVE {', '.join([*walks, _PRIORITIES])} {' UNION ALL '.join([_HEADS, *counts])}")
-        rows: list[tuple[str, str, int, Any]] = cursor.fetchall()
+        rows: list[tuple[str, str, int, Any, Any]] = cursor.fetchall()
     depths: dict[str, dict[str, int]] = {}
-    for of_state, name, count, _ in rows:
+    oldest: dict[str, tuple[datetime, UUID]] = {}
+    for of_state, name, count, head, since in rows:
         if of_state:
             depths.setdefault(name, {})[of_state] = count
-    return depths, [UUID(str(head)) for *_, head in rows if head is not None]
+        elif head is not None:
+            first = moment_of(since, connection), UUID(str(head))
+            oldest[name] = min(oldest.get(name, first), first)
+    return depths, oldest
 
 
 def _walk(state: str, most_queues: int) -> str:
@@ -151,7 +188,7 @@ def _count(state: str, most: int) -> str:
     jobs = f"{_live(state)} AND queue = named.queue"
     more = f"(SELECT 1 FROM {jobs} LIMIT 1 OFFSET {most}) IS NOT NULL"
     return (
-        f"SELECT '{state}', queue, CASE WHEN {more} THEN {most + 1} ELSE (SELECT COUNT(*) FROM {jobs}) END, NULL"
+        f"SELECT '{state}', queue, CASE WHEN {more} THEN {most + 1} ELSE (SELECT COUNT(*) FROM {jobs}) END, NULL, NULL"
         f" FROM {state}_queues named WHERE queue IS NOT NULL"
     )
 
@@ -169,8 +206,11 @@ _PRIORITIES = (
 )
 """SQL that lists the priorities of each queue's available jobs by one index search for each."""
 
+_OLDEST = (
+    f"FROM {_AVAILABLE} AND queue = named.queue AND priority = named.priority AND enqueued_at IS NOT NULL"
+    " ORDER BY enqueued_at, id LIMIT 1"
+)
 _HEADS = (
-    f"SELECT '', queue, 0, (SELECT id FROM {_AVAILABLE} AND queue = named.queue"
-    " AND priority = named.priority AND enqueued_at IS NOT NULL ORDER BY enqueued_at, id LIMIT 1)"
+    f"SELECT '', queue, 0, (SELECT id {_OLDEST}), (SELECT enqueued_at {_OLDEST})"
     " FROM priorities named WHERE priority IS NOT NULL"
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -84,12 +84,17 @@ def end_of_window(job: Any, policy: UniquePolicy) -> datetime | None:
     return policy.kept_until(job.created_at, job.scheduled_at or job.created_at)
 
 
-def against(policy: UniquePolicy) -> str:
-    """Name what is compared, such as ``type + args.user_id``."""
+def against(policy: UniquePolicy, equals: Callable[[str, str], str] = lambda dimension, member: "") -> str:
+    """Name what is compared, such as ``type + args.user_id``.
+
+    ``equals`` returns what to write after a member of args or meta.
+    """
     parts = ["type", *(["queue"] if "queue" in policy.keys else [])]
     for name, members in (("args", policy.args_keys), ("meta", policy.meta_keys)):
         if name in policy.keys:
-            parts += [name] if members is None else [f"{name}{_member(member)}" for member in members]
+            parts += (
+                [name] if members is None else [f"{name}{_member(member)}{equals(name, member)}" for member in members]
+            )
     if policy.window is Window.FIXED:
         parts.append("its window")
     return " + ".join(parts)

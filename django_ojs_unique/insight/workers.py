@@ -18,6 +18,7 @@ SILENT_AFTER = timedelta(seconds=30)
 
 SILENT = "silent"
 MOST_WORKERS = 200
+MOST_RUNNING = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +87,16 @@ def held(worker: WorkerProcess, most: int) -> list[Job]:
     active = Job.objects.using(worker._state.db).filter(state=JobState.ACTIVE, finished_at__isnull=True)
     fields = ("type", "queue", "state", "started_at")
     return list(active.filter(worker_id=worker.pk).only(*fields).order_by("started_at", "pk")[:most])
+
+
+def running(using: str) -> dict[str, list[Job]]:
+    """Return up to `MOST_RUNNING` of the jobs that run now by the id of their worker, the earliest started first.
+
+    One statement.
+    """
+    active = Job.objects.using(using).filter(state=JobState.ACTIVE, finished_at__isnull=True).order_by()
+    found = active.only("type", "worker_id", "started_at", "progress")[:MOST_RUNNING]
+    by_worker: dict[str, list[Job]] = {}
+    for job in sorted((job for job in found if job.started_at), key=lambda job: (job.started_at, job.pk)):
+        by_worker.setdefault(job.worker_id or "", []).append(job)
+    return by_worker

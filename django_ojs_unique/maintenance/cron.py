@@ -20,6 +20,7 @@ from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, OperationalError, transaction
 from django.db.models import F, Q, QuerySet
 
+from ..db.dialects import dialect_of
 from ..db.locking import unlocked
 from ..db.transactions import is_busy, starting_over
 from ..enqueue.request import Request
@@ -74,6 +75,27 @@ def tick(using: str, now: datetime) -> datetime | None:
     upcoming = entries.filter(next_run_at__gt=now).order_by("next_run_at")
     moment: datetime | None = upcoming.values_list("next_run_at", flat=True).first()
     return moment
+
+
+def run_now(name: str, now: datetime, using: str) -> tuple[str, UUID] | None:
+    """Enqueue a job of an entry now, enabled or not, by its overlap and unique policies; its next occurrence stays.
+
+    Return the outcome, and the id of the job or of the one that was in the way; None if there is no such entry. Raises
+    OJSError for what cannot be enqueued, and OperationalError if the entry stays locked.
+    """
+    return starting_over(using, partial(_run_now, CronJob.objects.using(using).filter(pk=name), now))
+
+
+def past_job_ids(entry: CronJob, now: datetime, most: int) -> list[UUID]:
+    """Return the ids that the jobs of the latest occurrences have, the newest first, whether or not they were enqueued.
+
+    Occurrences are counted by the times that the entry has now, and from its creation on; none if these are invalid.
+    """
+    try:
+        cron = entry.cron
+    except InvalidRequest:
+        return []
+    return [job_id(entry.name, occurrence) for occurrence in cron.last(most, entry.created_at, now)]
 
 
 def job_id(name: str, occurrence: datetime) -> UUID:
@@ -136,6 +158,17 @@ def _fire(due: QuerySet[CronJob], now: datetime) -> None:
             CronJob.objects.using(due.db).filter(pk=entry.pk).update(**_occur(entry, now, due.db))
 
 
+def _run_now(entries: QuerySet[CronJob], now: datetime) -> tuple[str, UUID] | None:
+    with transaction.atomic(using=entries.db), collected(entries.db):
+        dialect_of(entries).take_write_lock()
+        entry = entries.select_for_update().first()
+        if entry is None:
+            return None
+        outcome, id = _enqueue(entry, entry.cron, now, entries.db)
+        entries.update(**_written(entry, outcome, id, now, entries.db))
+        return outcome, id
+
+
 def _occur(entry: CronJob, now: datetime, using: str) -> dict[str, Any]:
     """Enqueue the job of the latest due occurrence; return the changes to write to the entry."""
     assert entry.next_run_at is not None
@@ -148,18 +181,28 @@ def _occur(entry: CronJob, now: datetime, using: str) -> dict[str, Any]:
     occurrence = cron.latest_until(entry.next_run_at - timedelta.resolution, now)
     if occurrence is None:  # the row was changed by hand
         return changes
-    outcome, id = _enqueue(entry, cron, occurrence, using)
+    try:
+        outcome, id = _enqueue(entry, cron, occurrence, using)
+    except OJSError as error:
+        _log_failure(entry, error)
+        outcome, id = "failed", None
+    return changes | _written(entry, outcome, id, now, using)
+
+
+def _written(entry: CronJob, outcome: str, id: UUID | None, now: datetime, using: str) -> dict[str, Any]:
+    """Announce an outcome; return the changes to write to the entry."""
     _announce(entry, outcome, id, using)
-    changes["last_outcome"] = outcome
+    changes: dict[str, Any] = {"last_outcome": outcome}
     if outcome in ("created", "replaced"):
         changes |= {"last_run_at": now, "last_job_id": id, "run_count": F("run_count") + 1}
     return changes
 
 
 def _enqueue(entry: CronJob, cron: Cron, occurrence: datetime, using: str) -> tuple[str, UUID]:
-    """Enqueue the job of an occurrence by the overlap policy; return the outcome, and the id of the job.
+    """Enqueue the job of an occurrence by the overlap policy; return the outcome and the id of the job.
 
-    If the job has a key, the enqueue may have rewritten the job of another occurrence; then the id is that job's.
+    If the job has a key, the enqueue may have rewritten the job of another occurrence; then the id is that job's. If no
+    job was enqueued, it is that of the job that was in the way. Raises OJSError for what cannot be enqueued.
     """
     jobs, id = Job.objects.using(using), job_id(entry.name, occurrence)
     if entry.last_job_id == id:
@@ -172,7 +215,7 @@ def _enqueue(entry: CronJob, cron: Cron, occurrence: datetime, using: str) -> tu
         or (cron.overlap_policy == OverlapPolicy.ENQUEUE and previous.state != JobState.ACTIVE)
     ):
         logger.info("Skipped %s: job %s has not finished.", entry, previous.pk, extra={"cron_name": entry.name})
-        return "skipped", id
+        return "skipped", previous.pk
     try:
         with transaction.atomic(using=using):
             if previous is not None and cron.overlap_policy == OverlapPolicy.CANCEL_PREVIOUS:
@@ -183,17 +226,15 @@ def _enqueue(entry: CronJob, cron: Cron, occurrence: datetime, using: str) -> tu
             except DuplicateJob as duplicate:
                 if previous is not None and previous.state == JobState.CANCELLED:
                     transaction.set_rollback(True, using=using)  # undo the cancellation: it may be what refused the job
-                return "already" if duplicate.existing_job_id == id else "rejected", id
+                met = duplicate.existing_job_id
+                return ("already" if met == id else "rejected"), met
             outcome = "already" if result.deduplicated and result.job.pk == id else str(result.outcome)
             return outcome, result.job.pk
     except JobIdTaken:
         return "already", id
-    except OJSError as error:
-        _log_failure(entry, error)
-        return "failed", id
 
 
-def _announce(entry: CronJob, outcome: str, id: UUID, using: str) -> None:
+def _announce(entry: CronJob, outcome: str, id: UUID | None, using: str) -> None:
     if outcome in ("created", "replaced"):
         announce(cron_triggered, CronJob, entry=entry, job_id=id, using=using)
     elif outcome != "already":

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import cache
+from itertools import takewhile
 from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -126,6 +128,25 @@ class Cron:
             else:
                 latest = following
         return latest
+
+    def last(self, most: int, after: datetime, until: datetime) -> list[datetime]:
+        """Return the last ``most`` occurrences later than ``after`` and not later than ``until``, the newest first.
+
+        It looks at twice as long a time again and again, so at few occurrences besides.
+        """
+        length = most * _SECOND
+        while True:
+            start = max(after, until - min(length, until - after))
+            found = list(takewhile(until.__ge__, self._all_after(start)))
+            if len(found) >= most or start <= after:
+                return found[: -most - 1 : -1]
+            length *= 2
+
+    def _all_after(self, moment: datetime) -> Iterator[datetime]:
+        following = self.next_after(moment)
+        while following is not None:
+            yield following
+            following = self.next_after(following)
 
     def _next_after(self, start: datetime) -> datetime | None:
         """Return the first occurrence from ``start`` (a whole second in UTC) on."""

@@ -1,5 +1,6 @@
 """Periodic jobs in the admin: what code declares is read there, the rest can be made, changed and deleted."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -8,7 +9,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ojs_unique import Cron, job
-from django_ojs_unique.maintenance.cron import sync
+from django_ojs_unique.maintenance.cron import sync, tick
 from django_ojs_unique.models import CronJob, Job
 from tests.support.people import log_in
 
@@ -196,3 +197,82 @@ def test_only_the_permissions_of_django_count(client):
 def test_an_entry_that_is_not_there_is_told(admin_client):
     assert admin_client.get(page("change", "nothing")).status_code == 302
     assert admin_client.post(page("change", "nothing"), FORM).status_code == 302
+
+
+# Run now, and the history
+
+
+def test_run_now_enqueues_a_job_and_says_and_logs_what_came_out(admin_client):
+    entry = define(args={"x": 1}, enabled=False)
+    (said,) = act(admin_client, "run_now", entry)
+    made = Job.objects.get()
+    assert said.startswith("nightly ran now: created job <a href=")
+    assert str(made.pk) in said
+    assert LogEntry.objects.get().get_change_message() == f"Ran now: created job {made.pk}."
+    (refused,) = act(admin_client, "run_now", entry)
+    assert refused.startswith("nightly enqueued nothing: skipped because of job <a href=")
+    newest = LogEntry.objects.order_by("-pk").first()
+    assert newest.get_change_message() == f"Ran now: skipped because of job {made.pk}."
+    assert Job.objects.count() == 1
+
+
+def test_what_cannot_be_run_now_is_told_with_the_mend(admin_client):
+    entry = define(options={"priority": 1000})
+    (said,) = act(admin_client, "run_now", entry)
+    assert said.startswith("nightly enqueued nothing: priority")
+    assert LogEntry.objects.get().get_change_message().startswith("Ran now: failed. priority")
+    assert not Job.objects.exists()
+
+
+def test_what_code_declares_is_run_now_from_its_page(admin_client):
+    define(declared=True)
+    text = admin_client.get(page("change", "nightly")).content.decode()
+    assert '<input type="submit" value="Run now">' in text
+    form = {"action": "run_now", "_selected_action": ["nightly"], "_from_page": "1"}
+    response = admin_client.post(reverse(LIST), form)
+    assert response.url == page("change", "nightly")
+    assert Job.objects.count() == 1
+
+
+def test_who_may_not_change_an_entry_cannot_run_it_now(client):
+    entry = define()
+    log_in(client, "view_cronjob", "view_job")
+    assert "Run now" not in client.get(page("change", "nightly")).content.decode()
+    act(client, "run_now", entry)
+    assert not Job.objects.exists()
+
+
+def test_the_page_links_to_the_last_jobs_and_says_who_ran_them(admin_client):
+    now = timezone.now()
+    entry = define(expression="@every PT1H", next_run_at=now - timedelta(hours=1), created_at=now - timedelta(days=2))
+    CronJob.objects.update(overlap_policy="allow")
+    tick("default", now)
+    scheduled = Job.objects.get()
+    Job.objects.update(state="discarded", finished_at=now, errors=[{"type": "E", "message": "<b>"}])
+    act(admin_client, "run_now", entry)
+    by_hand = Job.objects.exclude(pk=scheduled.pk).get()
+    act(admin_client, "run_now", entry)
+    Job.objects.enqueue("report.nightly")
+    told = (
+        admin_client.get(page("change", "nightly"))
+        .content.decode()
+        .partition("Its last jobs")[2]
+        .partition("</table>")[0]
+    )
+    assert told.count('<th scope="row"') == 3
+    rows = {id: row for row in told.split("<tr>") for id in re.findall("/job/([0-9a-f-]{36})/", row)}
+    assert "its schedule" in rows[str(scheduled.pk)]
+    assert "E: &lt;b&gt;" in rows[str(scheduled.pk)]
+    assert "<td>admin</td>" in rows[str(by_hand.pk)]
+
+
+def test_the_history_takes_few_statements(admin_client, django_assert_max_num_queries):
+    define(expression="* * * * *", created_at=timezone.now() - timedelta(days=900))
+    with django_assert_max_num_queries(8):
+        assert b"None of its last 20 occurrences has a job" in admin_client.get(page("change", "nightly")).content
+
+
+def test_the_last_jobs_are_for_those_who_may_view_jobs(client):
+    define()
+    log_in(client, "view_cronjob")
+    assert b"Last jobs" not in client.get(page("change", "nightly")).content

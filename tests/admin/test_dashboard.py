@@ -3,6 +3,7 @@
 import builtins
 import re
 from datetime import timedelta
+from html import unescape
 from xml.etree import ElementTree
 
 import pytest
@@ -14,6 +15,7 @@ from django.utils import timezone
 from django_ojs_unique import job as declare
 from django_ojs_unique.admin import drawing
 from django_ojs_unique.admin.charts import jobs_chart, seconds, waits_chart
+from django_ojs_unique.admin.dashboard_cells import _rate
 from django_ojs_unique.insight.activity import SPANS, activity, waits
 from django_ojs_unique.models import Job, Queue
 from tests.support.past import NOW, ago, job, suppressed, worker
@@ -61,7 +63,7 @@ def test_it_shows_queues_with_their_jobs_their_limits_and_their_pauses(admin_cli
     assert f'href="{reverse("admin:django_ojs_unique_job_change", args=[oldest.pk])}"><code>7m</code>' in body
     shown = text(admin_client)
     assert " 1 of 3 " in shown
-    assert "(25.0%)" in shown
+    assert re.search(r" 1 25\.0% ", shown)
     assert re.search(r"reports .* paused \ds ago", shown)
     assert f"{reverse('admin:django_ojs_unique_job_changelist')}?queue=emails&amp;state=available" in body
 
@@ -87,6 +89,116 @@ def test_it_names_types_without_a_handler_and_the_names_that_were_meant(admin_cl
     assert "in which there is no job: was &#x27;emails&#x27; meant?" in shown
     declare("email.send")(lambda: None)
     assert "No handler here" not in text(admin_client)
+
+
+def test_failures_are_counted_by_type_and_last_error_and_each_count_links_to_those_jobs(admin_client):
+    now = timezone.now()
+    for error in ("ValueError", "ValueError", "<b>", ""):
+        errors = [{"type": error, "message": "<i>why</i>"}] if error else []
+        job(now - timedelta(minutes=1), state="discarded", errors=errors, queue="emails")
+    job(now - timedelta(minutes=1), state="retryable", errors=[{"type": "ValueError"}])
+    job(now - timedelta(days=2), state="discarded", errors=[{"type": "ValueError"}], queue="emails")
+    body = page(admin_client).content.decode()
+    told = body.partition('id="ojs-failures"')[2].partition("</section>")[0]
+    assert "&lt;i&gt;why&lt;/i&gt;" in told
+    links = {
+        unescape(url): int(count) for url, count in re.findall(r'<td class="number"><a href="([^"]*)">(\d+)</a>', told)
+    }
+    assert sorted(links.values()) == [1, 1, 1, 2]
+    queues = body.partition('id="ojs-queues"')[2].partition("</section>")[0]
+    (failed,) = re.findall(r'href="([^"]*state=discarded[^"]*)">4</a>', queues)
+    for url, count in {**links, unescape(failed): 4}.items():
+        assert len(admin_client.get(url).context["cl"].result_list) == count
+
+
+def test_nothing_failed_is_said(admin_client):
+    job(timezone.now(), state="completed")
+    assert "No job has failed for good since" in text(admin_client)
+
+
+def test_it_says_when_not_all_failures_were_looked_at(admin_client, monkeypatch):
+    monkeypatch.setattr("django_ojs_unique.insight.failures.MOST_FAILED", 1)
+    for _ in range(2):
+        job(timezone.now() - timedelta(minutes=1), state="discarded")
+        job(timezone.now() - timedelta(minutes=1), state="retryable")
+    shown = text(admin_client)
+    assert re.search(r"failed for good since \S+ \S+ \(the newest \d+ of them\)", shown)
+    assert re.search(r"wait for a retry \(\d+ of them\)", shown)
+
+
+@pytest.mark.parametrize(("minutes", "paused", "long"), [(4, False, False), (6, False, True), (6, True, False)])
+def test_long_waits_are_marked_by_a_rule_that_the_page_says(admin_client, minutes, paused, long):
+    job(timezone.now() - timedelta(minutes=minutes), queue="emails")
+    if paused:
+        Queue.objects.pause("emails")
+    body = page(admin_client).content.decode()
+    assert "marked as long when a job has waited for more than 5 minutes in a queue that is not paused" in body
+    assert ('<span class="ojs-badge ojs-retryable">long</span>' in body) == long
+    assert ("Long waits in" in body) == long
+
+
+def test_it_shows_how_long_jobs_waited_and_ran_and_how_many_end_in_a_time(admin_client):
+    now = timezone.now()
+    for number in range(300):
+        job(now - timedelta(seconds=30 + number / 10), state="completed", waited=1.5, ran=20, queue="emails")
+    shown = text(admin_client)
+    assert re.search(r"emails 0 0 0 0 none 1\.5 s 1\.5 s 300 \d", shown)
+    assert re.search(r"/min|/s ", shown)
+    assert re.search(r"email\.send [1-3]\d\d 20\.0 s 20\.0 s 20\.0 s", shown)
+
+
+@pytest.mark.parametrize(
+    ("count", "hours", "said"), [(7200, 1, "2.0/s"), (36_000, 0.5, "20/s"), (600, 1, "10/min"), (3, 24, "0.1/h")]
+)
+def test_a_rate_is_said_in_the_unit_that_suits(count, hours, said):
+    assert _rate(count, timedelta(hours=hours)) == said
+
+
+def test_it_shows_what_each_worker_runs_now(admin_client):
+    now = timezone.now()
+    worker("w-busy", heard=now, held=5)
+    worker("w-idle", heard=now)
+    runs = [job(now - timedelta(minutes=9 - n), state="active", worker_id="w-busy", progress=0.5) for n in range(5)]
+    body = page(admin_client).content.decode()
+    for run in runs:
+        assert (f'/job/{run.pk}/change/"><code>email.send' in body) == (run in runs[:3])
+    assert re.search(r"w-busy running .*email\.send 8m, 50% .*and 2 more", text(admin_client))
+    assert re.search(r"w-idle running \S+ ago \S+ ago nothing", text(admin_client))
+
+
+def test_it_says_when_not_all_running_jobs_were_looked_at(admin_client, monkeypatch):
+    worker("w", heard=timezone.now())
+    monkeypatch.setattr("django_ojs_unique.insight.workers.MOST_RUNNING", 2)
+    for running in range(3):
+        assert ("Of the jobs that run now, 2 were looked at" in text(admin_client)) == (running == 2)
+        job(timezone.now(), state="active", worker_id="w")
+
+
+# what renews itself
+
+
+def test_the_first_lines_come_alone_and_take_one_statement(admin_client, django_assert_num_queries):
+    now = timezone.now()
+    oldest = job(now - timedelta(minutes=7), queue="emails")
+    job(now, state="active")
+    job(now, state="pending")
+    with django_assert_num_queries(3):  # two of them read the session and the user
+        answer = admin_client.get(reverse("admin:django_ojs_unique_dashboard_now"))
+    alone = answer.content.decode().strip()
+    assert alone.startswith('<section id="ojs-now" data-refresh')
+    assert str(oldest.pk) in alone
+    assert re.findall(r">(\d)</a>", alone) == ["1", "1", "1"]
+    assert alone in page(admin_client).content.decode()
+
+
+def test_the_first_lines_are_for_those_who_may_view_jobs_and_to_be_looked_at(client):
+    url = reverse("admin:django_ojs_unique_dashboard_now")
+    assert client.get(url).status_code == 302
+    user = log_in(client, "view_queue")
+    assert client.get(url).status_code == 403
+    give(user, "view_job")
+    assert client.get(url).status_code == 200
+    assert client.post(url).status_code == 405
 
 
 def test_nothing_at_all_explains_itself(admin_client):
@@ -137,7 +249,7 @@ def test_the_number_of_statements_does_not_grow(admin_client, django_assert_num_
         job(now, queue=f"q{number}")
         worker(f"w{number}", heard=now)
         Queue.objects.limit(f"q{number}", 1)
-        with django_assert_num_queries(11):  # two of them read the session and the user
+        with django_assert_num_queries(13):  # two of them read the session and the user
             page(admin_client)
 
 

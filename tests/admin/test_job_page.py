@@ -224,6 +224,15 @@ def test_errors_come_newest_first_with_what_followed(admin_client):
     assert "Attempt 2 failed: ValueError: bad 2" in text
 
 
+@pytest.mark.parametrize(("state", "begins"), [("discarded", True), ("retryable", True), ("active", False)])
+def test_the_page_of_a_failed_job_begins_with_its_last_error(admin_client, state, begins):
+    errors = [{"attempt": 1, "type": "OSError"}, {"attempt": 2, "type": "ValueError", "message": "<b>twice</b>"}]
+    text = admin_client.get(url(change(enqueue(), state=state, errors=errors))).content.decode()
+    first = text.partition('id="content-main"')[2].partition('id="ojs-summary"')[0]
+    assert ("Failed: <code>ValueError</code>" in first and "&lt;b&gt;twice&lt;/b&gt;" in first) == begins
+    assert "OSError" not in first
+
+
 def test_a_large_value_is_cut_and_can_be_had_as_a_whole(admin_client):
     job = enqueue({"user_id": 7, "text": "x" * 900_000, "grüße": "😀"})
     response, text = show(admin_client, job)

@@ -128,6 +128,8 @@ def _finished(created_at: datetime, chance: Random) -> Any:
     job.started_at = created_at + timedelta(seconds=chance.expovariate(1))
     job.finished_at = job.started_at + timedelta(seconds=chance.expovariate(0.3))
     job.state = chance.choices(["completed", "discarded", "cancelled"], [20, 1, 1])[0]
+    if job.state == "discarded":
+        job.errors = _errors(1)
     return job
 
 

@@ -18,7 +18,7 @@ PAGES = {
     "explain": lambda operator, shown: operator.opens("explain", type="invoice.render", args='{"order": 17}'),
 }
 
-ROOM = {"dashboard": (1200, 1350), "duplicates": (1200, 880), "job": (1200, 1400), "jobs": (1360, 800)}
+ROOM = {"dashboard": (1200, 1500), "duplicates": (1200, 880), "job": (1200, 1400), "jobs": (1360, 800)}
 """How wide and high the pictures of pages are that need more room than others, in pixels."""
 
 ONLY = {"dark": ["color-contrast", "link-in-text-block"]}

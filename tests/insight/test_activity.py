@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from django.utils.timezone import localtime
 
-from django_ojs_unique.insight.activity import SAMPLE, SPANS, activity, percentile, waits
+from django_ojs_unique.insight.activity import SAMPLE, SPANS, Spread, activity, percentile, waits
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import JobState
 from tests.support.past import NOW, ago, job, suppressed
@@ -106,6 +106,16 @@ def test_waits_are_told_for_each_part_in_which_jobs_completed():
     assert waited.median == [None, None, None, 5.0, *[None] * 8]
     assert waited.p95 == [None, None, None, 9.5, *[None] * 8]
     assert not waited.is_sample
+
+
+def test_the_same_jobs_tell_how_long_jobs_wait_by_queue_and_run_by_type():
+    start = HOUR.edges(NOW)[3]
+    for number in range(1, 21):
+        job(start, state="completed", waited=number, ran=number / 2, queue="even" if number % 2 == 0 else "odd")
+    job(start, state="discarded", waited=900, ran=900)
+    seen = waits("default", HOUR, NOW)
+    assert seen.by_queue == {"even": Spread(10, 10, 20, 20), "odd": Spread(10, 9, 19, 19)}
+    assert seen.runs == {"email.send": Spread(20, 5, 9.5, 10)}
 
 
 def test_what_failed_or_did_not_wait_for_its_run_is_left_out():

@@ -7,8 +7,8 @@ import pytest
 from django_ojs_unique import job as declare
 from django_ojs_unique.insight import queues as insight
 from django_ojs_unique.insight.activity import SPANS
-from django_ojs_unique.insight.overview import overview
-from django_ojs_unique.insight.queues import queues, unfinished
+from django_ojs_unique.insight.overview import LONG_WAIT, overview
+from django_ojs_unique.insight.queues import Now, now, queues, together, unfinished
 from django_ojs_unique.models import Queue
 from tests.support.past import NOW, ago, job, worker
 
@@ -84,14 +84,49 @@ def test_beyond_a_bound_queues_are_looked_at_only_when_it_must_be_exact(monkeypa
 def test_the_number_of_statements_does_not_depend_on_the_rows(django_assert_num_queries):
     job(NOW)
     for number in range(2):
-        with django_assert_num_queries(3):
+        with django_assert_num_queries(2):
             queues("default")
         for name in "abcdefgh":
             job(NOW, queue=f"{name}{number}")
             Queue.objects.limit(f"{name}{number}", 1)
 
 
+def test_all_queues_together_take_one_statement(django_assert_num_queries):
+    with django_assert_num_queries(1):
+        assert now("default") == Now({})
+    oldest = job(ago(minutes=9), queue="emails", priority=-5)
+    job(ago(minutes=8), queue="emails")
+    job(ago(minutes=7), queue="reports")
+    job(ago(minutes=70), queue="reports", state="active")
+    with django_assert_num_queries(1):
+        seen = now("default")
+    assert seen == Now({"available": 3, "active": 1}, "emails", oldest.pk, ago(minutes=9))
+    assert seen == together(queues("default"))
+
+
 # everything at once
+
+
+@pytest.mark.parametrize(
+    ("waited", "paused", "long"),
+    [(LONG_WAIT, False, False), (LONG_WAIT * 1.01, False, True), (LONG_WAIT * 1.01, True, False)],
+)
+def test_a_wait_is_long_in_a_queue_that_is_not_paused(waited, paused, long):
+    job(NOW - waited, queue="emails")
+    if paused:
+        Queue.objects.pause("emails")
+    emails = next(each for each in overview("default", HOUR, NOW).queues if each.queue.name == "emails")
+    assert emails.waits_long(NOW) == long
+
+
+def test_what_runs_is_told_by_worker():
+    worker("w1")
+    late = job(ago(minutes=1), state="active", worker_id="w1")
+    early = job(ago(minutes=5), state="active", worker_id="w1")
+    job(ago(minutes=5), state="completed", worker_id="w1")
+    other = job(ago(minutes=5), state="active", worker_id="w2")
+    assert overview("default", HOUR, NOW).running == {"w1": [early, late], "w2": [other]}
+    assert overview("default", HOUR, NOW, with_workers=False).running == {}
 
 
 def test_a_queue_is_listed_that_only_a_row_a_handler_a_worker_or_the_past_knows(handlers, settings):
@@ -145,17 +180,17 @@ def test_jobs_are_stranded_where_no_worker_that_lives_takes_them(present, strand
 def test_without_workers_nothing_is_said_about_them(django_assert_num_queries):
     job(NOW, queue="emails")
     worker(queues=["secret"])
-    with django_assert_num_queries(8):
+    with django_assert_num_queries(9):
         seen = overview("default", HOUR, NOW, with_workers=False)
     assert (seen.workers, seen.stranded) == (None, [])
     assert "secret" not in {each.queue.name for each in seen.queues}
 
 
-def test_everything_at_once_takes_nine_statements(django_assert_num_queries):
+def test_everything_at_once_takes_eleven_statements(django_assert_num_queries):
     for number in range(2):
         job(NOW, queue=f"q{number}")
         worker(f"w{number}")
-        with django_assert_num_queries(9):
+        with django_assert_num_queries(11):
             assert overview("default", HOUR, NOW).has_jobs
 
 

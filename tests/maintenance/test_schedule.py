@@ -651,3 +651,65 @@ def test_a_worker_declares_the_sweep_of_a_healed_type_and_runs_it(handlers):
     assert healed == [user.pk]
     sweep = Job.objects.get(type="ojs.heal", state="completed")
     assert (sweep.queue, sweep.result) == ("users", {"created": 1, "refused": 0, "invalid": 0})
+
+
+# Run now
+
+
+def run(name="hourly", now=NOON):
+    return cron.run_now(name, now, "default")
+
+
+def test_an_entry_is_run_now_and_its_next_occurrence_stays():
+    define(due=NOON + HOUR, enabled=False, args={"x": 1})
+    outcome, id = run()
+    made = Job.objects.get()
+    assert (outcome, id, made.type, made.args, made.meta["cron_name"]) == ("created", made.pk, "t", {"x": 1}, "hourly")
+    entry = CronJob.objects.get()
+    assert (entry.last_outcome, entry.last_run_at, entry.last_job_id, entry.run_count) == ("created", NOON, made.pk, 1)
+    assert entry.next_run_at == NOON + HOUR
+
+
+def test_a_run_by_hand_is_held_by_the_overlap_policy_and_tells_which_job_is_in_the_way():
+    define()
+    tick()
+    (first,) = Job.objects.all()
+    assert run(now=NOON + MINUTE) == ("skipped", first.pk)
+    assert CronJob.objects.get().run_count == 1
+
+
+@pytest.mark.parametrize(
+    ("on_conflict", "became"), [("reject", "rejected"), ("ignore", "deduplicated"), ("replace", "replaced")]
+)
+def test_a_run_by_hand_is_held_by_the_unique_policy(on_conflict, became):
+    first = Job.objects.enqueue("t", unique={}).job
+    define(unique={"on_conflict": on_conflict})
+    outcome, id = run()
+    assert (outcome, id == first.pk) == (became, became != "replaced")
+
+
+def test_what_cannot_be_run_by_hand_is_told_and_changes_nothing():
+    assert run("nothing") is None
+    define()
+    before = CronJob.objects.values().get()
+    for change in ({"options": {"priority": 1000}}, {"expression": "nonsense"}):
+        CronJob.objects.update(**change)
+        with pytest.raises(InvalidRequest):
+            run()
+        CronJob.objects.update(options=before["options"])
+    assert CronJob.objects.values().get() == {**before, "expression": "nonsense"}
+    assert cron.past_job_ids(CronJob.objects.get(), NOON, 5) == []
+
+
+def test_the_jobs_of_past_occurrences_are_found_by_their_ids():
+    entry = define()
+    CronJob.objects.update(created_at=NOON - DAY)
+    entry.refresh_from_db()
+    tick()
+    (first,) = Job.objects.all()
+    assert cron.past_job_ids(entry, NOON + MINUTE, 3) == [
+        first.pk,
+        cron.job_id("hourly", NOON - HOUR),
+        cron.job_id("hourly", NOON - 2 * HOUR),
+    ]
+    assert len(cron.past_job_ids(entry, NOON, 99)) == 24

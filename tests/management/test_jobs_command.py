@@ -83,7 +83,8 @@ def cancelled():
 def test_a_list_begins_with_the_newest():
     old, new = a_job(), a_job()
     heading, first, second = jobs("list").splitlines()
-    assert heading.split() == ["id", "state", "tries", "age", "queue", "type"]
+    assert heading.split("  ")[0] == "id"
+    assert heading.split()[1:] == ["state", "tries", "age", "queue", "type", "args", "key", "last", "error"]
     assert first.startswith(str(new.pk))
     assert second.startswith(str(old.pk))
 
@@ -181,6 +182,27 @@ def test_on_a_terminal_a_list_fits_its_width(columns, monkeypatch):
     lines = jobs("list", out=Terminal(), no_color=True).splitlines()
     assert all(len(line) <= columns for line in lines)
     assert str(job.pk) in lines[1]
+
+
+def test_a_list_tells_jobs_apart_by_args_key_and_last_error():
+    job = a_job(args={"user_id": 5, "x": "ü"}, unique=UniquePolicy(keys=["type", "args"], args_keys=["user_id"]))
+    Job.objects.filter(pk=job.pk).update(
+        errors=[{"type": "OSError", "message": "old"}, {"type": "E", "message": "\x1b[1m"}]
+    )
+    (line,) = jobs("list").splitlines()[1:]
+    assert line.endswith('user_id=5, x="ü"  type + args.user_id=5  E: \\x1b[1m')
+
+
+def test_on_a_narrow_terminal_a_second_line_tells_jobs_apart(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    a_job(args={"text": "t" * 200}, key="order-7")
+    a_job()
+    lines = jobs("list", out=Terminal(), no_color=True).splitlines()
+    assert lines[3].startswith('    args: text="ttt')
+    assert max(map(len, lines)) == 80
+    assert len(lines) == 4  # a job of which there is nothing to tell has one line
+    monkeypatch.setenv("COLUMNS", "300")
+    assert "key order-7" in jobs("list", out=Terminal(), no_color=True).splitlines()[2]
 
 
 def test_into_a_file_nothing_is_shortened():

@@ -296,3 +296,30 @@ def test_the_latest_occurrence_may_be_at_the_very_moment_and_never_at_the_start(
     nine = utc(2026, 2, 12, 9)
     assert cron.latest_until(nine - MINUTE, nine) == nine
     assert cron.latest_until(nine, nine + HOUR) is None
+
+
+@given(st.sampled_from(CHANGES), MINUTES, HOURS, st.integers(-3000, 3000), st.integers(0, 3000), st.integers(1, 5))
+def test_the_last_occurrences_are_the_last_of_all_those_in_between(change, minutes, hours, before, span, most):
+    zone, moment = change
+    cron = Cron(f"{minutes} {hours} * * *", zone)
+    after = moment + before * MINUTE
+    until = after + span * MINUTE
+    assert cron.last(most, after, until) == occurrences(cron, after, until)[-most:][::-1]
+
+
+@pytest.mark.parametrize(
+    "expression", ["* * * * * *", "*/7 * * * *", "0 4 * * *", "0 0 29 2 *", "@every PT1.5S", "@every P9D"]
+)
+def test_the_last_occurrences_of_years_are_found_in_few_steps(expression):
+    steps = []
+
+    class Counted(Cron):
+        def next_after(self, moment):
+            steps.append(moment)
+            return Cron.next_after(self, moment)
+
+    found = Counted(expression, BERLIN).last(20, NOW - 10 * 365 * DAY, NOW)
+    assert len(steps) < 150
+    assert found == sorted(found, reverse=True)
+    assert len(found) == (3 if "29 2" in expression else 20)
+    assert Counted(expression).last(20, NOW, NOW) == []

@@ -48,8 +48,8 @@ def test_the_named_groups_are_the_specifications():
         ("active", {"available", "completed", "retryable", "cancelled", "discarded"}),
         ("retryable", {"available", "cancelled", "discarded"}),
         ("completed", set()),
-        ("cancelled", set()),
-        ("discarded", {"available"}),
+        ("cancelled", {"available", "scheduled", "pending"}),
+        ("discarded", {"available", "scheduled", "pending"}),
     ],
 )
 def test_the_table_of_moves_is_the_designs(source, targets):

@@ -11,6 +11,7 @@ from uuid import UUID
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
+from ...insight.glance import glance
 from ...insight.job_options import handler
 from ...insight.text import age, harmless
 from ...insight.waiting import nobody
@@ -56,11 +57,9 @@ class List(Subcommand):
         if not found:
             self.say(self._nothing(bool(wanted)))
             return
-        rows = [
-            (job.pk, job.state, f"{job.attempt}/{job.max_attempts}", age(job.created_at, now), job.queue, job.type)
-            for job in shown
-        ]
-        self.print_table(["id", "state", "tries", "age", "queue", "type"], rows, cut=[4, 5])
+        rows = [(*_told(job, now), seen.args, seen.key, seen.error) for job in shown for seen in [glance(job)]]
+        headings = ["id", "state", "tries", "age", "queue", "type", "args", "key", "last error"]
+        self.print_table(headings, rows, cut=[4, 5], below=6)
         if len(found) > limit:
             self.say(f"There are more: --limit {limit * 5} shows up to {limit * 5}.")
 
@@ -68,6 +67,10 @@ class List(Subcommand):
         if not self.jobs.exists():
             return f"There are no jobs in database {self.using!r}. Job.objects.enqueue() makes one."
         return NO_MATCH
+
+
+def _told(job: Job, now: datetime) -> tuple[object, ...]:
+    return job.pk, job.state, f"{job.attempt}/{job.max_attempts}", age(job.created_at, now), job.queue, job.type
 
 
 class Show(Subcommand):

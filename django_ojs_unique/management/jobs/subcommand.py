@@ -20,7 +20,7 @@ from ...ojs.names import job_type, queue_name
 from ...ojs.states import JobState
 from ..arguments import whole_number
 from .answers import as_line
-from .tables import table
+from .tables import folded, table
 
 CLEAR = "\x1b[2J\x1b[H"
 """Makes a terminal clear its screen, and go to the first line."""
@@ -65,10 +65,21 @@ class Subcommand:
         if self._is_terminal and not self._json:
             self.stdout.write(CLEAR, ending="")
 
-    def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[object]], cut: Sequence[int]) -> None:
-        """Print a table. On a terminal, the columns ``cut`` are shortened if it would be too wide."""
+    def print_table(
+        self, headings: Sequence[str], rows: Sequence[Sequence[object]], cut: Sequence[int], below: int | None = None
+    ) -> None:
+        """Print a table.
+
+        On a terminal that is too narrow, the columns ``cut`` are shortened, and those from ``below`` on stand on a
+        second line under each row.
+        """
         width = shutil.get_terminal_size().columns if self._is_terminal else None
-        heading, *lines = table(headings, rows, width=width, cut=cut)
+        heading, *lines = table(headings, rows, width=None, cut=cut)
+        if width is not None and max(map(len, [heading, *lines])) > width:
+            if below is None:
+                heading, *lines = table(headings, rows, width=width, cut=cut)
+            else:
+                heading, *lines = folded(headings, rows, width=width, cut=cut, below=below)
         self.say(self.style.MIGRATE_HEADING(heading))
         for line in lines:
             self.say(line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...insight.text import harmless
+from ...insight.text import harmless, shortened
 
 LEAST_WIDTH = 8
 
@@ -22,6 +22,21 @@ def table(
         widths[widest] -= 1
     for row in cells:
         yield "  ".join(_fit(cell, size) for cell, size in zip(row, widths, strict=True)).rstrip()
+
+
+def folded(
+    headings: Sequence[str], rows: Sequence[Sequence[object]], *, width: int, cut: Sequence[int], below: int
+) -> Iterator[str]:
+    """Yield the lines of a table whose columns from ``below`` on are a second line under each row."""
+    heading, *lines = table(headings[:below], [row[:below] for row in rows], width=width, cut=cut)
+    yield heading
+    for line, row in zip(lines, rows, strict=True):
+        yield line
+        told = [
+            f"{name}: {harmless(str(cell))}" for name, cell in zip(headings[below:], row[below:], strict=True) if cell
+        ]
+        if told:
+            yield shortened(f"    {'  '.join(told)}", width)
 
 
 def _fit(text: str, size: int) -> str:

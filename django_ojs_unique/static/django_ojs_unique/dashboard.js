@@ -1,4 +1,4 @@
-/* Renews the dashboard in place. A part that holds the focus or a selection stays until these have left it. */
+/* Renews the dashboard in place: its first lines every few seconds, all of it more rarely. A part that holds the focus or a selection stays until these have left it. */
 "use strict";
 
 {
@@ -7,12 +7,11 @@
   const problem = document.getElementById("ojs-problem");
   const updated = document.getElementById("ojs-updated");
   const waiting = document.getElementById("ojs-waiting");
-  const period = Number(page.dataset.seconds) * 1000;
   const longestWait = 10000;
   const remembered = "django-ojs-unique.refresh";
   const shown = new Map(regions(document).map((region) => [region.id, region.outerHTML]));
-  let timer = null;
-  let isAsking = false;
+  const everything = { url: location.href, period: Number(page.dataset.seconds) * 1000 };
+  const live = { url: page.dataset.live, period: Number(page.dataset.liveSeconds) * 1000 };
 
   function regions(root) {
     return [...root.querySelectorAll("[data-refresh]")];
@@ -55,7 +54,7 @@
 
   async function show(text) {
     const fresh = new DOMParser().parseFromString(text, "text/html");
-    if (!fresh.querySelector(".ojs-dashboard")) {
+    if (!fresh.getElementById("ojs-now")) {
       tell("You are logged out, or may no longer see this page. Load it again to log in.");
       return;
     }
@@ -67,34 +66,40 @@
       if (!isInUse(region) && (await replace(region, document.adoptNode(other)))) shown.set(region.id, html);
       else kept += 1;
     }
-    updated.textContent = fresh.getElementById("ojs-updated").textContent;
-    waiting.textContent = kept ? ", except where you are" : "";
+    if (fresh.getElementById("ojs-updated")) {
+      updated.textContent = fresh.getElementById("ojs-updated").textContent;
+      waiting.textContent = kept ? ", except where you are" : "";
+    }
     tell("");
   }
 
-  async function refresh() {
-    if (isAsking) return;
-    isAsking = true;
+  async function refresh(source) {
+    if (source.isAsking) return;
+    source.isAsking = true;
     try {
-      const answer = await fetch(location.href, { credentials: "same-origin", signal: AbortSignal.timeout(30000) });
+      const answer = await fetch(source.url, { credentials: "same-origin", signal: AbortSignal.timeout(30000) });
       if (answer.ok || answer.status === 403) await show(answer.ok ? await answer.text() : "");
       else tell(`The server answered with an error (${answer.status}). This is tried again.`);
     } catch {
       tell("The server cannot be reached. This is tried again.");
     } finally {
-      isAsking = false;
+      source.isAsking = false;
     }
   }
 
-  function schedule() {
-    clearTimeout(timer);
-    timer = null;
+  function schedule(source) {
+    clearTimeout(source.timer);
     if (box.checked && !document.hidden) {
-      timer = setTimeout(async () => {
-        await refresh();
-        schedule();
-      }, period);
+      source.timer = setTimeout(async () => {
+        await refresh(source);
+        schedule(source);
+      }, source.period);
     }
+  }
+
+  function scheduleBoth() {
+    schedule(everything);
+    schedule(live);
   }
 
   box.checked = remember() !== "off";
@@ -102,11 +107,11 @@
   box.addEventListener("change", () => {
     remember(box.checked ? "on" : "off");
     tell("");
-    schedule();
+    scheduleBoth();
   });
   document.addEventListener("visibilitychange", async () => {
-    if (!document.hidden && box.checked) await refresh();
-    schedule();
+    if (!document.hidden && box.checked) await refresh(everything);
+    scheduleBoth();
   });
-  schedule();
+  scheduleBoth();
 }

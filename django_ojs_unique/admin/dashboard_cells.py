@@ -1,0 +1,135 @@
+"""The cells of the dashboard's tables. Each count of jobs links to their list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from ..insight.activity import Span, Spread
+from ..insight.failures import Cause, Failures
+from ..insight.overview import QueueActivity
+from ..insight.queues import UNFINISHED, Now
+from ..insight.text import age, harmless
+from ..insight.workers import WorkerInsight
+from ..models import Job
+from ..ojs.states import JobState
+from .charts import seconds
+from .display import ago, badge, brief, job_link
+from .filters import NO_ERROR
+from .queues import jobs_url, said_count
+from .workers import held_link, said_patterns, worker_url
+
+MOST_SHOWN = 3
+"""How many of the jobs that a worker runs a cell shows."""
+
+
+def shown_states(seen: Now) -> list[JobState]:
+    """Return the states that are shown: those of unfinished jobs, pending only if a job is."""
+    return [state for state in UNFINISHED if state != JobState.PENDING or seen.depth.get(state)]
+
+
+def now_cells(seen: Now, now: datetime) -> dict[str, Any]:
+    """Return what `dashboard_now.html` shows: how many jobs are in each state, and the one that has waited longest."""
+    return {
+        "states": [(state, _count(seen.depth.get(state, 0), state=state)) for state in shown_states(seen)],
+        "wait": job_link(seen.oldest, age(seen.waits_since, now)) if seen.oldest else "",
+        "queue": harmless(seen.queue),
+    }
+
+
+def failure_cells(seen: Failures, span: Span) -> dict[str, Any]:
+    """Return the rows of the causes of failures, and what was left out."""
+    return {
+        "rows": [_cause(cause, span) for cause in seen.causes],
+        "more": seen.more,
+        "failed_cut": seen.failed_cut,
+        "retrying_cut": seen.retrying_cut,
+    }
+
+
+def queue_cells(
+    row: QueueActivity, states: Sequence[JobState], span: Span, since: datetime, now: datetime
+) -> dict[str, Any]:
+    """Return the cells of a queue. ``since``: when the span begins."""
+    queue, waited = row.queue, row.waited
+    return {
+        "value": queue.name,
+        "name": harmless(queue.name),
+        "depth": [_count(queue.depth.get(state, 0), queue=queue.name, state=state) for state in states],
+        "longest_wait": job_link(queue.oldest, age(queue.waits_since, now)) if queue.oldest else "",
+        "waits_long": row.waits_long(now),
+        "waited": [seconds(length) for length in ((waited.median, waited.p95) if waited else (None, None))],
+        "completed": f"{row.completed:,}",
+        "rate": _rate(row.completed, now - since) if row.completed else "",
+        "failed": _link(row.failed, f"{row.failed:,}", queue=queue.name, state=JobState.DISCARDED, finished=span.name),
+        "failure_rate": "" if row.failure_rate is None else f"{row.failure_rate:.1%}",
+        "paused_since": ago(queue.paused_at) if queue.paused_at else "",
+        "limit": f"{said_count(queue.running)} of {queue.limit:,}" if queue.limit else "",
+        "is_stranded": row.is_stranded,
+    }
+
+
+def run_cells(type: str, runs: Spread, span: Span) -> dict[str, Any]:
+    """Return the cells of a type's runs."""
+    return {
+        "type": harmless(type),
+        "url": jobs_url(type=type, state=JobState.COMPLETED, finished=span.name),
+        "count": f"{runs.count:,}",
+        "lengths": [seconds(runs.median), seconds(runs.p95), seconds(runs.longest)],
+    }
+
+
+def worker_cells(worker: WorkerInsight, running: Sequence[Job], now: datetime) -> dict[str, Any]:
+    """Return the cells of a worker."""
+    row = worker.row
+    return {
+        "id": harmless(row.pk),
+        "url": worker_url(row.pk),
+        "standing": badge(worker.standing),
+        "heartbeat": ago(row.heartbeat_at),
+        "started": ago(row.started_at),
+        "queues": said_patterns(worker),
+        "concurrency": row.concurrency,
+        "held": held_link(row),
+        "settled": f"{row.settled:,}",
+        "runs": format_html_join("", "<li>{} {}</li>", (_run(job, now) for job in running[:MOST_SHOWN])),
+        "more_runs": len(running) - MOST_SHOWN,
+    }
+
+
+def _count(count: int, **filters: str) -> SafeString:
+    return _link(count, said_count(count), **filters)
+
+
+def _link(count: int, text: str, **filters: str) -> SafeString:
+    if not count:
+        return format_html('<span class="ojs-quiet">{}</span>', 0)
+    return format_html('<a href="{}">{}</a>', jobs_url(**filters), text)
+
+
+def _rate(count: int, length: timedelta) -> str:
+    for unit, each in (("s", timedelta(seconds=1)), ("min", timedelta(minutes=1))):
+        if (rate := count * each / length) >= 1:
+            return f"{rate:,.0f}/{unit}" if rate >= 10 else f"{rate:.1f}/{unit}"
+    return f"{count * timedelta(hours=1) / length:.1f}/h"
+
+
+def _cause(cause: Cause, span: Span) -> dict[str, Any]:
+    filters = {"type": cause.type, "error": cause.error or NO_ERROR}
+    return {
+        "type": harmless(cause.type),
+        "error": brief(cause.error),
+        "message": brief(cause.message),
+        "failed": _count(cause.failed, **filters, state=JobState.DISCARDED, finished=span.name),
+        "retrying": _count(cause.retrying, **filters, state=JobState.RETRYABLE),
+        "newest": job_link(cause.newest, ago(cause.at) if cause.at else "one of them"),
+    }
+
+
+def _run(job: Job, now: datetime) -> tuple[Any, str]:
+    progress = "" if job.progress is None else f", {job.progress:.0%}"
+    return job_link(job.pk, brief(job.type)), f"{age(job.started_at, now)}{progress}"
