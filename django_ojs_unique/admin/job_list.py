@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -13,13 +15,16 @@ from ..insight.created import created_since
 from ..insight.glance import glance, with_glances
 from ..insight.search import readings
 from ..insight.suppressed import count_met
+from ..insight.typed import read_id
 from ..models import SuppressedEnqueue
 from .base import MOST_COUNTED, BoundedList, BoundedPaginator, may_view
 from .dates import begin_of, check_dates, dates_of
 from .filters import JobFilter
 
-MOST_SCANNED = 100_000
-"""How many jobs a filter or search without an index looks at: the newest of those in the chosen dates."""
+MOST_SCANNED = 20_000
+"""How many jobs a filter or search without an index looks at, the newest first, of those in the chosen dates."""
+OLDER = "older_than"
+"""The parameter with the id of the last job that was looked at before."""
 
 LISTED = ("state", "attempt", "max_attempts", "run_at", "progress", "progress_note")
 """The fields that the list reads of a job, beside those that `insight.glance` reads of the jobs of one page."""
@@ -39,13 +44,29 @@ class NewestFirst(BoundedPaginator):
 
 
 class JobList(BoundedList):
-    """The list of jobs. ``sees_newest_only``: it looked at the newest `MOST_SCANNED` jobs only."""
+    """The list of jobs. ``sees_newest_only``: it looked at `MOST_SCANNED` jobs only, and there are older ones."""
 
     most_scanned = MOST_SCANNED
+    _last_seen: UUID | None = None
 
     def check_parameters(self) -> None:
-        # Only the dates: the filters and the search report errors in their own values.
+        # Only these: the filters and the search report errors in their own values.
         check_dates(self.params)
+        if OLDER in self.params and read_id(self.params[OLDER]) is None:
+            raise IncorrectLookupParameters(OLDER)
+
+    def get_filters_params(self, params: Any = None) -> Any:
+        return {name: value for name, value in super().get_filters_params(params).items() if name != OLDER}
+
+    @property
+    def older(self) -> str:
+        """The address of the list that looks at the jobs before these."""
+        return self.get_query_string({OLDER: self._last_seen}, remove=["p"])
+
+    @property
+    def newest(self) -> str:
+        """The address of the list that looks at the newest jobs again; empty if this one does."""
+        return self.get_query_string(remove=["p", OLDER]) if OLDER in self.params else ""
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
         first, *_ = super().get_ordering(request, queryset)
@@ -131,8 +152,12 @@ class JobList(BoundedList):
         return found
 
     def _newest(self, jobs: QuerySet[Any]) -> QuerySet[Any]:
-        beyond = jobs.order_by("-pk").values_list("pk", flat=True)[self.most_scanned : self.most_scanned + 1].first()
-        if beyond is None:
+        if OLDER in self.params:
+            jobs = jobs.filter(pk__lt=self.params[OLDER])
+        seen = jobs.order_by("-pk").values_list("pk", flat=True)[self.most_scanned - 1 : self.most_scanned + 1]
+        last, *more = (*seen, None)
+        if not more:  # there are fewer
             return jobs
-        self.sees_newest_only = True
-        return jobs.filter(pk__gt=beyond)
+        self._last_seen = last
+        self.sees_newest_only = bool(more[0])
+        return jobs.filter(pk__gte=last)

@@ -2,7 +2,8 @@
 
 import re
 from datetime import UTC, datetime, timedelta
-from urllib.parse import parse_qs, urlsplit
+from html import unescape
+from urllib.parse import parse_qs, urlencode, urlsplit
 from uuid import UUID
 
 import pytest
@@ -165,7 +166,7 @@ def test_a_search_by_the_last_error_looks_at_fewer_jobs(admin_client, monkeypatc
     row(old).update(errors=[{"type": "A"}])
     listed, text = see(admin_client, error="A")
     assert list(listed.result_list) == []
-    assert "newest 2 jobs only" in text
+    assert "looked at 2 jobs only" in text
 
 
 @pytest.mark.slow
@@ -309,7 +310,7 @@ def small(monkeypatch):
     monkeypatch.setattr(job_list.JobList, "most_scanned", 3)
 
 
-CUT = "looked at the newest 3 jobs only"
+CUT = "looked at 3 jobs only, the newest first"
 
 
 def many(count=5, **options):
@@ -324,6 +325,34 @@ def test_a_question_without_an_index_looks_at_the_newest_and_says_so(admin_clien
     listed, text = see(admin_client, **parameters)
     assert [job.pk for job in listed.result_list] == [job.pk for job in reversed(jobs[2:])]
     assert CUT in text
+
+
+@pytest.mark.parametrize("parameters", [{"type": "email.send"}, {"q": "email.send"}, {"q": "args:n"}])
+def test_a_link_looks_further_back_and_another_one_at_the_newest_again(admin_client, small, parameters):
+    jobs, seen, url = many(count=8), [], f"{reverse(PAGE)}?{urlencode(parameters)}"
+    for _ in range(3):
+        answer = admin_client.get(url)
+        seen += [job.pk for job in answer.context["cl"].result_list]
+        links = re.findall(r'<a href="([^"]+)">Look at (older|the newest)', answer.content.decode())
+        older = {kind: reverse(PAGE) + unescape(link) for link, kind in links}
+        if "older" in older:
+            url = older["older"]
+    assert seen == [job.pk for job in reversed(jobs)]
+    assert older.keys() == {"the newest"}
+    assert "There are no older ones" in answer.content.decode()
+    again = admin_client.get(older["the newest"]).context["cl"].result_list
+    assert [job.pk for job in again] == [job.pk for job in reversed(jobs[5:])]
+
+
+def test_three_jobs_that_fit_exactly_are_all(admin_client, small):
+    many(count=3)
+    assert "Look at older" not in see(admin_client, type="email.send")[1]
+
+
+@pytest.mark.parametrize("value", ["x", "", "1", "\0"])
+def test_what_is_no_id_of_an_older_job_is_refused(admin_client, value):
+    answer = admin_client.get(reverse(PAGE), {"older_than": value, "type": "t"})
+    assert (answer.status_code, answer.url) == (302, f"{reverse(PAGE)}?e=1")
 
 
 def test_what_an_index_finds_is_found_however_old_it_is_and_nothing_need_be_said(admin_client, small):
