@@ -7,14 +7,18 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sentry_sdk
 from django.conf import settings
 from django.core.management import CommandError, get_commands, load_command_class
 from django.db import DatabaseError, connection
 
+from django_ojs_unique import instrumentation
+from django_ojs_unique.signals import job_discarded
 from tests import tutorial
 from tests.support.pages import ROOT, a_module, blocks, text_of
 
@@ -34,12 +38,15 @@ def named(path: Path) -> str:
 
 
 @pytest.fixture
-def modules() -> Iterator[None]:
-    """Forget the modules that a page defines, and let Sentry's SDK do nothing again."""
-    before = set(sys.modules)
+def modules(monkeypatch: Any) -> Iterator[None]:
+    """Forget the modules that a page defines, and what it lets Sentry do; Sentry's SDK patches nothing else here."""
+    before, tracer = set(sys.modules), instrumentation.tracer()
+    plain = partial(sentry_sdk.init, auto_enabling_integrations=False, default_integrations=False)
+    monkeypatch.setattr(sentry_sdk, "init", plain)
     yield
-    if "sentry_sdk" in sys.modules:
-        sys.modules["sentry_sdk"].init()
+    plain()
+    instrumentation.trace_with(tracer)
+    job_discarded.disconnect(dispatch_uid="django_ojs_unique.sentry")
     for name in set(sys.modules) - before:
         if name.partition(".")[0] in ("mysite", "shop"):
             del sys.modules[name]

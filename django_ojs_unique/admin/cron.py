@@ -231,14 +231,14 @@ def _run(entry: CronJob, using: str) -> tuple[Any, str, int]:
         ran = run_now(entry.pk, timezone.now(), using)
     except OJSError as error:
         reason = harmless(error.message)
-        return f"{entry} enqueued nothing: {reason}", f"{RAN}: failed. {reason}", messages.ERROR
+        return f"Cron job {entry} enqueued nothing: {reason}", f"{RAN}: failed. {reason}", messages.ERROR
     if ran is None:
         return f"{entry} is gone.", f"{RAN}: it is gone.", messages.ERROR
     outcome, id = ran
     if outcome in ENQUEUED:
-        said = format_html("{} ran now: {} job {}.", entry, outcome, job_link(id))
+        said = format_html("Cron job {} ran now: {} job {}.", entry, outcome, job_link(id))
         return said, f"{RAN}: {outcome} job {id}.", messages.SUCCESS
-    said = format_html("{} enqueued nothing: {} because of job {}.", entry, outcome, job_link(id))
+    said = format_html("Cron job {} enqueued nothing: {} because of job {}.", entry, outcome, job_link(id))
     return said, f"{RAN}: {outcome} because of job {id}.", messages.WARNING
 
 

@@ -12,12 +12,13 @@ from datetime import datetime
 from typing import Any, Self
 from uuid import UUID, uuid4
 
+from django.contrib import messages
 from django.contrib.admin import helpers
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 
-from ..by_hand.operations import Operation
+from ..by_hand.operations import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, REVIVE, Operation
 from ..by_hand.results import BulkResult
 from ..by_hand.rows import by_state, next_ids
 from ..db.inserts import ROWS_AT_ONCE
@@ -30,7 +31,16 @@ ACROSS = "select_across"
 """The field of Django's form that says "all", not only those that were ticked."""
 CONFIRMED = "_confirmed"
 MOST_REFUSALS = 3
+STOP = "stop"
 _IN_SESSION = "django_ojs_unique_sweep"
+_NOTES = {
+    CANCEL: "The handlers of running jobs are told, and their results are refused.",
+    REVIVE: "Revived jobs run again, with all their attempts.",
+    ENQUEUE_AGAIN: "A job is refused if its policy counts it as a duplicate.",
+    RELEASE: "The next enqueue of each of their keys is admitted, although the jobs go on, or their windows are open.",
+    DELETE: "Their keys become free, also those of waiting jobs, and windows that were promised end now.",
+}
+"""What the page that asks says about an operation."""
 
 
 @dataclass(slots=True)
@@ -62,6 +72,11 @@ class Progress:
     def store(self, request: HttpRequest) -> None:
         """Keep it for the next page."""
         request.session[_IN_SESSION] = asdict(self)
+
+    @property
+    def missed(self) -> int:
+        """How many of the jobs that matched at first did not match any more when it was their turn."""
+        return max(0, self.total - self.seen)
 
     @property
     def seen(self) -> int:
@@ -96,7 +111,13 @@ def sweep(
         progress = Progress(_what(request), timezone.now().isoformat(), sum(able.values()))
         progress.store(request)
         others = {state: count - able.get(state, 0) for state, count in counts.items()}
-        return _page(admin, request, operation, progress, matching, able=_counts(able), others=_counts(others))
+        rows = [(badge(state), f"{count:,}", operation.done) for state, count in able.items() if count]
+        rows += [(badge(state), f"{count:,}", _why_not(operation, state)) for state, count in others.items() if count]
+        return _page(admin, request, operation, progress, matching, rows=rows, note=_NOTES.get(operation, ""))
+    if STOP in request.POST:
+        said = f"Stopped. {operation.done}: {progress.done:,} of {progress.total:,} job(s)."
+        admin.message_user(request, said, messages.WARNING)
+        return HttpResponseRedirect(request.get_full_path())
     if request.POST.get("step") == str(progress.step) and not progress.is_done:
         after = UUID(progress.after) if progress.after else None
         ids = next_ids(chosen, after, datetime.fromisoformat(progress.until))
@@ -107,9 +128,9 @@ def sweep(
 
 def refusal_note(result: BulkResult) -> str:
     """Say how many jobs were refused, and why, for the first few."""
-    messages = [error.message for error in result.refused.values()]
-    named, more = " ".join(messages[:MOST_REFUSALS]), len(messages) - MOST_REFUSALS
-    return f"Refused: {len(messages)} job(s). {named}{f' And {more} more.' if more > 0 else ''}"
+    reasons = [error.message for error in result.refused.values()]
+    named, more = " ".join(reasons[:MOST_REFUSALS]), len(reasons) - MOST_REFUSALS
+    return f"Refused: {len(reasons):,} job(s). {named}{f' And {more:,} more.' if more > 0 else ''}"
 
 
 def _what(request: HttpRequest) -> list[str]:
@@ -131,6 +152,8 @@ def _page(
         kept=kept,
         confirmed=CONFIRMED,
         progress=progress,
+        numbers={name: f"{getattr(progress, name):,}" for name in ("total", "done", "refused", "missed")},
+        stop=STOP,
         operation=operation,
         is_asking=bool(asked),
         sees_newest_only=getattr(matching, "sees_newest_only", False),
@@ -139,5 +162,5 @@ def _page(
     )
 
 
-def _counts(counts: dict[str, int]) -> list[tuple[Any, int]]:
-    return [(badge(state), count) for state, count in counts.items() if count]
+def _why_not(operation: Operation, state: str) -> str:
+    return "Nothing: they were replaced or pruned" if state in operation.states else "Nothing: they stay as they are"

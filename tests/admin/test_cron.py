@@ -206,11 +206,11 @@ def test_run_now_enqueues_a_job_and_says_and_logs_what_came_out(admin_client):
     entry = define(args={"x": 1}, enabled=False)
     (said,) = act(admin_client, "run_now", entry)
     made = Job.objects.get()
-    assert said.startswith("nightly ran now: created job <a href=")
+    assert said.startswith("Cron job nightly ran now: created job <a href=")
     assert str(made.pk) in said
     assert LogEntry.objects.get().get_change_message() == f"Ran now: created job {made.pk}."
     (refused,) = act(admin_client, "run_now", entry)
-    assert refused.startswith("nightly enqueued nothing: skipped because of job <a href=")
+    assert refused.startswith("Cron job nightly enqueued nothing: skipped because of job <a href=")
     newest = LogEntry.objects.order_by("-pk").first()
     assert newest.get_change_message() == f"Ran now: skipped because of job {made.pk}."
     assert Job.objects.count() == 1
@@ -219,7 +219,7 @@ def test_run_now_enqueues_a_job_and_says_and_logs_what_came_out(admin_client):
 def test_what_cannot_be_run_now_is_told_with_the_mend(admin_client):
     entry = define(options={"priority": 1000})
     (said,) = act(admin_client, "run_now", entry)
-    assert said.startswith("nightly enqueued nothing: priority")
+    assert said.startswith("Cron job nightly enqueued nothing: priority")
     assert LogEntry.objects.get().get_change_message().startswith("Ran now: failed. priority")
     assert not Job.objects.exists()
 

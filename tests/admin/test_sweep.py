@@ -88,8 +88,10 @@ def test_without_a_script_the_page_has_a_button_to_go_on_and_one_to_stop(admin_c
     asked = send(admin_client, "cancel", jobs[0])
     step = admin_client.post(reverse(PAGE), form_of(asked))
     assert 'type="submit" value="Continue"' in step.content.decode()
-    assert "Stop here" in words(step)
+    assert 'value="Stop here"' in step.content.decode()
     assert "sweep.js" in step.content.decode()
+    stopped = admin_client.post(reverse(PAGE), {**form_of(step), "stop": "Stop here"}, follow=True)
+    assert [str(message) for message in stopped.context["messages"]] == ["Stopped. Cancelled: 2 of 3 job(s)."]
     assert sorted(fresh(job).state for job in jobs) == ["available", "cancelled", "cancelled"]
 
 
@@ -183,6 +185,22 @@ def test_a_sweep_does_not_go_on_with_what_another_reading_of_the_search_finds(ad
     assert "available 2" in words(first)
     assert ": 2 job(s)." in words(last)
     assert {fresh(job).state for job in others} == {"available"}
+
+
+def test_jobs_that_changed_after_the_question_are_counted_at_the_end(admin_client):
+    jobs = [enqueue() for _ in range(3)]
+    form = form_of(send(admin_client, "cancel", jobs[0]))
+    complete(jobs[1])
+    assert "Cancelled: 2 job(s). Changed meanwhile: 1." in words(admin_client.post(reverse(PAGE), form))
+
+
+def test_the_page_says_why_some_of_a_state_stay_and_what_the_others_lose(admin_client):
+    old = enqueue(unique=UniquePolicy())
+    enqueue(unique=UniquePolicy(on_conflict="replace")).cancel()
+    page = words(send(admin_client, "revive", old))
+    assert "cancelled 1 Revived" in page
+    assert "cancelled 1 Nothing: they were replaced or pruned" in page
+    assert "windows that were promised end now" in words(send(admin_client, "delete_selected", old))
 
 
 def test_it_says_that_the_list_has_not_looked_at_all_jobs(admin_client, monkeypatch):

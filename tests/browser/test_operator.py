@@ -83,8 +83,8 @@ def test_all_jobs_that_match_are_cancelled_after_a_page_that_says_how_many(opera
     operator.shows("This is for all jobs that match the filters of the list")
     assert operator.violations() == []
     assert not Job.objects.filter(state="cancelled").exists()
-    page.get_by_role("button", name="Yes, cancel: 1050 job(s)").click()
-    operator.shows("Cancelled: 1050 job(s).")
+    page.get_by_role("button", name="Yes, cancel: 1,050 job(s)").click()
+    operator.shows("Cancelled: 1,050 job(s).")
     assert set(Job.objects.exclude(pk=other.pk).values_list("state", flat=True)) == {"cancelled"}
     assert Job.objects.get(pk=other.pk).state == "available"
     page.get_by_role("link", name="Back to the list").click()

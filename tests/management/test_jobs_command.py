@@ -185,12 +185,12 @@ def test_on_a_terminal_a_list_fits_its_width(columns, monkeypatch):
 
 
 def test_a_list_tells_jobs_apart_by_args_key_and_last_error():
-    job = a_job(args={"user_id": 5, "x": "ü"}, unique=UniquePolicy(keys=["type", "args"], args_keys=["user_id"]))
+    job = a_job(args={"id": 5, "xxx": "ü"}, unique=UniquePolicy(keys=["type", "args"], args_keys=["id"]))
     Job.objects.filter(pk=job.pk).update(
         errors=[{"type": "OSError", "message": "old"}, {"type": "E", "message": "\x1b[1m"}]
     )
     (line,) = jobs("list").splitlines()[1:]
-    assert line.endswith('user_id=5, x="ü"  type + args.user_id=5  E: \\x1b[1m')
+    assert line.endswith('id=5, xxx="ü"  type + args.id=5  E: \\x1b[1m')
 
 
 def test_on_a_narrow_terminal_a_second_line_tells_jobs_apart(monkeypatch):

@@ -6,6 +6,7 @@ import sys
 import pytest
 import sentry_sdk
 from django.utils import timezone
+from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.transport import Transport
 
 from django_ojs_unique import Cron, Discard, Skip, UniquePolicy, instrumentation, job
@@ -39,25 +40,29 @@ def sent():
     """Initialise the SDK as a project does; afterwards there is no client, and no tracer of ours."""
     before = instrumentation.tracer()
 
-    def init(**options):
+    def init(integrations=(), **options):
         transport = Kept()
         sentry_sdk.init(
             dsn="http://key@localhost/1",
             transport=transport,
             auto_enabling_integrations=False,
+            default_integrations=False,  # which would patch this process for good
+            integrations=[LoggingIntegration(), *integrations],
             **options,
         )
+        instrumentation.trace_with(before)
+        if integrations:  # the SDK does this once per process
+            OJSIntegration.setup_once()
         return transport
 
     yield init
-    sentry_sdk.init()
+    sentry_sdk.init(auto_enabling_integrations=False, default_integrations=False)
     instrumentation.trace_with(before)
     job_discarded.disconnect(dispatch_uid="django_ojs_unique.sentry")
 
 
 @pytest.fixture
 def kept(sent):
-    OJSIntegration.setup_once()  # the SDK calls it once per process, and another test may have been the first
     return sent(integrations=[OJSIntegration()], traces_sample_rate=1.0)
 
 
@@ -87,7 +92,6 @@ def test_a_discarded_job_is_one_error_with_its_traceback_and_breadcrumbs(kept, h
 
 
 def test_arguments_are_sent_only_if_the_project_allows_it(sent, handlers):
-    OJSIntegration.setup_once()
     kept = sent(integrations=[OJSIntegration()], data_collection={"queues": True})
     failing(retry=ONCE).enqueue(month=5)
     run_jobs(raise_errors=False)
@@ -173,7 +177,6 @@ def test_without_our_integration_a_discarded_job_is_an_event_of_the_log(sent, ha
 
 
 def test_a_periodic_job_checks_in_and_a_job_by_hand_does_not(sent, handlers):
-    OJSIntegration.setup_once()
     kept = sent(integrations=[OJSIntegration(monitor_cron=True)])
     failures = []
 

@@ -239,7 +239,7 @@ def test_a_revived_and_an_activated_job_run(commit, note, ran):
     with commit():
         waiting = Job.objects.enqueue_request(Request(type="note", args={"name": "activated"}, pending=True)).job
     Job.objects.filter(pk=note.using(delay="PT1H").enqueue("revived").job.pk).update(
-        state="discarded", finished_at=timezone.now(), run_at=None, scheduled_at=None
+        state="discarded", enqueued_at=timezone.now(), finished_at=timezone.now(), run_at=None, scheduled_at=None
     )
     with commit():
         waiting.activate()
