@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -14,15 +15,19 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.html import format_html, format_html_join
 
 from ..by_hand.operations import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY_NOW, REVIVE, Operation
 from ..by_hand.results import BulkResult
 from ..insight.typed import read_id
 from ..models import Job
 from .base import FROM_PAGE, ReadOnlyAdmin, may, render
+from .display import job_link
 
 RESOLUTIONS: dict[str, dict[str, bool]] = {"skip": {}, "replace": {"replace": True}, "force": {"force": True}}
 """What a revival does about live duplicates."""
+MOST_LINKS = 10
+"""How many new jobs a message links to."""
 TITLES = {
     "revive": "Revive",
     "enqueue_again": "Enqueue again",
@@ -163,7 +168,11 @@ class JobActions(ReadOnlyAdmin):
         from .sweep import refusal_note
 
         if result.changed:
-            self.message_user(request, f"{operation.done}: {len(result.changed)} job(s).", messages.SUCCESS)
+            said = format_html("{}: {} job(s).", operation.done, f"{len(result.changed):,}")
+            if result.new:
+                new = format_html_join(", ", "{}", ((job_link(id),) for id in islice(result.new.values(), MOST_LINKS)))
+                said = format_html("{} New: {}{}", said, new, ", ..." if len(result.new) > MOST_LINKS else "")
+            self.message_user(request, said, messages.SUCCESS)
         if result.refused:
             self.message_user(request, refusal_note(result), messages.WARNING)
 

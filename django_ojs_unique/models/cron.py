@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db import models, router, transaction
+from django.db import IntegrityError, models, router, transaction
 from django.db.models import Q
 from django.utils.timezone import now
 
@@ -97,11 +97,10 @@ class CronJobQuerySet(models.QuerySet["CronJob"]):
             with transaction.atomic(using=entries.db):
                 stored = None
                 while stored is None:  # another transaction may delete it meanwhile
-                    entries.bulk_create([entry], ignore_conflicts=True)
+                    is_new = _insert(entry, entries.db)
                     stored = entries.select_for_update().filter(pk=entry.pk).first()
                 if not over_declared:
                     stored.refuse_if_declared()
-                is_new = stored.created_at == entry.created_at
                 for field in _DEFINED:
                     setattr(stored, field, getattr(entry, field))
                 stored.save(using=entries.db, update_fields=_DEFINED)
@@ -269,6 +268,16 @@ def _read(
     )
     entry.validate()
     return entry
+
+
+def _insert(entry: CronJob, using: str) -> bool:
+    """Insert an entry; return False if there is one of its name."""
+    try:
+        with transaction.atomic(using=using):
+            entry.save(using=using, force_insert=True)
+    except IntegrityError:
+        return False
+    return True
 
 
 def _as_json(option: Any) -> Any:

@@ -386,6 +386,7 @@ def reviving(parent: Parent, id: UUID) -> str:
     return "revived"
 
 
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="there is one writer at a time")
 def test_a_revival_is_refused_when_a_duplicate_was_admitted_while_it_looked(start):
     job = Job.objects.enqueue("t", unique={}).job
     token = claim(job.pk)

@@ -47,6 +47,7 @@ def sent():
             transport=transport,
             auto_enabling_integrations=False,
             default_integrations=False,  # which would patch this process for good
+            enable_backpressure_handling=False,  # which would start a thread
             integrations=[LoggingIntegration(), *integrations],
             **options,
         )
@@ -56,6 +57,7 @@ def sent():
         return transport
 
     yield init
+    sentry_sdk.get_client().close(timeout=0)
     sentry_sdk.init(auto_enabling_integrations=False, default_integrations=False)
     instrumentation.trace_with(before)
     job_discarded.disconnect(dispatch_uid="django_ojs_unique.sentry")

@@ -122,7 +122,7 @@ class Command(BaseCommand):
         """Run one worker in this process; return its exit code."""
         drain, verbosity = options["drain"], options["verbosity"]
         jobs = Job.objects.using(options["database"])
-        bar = progress(verbosity if drain else 0, desc="jobs")
+        bar = progress(verbosity if drain else 0, desc="jobs", delay=1)  # else it runs into what short handlers print
         worker = self._worker(options, bar, jobs)
         before = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_SECONDS)

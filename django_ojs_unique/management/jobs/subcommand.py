@@ -89,6 +89,9 @@ def _silent(text: str) -> None:
     pass
 
 
+_FAILED = "A failed job is 'retryable' until its last attempt, and 'discarded' then."
+
+
 def job_id(text: str) -> UUID:
     """Read a job's id."""
     try:
@@ -102,7 +105,8 @@ def state(text: str) -> JobState:
     try:
         return JobState(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a state. {did_you_mean(text, JobState)}") from None
+        mend = _FAILED if text.startswith("fail") else did_you_mean(text, JobState)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a state. {mend}") from None
 
 
 def queue(text: str) -> str:
