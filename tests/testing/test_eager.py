@@ -587,7 +587,7 @@ def test_threads_do_not_wait_for_each_others_jobs(eager_mode, handlers):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_in_eager_mode_runs_what_its_handlers_enqueue_in_their_threads(note, settings, ran):
+def test_a_worker_in_eager_mode_runs_what_its_handlers_enqueue_once(note, settings, ran):
     @job("outer")
     def outer():
         note.enqueue("x")
@@ -595,8 +595,10 @@ def test_a_worker_in_eager_mode_runs_what_its_handlers_enqueue_in_their_threads(
 
     outer.enqueue()
     settings.OJS_UNIQUE = {"EAGER": True}
-    summary = Worker().run(drain=True)
-    assert (ran, summary.completed) == (["x", "outer"], 1)
+    Worker().run(drain=True)
+    # In the thread of the handler, unless the worker itself claims the new job first.
+    assert sorted(ran) == ["outer", "x"]
+    assert set(Job.objects.values_list("state", "attempt")) == {("completed", 1)}
 
 
 # Who enqueues
