@@ -9,16 +9,16 @@ from uuid import UUID
 
 from django.db import transaction
 from django.db.models import QuerySet
-from django.dispatch import Signal
 from django.utils import timezone
 
 from .. import lifecycle
 from ..db.dialects import dialect_of
 from ..db.inserts import in_groups
 from ..ojs.states import ALL, INCOMPLETE, POSTPONED, JobState
-from ..signals import announce, job_activated, job_cancelled
+from ..signals import job_activated, job_cancelled
 from ..unit_of_work import UnitOfWork
 from .again import enqueue_again
+from .announcing import announce_each
 from .operations import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY, RETRY_NOW, REVIVE, Operation
 from .results import BulkResult
 from .revival import revive
@@ -53,7 +53,7 @@ def _cancel(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) -> Bul
     with transaction.atomic(using=jobs.db):
         live = list(_lock(jobs, ids, INCOMPLETE))
         lifecycle.cancel(everything(jobs).filter(pk__in=live), timezone.now())
-        _announce(job_cancelled, everything(jobs), live, replaced_by=None)
+        announce_each(job_cancelled, everything(jobs), live)
     return BulkResult(live)
 
 
@@ -63,7 +63,7 @@ def _retry_now(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) -> 
         lifecycle.retry_now(everything(jobs).filter(pk__in=list(waiting)), timezone.now())
         dialect_of(jobs).wake({job.queue for job in waiting.values()})
         pending = [id for id, job in waiting.items() if job.state == JobState.PENDING]
-        _announce(job_activated, everything(jobs), pending)
+        announce_each(job_activated, everything(jobs), pending)
     return BulkResult(list(waiting))
 
 
@@ -103,9 +103,3 @@ def _lock(jobs: QuerySet[Any], ids: Collection[UUID], states: Collection[JobStat
     dialect_of(jobs).take_write_lock()
     able = jobs.filter(pk__in=ids, state__in=sorted(states)).only("queue", "state")
     return {job.pk: job for job in able.order_by("pk").select_for_update()}
-
-
-def _announce(signal: Signal, jobs: QuerySet[Any], ids: Collection[UUID], **arguments: Any) -> None:
-    if ids and signal.has_listeners(jobs.model):
-        for job in jobs.filter(pk__in=ids).order_by("pk").iterator(chunk_size=100):
-            announce(signal, jobs.model, job=job, using=jobs.db, **arguments)

@@ -24,8 +24,9 @@ from ..exceptions import DuplicateJob, InvalidPolicy, InvalidRequest, OJSError
 from ..ojs.keys import HOLDING
 from ..ojs.policy import UniquePolicy
 from ..ojs.states import TERMINAL, JobState
-from ..signals import announce, job_activated, job_cancelled
+from ..signals import job_activated, job_cancelled
 from ..unit_of_work import LostRace, UnitOfWork
+from .announcing import announce_each
 from .results import BulkResult
 from .rows import everything
 
@@ -78,7 +79,8 @@ def revive(
             _decide(plan, jobs, dialect, dead, now, replace=replace, by_key=not work.lost_races)
         _write(jobs, plan, now)
         dialect.wake({job.queue for job in plan.revived.values() if job.state == JobState.AVAILABLE})
-        _announce(jobs, plan)
+        announce_each(job_cancelled, jobs, plan.replaced)
+        announce_each(job_activated, jobs, plan.revived)
     return BulkResult(list(plan.revived), plan.refused, plan.replaced)
 
 
@@ -189,13 +191,3 @@ def _write(jobs: QuerySet[Any], plan: _Plan, now: datetime) -> None:
             lifecycle.guard(jobs.filter(pk__in=ids, fingerprint__isnull=False), states)
     except IntegrityError:  # an enqueue or another revival was faster
         raise LostRace from None
-
-
-def _announce(jobs: QuerySet[Any], plan: _Plan) -> None:
-    if plan.replaced and job_cancelled.has_listeners(jobs.model):
-        for ids in in_groups(plan.replaced):
-            for job in jobs.filter(pk__in=ids).order_by("pk").iterator(chunk_size=100):
-                announce(job_cancelled, jobs.model, job=job, replaced_by=job.replaced_by_id, using=jobs.db)
-    if plan.revived and job_activated.has_listeners(jobs.model):
-        for job in jobs.filter(pk__in=list(plan.revived)).order_by("pk").iterator(chunk_size=100):
-            announce(job_activated, jobs.model, job=job, using=jobs.db)
