@@ -13,7 +13,7 @@ SPHINX := $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky 
 # The pictures of the docs: docs/NAME.py draws docs/images/NAME.svg.
 PICTURES := house processes race states strategies windows
 
-.PHONY: help demo serve test-quick test test-all ha conformance lint bench docs linkcheck reference tutorial clean
+.PHONY: help demo serve test-quick test test-all ha conformance lint bench docs linkcheck reference messages tutorial dist clean
 
 help: ## What can be made
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -59,8 +59,22 @@ reference: $(READY) ## Write anew the pages and pictures that are written from t
 	@for picture in $(PICTURES); do \
 		PYTHONPATH=. $(BIN)/python docs/$$picture.py > docs/images/$$picture.svg || exit 1; done
 
+messages: $(READY) ## Extract what pages say into the catalogues, and compile these
+	@$(BIN)/python -m tests.messages
+
 tutorial: $(READY) ## Follow the README and the tutorial literally
 	@$(BIN)/python -m tests.tutorial
+
+dist: $(READY) ## Build dist/, and check it: what a release is made of
+	@$(BIN)/pip install --quiet --disable-pip-version-check --group release
+	@rm -rf dist && $(BIN)/python -m build --quiet
+	@$(BIN)/twine check --strict dist/*
+	@$(BIN)/check-wheel-contents dist/*.whl
+	@$(BIN)/pyroma --min 8 dist/*.tar.gz # two points are for an address and a site, which there are not yet
+	@$(PYTHON) -m venv --clear build/wheel && build/wheel/bin/pip install --quiet --disable-pip-version-check dist/*.whl
+	@$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
+		--output-file dist/sbom.cdx.json build/wheel/bin/python
+	@cd dist && sha256sum * | tee SHA256SUMS
 
 clean: ## Remove what all of this made
 	rm -rf .venv build dist .coverage* htmlcov testproject/*.sqlite3*
@@ -68,7 +82,8 @@ clean: ## Remove what all of this made
 $(READY): $(DEMO)
 	@echo "Installing what developers need (once) ..."
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/pip $(INSTALL) '.[dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check 'pip>=25.1' # which knows --group
+	@$(BIN)/pip $(INSTALL) . --group dev
 	@touch $(READY)
 
 # A pip of its own would take .venv a third of the demo's time; it gets one where Python has none.

@@ -26,6 +26,21 @@ if TYPE_CHECKING:
 else:
     from .enqueue.results import BatchResult, EnqueueResult, ItemResult
 
+    _ELSEWHERE = {
+        **dict.fromkeys(("Job", "CronJob", "Event", "Queue", "SuppressedEnqueue", "WorkerProcess"), "models"),
+        **dict.fromkeys(("run_jobs", "run_one", "travel", "tick", "capture_jobs", "assert_enqueued"), "testing"),
+        **dict.fromkeys(("OJSBackend",), "tasks"),
+    }
+
+    def __getattr__(name: str):  # an ImportError, as `from ... import` hides the words of an AttributeError
+        if name in _ELSEWHERE:
+            message = (
+                f"{name} is in {__name__}.{_ELSEWHERE[name]}: write from {__name__}.{_ELSEWHERE[name]} import {name}"
+            )
+            raise ImportError(message, name=__name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "BatchResult",
     "Cron",

@@ -13,6 +13,7 @@ from .ojs.durations import LONGEST_YEARS, parse_duration
 
 DEFAULTS: dict[str, Any] = {
     "API": {},
+    "CONTEXT": (),
     "DEFAULT_QUEUE": "default",
     "EAGER": False,
     "EVENTS": False,
@@ -68,6 +69,11 @@ class Settings:
     def api(self) -> dict[str, Any]:
         """The settings of the HTTP API, completed with their defaults."""
         return {**API_DEFAULTS, **self._read("API")}
+
+    @property
+    def context(self) -> Any:
+        """The classes of what each job carries, or their dotted names: one, or several."""
+        return self._read("CONTEXT")
 
     @property
     def eager(self) -> bool | str:

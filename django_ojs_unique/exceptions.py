@@ -73,6 +73,15 @@ class PayloadTooLarge(InvalidRequest):
     code = "payload_too_large"
 
 
+class InvalidArgs(InvalidRequest):
+    """The stored args cannot be turned into what the handler takes.
+
+    Never raised to an enqueue: the error record of the attempt has it, and the job is discarded.
+    """
+
+    code = "invalid_args"
+
+
 class InvalidPolicy(InvalidRequest):
     """The unique policy is invalid."""
 

@@ -26,11 +26,10 @@ from .exceptions import HandlerError, InvalidRequest
 from .handlers.context import JobContext
 from .handlers.declare import job
 from .handlers.handler import Handler
-from .handlers.signature import misfit
 from .ojs.durations import format_duration, milliseconds
 from .ojs.policy import UniquePolicy
 from .ojs.states import JobState
-from .registry import HEAL, Definition, registry
+from .registry import HEAL, Definition, misfit, registry
 
 logger = logging.getLogger("django_ojs_unique.idempotency")
 

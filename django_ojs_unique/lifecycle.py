@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from django.db import connections, transaction
@@ -36,13 +36,44 @@ class DatabaseNow(Now):
 _NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_expires_at": None}
 
 
+OWNED: Final = frozenset(
+    {
+        "state",
+        "attempt",
+        "unique",
+        "fingerprint",
+        "guarded_states",
+        "fingerprint_scheme",
+        "key",
+        "revision",
+        "replaced_by",
+        "enqueued_at",
+        "run_at",
+        "started_at",
+        "finished_at",
+        "worker_id",
+        "lease_token",
+        "lease_expires_at",
+        "dead_letter",
+        "window_ends_at",
+        "payload_pruned",
+    }
+)
+"""The fields of a job that only this package writes: one that is written alone contradicts the others."""
+
+
+def write(jobs: QuerySet[Any], **changes: Any) -> int:
+    """Write fields of the jobs, also owned ones, which ``jobs.update`` refuses; return how many rows matched."""
+    return QuerySet.update(jobs, **changes)
+
+
 def move(jobs: QuerySet[Any], target: JobState, *, sources: Iterable[JobState] | None = None, **changes: Any) -> int:
     """Move the ``jobs`` that may go to ``target`` (and are in ``sources``, if given); return how many moved."""
     allowed = {source for source in JobState if target in MOVES[source]}
     starts = allowed if sources is None else allowed & set(sources)
     changes.setdefault("guarded_states", _guard_after(target))
     rows = jobs.filter(state__in=sorted(starts))
-    return starting_over(jobs.db, lambda: rows.update(state=target, **changes))
+    return starting_over(jobs.db, lambda: write(rows, state=target, **changes))
 
 
 def cancel(jobs: QuerySet[Any], now: datetime) -> int:
@@ -194,9 +225,8 @@ def detach(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
     for row in rows:
         row.key = row.fingerprint = None
         row.guarded_states = frozenset()
-        row.max_attempts = row.attempt
-        row.retry = {**(row.retry if isinstance(row.retry, dict) else {}), "max_attempts": row.attempt}
-    fields = ("key", "fingerprint", "guarded_states", "max_attempts", "retry")
+        row.max_attempts = row.attempt  # the policy stays as it is, for an enqueue again
+    fields = ("key", "fingerprint", "guarded_states", "max_attempts")
     return _write(jobs, rows, fields, {JobState.ACTIVE})
 
 
@@ -205,19 +235,19 @@ def guard(jobs: QuerySet[Any], states: frozenset[JobState]) -> int:
 
     Only for a revival that has made way. Raises IntegrityError when another job guards the fingerprint.
     """
-    return jobs.filter(guarded_states=frozenset()).update(guarded_states=states)
+    return write(jobs.filter(guarded_states=frozenset()), guarded_states=states)
 
 
 def drop_guards(jobs: QuerySet[Any]) -> int:
     """Give up the guard, in any state, because another job of the fingerprint is being admitted or revived."""
-    return jobs.exclude(guarded_states=frozenset()).update(guarded_states=frozenset())
+    return write(jobs.exclude(guarded_states=frozenset()), guarded_states=frozenset())
 
 
 def leave_uniqueness(jobs: QuerySet[Any]) -> int:
     """Drop fingerprint and guard for good, in any state, so that the next enqueue of the fingerprint is admitted."""
     rows = jobs.exclude(fingerprint=None)
     freed: dict[str, Any] = {"guarded_states": frozenset(), "fingerprint": None, "window_ends_at": F("finished_at")}
-    return starting_over(jobs.db, lambda: rows.update(**freed))
+    return starting_over(jobs.db, lambda: write(rows, **freed))
 
 
 def remove(jobs: QuerySet[Any]) -> int:

@@ -80,7 +80,7 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         use. None of them breaks the caller's transaction.
         """
         if unknown:
-            refuse_unknown("enqueue", unknown)
+            refuse_unknown("enqueue", type, unknown)
         request = Request(
             type=type,
             args=args,
@@ -125,7 +125,7 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         An invalid request is raised here, as by `enqueue`. A DuplicateJob is never raised but logged at INFO. Any other
         failure after a commit is logged at ERROR, because nobody could catch it.
         """
-        refuse_unknown("enqueue_on_commit", options)
+        refuse_unknown("enqueue_on_commit", type, options)
         request = snapshot(Request(type=type, args=args, **options))
         read(request, self.model, timezone.now())
         using = self._for_writing()
@@ -179,7 +179,7 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         """
         if type is None:
             return super().explain(**options)
-        refuse_unknown("explain", options)
+        refuse_unknown("explain", type, options)
         return self.explain_request(Request(type=type, args=args, elsewhere=True, **options))
 
     def explain_request(self, request: Request) -> explaining.Explanation:

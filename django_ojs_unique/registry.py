@@ -1,14 +1,14 @@
-"""The job types this process knows: what `@job` declared about each."""
+"""The job types this process knows: what `@job` declared about each, and which arguments its handler takes."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 
-from .exceptions import HandlerError, UnknownJobType, did_you_mean
+from .exceptions import HandlerError, UnknownJobType, did_you_mean, nearest
 from .ojs.cron import Cron
 from .ojs.policy import UniquePolicy
 from .ojs.retry import RetryPolicy
@@ -27,6 +27,14 @@ class SupportsHeal(Protocol):
     def args_of(self, row: Any) -> Any: ...
 
 
+class SupportsConvert(Protocol):
+    """What a definition needs of `django_ojs_unique.conversion.arguments.ConvertedArguments`."""
+
+    def to_json(self, args: Any) -> Any: ...
+    def from_json(self, args: Any) -> Any: ...
+    def check(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Definition:
     """A job type's handler and the defaults of its enqueues."""
@@ -43,6 +51,7 @@ class Definition:
     skip_unless: Callable[..., Any] | None = None
     cron: Cron | None = None
     heal: SupportsHeal | None = None
+    converter: SupportsConvert | None = None
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,3 +107,52 @@ class Registry:
 
 
 registry = Registry()
+
+
+def converter_of(type: Any) -> SupportsConvert | None:
+    """Return what converts the args of a type's jobs, or None: they are plain JSON."""
+    definition = registry.find(type) if isinstance(type, str) else None
+    return None if definition is None else definition.converter
+
+
+def misfit(definition: Definition, args: Any) -> str | None:
+    """Say why the arguments do not fit the handler's parameters, or return None when they do."""
+    try:
+        signature = parameters_of(definition)
+    except ValueError:  # written in C, without a readable signature
+        return None
+    try:
+        signature.bind(**args) if isinstance(args, dict) else signature.bind(*args)
+    except TypeError as error:
+        meant = suggestion(signature, args) if isinstance(args, dict) else ""
+        return f"args do not fit {definition.place}{signature}: {error}{meant and f' ({meant})'}"
+    return None
+
+
+def suggestion(signature: inspect.Signature, names: Iterable[str]) -> str:
+    """Say which parameter the first unknown one of some names probably means; empty if it resembles none."""
+    takes = [name for name, parameter in signature.parameters.items() if parameter.kind in _BY_NAME]
+    unknown = next((name for name in names if name not in takes), "")
+    close = nearest(unknown, takes)
+    return did_you_mean(unknown, [close]) if close else ""
+
+
+def parameters_of(definition: Definition) -> inspect.Signature:
+    """Return the handler's signature without the context."""
+    signature = inspect.signature(definition.function)
+    parameters = list(signature.parameters.values())[1 if definition.takes_context else 0 :]
+    return signature.replace(parameters=parameters)
+
+
+def argument_names(type: Any, names: Iterable[str]) -> dict[str, str]:
+    """Return, for each name that the handler of a type takes or resembles a parameter of it, that parameter."""
+    definition = registry.find(type) if isinstance(type, str) else None
+    try:
+        parameters = parameters_of(definition).parameters if definition is not None else {}
+    except ValueError:
+        return {}
+    takes = [name for name, parameter in parameters.items() if parameter.kind in _BY_NAME]
+    return {name: meant for name in names if (meant := name if name in takes else nearest(name, takes))}
+
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

@@ -20,6 +20,8 @@ subcommand of `jobs` also takes `--json` and prints [one line for programs](oper
 
 `ojs_worker` is `runworker` under a name that no other package uses.
 """
+FILTERS = ("--state", "--queue", "--type", "--key", "--worker", "--since", "--until", "--dead-letter")
+"""Arguments that several subcommands of `jobs` share: told once."""
 
 
 def write() -> str:
@@ -36,17 +38,38 @@ def section(parser: CommandParser, heading: str) -> Iterator[str]:
     yield f"{heading}\n"
     for paragraph in (parser.description or "").split("\n\n"):
         yield textwrap.fill(marked(" ".join(paragraph.split())), 120, break_on_hyphens=False) + "\n"
-    if arguments := [action for action in own(parser) if action.nargs != argparse.PARSER]:
-        yield "| argument | meaning |\n|---|---|"
-        yield from (f"| {said(action)} | {meaning(action)} |" for action in arguments)
-        yield ""
+    arguments = [action for action in own(parser) if action.nargs != argparse.PARSER]
+    if is_filtered(parser):
+        arguments = [action for action in arguments if not is_filter(action)]
+        yield "It takes the [filters](#filters).\n"
+    if arguments:
+        yield from table_of(arguments)
     for action in own(parser):
         if action.nargs == argparse.PARSER:
+            yield f"#{heading[:2]} Filters\n"
+            yield "A job must match all that are given.\n"
+            first = next(subparser for subparser in action.choices.values() if is_filtered(subparser))
+            yield from table_of([one for one in own(first) if is_filter(one)])
             for name, subparser in action.choices.items():
                 yield from section(subparser, f"#{heading} {name}")
 
 
-def own(parser: CommandParser) -> list[argparse.Action]:
+def table_of(arguments: list[argparse.Action]) -> Iterator[str]:
+    yield "| argument | meaning |\n|---|---|"
+    yield from (f"| {said(action)} | {meaning(action)} |" for action in arguments)
+    yield ""
+
+
+def is_filter(action: argparse.Action) -> bool:
+    return action.option_strings in [[name] for name in FILTERS]
+
+
+def is_filtered(parser: argparse.ArgumentParser) -> bool:
+    """Return whether it has all filters; one with ``--type`` alone means something else by it."""
+    return sum(is_filter(action) for action in own(parser)) == len(FILTERS)
+
+
+def own(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     """Return the arguments that are not every command's."""
     general = {action.dest for action in BaseCommand().create_parser("manage.py", "")._actions} | {"database", "json"}
     return [action for action in parser._actions if action.dest not in general]

@@ -20,14 +20,18 @@ PACKAGE = "django_ojs_unique"
 ROOT = Path(__file__).parent.parent / PACKAGE
 
 FLOORS: list[tuple[str, str]] = [
-    ("exceptions", "the errors, with their codes and default messages"),
+    ("exceptions bars", "the errors, with their codes and default messages; progress bars"),
     ("ojs", "the specification as pure functions and values; no Django"),
     (
         "conf signals registry instrumentation",
         "settings; signals; the handlers of each type; spans around enqueues and runs",
     ),
     ("db", "databases: the only folder that distinguishes PostgreSQL, MariaDB and SQLite"),
-    ("lifecycle capabilities", "changes of state, each one guarded UPDATE; how strong the promise of uniqueness is"),
+    (
+        "lifecycle capabilities context conversion",
+        "changes of state, each one guarded UPDATE; how strong the promise of uniqueness is; what jobs carry; from type"
+        " hints to JSON and back",
+    ),
     ("events", "the record of what happened to jobs, written in the same transaction"),
     ("unit_of_work", "one change with its events, repeated after a deadlock or a lost race"),
     ("enqueue", "the heart: from the caller's arguments to one row, or to the reason why there is none"),
@@ -42,7 +46,7 @@ FLOORS: list[tuple[str, str]] = [
     ("worker", "the process: its loop, pools and supervisor; workers over HTTP"),
     ("checks prometheus", "system checks; metrics"),
     (
-        "api admin tasks management testing opentelemetry sentry",
+        "api admin tasks management testing opentelemetry sentry tenants",
         "surfaces: they contain no logic, and none imports another",
     ),
     ("apps pytest_plugin", "the entry points of Django and pytest"),

@@ -16,6 +16,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ..by_hand.operations import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY_NOW, REVIVE, Operation
 from ..by_hand.results import BulkResult
@@ -29,10 +31,10 @@ RESOLUTIONS: dict[str, dict[str, bool]] = {"skip": {}, "replace": {"replace": Tr
 MOST_LINKS = 10
 """How many new jobs a message links to."""
 TITLES = {
-    "revive": "Revive",
-    "enqueue_again": "Enqueue again",
-    "release_guard": "Release guard",
-    "delete_selected": "Delete",
+    "revive": _("Revive"),
+    "enqueue_again": _("Enqueue again"),
+    "release_guard": _("Release guard"),
+    "delete_selected": _("Delete"),
 }
 """The titles of the pages that ask about ticked jobs; the other actions ask nothing."""
 
@@ -61,29 +63,29 @@ class JobActions(ReadOnlyAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return may(request, "delete_job")
 
-    @admin.action(description="Cancel", permissions=["cancel"])
+    @admin.action(description=_("Cancel"), permissions=["cancel"])
     def cancel(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
         return self._act(request, jobs, CANCEL)
 
-    @admin.action(description="Retry now", permissions=["retry"])
+    @admin.action(description=_("Retry now"), permissions=["retry"])
     def retry_now(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
         return self._act(request, jobs, RETRY_NOW)
 
-    @admin.action(description="Revive", permissions=["revive"])
+    @admin.action(description=_("Revive"), permissions=["revive"])
     def revive(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
         """Ask what to do about live duplicates, then show what became of each job."""
         options = RESOLUTIONS.get(request.POST.get("resolution", ""))
         return self._act(request, jobs, REVIVE, options, is_confirmed=options is not None)
 
-    @admin.action(description="Enqueue again", permissions=["revive"])
+    @admin.action(description=_("Enqueue again"), permissions=["revive"])
     def enqueue_again(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
         return self._act(request, jobs, ENQUEUE_AGAIN)
 
-    @admin.action(description="Release guard", permissions=["release"])
+    @admin.action(description=_("Release guard"), permissions=["release"])
     def release_guard(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
         return self._act(request, jobs, RELEASE)
 
-    @admin.action(description="Delete", permissions=["delete"])
+    @admin.action(description=_("Delete"), permissions=["delete"])
     def delete_selected(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
         return self._act(request, jobs, DELETE)
 
@@ -101,14 +103,16 @@ class JobActions(ReadOnlyAdmin):
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
         if request.method != "POST" or CONFIRMED not in request.POST:
             return self._ask(request, "delete_selected", [id])
-        self._tell(request, DELETE, carry_out(request, jobs, [id], DELETE))
+        self._tell(request, DELETE, carry_out(request, jobs, [id], DELETE)[0])
         return HttpResponseRedirect(reverse("admin:django_ojs_unique_job_changelist"))
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Job], *args: Any, **options: Any) -> Any:
         from .sweep import ACROSS
 
         if any(read_id(text) is None for text in request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)):
-            self.message_user(request, "Nothing was done: a row that was chosen has no job's id.", messages.WARNING)
+            self.message_user(
+                request, gettext("Nothing was done: a row that was chosen has no job's id."), messages.WARNING
+            )
             return None
         # For ticked rows the list's filters are ignored: a job that has changed since the page was loaded is reported.
         jobs = queryset if request.POST.get(ACROSS) == "1" else self._jobs(request)
@@ -137,26 +141,24 @@ class JobActions(ReadOnlyAdmin):
             return sweep(self, request, matching, jobs, operation, options or {}, is_confirmed=is_confirmed)
         if action in TITLES and not is_confirmed:
             return self._ask(request, action, ids)
-        result = carry_out(request, jobs, ids, operation, **(options or {}))
+        result, found = carry_out(request, jobs, ids, operation, **(options or {}))
         if operation is REVIVE:
-            return self._show(request, ids, result)
+            return self._show(request, ids, result, found)
         self._tell(request, operation, result)
         return None
 
-    def _show(self, request: HttpRequest, ids: list[UUID], result: BulkResult) -> HttpResponse:
+    def _show(self, request: HttpRequest, ids: list[UUID], result: BulkResult, found: dict[UUID, Job]) -> HttpResponse:
         """Show what became of each job that was to be revived."""
         from ..insight.preview import live_duplicates
-        from .carry_out import named
         from .rows import outcome_row
 
         jobs = self._jobs(request)
-        found = named(jobs, ids)
         beside = live_duplicates(jobs, [found[id] for id in result.changed if id in found], timezone.now())
         return render(
             self,
             request,
             "job/revived.html",
-            "Revive",
+            gettext("Revive"),
             outcomes=[outcome_row(id, found.get(id), result, beside.get(id, [])) for id in ids],
             done=len(result.changed),
             refused=len(result.refused),
@@ -165,13 +167,14 @@ class JobActions(ReadOnlyAdmin):
 
     def _tell(self, request: HttpRequest, operation: Operation, result: BulkResult) -> None:
         """Show how many were changed, and the first few refusals."""
-        from .sweep import refusal_note
+        from .sweep import done_note, refusal_note
 
         if result.changed:
-            said = format_html("{}: {} job(s).", operation.done, f"{len(result.changed):,}")
+            said: Any = done_note(operation, len(result.changed))
             if result.new:
                 new = format_html_join(", ", "{}", ((job_link(id),) for id in islice(result.new.values(), MOST_LINKS)))
-                said = format_html("{} New: {}{}", said, new, ", ..." if len(result.new) > MOST_LINKS else "")
+                more = ", ..." if len(result.new) > MOST_LINKS else ""
+                said = format_html(gettext("{done} New: {jobs}"), done=said, jobs=format_html("{}{}", new, more))
             self.message_user(request, said, messages.SUCCESS)
         if result.refused:
             self.message_user(request, refusal_note(result), messages.WARNING)
@@ -196,7 +199,7 @@ class JobActions(ReadOnlyAdmin):
             self,
             request,
             f"job/{action}.html",
-            TITLES[action],
+            str(TITLES[action]),
             consequences=[consequence_row(consequence) for consequence in said],
             nothing=all(consequence.refusal for consequence in said),
             kept=kept,

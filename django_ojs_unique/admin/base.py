@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
 
+from django import forms
 from django.contrib import admin
 from django.contrib.admin import helpers
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -14,7 +15,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.contrib.auth import get_permission_codename
 from django.core.exceptions import BadRequest
 from django.core.paginator import Paginator
-from django.db import router
+from django.db import models, router
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -147,3 +148,29 @@ def render(model_admin: Any, request: HttpRequest, template: str, title: str, **
     """Render a page that extends ``admin/django_ojs_unique/page.html``."""
     everything = {**model_admin.admin_site.each_context(request), "title": title, "opts": model_admin.opts, **context}
     return TemplateResponse(request, f"admin/django_ojs_unique/{template}", everything)
+
+
+def dress(model_admin: Any, request: HttpRequest, fields: dict[str, Any]) -> None:
+    """Give form fields the widgets that the admin gives to fields of models, be they Django's or a theme's."""
+    for name, field in fields.items():
+        if field.widget.is_hidden:
+            continue
+        model_field = _model_field(field)
+        model_field.name = name
+        widget = model_admin.formfield_for_dbfield(model_field, request).widget
+        widget.is_required = field.required
+        widget.attrs |= field.widget_attrs(widget)
+        field.widget = widget
+        if isinstance(field, forms.ChoiceField):
+            field.choices = field.choices  # which the new widget gets, too
+
+
+def _model_field(field: Any) -> models.Field[Any, Any]:
+    if isinstance(field, forms.ChoiceField):
+        choices: Any = field.choices
+        return models.CharField(choices=list(choices))
+    if isinstance(field, forms.BooleanField):
+        return models.BooleanField()
+    if isinstance(field, forms.IntegerField):
+        return models.IntegerField()
+    return models.TextField() if isinstance(field.widget, forms.Textarea) else models.CharField()

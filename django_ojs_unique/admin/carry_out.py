@@ -19,12 +19,17 @@ from ..models import Job
 
 def carry_out(
     request: HttpRequest, jobs: QuerySet[Any], ids: Collection[UUID], operation: Operation, **options: bool
-) -> BulkResult:
-    """Do something to the jobs, and log what was done to each."""
+) -> tuple[BulkResult, dict[UUID, Job]]:
+    """Do something to the jobs, and log what was done to each; return what became of them, and how they are now.
+
+    Of a job that this user's queryset hides, nothing is told but that there is none.
+    """
     deleted = named(jobs, ids) if operation is DELETE else {}
     result = BulkResult.total(change(jobs, ids, operation, **options))
-    _log(request, operation, deleted or named(jobs, [*ids, *result.replaced]), result)
-    return result
+    found = named(jobs, [*ids, *result.replaced])
+    result.refused |= {id: operation.missing(id, jobs.db) for id in result.refused if id not in found}
+    _log(request, operation, deleted or found, result)
+    return result, found
 
 
 def named(jobs: QuerySet[Any], ids: Collection[UUID]) -> dict[UUID, Job]:

@@ -10,6 +10,8 @@ from itertools import pairwise
 
 from django.utils.formats import date_format
 from django.utils.timezone import localtime
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ..insight.activity import SAMPLE, SPANS, Activity, Span, Waits, activity, waits
 
@@ -27,7 +29,7 @@ class Chart:
     series: Mapping[str, Numbers]
     said: Callable[[float | None], str]
     is_counted: bool
-    note: str = "The newest part has not ended."
+    note: str = ""
 
     @property
     def rows(self) -> list[tuple[str, list[str]]]:
@@ -49,17 +51,22 @@ def chart(name: str, using: str, span: Span, now: datetime) -> Chart:
 def jobs_chart(happened: Activity, span: Span) -> Chart:
     """Show how many jobs were enqueued, suppressed, completed and failed."""
     series = {
-        "enqueued": happened.enqueued,
-        "suppressed": happened.suppressed,
-        "completed": happened.completed,
-        "failed": happened.failed,
+        gettext("enqueued"): happened.enqueued,
+        gettext("suppressed"): happened.suppressed,
+        gettext("completed"): happened.completed,
+        gettext("failed"): happened.failed,
     }
-    totals = ", ".join(f"{sum(numbers):,} {name}" for name, numbers in series.items())
     parts = _parts(happened.edges, span)
-    busiest = max(range(span.parts), key=lambda part: happened.enqueued[part])
-    peak = f" Most were enqueued from {parts[busiest]}: {max(happened.enqueued):,}." if any(happened.enqueued) else ""
-    sentence = f"Jobs since {_clock(happened.edges[0], span)}: {totals}.{peak}"
-    return Chart("jobs", "Jobs", sentence, parts, series, _count, is_counted=True)
+    totals = {name: f"{sum(getattr(happened, name)):,}" for name in ("enqueued", "suppressed", "completed", "failed")}
+    sentence = gettext(
+        "Jobs since {since}: {enqueued} enqueued, {suppressed} suppressed, {completed} completed, {failed} failed."
+    ).format(since=_clock(happened.edges[0], span), **totals)
+    if any(happened.enqueued):
+        busiest = max(range(span.parts), key=lambda part: happened.enqueued[part])
+        most = gettext("Most were enqueued from {part}: {count}.")
+        sentence += " " + most.format(part=parts[busiest], count=f"{max(happened.enqueued):,}")
+    note = gettext("The newest part has not ended.")
+    return Chart("jobs", gettext("Jobs"), sentence, parts, series, _count, is_counted=True, note=note)
 
 
 def waits_chart(waited: Waits, span: Span) -> Chart:
@@ -70,27 +77,30 @@ def waits_chart(waited: Waits, span: Span) -> Chart:
         for part, half, most in zip(parts, waited.median, waited.p95, strict=True)
         if most is not None
     ]
-    sentence = f"No job that waited has completed since {_clock(waited.edges[0], span)}."
+    nothing = gettext("No job that waited has completed since {since}.")
+    sentence = nothing.format(since=_clock(waited.edges[0], span))
     if known:
         part, half, most = known[-1]
         worst = max(known, key=lambda row: row[2])
-        sentence = (
-            f"Of the jobs that completed from {part}, half had waited up to {seconds(half)}, and 95 of 100 up to"
-            f" {seconds(most)}. The longest such wait is {seconds(worst[2])}, from {worst[0]}."
-        )
-    series = {"half waited up to": waited.median, "95 of 100 waited up to": waited.p95}
-    note = "Counted are the jobs that completed in each part" + (f", the newest {SAMPLE}." if waited.is_sample else ".")
-    return Chart("waits", "Waiting time", sentence, parts, series, seconds, is_counted=False, note=note)
+        sentence = gettext(
+            "Of the jobs that completed from {part}, half had waited up to {half}, and 95 of 100 up to {most}."
+            " The longest such wait is {longest}, from {worst}."
+        ).format(part=part, half=seconds(half), most=seconds(most), longest=seconds(worst[2]), worst=worst[0])
+    series = {gettext("half waited up to"): waited.median, gettext("95 of 100 waited up to"): waited.p95}
+    note = gettext("Counted are the jobs that completed in each part.")
+    if waited.is_sample:
+        note = gettext("Counted are the newest {count} jobs that completed in each part.").format(count=SAMPLE)
+    return Chart("waits", gettext("Waiting time"), sentence, parts, series, seconds, is_counted=False, note=note)
 
 
 def seconds(number: float | None) -> str:
     """Write a number of seconds in the unit that suits it."""
     if number is None:
         return "-"
-    for unit, length in (("h", 3600), ("min", 60), ("s", 1)):
+    for unit, length in ((_("{number} h"), 3600), (_("{number} min"), 60), (_("{number} s"), 1)):
         if number >= length:
-            return f"{number / length:.1f} {unit}"
-    return f"{number * 1000:.0f} ms"
+            return str(unit).format(number=f"{number / length:.1f}")
+    return gettext("{number} ms").format(number=f"{number * 1000:.0f}")
 
 
 _CHARTS: dict[str, Callable[[str, Span, datetime], Chart]] = {
@@ -104,7 +114,8 @@ def _count(number: float | None) -> str:
 
 
 def _parts(edges: Sequence[datetime], span: Span) -> list[str]:
-    return [f"{_clock(start, span)} to {localtime(end):%H:%M}" for start, end in pairwise(edges)]
+    said = gettext("{start} to {end}")
+    return [said.format(start=_clock(start, span), end=f"{localtime(end):%H:%M}") for start, end in pairwise(edges)]
 
 
 def _clock(moment: datetime, span: Span) -> str:

@@ -16,6 +16,8 @@ from django.http import HttpRequest
 from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.html import format_html
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 
 from ..exceptions import InvalidRequest, OJSError
 from ..insight.text import harmless
@@ -24,6 +26,7 @@ from ..models import CronJob, Job
 from .base import FROM_PAGE, BoundedAdmin, may_view
 from .cron_history import ENQUEUED, RAN, history
 from .display import ago, ago_text, badge, job_link, pretty, when
+from .sentences import said
 
 FORM = ["name", "description", "expression", "timezone", "overlap_policy", "enabled", "type", "args", "options"]
 OUTCOMES = ["created", "replaced", "deduplicated", "rejected", "skipped", "already", "failed"]
@@ -37,7 +40,7 @@ class PayloadFormField(forms.JSONField):
         try:
             return super().to_python(value)
         except (RecursionError, ValueError):
-            raise ValidationError("This is nested too deeply, or has a number of too many digits.") from None
+            raise ValidationError(gettext("This is nested too deeply, or has a number of too many digits.")) from None
 
     def bound_data(self, data: Any, initial: Any) -> Any:
         return InvalidJSONInput(data)  # shows the text as it was typed
@@ -58,7 +61,7 @@ class CronJobForm(forms.ModelForm):  # type: ignore[type-arg]
         # Django would ask a replica, which may not have the entry yet, and would then overwrite the entry.
         entries = CronJob.objects.using(router.db_for_write(CronJob))
         if self.instance._state.adding and entries.filter(pk=name).exists():
-            raise ValidationError("There is a cron job of this name already.")
+            raise ValidationError(gettext("There is a cron job of this name already."))
         return name
 
     def clean_args(self) -> Any:
@@ -71,11 +74,11 @@ class CronJobForm(forms.ModelForm):  # type: ignore[type-arg]
 class OutcomeFilter(admin.SimpleListFilter):
     """Filters by what became of the last occurrence."""
 
-    title = "last outcome"
+    title = _("last outcome")
     parameter_name = "outcome"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
-        return [(name, name) for name in OUTCOMES]
+        return [(name, said(name)) for name in OUTCOMES]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset if self.value() is None else queryset.filter(last_outcome=self.value())
@@ -110,10 +113,12 @@ class CronJobAdmin(BoundedAdmin):
         else:
             shown = {"type": "shown_type", "args": "shown_args", "options": "shown_options"}
             fields = [shown.get(name, name) for name in FORM]
-        declared = "Declared in code: change it there. It can be enabled and disabled in the list of cron jobs."
+        declared = gettext(
+            "Declared in code: change it there. It can be enabled and disabled in the list of cron jobs."
+        )
         return [
             (None, {"fields": fields, "description": declared if obj.declared else ""}),
-            ("So far", {"fields": [*HAPPENED, "history"] if may_view(request, Job) else HAPPENED}),
+            (_("So far"), {"fields": [*HAPPENED, "history"] if may_view(request, Job) else HAPPENED}),
         ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -138,89 +143,94 @@ class CronJobAdmin(BoundedAdmin):
         elif form.changed_data:
             obj.save(update_fields=[*form.changed_data, "next_run_at"])
 
-    @admin.action(description="Run now", permissions=["change"])
+    @admin.action(description=_("Run now"), permissions=["change"])
     def run_now(self, request: HttpRequest, entries: QuerySet[CronJob]) -> None:
         for entry in entries:
-            said, happened, level = _run(entry, entries.db)
-            self.message_user(request, said, level)
+            told, happened, level = _run(entry, entries.db)
+            self.message_user(request, told, level)
             self.log_change(request, entry, happened)
 
-    @admin.action(description="Enable", permissions=["change"])
+    @admin.action(description=_("Enable"), permissions=["change"])
     def enable(self, request: HttpRequest, entries: QuerySet[CronJob]) -> None:
-        self._switch(request, entries, True, "Enabled")
+        self._switch(request, entries, True)
 
-    @admin.action(description="Disable", permissions=["change"])
+    @admin.action(description=_("Disable"), permissions=["change"])
     def disable(self, request: HttpRequest, entries: QuerySet[CronJob]) -> None:
-        self._switch(request, entries, False, "Disabled")
+        self._switch(request, entries, False)
 
-    @admin.action(description="Delete selected cron jobs", permissions=["delete"])
+    @admin.action(description=_("Delete selected cron jobs"), permissions=["delete"])
     def delete_selected(self, request: HttpRequest, entries: QuerySet[CronJob]) -> Any:
         declared = [harmless(name) for name in entries.filter(declared=True).values_list("name", flat=True)]
         if not declared:
             return delete_selected(self, request, entries)
-        told = f"Declared in code: {', '.join(declared)}. Remove it there, or disable it here. Nothing was deleted."
-        self.message_user(request, told, messages.WARNING)
+        told = gettext("Declared in code: {names}. Remove it there, or disable it here. Nothing was deleted.")
+        self.message_user(request, told.format(names=", ".join(declared)), messages.WARNING)
         return None
 
-    def _switch(self, request: HttpRequest, entries: QuerySet[CronJob], enabled: bool, done: str) -> None:
+    def _switch(self, request: HttpRequest, entries: QuerySet[CronJob], enabled: bool) -> None:
         count = 0
         for entry in entries:
             try:
                 changed = entry.switch(enabled)
             except InvalidRequest as error:
-                self.message_user(request, f"{entry} cannot be enabled: {error.message}", messages.WARNING)
+                told = gettext("{name} cannot be enabled: {reason}")
+                self.message_user(request, told.format(name=entry, reason=said(error.message)), messages.WARNING)
                 continue
             if changed:
-                self.log_change(request, entry, f"{done}.")
+                self.log_change(request, entry, "Enabled." if enabled else "Disabled.")
                 count += 1
         if count:
-            self.message_user(request, f"{done}: {count} cron job(s).", messages.SUCCESS)
+            if enabled:
+                told = ngettext("Enabled: {count} cron job.", "Enabled: {count} cron jobs.", count)
+            else:
+                told = ngettext("Disabled: {count} cron job.", "Disabled: {count} cron jobs.", count)
+            self.message_user(request, told.format(count=count), messages.SUCCESS)
         else:
-            self.message_user(request, "Nothing was changed.", messages.INFO)
+            self.message_user(request, gettext("Nothing was changed."), messages.INFO)
 
-    @admin.display(description="type", ordering="type")
+    @admin.display(description=_("type"), ordering="type")
     def shown_type(self, entry: CronJob) -> str:
         return harmless(entry.type)
 
-    @admin.display(description="args")
+    @admin.display(description=_("args"))
     def shown_args(self, entry: CronJob) -> Any:
         return pretty(entry.args)
 
-    @admin.display(description="options")
+    @admin.display(description=_("options"))
     def shown_options(self, entry: CronJob) -> Any:
         return pretty(entry.options)
 
-    @admin.display(description="schedule")
+    @admin.display(description=_("schedule"))
     def schedule(self, entry: CronJob) -> str:
         return harmless(f"{entry.expression} {entry.timezone}")
 
-    @admin.display(description="next run", ordering="next_run_at")
+    @admin.display(description=_("next run"), ordering="next_run_at")
     def next_run_ago(self, entry: CronJob) -> Any:
-        return ago(entry.next_run_at) if entry.enabled else "disabled"
+        return ago(entry.next_run_at) if entry.enabled else gettext("disabled")
 
-    @admin.display(description="next run")
+    @admin.display(description=_("next run"))
     def next_run(self, entry: CronJob) -> Any:
-        return when(entry.next_run_at) if entry.enabled else "It is disabled."
+        return when(entry.next_run_at) if entry.enabled else gettext("It is disabled.")
 
-    @admin.display(description="last run")
+    @admin.display(description=_("last run"))
     def last_run(self, entry: CronJob) -> Any:
         return when(entry.last_run_at)
 
-    @admin.display(description="job of the last run")
+    @admin.display(description=_("job of the last run"))
     def last_job(self, entry: CronJob) -> Any:
         return job_link(entry.last_job_id) if entry.last_job_id else "-"
 
-    @admin.display(description="last jobs")
+    @admin.display(description=_("last jobs"))
     def history(self, entry: CronJob) -> Any:
         return render_to_string("admin/django_ojs_unique/cronjob/history.html", history(entry))
 
-    @admin.display(description="last outcome")
+    @admin.display(description=_("last outcome"))
     def last_result(self, entry: CronJob) -> Any:
         return badge(entry.last_outcome) if entry.last_outcome else "-"
 
-    @admin.display(description="last run", ordering="last_run_at")
+    @admin.display(description=_("last run"), ordering="last_run_at")
     def last_ago(self, entry: CronJob) -> Any:
-        text = ago_text(entry.last_run_at) if entry.last_run_at else "its job"
+        text = ago_text(entry.last_run_at) if entry.last_run_at else gettext("its job")
         run = job_link(entry.last_job_id, text) if entry.last_job_id else ago(entry.last_run_at)
         return format_html("{} {}", run, self.last_result(entry)) if entry.last_outcome else run
 
@@ -231,15 +241,24 @@ def _run(entry: CronJob, using: str) -> tuple[Any, str, int]:
         ran = run_now(entry.pk, timezone.now(), using)
     except OJSError as error:
         reason = harmless(error.message)
-        return f"Cron job {entry} enqueued nothing: {reason}", f"{RAN}: failed. {reason}", messages.ERROR
+        told = gettext("Cron job {name} enqueued nothing: {reason}")
+        return told.format(name=entry, reason=harmless(said(error.message))), f"{RAN}: failed. {reason}", messages.ERROR
     if ran is None:
-        return f"{entry} is gone.", f"{RAN}: it is gone.", messages.ERROR
+        return gettext("{name} is gone.").format(name=entry), f"{RAN}: it is gone.", messages.ERROR
     outcome, id = ran
     if outcome in ENQUEUED:
-        said = format_html("Cron job {} ran now: {} job {}.", entry, outcome, job_link(id))
-        return said, f"{RAN}: {outcome} job {id}.", messages.SUCCESS
-    said = format_html("Cron job {} enqueued nothing: {} because of job {}.", entry, outcome, job_link(id))
-    return said, f"{RAN}: {outcome} because of job {id}.", messages.WARNING
+        told = gettext("Cron job {name} ran now: {job} ({outcome}).")
+        return (
+            format_html(told, name=entry, outcome=said(outcome), job=job_link(id)),
+            f"{RAN}: {outcome} job {id}.",
+            messages.SUCCESS,
+        )
+    told = gettext("Cron job {name} enqueued nothing: {outcome}, because of job {job}.")
+    return (
+        format_html(told, name=entry, outcome=said(outcome), job=job_link(id)),
+        f"{RAN}: {outcome} because of job {id}.",
+        messages.WARNING,
+    )
 
 
 def _is_declared(entry: CronJob | None) -> bool:

@@ -9,6 +9,7 @@ from uuid import UUID
 from django.contrib.admin.models import LogEntry
 from django.contrib.admin.options import get_content_type_for_model
 from django.utils import timezone
+from django.utils.translation import gettext
 
 from ..insight.glance import glance, with_glances
 from ..insight.text import harmless
@@ -54,5 +55,5 @@ def _row(job: Job, by: str) -> dict[str, Any]:
         "state": badge(job.state),
         "ran": seconds(ran.total_seconds()) if ran else "-",
         "error": harmless(glance(job).error),
-        "by": harmless(by) or "its schedule",
+        "by": harmless(by) or gettext("its schedule"),
     }

@@ -12,6 +12,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.views.decorators.http import require_safe
 
 from ..insight import workers
@@ -25,9 +26,11 @@ from ..models import Job, WorkerProcess
 from .base import may_view, render
 from .charts import Chart, chart, jobs_chart, waits_chart
 from .dashboard_cells import failure_cells, now_cells, queue_cells, run_cells, shown_states, worker_cells
+from .display import IN_LAST, LAST
 from .drawing import HEIGHT, WIDTH, can_draw, draw
 from .filters import NO_ERROR
 from .queues import PAUSE, RESUME, may_pause, pause_or_resume
+from .sentences import said, said_minutes
 
 REFRESH_SECONDS = {"hour": 15, "day": 30, "week": 120}
 """Seconds between two refreshes of the page, by span: counting a week of jobs takes longer, and changes less."""
@@ -52,18 +55,19 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
     context = {
         "seen": seen,
         "span": span,
-        "spans": SPANS,
+        "spans": LAST.items(),
+        "in_last": IN_LAST[span.name],
         "since": seen.activity.edges[0],
         "seconds": REFRESH_SECONDS[span.name],
         "now": now,
-        "states": states,
+        "states": list(map(said, states)),
         "live": now_cells(seen.now, now),
         "live_url": reverse("admin:django_ojs_unique_dashboard_now"),
         "live_seconds": LIVE_SECONDS,
         "failures": failure_cells(seen.failures, span),
         "most_failed": MOST_FAILED,
-        "no_error": NO_ERROR,
-        "long_wait": f"{LONG_WAIT.total_seconds() / 60:g} minutes",
+        "no_error": said(NO_ERROR),
+        "long_wait": said_minutes(LONG_WAIT),
         "long_waits": [harmless(queue.queue.name) for queue in seen.queues if queue.waits_long(now)],
         "queues": [queue_cells(queue, states, span, seen.activity.edges[0], now) for queue in seen.queues],
         "runs": [
@@ -72,8 +76,8 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "more_types": len(seen.waits.runs) - MOST_TYPES,
         "sample": SAMPLE,
         "stranded": [harmless(name) for name in seen.stranded],
-        "misspelt": seen.misspelt,
-        "unknown_types": named(seen.unknown_types) if seen.unknown_types else "",
+        "misspelt": list(map(said, seen.misspelt)),
+        "unknown_types": said(named(seen.unknown_types)) if seen.unknown_types else "",
         "workers": [worker_cells(worker, seen.running.get(worker.row.pk, ()), now) for worker in seen.workers or ()],
         "most_running": workers.MOST_RUNNING,
         "running_cut": sum(map(len, seen.running.values())) >= workers.MOST_RUNNING,
@@ -81,7 +85,7 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "can_draw": can_draw(),
         "may_pause": may_pause(request),
     }
-    return render(model_admin, request, "dashboard.html", "Dashboard", **context)
+    return render(model_admin, request, "dashboard.html", gettext("Dashboard"), **context)
 
 
 def dashboard_urls(model_admin: Any) -> list[URLPattern]:

@@ -8,12 +8,14 @@ from typing import Any
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ..insight.activity import Span, Spread
 from ..insight.failures import Cause, Failures
 from ..insight.overview import QueueActivity
 from ..insight.queues import UNFINISHED, Now
-from ..insight.text import age, harmless
+from ..insight.text import harmless
 from ..insight.workers import WorkerInsight
 from ..models import Job
 from ..ojs.states import JobState
@@ -21,6 +23,7 @@ from .charts import seconds
 from .display import ago, badge, brief, job_link
 from .filters import NO_ERROR
 from .queues import jobs_url, said_count
+from .sentences import said, said_age
 from .workers import held_link, said_patterns, worker_url
 
 MOST_SHOWN = 3
@@ -35,8 +38,8 @@ def shown_states(seen: Now) -> list[JobState]:
 def now_cells(seen: Now, now: datetime) -> dict[str, Any]:
     """Return what `dashboard_now.html` shows: how many jobs are in each state, and the one that has waited longest."""
     return {
-        "states": [(state, _count(seen.depth.get(state, 0), state=state)) for state in shown_states(seen)],
-        "wait": job_link(seen.oldest, age(seen.waits_since, now)) if seen.oldest else "",
+        "states": [(said(state), _count(seen.depth.get(state, 0), state=state)) for state in shown_states(seen)],
+        "wait": job_link(seen.oldest, said_age(seen.waits_since, now)) if seen.oldest else "",
         "queue": harmless(seen.queue),
     }
 
@@ -60,7 +63,7 @@ def queue_cells(
         "value": queue.name,
         "name": harmless(queue.name),
         "depth": [_count(queue.depth.get(state, 0), queue=queue.name, state=state) for state in states],
-        "longest_wait": job_link(queue.oldest, age(queue.waits_since, now)) if queue.oldest else "",
+        "longest_wait": job_link(queue.oldest, said_age(queue.waits_since, now)) if queue.oldest else "",
         "waits_long": row.waits_long(now),
         "waited": [seconds(length) for length in ((waited.median, waited.p95) if waited else (None, None))],
         "completed": f"{row.completed:,}",
@@ -68,7 +71,9 @@ def queue_cells(
         "failed": _link(row.failed, f"{row.failed:,}", queue=queue.name, state=JobState.DISCARDED, finished=span.name),
         "failure_rate": "" if row.failure_rate is None else f"{row.failure_rate:.1%}",
         "paused_since": ago(queue.paused_at) if queue.paused_at else "",
-        "limit": f"{said_count(queue.running)} of {queue.limit:,}" if queue.limit else "",
+        "limit": gettext("{running} of {limit}").format(running=said_count(queue.running), limit=f"{queue.limit:,}")
+        if queue.limit
+        else "",
         "is_stranded": row.is_stranded,
     }
 
@@ -112,10 +117,10 @@ def _link(count: int, text: str, **filters: str) -> SafeString:
 
 
 def _rate(count: int, length: timedelta) -> str:
-    for unit, each in (("s", timedelta(seconds=1)), ("min", timedelta(minutes=1))):
+    for unit, each in ((_("{number}/s"), timedelta(seconds=1)), (_("{number}/min"), timedelta(minutes=1))):
         if (rate := count * each / length) >= 1:
-            return f"{rate:,.0f}/{unit}" if rate >= 10 else f"{rate:.1f}/{unit}"
-    return f"{count * timedelta(hours=1) / length:.1f}/h"
+            return str(unit).format(number=f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}")
+    return gettext("{number}/h").format(number=f"{count * timedelta(hours=1) / length:.1f}")
 
 
 def _cause(cause: Cause, span: Span) -> dict[str, Any]:
@@ -126,10 +131,10 @@ def _cause(cause: Cause, span: Span) -> dict[str, Any]:
         "message": brief(cause.message),
         "failed": _count(cause.failed, **filters, state=JobState.DISCARDED, finished=span.name),
         "retrying": _count(cause.retrying, **filters, state=JobState.RETRYABLE),
-        "newest": job_link(cause.newest, ago(cause.at) if cause.at else "one of them"),
+        "newest": job_link(cause.newest, ago(cause.at) if cause.at else gettext("one of them")),
     }
 
 
 def _run(job: Job, now: datetime) -> tuple[Any, str]:
     progress = "" if job.progress is None else f", {job.progress:.0%}"
-    return job_link(job.pk, brief(job.type)), f"{age(job.started_at, now)}{progress}"
+    return job_link(job.pk, brief(job.type)), f"{said_age(job.started_at, now)}{progress}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.templatetags.admin_list import date_hierarchy
-from django.db.models import QuerySet
+from django.db.models import Count, Max, Min, QuerySet
 from django.utils import timezone
 
 FIELD = "created_at"
@@ -56,11 +56,15 @@ class _Calendar:
 
     def __init__(self, jobs: QuerySet[Any], params: dict[str, Any]) -> None:
         self._params = params
-        self._moments = self._created(jobs.order_by("pk"))
-        self._is_whole = len(self._moments) < MOST_LOOKED_AT
-        if not self._is_whole:
-            self._moments += self._created(jobs.order_by("-pk"))
-        self._moments.sort()
+        first, last = (jobs.order_by(order)[:MOST_LOOKED_AT] for order in ("pk", "-pk"))
+        seen = first.aggregate(count=Count("pk"), first=Min(FIELD), last=Max(FIELD))
+        self._is_whole = seen.pop("count") < MOST_LOOKED_AT
+        found: Any
+        if self._is_whole:
+            found = first.values_list(FIELD, flat=True)
+        else:
+            found = [*seen.values(), *last.aggregate(first=Min(FIELD), last=Max(FIELD)).values()]
+        self._moments = sorted(map(timezone.localtime, found))
 
     def aggregate(self, **_: Any) -> dict[str, datetime | None]:
         """Return the ``first`` and the ``last`` moment; None if there are no jobs."""
@@ -71,9 +75,6 @@ class _Calendar:
     def datetimes(self, _: str, kind: str) -> list[datetime]:
         """Return the starts of the years, months or days with jobs; months and days are of the chosen year or month."""
         return [start for start, end in pairwise(self._starts(kind)) if self._has_jobs(start, end)]
-
-    def _created(self, jobs: QuerySet[Any]) -> list[datetime]:
-        return [timezone.localtime(moment) for moment in jobs.values_list(FIELD, flat=True)[:MOST_LOOKED_AT]]
 
     def _has_jobs(self, start: datetime, end: datetime) -> bool:
         if self._is_whole:

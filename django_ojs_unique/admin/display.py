@@ -11,12 +11,19 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
-from ..insight.text import distance, full, harmless, shortened
+from ..insight.text import full, harmless, shortened
 from ..ojs.keys import KeyMode
+from .sentences import said, said_distance
 
-UNSAFE = "It answers with the job whatever its condition, and so can lose what the enqueue was about."
+UNSAFE = _("It answers with the job whatever its condition, and so can lose what the enqueue was about.")
 """The warning about ``unsafe_dedupe`` (Graphile Worker, "job_key_mode")."""
+
+LAST = {"hour": _("Last hour"), "day": _("Last day"), "week": _("Last week")}
+IN_LAST = {"hour": _("in the last hour"), "day": _("in the last day"), "week": _("in the last week")}
+"""The spans of time, as links name them and as sentences do."""
 
 MOST_CHARACTERS = 10_000
 """How many characters of a value a page shows."""
@@ -32,7 +39,7 @@ _JSON = json.JSONEncoder(ensure_ascii=False, indent=2)
 
 def badge(state: str, text: str | None = None) -> SafeString:
     """Show the name of a state, or ``text``, on the state's colour."""
-    return format_html('<span class="ojs-badge ojs-{}">{}</span>', state, harmless(text or state))
+    return format_html('<span class="ojs-badge ojs-{}">{}</span>', state, harmless(text or said(state)))
 
 
 def ago(moment: datetime | None) -> SafeString | str:
@@ -56,7 +63,7 @@ def when(moment: datetime | None) -> SafeString | str:
 
 def ago_text(moment: datetime) -> str:
     """Say how long ago a moment was, or how far ahead it is."""
-    return distance(moment, timezone.now())
+    return said_distance(moment, timezone.now())
 
 
 def job_link(id: Any, text: str | None = None) -> SafeString:
@@ -73,7 +80,7 @@ def job_and_state(id: Any, state: str) -> SafeString:
 def fingerprint_link(fingerprint: str, *, whole: bool = False) -> SafeString | str:
     """Show the beginning of a fingerprint, or the ``whole``, and link to the page of its jobs."""
     if not fingerprint:
-        return "(empty)"
+        return gettext("(empty)")
     url = reverse("admin:django_ojs_unique_duplicates_of", args=[quote(fingerprint)])
     text = harmless(fingerprint)
     if whole:
@@ -85,7 +92,8 @@ def strategy(name: str) -> SafeString | str:
     """Name the strategy of a suppressed enqueue, with a warning for the one that can lose work."""
     if name != KeyMode.UNSAFE_DEDUPE:
         return harmless(name)
-    return format_html('{} <span class="ojs-warning" title="{}">can lose work</span>', name, UNSAFE)
+    warning = gettext("can lose work")
+    return format_html('{} <span class="ojs-warning" title="{}">{}</span>', name, UNSAFE, warning)
 
 
 def brief(text: str) -> str:
@@ -106,7 +114,8 @@ def pretty(value: Any) -> SafeString:
 def plain_text(text: str) -> SafeString:
     """Show text with its line ends, up to `MOST_CHARACTERS`."""
     shown = harmless(text[:MOST_CHARACTERS], lines=True)
-    note = f"\n… cut after {MOST_CHARACTERS:,} characters" if len(text) > MOST_CHARACTERS else ""
+    cut = gettext("cut after {count} characters").format(count=f"{MOST_CHARACTERS:,}")
+    note = f"\n… {cut}" if len(text) > MOST_CHARACTERS else ""
     more = format_html('<span class="ojs-quiet">{}</span>', note) if note else ""
     return format_html('<pre class="ojs-text" tabindex="0">{}{}</pre>', shown, more)
 
@@ -116,5 +125,5 @@ def difference_texts(difference: Any) -> dict[str, str]:
     sides = {name: getattr(difference, name) for name in ("old", "new")}
     return {
         "path": harmless(difference.path),
-        **{name: "(none)" if text is None else harmless(text) for name, text in sides.items()},
+        **{name: gettext("(none)") if text is None else harmless(text) for name, text in sides.items()},
     }

@@ -7,6 +7,8 @@ from importlib.util import find_spec
 from math import ceil, floor, log10
 from typing import Any
 
+from django.utils.translation import gettext
+
 from .charts import Chart
 
 WIDTH, HEIGHT = 720, 300
@@ -45,11 +47,14 @@ def draw(chart: Chart) -> bytes:
         truncate_label=-1,
         truncate_legend=-1,
         margin=8,
-        no_data_text="Nothing to show",
+        no_data_text=gettext("Nothing to show"),
         value_formatter=lambda value: f"{value:,.0f}" if chart.is_counted else chart.said(value),
     )
     every = ceil(len(chart.parts) / MOST_LABELS)
-    picture.x_labels = [part.split(" to ")[0] if not at % every else "" for at, part in enumerate(chart.parts)]
+    picture.x_labels = [
+        part.split(gettext("{start} to {end}").format(start="", end=""))[0] if not at % every else ""
+        for at, part in enumerate(chart.parts)
+    ]
     picture.y_labels = scale(max((n for row in chart.series.values() for n in row if n), default=1), chart.is_counted)
     picture.range = (0, picture.y_labels[-1])
     for name, numbers in chart.series.items():

@@ -13,15 +13,17 @@ from django.shortcuts import redirect
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.http import urlencode
+from django.utils.translation import gettext
 
 from ..insight import duplicates as insight
 from ..insight.activity import SPANS
 from ..insight.text import harmless
 from ..models import SuppressedEnqueue
 from .base import may_view, render
-from .display import ago, brief, fingerprint_link, job_and_state
+from .display import IN_LAST, LAST, ago, brief, fingerprint_link, job_and_state
 from .duplicates_of_one import members, of_one
 from .resolve import may_resolve, resolve_page
+from .sentences import said
 
 DEFAULT_SPAN = "day"
 
@@ -57,24 +59,26 @@ def duplicates(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "most_matches": insight.MOST_MATCHES,
         "sees_attempts": sees_attempts,
         "span": span,
-        "spans": list(SPANS),
+        "spans": LAST.items(),
+        "in_last": IN_LAST[span],
         "met": _met(jobs, span) if sees_attempts else None,
         "groups": [members(group) for group in groups.groups],
         "after": request.GET.get("after", ""),
         "last": groups.last,
         "may_resolve": may_resolve(request),
     }
-    return render(model_admin, request, "duplicates.html", "Duplicates", **context)
+    return render(model_admin, request, "duplicates.html", gettext("Duplicates"), **context)
 
 
 def _say_what_was_found(request: HttpRequest, term: str, found: insight.Match) -> None:
-    said = harmless(term[:80])
     if found.problem:
-        messages.warning(request, found.problem)
+        messages.warning(request, said(found.problem))
     elif found.job:
-        messages.info(request, f"Job {found.job} takes no part in uniqueness: it has no fingerprint.")
+        told = gettext("Job {id} takes no part in uniqueness: it has no fingerprint.")
+        messages.info(request, told.format(id=found.job))
     elif not found.fingerprints:
-        messages.info(request, f"No job has {said} as its id or in its fingerprint. It may have been pruned.")
+        told = gettext("No job has {term} as its id or in its fingerprint. It may have been pruned.")
+        messages.info(request, told.format(term=harmless(term[:80])))
 
 
 def _met(jobs: Any, span: str) -> dict[str, Any]:
@@ -91,7 +95,7 @@ def _met(jobs: Any, span: str) -> dict[str, Any]:
             "ignored": met.ignored,
             "replaced": met.replaced,
             "last": ago(met.last_at),
-            "holder": job_and_state(met.holder.pk, met.holder.state) if met.holder else "nobody holds it now",
+            "holder": job_and_state(met.holder.pk, met.holder.state) if met.holder else gettext("nobody holds it now"),
             "attempts": f"{page}?{urlencode({'q': met.fingerprint})}",
         }
         for met in most.fingerprints

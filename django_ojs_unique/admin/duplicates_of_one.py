@@ -9,6 +9,7 @@ from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.utils.http import urlencode
+from django.utils.translation import gettext
 
 from ..insight import duplicates as insight
 from ..insight.text import harmless
@@ -46,7 +47,7 @@ def of_one(model_admin: Any, request: HttpRequest, quoted: str) -> HttpResponse:
         "most_attempts": MOST_ATTEMPTS,
         "query": urlencode({"q": fingerprint}),
     }
-    return render(model_admin, request, "duplicates_of_one.html", "Jobs of one fingerprint", **context)
+    return render(model_admin, request, "duplicates_of_one.html", gettext("Jobs of one fingerprint"), **context)
 
 
 def members(group: insight.Group) -> dict[str, Any]:

@@ -10,15 +10,18 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.http import urlencode
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ..exceptions import OJSError, did_you_mean
 from ..insight.text import harmless
 from ..models import Job
 from ..ojs.keys import KeyMode
 from ..registry import registry
-from .base import render
+from .base import dress, render
 from .display import UNSAFE, ago, badge, fingerprint_link, job_link, plain_text, pretty
 from .explain_form import ExplainForm
+from .sentences import said
 
 MOST_DUPLICATES = 20
 LONGEST_LINK = 2000
@@ -26,10 +29,10 @@ LONGEST_LINK = 2000
 LONGEST_SENTENCE = 1000
 
 ACTIONS = {
-    "create": "A new job would be created",
-    "replace": "The existing job would give way",
-    "reject": "The enqueue would be refused",
-    "ignore": "Nothing would be stored: the existing job would be the answer",
+    "create": _("A new job would be created"),
+    "replace": _("The existing job would give way"),
+    "reject": _("The enqueue would be refused"),
+    "ignore": _("Nothing would be stored: the existing job would be the answer"),
 }
 
 
@@ -39,9 +42,11 @@ def explain(model_admin: Any, request: HttpRequest) -> HttpResponse:
         raise PermissionDenied
     sent = request.POST if request.method == "POST" else request.GET if "type" in request.GET else None
     form = ExplainForm(sent)
+    dress(model_admin, request, form.fields)
+    form.type_plainly()
     answer = _answer(form) if form.is_bound and form.is_valid() else None
     context = {"form": form, "types": sorted(registry), "answer": answer, "link": _link(form) if answer else ""}
-    return render(model_admin, request, "explain.html", "Explain", **context)
+    return render(model_admin, request, "explain.html", gettext("Explain"), **context)
 
 
 def _answer(form: ExplainForm) -> dict[str, Any] | None:
@@ -49,13 +54,13 @@ def _answer(form: ExplainForm) -> dict[str, Any] | None:
     try:
         explanation = Job.objects.explain(**options)
     except OJSError as error:
-        form.refuse(str(error.details.get("field", "")), error.message[:LONGEST_SENTENCE])
+        form.refuse(str(error.details.get("field", "")), said(error.message)[:LONGEST_SENTENCE])
         return None
     met = explanation.duplicates
     return {
         "action": ACTIONS[explanation.action],
         "name": explanation.action,
-        "reason": harmless(explanation.reason)[:LONGEST_SENTENCE],
+        "reason": harmless(said(explanation.reason))[:LONGEST_SENTENCE],
         "warnings": list(_warnings(options, explanation.reason)),
         "policy": "" if explanation.policy is None else pretty(explanation.policy.to_dict()),
         "key": harmless(options.get("key", "")),
@@ -78,10 +83,11 @@ def _answer(form: ExplainForm) -> dict[str, Any] | None:
 
 def _warnings(options: dict[str, Any], reason: str) -> Iterator[str]:
     if options.get("key_mode") == KeyMode.UNSAFE_DEDUPE:
-        yield f"{KeyMode.UNSAFE_DEDUPE} is unsafe. {UNSAFE}"
+        yield gettext("{mode} is unsafe. {why}").format(mode=KeyMode.UNSAFE_DEDUPE, why=UNSAFE)
     if registry.find(options["type"]) is None and "No handler is registered" not in reason:
-        meant = f" {did_you_mean(options['type'], registry)}" if list(registry) else ""
-        yield harmless(f"No handler is registered here for {options['type']!r}.{meant}")[:LONGEST_SENTENCE]
+        meant = did_you_mean(options["type"], registry) if list(registry) else ""
+        told = said(f"No handler is registered here for {options['type']!r}. {meant}".rstrip())
+        yield harmless(told)[:LONGEST_SENTENCE]
 
 
 def _code(type: str, args: Any = None, **options: Any) -> str:

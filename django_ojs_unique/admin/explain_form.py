@@ -7,10 +7,13 @@ from typing import Any
 from django import forms
 from django.core.exceptions import ValidationError
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ..insight.text import harmless
 from ..insight.typed import read_json
 from ..ojs.keys import KeyMode, KeyScope
+from .sentences import said
 
 NOT_GIVEN: Any = ...
 """The value of an empty JSON field; None is the value of ``null``."""
@@ -27,49 +30,63 @@ class StrictJSONField(forms.Field):
         try:
             return read_json(value)
         except ValueError as error:
-            raise ValidationError(str(error)) from None
+            raise ValidationError(said(str(error))) from None
 
 
 class ExplainForm(forms.Form):
     """The arguments of ``Job.objects.explain()``."""
 
-    type = forms.CharField(help_text="As in email.send.")
+    type = forms.CharField(label=_("Type"), help_text=_("As in email.send."))
     args = StrictJSONField(
+        label=_("Args"),
         required=False,
-        help_text="JSON: an object of keyword arguments, or an array of positional ones. Empty means none.",
+        help_text=_("JSON: an object of keyword arguments, or an array of positional ones. Empty means none."),
     )
-    queue = forms.CharField(required=False, help_text="Empty means the handler’s.")
-    meta = StrictJSONField(required=False, help_text="JSON: an object that travels with the job.")
+    queue = forms.CharField(label=_("Queue"), required=False, help_text=_("Empty means the handler’s."))
+    meta = StrictJSONField(label=_("Meta"), required=False, help_text=_("JSON: an object that travels with the job."))
     unique = StrictJSONField(
         required=False,
-        label="Unique policy",
-        help_text='JSON, as in {"keys": ["type", "args"], "on_conflict": "ignore"}. Empty means the handler’s, '
-        "null means none.",
+        label=_("Unique policy"),
+        help_text=_(
+            'JSON, as in {"keys": ["type", "args"], "on_conflict": "ignore"}. Empty means the handler’s, '
+            "null means none."
+        ),
     )
-    without_policy = forms.BooleanField(required=False, label="No unique policy, whatever the handler declares")
+    without_policy = forms.BooleanField(required=False, label=_("No unique policy, whatever the handler declares"))
     key = forms.CharField(
-        required=False, strip=False, help_text="The caller’s name for the job, in the place of a unique policy."
+        label=_("Key"),
+        required=False,
+        strip=False,
+        help_text=_("The caller’s name for the job, in the place of a unique policy."),
     )
-    key_mode = forms.ChoiceField(required=False, choices=[(str(each), str(each)) for each in KeyMode])
-    key_scope = forms.ChoiceField(required=False, choices=[(str(each), str(each)) for each in KeyScope])
-    scheduled_at = forms.DateTimeField(required=False, widget=forms.TextInput, help_text="As in 2026-01-31 14:00.")
-    delay = forms.CharField(required=False, help_text="As in PT10M, in the place of a time.")
+    key_mode = forms.ChoiceField(
+        label=_("Key mode"), required=False, choices=[(str(each), str(each)) for each in KeyMode]
+    )
+    key_scope = forms.ChoiceField(
+        label=_("Key scope"), required=False, choices=[(str(each), str(each)) for each in KeyScope]
+    )
+    scheduled_at = forms.DateTimeField(label=_("Scheduled at"), required=False, widget=forms.TextInput)
+    delay = forms.CharField(label=_("Delay"), required=False, help_text=_("As in PT10M, in the place of a time."))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        zone = timezone.get_current_timezone_name()
+        told = gettext("As in 2026-01-31 14:00. Without an offset: in {zone}.")
+        self.fields["scheduled_at"].help_text = told.format(zone=zone)
+
+    def type_plainly(self) -> None:
+        """Let browsers leave what is typed as it is, and offer the types that have handlers."""
         for field in self.fields.values():
-            widget = field.widget
-            if isinstance(widget, forms.Textarea):
-                widget.attrs |= {"rows": 4, "class": "vLargeTextField", "spellcheck": "false"}
-            elif isinstance(widget, forms.TextInput):
-                widget.attrs |= {"class": "vTextField", "autocomplete": "off", "spellcheck": "false"}
+            if isinstance(field.widget, forms.Textarea):
+                field.widget.attrs |= {"rows": 4, "spellcheck": "false"}
+            elif isinstance(field.widget, forms.TextInput):
+                field.widget.attrs |= {"autocomplete": "off", "spellcheck": "false"}
         self.fields["type"].widget.attrs["list"] = "ojs-types"
-        self.fields["scheduled_at"].help_text += f" Without an offset: in {timezone.get_current_timezone_name()}."
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         if cleaned.get("without_policy") and cleaned.get("unique", NOT_GIVEN) not in (NOT_GIVEN, None):
-            self.add_error("unique", "Leave the policy empty, or do not ask for none.")
+            self.add_error("unique", gettext("Leave the policy empty, or do not ask for none."))
         return cleaned
 
     def options(self) -> dict[str, Any]:
@@ -88,5 +105,5 @@ class ExplainForm(forms.Form):
         """Show an error beside the form field that ``field``, a path such as ``args.user_id``, begins with."""
         name = field.partition(".")[0].partition("[")[0]
         if name == "unique" and self.cleaned_data.get("unique") is NOT_GIVEN:
-            name, message = "args", f"They do not fit the handler’s policy: {message}"
+            name, message = "args", gettext("They do not fit the handler’s policy: {reason}").format(reason=message)
         self.add_error(name if name in self.fields else None, harmless(message))

@@ -10,15 +10,19 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.lookups import Exact, IsNull
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ..insight.activity import SPANS
 from ..insight.glance import error_type
-from ..insight.queues import unfinished
+from ..insight.queues import in_use
 from ..insight.text import harmless
 from ..models import Job, Queue, SuppressedEnqueue
 from ..ojs.states import TERMINAL, JobState
 from ..registry import registry
 from .base import MOST_COUNTED
+from .display import IN_LAST
+from .sentences import said
 
 MOST_CHOICES = 200
 """How many queues or types a filter offers; the query string may have any other."""
@@ -64,14 +68,14 @@ class JobFilter(admin.SimpleListFilter):
 
 
 class StateFilter(JobFilter):
-    title = "state"
+    title = _("state")
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [
-            ("unfinished", "unfinished"),
-            ("finished", "finished"),
-            *((str(state), str(state)) for state in JobState),
+            ("unfinished", gettext("unfinished")),
+            ("finished", gettext("finished")),
+            *((str(state), said(state)) for state in JobState),
         ]
 
     @property
@@ -99,25 +103,25 @@ class NameFilter(JobFilter):
         names = sorted({*self.known(model_admin, request)})[:MOST_CHOICES]
         if (chosen := self.value()) is not None and chosen not in names:
             names.insert(0, chosen)
-        return [(name, harmless(name)) for name in names]
+        return [(name, said(name) if name == NO_ERROR else harmless(name)) for name in names]
 
     def condition(self, using: str, value: str) -> Q:
         return Q(**{self.parameter_name: value})  # type: ignore[arg-type]
 
 
 class QueueListFilter(NameFilter):
-    title = "queue"
+    title = _("queue")
     parameter_name = "queue"
 
     def known(self, model_admin: Any, request: HttpRequest) -> Iterable[str]:
         using = model_admin.get_queryset(request).db
         yield from (definition.queue for definition in registry.definitions() if definition.queue)
         yield from Queue.objects.using(using).order_by("name").values_list("name", flat=True)[:MOST_CHOICES]
-        yield from unfinished(using)
+        yield from in_use(using)
 
 
 class TypeFilter(NameFilter):
-    title = "type"
+    title = _("type")
     parameter_name = "type"
 
     def known(self, model_admin: Any, request: HttpRequest) -> Iterable[str]:
@@ -127,12 +131,12 @@ class TypeFilter(NameFilter):
 class FinishedFilter(JobFilter):
     """When a job finished; the spans begin where those of the dashboard do."""
 
-    title = "finished"
+    title = _("finished")
     parameter_name = "finished"
     by = _FINISHED
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
-        return [(name, f"in the last {name}") for name in SPANS]
+        return [(name, str(IN_LAST[name])) for name in SPANS]
 
     def condition(self, using: str, value: str) -> Q:
         return Q(
@@ -146,7 +150,7 @@ class FinishedFilter(JobFilter):
 class ErrorFilter(NameFilter):
     """The type of the last error; the dashboard links to it, and it offers only what was chosen there."""
 
-    title = "last error"
+    title = _("last error")
     parameter_name = "error"
     most = 10_000
 
@@ -158,11 +162,11 @@ class ErrorFilter(NameFilter):
 
 
 class DuplicatesFilter(JobFilter):
-    title = "duplicates"
+    title = _("duplicates")
     parameter_name = "duplicates"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
-        return [("met", "met by an enqueue"), ("live", "beside a live duplicate")]
+        return [("met", gettext("met by an enqueue")), ("live", gettext("beside a live duplicate"))]
 
     @property
     def is_scanning(self) -> bool:
@@ -181,36 +185,36 @@ class DuplicatesFilter(JobFilter):
 
 
 class StuckFilter(JobFilter):
-    title = "stuck"
+    title = _("stuck")
     parameter_name = "stuck"
     by = _LIVE
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
-        return [("yes", "yes: the lease ran out")]
+        return [("yes", gettext("yes: the lease ran out"))]
 
     def condition(self, using: str, value: str) -> Q:
         return Q(state=JobState.ACTIVE, finished_at__isnull=True, lease_expires_at__lt=timezone.now())
 
 
 class UniqueFilter(JobFilter):
-    title = "uniqueness"
+    title = _("uniqueness")
     parameter_name = "unique"
     scans = True
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
-        return [("yes", "unique"), ("no", "not unique")]
+        return [("yes", gettext("unique")), ("no", gettext("not unique"))]
 
     def condition(self, using: str, value: str) -> Q:
         return Q(fingerprint__isnull=value != "yes")
 
 
 class DeadLetterFilter(JobFilter):
-    title = "dead letter"
+    title = _("dead letter")
     parameter_name = "dead_letter"
     by = _FINISHED
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
-        return [("yes", "dead letter")]
+        return [("yes", gettext("dead letter"))]
 
     def condition(self, using: str, value: str) -> Q:
         return Q(

@@ -119,7 +119,7 @@ class JobList(BoundedList):
     def _find(self, jobs: QuerySet[Any], term: str, chosen: str, *, is_limited: bool) -> QuerySet[Any]:
         """Select by the first reading of a term that finds anything; by the ``chosen`` one, if a sweep names it."""
         found = jobs.none()
-        for number, reading in enumerate(readings(term)):
+        for number, reading in enumerate(readings(term, jobs.db)):
             self.reading = str(number)
             if chosen not in ("", self.reading):
                 continue

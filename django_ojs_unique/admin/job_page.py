@@ -10,6 +10,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
+from django.utils.translation import gettext
 
 from ..by_hand.operations import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY_NOW, REVIVE
 from ..insight.text import harmless
@@ -59,7 +60,7 @@ class JobPage(ReadOnlyAdmin):
             from .job_panels import panels
 
             context |= {
-                "title": "Job",
+                "title": gettext("Job"),
                 "subtitle": harmless(obj.type),
                 "page_actions": self._page_actions(request, obj),
                 "changelist": reverse("admin:django_ojs_unique_job_changelist"),

@@ -11,6 +11,7 @@ from django.contrib.admin.options import get_content_type_for_model
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
+from django.utils.translation import gettext, ngettext
 
 from ..insight import job_options
 from ..insight.canonical_text import recompute
@@ -35,6 +36,7 @@ from .display import (
     strategy,
     when,
 )
+from .sentences import said
 from .workers import worker_url
 
 PAYLOADS = ("args", "meta", "extra", "result")
@@ -70,32 +72,42 @@ def panels(request: HttpRequest, job: Job, now: datetime) -> dict[str, Any]:
 
 
 def _facts(request: HttpRequest, job: Job) -> Iterator[tuple[str, Any]]:
-    yield "Id", format_html("<code>{}</code>", job.pk)
-    yield "Type", format_html("<code>{}</code>", harmless(job.type))
-    yield "Handler", harmless(job_options.handler(job))
-    yield "Queue", harmless(job.queue)
-    yield "Taken by nobody", nobody(job, job._state.db or "default") if may_view(request, WorkerProcess) else ""
-    yield "Priority", str(job.priority)
-    yield "Tags", harmless(", ".join(map(str, job.tags)) if isinstance(job.tags, list) else str(job.tags))
-    yield "Schema", harmless(job.schema)
-    yield "Attempts", f"{job.attempt} of {job.max_attempts}"
-    yield "Retry policy", harmless(job_options.retries(job))
-    yield "Timeout", job_options.duration(job.timeout_ms)
-    yield "Lease of", job_options.duration(job.visibility_timeout_ms)
-    yield "Created", when(job.created_at)
-    for label, moment in (("Due", job.run_at), ("Finished", job.finished_at), ("Lease ends", job.lease_expires_at)):
+    yield gettext("Id"), format_html("<code>{}</code>", job.pk)
+    yield gettext("Type"), format_html("<code>{}</code>", harmless(job.type))
+    yield gettext("Handler"), harmless(said(job_options.handler(job)))
+    yield gettext("Queue"), harmless(job.queue)
+    yield (
+        gettext("Taken by nobody"),
+        said(nobody(job, job._state.db or "default")) if may_view(request, WorkerProcess) else "",
+    )
+    yield gettext("Priority"), str(job.priority)
+    yield gettext("Tags"), harmless(", ".join(map(str, job.tags)) if isinstance(job.tags, list) else str(job.tags))
+    yield gettext("Schema"), harmless(job.schema)
+    yield gettext("Attempts"), gettext("{attempt} of {most}").format(attempt=job.attempt, most=job.max_attempts)
+    yield gettext("Retry policy"), harmless(said(job_options.retries(job)))
+    yield gettext("Timeout"), said(job_options.duration(job.timeout_ms))
+    yield gettext("Lease of"), said(job_options.duration(job.visibility_timeout_ms))
+    yield gettext("Created"), when(job.created_at)
+    for label, moment in (
+        (gettext("Due"), job.run_at),
+        (gettext("Finished"), job.finished_at),
+        (gettext("Lease ends"), job.lease_expires_at),
+    ):
         yield label, when(moment) if moment else ""
-    yield "Worker", _worker(job.worker_id)
+    yield gettext("Worker"), _worker(job.worker_id)
     if job.progress is not None:
         percent = f"{job.progress:.0%}"
-        bar = '<progress max="1" value="{}" aria-label="Progress">{}</progress> {} {}'
-        yield "Progress", format_html(bar, f"{job.progress:.4f}", percent, percent, harmless(job.progress_note))
-    yield "Nothing to do", harmless(job.skipped)
-    yield "Dead letter", "yes: it used up its attempts under a retry policy that says dead_letter" * job.dead_letter
-    yield (
-        "Pruned",
-        "its args, meta, result and errors are gone; the row still counts as a duplicate" * job.payload_pruned,
-    )
+        bar = '<progress max="1" value="{}" aria-label="{}">{}</progress> {} {}'
+        yield (
+            gettext("Progress"),
+            format_html(bar, f"{job.progress:.4f}", gettext("Progress"), percent, percent, harmless(job.progress_note)),
+        )
+    yield gettext("Nothing to do"), harmless(job.skipped)
+    if job.dead_letter:
+        yield gettext("Dead letter"), gettext("yes: it used up its attempts under a retry policy that says dead_letter")
+    if job.payload_pruned:
+        gone = gettext("its args, meta, result and errors are gone; the row still counts as a duplicate")
+        yield gettext("Pruned"), gone
 
 
 def _worker(id: str | None) -> Any:
@@ -106,40 +118,45 @@ def _worker(id: str | None) -> Any:
 
 def _links(related: Relations, job: Job) -> Iterator[tuple[str, Any]]:
     if related.blocked_by is not None:
-        yield "Cannot be revived now, blocked by", job_and_state(related.blocked_by.pk, related.blocked_by.state)
+        yield (
+            gettext("Cannot be revived now, blocked by"),
+            job_and_state(related.blocked_by.pk, related.blocked_by.state),
+        )
     if job.replaced_by_id is not None:
-        gone = format_html("{} (gone by now)", job_link(job.replaced_by_id))
+        gone = format_html(gettext("{job} (gone by now)"), job=job_link(job.replaced_by_id))
         there = related.successor
-        yield "Replaced by", job_and_state(there.pk, there.state) if there else gone
+        yield gettext("Replaced by"), job_and_state(there.pk, there.state) if there else gone
     for row in related.replaces:
-        yield "Replaces", job_and_state(row.pk, row.state)
+        yield gettext("Replaces"), job_and_state(row.pk, row.state)
 
 
 def _uniqueness(job: Job, now: datetime, computed: Any) -> dict[str, Any]:
-    said = uniqueness(job, now)
-    states = ", ".join(sorted(job.guarded_states))
+    found = uniqueness(job, now)
+    states = ", ".join(map(said, sorted(job.guarded_states)))
     facts = [
-        ("Compared", against(said.policy) if said.policy else ""),
-        ("Guards while", states if job.fingerprint is not None else ""),
-        ("Canonical text", plain_text(computed.text) if computed.text else ""),
-        ("Fingerprint", fingerprint_link(job.fingerprint, whole=True) if job.fingerprint is not None else ""),
-        ("Scheme", str(job.fingerprint_scheme) if job.fingerprint is not None else ""),
+        (gettext("Compared"), said(against(found.policy)) if found.policy else ""),
+        (gettext("Guards while"), states if job.fingerprint is not None else ""),
+        (gettext("Canonical text"), plain_text(computed.text) if computed.text else ""),
+        (gettext("Fingerprint"), fingerprint_link(job.fingerprint, whole=True) if job.fingerprint is not None else ""),
+        (gettext("Scheme"), str(job.fingerprint_scheme) if job.fingerprint is not None else ""),
     ]
     return {
         "policy": pretty(job.unique) if job.unique is not None else "",
-        "sentences": list(map(harmless, said.sentences)),
-        "notes": [harmless(note) for note in (computed.note, said.problem) if note and note not in said.sentences[0]],
+        "sentences": [harmless(said(sentence)) for sentence in found.sentences],
+        "notes": [
+            harmless(said(note)) for note in (computed.note, found.problem) if note and note not in found.sentences[0]
+        ],
         "facts": [(label, value if hasattr(value, "__html__") else harmless(value)) for label, value in facts if value],
     }
 
 
 def _relative(row: Any, job: Job) -> dict[str, Any]:
     if row.replaced_by_id is None:
-        note: Any = "keeps others out" if row.is_guarding else ""
+        note: Any = gettext("keeps others out") if row.is_guarding else ""
     elif row.replaced_by_id == job.pk:
-        note = "replaced by this job"
+        note = gettext("replaced by this job")
     else:
-        note = format_html("replaced by {}", job_link(row.replaced_by_id))
+        note = format_html(gettext("replaced by {job}"), job=job_link(row.replaced_by_id))
     return {
         "itself": row.pk == job.pk,
         "job": job_link(row.pk),
@@ -150,11 +167,16 @@ def _relative(row: Any, job: Job) -> dict[str, Any]:
 
 
 def _attempts(met: Attempts) -> dict[str, Any]:
+    count = f"{met.count:,}"
+    if met.counted:
+        caption = ngettext("{count} enqueue met this job", "{count} enqueues met this job", met.count)
+    else:
+        caption = gettext("more than {count} enqueues met this job")
+    if met.count > len(met.newest):
+        caption = gettext("{caption}; the newest {shown} are shown").format(caption=caption, shown=len(met.newest))
     return {
-        "count": f"{met.count:,}" if met.counted else f"more than {met.count:,}",
-        "is_one": met.count == 1,
-        "cut": met.count > len(met.newest),
-        "shown": len(met.newest),
+        "caption": caption.format(count=count),
+        "is_cut": met.count > len(met.newest),
         "rows": list(map(_attempt, met.newest)),
     }
 
@@ -178,13 +200,13 @@ def _logged(job: Job) -> Iterator[Event]:
     """Yield what operators did to the job in the admin, from the admin's log, which may be in another database."""
     entries = LogEntry.objects.filter(content_type=get_content_type_for_model(job), object_id=str(job.pk))
     for entry in entries.select_related("user").order_by("-action_time")[:MOST_LOGGED]:
-        yield Event(entry.action_time, f"{entry.user.get_username()}: {entry.get_change_message() or entry}")
+        yield Event(entry.action_time, f"{entry.user.get_username()}: {said(entry.get_change_message()) or entry}")
 
 
 def _event(event: Event, now: datetime) -> dict[str, Any]:
     return {
         "at": when(event.at),
-        "text": harmless(event.text),
+        "text": harmless(said(event.text)),
         "job": job_link(event.job) if event.job else "",
         "ahead": event.at > now,
     }
@@ -192,12 +214,14 @@ def _event(event: Event, now: datetime) -> dict[str, Any]:
 
 def _failure(failure: Any) -> dict[str, Any]:
     return {
-        "title": harmless(f"Attempt {failure.attempt}" if failure.attempt else "Error"),
+        "title": harmless(
+            gettext("Attempt {number}").format(number=failure.attempt) if failure.attempt else gettext("Error")
+        ),
         "at": when(failure.at) if failure.at else "",
         "type": harmless(failure.type),
         "message": plain_text(failure.message) if failure.message else "",
         "traceback": plain_text(failure.traceback) if failure.traceback else "",
-        "then": failure.then,
+        "then": said(failure.then),
         "raw": pretty(failure.raw) if failure.raw is not None else "",
     }
 

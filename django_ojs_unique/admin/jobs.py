@@ -11,7 +11,10 @@ from django.http import HttpRequest
 from django.urls import URLPattern, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
+from ..insight.glance import TOO_LONG, UNREADABLE
 from ..insight.search import HELP, exact
 from ..insight.suppressed import MOST_MET
 from ..insight.text import harmless
@@ -25,6 +28,7 @@ from .filters import FILTERS
 from .filters import PARAMETERS as FILTERED
 from .job_list import JobList, NewestFirst
 from .job_page import JobPage
+from .sentences import lazy_said, said
 
 
 @admin.register(Job)
@@ -37,7 +41,7 @@ class JobAdmin(JobPage, JobActions):
     ordering = ["-pk"]
     date_hierarchy = "created_at"
     search_fields = ["id"]  # shows the search field; what is searched is in `insight.search`
-    search_help_text = HELP
+    search_help_text = lazy_said(HELP)
     show_facets = admin.ShowFacets.NEVER
     sortable_by = ["age"]
 
@@ -63,45 +67,58 @@ class JobAdmin(JobPage, JobActions):
         """Find the job of an id, or the jobs of a key or a fingerprint; the list's own search finds more."""
         return (exact(queryset, search_term) if search_term else queryset), False
 
-    @admin.display(description="state")
+    @admin.display(description=_("state"))
     def shown_state(self, job: Job) -> SafeString:
-        tries = f"attempt {job.attempt} of {job.max_attempts}" if job.attempt else ""
+        tries = _tries(job) if job.attempt else ""
         return format_html("{} {} {}", badge(job.state), _below(tries), _progress(job))
 
-    @admin.display(description="type and queue")
+    @admin.display(description=_("type and queue"))
     def shown_type(self, job: Job) -> SafeString:
-        return format_html("{} {}", brief(job.type), _below(f"on {brief(job.queue)}"))
+        return format_html("{} {}", brief(job.type), _below(gettext("on {queue}").format(queue=brief(job.queue))))
 
-    @admin.display(description="args and last error")
+    @admin.display(description=_("args and last error"))
     def shown_args(self, job: Any) -> SafeString:
         error = format_html('<span class="ojs-below ojs-error">{}</span>', harmless(job.glance.error))
-        return format_html("{} {}", harmless(job.glance.args), error if job.glance.error else "")
+        return format_html("{} {}", harmless(said(job.glance.args, TOO_LONG)), error if job.glance.error else "")
 
-    @admin.display(description="age", ordering="pk")
+    @admin.display(description=_("age"), ordering="pk")
     def age(self, job: Job) -> SafeString | str:
-        due = _below(format_html("due {}", ago(job.run_at))) if job.run_at else ""
+        due = _below(format_html(gettext("due {when}"), when=ago(job.run_at))) if job.run_at else ""
         return format_html("{} {}", ago(job.created_at), due)
 
-    @admin.display(description="times met")
+    @admin.display(description=_("times met"))
     def met(self, job: Any) -> SafeString | str:
         if not job.met:
             return "-"
-        text = f"{job.met:,}" if job.met <= MOST_MET else f"more than {MOST_MET:,}"
+        text = f"{job.met:,}" if job.met <= MOST_MET else gettext("more than {count}").format(count=f"{MOST_MET:,}")
         if not job.links_met:
             return text
         url = reverse("admin:django_ojs_unique_suppressedenqueue_changelist", query={"q": job.pk})
-        return format_html('<a href="{}" title="Enqueues that met this job">{}</a>', url, text)
+        return format_html('<a href="{}" title="{}">{}</a>', url, gettext("Enqueues that met this job"), text)
 
-    @admin.display(description="key")
+    @admin.display(description=_("key"))
     def holds(self, job: Any) -> SafeString:
         if not job.glance.key:
-            return format_html('<span class="ojs-quiet">{}</span>', "not unique")
-        title = f"Fingerprint {job.fingerprint}" if job.fingerprint else "Holds no fingerprint"
-        return format_html('<span title="{}">{}</span>', title, harmless(job.glance.key))
+            return format_html('<span class="ojs-quiet">{}</span>', gettext("not unique"))
+        title = gettext("Holds no fingerprint")
+        if job.fingerprint:
+            title = gettext("Fingerprint {fingerprint}").format(fingerprint=job.fingerprint)
+        return format_html('<span title="{}">{}</span>', title, harmless(_key(job)))
 
 
 def _below(text: str) -> SafeString | str:
     return format_html('<span class="ojs-below ojs-quiet">{}</span>', text) if text else ""
+
+
+def _key(job: Any) -> str:
+    text = job.glance.key
+    if job.key is not None:
+        return gettext("key {key}").format(key=text.removeprefix("key "))
+    return said(text, UNREADABLE) if not text.endswith(" + its window") else said(text)
+
+
+def _tries(job: Job) -> str:
+    return gettext("attempt {number} of {most}").format(number=job.attempt, most=job.max_attempts)
 
 
 def _progress(job: Job) -> SafeString | str:
@@ -109,10 +126,10 @@ def _progress(job: Job) -> SafeString | str:
         return ""
     percent = f"{job.progress:.0%}"
     return format_html(
-        '<progress class="ojs-progress" max="1" value="{}" aria-label="Progress of {}">{}</progress> {} '
+        '<progress class="ojs-progress" max="1" value="{}" aria-label="{}">{}</progress> {} '
         '<span class="ojs-quiet">{}</span>',
         f"{job.progress:.3f}",
-        brief(job.type),
+        gettext("Progress of {type}").format(type=brief(job.type)),
         percent,
         percent,
         brief(job.progress_note),

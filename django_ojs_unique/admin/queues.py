@@ -14,6 +14,8 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 
 from ..exceptions import InvalidRequest
 from ..insight.queues import MOST_COUNTED, said_limits, unfinished
@@ -21,8 +23,9 @@ from ..insight.text import harmless
 from ..models import Queue
 from ..models.queue import HIGHEST_LIMIT
 from ..ojs.names import queue_name
-from .base import ReadOnlyAdmin, may
+from .base import ReadOnlyAdmin, dress, may
 from .display import ago
+from .sentences import said
 
 PAUSE, RESUME = "pause", "resume"
 SHOWN = {"concurrency_limit": "shown_limit", "max_per_second": "shown_rate"}
@@ -38,7 +41,8 @@ class LimitField(forms.IntegerField):
     def clean(self, value: Any) -> Any:
         limit = super().clean(value)
         if limit is not None and limit < 1:
-            raise ValidationError("A limit is at least 1. To stop the queue, pause it; leave this empty for no limit.")
+            told = gettext("A limit is at least 1. To stop the queue, pause it; leave this empty for no limit.")
+            raise ValidationError(told)
         return limit
 
 
@@ -46,14 +50,14 @@ class LimitForm(forms.ModelForm):  # type: ignore[type-arg]
     """The limits of a queue; a limit that has changed since the form was shown is not overwritten."""
 
     concurrency_limit = LimitField(
-        label="Limit", help_text="How many of its jobs may run at once, over all workers. Empty: any number."
+        label=_("Limit"), help_text=_("How many of its jobs may run at once, over all workers. Empty: any number.")
     )
     max_per_second = LimitField(
-        label="Limit per second",
-        help_text="How many of its jobs may be handed out in a second, over all workers. Empty: any number.",
+        label=_("Limit per second"),
+        help_text=_("How many of its jobs may be handed out in a second, over all workers. Empty: any number."),
     )
-    shown_limit = forms.CharField(required=False, widget=forms.HiddenInput)
-    shown_rate = forms.CharField(required=False, widget=forms.HiddenInput)
+    shown_limit = forms.CharField(required=False, label="", widget=forms.HiddenInput)
+    shown_rate = forms.CharField(required=False, label="", widget=forms.HiddenInput)
 
     class Meta:
         model = Queue
@@ -68,33 +72,31 @@ class LimitForm(forms.ModelForm):  # type: ignore[type-arg]
         try:
             queue_name(self.instance.name)
         except InvalidRequest as error:  # the name in the row was changed by hand
-            raise ValidationError(harmless(error.message)) from None
+            raise ValidationError(harmless(said(error.message))) from None
         for field, shown in SHOWN.items():
             now = self.initial[shown]
             if self.cleaned_data.get(shown, "") != now:
                 self.data = {**self.data, field: self.data.get(field, ""), shown: now}
-                label = str(self.fields[field].label).lower()
-                raise ValidationError(
-                    f"Somebody else has changed the {label} meanwhile: it is {now or 'none'} now."
-                    " Save again to replace it."
-                )
+                told = gettext("{field}: somebody else has changed it meanwhile to {value}. Save again to replace it.")
+                value = now or gettext("none")
+                raise ValidationError(told.format(field=self.fields[field].label, value=value))
         return self.cleaned_data
 
 
 class PausedFilter(admin.SimpleListFilter):
-    title = "paused"
+    title = _("paused")
     parameter_name = "paused"
     field = "paused_at"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "yes"), ("no", "no")]
+        return [("yes", gettext("yes")), ("no", gettext("no"))]
 
     def queryset(self, request: HttpRequest, rows: QuerySet[Queue]) -> QuerySet[Queue]:
         return rows.filter(**{f"{self.field}__isnull": self.value() == "no"}) if self.value() else rows
 
 
 class LimitedFilter(PausedFilter):
-    title = "limited"
+    title = _("limited")
     parameter_name = "limited"
 
     def queryset(self, request: HttpRequest, rows: QuerySet[Queue]) -> QuerySet[Queue]:
@@ -108,7 +110,7 @@ class QueueAdmin(ReadOnlyAdmin):
     list_filter = [PausedFilter, LimitedFilter]
     show_facets = admin.ShowFacets.NEVER
     search_fields = ["name"]
-    search_help_text = (
+    search_help_text = _(
         "Only queues that are, or were, paused or limited are listed: the dashboard has them all."
         " To limit another one: manage.py jobs limit QUEUE N."
     )
@@ -123,6 +125,11 @@ class QueueAdmin(ReadOnlyAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return [*self.readonly_fields, "limit"]
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        form = super().get_form(request, obj, change=change, **kwargs)
+        dress(self, request, form.base_fields)
+        return form
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return super(ReadOnlyAdmin, self).has_change_permission(request, obj)
@@ -139,29 +146,29 @@ class QueueAdmin(ReadOnlyAdmin):
                 row.unfinished = counts.get(row.name, 0)
         return response
 
-    @admin.display(description="name", ordering="name")
+    @admin.display(description=_("name"), ordering="name")
     def shown_name(self, row: Queue) -> str:
         return harmless(row.name)
 
-    @admin.display(description="paused", ordering="paused_at")
+    @admin.display(description=_("paused"), ordering="paused_at")
     def paused_since(self, row: Queue) -> SafeString | str:
-        return format_html("since {}", ago(row.paused_at)) if row.paused_at else "no"
+        return format_html(gettext("since {when}"), when=ago(row.paused_at)) if row.paused_at else gettext("no")
 
-    @admin.display(description="limit", ordering="concurrency_limit")
+    @admin.display(description=_("limit"), ordering="concurrency_limit")
     def limit(self, row: Queue) -> str:
-        return said_limits(row.concurrency_limit, row.max_per_second) or "none"
+        return said_limits(row.concurrency_limit, row.max_per_second) or gettext("none")
 
-    @admin.display(description="unfinished jobs")
+    @admin.display(description=_("unfinished jobs"))
     def unfinished_jobs(self, row: Any) -> SafeString:
         return format_html(
             '<a href="{}">{}</a>', jobs_url(queue=row.name, state="unfinished"), said_count(row.unfinished)
         )
 
-    @admin.action(description="Pause", permissions=["pause"])
+    @admin.action(description=_("Pause"), permissions=["pause"])
     def pause(self, request: HttpRequest, rows: QuerySet[Queue]) -> None:
         pause_or_resume(self, request, PAUSE, rows.values_list("pk", flat=True))
 
-    @admin.action(description="Resume", permissions=["pause"])
+    @admin.action(description=_("Resume"), permissions=["pause"])
     def resume(self, request: HttpRequest, rows: QuerySet[Queue]) -> None:
         pause_or_resume(self, request, RESUME, rows.values_list("pk", flat=True))
 
@@ -194,17 +201,25 @@ def pause_or_resume(model_admin: Any, request: HttpRequest, action: str, names: 
         try:
             did = change(name)
         except InvalidRequest as error:
-            model_admin.message_user(request, harmless(error.message), messages.ERROR)
+            model_admin.message_user(request, harmless(said(error.message)), messages.ERROR)
             continue
         (changed if did else unchanged).append(harmless(name))
         if did:
             model_admin.log_change(request, Queue(name=name), "Paused." if action == PAUSE else "Resumed.")
     if changed:
-        done = "Paused" if action == PAUSE else "Resumed"
-        model_admin.message_user(request, f"{done} {_named(changed)}.", messages.SUCCESS)
+        if action == PAUSE:
+            told = ngettext("Paused {names}.", "Paused {count} queues: {names}.", len(changed))
+        else:
+            told = ngettext("Resumed {names}.", "Resumed {count} queues: {names}.", len(changed))
+        model_admin.message_user(request, _named(told, changed), messages.SUCCESS)
     if unchanged:
-        already = "Was paused already" if action == PAUSE else "Was not paused"
-        model_admin.message_user(request, f"{already}: {_named(unchanged)}.", messages.WARNING)
+        if action == PAUSE:
+            told = ngettext(
+                "Was paused already: {names}.", "Were paused already: {count} queues: {names}.", len(unchanged)
+            )
+        else:
+            told = ngettext("Was not paused: {names}.", "Were not paused: {count} queues: {names}.", len(unchanged))
+        model_admin.message_user(request, _named(told, unchanged), messages.WARNING)
 
 
 def said_count(count: int) -> str:
@@ -217,8 +232,8 @@ def jobs_url(**filters: str) -> str:
     return f"{reverse('admin:django_ojs_unique_job_changelist')}?{urlencode(filters)}"
 
 
-def _named(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{len(names)} queues: {', '.join(names)}"
+def _named(told: str, names: list[str]) -> str:
+    return told.format(count=len(names), names=", ".join(names))
 
 
 def _limit_text(limit: int | None) -> str:

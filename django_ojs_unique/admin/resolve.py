@@ -15,6 +15,7 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext, ngettext
 
 from ..insight import duplicates as insight
 from ..insight.text import harmless
@@ -24,6 +25,7 @@ from ..ojs.states import JobState
 from ..operations.duplicates import NEWEST, OLDEST, Decision, Resolved, decide, resolve
 from .base import may, render
 from .display import SHORT, ago, badge, job_and_state, job_link
+from .sentences import said
 
 MOST_OF_ONE = 100
 """The most jobs that are resolved at once in a single group; of several groups, only those in their list."""
@@ -54,16 +56,17 @@ def _confirm(model_admin: Any, request: HttpRequest) -> HttpResponse:
             plans.append(_plan(group, decision))
             wanted.pop(group.fingerprint)
     if None in wanted.values():
-        messages.warning(request, "Choose the job to keep first.")
+        messages.warning(request, gettext("Choose the job to keep first."))
     elif wanted:
         gone = ", ".join(harmless(fingerprint[:SHORT]) for fingerprint in wanted)
-        messages.warning(request, f"Changed meanwhile: {gone}. Look again.")
+        messages.warning(request, gettext("Changed meanwhile: {names}. Look again.").format(names=gone))
     elif not plans:
-        messages.warning(request, "Nothing was chosen. Select a fingerprint, or use the buttons below one.")
+        told = gettext("Nothing was chosen. Select a fingerprint, or use the buttons below one.")
+        messages.warning(request, told)
     if not plans:
         return redirect(PAGE)
     count = sum(len(plan["cancel"]) for plan in plans)
-    return render(model_admin, request, "resolve.html", "Resolve duplicates", plans=plans, count=count)
+    return render(model_admin, request, "resolve.html", gettext("Resolve duplicates"), plans=plans, count=count)
 
 
 def _wanted(form: QueryDict) -> Iterator[tuple[str, Any]]:
@@ -102,7 +105,7 @@ def _described(job: Job) -> SafeString:
 def _carry_out(model_admin: Any, request: HttpRequest) -> HttpResponse:
     decisions = [_decision(text) for text in request.POST.getlist("decision")[: insight.MOST_GROUPS]]
     if None in decisions:
-        messages.error(request, "The form came back damaged. Nothing was cancelled; choose again.")
+        messages.error(request, gettext("The form came back damaged. Nothing was cancelled; choose again."))
         return redirect(PAGE)
     done, count = [], 0
     jobs = Job.objects.using(router.db_for_write(Job))
@@ -111,8 +114,9 @@ def _carry_out(model_admin: Any, request: HttpRequest) -> HttpResponse:
             model_admin.log_change(request, job, f"Cancelled as a duplicate of {resolved.decision.keep}.")
         count += len(resolved.cancelled)
         done.append(_told(resolved))
-    (messages.success if count else messages.warning)(request, f"Cancelled: {count} job(s).")
-    return render(model_admin, request, "resolve_done.html", "Duplicates resolved", groups=done)
+    told = ngettext("Cancelled: {count} job.", "Cancelled: {count} jobs.", count).format(count=count)
+    (messages.success if count else messages.warning)(request, told)
+    return render(model_admin, request, "resolve_done.html", gettext("Duplicates resolved"), groups=done)
 
 
 def _decision(text: str) -> Decision | None:
@@ -131,11 +135,11 @@ def _told(resolved: Resolved) -> dict[str, Any]:
     return {
         "short": harmless(resolved.decision.fingerprint[:SHORT]),
         "keep": job_link(resolved.decision.keep),
-        "refusal": resolved.refusal,
+        "refusal": said(resolved.refusal),
         "cancelled": [
             {"job": job_link(job.pk), "was": badge(before), "was_active": before == JobState.ACTIVE}
             for job, before in resolved.cancelled
         ],
-        "spared": resolved.spared,
+        "spared": list(map(said, resolved.spared)),
         "unseen": resolved.unseen,
     }

@@ -14,16 +14,17 @@ from ..insight.preview import Consequence
 from ..insight.text import harmless
 from ..models import Job
 from .display import badge, job_and_state, job_link
+from .sentences import said
 
 
-def consequence_row(said: Consequence) -> dict[str, Any]:
+def consequence_row(found: Consequence) -> dict[str, Any]:
     """Return the row of a job in ``job/confirm.html``."""
     return {
-        **_job(said.job, said.id),
-        "refusal": said.refusal,
-        "sentences": said.sentences,
-        "rivals": [job_and_state(job.pk, job.state) for job in said.rivals],
-        "more_rivals": said.more_rivals,
+        **_job(found.job, found.id),
+        "refusal": said(found.refusal),
+        "sentences": list(map(said, found.sentences)),
+        "rivals": [job_and_state(job.pk, job.state) for job in found.rivals],
+        "more_rivals": found.more_rivals,
     }
 
 
@@ -37,7 +38,7 @@ def outcome_row(id: UUID, job: Job | None, result: BulkResult, beside: Collectio
         rivals = cancelled or [job_and_state(other.pk, other.state) for other in beside]
     return {
         **_job(job, id),
-        "refusal": error.message if error else "",
+        "refusal": said(error.message) if error else "",
         "cancelled": cancelled,
         "beside": beside,
         "rivals": rivals,

@@ -10,6 +10,8 @@ from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.template.loader import render_to_string
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ..insight.suppressed import MOST_DIFFERENCES, differences
 from ..insight.text import harmless
@@ -36,7 +38,7 @@ _BEGINNING = re.compile(r"[0-9a-f]{8,64}")
 class StrategyFilter(admin.SimpleListFilter):
     """Filters by strategy; it offers all that exist, without a query for those that occur."""
 
-    title = "strategy"
+    title = _("strategy")
     parameter_name = "strategy"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
@@ -58,7 +60,7 @@ class SuppressedEnqueueAdmin(ReadOnlyAdmin):
     list_display = ["at", "shown_type", "short", "strategy", "met", "admitted"]
     list_filter = ["outcome", StrategyFilter, "created_at"]
     search_fields = ["type"]  # shows the search field; what is searched is below
-    search_help_text = "A job's id, at least 8 characters of a fingerprint's beginning, or the beginning of a type."
+    search_help_text = _("A job's id, at least 8 characters of a fingerprint's beginning, or the beginning of a type.")
     ordering = ["-id"]
     sortable_by = ["at"]
     show_facets = admin.ShowFacets.NEVER
@@ -85,61 +87,62 @@ class SuppressedEnqueueAdmin(ReadOnlyAdmin):
         asked = ["shown_type", "shown_queue", "shown_args", "shown_meta"]
         if may_view(request, Job):
             asked.append("compared")
-        return [(None, {"fields": happened}), ("What was asked", {"fields": asked})]
+        return [(None, {"fields": happened}), (_("What was asked"), {"fields": asked})]
 
-    @admin.display(description="when", ordering="id")
+    @admin.display(description=_("when"), ordering="id")
     def at(self, attempt: SuppressedEnqueue) -> Any:
         return ago(attempt.created_at)
 
-    @admin.display(description="when")
+    @admin.display(description=_("when"))
     def created(self, attempt: SuppressedEnqueue) -> Any:
         return when(attempt.created_at)
 
-    @admin.display(description="type")
+    @admin.display(description=_("type"))
     def shown_type(self, attempt: SuppressedEnqueue) -> str:
         return harmless(attempt.type)
 
-    @admin.display(description="queue")
+    @admin.display(description=_("queue"))
     def shown_queue(self, attempt: SuppressedEnqueue) -> str:
         return harmless(attempt.queue)
 
-    @admin.display(description="outcome")
+    @admin.display(description=_("outcome"))
     def short(self, attempt: SuppressedEnqueue) -> Any:
         return badge(attempt.outcome)
 
-    @admin.display(description="strategy")
+    @admin.display(description=_("strategy"))
     def strategy(self, attempt: SuppressedEnqueue) -> Any:
         return strategy(attempt.on_conflict)
 
-    @admin.display(description="what became of it")
+    @admin.display(description=_("what became of it"))
     def became(self, attempt: SuppressedEnqueue) -> Any:
         return badge(attempt.outcome, attempt.get_outcome_display())
 
-    @admin.display(description="met job, and its state then")
+    @admin.display(description=_("met job, and its state then"))
     def met(self, attempt: SuppressedEnqueue) -> Any:
         return job_and_state(attempt.existing_job_id, attempt.existing_state)
 
-    @admin.display(description="admitted job")
+    @admin.display(description=_("admitted job"))
     def admitted(self, attempt: SuppressedEnqueue) -> Any:
-        return job_link(attempt.job_id) if attempt.job_id else "none"
+        return job_link(attempt.job_id) if attempt.job_id else gettext("none")
 
-    @admin.display(description="fingerprint")
+    @admin.display(description=_("fingerprint"))
     def group(self, attempt: SuppressedEnqueue) -> Any:
         return fingerprint_link(attempt.fingerprint, whole=True)
 
-    @admin.display(description="args")
+    @admin.display(description=_("args"))
     def shown_args(self, attempt: SuppressedEnqueue) -> Any:
         return pretty(attempt.args)
 
-    @admin.display(description="meta")
+    @admin.display(description=_("meta"))
     def shown_meta(self, attempt: SuppressedEnqueue) -> Any:
         return pretty(attempt.meta)
 
-    @admin.display(description="compared with the met job")
+    @admin.display(description=_("compared with the met job"))
     def compared(self, attempt: SuppressedEnqueue) -> Any:
         job = Job.objects.using(attempt._state.db).filter(pk=attempt.existing_job_id).first()
         if job is None or job.payload_pruned:
-            return "The job that it met is gone." if job is None else "The args of the job that it met were pruned."
+            gone = gettext("The job that it met is gone.")
+            return gone if job is None else gettext("The args of the job that it met were pruned.")
         found = differences(job, attempt.args, attempt.meta)
         context = {
             "compared": True,

@@ -17,6 +17,8 @@ from django.contrib.admin import helpers
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 
 from ..by_hand.operations import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, REVIVE, Operation
 from ..by_hand.results import BulkResult
@@ -26,6 +28,7 @@ from .base import render
 from .carry_out import carry_out
 from .display import badge
 from .job_list import READING
+from .sentences import said
 
 ACROSS = "select_across"
 """The field of Django's form that says "all", not only those that were ticked."""
@@ -34,11 +37,13 @@ MOST_REFUSALS = 3
 STOP = "stop"
 _IN_SESSION = "django_ojs_unique_sweep"
 _NOTES = {
-    CANCEL: "The handlers of running jobs are told, and their results are refused.",
-    REVIVE: "Revived jobs run again, with all their attempts.",
-    ENQUEUE_AGAIN: "A job is refused if its policy counts it as a duplicate.",
-    RELEASE: "The next enqueue of each of their keys is admitted, although the jobs go on, or their windows are open.",
-    DELETE: "Their keys become free, also those of waiting jobs, and windows that were promised end now.",
+    CANCEL: _("The handlers of running jobs are told, and their results are refused."),
+    REVIVE: _("Revived jobs run again, with all their attempts."),
+    ENQUEUE_AGAIN: _("A job is refused if its policy counts it as a duplicate."),
+    RELEASE: _(
+        "The next enqueue of each of their keys is admitted, although the jobs go on, or their windows are open."
+    ),
+    DELETE: _("Their keys become free, also those of waiting jobs, and windows that were promised end now."),
 }
 """What the page that asks says about an operation."""
 
@@ -111,26 +116,39 @@ def sweep(
         progress = Progress(_what(request), timezone.now().isoformat(), sum(able.values()))
         progress.store(request)
         others = {state: count - able.get(state, 0) for state, count in counts.items()}
-        rows = [(badge(state), f"{count:,}", operation.done) for state, count in able.items() if count]
+        rows = [(badge(state), f"{count:,}", said(operation.done)) for state, count in able.items() if count]
         rows += [(badge(state), f"{count:,}", _why_not(operation, state)) for state, count in others.items() if count]
         return _page(admin, request, operation, progress, matching, rows=rows, note=_NOTES.get(operation, ""))
     if STOP in request.POST:
-        said = f"Stopped. {operation.done}: {progress.done:,} of {progress.total:,} job(s)."
-        admin.message_user(request, said, messages.WARNING)
+        told = gettext("Stopped. {done}").format(done=_done_of(operation, progress))
+        admin.message_user(request, told, messages.WARNING)
         return HttpResponseRedirect(request.get_full_path())
     if request.POST.get("step") == str(progress.step) and not progress.is_done:
         after = UUID(progress.after) if progress.after else None
         ids = next_ids(chosen, after, datetime.fromisoformat(progress.until))
-        progress.add(ids, carry_out(request, jobs, ids, operation, **options))
+        progress.add(ids, carry_out(request, jobs, ids, operation, **options)[0])
         progress.store(request)
     return _page(admin, request, operation, progress, matching)
 
 
 def refusal_note(result: BulkResult) -> str:
     """Say how many jobs were refused, and why, for the first few."""
-    reasons = [error.message for error in result.refused.values()]
-    named, more = " ".join(reasons[:MOST_REFUSALS]), len(reasons) - MOST_REFUSALS
-    return f"Refused: {len(reasons):,} job(s). {named}{f' And {more:,} more.' if more > 0 else ''}"
+    reasons = [error.message for error in list(result.refused.values())[:MOST_REFUSALS]]
+    count, more = len(result.refused), len(result.refused) - MOST_REFUSALS
+    counted = ngettext("Refused: {count} job.", "Refused: {count} jobs.", count).format(count=f"{count:,}")
+    others = ngettext("And {count} more.", "And {count} more.", more).format(count=f"{more:,}") if more > 0 else ""
+    return " ".join(filter(None, [counted, *map(said, reasons), others]))
+
+
+def done_note(operation: Operation, count: int) -> str:
+    """Say to how many jobs something was done."""
+    told = ngettext("{done}: {count} job.", "{done}: {count} jobs.", count)
+    return told.format(done=said(operation.done), count=f"{count:,}")
+
+
+def _done_of(operation: Operation, progress: Progress) -> str:
+    told = ngettext("{done}: {count} of {total} job.", "{done}: {count} of {total} jobs.", progress.total)
+    return told.format(done=said(operation.done), count=f"{progress.done:,}", total=f"{progress.total:,}")
 
 
 def _what(request: HttpRequest) -> list[str]:
@@ -148,11 +166,17 @@ def _page(
         admin,
         request,
         "job/sweep.html",
-        f"{operation.name.capitalize()}: all that match",
+        gettext("{operation}: all that match").format(operation=said(operation.name.capitalize())),
         kept=kept,
         confirmed=CONFIRMED,
         progress=progress,
-        numbers={name: f"{getattr(progress, name):,}" for name in ("total", "done", "refused", "missed")},
+        numbers={"missed": f"{progress.missed:,}"},
+        done=done_note(operation, progress.done) if progress.is_done else _done_of(operation, progress),
+        refused=gettext("Refused: {count}.").format(count=f"{progress.refused:,}"),
+        refusals=list(map(said, progress.refusals)),
+        yes=ngettext("Yes, {operation}: {count} job", "Yes, {operation}: {count} jobs", progress.total).format(
+            operation=said(operation.name), count=f"{progress.total:,}"
+        ),
         stop=STOP,
         operation=operation,
         is_asking=bool(asked),
@@ -163,4 +187,6 @@ def _page(
 
 
 def _why_not(operation: Operation, state: str) -> str:
-    return "Nothing: they were replaced or pruned" if state in operation.states else "Nothing: they stay as they are"
+    if state in operation.states:
+        return gettext("Nothing: they were replaced or pruned")
+    return gettext("Nothing: they stay as they are")

@@ -12,22 +12,25 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ..insight.text import harmless
 from ..insight.workers import SILENT, SILENT_AFTER, WorkerInsight, held, standing
 from ..models import Job, WorkerProcess
 from .base import ReadOnlyAdmin, may_view
 from .display import ago, badge, job_link
+from .sentences import said
 
 MOST_HELD = 100
 
 
 class StandingFilter(admin.SimpleListFilter):
-    title = "state"
+    title = _("state")
     parameter_name = "standing"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("running", "running"), ("quiet", "quiet"), ("stopping", "stopping"), (SILENT, SILENT)]
+        return [(name, said(name)) for name in ("running", "quiet", "stopping", SILENT)]
 
     def queryset(self, request: HttpRequest, rows: QuerySet[WorkerProcess]) -> QuerySet[WorkerProcess]:
         overdue = timezone.now() - SILENT_AFTER
@@ -50,44 +53,55 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
         # The list of its jobs is only for users who may view jobs.
         return [*self.fields, "held_jobs" if may_view(request, Job) else "held"]
 
-    @admin.display(description="worker", ordering="id")
+    @admin.display(description=_("worker"), ordering="id")
     def worker(self, row: WorkerProcess) -> str:
         return harmless(row.pk)
 
-    @admin.display(description="state", ordering="state")
+    @admin.display(description=_("state"), ordering="state")
     def standing(self, row: WorkerProcess) -> SafeString:
         return badge(standing(row, timezone.now()))
 
-    @admin.display(description="heartbeat", ordering="heartbeat_at")
+    @admin.display(description=_("heartbeat"), ordering="heartbeat_at")
     def heartbeat(self, row: WorkerProcess) -> SafeString | str:
         return ago(row.heartbeat_at)
 
-    @admin.display(description="started", ordering="started_at")
+    @admin.display(description=_("started"), ordering="started_at")
     def runs_since(self, row: WorkerProcess) -> SafeString | str:
         return ago(row.started_at)
 
-    @admin.display(description="queues")
+    @admin.display(description=_("queues"))
     def takes(self, row: WorkerProcess) -> str:
         return said_patterns(WorkerInsight(row, standing(row, timezone.now())))
 
-    @admin.display(description="held jobs", ordering="held")
+    @admin.display(description=_("held jobs"), ordering="held")
     def holds(self, row: WorkerProcess) -> SafeString:
         return held_link(row)
 
-    @admin.display(description="held jobs")
+    @admin.display(description=_("held jobs"))
     def held_jobs(self, row: WorkerProcess) -> SafeString | str:
         jobs = held(row, MOST_HELD + 1)
         if not jobs:
-            return "It holds no job now."
-        lines = [(job_link(job.pk), harmless(f"{job.type} on {job.queue}"), ago(job.started_at)) for job in jobs]
-        listed = format_html_join("", "<li>{} {}, started {}</li>", lines[:MOST_HELD])
-        more = format_html("<p>These are the first {}; there are more.</p>", MOST_HELD) if len(jobs) > MOST_HELD else ""
+            return gettext("It holds no job now.")
+        said_run = gettext("{job} {type} on {queue}, started {when}")
+        lines = [
+            format_html(
+                said_run,
+                job=job_link(job.pk),
+                type=harmless(job.type),
+                queue=harmless(job.queue),
+                when=ago(job.started_at),
+            )
+            for job in jobs
+        ]
+        listed = format_html_join("", "<li>{}</li>", ((line,) for line in lines[:MOST_HELD]))
+        cut = gettext("These are the first {count}; there are more.")
+        more = format_html("<p>{}</p>", cut.format(count=MOST_HELD)) if len(jobs) > MOST_HELD else ""
         return format_html('<ul class="ojs-held">{}</ul>{}', listed, more)
 
 
 def said_patterns(worker: WorkerInsight) -> str:
     """Write which queues a worker takes."""
-    return harmless(", ".join(worker.patterns)) or "none"
+    return harmless(", ".join(worker.patterns)) or gettext("none")
 
 
 def held_link(row: WorkerProcess) -> SafeString:

@@ -11,7 +11,7 @@ from django.apps import apps
 from django.core.exceptions import DisallowedHost
 from django.db import router, transaction
 from django.urls import reverse
-from django.utils import timezone
+from django.utils import timezone, translation
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication, TokenAuthentication
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
@@ -63,13 +63,18 @@ class OJSView(APIView):
         return [one() for one in _imported(tuple(settings.api["THROTTLES"]))]
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        super().initial(request, *args, **kwargs)
+        with translation.override("en"):  # a program reads what Django REST framework refuses
+            super().initial(request, *args, **kwargs)
         version = request.META.get("HTTP_OJS_VERSION", VERSION)
         if version not in _SERVED_VERSIONS:
             raise errors.Unsupported(
                 f"OJS-Version {as_json(version[:20])} is not served. Send {VERSION}, or leave the header out.",
                 details={"field": "OJS-Version", "supported": [VERSION]},
             )
+
+    def http_method_not_allowed(self, request: Any, *args: Any, **kwargs: Any) -> Response:
+        with translation.override("en"):
+            return super().http_method_not_allowed(request, *args, **kwargs)
 
     @cached_property
     def body(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from ..context import split
 from ..enqueue.batch import enqueue_read
 from ..enqueue.incoming import Incoming, read
 from ..enqueue.request import Request
@@ -30,12 +31,14 @@ def request_of(job: Any) -> Request:
     A key that another job holds makes it a duplicate: old arguments must not rewrite a newer job. Raises InvalidRequest
     for a row that was changed by hand, and for a key of an unknown scope.
     """
+    meta, carried = split(job.meta)
     try:
         request = Request(
             type=job.type,
             args=job.args,
             queue=job.queue,
-            meta=job.meta,
+            meta=meta,
+            context=carried,
             priority=job.priority,
             unique=job.unique,
             retry=job.retry,
@@ -78,7 +81,7 @@ def enqueue_again(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) 
 
 def _scope_of(job: Any) -> KeyScope:
     for scope, type in ((KeyScope.TYPE, job.type), (KeyScope.GLOBAL, None)):
-        if job.fingerprint == fingerprint(canonical_key(job.key, type=type)):
+        if job.fingerprint == fingerprint(canonical_key(job.key, type=type, meta=job.meta)):
             return scope
     raise InvalidRequest.at(
         "key",

@@ -59,11 +59,15 @@ class Operation:
         found = {job.pk: job for job in jobs.filter(pk__in=ids).only(*looked_at)} if ids else {}
         return {id: self._refusal(id, found.get(id), jobs.db) for id in ids}
 
+    def missing(self, id: UUID, using: str) -> InvalidTransition:
+        """Return the error about a job that does not exist."""
+        return self._error(f"There is no job {id} in database {using!r}. It may have been pruned.", id, None)
+
     def _refusal(self, id: UUID, job: Any, using: str) -> InvalidTransition:
         verb = self.verb.format(id)
         if job is None:
-            said = f"There is no job {id} in database {using!r}. It may have been pruned."
-        elif self is RELEASE:
+            return self.missing(id, using)
+        if self is RELEASE:
             said = f"Job {id} takes no part in uniqueness."
         elif self.allows(job):
             said = f"Did not {verb}: it has changed meanwhile, and is {job.state}."
@@ -73,9 +77,11 @@ class Operation:
             said = f"Cannot {verb}: it is {job.state}, and was replaced by job {job.replaced_by_id}. Enqueue it again."
         else:
             said = f"Cannot {verb}: it is {job.state}. {dict(self.mends).get(job.state, '')}".rstrip()
+        return self._error(said, id, job.state)
+
+    def _error(self, said: str, id: UUID, state: str | None) -> InvalidTransition:
         expected = sorted(map(str, self.states))
-        details = {"job_id": str(id), "current_state": job and job.state, "expected_state": expected}
-        return InvalidTransition(said, details=details)
+        return InvalidTransition(said, details={"job_id": str(id), "current_state": state, "expected_state": expected})
 
 
 _REVIVE_IT = ((JobState.DISCARDED, "Revive it."), (JobState.CANCELLED, "Revive it."))

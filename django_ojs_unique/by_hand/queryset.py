@@ -12,6 +12,7 @@ from ..exceptions import InvalidRequest, did_you_mean
 from ..ojs.states import INCOMPLETE, POSTPONED, REVIVABLE, TERMINAL, JobState
 from . import bulk
 from .operations import CANCEL, ENQUEUE_AGAIN, RETRY, REVIVE, Operation
+from .owned import refuse_owned
 from .results import BulkResult
 
 
@@ -49,6 +50,13 @@ class ChangeableQuerySet(models.QuerySet[JobT]):
     def enqueue_again(self) -> BulkResult:
         """Enqueue those of these jobs again that have finished, as `Job.enqueue_again` does, the oldest first."""
         return self._change(ENQUEUE_AGAIN, TERMINAL)
+
+    def update(self, **changes: Any) -> int:
+        """Do what Django does. Raise InvalidRequest for a field that only the methods above and workers write."""
+        refuse_owned(changes)
+        return super().update(**changes)
+
+    update.alters_data = True  # type: ignore[attr-defined]
 
     # As Django's `delete`: nobody changes all jobs by leaving out the filter.
     for _change_of_many in (cancel, retry, revive, enqueue_again):

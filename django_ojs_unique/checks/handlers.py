@@ -7,10 +7,11 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from django.core.checks import CheckMessage, Warning, register
+from django.core.checks import CheckMessage, Error, Warning, register
 from django.utils import timezone
 
 from .. import conf
+from ..exceptions import HandlerError
 from ..ojs.cron import Cron
 from ..ojs.durations import end_of, format_duration
 from ..ojs.policy import OnRetry, UniquePolicy, Window
@@ -42,6 +43,20 @@ def check_policies(**kwargs: Any) -> list[CheckMessage]:
     messages = [_hole(each, left_out) for each in definitions if (left_out := holes(each))]
     if not any(problems()):
         messages += (_periodic(each) for each in definitions if _meets_itself(each))
+    return messages
+
+
+@register(TAG)
+def check_conversions(**kwargs: Any) -> list[CheckMessage]:
+    """E004: a handler converts its args, and the type hint of one cannot be read or converted."""
+    messages: list[CheckMessage] = []
+    for definition in registry.definitions():
+        try:
+            if definition.converter is not None:
+                definition.converter.check()
+        except HandlerError as error:
+            problem, _, mend = error.message.partition(". ")
+            messages.append(Error(f"{problem}.", hint=mend, id="django_ojs_unique.E004"))
     return messages
 
 

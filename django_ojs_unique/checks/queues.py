@@ -14,6 +14,7 @@ from ..exceptions import did_you_mean, nearest
 from ..insight import queue_names
 from ..models import Job
 from ..ojs.states import TIMED, JobState
+from ..ojs.words import counted
 from .database import with_jobs
 from .setting_problems import problems
 
@@ -58,8 +59,8 @@ def _from_before(alias: str, on_them: QuerySet[Job]) -> Iterator[CheckMessage]:
         more = more or len(looked_at) == MOST_LOOKED_AT
     if found:
         yield Warning(
-            f"{'At least ' if more else ''}{found:,} job(s) wait on unique queues in database {alias!r} that were"
-            " enqueued before OJS_UNIQUE['UNIQUE_QUEUES'] named them, so that identical ones may wait there.",
+            f"Unique queues in database {alias!r} hold {'at least ' if more else ''}{counted(found, 'waiting job')}"
+            " from before OJS_UNIQUE['UNIQUE_QUEUES'] named them, so that identical ones may wait there.",
             hint=f"Run `manage.py jobs verify --database {alias}` to see them, and with --fix to mend that; or drain"
             f" the queues.",
             id="django_ojs_unique.W004",

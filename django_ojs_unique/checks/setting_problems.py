@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings as django_settings
 
 from ..conf import API_DEFAULTS, DEFAULTS, imported, retention_period
+from ..context import Context
 from ..exceptions import InvalidRequest, did_you_mean
 from ..ojs.durations import milliseconds
 from ..ojs.names import queue_name
@@ -83,6 +84,31 @@ def _listen_problems(setting: str, given: Any) -> Iterator[str]:
                 yield f"{setting}: {one!r} is no entry of DATABASES. {mend}"
 
 
+def _context_problems(setting: str, given: Any) -> Iterator[str]:
+    names: set[str] = set()
+    for one in [given] if isinstance(given, (str, type)) else given:
+        try:
+            kind = imported(one)
+        except Exception as error:
+            yield f"{setting}: {one!r} cannot be imported: {error}."
+            continue
+        if not (isinstance(kind, type) and issubclass(kind, Context)):
+            yield f"{setting}: {one!r} is not a subclass of django_ojs_unique.context.Context."
+        elif not isinstance(name := getattr(kind, "name", None), str) or not name:
+            yield f"{setting}: {one!r} has no name. Write name = '...' in the class."
+        elif name in names:
+            yield f"{setting}: two classes have the name {name!r}. Jobs could not tell them apart."
+        else:
+            names.add(name)
+
+
+def _context_type_problems(setting: str, given: Any) -> Iterator[str]:
+    if not isinstance(given, (str, type, list, tuple)):
+        yield f"{setting} must be the dotted name of a class, or a list of them (got {given!r})."
+    else:
+        yield from _context_problems(setting, given)
+
+
 def _queue_rule_problems(setting: str, given: Any) -> Iterator[str]:
     if isinstance(given, bool):
         return
@@ -152,9 +178,10 @@ def _class_problems(setting: str, given: Any) -> Iterator[str]:
 
 _CLOSE = 0.85
 """One or two letters of ten: ``OJS_UNIQUE_URL`` is not as close."""
-_OF_SEVERAL_TYPES = ("EAGER", "EVENT_RETENTION", "SUPPRESSED_RETENTION", "UNIQUE_QUEUES")
+_OF_SEVERAL_TYPES = ("CONTEXT", "EAGER", "EVENT_RETENTION", "SUPPRESSED_RETENTION", "UNIQUE_QUEUES")
 _PROBLEMS: dict[str, Callable[[str, Any], Iterator[str]]] = {
     "API": _api_problems,
+    "CONTEXT": _context_type_problems,
     "DEFAULT_QUEUE": _queue_problems,
     "EAGER": _eager_problems,
     "EVENT_RETENTION": _retention_problems,

@@ -8,6 +8,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 
 from .. import conf
+from ..context import contexts
 from . import TAG
 from .setting_problems import lookalikes, problems
 
@@ -32,11 +33,47 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
         messages.append(
             Error(
                 "django_ojs_unique needs USE_TZ = True.",
-                hint="Windows and schedules are moments; without time zones they repeat or vanish when clocks change.",
+                hint="Windows and schedules are moments; without time zones they repeat or vanish when clocks change."
+                ' Pages still show the times of TIME_ZONE. See Django\'s "Time zones", "Migration guide".',
                 id="django_ojs_unique.E002",
             )
         )
     return messages
+
+
+@register(TAG)
+def check_tenants(**kwargs: Any) -> list[CheckMessage]:
+    """E003: tenants have schemas, and ``CONTEXT`` has no class for that. W014: the app is shared and in each schema."""
+    messages: list[CheckMessage] = []
+    for alias, options in settings.DATABASES.items():
+        if "django_tenants.postgresql_backend" not in str(options.get("ENGINE")) or _knows_tenants():
+            continue
+        messages.append(
+            Error(
+                f"Database {alias!r} has a schema for each tenant, but jobs do not know their tenant: they would run in"
+                " the wrong schema, and equal jobs of two tenants would be duplicates.",
+                hint="Set OJS_UNIQUE = {'CONTEXT': 'django_ojs_unique.tenants.Tenant'}, or name your own class with"
+                " unique = of_connections = True.",
+                id="django_ojs_unique.E003",
+            )
+        )
+    if all("django_ojs_unique" in getattr(settings, name, ()) for name in ("SHARED_APPS", "TENANT_APPS")):
+        messages.append(
+            Warning(
+                "django_ojs_unique is in SHARED_APPS and in TENANT_APPS: jobs that a tenant enqueues are stored in its"
+                " own schema, where the worker of the shared table does not look.",
+                hint="Leave it out of one of them.",
+                id="django_ojs_unique.W014",
+            )
+        )
+    return messages
+
+
+def _knows_tenants() -> bool:
+    try:
+        return any(one.unique and one.of_connections for one in contexts())
+    except Exception:  # E001 tells why
+        return True
 
 
 @register(deploy=True)

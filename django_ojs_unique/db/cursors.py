@@ -7,6 +7,7 @@ used only while nobody watches.
 
 from __future__ import annotations
 
+import os
 from asyncio import _get_running_loop
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
@@ -26,7 +27,7 @@ Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any]
 """Parameters of a statement with ``%s``, or with ``%(name)s`` where the driver knows names."""
 
 _WRAPPER: Any = CursorWrapper
-_DJANGO = str(Path(django.__file__).parent)
+_DJANGO = str(Path(django.__file__).parent) + os.sep
 _KEPT = "_ojs_kept_cursor"
 _PATCHABLE = ("cursor", "_cursor", "make_cursor", "make_debug_cursor", "create_cursor", "ensure_connection")
 """The methods of Django's connections that others replace in order to watch statements, or to forbid them."""

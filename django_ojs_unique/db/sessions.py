@@ -39,7 +39,9 @@ class Session:
         self.locks = 0
 
     def __call__(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
-        if effects := effects_of(sql, self._connection):
+        effects = effects_of(sql, self._connection)
+        # The backend of django-tenants sets the search path anew with each cursor, so the next job does not find it.
+        if effects and not getattr(self._connection, "_setting_search_path", False):
             self._note(effects, params)
         return execute(sql, params, many, context)
 
@@ -195,6 +197,11 @@ def keeping() -> Iterator[None]:
         yield
     finally:
         _keeps.reset(token)
+
+
+def keeps() -> bool:
+    """Whether the connections belong to the caller of a `keeping` block."""
+    return _keeps.get()
 
 
 @contextmanager

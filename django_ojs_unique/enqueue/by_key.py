@@ -13,13 +13,14 @@ from django.utils import timezone
 
 from .. import lifecycle
 from ..conf import settings
+from ..context import capture
 from ..db.constraints import guarding
 from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
 from ..db.inserts import in_groups
 from ..exceptions import InvalidRequest
 from ..instrumentation import tracer
-from ..ojs.fingerprint import canonical_key, fingerprint
+from ..ojs.fingerprint import CONTEXT, canonical_key, fingerprint
 from ..ojs.keys import JobKey, KeyAction, KeyScope, is_mixed, judge, merge
 from ..ojs.names import job_type
 from ..ojs.states import JobState
@@ -198,10 +199,21 @@ def announce_keyed(jobs: QuerySet[Any], job: JobRow, holder: JobRow, outcome: Ou
 def remove(jobs: QuerySet[Any], key: str, type: str | None, key_scope: KeyScope | str | None) -> JobRow | None:
     """Remove the job that holds a key, and return it; see `JobQuerySet.remove`."""
     named = JobKey(key, scope=KeyScope.TYPE if key_scope is None else key_scope)
+    carried = capture()
     which = Q() if type is None else Q(type=job_type(type))
     if key_scope is not None:
-        is_global = Q(fingerprint=fingerprint(canonical_key(named.text, type=None)))
+        is_global = Q(fingerprint=fingerprint(canonical_key(named.text, type=None, meta={CONTEXT: carried})))
         which &= is_global if named.scope is KeyScope.GLOBAL else ~is_global
+    if carried and "unique" in carried:
+        scopes = [
+            None,
+            *({type} if type else jobs.filter(key=named.text).order_by().values_list("type", flat=True).distinct()),
+        ]
+        which &= Q(
+            fingerprint__in=[
+                fingerprint(canonical_key(named.text, type=one, meta={CONTEXT: carried})) for one in scopes
+            ]
+        )
     # The snapshot of a caller's transaction may show an earlier holder of the key: then use only a query with locks.
     by_key = not connections[jobs.db].in_atomic_block
     for work in UnitOfWork(jobs.db):

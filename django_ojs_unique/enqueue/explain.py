@@ -16,6 +16,7 @@ from ..ojs.keys import JobKey, KeyAction
 from ..ojs.keys import judge as judge_key
 from ..ojs.policy import UniquePolicy
 from ..ojs.states import TERMINAL
+from ..ojs.words import counted as number_of
 from ..registry import registry
 from .by_key import merged_args
 from .duplicates import may_replace_active, stored_matches
@@ -93,7 +94,8 @@ def _explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanat
         reason = f"job {verdict.existing.pk} is {verdict.existing.state}, and on_conflict is {policy.on_conflict}."
     elif verdict.cancel:
         action = "replace"
-        reason = f"{len(verdict.cancel)} duplicate(s) would be cancelled, and on_conflict is {policy.on_conflict}."
+        cancelled = number_of(len(verdict.cancel), "duplicate")
+        reason = f"{cancelled} would be cancelled, and on_conflict is {policy.on_conflict}."
     elif counted:
         action, reason = "create", "the duplicates are finished, and a finished job stays as it is."
     else:

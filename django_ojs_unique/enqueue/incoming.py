@@ -9,12 +9,13 @@ from typing import Any, Final
 from django.db import models
 
 from ..db.fields import new_id
-from ..exceptions import InvalidRequest
+from ..exceptions import InvalidPolicy, InvalidRequest
 from ..ojs.durations import read_delay
-from ..ojs.fingerprint import canonical_text, fingerprint
+from ..ojs.fingerprint import CONTEXT, canonical_text, fingerprint
 from ..ojs.keys import JobKey
 from ..ojs.policy import OnConflict, UniquePolicy
 from ..ojs.states import JobState
+from ..registry import misfit
 from .request import Request, snapshot
 from .results import Unbuilt
 from .row import JobRow
@@ -100,11 +101,12 @@ class Reader:
         key = None if request.key is None else JobKey(request.key, request.key_mode, request.key_scope)
         scheduled_at = _due(request, policy, now)
         pending = _pending(request.pending, scheduled_at)
+        meta = {**request.meta, CONTEXT: request.context} if request.context else request.meta  # type: ignore[dict-item]
         values = {
             **shape.values,
             "id": new_id() if request.id is None else uuid(request.id),
             "args": request.args,
-            "meta": sized(request.meta, "meta", self._shapes.largest_meta),
+            "meta": sized(meta, "meta", self._shapes.largest_meta),
         }
         if request.tags:
             values["tags"] = sized(request.tags, "tags", self._shapes.largest_meta, "META")
@@ -116,18 +118,22 @@ class Reader:
             values["expires_at"] = aware_moment(request.expires_at, "expires_at")
         incoming = Incoming(values, shape, key, scheduled_at, scheduled_at or now, request.id is not None, pending)
         if key is not None:
-            incoming.canonical_text = key.canonical_text(values["type"])
+            incoming.canonical_text = key.canonical_text(values["type"], values["meta"])
             values["key"] = key.text
         elif policy is not None:
             incoming.full_row = request.full_row and policy.on_conflict is OnConflict.IGNORE
-            incoming.canonical_text = canonical_text(
-                policy,
-                type=values["type"],
-                queue=values["queue"],
-                args=values["args"],
-                meta=values["meta"],
-                at=incoming.at,
-            )
+            try:
+                incoming.canonical_text = canonical_text(
+                    policy,
+                    type=values["type"],
+                    queue=values["queue"],
+                    args=values["args"],
+                    meta=values["meta"],
+                    at=incoming.at,
+                )
+            except InvalidPolicy:
+                _blame_the_args(shape, request)
+                raise
         if incoming.canonical_text:
             values["fingerprint"] = fingerprint(incoming.canonical_text)
         if not _bounds_args(incoming) or MOST_BYTES * len(incoming.canonical_text) > self._shapes.largest_args:
@@ -150,12 +156,18 @@ def set_times(incoming: Incoming, now: datetime, *, inherited_schedule: datetime
     values["scheduled_at"] = scheduled_at
     values["state"] = JobState.PENDING if incoming.pending else JobState.SCHEDULED if waits else JobState.AVAILABLE
     values["created_at"] = now
-    values["enqueued_at"] = None if waits or incoming.pending else now
+    values["enqueued_at"] = None if waits or incoming.pending else scheduled_at or now
     values["run_at"] = scheduled_at if waits else None
     values["guarded_states"] = shape.guarded_states
     if shape.has_window:
         assert shape.policy is not None
         values["window_ends_at"] = shape.policy.kept_until(now, incoming.at) or FOREVER
+
+
+def _blame_the_args(shape: Shape, request: Request) -> None:
+    """Raise InvalidRequest if the handler does not take the args: then the policy misses what they misspell."""
+    if shape.definition is not None and (problem := misfit(shape.definition, request.args)):
+        raise InvalidRequest(f"{problem}.", details={"field": "args"}) from None
 
 
 def _pending(value: Any, scheduled_at: datetime | None) -> bool:

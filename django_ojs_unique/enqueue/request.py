@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from ..exceptions import nearest, shorten
+from ..context import capture
+from ..exceptions import InvalidRequest, nearest, shorten
 from ..ojs.canonical import plain
+from ..ojs.fingerprint import CONTEXT
 from ..ojs.keys import KeyMode, KeyScope
 from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
+from ..registry import argument_names, converter_of
 from .values import arguments, json_object, short_string, tag_list
 
 _LONGEST_SCHEMA = 2048
@@ -31,7 +34,8 @@ class Request:
     """One enqueue, with the caller's arguments; `JobQuerySet.enqueue` documents the members.
 
     ``full_row`` asks for all fields of the stored job when the enqueue is ignored as its duplicate. ``elsewhere`` says
-    that the handler may be in another process, so that there is no warning if it is missing here.
+    that the handler may be in another process, so that there is no warning if it is missing here. ``context`` is what
+    the job carries, if it is not to be captured here.
     """
 
     type: str
@@ -56,9 +60,10 @@ class Request:
     pending: bool = False
     full_row: bool = False
     elsewhere: bool = False
+    context: Any = INHERIT
 
 
-INTERNAL: Final = frozenset({"lease", "schema", "extra", "pending", "full_row", "elsewhere"})
+INTERNAL: Final = frozenset({"lease", "schema", "extra", "pending", "full_row", "elsewhere", "context"})
 """The members of a request that are no arguments of `JobQuerySet.enqueue`."""
 
 ARGUMENTS: Final = frozenset(Request.__slots__) - INTERNAL
@@ -68,19 +73,16 @@ _ELSEWHERE = {"countdown": "delay", "eta": "scheduled_at", "run_at": "scheduled_
 """What other job systems call some of them."""
 
 
-def refuse_unknown(call: str, options: Mapping[str, Any]) -> None:
+def refuse_unknown(call: str, type: Any, options: Mapping[str, Any]) -> None:
     """Raise TypeError for an option that is not an argument of `enqueue`; it may be an argument of the job."""
-    for name in options:
-        if name not in ARGUMENTS:
-            close = _ELSEWHERE.get(name) or nearest(name, ARGUMENTS)
-            mend = (
-                f"Did you mean {close!r}?" if close else f"A job's arguments go into args: write args={_dict(options)}."
-            )
-            raise TypeError(f"{call}() has no argument {name!r}. {mend}")
-
-
-def _dict(options: Mapping[str, Any]) -> str:
-    return shorten({name: value for name, value in options.items() if name not in ARGUMENTS})
+    unknown = {name: value for name, value in options.items() if name not in ARGUMENTS}
+    for name in unknown:
+        meant = argument_names(type, unknown)
+        close = "" if name in meant else _ELSEWHERE.get(name) or nearest(name, ARGUMENTS)
+        args = shorten({meant.get(name, name): value for name, value in unknown.items()})
+        typo = f" The handler of {type!r} has {meant[name]!r}." if meant.get(name, name) != name else ""
+        mend = f"Did you mean {close!r}?" if close else f"A job's arguments go into args: write args={args}.{typo}"
+        raise TypeError(f"{call}() has no argument {name!r}. {mend}")
 
 
 def snapshot(request: Request) -> Request:
@@ -88,8 +90,12 @@ def snapshot(request: Request) -> Request:
 
     Raises what `read` raises, about these members only.
     """
-    request.args = arguments(request.args)
+    request.args = arguments(request.args, converter_of(request.type))
     request.meta = json_object(request.meta, "meta")
+    if CONTEXT in request.meta:
+        raise InvalidRequest.at(f"meta.{CONTEXT}", "is reserved for what the job carries", mend="Leave it out.")
+    if request.context is INHERIT:
+        request.context = capture()
     request.tags = tag_list(request.tags)
     if request.schema != "":
         request.schema = short_string(request.schema, "schema", _LONGEST_SCHEMA)

@@ -31,6 +31,21 @@ class Outcome(StrEnum):
     INVALID = "invalid"
 
 
+_LATER = "result.job.refresh_from_db(), then result.job.{}: a worker runs the job later"
+_ELSEWHERE = {
+    **dict.fromkeys(("id", "task_id", "job_id", "message_id", "pk"), "result.job.id"),
+    **dict.fromkeys(("get", "result", "wait", "return_value", "aget"), _LATER.format("result")),
+    **dict.fromkeys(
+        ("status", "state", "ready", "successful", "failed", "is_finished", "refresh"), _LATER.format("state")
+    ),
+    **dict.fromkeys(("traceback", "errors", "info"), _LATER.format("errors")),
+    **dict.fromkeys(("revoke", "abort", "cancel"), "result.job.cancel()"),
+    "existing_job": "result.job, with result.deduplicated",
+    "duplicate": "result.deduplicated",
+}
+"""What other job systems call the members of a result: Celery, Dramatiq, RQ, Huey, Django's tasks."""
+
+
 class Unbuilt:
     """A new job whose object is built when it is first asked for."""
 
@@ -58,6 +73,12 @@ class EnqueueResult(Generic[JobT]):
         """The job; the object of a new one is built when it is first asked for."""
         job: JobT = self._job.job if isinstance(self._job, Unbuilt) else self._job
         return job
+
+    if not TYPE_CHECKING:  # type checkers would believe that a result has every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            mend = f". Write {_ELSEWHERE[name]}." if name in _ELSEWHERE else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{mend}", name=name, obj=self)
 
     @property
     def created(self) -> bool:

@@ -19,7 +19,7 @@ from ..ojs.policy import UniquePolicy, Window
 from ..ojs.presets import resque_uniqueue
 from ..ojs.retry import RetryPolicy
 from ..ojs.states import TERMINAL
-from ..registry import registry
+from ..registry import Definition, registry
 from .request import INHERIT, Request
 
 DEFAULT_RETRY: Final = RetryPolicy()
@@ -39,7 +39,7 @@ class Shape:
 
     def __init__(self, request: Request, model: type[models.Model]) -> None:
         self.met_duplicate = False
-        type_ = job_type(request.type)
+        type_ = _type_of(request)
         self.definition = definition = registry.get(type_) if settings.require_handler else registry.find(type_)
         if definition is None and not request.elsewhere and type_ not in _warned_of:
             _warn_of(type_)
@@ -134,6 +134,14 @@ def shapes_of(model: type[models.Model]) -> Shapes:
 def forget_shapes() -> None:
     """Forget what this process has computed, and whether the last enqueues met duplicates."""
     _current.clear()
+
+
+def _type_of(request: Request) -> str:
+    definition = getattr(request.type, "definition", None)
+    if isinstance(definition, Definition):
+        mend = f"Write {definition.type!r}, or call the handler's own enqueue(...) with its arguments."
+        raise InvalidRequest.at("type", "must be the name of a job type, not its handler", mend=mend)
+    return job_type(request.type)
 
 
 def _warn_of(type: str) -> None:

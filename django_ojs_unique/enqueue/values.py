@@ -19,6 +19,7 @@ from ..ojs.durations import Duration, end_of, read_delay
 from ..ojs.encoder import encoder
 from ..ojs.mends import MENDS, Mend, mend_for, sentence
 from ..ojs.names import printable
+from ..registry import SupportsConvert
 
 _LONGEST_TAG = 255
 _JSON = encoder(ensure_ascii=False)
@@ -32,11 +33,11 @@ MENDS[:0] = [
 ]
 
 
-def arguments(value: Any) -> Any:
+def arguments(value: Any, converter: SupportsConvert | None = None) -> Any:
     """Return ``args`` as plain JSON: an object or an array."""
     if value is None:
         return {}
-    if type(value) is dict:
+    if type(value) is dict and converter is None:
         return plain(value, "args")
     if isinstance(value, Mapping):
         value = dict(value)
@@ -49,7 +50,7 @@ def arguments(value: Any) -> Any:
             value=value if mend.shown else ...,
             mend=f"Write [{shorten(value)}]." if is_json else sentence(mend, "args"),
         )
-    return plain(value, "args")
+    return plain(value if converter is None else converter.to_json(value), "args")
 
 
 def json_object(value: Any, field: str) -> dict[str, Any]:

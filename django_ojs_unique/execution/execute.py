@@ -9,6 +9,7 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
+from ..context import arestored, carries, restored
 from ..db import sessions
 from ..exceptions import TransactionLeftOpen
 from ..handlers.context import JobContext
@@ -28,13 +29,8 @@ def execute(run: Run) -> Finished:
     raised: BaseException | None = None
     with tracer().run(run.job) as told:
         try:
-            _announce_start(run)
-            definition = registry.get(run.job.type)
-            context = _context(run, _is_held(run)) if definition.takes_context else None
-            with run.block or nullcontext():
-                if definition.skip_unless is not None and not still_wanted(definition, run.job.args):
-                    raise Skip(_reason(definition))
-                result = call(definition, run.job.args, context)
+            with restored(run.job) if carries(run.job) else nullcontext():
+                result = _run(run)
         except BaseException as error:
             ended, raised = finished.failed(run, error), error
         else:
@@ -53,14 +49,8 @@ async def aexecute(run: Run) -> Finished:
     raised: BaseException | None = None
     with tracer().run(run.job) as told, sessions.sharing() as share:
         try:
-            if job_started.has_listeners(type(run.job)):
-                await sync_to_async(_announce_start)(run, share)
-            definition = registry.get(run.job.type)
-            context = _context(run, lambda: not run.cancelled) if definition.takes_context else None
-            async with deadline:
-                if definition.skip_unless is not None and not await _astill_wanted(definition, run.job.args):
-                    raise Skip(_reason(definition))
-                result = await call(definition, run.job.args, context)
+            async with arestored(run.job) if carries(run.job) else nullcontext():
+                result = await _arun(run, share, deadline)
         except BaseException as error:
             is_late = deadline.expired() and isinstance(error, TimeoutError)
             ended, raised = finished.failed(run, TimeLimitExceeded() if is_late else error), error
@@ -71,6 +61,31 @@ async def aexecute(run: Run) -> Finished:
             ended = finished.failed(run, raised)
         told(ended, raised)
     return ended
+
+
+def _run(run: Run) -> Any:
+    _announce_start(run)
+    definition = registry.get(run.job.type)
+    context = _context(run, _is_held(run)) if definition.takes_context else None
+    with run.block or nullcontext():
+        args = run.job.args if definition.converter is None else definition.converter.from_json(run.job.args)
+        if definition.skip_unless is not None and not still_wanted(definition, args):
+            raise Skip(_reason(definition))
+        return call(definition, args, context)
+
+
+async def _arun(run: Run, share: sessions.Share, deadline: asyncio.Timeout) -> Any:
+    if job_started.has_listeners(type(run.job)):
+        await sync_to_async(_announce_start)(run, share)
+    definition = registry.get(run.job.type)
+    context = _context(run, lambda: not run.cancelled) if definition.takes_context else None
+    async with deadline:
+        args = run.job.args
+        if definition.converter is not None:
+            args = await sync_to_async(definition.converter.from_json)(args)
+        if definition.skip_unless is not None and not await _astill_wanted(definition, args):
+            raise Skip(_reason(definition))
+        return await call(definition, args, context)
 
 
 def _announce_start(run: Run, share: sessions.Share | None = None) -> None:

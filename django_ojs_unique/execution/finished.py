@@ -14,11 +14,10 @@ from django.utils import timezone
 
 from ..conf import settings
 from ..enqueue.values import sized
-from ..exceptions import UnknownJobType
+from ..exceptions import InvalidArgs, UnknownJobType
 from ..handlers.control import Discard, Retry, Skip, TimeLimitExceeded
-from ..handlers.signature import misfit
 from ..ojs.canonical import plain
-from ..registry import registry
+from ..registry import misfit, registry
 from .errors import LONGEST_MESSAGE, LONGEST_REASON, LONGEST_TRACEBACK, error_record, storable
 from .run import Run
 
@@ -69,6 +68,8 @@ def failed(run: Run, error: BaseException) -> Finished:
         code, types, message = "timeout", ("timeout", *types), f"The attempt took longer than {run.timeout} seconds."
     elif isinstance(error, asyncio.CancelledError) and run.cancelled:
         code, types, message = "cancelled", ("cancelled", *types), "The job was cancelled while it ran."
+    elif isinstance(error, InvalidArgs):
+        code, types, gives_up = "invalid_args", ("invalid_args", *types), True
     elif isinstance(error, TypeError) and (problem := misfit(registry.get(job.type), job.args)):
         # No retry can fix it: the job stays discarded until somebody fixes the handler or the arguments.
         code, types, message, gives_up = "invalid_args", ("invalid_args", *types), problem, True

@@ -48,7 +48,7 @@ class Ran:
         error = self.error
         if error is None or isinstance(error, (Retry, Discard)):
             return self
-        if raise_errors or not isinstance(error, (Exception, TimeLimitExceeded, CancelledError)):
+        if raise_errors or not isinstance(error, (Exception, SystemExit, TimeLimitExceeded, CancelledError)):
             raise error
         return self
 

@@ -62,7 +62,7 @@ def within_time_limits(jobs: QuerySet[Any], held: Iterable[Any], started_at: dat
         if job.timeout_ms is not None:
             by_end[(started_at or job.started_at) + timedelta(milliseconds=job.timeout_ms)].append(job.pk)
     for end, keys in by_end.items():
-        jobs.filter(pk__in=keys, lease_expires_at__gt=end).update(lease_expires_at=end)
+        lifecycle.write(jobs.filter(pk__in=keys, lease_expires_at__gt=end), lease_expires_at=end)
 
 
 def ends_with_time_limit(job: Any) -> bool:
@@ -80,7 +80,7 @@ def mark_first(jobs: QuerySet[Any]) -> None:
     """
     longer = Q(timeout_ms=None) | Q(timeout_ms__gt=FIRST_LEASE // timedelta(milliseconds=1))
     rows = jobs.filter(longer, visibility_timeout_ms=None)
-    rows.update(started_at=DatabaseNow(), lease_expires_at=DatabaseNow() + FIRST_LEASE)
+    lifecycle.write(rows, started_at=DatabaseNow(), lease_expires_at=DatabaseNow() + FIRST_LEASE)
 
 
 def is_first(job: Any) -> bool:
@@ -112,7 +112,7 @@ def extend(jobs: QuerySet[Any], held: Iterable[Any], lease: timedelta) -> set[Cl
     """
     with transaction.atomic(using=jobs.db):
         kept = still_held(unlocked(jobs), held)
-        jobs.filter(pk__in=[pk for pk, _ in kept]).update(lease_expires_at=DatabaseNow() + lease)
+        lifecycle.write(jobs.filter(pk__in=[pk for pk, _ in kept]), lease_expires_at=DatabaseNow() + lease)
     return kept
 
 

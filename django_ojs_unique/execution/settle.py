@@ -15,6 +15,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from .. import lifecycle
+from ..context import carries, restored
 from ..db.dialects import dialect_of
 from ..db.locking import unlocked
 from ..exceptions import InvalidRetryPolicy
@@ -38,6 +39,14 @@ class Settled(StrEnum):
     RETRIED = "retried"
     DISCARDED = "discarded"
     REFUSED = "refused"
+
+
+_SIGNALS = {
+    Settled.COMPLETED: job_completed,
+    Settled.SKIPPED: job_completed,
+    Settled.RETRIED: job_failed,
+    Settled.DISCARDED: job_discarded,
+}
 
 
 def settle(
@@ -69,6 +78,18 @@ def settle(
 
 def announce_outcome(run: Finished, outcome: Settled, using: str) -> None:
     """Send the signal about the outcome of a run; a refused run has none."""
+    job = run.job
+    if carries(job) and outcome in _SIGNALS and _SIGNALS[outcome].receivers:
+        try:
+            with restored(job):
+                _announce(run, outcome, using)
+        except Exception:
+            logger.exception("No signal was sent about job %s: what it carries cannot be restored.", job.pk)
+    else:
+        _announce(run, outcome, using)
+
+
+def _announce(run: Finished, outcome: Settled, using: str) -> None:
     job = run.job
     match outcome:
         case Settled.COMPLETED | Settled.SKIPPED:

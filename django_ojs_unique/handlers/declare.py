@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
@@ -36,6 +37,7 @@ class JobOptions(TypedDict, total=False):
     skip_unless: Callable[..., Any] | None
     cron: Cron | str | None
     heal: SupportsHeal | None
+    convert: bool
 
 
 OPTIONS = (*JobOptions.__annotations__, "takes_context")
@@ -66,6 +68,7 @@ def job(
     skip_unless: Callable[..., Any] | None = None,
     cron: Cron | str | None = None,
     heal: SupportsHeal | None = None,
+    convert: bool = False,
     **unknown: Any,
 ) -> Any:
     """Declare the handler of a job type, a plain or an ``async def`` function, and the defaults of its enqueues.
@@ -74,11 +77,15 @@ def job(
     ISO 8601, a timedelta or seconds. ``takes_context`` passes a `JobContext` first, as the parameter named ``context``.
     ``skip_unless`` is called before each attempt with the arguments of the job that it names as parameters; if it
     returns false, the job completes as skipped. ``cron`` enqueues the job periodically. ``heal`` enqueues it for every
-    record that still needs it. Put handlers into an app's ``jobs.py``: that module is imported at the start.
+    record that still needs it. ``convert`` lets the args be dates, model instances and more, by the type hints. Put
+    handlers into an app's ``jobs.py``: that module is imported at the start.
 
     Raises HandlerError when the type already has a handler or the function does not fit, InvalidRequest for an invalid
     name, InvalidPolicy and InvalidRetryPolicy for invalid policies: all when the module is imported.
     """
+    if callable(type):
+        name = getattr(type, "__qualname__", "it")
+        raise TypeError(f"@job needs the name of a job type. Write @job('mail.send'), or another name, above {name}.")
     for name in unknown:
         raise TypeError(f"job() has no option {name!r}. {did_you_mean(name, OPTIONS)}")
     policies = {
@@ -100,6 +107,10 @@ def job(
             heal=heal,
             **policies,  # type: ignore[arg-type]
         )
+        if convert:
+            from ..conversion.arguments import ConvertedArguments  # needs Django, as declarations do not
+
+            definition = replace(definition, converter=ConvertedArguments(definition))
         refuse_a_misfit(definition)
         registry.register(definition)
         return Handler(definition)

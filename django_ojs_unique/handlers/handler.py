@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
+from uuid import UUID
 
 from ..exceptions import InvalidRequest, did_you_mean
-from ..registry import Definition
-from .signature import parameters_of, suggestion
+from ..ojs.keys import KeyMode, KeyScope
+from ..ojs.policy import UniquePolicy
+from ..ojs.retry import RetryPolicy
+from ..registry import Definition, parameters_of, suggestion
 
 if TYPE_CHECKING:
     from ..enqueue.results import EnqueueResult
     from ..models import Job
     from .context import JobContext
 
-ENQUEUE_OPTIONS = (
-    "queue",
-    "meta",
-    "priority",
-    "scheduled_at",
-    "delay",
-    "expires_at",
-    "unique",
-    "retry",
-    "timeout",
-    "tags",
-    "key",
-    "key_mode",
-    "key_scope",
-    "id",
-)
-"""The arguments of `Job.objects.enqueue` besides type and args; listed here because this module needs no Django."""
+
+class EnqueueOptions(TypedDict, total=False):
+    """The arguments of `Job.objects.enqueue` besides type and args; listed here because this module needs no Django."""
+
+    queue: str | None
+    meta: Mapping[str, Any] | None
+    priority: int | None
+    scheduled_at: datetime | None
+    delay: str | timedelta | float | None
+    expires_at: datetime | None
+    unique: UniquePolicy | Mapping[str, Any] | None
+    retry: RetryPolicy | Mapping[str, Any] | None
+    timeout: str | timedelta | float | None
+    tags: Collection[str]
+    key: str | None
+    key_mode: KeyMode | str
+    key_scope: KeyScope | str
+    id: UUID | str | None
+
+
+ENQUEUE_OPTIONS = tuple(EnqueueOptions.__annotations__)
 
 ELSEWHERE = {
     "delay": "enqueue(...)",
@@ -101,7 +109,7 @@ class Handler(Generic[P, R]):
         """Return a job with these arguments as an item for `Job.objects.enqueue_many`."""
         return {"type": self.definition.type, "args": self._named(args, kwargs), **self._options}
 
-    def using(self, **options: Any) -> Handler[P, R]:
+    def using(self, **options: Unpack[EnqueueOptions]) -> Handler[P, R]:
         """Return this handler with options for its next enqueues: those of `Job.objects.enqueue`.
 
         Raises InvalidRequest for an unknown option.

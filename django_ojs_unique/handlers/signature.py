@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..exceptions import HandlerError, did_you_mean, nearest
-from ..registry import Definition
+from ..exceptions import HandlerError, did_you_mean
+from ..registry import Definition, misfit, parameters_of
 
 if TYPE_CHECKING:
     from .context import JobContext
-
-_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def call(definition: Definition, args: Any, context: JobContext | None) -> Any:
@@ -31,35 +28,6 @@ def still_wanted(definition: Definition, args: Any) -> Any:
     wanted = inspect.signature(definition.skip_unless).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in wanted.values())
     return definition.skip_unless(**{name: value for name, value in args.items() if takes_any or name in wanted})
-
-
-def misfit(definition: Definition, args: Any) -> str | None:
-    """Say why the arguments do not fit the handler's parameters, or return None when they do."""
-    try:
-        signature = parameters_of(definition)
-    except ValueError:  # written in C, without a readable signature
-        return None
-    try:
-        signature.bind(**args) if isinstance(args, dict) else signature.bind(*args)
-    except TypeError as error:
-        meant = suggestion(signature, args) if isinstance(args, dict) else ""
-        return f"args do not fit {definition.place}{signature}: {error}{meant and f' ({meant})'}"
-    return None
-
-
-def suggestion(signature: inspect.Signature, names: Iterable[str]) -> str:
-    """Say which parameter the first unknown one of some names probably means; empty if it resembles none."""
-    takes = [name for name, parameter in signature.parameters.items() if parameter.kind in _BY_NAME]
-    unknown = next((name for name in names if name not in takes), "")
-    close = nearest(unknown, takes)
-    return did_you_mean(unknown, [close]) if close else ""
-
-
-def parameters_of(definition: Definition) -> inspect.Signature:
-    """Return the handler's signature without the context."""
-    signature = inspect.signature(definition.function)
-    parameters = list(signature.parameters.values())[1 if definition.takes_context else 0 :]
-    return signature.replace(parameters=parameters)
 
 
 def refuse_unknown_args_keys(definition: Definition) -> None:

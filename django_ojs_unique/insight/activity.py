@@ -15,10 +15,12 @@ from django.utils.timezone import localtime
 
 from ..models import Job, SuppressedEnqueue
 from ..ojs.states import JobState
-from .created import parts_created_since
+from .created import finished_since, parts_created_since
 
 SAMPLE = 200
 """How many of the newest jobs that completed in one part of a span `waits` looks at."""
+
+_FINISHED_AT: Any = Job._meta.get_field("finished_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,27 +100,30 @@ class Waits:
 def activity(using: str, span: Span, now: datetime, *, with_queues: bool = True) -> Activity:
     """Count what happened in each part of a span. Three statements."""
     edges = span.edges(now)
-    created = [Job.objects.using(using).filter(which) for which in parts_created_since(edges[0])]
-    enqueued = _by_part(created, "created_at", edges)
-    suppressed = _by_part([SuppressedEnqueue.objects.using(using)], "created_at", edges)
-    # The filter names every leading column of the index ojs_job_finished, so that the index finds the moments.
-    ended = Job.objects.using(using).filter(
-        payload_pruned__in=[False, True],
-        state__in=[JobState.COMPLETED, JobState.DISCARDED],
-        dead_letter__in=[False, True],
-    )
+    enqueued: Counter[int] = Counter()
     by_state: Counter[tuple[int, str]] = Counter()
     by_queue: Counter[tuple[str, str]] = Counter()
+    unfinished, _ = parts_created_since(edges[0])
+    for part, count in _by_part(Job.objects.using(using).filter(unfinished), edges, "created_at"):
+        enqueued[part] += count
+    suppressed: Counter[int] = Counter()
+    met = SuppressedEnqueue.objects.using(using).filter(created_at__gte=edges[0], created_at__lt=edges[-1])
+    for part, count in _by_part(met, edges, "created_at"):
+        suppressed[part] += count
+    # One look says when these were enqueued and when they ended: it is most of the time of a page.
+    finished = Job.objects.using(using).filter(finished_since(edges[0]))
     fields = ("state", "queue") if with_queues else ("state",)
-    for (part, state, *queues), count in _by_part([ended], "finished_at", edges, *fields).items():
+    for created, part, state, *queues, count in _by_part(finished, edges, "created_at", "finished_at", fields=fields):
+        enqueued[created] += count
         by_state[part, state] += count
         for queue in queues:
-            by_queue[queue, state] += count
+            if state in (JobState.COMPLETED, JobState.DISCARDED) and 0 <= part < span.parts:
+                by_queue[queue, state] += count
     parts = range(span.parts)
     return Activity(
         edges,
-        [enqueued[(part,)] for part in parts],
-        [suppressed[(part,)] for part in parts],
+        [enqueued[part] for part in parts],
+        [suppressed[part] for part in parts],
         [by_state[part, JobState.COMPLETED] for part in parts],
         [by_state[part, JobState.DISCARDED] for part in parts],
         by_queue,
@@ -167,49 +172,53 @@ def _at(ordered: Sequence[float], share: float) -> float:
 
 
 class Part(Func):
-    """The number of the part that a moment lies in: how many whole parts have passed since the first edge."""
+    """The number of the part that a moment lies in: -1 before the first edge, no part's number after the last.
+
+    One function for each moment: arithmetic with its seconds would take PostgreSQL twice the time.
+    """
 
     output_field = IntegerField()
-    template = "FLOOR((DATE_PART('epoch', %(expressions)s) - %(start)s) / %(length)s)::integer"
+    template = "(WIDTH_BUCKET(%(expressions)s, ARRAY[%(edges)s]::timestamptz[]) - 1)"
 
     def __init__(self, moment: str, edges: Sequence[datetime]) -> None:
-        length = int((edges[1] - edges[0]).total_seconds())
-        super().__init__(moment, start=int(edges[0].timestamp()), length=length)
+        start, length = int(edges[0].timestamp()), int((edges[1] - edges[0]).total_seconds())
+        moments = ", ".join(f"'{edge.isoformat()}'" for edge in edges)
+        super().__init__(moment, before=start - length, length=length, edges=moments)
 
     def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
         # Cut to the second: STRFTIME would round the last millisecond up into the next part.
-        template = "(CAST(STRFTIME('%%%%s', SUBSTR(%(expressions)s, 1, 19)) AS INTEGER) - %(start)s) / %(length)s"
+        second = "CAST(STRFTIME('%%%%s', SUBSTR(%(expressions)s, 1, 19)) AS INTEGER)"
+        template = f"(MAX({second} - %(before)s, 0) / %(length)s - 1)"  # a division rounds towards zero
         return self.as_sql(compiler, connection, template=template, **context)
 
     def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        template = "(TIMESTAMPDIFF(SECOND, '1970-01-01', %(expressions)s) - %(start)s) DIV %(length)s"
+        second = "TIMESTAMPDIFF(SECOND, '1970-01-01', %(expressions)s)"
+        template = f"(GREATEST({second} - %(before)s, 0) DIV %(length)s - 1)"
         return self.as_sql(compiler, connection, template=template, **context)
 
 
-def _by_part(
-    found: Sequence[QuerySet[Any]], moment: str, edges: Sequence[datetime], *by: str
-) -> Counter[tuple[Any, ...]]:
-    """Count rows by the part that ``moment`` lies in and by the fields ``by``. One statement."""
-    grouped = []
-    for rows in found:
-        within = rows.filter(**{f"{moment}__gte": edges[0], f"{moment}__lt": edges[-1]}).order_by()
-        parts = within.annotate(part=Part(moment, edges)).values("part", *by).annotate(count=Count("*"))
-        grouped.append(parts.values_list("part", *by, "count"))
-    counts: Counter[tuple[Any, ...]] = Counter()
-    for *row, count in grouped[0].union(*grouped[1:], all=True):
-        counts[tuple(row)] += count
-    return counts
+def _by_part(rows: QuerySet[Any], edges: Sequence[datetime], *moments: str, fields: Sequence[str] = ()) -> Any:
+    """Count rows by the parts that their ``moments`` lie in and by ``fields``: yield these and the count.
+
+    One statement.
+    """
+    parts = {f"{moment}_part": Part(moment, edges) for moment in moments}
+    counted = rows.order_by().annotate(**parts).values(*parts, *fields).annotate(count=Count("*"))
+    return counted.values_list(*parts, *fields, "count")
 
 
 def _newest(using: str, edges: Sequence[datetime]) -> Iterator[tuple[int, str, str, float | None, float | None]]:
     """Yield the part, the queue, the type and the seconds of waiting and of running of each part's newest jobs."""
     connection = connections[using]
+    moments = [_FINISHED_AT.get_db_prep_value(edge, connection) for edge in edges]
     selects, parameters = [], []
-    for part, (start, end) in enumerate(pairwise(edges)):
-        for payload_pruned in (False, True):  # one index search for each, which stops after the newest
-            sql, values = _newest_completed(using, payload_pruned, start, end)
+    for payload_pruned in (False, True):  # one index search for each, which stops after the newest
+        # Written once: to have Django compile it for each part takes as long as the statement.
+        sql, values = _newest_completed(using, payload_pruned, *edges[:2])
+        for part, ends in enumerate(pairwise(moments)):
             selects.append(f"SELECT {part}, newest.queue, newest.type, newest.wait, newest.ran FROM ({sql}) newest")
-            parameters += values
+            own = dict(zip(moments, ends, strict=False))
+            parameters += [own.get(value, value) for value in values]
     with connection.cursor() as cursor:
         cursor.execute(" UNION ALL ".join(selects), parameters)
         for part, queue, type, *lengths in cursor.fetchall():

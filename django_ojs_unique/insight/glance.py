@@ -22,6 +22,9 @@ from .uniqueness import against, read_policy
 LONGEST = 80
 """How many characters of args, of a key and of an error a line has."""
 
+TOO_LONG, UNREADABLE = "too long to be shown here", "unknown: its policy cannot be read"
+"""What is said in the place of args and of a key."""
+
 LONGEST_VALUE = 30
 READ = 2_000
 """How many characters of args and meta are read; longer ones are shown as far as that, and their key without values."""
@@ -123,7 +126,7 @@ def _read(text: str | None) -> Any:
 
 def _args_text(args: Any) -> str:
     if isinstance(args, _Cut):
-        return str(args) if args else "too long to be shown here"
+        return str(args) if args else TOO_LONG
     if isinstance(args, dict):
         return ", ".join(f"{name}={_json(value)}" for name, value in args.items())
     return ", ".join(map(_json, args)) if isinstance(args, list) else _json(args)
@@ -136,7 +139,7 @@ def _key(job: Any, args: Any, meta: Any) -> str:
         return ""
     policy, _ = read_policy(job)
     if policy is None:
-        return "unknown: its policy cannot be read"
+        return UNREADABLE
     values = {}
     if not any(isinstance(each, _Cut) for each in (args, meta)):
         try:
@@ -146,7 +149,7 @@ def _key(job: Any, args: Any, meta: Any) -> str:
             )
         except (OJSError, TypeError):  # pruned, or changed by hand
             pass
-    return shortened(against(policy, lambda name, member: _equals(values.get(name), member)), 2 * LONGEST)
+    return shortened(against(policy, lambda name, member: _equals(values.get(name), member), meta=meta), 2 * LONGEST)
 
 
 def _equals(members: Any, name: str) -> str:

@@ -9,7 +9,6 @@ from django.utils import timezone
 
 from ..conf import settings
 from ..exceptions import nearest
-from ..models import Job
 from .queues import declared, names
 from .workers import workers
 
@@ -20,13 +19,16 @@ MOST_LOOKED_AT = 10_000
 def in_code() -> set[str]:
     """Return the queues that code and settings name."""
     backends: Any = getattr(django_settings, "TASKS", {}).values()
-    return {settings.default_queue, *declared(), *(name for params in backends for name in params.get("QUEUES", ()))}
+    named = {settings.default_queue, *declared()}
+    for params in backends:
+        aliases = params.get("OPTIONS", {}).get("queue_aliases", {})
+        named.update(aliases.get(name, name) for name in params.get("QUEUES", ()))
+    return named
 
 
 def used(using: str) -> set[str]:
-    """Return the queues that have unfinished jobs, a row, or one of the newest jobs. Three statements."""
-    newest = Job.objects.using(using).order_by("-pk").values_list("queue", flat=True)[:MOST_LOOKED_AT]
-    return {*names(using), *newest}
+    """Return the queues that have unfinished jobs, a row, or one of the newest jobs. One statement."""
+    return set(names(using, newest_jobs=MOST_LOOKED_AT))
 
 
 def doubt(using: str, name: str) -> str:

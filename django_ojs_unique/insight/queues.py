@@ -116,14 +116,26 @@ def unfinished(using: str) -> dict[str, int]:
     return {name: sum(depth.values()) for name, depth in _depths(using, exact=False)[0].items()}
 
 
-def names(using: str) -> list[str]:
-    """Return the names of the queues that have unfinished jobs or a row, in order. Two statements."""
-    walks = ", ".join(_walk(state, _NO_BOUND) for state in UNFINISHED)
-    found = " UNION ".join(f"SELECT queue FROM {state}_queues WHERE queue IS NOT NULL" for state in UNFINISHED)
+def names(using: str, *, newest_jobs: int = 0) -> list[str]:
+    """Return the names of the queues that have unfinished jobs, a row or one of the newest jobs, in order."""
+    others = [f"SELECT name FROM {Queue._meta.db_table}"]
+    if newest_jobs:
+        newest = f"SELECT queue FROM {Job._meta.db_table} ORDER BY id DESC LIMIT {newest_jobs}"
+        others.append(f"SELECT queue FROM ({newest}) newest")
+    return sorted(_names(using, _NO_BOUND, others))
+
+
+def in_use(using: str, most: int = MOST_QUEUES) -> set[str]:
+    """Return the names of the queues that have unfinished jobs, up to ``most`` for each state. One statement."""
+    return _names(using, most)
+
+
+def _names(using: str, most: int, others: Iterable[str] = ()) -> set[str]:
+    walks = ", ".join(_walk(state, most) for state in UNFINISHED)
+    found = [f"SELECT queue FROM {state}_queues WHERE queue IS NOT NULL" for state in UNFINISHED]
     with connections[using].cursor() as cursor:
-        cursor.execute(f"WITH RECURSIVE {walks} {found}")
-        waiting = {name for (name,) in cursor.fetchall()}
-    return sorted(waiting.union(Queue.objects.using(using).values_list("name", flat=True)))
+        cursor.execute(f"WITH RECURSIVE {walks} {' UNION '.join([*found, *others])}")
+        return {name for (name,) in cursor.fetchall()}
 
 
 def counts(using: str, name: str) -> dict[JobState, int]:

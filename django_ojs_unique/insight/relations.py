@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from ..models import Job
 from ..ojs.policy import UniquePolicy
-from ..ojs.states import TERMINAL, JobState
+from ..ojs.states import REVIVABLE, TERMINAL, JobState
 from .duplicates import finished, newest
 from .uniqueness import read_policy
 
@@ -23,8 +23,8 @@ class Relations:
     """The other jobs of a job's fingerprint.
 
     ``family``: the newest of them and the job itself, the oldest first. ``more``: whether there are others.
-    ``replaces``: those that were cancelled for the job. ``blocked_by``: the live duplicate that keeps a discarded job
-    from being revived. ``successor``: the job that replaced it; None if there is none, or it is gone.
+    ``replaces``: those that were cancelled for the job. ``blocked_by``: the live duplicate that keeps a discarded
+    or cancelled job from being revived. ``successor``: the job that replaced it; None if there is none, or it is gone.
     """
 
     family: tuple[Any, ...] = ()
@@ -35,15 +35,17 @@ class Relations:
 
 
 def relations(job: Any) -> Relations:
-    """Find the related jobs: four queries for those of its fingerprint, and one for the job that replaced it."""
+    """Find the related jobs: up to four queries for those of its fingerprint, one for the job that replaced it."""
     jobs = Job.objects.using(job._state.db)
     successor = jobs.only(*_READ).filter(pk=job.replaced_by_id).first() if job.replaced_by_id else None
     if job.fingerprint is None:
         return Relations(successor=successor)
     found = {row.pk: row for row in newest(jobs.only(*_READ), job.fingerprint, MOST_RELATIVES + 1)}
-    # What was replaced by a new job ended at the moment at which that was created.
-    before = jobs.filter(fingerprint=job.fingerprint, finished_at__lte=job.created_at)
-    ended_before = list(finished(before.only(*_READ))[:MOST_RELATIVES])
+    ended_before: list[Any] = []
+    if sum(row.state in TERMINAL for row in found.values()) > MOST_RELATIVES:  # else these are all that ended
+        # What was replaced by a new job ended at the moment at which that was created.
+        before = jobs.filter(fingerprint=job.fingerprint, finished_at__lte=job.created_at)
+        ended_before = list(finished(before.only(*_READ))[:MOST_RELATIVES])
     found.pop(job.pk, None)
     others = sorted(found.values(), key=_age, reverse=True)
     replaced = {row.pk: row for row in (*others, *ended_before) if row.replaced_by_id == job.pk}
@@ -58,7 +60,7 @@ def relations(job: Any) -> Relations:
 
 def _blocked_by(job: Any, others: list[Any]) -> Any:
     """Return the newest live job that counts under the job's policy, as a revival would find it."""
-    if job.state != JobState.DISCARDED:
+    if job.state not in REVIVABLE or (job.state == JobState.CANCELLED and job.replaced_by_id is not None):
         return None
     policy, problem = read_policy(job)
     if problem:

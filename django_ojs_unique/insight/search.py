@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+from django.db import connections
 from django.db.models import Q, QuerySet, TextField
 from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Cast
 
+from ..db.args_index import can_index_args, has_args_index
 from ..db.constraints import of_fingerprint
 from ..db.dialects import dialect_of
+from ..models import Job
 from ..ojs.names import LONGEST_KEY
 from .typed import fingerprint_begins, read_id
 
@@ -37,8 +40,11 @@ class Reading(NamedTuple):
     by_index: bool = False
 
 
-def readings(term: str) -> Iterator[Reading]:
-    """Yield the ways to read a term, the best first; there is at least one."""
+def readings(term: str, using: str) -> Iterator[Reading]:
+    """Yield the ways to read a term, the best first; there is at least one.
+
+    A term that names a member of the args may take one statement, which looks for an index.
+    """
     if not 0 < len(term) <= LONGEST_TERM or "\0" in term:
         yield Reading(lambda jobs: jobs.none(), by_index=True)
     elif term.startswith(_IN_ARGS):
@@ -46,7 +52,12 @@ def readings(term: str) -> Iterator[Reading]:
     else:
         yield from (Reading(partial(_matching, condition=condition), by_index=True) for condition in _exact(term))
         if (member := _MEMBER.fullmatch(term)) is not None:
-            yield Reading(partial(_with_member, path=member[1].split("."), value=member[2]))
+            path, value = member[1].split("."), member[2]
+            if can_index_args(connections[using]) and not any(map(str.isdecimal, path)):
+                select = partial(_matching, condition=_contains(path, value))
+                yield Reading(select, by_index=has_args_index(Job, connections[using]))
+            else:  # a number may be the name of a member or a place in an array
+                yield Reading(partial(_with_member, path=path, value=value))
         else:
             yield Reading(partial(_matching, condition=Q(queue=term) | Q(type__startswith=term)))
         yield Reading(partial(_containing, text=term))
@@ -55,7 +66,7 @@ def readings(term: str) -> Iterator[Reading]:
 def exact(jobs: QuerySet[Any], term: str) -> QuerySet[Any]:
     """Select the jobs of the first reading of a term that finds any; only readings that an index answers are tried."""
     found = jobs.none()
-    for reading in readings(term.strip()):
+    for reading in readings(term.strip(), jobs.db):
         if reading.by_index and (found := reading.select(jobs)).exists():
             break
     return found
@@ -74,25 +85,39 @@ def _matching(jobs: QuerySet[Any], *, condition: Q) -> QuerySet[Any]:
 
 
 def _with_member(jobs: Any, *, path: list[str], value: str) -> Any:
-    """Select by a member of the args: its value is the text as a string, or as a JSON number or boolean."""
+    """Select by a member of the args: its value is the text as a string, or as a JSON number, boolean or null."""
     member: Any = "args"
     for name in path:
         member = KeyTransform(name, member)
-    condition = Q(member=value)
-    if (number := _number(value)) is not None:
-        condition |= Q(member=number)
+    condition = Q()
+    for each in _values(value):
+        condition |= Q(member=each)
     return jobs.alias(member=member).filter(condition)
 
 
-def _number(text: str) -> int | float | None:
-    """Read a JSON number or boolean; None for anything else, and for numbers that databases do not accept."""
+def _contains(path: list[str], value: str) -> Q:
+    """Return what `_with_member` selects by, in the form that an index of all members answers."""
+    condition = Q()
+    for wanted in _values(value):
+        for name in reversed(path):
+            wanted = {name: wanted}
+        condition |= Q(args__contains=wanted)
+    return condition
+
+
+def _values(text: str) -> list[Any]:
+    """Return what a text can stand for: itself, and null, a boolean or a number that databases accept."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return None
-    if isinstance(value, int):
-        return value if abs(value) < 2**63 else None
-    return value if isinstance(value, float) and math.isfinite(value) else None
+        return [text]
+    if value is None or isinstance(value, bool):
+        return [text, value]
+    if (isinstance(value, int) and abs(value) < 2**63) or (isinstance(value, float) and math.isfinite(value)):
+        if abs(value) < 2**53 and value == int(value):
+            return [text, int(value), float(value)]  # to MariaDB, 5 and 5.0 differ
+        return [text, value]
+    return [text]
 
 
 def _containing(jobs: Any, *, text: str) -> Any:

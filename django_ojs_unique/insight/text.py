@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from django.utils import timezone
-from django.utils.formats import date_format
 
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
@@ -46,7 +45,7 @@ def full(moment: datetime) -> str:
         moment = timezone.localtime(moment)
     except OverflowError:  # at either end of the calendar
         return moment.isoformat()
-    return date_format(moment, "Y-m-d H:i:s T")
+    return f"{moment.replace(tzinfo=None).isoformat(' ', 'seconds')} {moment.tzname()}"
 
 
 def listed(words: Iterable[str], last: str) -> str:

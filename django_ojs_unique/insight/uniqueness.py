@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from ..exceptions import InvalidPolicy
-from ..ojs.fingerprint import canonical_key, fingerprint
+from ..ojs.fingerprint import canonical_key, fingerprint, unique_context
 from ..ojs.policy import OnConflict, OnRetry, UniquePolicy, Window
 from ..ojs.states import TERMINAL, JobState
 from .text import full, listed
@@ -84,10 +84,12 @@ def end_of_window(job: Any, policy: UniquePolicy) -> datetime | None:
     return policy.kept_until(job.created_at, job.scheduled_at or job.created_at)
 
 
-def against(policy: UniquePolicy, equals: Callable[[str, str], str] = lambda dimension, member: "") -> str:
+def against(
+    policy: UniquePolicy, equals: Callable[[str, str], str] = lambda dimension, member: "", *, meta: Any = None
+) -> str:
     """Name what is compared, such as ``type + args.user_id``.
 
-    ``equals`` returns what to write after a member of args or meta.
+    ``equals`` returns what to write after a member of args or meta, or of the context that the job's ``meta`` carries.
     """
     parts = ["type", *(["queue"] if "queue" in policy.keys else [])]
     for name, members in (("args", policy.args_keys), ("meta", policy.meta_keys)):
@@ -95,6 +97,7 @@ def against(policy: UniquePolicy, equals: Callable[[str, str], str] = lambda dim
             parts += (
                 [name] if members is None else [f"{name}{_member(member)}{equals(name, member)}" for member in members]
             )
+    parts += [f"{name}{equals('context', name)}" for name in unique_context(meta) or ()]
     if policy.window is Window.FIXED:
         parts.append("its window")
     return " + ".join(parts)
@@ -137,7 +140,7 @@ def _of_key(job: Any, guards: bool) -> Iterator[str]:
 
 def _scope(job: Any) -> str:
     for words, type in ((" (within its type)", job.type), (" (among all types)", None)):
-        if job.fingerprint == fingerprint(canonical_key(job.key, type=type)):
+        if job.fingerprint == fingerprint(canonical_key(job.key, type=type, meta=job.meta)):
             return words
     return ""
 
@@ -181,7 +184,8 @@ def _of_policy(job: Any, policy: UniquePolicy, until: datetime | None, elapsed: 
             ends = _ending(policy, until)
             yield f"It still counts as a duplicate for enqueues that look at {job.state} jobs, {ends}."
     else:
-        yield f"Holds its key since {full(job.created_at)}, against {against(policy)}, {_ending(policy, until)}."
+        compared = against(policy, meta=job.meta)
+        yield f"Holds its key since {full(job.created_at)}, against {compared}, {_ending(policy, until)}."
         if not counted:
             yield (
                 f"Its policy does not count {job.state} jobs:"

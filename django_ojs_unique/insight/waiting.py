@@ -7,7 +7,7 @@ from typing import Any
 from django.utils import timezone
 
 from ..ojs.states import WAITING
-from .queues import unfinished
+from .queues import in_use
 from .workers import misspelt, untaken, workers
 
 
@@ -18,4 +18,6 @@ def nobody(job: Any, using: str) -> str:
     present = workers(using, timezone.now())
     if not (said := untaken(job.queue, present)):
         return ""
-    return f"{said} {misspelt(job.queue, present, unfinished(using))}".rstrip()
+    if not any(worker.lives and worker.names for worker in present):
+        return said
+    return f"{said} {misspelt(job.queue, present, in_use(using))}".rstrip()

@@ -8,11 +8,12 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from ..bars import Bars, NoBar
 from ..ojs.states import INCOMPLETE
 from ..registry import registry
 from .expected_row import READ, ExpectedRow, declare
 from .repair import Repairer, go_through
-from .spool import Bars, Spool, no_bars, pages
+from .spool import Spool, pages
 
 MOST_NAMED = 1000
 """How many jobs are named at most, so that memory does not depend on the number of rows."""
@@ -46,7 +47,7 @@ def rekey(
     *,
     dry_run: bool = False,
     cancel_duplicates: bool = False,
-    bars: Bars = no_bars,
+    bars: Bars = NoBar,
 ) -> Rekeyed:
     """Give live jobs the policy that their type's handler declares now, with a new fingerprint, guard and scheme.
 

@@ -164,7 +164,7 @@ class Repairer:
         lifecycle.drop_guards(jobs.filter(pk__in=[expected.row.pk for expected in changed]))
         for expected in changed:
             changes = {"guarded_states": expected.row.guarded_states, **expected.changes}
-            jobs.filter(pk=expected.row.pk).update(**changes)
+            lifecycle.write(jobs.filter(pk=expected.row.pk), **changes)
         now = timezone.now()
         for expected in expected_rows:
             if (older := expected.duplicates) is not None:

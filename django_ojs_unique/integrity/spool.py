@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import UTC
 from typing import Any, Self
@@ -15,15 +15,6 @@ GROUP = 500
 """The most jobs that are decided on in one transaction."""
 PAGE = 500
 """The most jobs that are read at once."""
-
-Bars = Callable[..., Any]
-"""Makes progress bars: `tqdm`, with its ``desc`` and ``total``."""
-
-
-def no_bars(**options: Any) -> Any:
-    from tqdm import tqdm  # here, for commands that show no bar
-
-    return tqdm(disable=True, **options)
 
 
 class Spool:

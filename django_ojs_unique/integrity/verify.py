@@ -10,12 +10,13 @@ from typing import Any
 from django.db.models import QuerySet
 
 from .. import capabilities
+from ..bars import Bars, NoBar
 from ..ojs.keys import HOLDING
 from ..ojs.states import INCOMPLETE
 from .expected_row import READ, examine
 from .problems import BY_HAND, Kind
 from .repair import Repairer, go_through
-from .spool import Bars, Spool, no_bars, pages
+from .spool import Spool, pages
 
 NAMED = 5
 """How many jobs of each kind are named."""
@@ -44,7 +45,7 @@ def verify(
     jobs: QuerySet[Any],
     *,
     fix: bool = False,
-    bars: Bars = no_bars,
+    bars: Bars = NoBar,
     before_fix: Callable[[Findings], None] = lambda findings: None,
 ) -> Findings:
     """Find every inconsistency among all jobs of a database; with ``fix``, repair it. Return what is left.

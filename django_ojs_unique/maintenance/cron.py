@@ -42,12 +42,7 @@ _TIMES = {"expression", "timezone"}
 def sync(using: str, now: datetime) -> None:
     """Write the periodic jobs that handlers declare into the table. Operators decide whether an entry is enabled."""
     entries = CronJob.objects.using(using)
-    declared: dict[str, CronJob] = {}
-    for definition in registry.definitions():
-        try:
-            declared |= {entry.name: entry for entry in _entries_of(definition, using, now)}
-        except InvalidRequest as error:  # it never fires in the project's time zone
-            logger.error("Cannot schedule %s: %s", definition.type, error, extra={"cron_name": definition.type})
+    declared = _declared(using, now)
     stored = entries.in_bulk(list(declared))
     new = [declared[name] for name in sorted(declared.keys() - stored.keys())]
     if new:
@@ -75,6 +70,18 @@ def tick(using: str, now: datetime) -> datetime | None:
     upcoming = entries.filter(next_run_at__gt=now).order_by("next_run_at")
     moment: datetime | None = upcoming.values_list("next_run_at", flat=True).first()
     return moment
+
+
+def is_at_rest(using: str, now: datetime) -> bool:
+    """Tell whether `sync` and `tick` have nothing to do: one query, and no lock."""
+    declared = _declared(using, now)
+    is_due = Q(enabled=True, next_run_at__lte=now)
+    looked_at = CronJob.objects.using(using).filter(Q(is_due, declared=False) | Q(name__in=list(declared)))
+    stored = {entry.name: entry for entry in looked_at}
+    return stored.keys() == declared.keys() and not any(
+        (old.enabled and old.next_run_at is not None and old.next_run_at <= now) or _changes(old, declared[name])
+        for name, old in stored.items()
+    )
 
 
 def run_now(name: str, now: datetime, using: str) -> tuple[str, UUID] | None:
@@ -107,6 +114,17 @@ def job_id(name: str, occurrence: datetime) -> UUID:
     number = number & ~(0xF << 76) | 0x7 << 76  # the version
     number = number & ~(0x3 << 62) | 0x2 << 62  # the variant
     return UUID(int=number)
+
+
+def _declared(using: str, now: datetime) -> dict[str, CronJob]:
+    """Return the entries that the handlers of this process declare, by their names."""
+    declared: dict[str, CronJob] = {}
+    for definition in registry.definitions():
+        try:
+            declared |= {entry.name: entry for entry in _entries_of(definition, using, now)}
+        except InvalidRequest as error:  # it never fires in the project's time zone
+            logger.error("Cannot schedule %s: %s", definition.type, error, extra={"cron_name": definition.type})
+    return declared
 
 
 def _entries_of(definition: Definition, using: str, now: datetime) -> Iterator[CronJob]:
@@ -142,12 +160,16 @@ def _entry(name: str, cron: Cron, now: datetime, **template: Any) -> CronJob:
 
 
 def _update(entries: QuerySet[CronJob], old: CronJob, entry: CronJob) -> None:
+    if changes := _changes(old, entry):
+        # If another worker has changed the times meanwhile, it has written the other fields as well.
+        entries.filter(pk=old.pk, expression=old.expression, timezone=old.timezone).update(**changes)
+
+
+def _changes(old: CronJob, entry: CronJob) -> dict[str, Any]:
     changes = {name: getattr(entry, name) for name in _DECLARED if getattr(old, name) != getattr(entry, name)}
     if old.next_run_at is None or _TIMES & changes.keys():
         changes["next_run_at"] = entry.next_run_at
-    if changes:
-        # If another worker has changed the times meanwhile, it has written the other fields as well.
-        entries.filter(pk=old.pk, expression=old.expression, timezone=old.timezone).update(**changes)
+    return changes
 
 
 def _fire(due: QuerySet[CronJob], now: datetime) -> None:
@@ -222,7 +244,7 @@ def _enqueue(entry: CronJob, cron: Cron, occurrence: datetime, using: str) -> tu
                 with suppress(InvalidTransition):  # it has finished meanwhile
                     previous.cancel()
             try:
-                result = jobs.enqueue_request(Request(**entry.job_at(occurrence), id=id, elsewhere=True))
+                result = jobs.enqueue_request(Request(**entry.job_at(occurrence), id=id, elsewhere=True, context=None))
             except DuplicateJob as duplicate:
                 if previous is not None and previous.state == JobState.CANCELLED:
                     transaction.set_rollback(True, using=using)  # undo the cancellation: it may be what refused the job

@@ -26,6 +26,7 @@ from django.db.models import (
     RestrictedError,
 )
 
+from .. import lifecycle
 from ..conf import settings
 from ..db.locking import any_of, unlocked
 from ..db.transactions import starting_over
@@ -159,7 +160,7 @@ def _prune(jobs: QuerySet[Any], rows: QuerySet[Any], now: datetime, batch: int) 
             if gone:
                 jobs.filter(pk__in=gone).delete()
             if kept:
-                jobs.filter(pk__in=kept).update(payload_pruned=True, **_PAYLOAD)
+                lifecycle.write(jobs.filter(pk__in=kept), payload_pruned=True, **_PAYLOAD)
     except _REFUSALS as error:
         if len(found) == 1:
             logger.warning("Job %s cannot be pruned, as something refers to it: %s", found[0].pk, error)

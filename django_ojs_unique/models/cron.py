@@ -11,6 +11,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, models, router, transaction
 from django.db.models import Q
 from django.utils.timezone import now
+from django.utils.translation import gettext_lazy as _
 
 from ..db.constraints import PartiallyIndexed
 from ..db.dialects import dialect_of
@@ -129,34 +130,43 @@ class CronJob(PartiallyIndexed):
     Entries that handlers declare in code are written here by each worker that starts.
     """
 
-    name = models.CharField(max_length=255, primary_key=True)
-    description = models.TextField(default="", blank=True)
+    name = models.CharField(verbose_name=_("name"), max_length=255, primary_key=True)
+    description = models.TextField(verbose_name=_("description"), default="", blank=True)
     expression = models.CharField(
-        max_length=255, help_text="Five or six cron fields, @daily and its like, @every PT5M."
+        verbose_name=_("expression"),
+        max_length=255,
+        help_text=_("Five or six cron fields, @daily and its like, @every PT5M."),
     )
-    timezone = models.CharField(max_length=63, default="UTC")
+    timezone = models.CharField(verbose_name=_("time zone"), max_length=63, default="UTC")
     overlap_policy = models.CharField(
-        max_length=15, choices=[(str(policy), str(policy)) for policy in OverlapPolicy], default=OverlapPolicy.SKIP
+        verbose_name=_("overlap policy"),
+        max_length=15,
+        choices=[(str(policy), str(policy)) for policy in OverlapPolicy],
+        default=OverlapPolicy.SKIP,
     )
-    enabled = models.BooleanField(default=True)
-    declared = models.BooleanField(default=False, editable=False, help_text="Whether it is declared in code.")
+    enabled = models.BooleanField(verbose_name=_("enabled"), default=True)
+    declared = models.BooleanField(
+        verbose_name=_("declared"), default=False, editable=False, help_text=_("Whether it is declared in code.")
+    )
 
-    type = models.CharField(max_length=255)
-    args = PayloadField(default=dict, blank=True)
-    options = PayloadField(default=dict, blank=True, help_text="Further arguments of Job.objects.enqueue().")
+    type = models.CharField(verbose_name=_("type"), max_length=255)
+    args = PayloadField(verbose_name=_("args"), default=dict, blank=True)
+    options = PayloadField(
+        verbose_name=_("options"), default=dict, blank=True, help_text=_("Further arguments of Job.objects.enqueue().")
+    )
 
     created_at = models.DateTimeField(default=now, editable=False)
     next_run_at = models.DateTimeField(null=True, blank=True, editable=False)
     last_run_at = models.DateTimeField(null=True, blank=True, editable=False)
     last_outcome = models.CharField(max_length=12, default="", blank=True, editable=False)
     last_job_id = models.UUIDField(null=True, blank=True, editable=False)
-    run_count = models.PositiveBigIntegerField(default=0, editable=False)
+    run_count = models.PositiveBigIntegerField(verbose_name=_("run count"), default=0, editable=False)
 
     objects = CronJobManager()
 
     class Meta:
-        verbose_name = "cron job"
-        verbose_name_plural = "cron jobs"
+        verbose_name = _("cron job")
+        verbose_name_plural = _("cron jobs")
         indexes = [
             # The entries that are due.
             models.Index(fields=["next_run_at"], condition=Q(enabled=True), name="ojs_cron_due"),
@@ -202,7 +212,7 @@ class CronJob(PartiallyIndexed):
             raise InvalidRequest.at("description", "must be a string", value=self.description)
         plain(self.description, "description")
         moment = self.cron.next_after(now())
-        read(Request(**self.job_at(moment or now()), elsewhere=True), Job, now())
+        read(Request(**self.job_at(moment or now()), elsewhere=True, context=None), Job, now())
 
     def refuse_if_declared(self) -> None:
         """Raise DeclaredInCode if it is declared in code."""

@@ -12,6 +12,7 @@ from django.db import IntegrityError, models, router, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Coalesce
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from ..conf import settings
 from ..db.constraints import PartiallyIndexed
@@ -165,8 +166,8 @@ class Event(PartiallyIndexed):
     objects = EventManager()
 
     class Meta:
-        verbose_name = "event"
-        verbose_name_plural = "events"
+        verbose_name = _("event")
+        verbose_name_plural = _("events")
         indexes = [
             # The events without a position. On MariaDB the index of the positions finds them: it has the ids, too.
             models.Index(fields=["id"], condition=Q(position=None), name="ojs_event_unpublished"),

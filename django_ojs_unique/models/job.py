@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
+from ..by_hand.owned import writable_fields
 from ..db.constraints import ConditionalUniqueConstraint, PartiallyIndexed, finished, guarding, unguarded
 from ..db.fields import PayloadField, SparseCharField, SparsePayloadField, StateSetField, new_id
 from ..managers import JobManager, only_enqueued
@@ -111,8 +115,8 @@ class Job(Movable, PartiallyIndexed):
     objects: ClassVar[JobManager[Self]] = JobManager()
 
     class Meta:
-        verbose_name = "job"
-        verbose_name_plural = "jobs"
+        verbose_name = _("job")
+        verbose_name_plural = _("jobs")
         permissions = [
             ("cancel_job", "Can cancel job"),
             ("retry_job", "Can make waiting job available now"),
@@ -183,19 +187,32 @@ class Job(Movable, PartiallyIndexed):
 
     @property
     def retry_policy(self) -> RetryPolicy:
-        """The effective retry policy."""
-        return RetryPolicy() if self.retry is None else RetryPolicy.parse(self.retry)
+        """The effective retry policy: a job that lost its key while it ran has fewer attempts than its own says."""
+        policy = RetryPolicy() if self.retry is None else RetryPolicy.parse(self.retry)
+        return policy if self.max_attempts >= policy.max_attempts else replace(policy, max_attempts=self.max_attempts)
 
     @property
     def is_guarding(self) -> bool:
         """Whether this row now guards its fingerprint."""
         return self.state in self.guarded_states
 
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        """Save changes. Raise InvalidRequest for a new job, which only an enqueue stores."""
-        if self._state.adding:
+    def save(
+        self,
+        force_insert: Any = False,
+        force_update: bool = False,
+        using: str | None = None,
+        update_fields: Iterable[str] | None = None,
+    ) -> None:
+        """Save changes of fields such as ``priority``, ``tags`` and ``meta``.
+
+        Raise InvalidRequest for a new job, which only an enqueue stores, and for a field that only moves between states
+        write, if the object has another value than the row. ``update_fields`` without such a field saves a query.
+        """
+        if self._state.adding or self.pk is None:
             raise only_enqueued("enqueue(type, args)")
-        super().save(*args, **kwargs)
+        using = using or self._written_to
+        update_fields = writable_fields(self, using, update_fields)
+        super().save(force_insert=force_insert, force_update=force_update, using=using, update_fields=update_fields)
 
     def refresh_from_db(self, using: str | None = None, fields: Any = None, from_queryset: Any = None) -> None:
         """Do what Django does, by default on the database where the row was read: a replica may not have it yet."""

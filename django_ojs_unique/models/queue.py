@@ -8,6 +8,7 @@ from typing import Any
 from django.db import models, router
 from django.dispatch import Signal
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from ..db.transactions import starting_over
 from ..exceptions import InvalidRequest
@@ -90,26 +91,26 @@ class Queue(models.Model):
     """A queue that is, or was, paused or limited."""
 
     name = models.CharField(max_length=128, primary_key=True)
-    paused_at = models.DateTimeField(null=True, blank=True, help_text="Since when no worker takes its jobs.")
+    paused_at = models.DateTimeField(null=True, blank=True, help_text=_("Since when no worker takes its jobs."))
     concurrency_limit = models.PositiveIntegerField(
-        null=True, blank=True, help_text="How many of its jobs may run at once, over all workers; empty: any number."
+        null=True, blank=True, help_text=_("How many of its jobs may run at once, over all workers; empty: any number.")
     )
 
     max_per_second = models.PositiveIntegerField(
-        null=True, blank=True, help_text="How many of its jobs may be handed out in a second; empty: any number."
+        null=True, blank=True, help_text=_("How many of its jobs may be handed out in a second; empty: any number.")
     )
     window_started_at = models.DateTimeField(
-        null=True, blank=True, editable=False, help_text="When the second began in which jobs were last handed out."
+        null=True, blank=True, editable=False, help_text=_("When the second began in which jobs were last handed out.")
     )
     window_count = models.PositiveIntegerField(
-        default=0, db_default=0, editable=False, help_text="How many jobs have been handed out in that second."
+        default=0, db_default=0, editable=False, help_text=_("How many jobs have been handed out in that second.")
     )
 
     objects = QueueManager()
 
     class Meta:
-        verbose_name = "queue"
-        verbose_name_plural = "queues"
+        verbose_name = _("queue")
+        verbose_name_plural = _("queues")
         permissions = [("pause_queue", "Can pause and resume queue")]
 
     def __str__(self) -> str:

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from django.db import models
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from ..conf import settings
 from ..db.fields import PayloadField
@@ -38,12 +39,12 @@ class SuppressedEnqueue(models.Model):
     """
 
     class Outcome(models.TextChoices):
-        REJECTED = "rejected", "refused with an error"
-        IGNORED = "ignored", "answered with the existing job"
-        REPLACED = "replaced", "the existing job was cancelled for the new one"
+        REJECTED = "rejected", _("refused with an error")
+        IGNORED = "ignored", _("answered with the existing job")
+        REPLACED = "replaced", _("the existing job was cancelled for the new one")
 
-    created_at = models.DateTimeField(default=timezone.now)
-    outcome = models.CharField(max_length=8, choices=Outcome)
+    created_at = models.DateTimeField(verbose_name=_("created at"), default=timezone.now)
+    outcome = models.CharField(verbose_name=_("outcome"), max_length=8, choices=Outcome)
     on_conflict = models.CharField(max_length=23)
     fingerprint = models.CharField(max_length=64)
     type = models.CharField(max_length=255)
@@ -66,14 +67,14 @@ class SuppressedEnqueue(models.Model):
         db_constraint=False,
         db_index=False,
         related_name="replacing_enqueues",
-        help_text="The job that was admitted instead, when the outcome is a replacement.",
+        help_text=_("The job that was admitted instead, when the outcome is a replacement."),
     )
 
     objects = SuppressedEnqueueManager()
 
     class Meta:
-        verbose_name = "suppressed enqueue"
-        verbose_name_plural = "suppressed enqueues"
+        verbose_name = _("suppressed enqueue")
+        verbose_name_plural = _("suppressed enqueues")
         indexes = [
             # Which enqueues met this job, and how many; which met this fingerprint.
             models.Index(fields=["fingerprint", "existing_job", "created_at"], name="ojs_suppressed_lookup"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from ..db.fields import PayloadField
 
@@ -14,19 +15,19 @@ class WorkerProcess(models.Model):
     """
 
     class State(models.TextChoices):
-        RUNNING = "running", "running"
-        QUIET = "quiet", "quiet"
-        STOPPING = "stopping", "stopping"
+        RUNNING = "running", _("running")
+        QUIET = "quiet", _("quiet")
+        STOPPING = "stopping", _("stopping")
 
     class Directive(models.TextChoices):
-        QUIET = "quiet", "take no more jobs"
-        TERMINATE = "terminate", "stop"
+        QUIET = "quiet", _("take no more jobs")
+        TERMINATE = "terminate", _("stop")
 
-    id = models.CharField(max_length=255, primary_key=True, help_text="The worker_id of its jobs.")
-    hostname = models.CharField(max_length=255)
-    pid = models.PositiveBigIntegerField(null=True, blank=True)
-    queues = PayloadField(default=list, help_text="The patterns that it takes; exclusions begin with '!'.")
-    concurrency = models.PositiveIntegerField(null=True, blank=True)
+    id = models.CharField(max_length=255, primary_key=True, help_text=_("The worker_id of its jobs."))
+    hostname = models.CharField(verbose_name=_("hostname"), max_length=255)
+    pid = models.PositiveBigIntegerField(verbose_name=_("pid"), null=True, blank=True)
+    queues = PayloadField(default=list, help_text=_("The patterns that it takes; exclusions begin with '!'."))
+    concurrency = models.PositiveIntegerField(verbose_name=_("concurrency"), null=True, blank=True)
     state = models.CharField(max_length=8, choices=State, default=State.RUNNING)
     directive = models.CharField(
         max_length=9,
@@ -34,16 +35,18 @@ class WorkerProcess(models.Model):
         default="",
         db_default="",
         blank=True,
-        help_text="What an operator wants the worker to do; it obeys with its next heartbeat.",
+        help_text=_("What an operator wants the worker to do; it obeys with its next heartbeat."),
     )
     started_at = models.DateTimeField()
     heartbeat_at = models.DateTimeField()
-    held = models.PositiveIntegerField(default=0, help_text="Jobs claimed and not yet settled.")
-    settled = models.PositiveBigIntegerField(default=0, help_text="Runs that ended since it started.")
+    held = models.PositiveIntegerField(default=0, help_text=_("Jobs claimed and not yet settled."))
+    settled = models.PositiveBigIntegerField(
+        verbose_name=_("settled"), default=0, help_text=_("Runs that ended since it started.")
+    )
 
     class Meta:
-        verbose_name = "worker"
-        verbose_name_plural = "workers"
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
 
     def __str__(self) -> str:
         return self.id

@@ -15,6 +15,9 @@ from .policy import UniquePolicy, Window
 SCHEME = 1
 """The version of the computation below. Each row stores it, so that a later version knows what to compute again."""
 
+CONTEXT = "_context"
+"""The member of ``meta`` that holds what a job carries from its enqueue to its runs; callers cannot set it."""
+
 _INDEX = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 _BAD_ESCAPE = re.compile(r"~(?![01])")
 
@@ -36,15 +39,29 @@ def canonical_text(
         )
     if "meta" in policy.keys:
         dimensions["meta"] = _select(meta, policy.meta_keys or (), "meta")
+    if context := unique_context(meta):
+        dimensions["context"] = context
     if policy.window is Window.FIXED:
         assert at is not None
         dimensions["window"] = policy.window_of(at)
     return canonical(dimensions)
 
 
-def canonical_key(key: str, *, type: str | None) -> str:
-    """Return the canonical JSON of a job key that is unique within a type or, for None, among all types."""
-    return canonical({"key": key} if type is None else {"key": key, "type": type})
+def canonical_key(key: str, *, type: str | None, meta: Any = None) -> str:
+    """Return the canonical JSON of a job key that is unique within a type or, for None, among all types.
+
+    ``meta`` is the job's, for the context that it carries.
+    """
+    dimensions: dict[str, Any] = {"key": key} if type is None else {"key": key, "type": type}
+    if context := unique_context(meta):
+        dimensions["context"] = context
+    return canonical(dimensions)
+
+
+def unique_context(meta: Any) -> Any:
+    """Return what only jobs that can be duplicates have in common, from their ``meta``; None if it has no such part."""
+    context = meta.get(CONTEXT) if meta and isinstance(meta, dict) else None
+    return context.get("unique") if isinstance(context, dict) else None
 
 
 def stored_texts(row: Any, policy: UniquePolicy | None) -> Iterator[str]:
@@ -54,8 +71,8 @@ def stored_texts(row: Any, policy: UniquePolicy | None) -> Iterator[str]:
     InvalidPolicy as `canonical_text` does.
     """
     if row.key is not None:
-        yield canonical_key(row.key, type=row.type)
-        yield canonical_key(row.key, type=None)
+        yield canonical_key(row.key, type=row.type, meta=row.meta)
+        yield canonical_key(row.key, type=None, meta=row.meta)
         return
     assert policy is not None
     for moment in stored_moments(row, policy):

@@ -56,9 +56,9 @@ class JobKey:
                 )
             object.__setattr__(self, name, choices(value))
 
-    def canonical_text(self, type: str) -> str:
-        """Return the text whose fingerprint the jobs of this key share."""
-        return canonical_key(self.text, type=None if self.scope is KeyScope.GLOBAL else type)
+    def canonical_text(self, type: str, meta: Any = None) -> str:
+        """Return the text whose fingerprint the jobs of this key share, with the context in their ``meta``."""
+        return canonical_key(self.text, type=None if self.scope is KeyScope.GLOBAL else type, meta=meta)
 
 
 class Holder(Protocol):

@@ -10,7 +10,7 @@ from inspect import Parameter, Signature, signature
 from typing import Any
 
 from ..exceptions import InvalidRequest
-from ..handlers.signature import suggestion
+from ..registry import suggestion
 from .framework import normalize_json
 
 NOTE = "django_task"

@@ -13,7 +13,7 @@ from django.db import connections, router
 
 from ..conf import settings
 from ..enqueue.request import Request
-from ..exceptions import InvalidRequest, InvalidRetryPolicy, did_you_mean
+from ..exceptions import HandlerError, InvalidRequest, InvalidRetryPolicy, did_you_mean
 from ..execution import eager
 from ..ojs.names import queue_name
 from ..ojs.retry import RetryPolicy
@@ -26,11 +26,15 @@ from .framework import (
     TaskResultDoesNotExist,
     task_enqueued,
 )
+from .options import Policies, QueueAliases
 from .results import result_of
 from .running import register, task_of, tell, type_of
 
-OPTIONS = ("database", "retry")
-_TAKES = "OPTIONS takes 'database', an alias, and 'retry', a RetryPolicy or its members; QUEUES, names of queues."
+OPTIONS = ("database", "retry", "unique", "queue_aliases")
+_TAKES = (
+    "OPTIONS takes 'database', an alias; 'retry', a RetryPolicy or its members; 'unique', unique policies by paths of"
+    " tasks; 'queue_aliases', names of queues. QUEUES takes names of queues."
+)
 ONE_ATTEMPT = RetryPolicy(max_attempts=1)
 
 
@@ -38,7 +42,8 @@ class OJSBackend(BaseTaskBackend):
     """Stores tasks as jobs, which `manage.py runworker` runs (Django, "Tasks"; OJS, "Unique jobs").
 
     ``OPTIONS``: ``database``, the alias where the jobs are, by default the router's for writing; ``retry``, the retry
-    policy of tasks that have none, by default a single attempt, because Django has no retries.
+    policy of tasks that have none, by default a single attempt, because Django has no retries; ``unique``, the
+    `Policies` of tasks that have neither a policy nor a key; ``queue_aliases``, as `QueueAliases` takes them.
     """
 
     task_class = OJSTask
@@ -54,17 +59,44 @@ class OJSBackend(BaseTaskBackend):
         given = self.options.get("retry")
         return ONE_ATTEMPT if given is None else RetryPolicy.parse(given)
 
+    @cached_property
+    def policies(self) -> Policies:
+        """The unique policies of tasks that have none."""
+        return Policies(self.options.get("unique"))
+
+    @cached_property
+    def queue_aliases(self) -> QueueAliases:
+        """The names under which the jobs of queues are stored."""
+        return QueueAliases(self.options.get("queue_aliases"))
+
+    def unique_of(self, task: Any) -> Any:
+        """Return the unique policy of a task: its own, else that of ``OPTIONS``, unless the task has a key; or None."""
+        own = getattr(task, "unique", None)
+        if own is not None or getattr(task, "key", None) is not None:
+            return own
+        return self.policies.of(f"{task.func.__module__}.{task.func.__qualname__}")
+
     def validate_task(self, task: Any) -> None:
         """Check a task, and register it for the workers of this process.
 
-        Raises InvalidTask as Django does, also for a queue whose name OJS does not allow.
+        Raises InvalidTask as Django does, also for a queue whose name OJS does not allow and that has no alias;
+        InvalidPolicy or HandlerError for a policy in ``OPTIONS`` that is wrong or does not fit the task.
         """
         super().validate_task(task)
+        queue = self.queue_aliases.stored(task.queue_name)
         try:
-            queue_name(task.queue_name)
+            queue_name(queue)
         except InvalidRequest as error:
-            raise InvalidTask(error.message) from None
-        register(task, self.retry)
+            raise InvalidTask(
+                f"{error.message} Or give it a name of OJS in TASKS[{self.alias!r}]['OPTIONS']['queue_aliases']."
+            ) from None
+        unique = self.unique_of(task)
+        try:
+            register(task, queue, self.retry, unique)
+        except HandlerError as error:
+            if unique is getattr(task, "unique", None):
+                raise
+            raise HandlerError(f"TASKS[{self.alias!r}]['OPTIONS']['unique']: {error.message}") from None
 
     def enqueue(self, task: Any, args: Any, kwargs: Any, *, id: UUID | str | None = None) -> TaskResult[Any, Any]:
         """Enqueue a task in the caller's transaction; return its result, or that of the job that it duplicates.
@@ -88,10 +120,10 @@ class OJSBackend(BaseTaskBackend):
             Request(
                 type=type_of(task.func),
                 args=named,
-                queue=task.queue_name,
+                queue=self.queue_aliases.stored(task.queue_name),
                 priority=int(task.priority),
                 scheduled_at=task.run_after,
-                unique=getattr(task, "unique", None),
+                unique=self.unique_of(task),
                 retry=getattr(task, "retry", None) or self.retry,
                 timeout=getattr(task, "timeout", None),
                 key=getattr(task, "key", None),
@@ -148,7 +180,13 @@ class OJSBackend(BaseTaskBackend):
             _ = self.retry
         except InvalidRetryPolicy as error:
             yield f"{place}['OPTIONS']['retry']: {error.message}"
-        yield from (f"{place}['QUEUES']: {problem}" for problem in _misnamed(self.queues))
+        if self.options.get("unique") is not None:
+            yield from (f"{place}['OPTIONS']['unique']{problem}" for problem in self.policies.problems())
+        if self.options.get("queue_aliases") is not None:
+            problems = self.queue_aliases.problems(self.queues)
+            yield from (f"{place}['OPTIONS']['queue_aliases']{problem}" for problem in problems)
+        named = (name for name in self.queues if name not in self.queue_aliases)
+        yield from (f"{place}['QUEUES']: {problem}" for problem in _misnamed(named))
 
     def _jobs(self) -> Any:
         from ..models import Job

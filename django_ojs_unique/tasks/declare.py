@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from ..enqueue.request import INHERIT
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class DjangoOptions(TypedDict, total=False):
+    """The options of Django's own `Task.using`."""
+
+    priority: int | None
+    queue_name: str | None
+    run_after: datetime | None
+    backend: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +70,7 @@ class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
         timeout: str | timedelta | float | None = INHERIT,  # type: ignore[assignment]
         key: str | None = INHERIT,  # type: ignore[assignment]
         key_mode: KeyMode | str = INHERIT,  # type: ignore[assignment]
-        **changes: Any,
+        **changes: Unpack[DjangoOptions],
     ) -> OJSTask[P, R]:
         """Return this task with other options for its next enqueues.
 

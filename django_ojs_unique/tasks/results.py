@@ -9,7 +9,7 @@ from ..exceptions import JobCancelled, OJSError
 from ..handlers.control import TimeLimitExceeded
 from ..ojs.states import WAITING, JobState
 from .arguments import backend_of, restore
-from .framework import InvalidTask, InvalidTaskBackend, TaskError, TaskResult, TaskResultStatus
+from .framework import InvalidTask, InvalidTaskBackend, TaskError, TaskResult, TaskResultStatus, task_backends
 
 STATUS: Mapping[str, TaskResultStatus] = {
     **dict.fromkeys(WAITING, TaskResultStatus.READY),
@@ -49,7 +49,9 @@ def result_of(job: Any, task: Any) -> TaskResult[Any, Any]:
 
 def _as_enqueued(job: Any, task: Any, alias: str) -> Any:
     try:
-        return task.using(priority=job.priority, queue_name=job.queue, run_after=job.scheduled_at, backend=alias)
+        aliases = getattr(task_backends[alias], "queue_aliases", None)
+        queue = job.queue if aliases is None else aliases.shown(job.queue)
+        return task.using(priority=job.priority, queue_name=queue, run_after=job.scheduled_at, backend=alias)
     except (InvalidTask, InvalidTaskBackend):  # the settings no longer have its queue or backend
         return task
 

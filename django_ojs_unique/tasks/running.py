@@ -20,6 +20,7 @@ from ..handlers.context import JobContext
 from ..handlers.signature import refuse_unknown_args_keys
 from ..ojs.canonical import plain
 from ..ojs.names import LONGEST_TYPE
+from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
 from ..registry import Definition, registry
 from ..signals import announce, job_cancelled, job_completed, job_discarded
@@ -61,8 +62,10 @@ class TaskDefinition(Definition):
     task: Any
 
 
-def register(task: Any, retry: RetryPolicy) -> None:
+def register(task: Any, queue: str, retry: RetryPolicy, unique: UniquePolicy | None) -> None:
     """Let workers of this process run a task; its first declaration sets the defaults of its jobs.
+
+    ``retry``: of a task that has none. ``unique``: the task's own policy, or that of its backend.
 
     Raises HandlerError when the unique policy does not fit the function's parameters.
     """
@@ -73,9 +76,9 @@ def register(task: Any, retry: RetryPolicy) -> None:
     definition = TaskDefinition(
         type=type,
         function=_handler(task),
-        queue=task.queue_name,
+        queue=queue,
         priority=int(task.priority),
-        unique=getattr(task, "unique", None),
+        unique=unique,
         retry=getattr(task, "retry", None) or retry,
         timeout=getattr(task, "timeout", None),
         takes_context=True,

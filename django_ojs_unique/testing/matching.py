@@ -15,6 +15,8 @@ from ..insight.uniqueness import against, read_policy
 from ..models import Job, SuppressedEnqueue
 from ..ojs.canonical import plain
 from ..ojs.durations import end_of, read_delay
+from ..ojs.words import counted
+from ..registry import converter_of
 
 MOST_SHOWN = 10
 
@@ -60,8 +62,16 @@ def criteria(type_or_job: TypeOrHandler | Job | None, wanted: Mapping[str, Any],
     elif type_or_job is not None:
         asked["type"] = type_or_job.definition.type if isinstance(type_or_job, Handler) else type_or_job
     for name, value in wanted.items():
+        if name.startswith("args"):
+            value = _converted(asked.get("type"), value)
         asked[name] = plain(value, name) if name.startswith(("args", "meta")) else value
     return asked
+
+
+def _converted(type: Any, args: Any) -> Any:
+    """Return the expected args as their handler's enqueue would store them."""
+    converter = converter_of(type)
+    return args if converter is None or not isinstance(args, (dict, list, tuple)) else converter.to_json(args)
 
 
 def require(
@@ -208,4 +218,4 @@ def _waiting() -> str:
     """Say how many callbacks wait for a commit, such as those of `enqueue_on_commit`: a `TestCase` never commits."""
     count = sum(len(each.run_on_commit) for each in connections.all(initialized_only=True))
     mend = "in a TestCase, put the code into self.captureOnCommitCallbacks(execute=True)"
-    return f"\n{count} callback(s) wait for the commit: {mend}." if count else ""
+    return f"\nWaiting for the commit: {counted(count, 'callback')}; {mend}." if count else ""

@@ -22,6 +22,7 @@ from ..db.dialect import ClaimRequest
 from ..db.postgresql import PostgreSQL
 from ..db.rows import UnreadRows
 from ..exceptions import InvalidRequest
+from ..lifecycle import write
 from ..ojs.durations import parse_duration
 
 
@@ -98,7 +99,7 @@ def _claiming_later(claim: Callable[..., UnreadRows], shift: timedelta) -> Calla
         jobs = self.model._default_manager.using(self.connection.alias)
         with transaction.atomic(using=jobs.db):
             claimed = claim(self, wanted, meanwhile)
-            jobs.filter(pk__in=claimed.values("id")).update(lease_expires_at=F("lease_expires_at") + shift)
+            write(jobs.filter(pk__in=claimed.values("id")), lease_expires_at=F("lease_expires_at") + shift)
         return claimed
 
     return claim_later

@@ -1,8 +1,9 @@
 """The worker: claim, run, settle, maintain."""
 
+from .drained import unfinished
 from .loop import Worker
 from .queues import QueueFilter
 from .summary import Summary
 from .supervisor import Supervisor
 
-__all__ = ["QueueFilter", "Summary", "Supervisor", "Worker"]
+__all__ = ["QueueFilter", "Summary", "Supervisor", "Worker", "unfinished"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from django.db.models import QuerySet
@@ -24,15 +25,23 @@ def tell_of_unknown_types(jobs: QuerySet[Any], queues: QueueFilter) -> None:
 
 
 def tell_of_queues(using: str, queues: QueueFilter) -> None:
-    """Log which of these queues nothing uses, and which was probably meant. No error, as jobs may come later."""
-    if "*" in queues.include:
+    """Log which of these queues nothing uses, and which was probably meant. No error, as jobs may come later.
+
+    One statement, and none if the code and the settings name all of them.
+    """
+    asked = [] if "*" in queues.include else queues.include
+    unknown = _unknown([*asked, *queues.exclude], in_code())
+    if not unknown:
         return
     known = in_code() | used(using)
     others = {name for name in known if name not in queues}
-    for text in queues.include:
-        if any(matches(name, [text]) for name in known):
-            continue
-        if close := nearest(text, others):
-            logger.warning("Nothing uses queue %s, which this worker takes; did you mean %s?", text, harmless(close))
+    for text in _unknown(unknown, known):
+        does, rest = ("takes", others) if text in asked else ("leaves out", known)
+        if close := nearest(text, rest):
+            logger.warning("Nothing uses queue %s, which this worker %s; did you mean %s?", text, does, harmless(close))
         else:
-            logger.info("Nothing uses queue %s yet, which this worker takes.", text)
+            logger.info("Nothing uses queue %s yet, which this worker %s.", text, does)
+
+
+def _unknown(texts: Iterable[str], known: set[str]) -> list[str]:
+    return [text for text in texts if not any(matches(name, [text]) for name in known)]

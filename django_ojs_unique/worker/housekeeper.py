@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -13,6 +15,7 @@ from typing import Any
 from django.db import connections
 from django.db.models import QuerySet
 
+from ..context import inheriting
 from ..db import sessions
 from ..db.clock import DatabaseClock
 from ..db.dialects import dialect_of
@@ -44,7 +47,7 @@ class Housekeeper:
     one writer at a time, a second thread would only wait for the first: the loop calls `keep_house` instead. A draining
     loop does the same on every database, because jobs need their maintenance before they are claimed.
 
-    ``found`` is called when there may be jobs to claim. ``facts`` returns the columns of the worker's row. ``obey``
+    ``found`` is called when there may be jobs to claim. ``facts`` returns columns of the worker's row. ``obey``
     gets the directive of an operator, and returns whether that changed anything. All three are called from the thread.
     """
 
@@ -88,7 +91,7 @@ class Housekeeper:
         self._bell = Bell()
         self._stopping = False
         self._is_away = False
-        self._thread = Thread(target=self._serve, name="ojs-housekeeper", daemon=True)
+        self._thread = Thread(target=inheriting(self._serve), name="ojs-housekeeper", daemon=True)
 
     def start(self, *, drain: bool) -> None:
         """Start the thread, if there is one."""
@@ -203,7 +206,8 @@ class Housekeeper:
         return SWEEP_SECONDS
 
     def _say_hello(self) -> str:
-        return heartbeat.say_hello(self._using, self._worker_id, self._clock.now(), **self._facts())
+        facts = {"hostname": socket.gethostname(), "pid": os.getpid(), **self._facts()}
+        return heartbeat.say_hello(self._using, self._worker_id, self._clock.now(), **facts)
 
     def _prune(self) -> float:
         prune(self._jobs, self._clock.now())

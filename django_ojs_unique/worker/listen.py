@@ -13,6 +13,7 @@ from typing import Any
 from django.db import DatabaseError, InterfaceError, connections
 
 from ..conf import settings
+from ..context import inheriting
 from ..db.dialects import kind_of
 from ..db.inserts import CHANNEL
 from ..db.waits import is_pooled
@@ -35,7 +36,7 @@ class Listener:
         self._wake = wake
         self._stopping = Event()
         self._sockets: tuple[socket.socket, socket.socket] | None = None
-        self._thread = Thread(target=self._serve, name="ojs-listen", daemon=True)
+        self._thread = Thread(target=inheriting(self._serve), name="ojs-listen", daemon=True)
         self.listening = False
         """Whether notifications arrive now."""
 

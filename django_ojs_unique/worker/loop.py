@@ -17,7 +17,7 @@ from ..execution.finished import Finished
 from ..execution.run import Run
 from ..execution.settle import Settled
 from ..models import Job
-from . import heartbeat
+from . import drained, heartbeat
 from .claimed_runs import ClaimedRuns
 from .claimer import Claimer
 from .control import Control
@@ -124,6 +124,8 @@ class Worker:
         """Work until `stop`, or with ``drain`` until no job is due; finish the running jobs and return the summary."""
         logger.info("Worker %s started: queues %s.", self.id, ", ".join(self.queues.to_list()))
         self._control.draining = drain
+        if drain and self._outages.through(lambda: drained.has_work(self._jobs, self.queues, self._clock)) is False:
+            return self.summary
         self._threads.start()
         self._settler.start()
         if not drain:
@@ -243,8 +245,6 @@ class Worker:
     # For operators; the housekeeper calls these in its thread
     def _facts(self) -> dict[str, Any]:
         return {
-            "hostname": socket.gethostname(),
-            "pid": os.getpid(),
             "queues": self.queues.to_list(),
             "concurrency": self._threads.capacity,
             "state": self._control.state,

@@ -15,6 +15,7 @@ from threading import Thread
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, InterfaceError, connections
 
+from ..context import handed_on, inheriting
 from ..db import sessions
 from ..execution.execute import aexecute, execute
 from ..execution.finished import Finished, broken
@@ -124,7 +125,7 @@ class ThreadPool(Pool):
 
     def _start_thread(self) -> None:
         # Daemons, so that a handler which never returns cannot keep the process alive.
-        thread = Thread(target=self._serve, name=f"ojs-{len(self._threads)}", daemon=True)
+        thread = Thread(target=inheriting(self._serve), name=f"ojs-{len(self._threads)}", daemon=True)
         self._threads.append(thread)
         thread.start()
 
@@ -166,6 +167,7 @@ class EventLoopPool(Pool):
         super().__init__(capacity, ended)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = Thread(target=self._serve, name="ojs-async", daemon=True)
+        self._hand_on = handed_on()
         self._waiting: deque[Run] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._next_look = 0.0
@@ -201,11 +203,13 @@ class EventLoopPool(Pool):
 
     async def _work(self) -> None:
         await sync_to_async(sessions.watch)(sessions.SharedSession)
+        entered = await sync_to_async(self._hand_on)()
         self._is_watched = True
         self._fill()
         await self._stopping.wait()
         for task in self._tasks:
             task.cancel()
+        await sync_to_async(entered.close)()
         await sync_to_async(connections.close_all)()
 
     def _accept(self, runs: Iterable[Run]) -> None:

@@ -139,7 +139,7 @@ def _extend(
         alive = held.filter(lease_expires_at__gt=DatabaseNow()).order_by("pk").select_for_update()
         rows = [job for job in alive if holder.has_fetched(job)]
         for length, keys in lease.by_length(rows).items():
-            jobs.filter(pk__in=keys).update(lease_expires_at=DatabaseNow() + length)
+            lifecycle.write(jobs.filter(pk__in=keys), lease_expires_at=DatabaseNow() + length)
         within_time_limits(jobs, rows)
     return rows
 

@@ -12,6 +12,7 @@ from typing import Any
 from django.db import connections
 from django.db.models import QuerySet
 
+from ..context import inheriting
 from ..db import sessions
 from ..db.dialects import dialect_of
 from ..db.transactions import is_transient
@@ -53,7 +54,7 @@ class Settler:
         self._batch: list[Finished] = []
         self._doubtful: set[int] = set()
         """The ``id()`` of each run in the batch whose settle failed: the answer to its commit may have been lost."""
-        self._thread = Thread(target=self._serve, name="ojs-settle", daemon=True)
+        self._thread = Thread(target=inheriting(self._serve), name="ojs-settle", daemon=True)
         self._stopping = Event()
 
     def start(self) -> None:

@@ -118,7 +118,7 @@ def _leave_work_for_the_operator(now: datetime) -> None:
 
     dead = Job.objects.get(type="newsletter.send", args__reader=7)
     errors = [_error(("TimeoutError", "The mail server did not answer."), attempt, now) for attempt in (1, 2, 3)]
-    Job.objects.filter(pk=dead.pk).update(
+    Job._base_manager.filter(pk=dead.pk).update(
         state=JobState.DISCARDED, attempt=3, errors=errors, finished_at=now, guarded_states=frozenset()
     )
     send_newsletter.enqueue(reader=7)

@@ -65,7 +65,7 @@ def test_of_thousands_of_errors_the_newest_hundred_are_shown(admin_client):
 
 def test_a_job_whose_fingerprint_is_no_hash_can_be_revived():
     job = a_job(unique={})
-    Job.objects.filter(pk=job.pk).update(
+    Job._base_manager.filter(pk=job.pk).update(
         fingerprint="..", state="discarded", finished_at=timezone.now(), guarded_states=frozenset()
     )
     job.refresh_from_db()

@@ -18,6 +18,7 @@ from django_ojs_unique.insight import duplicates as insight
 from django_ojs_unique.models import Job, SuppressedEnqueue
 from django_ojs_unique.ojs.states import INCOMPLETE
 from django_ojs_unique.signals import job_cancelled
+from tests.support.jobs import row
 from tests.support.people import log_in
 
 pytestmark = pytest.mark.django_db
@@ -37,11 +38,11 @@ def live_twice(number=1, count=2, type="email.send"):
     """Make several live jobs of one fingerprint, the oldest first; only the newest guards it."""
     jobs, fingerprint = [], f"{number:064x}"
     for age in range(count, 0, -1):
-        Job.objects.filter(fingerprint=fingerprint).update(guarded_states=frozenset())
+        Job._base_manager.filter(fingerprint=fingerprint).update(guarded_states=frozenset())
         job = Job.objects.get(pk=Job.objects.enqueue(type, {"user": number}).job.pk)
-        job.fingerprint, job.guarded_states = fingerprint, INCOMPLETE
-        job.created_at = timezone.now() - timedelta(minutes=age)
-        job.save()
+        created_at = timezone.now() - timedelta(minutes=age)
+        row(job).update(fingerprint=fingerprint, guarded_states=INCOMPLETE, created_at=created_at)
+        job.refresh_from_db()
         jobs.append(job)
     return jobs
 
@@ -52,7 +53,9 @@ def suppress(number=1, times=1, **options):
 
 
 def finish(job):
-    Job.objects.filter(pk=job.pk).update(state="completed", finished_at=timezone.now(), guarded_states=frozenset())
+    Job._base_manager.filter(pk=job.pk).update(
+        state="completed", finished_at=timezone.now(), guarded_states=frozenset()
+    )
 
 
 def states(jobs):
@@ -109,14 +112,14 @@ def test_a_finished_job_holds_its_fingerprint_until_its_window_ends():
     now = timezone.now()
     policy = UniquePolicy(keys=["type"], period="PT1H", states=["available", "completed"])
     job = Job.objects.enqueue("report", unique=policy).job
-    Job.objects.filter(pk=job.pk).update(state="completed", finished_at=now)
+    Job._base_manager.filter(pk=job.pk).update(state="completed", finished_at=now)
     assert insight.holders(Job.objects.all(), [job.fingerprint], now)[job.fingerprint].pk == job.pk
     assert insight.holders(Job.objects.all(), [job.fingerprint], now + timedelta(hours=2)) == {}
 
 
 def test_a_live_job_without_the_guard_is_named_as_the_holder():
     old, new = live_twice()
-    Job.objects.update(guarded_states=frozenset())
+    Job._base_manager.update(guarded_states=frozenset())
     holders = insight.holders(Job.objects.all(), [old.fingerprint], timezone.now())
     assert holders[old.fingerprint].pk == new.pk
 
@@ -247,7 +250,7 @@ def test_live_duplicates_are_grouped_the_oldest_first_and_say_which_guards(admin
 
 def test_a_job_revived_by_force_beside_a_live_one_is_a_duplicate(admin_client):
     dead = enqueue().job
-    Job.objects.filter(pk=dead.pk).update(
+    Job._base_manager.filter(pk=dead.pk).update(
         state="discarded", finished_at=timezone.now(), guarded_states=frozenset(), created_at=dead.created_at
     )
     enqueue()
@@ -308,7 +311,7 @@ def test_the_queries_do_not_grow_with_the_rows(admin_client):
 
 def test_types_queues_and_fingerprints_with_html_are_escaped(admin_client):
     for job in live_twice():
-        Job.objects.filter(pk=job.pk).update(type=HTML, queue=HTML, fingerprint=f"{HTML}/\n\x1b")
+        Job._base_manager.filter(pk=job.pk).update(type=HTML, queue=HTML, fingerprint=f"{HTML}/\n\x1b")
     fingerprint = f"{HTML}/\n\x1b"
     page = text(admin_client.get(reverse(PAGE)))
     assert HTML not in page
@@ -354,7 +357,7 @@ def test_a_long_history_keeps_what_lives_and_what_finished_last(admin_client, mo
 
 def test_a_broken_policy_is_shown_as_it_is_stored(admin_client):
     job = enqueue().job
-    Job.objects.filter(pk=job.pk).update(unique={"keys": 7, "html": HTML})
+    Job._base_manager.filter(pk=job.pk).update(unique={"keys": 7, "html": HTML})
     page = admin_client.get(reverse(ONE, args=[job.fingerprint]))
     assert HTML not in text(page)
     assert "keys" in page.context["policy"]
@@ -391,7 +394,7 @@ def test_all_but_the_newest_or_the_oldest_are_cancelled_after_a_confirmation(adm
     assert len(plan["cancel"]) == 2
     done = admin_client.post(reverse(RESOLVE), form)
     job_cancelled.disconnect(listener)
-    assert said(done) == ["Cancelled: 2 job(s)."]
+    assert said(done) == ["Cancelled: 2 jobs."]
     others = [job for job in jobs if job != jobs[kept]]
     assert states(others) == ["cancelled"] * 2
     assert states([jobs[kept]]) == ["available"]
@@ -416,13 +419,13 @@ def test_several_selected_groups_are_resolved_together(admin_client):
     selected = [jobs[0].fingerprint for jobs in groups[:2]]
     confirmation, form = confirm(admin_client, {"each": "oldest", "group": selected})
     assert confirmation.context["count"] == 2
-    assert said(admin_client.post(reverse(RESOLVE), form)) == ["Cancelled: 2 job(s)."]
+    assert said(admin_client.post(reverse(RESOLVE), form)) == ["Cancelled: 2 jobs."]
     assert [states(jobs) for jobs in groups] == [["available", "cancelled"]] * 2 + [["available"] * 2]
 
 
 def test_the_confirmation_says_what_happens_to_a_running_job_and_to_the_guard(admin_client):
     old, new = live_twice()
-    Job.objects.filter(pk=old.pk).update(state="active")
+    Job._base_manager.filter(pk=old.pk).update(state="active")
     page = text(confirm(admin_client, {"keep": f"newest:{old.fingerprint}"})[0])
     assert "it is told to stop, and its result is refused" in page
     assert "The job that is kept guards the fingerprint" in page
@@ -433,10 +436,9 @@ def test_the_confirmation_says_what_happens_to_a_running_job_and_to_the_guard(ad
 
 def test_the_kept_job_still_answers_enqueues_although_it_does_not_guard(admin_client):
     first = enqueue().job
-    Job.objects.update(guarded_states=frozenset())
+    Job._base_manager.update(guarded_states=frozenset())
     second = Job.objects.get(pk=Job.objects.enqueue("email.send", {"user": 1}).job.pk)
-    second.fingerprint, second.guarded_states = first.fingerprint, INCOMPLETE
-    second.save()
+    row(second).update(fingerprint=first.fingerprint, guarded_states=INCOMPLETE)
     _, form = confirm(admin_client, {"keep": f"oldest:{first.fingerprint}"})
     admin_client.post(reverse(RESOLVE), form)
     assert states([first, second]) == ["available", "cancelled"]
@@ -459,7 +461,7 @@ def test_if_the_kept_job_finished_meanwhile_nothing_is_cancelled(admin_client):
     finish(jobs[2])
     done = admin_client.post(reverse(RESOLVE), form)
     assert "is completed by now. Nothing of this fingerprint was cancelled." in text(done)
-    assert said(done) == ["Cancelled: 0 job(s)."]
+    assert said(done) == ["Cancelled: 0 jobs."]
     assert states(jobs) == ["available", "available", "completed"]
 
 
@@ -482,9 +484,9 @@ def test_what_changed_since_the_confirmation_is_told_and_what_was_not_seen_stays
     jobs = live_twice(count=5)
     _, form = confirm(admin_client, {"keep": f"newest:{jobs[0].fingerprint}"})
     finish(jobs[0])
-    Job.objects.filter(pk=jobs[1].pk).update(fingerprint="e" * 64)
+    Job._base_manager.filter(pk=jobs[1].pk).update(fingerprint="e" * 64)
     Job.objects.filter(pk=jobs[2].pk).delete()
-    Job.objects.filter(pk=jobs[3].pk).update(state="active")
+    Job._base_manager.filter(pk=jobs[3].pk).update(state="active")
     (late,) = live_twice(count=1)
     done = admin_client.post(reverse(RESOLVE), form)
     page = text(done)
@@ -493,7 +495,7 @@ def test_what_changed_since_the_confirmation_is_told_and_what_was_not_seen_stays
     assert f"Job {jobs[2].pk} is gone: it may have been pruned." in page
     assert "it is told to stop, and its result is refused" in page
     assert "1 more unfinished job of this fingerprint was not on the page that you confirmed, and stays" in page
-    assert said(done) == ["Cancelled: 1 job(s)."]
+    assert said(done) == ["Cancelled: 1 job."]
     assert states([jobs[3], jobs[4], late]) == ["cancelled", "available", "available"]
 
 
@@ -532,7 +534,7 @@ def test_sending_the_confirmation_twice_cancels_nothing_more(admin_client):
     _, form = confirm(admin_client, {"keep": f"newest:{jobs[0].fingerprint}"})
     admin_client.post(reverse(RESOLVE), form)
     again = admin_client.post(reverse(RESOLVE), form)
-    assert said(again)[-1] == "Cancelled: 0 job(s)."
+    assert said(again)[-1] == "Cancelled: 0 jobs."
     assert "is cancelled by now" in text(again)
     assert LogEntry.objects.count() == 1
 

@@ -1,8 +1,11 @@
 """What operators do with jobs: who may, what becomes of each job, and what is said when it has changed meanwhile."""
 
+import html
+import re
 from datetime import timedelta
 
 import pytest
+from django.contrib.admin import site
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.db import connection
 from django.db.models.signals import pre_delete
@@ -43,7 +46,7 @@ def enqueue(type="email.send", args=None, **options):
 
 
 def row(job):
-    return Job.objects.filter(pk=job.pk)
+    return Job._base_manager.filter(pk=job.pk)
 
 
 def fresh(job):
@@ -126,15 +129,15 @@ def test_a_viewer_is_offered_no_actions(client):
 def test_a_job_that_has_left_the_filter_meanwhile_is_told_of(admin_client):
     job = discard(enqueue())
     (refused,) = act(admin_client, "cancel", [job], query="?state=available&q=nothing")
-    assert refused == f"Refused: 1 job(s). Cannot cancel job {job.pk}: it is discarded."
+    assert refused == f"Refused: 1 job. Cannot cancel job {job.pk}: it is discarded."
 
 
 @pytest.mark.parametrize("action", ["cancel", "retry_now", "release_guard", "delete_selected"])
 def test_a_job_that_is_gone_is_told_of_beside_those_that_are_there(admin_client, action):
     job = enqueue(unique=UniquePolicy(), scheduled_at=timezone.now() + timedelta(days=1))
     done, refused = act(admin_client, action, [GONE, job])
-    assert done.endswith(": 1 job(s).")
-    assert refused == f"Refused: 1 job(s). There is no job {GONE} in database 'default'. It may have been pruned."
+    assert done.endswith(": 1 job.")
+    assert refused == f"Refused: 1 job. There is no job {GONE} in database 'default'. It may have been pruned."
 
 
 @pytest.mark.parametrize("action", ACTIONS)
@@ -144,6 +147,27 @@ def test_what_is_no_id_is_refused(admin_client, action, id):
     (message,) = act(admin_client, action, [job, id])
     assert message == "Nothing was done: a row that was chosen has no job's id."
     assert fresh(job).state == "available"
+
+
+@pytest.fixture
+def hiding(monkeypatch):
+    """The jobs' admin of a project that hides the jobs of one type."""
+    admin = site.get_model_admin(Job)
+    everything = admin.get_queryset
+    monkeypatch.setattr(admin, "get_queryset", lambda request: everything(request).exclude(type="hidden"))
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_of_a_hidden_job_nothing_is_told_but_that_there_is_none(admin_client, action, hiding):
+    hidden, shown = enqueue("hidden"), enqueue("shown")
+    for each in (hidden, shown):
+        claim(each)
+    text = html.unescape(post(admin_client, action, [hidden, shown]).content.decode())
+    assert f"There is no job {hidden.pk} in database" in text
+    assert f"There is no job {shown.pk}" not in text
+    assert not re.search(f"{hidden.pk}(: it| takes)", text)
+    assert fresh(hidden).state == "active"
+    assert str(hidden.pk) not in {id for id, *_ in logged()}
 
 
 @pytest.mark.parametrize("action", ["revive", "release_guard", "delete_selected"])
@@ -180,8 +204,8 @@ def test_cancelling_says_how_many_names_the_refused_and_is_logged(admin_client):
     waiting = [enqueue(), enqueue()]
     finished = [discard(enqueue()) for _ in range(5)]
     done, refused = act(admin_client, "cancel", [*waiting, *finished])
-    assert done == "Cancelled: 2 job(s)."
-    assert refused.startswith("Refused: 5 job(s). Cannot cancel job ")
+    assert done == "Cancelled: 2 jobs."
+    assert refused.startswith("Refused: 5 jobs. Cannot cancel job ")
     assert refused.endswith("it is discarded. And 2 more.")
     assert Job.objects.filter(state="cancelled").count() == 2
     assert logged() == {(str(job.pk), CHANGE, "Cancelled.") for job in waiting}
@@ -191,7 +215,7 @@ def test_retry_now_makes_waiting_jobs_available_and_leaves_discarded_ones_to_rev
     later = timezone.now() + timedelta(days=1)
     scheduled, dead, available = enqueue(scheduled_at=later), discard(enqueue()), enqueue()
     done, refused = act(admin_client, "retry_now", [scheduled, dead, available])
-    assert done == "Made available: 1 job(s)."
+    assert done == "Made available: 1 job."
     assert f"Cannot retry job {dead.pk}: it is discarded. Revive it." in refused
     assert f"Cannot retry job {available.pk}: it is available." in refused
     assert (fresh(scheduled).state, fresh(dead).state) == ("available", "discarded")
@@ -224,7 +248,7 @@ def test_skipping_leaves_a_job_with_a_live_duplicate_and_names_it(admin_client):
     alone = discard(enqueue("other"))
     answer = post(admin_client, "revive", [dead, alone, GONE], resolution="skip")
     text = " ".join(answer.content.decode().split())
-    assert "1 revived, 2 not." in text
+    assert "Revived: 1. Not revived: 2." in text
     assert f"Cannot revive job {dead.pk}: job {live.pk} is a live duplicate (available)." in text
     assert f"There is no job {GONE}" in text
     assert [fresh(job).state for job in (dead, live, alone)] == ["discarded", "available", "available"]
@@ -277,7 +301,7 @@ def test_of_discarded_jobs_of_one_key_the_oldest_is_revived(admin_client, resolu
     dead = [discard(enqueue(unique=UniquePolicy())) for _ in range(3)]
     assert "Another job that you chose is alike" in ask(admin_client, "revive", dead)
     answer = post(admin_client, "revive", dead[::-1], resolution=resolution).content.decode()
-    assert "1 revived, 2 not." in answer
+    assert "Revived: 1. Not revived: 2." in answer
     assert answer.count(f"job {dead[0].pk} is a live duplicate (available)") == 2
     assert [fresh(job).state for job in dead] == ["available", "discarded", "discarded"]
 
@@ -324,8 +348,8 @@ def test_releasing_says_what_it_lets_in_and_lets_it_in(admin_client):
     assert "The next enqueue of email.send that it keeps out is admitted, although this job goes on." in text
     assert "It takes no part in uniqueness." in text
     done, refused = act(admin_client, "release_guard", [job, outside])
-    assert done == "Taken out of uniqueness: 1 job(s)."
-    assert refused == f"Refused: 1 job(s). Job {outside.pk} takes no part in uniqueness."
+    assert done == "Taken out of uniqueness: 1 job."
+    assert refused == f"Refused: 1 job. Job {outside.pk} takes no part in uniqueness."
     assert (fresh(job).state, fresh(job).fingerprint) == ("available", None)
     assert Job.objects.enqueue("email.send", unique=UniquePolicy(on_conflict="ignore")).created
     assert logged() == {(str(job.pk), CHANGE, "Taken out of uniqueness.")}
@@ -351,7 +375,7 @@ def test_the_page_before_a_deletion_says_what_it_frees(admin_client):
 def test_a_deleted_job_frees_its_key(admin_client):
     job = complete(enqueue("daily", unique=DAY))
     assert not Job.objects.enqueue("daily", unique=DAY).created
-    assert act(admin_client, "delete_selected", [job]) == ["Deleted: 1 job(s)."]
+    assert act(admin_client, "delete_selected", [job]) == ["Deleted: 1 job."]
     assert Job.objects.enqueue("daily", unique=DAY).created
     assert logged() == {(str(job.pk), DELETION, "Deleted.")}
 
@@ -370,8 +394,8 @@ def test_a_job_that_a_worker_took_after_the_page_was_asked_is_not_deleted(admin_
     claim(job)
     done, refused = act(admin_client, "delete_selected", [job, other])
     pre_delete.disconnect(hear, sender=Job)
-    assert done == "Deleted: 1 job(s)."
-    assert refused == f"Refused: 1 job(s). Cannot delete job {job.pk}: it is active. Cancel it first."
+    assert done == "Deleted: 1 job."
+    assert refused == f"Refused: 1 job. Cannot delete job {job.pk}: it is active. Cancel it first."
     assert [job.pk for job in Job.objects.all()] == [job.pk]
     assert heard == [other.pk] * listens
     assert logged() == {(str(other.pk), DELETION, "Deleted.")}
@@ -390,7 +414,7 @@ def test_a_job_is_deleted_from_its_page_by_the_same_rules(admin_client):
         admin_client.post(delete_page(one))  # unconfirmed
     assert Job.objects.count() == 2
     answer = admin_client.post(delete_page(job), {"_confirmed": "yes"}, follow=True)
-    assert [str(message) for message in answer.context["messages"]] == ["Deleted: 1 job(s)."]
+    assert [str(message) for message in answer.context["messages"]] == ["Deleted: 1 job."]
     answer = admin_client.post(delete_page(running), {"_confirmed": "yes"}, follow=True)
     assert "it is active. Cancel it first." in str(next(iter(answer.context["messages"])))
     assert [job.pk for job in Job.objects.all()] == [running.pk]

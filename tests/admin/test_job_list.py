@@ -30,7 +30,7 @@ def enqueue(type="email.send", args=None, **options):
 
 
 def row(job):
-    return Job.objects.filter(pk=job.pk)
+    return Job._base_manager.filter(pk=job.pk)
 
 
 def claim(job, lease=timedelta(minutes=5)):
@@ -75,6 +75,16 @@ def test_a_row_shows_state_attempt_progress_and_how_many_enqueues_met_it(admin_c
     assert "1 of 3" in text
     attempts = reverse("admin:django_ojs_unique_suppressedenqueue_changelist")
     assert f'href="{attempts}?q={job.pk}"' in text
+
+
+def test_an_enqueue_counts_for_the_one_job_that_it_met(admin_client):
+    first = enqueue(args={"n": 1}, unique=IGNORE)
+    enqueue(args={"n": 1}, unique=IGNORE)
+    discard(first)
+    second = enqueue(args={"n": 1}, unique=IGNORE)
+    for _ in range(2):
+        enqueue(args={"n": 1}, unique=IGNORE)
+    assert {job.pk: job.met for job in see(admin_client)[0].result_list} == {first.pk: 1, second.pk: 2}
 
 
 def test_who_may_not_see_suppressed_enqueues_gets_no_link_to_them(client):

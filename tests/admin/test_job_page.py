@@ -30,7 +30,7 @@ def enqueue(args=None, type="email.send", **options):
 
 
 def change(job, **fields):
-    Job.objects.filter(pk=job.pk).update(**fields)
+    Job._base_manager.filter(pk=job.pk).update(**fields)
     job.refresh_from_db()
     return job
 
@@ -288,11 +288,21 @@ def test_the_job_that_replaced_it_may_be_gone(admin_client):
     assert f"Replaced by {second.pk} (gone by now)" in show(admin_client, first)[1]
 
 
-def test_what_keeps_a_discarded_job_from_a_revival_is_named(admin_client):
-    dead = discard(enqueue(unique=IGNORE))
-    assert "Cannot be revived" not in show(admin_client, dead)[1]
+@pytest.mark.parametrize("end", [discard, Job.cancel])
+def test_what_keeps_a_finished_job_from_a_revival_is_named(admin_client, end):
+    job = enqueue(unique=IGNORE)
+    end(job)
+    assert "Cannot be revived" not in show(admin_client, job)[1]
     live = enqueue(unique=IGNORE)
-    assert f"Cannot be revived now, blocked by {live.pk}" in show(admin_client, dead)[1]
+    assert f"Cannot be revived now, blocked by {live.pk}" in show(admin_client, job)[1]
+
+
+def test_of_jobs_that_are_never_revived_no_live_duplicate_is_named(admin_client):
+    replaced, _ = (enqueue({"n": n}, unique=REPLACE) for n in range(2))
+    done = change(enqueue(unique=IGNORE), state="completed", finished_at=timezone.now(), guarded_states=frozenset())
+    enqueue(unique=IGNORE)
+    for job in (replaced, done):
+        assert "Cannot be revived" not in show(admin_client, job)[1]
 
 
 def test_a_policy_that_cannot_be_read_names_no_rival(admin_client):
@@ -356,6 +366,7 @@ def test_long_lists_are_cut(admin_client):
     assert len(response.context["family"]) == MOST_RELATIVES + 1
     assert "the fingerprint above leads to all" in text
     assert f"more than 1,000 enqueues met this job; the newest {MOST_ATTEMPTS} are shown" in text
+    assert f"?q={job.pk}" in response.content.decode()
 
 
 def test_the_number_of_queries_does_not_grow(admin_client):
@@ -369,8 +380,8 @@ def test_the_number_of_queries_does_not_grow(admin_client):
     attempts(job, 200)
     with CaptureQueriesContext(connection) as many:
         show(admin_client, job)
-    # One more: how many attempts there are beyond those that are shown.
-    assert len(many) <= len(few) + 1 <= 20
+    # Two more: how many attempts there are beyond those that are shown, and which of many finished jobs it replaced.
+    assert len(many) <= len(few) + 2 <= 20
 
 
 def test_the_timeline_tells_who_did_what(admin_client, admin_user):

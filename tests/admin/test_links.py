@@ -31,7 +31,7 @@ def enqueue(user, on_conflict="ignore", type="email.send", **args):
 
 
 def change(job, **fields):
-    Job.objects.filter(pk=job.pk).update(**fields)
+    Job._base_manager.filter(pk=job.pk).update(**fields)
     return Job.objects.get(pk=job.pk)
 
 

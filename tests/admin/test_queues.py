@@ -134,7 +134,7 @@ def test_a_limit_that_is_none_is_refused(admin_client, limit, said):
 def test_a_limit_that_was_changed_meanwhile_is_told_and_can_then_be_replaced(admin_client):
     Queue.objects.limit("emails", 5)
     refused = save(admin_client, "emails", "7", shown="3")
-    assert "Somebody else has changed the limit meanwhile: it is 5 now." in errors(refused)
+    assert "Limit: somebody else has changed it meanwhile to 5." in errors(refused)
     assert Queue.objects.get().concurrency_limit == 5
     form = refused.context["adminform"].form
     assert (form["concurrency_limit"].value(), form["shown_limit"].value()) == ("7", "5")
@@ -177,7 +177,7 @@ def test_the_limit_per_second_is_shown_changed_and_guarded_like_the_other(admin_
     assert re.search(r"emails no 10/s 0 ", listed)
     fields = {"concurrency_limit": "4", "shown_limit": "", "max_per_second": "20"}
     refused = admin_client.post(form_url("emails"), {**fields, "shown_rate": "5"})
-    assert "Somebody else has changed the limit per second meanwhile: it is 10 now." in errors(refused)
+    assert "Limit per second: somebody else has changed it meanwhile to 10." in errors(refused)
     assert admin_client.post(form_url("emails"), {**fields, "shown_rate": "10"}).status_code == 302
     assert list(Queue.objects.values_list("concurrency_limit", "max_per_second")) == [(4, 20)]
     assert LogEntry.objects.get().change_message == "Limited to 4. Limited to 20 per second."

@@ -171,7 +171,7 @@ def test_the_comparison_needs_the_permission_to_view_jobs(client):
 
 def test_a_met_job_that_was_pruned_to_its_window_is_told(admin_client):
     attempt = meet("ignore")
-    Job.objects.update(payload_pruned=True, args={})
+    Job._base_manager.update(payload_pruned=True, args={})
     assert "The args of the job that it met were pruned." in page(admin_client, attempt)
 
 

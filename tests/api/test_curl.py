@@ -28,7 +28,7 @@ from .servers import serving
 PAGE = Path(__file__).parents[2] / "docs/http.md"
 ID = re.compile(r"(?:evt_|req_)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
-MEASURED = ("uptime_seconds", "duration_ms", "version", "docs_url", "homepage", "next_cursor")
+MEASURED = ("uptime_seconds", "duration_ms", "version", "docs_url", "next_cursor")
 """Members that differ from run to run, or from release to release."""
 
 

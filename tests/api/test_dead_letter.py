@@ -49,7 +49,7 @@ def test_other_jobs_that_were_discarded_are_no_dead_letters(ojs, refused):
     id = dead()
     for change in ({"dead_letter": False}, {"payload_pruned": True}, {"state": "available", "finished_at": None}):
         with transaction.atomic():
-            Job.objects.filter(pk=id).update(**change)
+            Job._base_manager.filter(pk=id).update(**change)
             assert listed(ojs) == []
             refused(ojs.get(f"{PATH}/{id}"), 404, "not_found")
             refused(ojs.post(f"{PATH}/{id}/retry"), 404, "not_found")
@@ -74,7 +74,7 @@ def test_a_filter_that_is_no_name_is_refused(ojs, refused, query, field):
 def test_a_job_whose_last_lease_has_run_out_is_in_the_list_without_a_worker(ojs):
     row = Job.objects.enqueue("t", retry=KEEP).job
     past = timezone.now() - timedelta(hours=1)
-    Job.objects.filter(pk=row.pk).update(
+    Job._base_manager.filter(pk=row.pk).update(
         state="active", attempt=1, started_at=past, lease_expires_at=past, worker_id="gone"
     )
     assert listed(ojs) == [str(row.pk)]

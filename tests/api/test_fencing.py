@@ -27,7 +27,7 @@ def taken_over(ojs):
         if requeued:
             ojs.post(NACK, {"job_id": before["id"], "requeue": True})
         else:
-            Job.objects.filter(pk=before["id"]).update(lease_expires_at=timezone.now() - timedelta(seconds=1))
+            Job._base_manager.filter(pk=before["id"]).update(lease_expires_at=timezone.now() - timedelta(seconds=1))
         (after,) = ojs.fetch(**({"worker_id": b} if b else {}))
         assert after["id"] == before["id"]
         return before, after

@@ -40,7 +40,7 @@ def is_first(job):
 def let_lease_end(job):
     stored = row(job)
     late = stored.lease_expires_at - timezone.now() + timedelta(seconds=1)
-    Job.objects.filter(pk=stored.pk).update(
+    Job._base_manager.filter(pk=stored.pk).update(
         lease_expires_at=stored.lease_expires_at - late, started_at=stored.started_at - late
     )
 

@@ -29,7 +29,7 @@ def ask(ojs, policy, at_top=False, **members):
 
 
 def change(id, **values):
-    Job.objects.filter(pk=id).update(**values)
+    Job._base_manager.filter(pk=id).update(**values)
 
 
 @pytest.mark.parametrize("at_top", [False, True], ids=["in options", "at the top"])

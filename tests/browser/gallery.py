@@ -188,7 +188,7 @@ def _back(job: Any, *, minutes: float) -> Any:
 
 
 def _change(job: Any, **changes: Any) -> Any:
-    Job.objects.filter(pk=job.pk).update(**changes)
+    Job._base_manager.filter(pk=job.pk).update(**changes)
     job.refresh_from_db()
     return job
 

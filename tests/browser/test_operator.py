@@ -22,7 +22,7 @@ def test_a_refused_duplicate_is_found_explained_and_admitted_once_its_holder_is_
     page.get_by_label("Type:").fill("invoice.render")
     page.get_by_label("Args:").fill('{"order": 17}')
     page.get_by_role("button", name="Explain").click()
-    operator.shows("would reject: ")
+    operator.shows("The enqueue would be refused")
     assert page.get_by_role("link", name=str(holder.pk)).first.is_visible()
 
     operator.acts("cancel", holder)
@@ -42,14 +42,14 @@ def test_a_dead_letter_is_revived_in_the_place_of_a_live_duplicate_once_that_is_
     page.get_by_label("Skip:").wait_for()
     assert operator.violations() == []
     page.get_by_role("button", name="Revive").click()
-    operator.shows("0 revived, 1 not.")
+    operator.shows("Revived: 0. Not revived: 1.")
     operator.shows(f"job {live.pk} is a live duplicate (available)")
     page.get_by_role("link", name="Back", exact=True).click()
 
     operator.acts("revive", dead)
     page.get_by_label("Replace:").check()
     page.get_by_role("button", name="Revive").click()
-    operator.shows("1 revived, 0 not.")
+    operator.shows("Revived: 1. Not revived: 0.")
     assert page.get_by_role("link", name=str(live.pk)).is_visible()
     assert dict(Job.objects.values_list("pk", "state")) == {dead.pk: "available", live.pk: "cancelled"}
 
@@ -83,8 +83,8 @@ def test_all_jobs_that_match_are_cancelled_after_a_page_that_says_how_many(opera
     operator.shows("This is for all jobs that match the filters of the list")
     assert operator.violations() == []
     assert not Job.objects.filter(state="cancelled").exists()
-    page.get_by_role("button", name="Yes, cancel: 1,050 job(s)").click()
-    operator.shows("Cancelled: 1,050 job(s).")
+    page.get_by_role("button", name="Yes, cancel: 1,050 jobs").click()
+    operator.shows("Cancelled: 1,050 jobs.")
     assert set(Job.objects.exclude(pk=other.pk).values_list("state", flat=True)) == {"cancelled"}
     assert Job.objects.get(pk=other.pk).state == "available"
     page.get_by_role("link", name="Back to the list").click()

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.db import IntegrityError, connection, models, transaction
 from django.db.models import Count
-from django.test.utils import CaptureQueriesContext
+from django.test.utils import CaptureQueriesContext, isolate_apps
 from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, lifecycle
@@ -434,15 +434,15 @@ class DeadJobs(models.Manager):
         return JobQuerySet(self.model, using=self._db).filter(state__in=["discarded", "cancelled"])
 
 
-class DeadJob(Job):
-    objects = DeadJobs()
-
-    class Meta:
-        proxy = True
-        app_label = "django_ojs_unique"
-
-
+@isolate_apps("tests.app")
 def test_what_the_manager_of_a_proxy_leaves_out_is_a_live_duplicate_all_the_same(told):
+    class DeadJob(Job):
+        objects = DeadJobs()
+
+        class Meta:
+            proxy = True
+            app_label = "app"
+
     dead, live = stored("discarded"), stored("available")
     assert set(DeadJob.objects.all().revive().refused) == {dead.pk}
     live.cancel()

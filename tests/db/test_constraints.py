@@ -64,7 +64,7 @@ WRITE_PATHS = {
     "raw-insert": insert_raw,
     "queryset-update": lambda job: (
         insert_all([unsaved(fingerprint=None, id=job.pk)]),
-        Job.objects.filter(pk=job.pk).update(
+        Job._base_manager.filter(pk=job.pk).update(
             state=job.state, fingerprint=job.fingerprint, guarded_states=job.guarded_states, finished_at=job.finished_at
         ),
     ),
@@ -374,7 +374,7 @@ MAINTENANCE = {
 @pytest.mark.skipif("connection.vendor == 'mysql'", reason="its EXPLAIN changes with the statistics")
 @pytest.mark.parametrize(("act", "index"), MAINTENANCE.values(), ids=MAINTENANCE)
 def test_what_workers_look_for_is_read_by_an_index(act, index, many_jobs):
-    Job.objects.filter(state="active").update(lease_token=uuid4(), lease_expires_at=timezone.now() + LEASE)
+    Job._base_manager.filter(state="active").update(lease_token=uuid4(), lease_expires_at=timezone.now() + LEASE)
     analyze()
     seen = looks_of(lambda: act(Job.objects.all(), timezone.now() - LEASE), "")
     for sql, params in seen:

@@ -149,7 +149,7 @@ def test_where_one_statement_is_exact_it_inserts_what_has_no_duplicate(own):
 def test_no_unfinished_job_of_the_fingerprint_is_passed_over_by_the_insert(own, state, is_guarded):
     holder = put(enqueue().job, state)
     if not is_guarded:
-        Job.objects.update(guarded_states=frozenset())
+        Job._base_manager.update(guarded_states=frozenset())
     if own.decides_at_once(POLICY):
         assert not own.insert_unless_duplicate(values(incoming()), POLICY, None)
     assert ids() == {holder.pk}
@@ -172,7 +172,7 @@ def test_the_newest_duplicate_is_found(dialect, state, full_row, states):
     policy = UniquePolicy(keys=["type"], **({} if states is None else {"states": states}))
     put(enqueue(args={"n": 1}).job, state)
     row_before = Job.objects.get()
-    Job.objects.update(guarded_states=frozenset(), created_at=row_before.created_at - timedelta(hours=1))
+    Job._base_manager.update(guarded_states=frozenset(), created_at=row_before.created_at - timedelta(hours=1))
     newest = put(enqueue(args={"n": 2}, unique={"states": ["completed"]}).job, state)
     found = dialect.find_duplicate(LookUp(incoming().fingerprint, policy, None, full_row))
     assert (found.pk, found.state) == (newest.pk, state)

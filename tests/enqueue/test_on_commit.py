@@ -239,7 +239,7 @@ def test_captured_jobs_are_those_that_the_commit_enqueues(commits):
 def test_an_assertion_that_fails_tells_of_what_waits_for_the_commit(ojs_jobs):
     add.enqueue_on_commit(1)
     for assertion in (assert_enqueued, ojs_jobs.assert_enqueued):
-        with pytest.raises(AssertionError, match=r"1 callback\(s\) wait for the commit: .*captureOnCommitCallbacks"):
+        with pytest.raises(AssertionError, match=r"Waiting for the commit: 1 callback; .*captureOnCommitCallbacks"):
             assertion(add)
 
 

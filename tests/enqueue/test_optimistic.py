@@ -309,7 +309,7 @@ def test_without_the_constraint_stored_jobs_are_met(decided):
 @pytest.mark.parametrize("state", ["available", "active"])
 def test_an_unfinished_job_without_a_guard_is_met_too(state):
     met = Job.objects.enqueue(**item(3)).job
-    Job.objects.update(guarded_states=frozenset(), state=state)
+    Job._base_manager.update(guarded_states=frozenset(), state=state)
     forget_shapes()
     result = many(range(5))
     assert (result[3].outcome, result[3].job) == ("deduplicated", met)
@@ -400,7 +400,7 @@ def test_a_duplicate_whose_guard_is_released_while_the_batch_waits_is_still_met(
     """The batch waits for the first fingerprint, and a laxer policy takes the guard of the second one from its job."""
     first, second = sorted((0, 1), key=lambda number: Job.objects.enqueue(**item(number)).job.fingerprint)
     Job.objects.filter(args={"n": first}).delete()
-    Job.objects.update(state="active")
+    Job._base_manager.update(state="active")
     met = Job.objects.get()
     holder = start(enqueue_and_roll_back, item(first))
     holder.hear()

@@ -176,7 +176,7 @@ def test_a_run_whose_row_says_something_else_is_refused(handlers, monkeypatch, h
     def fail_first(jobs, finished, *arguments):
         calls.append(finished)
         if len(calls) == 1:
-            Job.objects.update(
+            Job._base_manager.update(
                 **{"state": "completed", "result": completes(), "lease_token": None, "finished_at": finished[0].at}
                 | {"lease_expires_at": None, **change}
             )

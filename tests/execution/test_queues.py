@@ -211,7 +211,9 @@ def test_no_more_jobs_run_than_the_limit_however_many_processes_claim_at_once():
         )
         active = Job.objects.filter(state="active").count()
         for row in claimed:
-            Job.objects.filter(pk=row.pk).update(state="completed", finished_at=timezone.now(), lease_expires_at=None)
+            Job._base_manager.filter(pk=row.pk).update(
+                state="completed", finished_at=timezone.now(), lease_expires_at=None
+            )
         return len(claimed), active
 
     rounds = together([claim_and_finish] * 4, rounds=25)
@@ -286,7 +288,7 @@ def varied_jobs():
             changes["expires_at"] = now - hour  # never started: it must not start
         if number == 15:
             changes.update(expires_at=now - hour, started_at=now - 2 * hour)
-        Job.objects.filter(pk=row.pk).update(progress=0.5, progress_note="old", **changes)
+        Job._base_manager.filter(pk=row.pk).update(progress=0.5, progress_note="old", **changes)
 
 
 def rows(now):

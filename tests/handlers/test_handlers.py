@@ -85,7 +85,7 @@ def declare(type="t", function=lambda user_id: None, **options):
     ("options", "error", "said"),
     [
         ({"type": "Send Mail"}, InvalidRequest, "type"),
-        ({"type": declare}, InvalidRequest, "must be a string"),
+        ({"type": 7}, InvalidRequest, "must be a string"),
         ({"queue": "My Queue"}, InvalidRequest, "queue"),
         ({"unique": {"argz": 1}}, InvalidPolicy, "argz"),
         ({"retry": {"max_attempts": -1}}, InvalidRetryPolicy, "max_attempts"),

@@ -98,6 +98,24 @@ def test_what_ended_is_counted_by_queue_with_what_was_pruned_to_a_slim_row():
     assert (without.by_queue, sum(without.completed)) == ({}, 3)
 
 
+def test_what_happened_shortly_before_or_after_a_span_is_in_none_of_its_parts():
+    first, *_, last = HOUR.edges(NOW)
+    second, instant = timedelta(seconds=1), timedelta(microseconds=1)
+    for end in (first - HOUR.length, first - instant, last, last + HOUR.length):
+        job(first - 9 * HOUR.length, state="completed", waited=0, ran=(end - first + 9 * HOUR.length) / second)
+    job(first - instant)
+    job(first - second, state="cancelled")
+    happened = activity("default", HOUR, NOW)
+    parts = [happened.enqueued, happened.completed, happened.failed]
+    assert [sum(numbers) for numbers in parts] == [0, 0, 0]
+    assert not happened.by_queue
+
+
+def test_a_queue_in_which_jobs_were_only_cancelled_has_no_activity():
+    job(ago(minutes=20), queue="quiet", state="cancelled")
+    assert not activity("default", HOUR, NOW).by_queue
+
+
 def test_waits_are_told_for_each_part_in_which_jobs_completed():
     start = HOUR.edges(NOW)[3]
     for number in range(1, 101):

@@ -8,7 +8,7 @@ from django_ojs_unique import job as declare
 from django_ojs_unique.insight import queues as insight
 from django_ojs_unique.insight.activity import SPANS
 from django_ojs_unique.insight.overview import LONG_WAIT, overview
-from django_ojs_unique.insight.queues import Now, now, queues, together, unfinished
+from django_ojs_unique.insight.queues import UNFINISHED, Now, in_use, now, queues, together, unfinished
 from django_ojs_unique.models import Queue
 from tests.support.past import NOW, ago, job, worker
 
@@ -36,6 +36,13 @@ def test_unfinished_jobs_are_counted_by_state_and_the_oldest_available_one_is_na
     assert (emails.unfinished, emails.waiting, emails.running) == (5, 3, 1)
     assert (reports.name, reports.depth, reports.oldest) == ("reports", {"retryable": 1, "pending": 1}, None)
     assert unfinished("default") == {"emails": 5, "reports": 2}
+
+
+def test_a_queue_is_in_use_with_a_job_in_any_unfinished_state():
+    for state in UNFINISHED:
+        job(ago(minutes=1), state=state, queue=f"of-{state}")
+    job(ago(minutes=1), state="completed", queue="done")
+    assert in_use("default") == {f"of-{state}" for state in UNFINISHED}
 
 
 def test_the_oldest_job_is_found_among_those_of_all_priorities():

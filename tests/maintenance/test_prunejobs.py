@@ -28,7 +28,7 @@ def finished(kind: str = "completed", *, days: int, **options: Any) -> Job:
     job = Job.objects.enqueue("t", **options).job
     state, dead_letter = KINDS[kind]
     then = timezone.now() - days * DAY
-    Job.objects.filter(pk=job.pk).update(state="active", started_at=then)
+    Job._base_manager.filter(pk=job.pk).update(state="active", started_at=then)
     lifecycle.move(Job.objects.filter(pk=job.pk), state, finished_at=then, dead_letter=dead_letter)
     return job
 
@@ -55,7 +55,7 @@ def test_a_dry_run_says_what_and_why_changes_nothing_and_its_numbers_come_true()
     finished("discarded", days=29)
     finished(days=8, args={"n": 1}, unique=COUNTS_COMPLETED)
     ended = finished(days=8, args={"n": 2}, unique={**COUNTS_COMPLETED, "period": "P1D"})
-    Job.objects.filter(pk=ended.pk).update(payload_pruned=True, window_ends_at=timezone.now() - DAY)
+    Job._base_manager.filter(pk=ended.pk).update(payload_pruned=True, window_ends_at=timezone.now() - DAY)
     Job.objects.enqueue("t", {"n": 1}, unique=COUNTS_COMPLETED)
     SuppressedEnqueue.objects.update(created_at=timezone.now() - 31 * DAY)
     before = list(Job.objects.order_by("pk").values())

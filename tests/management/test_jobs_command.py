@@ -21,7 +21,6 @@ from django_ojs_unique.management.jobs.tables import table
 from django_ojs_unique.models import CronJob, Event, Job, Queue, SuppressedEnqueue, WorkerProcess
 from django_ojs_unique.ojs.states import TERMINAL
 from django_ojs_unique.signals import job_cancelled
-from tests.support.pages import table as documented
 from tests.support.rows import insert
 
 pytestmark = pytest.mark.django_db
@@ -59,7 +58,9 @@ def a_job(type="email.send", **options):
 
 def discarded(**options):
     job = a_job(**options)
-    Job.objects.filter(pk=job.pk).update(state="discarded", finished_at=timezone.now(), guarded_states=frozenset())
+    Job._base_manager.filter(pk=job.pk).update(
+        state="discarded", finished_at=timezone.now(), guarded_states=frozenset()
+    )
     job.refresh_from_db()
     return job
 
@@ -128,7 +129,7 @@ def test_a_key_is_met_exactly(command):
     for key in keys:
         job = a_job(key=key)
         if command == "retry":
-            Job.objects.filter(pk=job.pk).update(state="discarded", finished_at=timezone.now())
+            Job._base_manager.filter(pk=job.pk).update(state="discarded", finished_at=timezone.now())
     before = dict(Job.objects.values_list("key", "state"))
     said = jobs(command, "--key", "order")
     after = dict(Job.objects.values_list("key", "state"))
@@ -141,8 +142,8 @@ def test_a_key_is_met_exactly(command):
 def test_a_dry_run_of_a_retry_does_not_promise_what_would_be_refused():
     a_job(type="t")
     chosen = ("retry", "--type", "t", "--state", "available", "completed")
-    assert "1 job(s) (1 available) match and cannot be retried" in jobs(*chosen, "--dry-run")
-    assert "Made available: 0 job(s)" in jobs(*chosen)
+    assert "1 job (1 available) match and cannot be retried" in jobs(*chosen, "--dry-run")
+    assert "Made available: 0 jobs" in jobs(*chosen)
 
 
 @pytest.mark.django_db(databases=["default", "other"])
@@ -186,7 +187,7 @@ def test_on_a_terminal_a_list_fits_its_width(columns, monkeypatch):
 
 def test_a_list_tells_jobs_apart_by_args_key_and_last_error():
     job = a_job(args={"id": 5, "xxx": "ü"}, unique=UniquePolicy(keys=["type", "args"], args_keys=["id"]))
-    Job.objects.filter(pk=job.pk).update(
+    Job._base_manager.filter(pk=job.pk).update(
         errors=[{"type": "OSError", "message": "old"}, {"type": "E", "message": "\x1b[1m"}]
     )
     (line,) = jobs("list").splitlines()[1:]
@@ -225,7 +226,7 @@ def test_show_tells_everything_about_a_job():
         "ü1",
         job.fingerprint,
         "0 of 3",
-        "1 enqueue(s)",
+        "1 enqueue",
     ]:
         assert part in shown
     assert "finished" not in shown
@@ -235,7 +236,7 @@ def test_show_tells_the_key_of_a_job_and_how_often_it_was_rewritten():
     for number in range(3):
         job = a_job(args=[number], key="inbox")
     shown = jobs("show", str(job.pk))
-    for line in ("key               inbox", "rewritten         2 time(s)", "args              [0, 1, 2]"):
+    for line in ("key               inbox", "rewritten         2 times", "args              [0, 1, 2]"):
         assert line in shown
 
 
@@ -250,7 +251,7 @@ def test_show_tells_who_runs_a_job_and_that_nobody_takes_it(handlers):
     assert "No handler is registered here for 'letter.cuont'" in shown
     assert "Did you mean 'letter.count'?" in shown
     assert "  taken by nobody   No running worker says that it takes letters." in shown
-    Job.objects.update(state="completed", finished_at=timezone.now())
+    Job._base_manager.update(state="completed", finished_at=timezone.now())
     assert "taken by nobody" not in jobs("show", str(stranger.pk))
 
 
@@ -310,7 +311,47 @@ def test_a_cancelled_job_is_retried_only_if_it_or_its_state_is_named():
     assert "add --state cancelled." in separately("retry", "--type", "email.send")[1]
     assert jobs("retry", str(job.pk)) == f"Made available {job.pk}.\n"
     job.cancel()
-    assert jobs("retry", "--state", "cancelled") == "Made available: 1 job(s).\n"
+    assert jobs("retry", "--state", "cancelled") == "Made available: 1 job.\n"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_finished_jobs_are_revived_and_waiting_ones_are_left():
+    tomorrow = timezone.now() + timedelta(days=1)
+    dead, later, waiting = discarded(), a_job("email.later", scheduled_at=tomorrow), a_job("email.wait")
+    later.cancel()
+    said = refused("revive", str(dead.pk), str(later.pk), str(waiting.pk))
+    assert f"Revived {dead.pk}." in said
+    assert f"Cannot revive job {waiting.pk}: it is available." in said
+    assert "1 of 3 refused." in said
+    assert dict(Job.objects.values_list("type", "state")) == {
+        "email.send": "available",
+        "email.later": "scheduled",
+        "email.wait": "available",
+    }
+
+
+def test_a_revival_by_filters_takes_discarded_jobs_unless_a_state_is_named():
+    cancelled_job, waiting, _ = a_job(), a_job(scheduled_at=timezone.now() + timedelta(days=1)), discarded()
+    cancelled_job.cancel()
+    assert jobs("revive", "--type", "email.send") == "Revived: 1 job.\n"
+    assert jobs("revive", "--type", "email.send", "--state", "cancelled") == "Revived: 1 job.\n"
+    assert "to run waiting jobs now, `jobs retry`" in separately("revive", "--state", "scheduled")[1]
+    waiting.refresh_from_db()
+    assert waiting.state == "scheduled"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_revival_beside_a_live_job_needs_force_and_a_dry_run_says_so():
+    dead, live = discarded(unique=UniquePolicy()), a_job(unique=UniquePolicy())
+    later = a_job("email.later", scheduled_at=timezone.now() + timedelta(days=1))
+    assert jobs("revive", "--dry-run", str(dead.pk), str(later.pk)).splitlines() == [
+        f"{dead.pk}: Nothing would be done. A live duplicate exists: {live.pk} (available)",
+        f"{later.pk}: Nothing would be done. It is scheduled: only a discarded or cancelled job is revived.",
+        "Nothing was changed.",
+    ]
+    assert f"job {live.pk} is a live duplicate (available)" in refused("revive", str(dead.pk))
+    assert "It would run beside a live duplicate:" in jobs("revive", "--dry-run", "--force", str(dead.pk))
+    assert jobs("revive", "--force", str(dead.pk)) == f"Revived {dead.pk}.\n"
 
 
 def test_a_dry_run_says_what_would_become_of_each_job_that_is_named():
@@ -353,7 +394,7 @@ def test_finished_jobs_are_enqueued_again():
     assert f"job {new.pk} is a duplicate (available)" in refused("enqueue-again", str(dead.pk))
     assert f"Cannot enqueue job {new.pk} again: it is available." in refused("enqueue-again", str(new.pk))
     new.cancel()
-    assert jobs("enqueue-again", "--type", "email.send", "--state", "discarded") == "Enqueued again: 1 job(s).\n"
+    assert jobs("enqueue-again", "--type", "email.send", "--state", "discarded") == "Enqueued again: 1 job.\n"
 
 
 def test_what_is_available_cannot_be_retried():
@@ -376,11 +417,11 @@ def test_a_job_that_is_released_goes_on_and_frees_its_key():
 def test_cancelling_by_filters_leaves_other_jobs_alone(cancelled):
     wrong = [a_job("email.wrong", queue="emails") for _ in range(3)]
     others = [a_job("email.send", queue="emails"), a_job("email.wrong", queue="other"), discarded(type="email.wrong")]
-    assert jobs("cancel", "--type", "email.wrong", "--queue", "emails") == "Cancelled: 3 job(s).\n"
+    assert jobs("cancel", "--type", "email.wrong", "--queue", "emails") == "Cancelled: 3 jobs.\n"
     assert {job.pk for job in cancelled} == {job.pk for job in wrong}
     assert all(job.state == "cancelled" and job.replaced_by_id is None for job in cancelled)
     assert set(Job.objects.exclude(state="cancelled").values_list("pk", flat=True)) == {job.pk for job in others}
-    assert jobs("cancel", "--type", "email.wrong", "--queue", "emails").endswith("Cancelled: 0 job(s).\n")
+    assert jobs("cancel", "--type", "email.wrong", "--queue", "emails").endswith("Cancelled: 0 jobs.\n")
 
 
 def test_a_job_that_is_cancelled_by_a_filter_frees_its_key():
@@ -397,7 +438,7 @@ def test_events_tell_of_jobs_cancelled_by_filters(settings):
     assert sorted(told) == sorted(str(job.pk) for job in wrong)
 
 
-@pytest.mark.parametrize("command", ["cancel", "retry"])
+@pytest.mark.parametrize("command", ["cancel", "retry", "revive"])
 def test_a_dry_run_says_which_jobs_and_changes_nothing(command):
     a_job("email.send", queue="emails")
     for _ in range(2):
@@ -425,11 +466,11 @@ def test_a_dry_run_says_when_there_are_more_kinds_of_jobs(most, ends, monkeypatc
 
 def test_filters_retry_discarded_jobs_only_unless_a_state_is_named():
     later, dead = a_job(scheduled_at=timezone.now() + timedelta(hours=1)), discarded()
-    assert jobs("retry", "--type", "email.send") == "Made available: 1 job(s).\n"
+    assert jobs("retry", "--type", "email.send") == "Made available: 1 job.\n"
     dead.refresh_from_db()
     later.refresh_from_db()
     assert (dead.state, later.state) == ("available", "scheduled")
-    assert jobs("retry", "--type", "email.send", "--state", "scheduled") == "Made available: 1 job(s).\n"
+    assert jobs("retry", "--type", "email.send", "--state", "scheduled") == "Made available: 1 job.\n"
 
 
 def test_a_retry_by_filters_goes_on_after_a_refusal_and_then_fails():
@@ -437,7 +478,7 @@ def test_a_retry_by_filters_goes_on_after_a_refusal_and_then_fails():
     live = a_job(unique=UniquePolicy())
     said = refused("retry", "--state", "discarded")
     assert f"Cannot revive job {held.pk}: job {live.pk} is a live duplicate" in said
-    assert "Made available: 1 job(s)." in said
+    assert "Made available: 1 job." in said
     assert "1 of 2 refused." in said
     free.refresh_from_db()
     assert free.state == "available"
@@ -450,20 +491,20 @@ CHOICES = [
         {"available": 3, "completed": 1},
         ["(3 available, 1 completed) match", "cannot"],
     ),
-    ("retry", ["--state", "completed"], {"completed": 3}, ["3 job(s) (3 completed) match and cannot be retried"]),
+    ("retry", ["--state", "completed"], {"completed": 3}, ["3 jobs (3 completed) match and cannot be retried"]),
     ("retry", ["--state", "available", "active"], {"available": 2, "active": 1}, ["(1 active, 2 available)", "cannot"]),
     ("retry", ["--queue", "q"], {"available": 1}, ["only scheduled, retryable, pending, discarded and cancelled jobs"]),
-    ("retry", ["--key", "k"], {"completed": 1}, ["1 job(s) (1 completed) match and cannot", "`jobs enqueue-again`"]),
-    ("retry", ["--worker", "w"], {"active": 1}, ["1 job(s) (1 active) match and cannot"]),
-    ("retry", ["--type", "t"], {"cancelled": 2}, ["2 job(s) (2 cancelled) match", "add --state cancelled."]),
-    ("retry", ["--since", "PT1H", "--type", "t"], {"completed": 2}, ["2 job(s) (2 completed) match and cannot"]),
-    ("retry", ["--until", "2099-01-01T00:00"], {"completed": 2}, ["2 job(s) (2 completed) match and cannot"]),
-    ("retry", ["--type", "t"], {"scheduled": 2, "retryable": 1}, ["3 job(s)", "add --state retryable scheduled."]),
+    ("retry", ["--key", "k"], {"completed": 1}, ["1 job (1 completed) match and cannot", "`jobs enqueue-again`"]),
+    ("retry", ["--worker", "w"], {"active": 1}, ["1 job (1 active) match and cannot"]),
+    ("retry", ["--type", "t"], {"cancelled": 2}, ["2 jobs (2 cancelled) match", "add --state cancelled."]),
+    ("retry", ["--since", "PT1H", "--type", "t"], {"completed": 2}, ["2 jobs (2 completed) match and cannot"]),
+    ("retry", ["--until", "2099-01-01T00:00"], {"completed": 2}, ["2 jobs (2 completed) match and cannot"]),
+    ("retry", ["--type", "t"], {"scheduled": 2, "retryable": 1}, ["3 jobs", "add --state retryable scheduled."]),
     ("retry", ["--type", "t"], {"pending": 1, "completed": 1}, ["(1 completed)", "add --state pending."]),
-    ("cancel", ["--type", "t"], {"cancelled": 2, "discarded": 1}, ["3 job(s) (2 cancelled, 1 discarded)", "finished"]),
-    ("enqueue-again", ["--type", "t"], {"available": 1}, ["1 job(s) (1 available) match and have not finished"]),
-    ("enqueue-again", ["--type", "t"], {"discarded": 1}, ["1 job(s) (1 discarded) match", "add --state discarded."]),
-    ("cancel", ["--state", "completed"], {"completed": 2}, ["2 job(s) (2 completed) match and have finished"]),
+    ("cancel", ["--type", "t"], {"cancelled": 2, "discarded": 1}, ["3 jobs (2 cancelled, 1 discarded)", "finished"]),
+    ("enqueue-again", ["--type", "t"], {"available": 1}, ["1 job (1 available) match and have not finished"]),
+    ("enqueue-again", ["--type", "t"], {"discarded": 1}, ["1 job (1 discarded) match", "add --state discarded."]),
+    ("cancel", ["--state", "completed"], {"completed": 2}, ["2 jobs (2 completed) match and have finished"]),
     (
         "cancel",
         ["--dead-letter"],
@@ -490,7 +531,7 @@ def test_jobs_that_match_and_are_in_no_state_for_it_are_said_and_left(command, c
     for part in said:
         assert part in complained
     assert "No job matches" not in complained
-    assert told == ("Nothing was changed.\n" if dry_run else "Cancelled: 0 job(s).\n" if command == "cancel" else told)
+    assert told == ("Nothing was changed.\n" if dry_run else "Cancelled: 0 jobs.\n" if command == "cancel" else told)
     assert dict(Job.objects.values_list("state").annotate(count=Count("*")).order_by()) == states
 
 
@@ -500,7 +541,7 @@ def test_what_is_said_of_the_rest_follows_the_states_that_were_named(command):
     in_all({suiting: 1, "completed": 2})
     assert separately(command, "--type", "t", "--dry-run")[1] == ""
     complained = separately(command, "--type", "t", "--state", suiting, "completed")[1]
-    assert complained.startswith("2 job(s) (2 completed) match and ")
+    assert complained.startswith("2 jobs (2 completed) match and ")
     assert Job.objects.filter(state="completed").count() == 2
 
 
@@ -511,7 +552,7 @@ def test_when_no_job_matches_that_is_said_and_nothing_else(command):
     assert complained == (
         "No job matches. Leave a filter out to match others; `jobs queues` shows the queues that have jobs.\n"
     )
-    assert "0 job(s)" in told
+    assert "0 jobs" in told
 
 
 @pytest.mark.parametrize("command", ["cancel", "retry"])
@@ -527,7 +568,7 @@ def test_a_limit_takes_the_oldest_also_where_callers_choose_ids(command):
 
 def test_dead_letters_are_retried_in_parts_the_oldest_first():
     dead = [discarded() for _ in range(3)]
-    Job.objects.exclude(pk=dead[0].pk).update(dead_letter=True)
+    Job._base_manager.exclude(pk=dead[0].pk).update(dead_letter=True)
     jobs("retry", "--dead-letter", "--limit", "1")
     assert Job.objects.exclude(state="discarded").get() == dead[1]
 
@@ -535,7 +576,7 @@ def test_dead_letters_are_retried_in_parts_the_oldest_first():
 def test_jobs_are_found_by_their_worker_and_by_their_time():
     old, new = a_job(), a_job()
     now = timezone.now()
-    Job.objects.filter(pk=old.pk).update(worker_id="w:1", created_at=now - timezone.timedelta(hours=2))
+    Job._base_manager.filter(pk=old.pk).update(worker_id="w:1", created_at=now - timezone.timedelta(hours=2))
     found = {
         arguments: [line.split()[0] for line in jobs("list", *arguments).splitlines()[1:]]
         for arguments in [
@@ -662,8 +703,8 @@ def test_queues_are_paused_and_resumed():
         discarded(queue=queue)
     a_job(queue="emails")
     assert jobs("pause", "emails", "reports").splitlines() == [
-        "Paused emails; 1 available job(s) in it.",
-        "Paused reports; 0 available job(s) in it.",
+        "Paused emails; 1 available job in it.",
+        "Paused reports; 0 available jobs in it.",
     ]
     assert "Was paused already: emails" in jobs("pause", "emails")
     assert "Resumed emails" in jobs("resume", "emails")
@@ -672,11 +713,11 @@ def test_queues_are_paused_and_resumed():
 
 
 def test_a_queue_is_limited_and_freed():
-    assert "At most 3 job(s) of emails run at once." in jobs("limit", "emails", "3")
+    assert "At most 3 jobs of emails run at once." in jobs("limit", "emails", "3")
     assert Queue.objects.get().concurrency_limit == 3
     assert "emails has no limit." in jobs("limit", "emails", "none")
     assert Queue.objects.get().concurrency_limit is None
-    assert "At most 3 job(s) of emails start in a second." in jobs("limit", "emails", "3", "--per-second")
+    assert "At most 3 jobs of emails start in a second." in jobs("limit", "emails", "3", "--per-second")
     assert (Queue.objects.get().concurrency_limit, Queue.objects.get().max_per_second) == (None, 3)
     assert "emails has no limit per second." in jobs("limit", "emails", "none", "--per-second")
     assert Queue.objects.get().max_per_second is None
@@ -826,11 +867,6 @@ def test_a_reader_that_has_read_enough_sees_no_traceback(monkeypatch):
         jobs("list", out=Closed())
     assert end.value.code == 128 + SIGPIPE
     assert redirected  # or Python would complain once more when it ends
-
-
-def test_the_page_lists_the_subcommands():
-    rows = documented("docs/operations.md", "subcommand")
-    assert [row[0].split()[0] for row in rows] == [subcommand.name for subcommand in SUBCOMMANDS]
 
 
 # explain and duplicates

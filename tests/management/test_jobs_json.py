@@ -29,6 +29,7 @@ CALLS = {
     "duplicates": [],
     "cancel": ["{id}"],
     "retry": ["{id}"],
+    "revive": ["{id}", "--dry-run"],
     "enqueue-again": ["{id}", "--dry-run"],
     "release": ["{id}"],
     "queues": [],
@@ -39,6 +40,7 @@ CALLS = {
     "limit": ["default", "3"],
     "verify": [],
     "rekey": [],
+    "index-args": ["--drop"],
 }
 
 
@@ -83,7 +85,7 @@ def test_the_page_tells_what_each_prints():
 
 def test_a_row_has_the_names_of_its_fields_and_no_secret():
     job = waiting(queue="emails", tags=["a"])
-    Job.objects.filter(pk=job.pk).update(created_at=NOON, lease_token=uuid4())
+    Job._base_manager.filter(pk=job.pk).update(created_at=NOON, lease_token=uuid4())
     (listed,) = answer("list")
     shown = answer("show", str(job.pk))
     assert shown.pop("is_guarding") is True
@@ -124,7 +126,7 @@ def test_a_refusal_is_in_the_answer_and_the_error_is_the_last_line():
 
 def test_a_revival_names_the_live_duplicate(handlers):
     old = waiting()
-    Job.objects.filter(pk=old.pk).update(
+    Job._base_manager.filter(pk=old.pk).update(
         state="discarded", run_at=None, finished_at=timezone.now(), guarded_states=frozenset()
     )
     new = waiting()
@@ -193,7 +195,7 @@ def test_a_dry_run_counts_and_changes_nothing():
 def test_a_change_by_filters_is_counted():
     waiting()
     assert answer("cancel", "--type", "email.send") == {"count": 1, "refused": []}
-    Job.objects.update(state="discarded")
+    Job._base_manager.update(state="discarded")
     assert answer("retry", "--type", "email.send") == {"count": 1, "refused": []}
 
 
@@ -269,7 +271,7 @@ def test_duplicates_are_told_with_their_jobs_and_attempts():
     assert [each["existing_job_id"] for each in one["suppressed"]] == [str(stored.pk)]
     assert (one["fingerprint"], one["more"]) == (stored.fingerprint, False)
     twin = Job.objects.enqueue("email.send", {"to": "me"}).job
-    Job.objects.filter(pk=twin.pk).update(fingerprint=stored.fingerprint)
+    Job._base_manager.filter(pk=twin.pk).update(fingerprint=stored.fingerprint)
     (group,) = answer("duplicates")["groups"]
     assert {each["id"] for each in group["jobs"]} == {str(stored.pk), str(twin.pk)}
     assert (group["fingerprint"], group["more"]) == (stored.fingerprint, 0)
@@ -278,7 +280,7 @@ def test_duplicates_are_told_with_their_jobs_and_attempts():
 def test_verify_tells_what_it_found_and_what_it_mended():
     job = waiting()
     assert answer("verify") == {"looked_at": 1, "mended": 0, "findings": []}
-    Job.objects.filter(pk=job.pk).update(fingerprint="0" * 64)
+    Job._base_manager.filter(pk=job.pk).update(fingerprint="0" * 64)
     out, err, code = separately("verify", "--json")
     (finding,) = json.loads(out)["findings"]
     assert (finding["kind"], finding["count"], finding["job_ids"]) == ("fingerprint", 1, [str(job.pk)])

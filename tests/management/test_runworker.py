@@ -1,13 +1,15 @@
 import io
 import re
+from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 from django.utils import timezone
 
 from django_ojs_unique import job
 from django_ojs_unique.management.commands.runworker import Command
-from django_ojs_unique.models import Job
+from django_ojs_unique.models import CronJob, Job
 from tests.support.pages import text_of
 from tests.support.retries import IN_AN_HOUR
 
@@ -25,6 +27,50 @@ def test_draining_an_empty_queue_says_so_and_ends(name):
     assert "0 completed" in run(name)
 
 
+def count_statements(**options):
+    said = []
+
+    def note(execute, sql, *rest):
+        said.append(sql)
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(note):
+        run(**options)
+    return len(said)
+
+
+def test_draining_an_empty_queue_takes_few_statements(handlers):
+    job("t", cron="0 3 1 1 *")(lambda: None)
+    run()  # writes the entry of the periodic job
+    Job.objects.enqueue("t")
+    run()  # leaves a job that has finished
+    assert count_statements() <= 5
+    assert count_statements(queue=["emails"]) <= 8
+
+
+def test_a_drain_does_all_that_is_due_before_it_calls_the_queue_empty(handlers):
+    job("t", cron="0 0 29 2 *")(lambda: None)
+    run()
+    CronJob.objects.update(next_run_at=timezone.now() - timezone.timedelta(minutes=1))
+    assert "1 completed" in run()
+    CronJob.objects.update(expression="0 0 * * *", timezone="UTC")  # as an older version of the code declared it
+    run()
+    assert CronJob.objects.get().expression == "0 0 29 2 *"
+    past = timezone.now() - timezone.timedelta(minutes=1)
+    for change in (
+        {"state": "scheduled", "run_at": past},
+        {"state": "retryable", "run_at": past},
+        {"state": "active", "lease_expires_at": past, "lease_token": uuid4(), "attempt": 1},
+    ):
+        Job._base_manager.filter(pk=Job.objects.enqueue("t").job.pk).update(**change)
+        assert "1 completed" in run(), change
+    late = Job.objects.enqueue("t", expires_at=past + timezone.timedelta(hours=1)).job
+    Job.objects.filter(pk=late.pk).update(expires_at=past)
+    run()
+    late.refresh_from_db()
+    assert late.state == "discarded"
+
+
 def test_the_report_counts_what_was_done_and_what_waits(handlers):
     job("t")(lambda: None)
     Job.objects.enqueue("t")
@@ -32,7 +78,7 @@ def test_the_report_counts_what_was_done_and_what_waits(handlers):
     Job.objects.enqueue("stranger")
     report = run()
     assert "1 completed" in report
-    assert "1 job(s) wait for their time" in report
+    assert "Waiting for their time: 1 job" in report
     assert "stranger" in report
 
 

@@ -65,6 +65,7 @@ def test_the_codes_are_those_that_clients_know():
         "TransactionLeftOpen": "handler_error",
         "DeclaredInCode": "conflict",
         "PayloadTooLarge": "payload_too_large",
+        "InvalidArgs": "invalid_args",
         "HandlerError": "invalid_request",
         "NotMigrated": "backend_error",
         "Contended": "backend_error",

@@ -348,7 +348,7 @@ def test_each_attempt_is_a_span_with_its_number_and_its_exception(traced, handle
 
     fails.enqueue()
     for _ in range(2):
-        Job.objects.update(run_at=timezone.now())
+        Job._base_manager.update(run_at=timezone.now())
         run_jobs(raise_errors=False)
     spans = traced.spans(SpanKind.CONSUMER)
     assert [span.attributes["ojs.job.attempt"] for span in spans] == [1, 2]
@@ -431,7 +431,7 @@ def test_a_job_without_a_valid_context_begins_a_trace_of_its_own(traced, handler
 def test_a_member_that_is_no_text_does_not_hide_the_trace(traced, handlers):
     job("t")(lambda: None)
     Job.objects.enqueue("t")
-    Job.objects.update(meta={"baggage": 3, **Job.objects.get().meta})
+    Job._base_manager.update(meta={"baggage": 3, **Job.objects.get().meta})
     run_jobs()
     assert parent_ids(traced.consumed()) == ids(traced.produced())
 

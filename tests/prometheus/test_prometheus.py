@@ -72,13 +72,13 @@ def test_a_declared_queue_has_its_zeros_before_the_first_job(gauge, handlers):
 
 def test_the_age_of_the_first_waiting_job_is_shown(gauge):
     old, _ = enqueue("emails", "emails")
-    Job.objects.filter(pk=old.pk).update(enqueued_at=timezone.now() - HOUR)
+    Job._base_manager.filter(pk=old.pk).update(enqueued_at=timezone.now() - HOUR)
     assert gauge("ojs_queue_oldest_waiting_seconds", queue="emails") == pytest.approx(3600, abs=60)
 
 
 def test_a_job_from_a_clock_that_is_ahead_has_waited_for_no_time(gauge):
     enqueue("emails")
-    Job.objects.update(enqueued_at=timezone.now() + HOUR)
+    Job._base_manager.update(enqueued_at=timezone.now() + HOUR)
     assert gauge("ojs_queue_oldest_waiting_seconds", queue="emails") == 0
 
 
@@ -116,7 +116,7 @@ def test_what_finished_long_ago_is_not_recent(gauge, handlers):
     job("t")(lambda: None)
     enqueue("q", "q")
     run_jobs()
-    Job.objects.filter(pk=Job.objects.first().pk).update(finished_at=timezone.now() - HOUR)
+    Job._base_manager.filter(pk=Job.objects.first().pk).update(finished_at=timezone.now() - HOUR)
     assert gauge("ojs_recently_finished_jobs", state="completed") == 1
 
 
@@ -137,7 +137,7 @@ def test_callers_cannot_make_series_without_end(gauge, handlers, monkeypatch):
     job("t", queue="declared")(lambda: None)
     enqueue("made-up-1", "made-up-2", "made-up-2", "made-up-3")
     Queue.objects.pause("made-up-3")
-    Job.objects.filter(queue="made-up-3").update(enqueued_at=timezone.now() - HOUR)
+    Job._base_manager.filter(queue="made-up-3").update(enqueued_at=timezone.now() - HOUR)
     assert gauge("ojs_jobs", queue="declared", state="available") == 0
     # The tests' own handlers may declare the default queue.
     shown = {name for name in ("made-up-1", "made-up-2", "made-up-3") if series(name)}

@@ -35,7 +35,7 @@ def test_whatever_waits_gives_way_to_the_newest(state):
 def test_a_running_job_that_fails_gives_way_to_the_newer_one_that_waits():
     running = stored("active", args={"id": 1, "n": 1}, unique=DATA)
     newer = enqueue(args={"id": 1, "n": 2}, unique=DATA).job
-    Job.objects.filter(pk=running.pk).update(
+    Job._base_manager.filter(pk=running.pk).update(
         state="retryable", run_at=timezone.now(), lease_token=None, lease_expires_at=None
     )
     assert sweep.promote(Job.objects.all(), timezone.now() + HOUR) == 0

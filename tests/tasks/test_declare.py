@@ -147,6 +147,42 @@ def problems(**params):
             "['QUEUES']: queue: is not a valid name (got 'High_Priority')."
             " Write lower-case letters, digits, '-' and '.', as in 'emails'.",
         ),
+        (
+            {"OPTIONS": {"unique": "wagtail.*"}},
+            "['OPTIONS']['unique'] must be a dict of policies by paths of tasks (got 'wagtail.*').",
+        ),
+        (
+            {"OPTIONS": {"unique": {7: {}}}},
+            "['OPTIONS']['unique'] has the key 7, which is no path of a task, such as 'wagtail.*'.",
+        ),
+        (
+            {"OPTIONS": {"unique": {"wagtail.*": {"on_conflict": "raise"}}}},
+            "['OPTIONS']['unique']['wagtail.*']: unique.on_conflict: is not a known strategy (got 'raise')."
+            " Valid: 'reject', 'replace', 'replace_except_schedule', 'ignore'.",
+        ),
+        (
+            {"OPTIONS": {"unique": {"wagtail.*": {}, "wagtail.a": {}, "wagtail.*.b": {}}}},
+            "['OPTIONS']['unique'] has 'wagtail.*' and 'wagtail.*.b', which begin with the same text:"
+            " nothing says which goes first.",
+        ),
+        (
+            {"OPTIONS": {"queue_aliases": ["high"]}},
+            "['OPTIONS']['queue_aliases'] must be a dict of names of queues (got ['high']).",
+        ),
+        (
+            {"OPTIONS": {"queue_aliases": {"high_priority": "High"}}},
+            "['OPTIONS']['queue_aliases']['high_priority']: queue: is not a valid name (got 'High')."
+            " Write lower-case letters, digits, '-' and '.', as in 'emails'.",
+        ),
+        (
+            {"OPTIONS": {"queue_aliases": {"high_priority": "high", "High": "high"}}},
+            "['OPTIONS']['queue_aliases'] has 'high' for 'high_priority' and 'High': two would become one.",
+        ),
+        (
+            {"QUEUES": ["high_priority", "high"], "OPTIONS": {"queue_aliases": {"high_priority": "high"}}},
+            "['OPTIONS']['queue_aliases']['high_priority'] is 'high', which is another queue of this backend:"
+            " two would become one.",
+        ),
     ],
 )
 def test_wrong_settings_are_found(params, message):
@@ -154,8 +190,13 @@ def test_wrong_settings_are_found(params, message):
 
 
 def test_right_settings_are_fine():
-    retry = {"max_attempts": 3}
-    assert problems(QUEUES=["a", "b.c"], OPTIONS={"database": "other", "retry": retry}) == []
+    options = {
+        "database": "other",
+        "retry": {"max_attempts": 3},
+        "unique": {"wagtail.*": {"args_keys": None}, "wagtail.search.*": None, "wagtail.search.one": {}},
+        "queue_aliases": {"High_Priority": "high-priority"},
+    }
+    assert problems(QUEUES=["a", "b.c", "High_Priority"], OPTIONS=options) == []
 
 
 def test_a_backend_without_its_app_is_found():

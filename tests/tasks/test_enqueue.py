@@ -15,6 +15,7 @@ from .framework import exceptions, listening  # isort: skip - it skips this modu
 from django_ojs_unique import InvalidRequest, presets
 from django_ojs_unique.models import Job
 from django_ojs_unique.tasks import OJSBackend
+from django_ojs_unique.testing import run_jobs
 from tests.app import tasks
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
@@ -41,6 +42,17 @@ def test_an_enqueued_task_is_a_job():
     assert (job.type, job.queue, job.priority, job.state) == ("task.tests.app.tasks.add", "sums", 7, "scheduled")
     assert (job.args, job.scheduled_at, job.max_attempts) == ({"a": 1, "b": 2}, later, 1)
     assert told == [("enqueued", OJSBackend, result.id, "READY", 0)]
+
+
+def test_tasks_whose_time_has_come_run_by_priority_then_by_their_time():
+    def ago(minutes):
+        return timezone.now() - timedelta(minutes=minutes)
+
+    calls = {"now": {}, "late": {"run_after": ago(1)}, "later": {"run_after": ago(9)}, "urgent": {"priority": 1}}
+    names = {tasks.add.using(**options).enqueue(1).id: name for name, options in calls.items()}
+    due = Job.objects.filter(pk__in=names).order_by("-priority", "enqueued_at", "id")
+    assert [names[str(job.pk)] for job in due] == ["urgent", "later", "late", "now"]
+    assert [names[str(ran.job.pk)] for ran in run_jobs()] == ["urgent", "later", "late", "now"]
 
 
 def test_a_task_may_be_debounced():
@@ -109,7 +121,7 @@ def test_a_job_that_is_no_task_has_no_result():
 
 def test_a_job_that_was_pruned_has_no_result():
     result = tasks.add.enqueue(1)
-    Job.objects.filter(pk=result.id).update(payload_pruned=True)
+    Job._base_manager.filter(pk=result.id).update(payload_pruned=True)
     with pytest.raises(exceptions.TaskResultDoesNotExist):
         result.refresh()
 

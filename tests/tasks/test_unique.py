@@ -33,7 +33,9 @@ def test_an_ignored_duplicate_has_the_result_of_the_task_that_is_there():
 
 def test_a_duplicate_of_a_running_task_has_its_result():
     first = welcome.enqueue(42)
-    Job.objects.filter(pk=first.id).update(state="active", attempt=1, worker_id="w", started_at="2026-01-01T00:00Z")
+    Job._base_manager.filter(pk=first.id).update(
+        state="active", attempt=1, worker_id="w", started_at="2026-01-01T00:00Z"
+    )
     second = welcome.enqueue(42)
     assert (second.id, second.status, second.worker_ids) == (first.id, "RUNNING", ["w"])
 

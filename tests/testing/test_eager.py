@@ -238,7 +238,7 @@ def test_a_job_that_is_rewritten_by_its_key_runs_as_the_last_enqueue_says(commit
 def test_a_revived_and_an_activated_job_run(commit, note, ran):
     with commit():
         waiting = Job.objects.enqueue_request(Request(type="note", args={"name": "activated"}, pending=True)).job
-    Job.objects.filter(pk=note.using(delay="PT1H").enqueue("revived").job.pk).update(
+    Job._base_manager.filter(pk=note.using(delay="PT1H").enqueue("revived").job.pk).update(
         state="discarded", enqueued_at=timezone.now(), finished_at=timezone.now(), run_at=None, scheduled_at=None
     )
     with commit():

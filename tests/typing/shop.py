@@ -72,6 +72,8 @@ welcome.enqueue_on_commit("ada")  # type: ignore[arg-type]
 export.enqueue_on_commit()  # type: ignore[call-arg]
 export.enqueue("3")  # type: ignore[arg-type]
 export.using(queue="slow").enqueue()  # type: ignore[call-arg]
+export.using(prioritee=3)  # type: ignore[call-arg]
+export.using(priority="high")  # type: ignore[arg-type]
 
 # Enqueue by the manager
 
@@ -124,6 +126,9 @@ plain.enqueue(1)
 
 greet.enqueue("ada")  # type: ignore[arg-type]
 greet.using(priority=5).enqueue()  # type: ignore[call-arg]
+greet.using(run_after=datetime.now(), queue_name="mail", timeout=5)
+greet.using(prioritee=3)  # type: ignore[call-arg]
+greet.using(run_after=60)  # type: ignore[arg-type]
 count.enqueue("3")  # type: ignore[arg-type]
 plain.enqueue(1, locale="de")  # type: ignore[call-arg]
 task(queue="mail")  # type: ignore[call-overload]

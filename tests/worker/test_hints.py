@@ -5,11 +5,15 @@ from io import StringIO
 
 import pytest
 from django.core.management import call_command
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from django_ojs_unique import job
 from django_ojs_unique.exceptions import InvalidRequest
 from django_ojs_unique.models import Job, Queue
-from django_ojs_unique.worker import Worker
+from django_ojs_unique.worker import QueueFilter, Worker
+from django_ojs_unique.worker.hints import tell_of_queues
+from tests.support.jobs import row
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -65,6 +69,28 @@ def test_of_queues_that_are_used_or_of_all_nothing_is_said(said):
     Queue.objects.limit("limited", 1)
     for queues in (["letters"], ["emails"], ["limited"], ["em*"], ["*"], ["*", "email"], ["default"], []):
         assert said(*queues) == []
+
+
+def test_a_misspelt_queue_that_is_left_out_is_doubted(said):
+    assert said(exclude=["lettres"]) == [
+        ("WARNING", "Nothing uses queue lettres, which this worker leaves out; did you mean letters?")
+    ]
+    assert said(exclude=["letters"]) == []
+
+
+@pytest.mark.parametrize(("queues", "most"), [(["*"], 0), (["letters", "default"], 0), (["lettres", "nosuch"], 1)])
+def test_only_names_that_the_code_does_not_have_are_looked_up_all_in_one_statement(said, queues, most):
+    said()
+    Job.objects.enqueue("letter.count", queue="emails")
+    with CaptureQueriesContext(connection) as statements:
+        tell_of_queues("default", QueueFilter(queues))
+    assert len(statements) == most
+
+
+@pytest.mark.parametrize("state", ["completed", "available"])
+def test_a_queue_of_which_only_jobs_are_known_is_not_doubted(said, state):
+    row(Job.objects.enqueue("letter.count", queue="emails").job).update(state=state)
+    assert said("emails") == []
 
 
 def test_a_queue_that_is_no_name_is_refused_as_before():

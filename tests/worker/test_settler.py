@@ -96,6 +96,7 @@ def test_a_result_that_is_too_large_is_lost_but_the_work_counts(handlers, settin
 
 def test_the_worker_says_so_and_ends_when_nothing_can_be_settled_any_more(handlers, monkeypatch):
     job("t")(nothing)
+    Job.objects.enqueue("t")
     monkeypatch.setattr(settler.Settler, "is_alive", False)
     with pytest.raises(RuntimeError, match="settles died"):
         Worker().run(drain=True)

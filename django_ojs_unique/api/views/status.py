@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import InterfaceError, OperationalError, connections
-from django.urls import reverse
+from django.urls import resolve, reverse
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -17,9 +17,8 @@ from ...models import Job
 from .. import health
 from ..base import VERSION, OJSView
 from ..wire import reports
-from ..wire.errors import CODES, NotFound
+from ..wire.errors import CODES, NoRoute, NotFound
 
-HOMEPAGE = "https://pypi.org/project/django-ojs-unique/"
 CAPABILITIES = {
     "batch_enqueue": True,
     "cron_jobs": True,
@@ -53,7 +52,6 @@ class Manifest(OJSView):
                     "name": "django-ojs-unique",
                     "version": __version__,
                     "language": "python",
-                    "homepage": HOMEPAGE,
                 },
                 # A level includes all levels below it. Events belong to level 0, workflows to level 3.
                 "conformance_level": 2 if settings.events else 0,
@@ -136,4 +134,8 @@ class Nowhere(OJSView):
     schema = None  # not in the OpenAPI document
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        raise NotFound(f"There is nothing at {as_json(request.path)}.", details={"resource_type": "route"})
+        path, script = request.path.rstrip("/"), request.path.removesuffix(request.path_info)
+        said, there = f"There is nothing at {as_json(request.path)}.", resolve(path.removeprefix(script)).func
+        if path != request.path and getattr(there, "view_class", None) is not type(self):
+            said = f"{said} Write {as_json(path)}, without the slash at the end."
+        raise NoRoute(said, details={"resource_type": "route"})

@@ -46,6 +46,10 @@ class NotFound(OJSError):
         )
 
 
+class NoRoute(NotFound):
+    """There is nothing at this path."""
+
+
 class MethodNotAllowed(OJSError):
     """The method is not allowed here."""
 
@@ -125,9 +129,15 @@ CODES: Mapping[str, ErrorEntry] = {
 }
 """Each code of an error answer. Those with ``x_`` are beyond the specification."""
 
+_HINTS: Mapping[type[OJSError], str] = {
+    CSRFFailed: "Send the header X-CSRFToken with each POST and DELETE of a session; programs call with a token.",
+    MethodNotAllowed: "Use a method that the header `Allow` names.",
+    NoRoute: "Compare the path with /ojs/v1/openapi.json, which has all of them. None ends with a slash.",
+}
+"""The hints of errors that say more than their codes."""
+
 _CSRF = "CSRF Failed: "
 """How a CSRF error of `SessionAuthentication` begins."""
-_CSRF_HINT = "Send the header X-CSRFToken with each POST and DELETE of a session; programs call with a token."
 UNAVAILABLE_SECONDS = 1
 """``Retry-After`` in seconds when the database does not answer, or too many enqueues contend for one key."""
 
@@ -192,7 +202,7 @@ def show(error: OJSError, request_id: str, docs_url: str) -> dict[str, Any]:
         "type": error.code,
         "message": error.wire_message if isinstance(error, InvalidRequest) else error.message,
         "retryable": error.retryable,
-        "hint": _CSRF_HINT if isinstance(error, CSRFFailed) else CODES.get(error.code, CODES["backend_error"]).hint,
+        "hint": _HINTS.get(type(error)) or CODES.get(error.code, CODES["backend_error"]).hint,
         "docs_url": docs_url,
         "details": {**error.details, **unique_key},
         "request_id": request_id,

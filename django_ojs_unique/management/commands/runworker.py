@@ -15,18 +15,19 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import autoreload, timezone
 
+from ...bars import progress
 from ...conf import settings
 from ...exceptions import InvalidRequest
 from ...instrumentation import tracer
 from ...models import Job
 from ...ojs.states import TIMED, JobState
+from ...ojs.words import counted
 from ...registry import registry
-from ...worker import QueueFilter, Summary, Supervisor, Worker
+from ...worker import QueueFilter, Summary, Supervisor, Worker, unfinished
 from ...worker.outages import DATABASE_FAILED
 from ...worker.supervisor import heeded
 from ..arguments import require_tables
 from ..metrics import metered, require_ports
-from ..progress import progress
 from ..server import await_server
 from ..stopping import ending_on_signals, stopping_on_signals
 from ..streams import forget_lost, open_missing
@@ -141,7 +142,7 @@ class Command(BaseCommand):
         if worker.left_behind:
             # Their threads cannot be ended, and must not keep the process alive.
             with suppress(OSError):
-                self.stdout.write(f"{worker.left_behind} handler(s) did not end in time and were left behind.")
+                self.stdout.write(f"{counted(worker.left_behind, 'handler')} left behind, not ended in time.")
             logging.shutdown()
             forget_lost()
             os._exit(0)
@@ -210,12 +211,16 @@ class Command(BaseCommand):
             f"{summary.completed} completed, {summary.skipped} skipped, {summary.retried} to be retried,"
             f" {summary.discarded} discarded, {summary.refused} refused, {summary.released} given back."
         )
+        if not unfinished(jobs).exists():
+            return
         held = jobs.filter(state=JobState.ACTIVE).count()
         if held:
-            self.stdout.write(f"{held} job(s) are held by other workers, or by dead ones until their leases run out.")
+            self.stdout.write(
+                f"{counted(held, 'job')} held by other workers, or by dead ones until their leases run out."
+            )
         later = jobs.filter(state__in=sorted(TIMED), run_at__gt=timezone.now()).count()
         if later:
-            self.stdout.write(f"{later} job(s) wait for their time.")
+            self.stdout.write(f"Waiting for their time: {counted(later, 'job')}.")
         unknown_types = sorted(
             jobs.filter(state=JobState.AVAILABLE)
             .exclude(type__in=list(registry))

@@ -1,9 +1,11 @@
 """The subcommands of ``manage.py jobs``, one class each."""
 
-from .change_jobs import Cancel, EnqueueAgain, Release, Retry
+from .args_index import IndexArgs
+from .change_jobs import Cancel, EnqueueAgain, Release
 from .change_queues import Limit, Pause, Resume
 from .explain import Duplicates, Explain
 from .integrity import Rekey, Verify
+from .retry_jobs import Retry, Revive
 from .show_jobs import List, Show
 from .show_system import Crons, Queues, Workers
 from .subcommand import Subcommand
@@ -15,6 +17,7 @@ SUBCOMMANDS: list[type[Subcommand]] = [
     Duplicates,
     Cancel,
     Retry,
+    Revive,
     EnqueueAgain,
     Release,
     Queues,
@@ -25,6 +28,7 @@ SUBCOMMANDS: list[type[Subcommand]] = [
     Limit,
     Verify,
     Rekey,
+    IndexArgs,
 ]
 
 __all__ = ["SUBCOMMANDS", "Subcommand"]

@@ -10,13 +10,14 @@ from django.core.management.base import CommandError, CommandParser
 from django.db.models import Count, QuerySet
 from django.utils import timezone
 
+from ...bars import progress
 from ...by_hand.bulk import change
-from ...by_hand.operations import CANCEL, ENQUEUE_AGAIN, RELEASE, RETRY, Operation
+from ...by_hand.operations import CANCEL, ENQUEUE_AGAIN, RELEASE, Operation
 from ...by_hand.rows import by_state
 from ...exceptions import DuplicateJob
 from ...ojs.states import JobState
+from ...ojs.words import counted
 from ..arguments import whole_number
-from ..progress import progress
 from .filters import NO_MATCH, add_filters, filters, in_states, matching
 from .subcommand import Subcommand, job_id
 from .tables import table
@@ -57,7 +58,7 @@ class OnJobs(Subcommand):
                 self.say(f"{operation.done} {f'{id} as {result.new[id]}' if id in result.new else id}.")
         if bar is not None:
             bar.close()
-            self.say(f"{operation.done}: {done:,} job(s).")
+            self.say(f"{operation.done}: {counted(done, 'job')}.")
         self.answer({"count": done, "refused": refused} | ({"new": new} if operation is ENQUEUE_AGAIN else {}))
         if refused:
             raise CommandError(f"{len(refused):,} of {done + len(refused):,} refused.")
@@ -155,7 +156,7 @@ class OnMatchingJobs(OnJobs):
             self.say("Nothing was changed.")
             return
         most = f", at most {limit:,} of them" if limit else ""
-        self.say(f"{total:,} job{'s' * (total != 1)} would be {self.operation.done.lower()}{most}:")
+        self.say(f"{counted(total, 'job')} would be {self.operation.done.lower()}{most}:")
         rows = [[f"{one['count']:,}", one["state"], one["queue"], one["type"]] for one in found[:MOST_GROUPS]]
         for line in table(["jobs", "state", "queue", "type"], rows, width=None, cut=[]):
             self.say(f"  {line}")
@@ -167,8 +168,7 @@ class OnMatchingJobs(OnJobs):
 class Cancel(OnMatchingJobs):
     """Cancel jobs that have not finished. One that runs is told, and its result is refused.
 
-    Name them by their ids, or choose them by filters, which add up: `jobs cancel --type email.send --since PT1H`
-    cancels what was enqueued in the last hour. Look first, with --dry-run or `jobs list`.
+    Give ids, or filters: `jobs cancel --type email.send --since PT1H`. Look first, with --dry-run.
     """
 
     name = "cancel"
@@ -181,50 +181,13 @@ class Cancel(OnMatchingJobs):
         return of_cancellations(self.jobs, ids)
 
 
-class Retry(OnMatchingJobs):
-    """Make jobs available now: those that are scheduled, retryable or pending, and discarded ones with new attempts.
-
-    A cancelled job is revived, too, if you name it by its id or say `--state cancelled`. A job is refused while a live
-    job has its key; the message names that job. With --dry-run it says so before.
-
-    Name them by their ids, or choose them by filters, which add up: `jobs retry --type email.send --dead-letter`.
-    Filters choose among the discarded jobs only, unless --state says otherwise.
-    """
-
-    name = "retry"
-    operation = RETRY
-    unasked = RETRY.states - {JobState.DISCARDED}
-    cannot = (
-        "cannot be retried: only scheduled, retryable, pending, discarded and cancelled jobs can, unless they were"
-        " replaced or pruned. To do finished work once more, use `jobs enqueue-again`."
-    )
-    mend = " Cancel that one first, or let both run with --force."
-
-    @staticmethod
-    def add_arguments(parser: CommandParser) -> None:
-        OnMatchingJobs.add_arguments(parser)
-        parser.add_argument(
-            "--force",
-            action="store_true",
-            help="Revive a job although a live job has its key: both will run.",
-        )
-
-    def switches(self, options: dict[str, Any]) -> dict[str, bool]:
-        return {"force": options["force"]}
-
-    def consequences(self, ids: list[UUID], **switches: bool) -> Sequence[Consequence]:
-        from ...insight.preview import of_retries
-
-        return of_retries(self.jobs, ids, timezone.now(), **switches)
-
-
 class EnqueueAgain(OnMatchingJobs):
     """Enqueue finished jobs again: new jobs with the same args and options, through their policies.
 
     The old jobs stay as they are. A job that duplicates another one is refused; with --dry-run it says so before.
 
-    Name them by their ids, or choose them by filters, which add up: `jobs enqueue-again --type report.build`. Filters
-    choose among the completed jobs only, unless --state says otherwise.
+    Give ids, or filters: `jobs enqueue-again --type report.build`. Filters select completed jobs only, unless --state
+    says otherwise.
     """
 
     name = "enqueue-again"
@@ -267,5 +230,7 @@ def _add_dry_run(parser: CommandParser) -> None:
 
 
 def _said(counts: dict[str, int]) -> str:
-    """Write how many jobs there are, such as "350 job(s) (300 cancelled, 50 completed)"."""
-    return f"{sum(counts.values()):,} job(s) ({', '.join(f'{count:,} {state}' for state, count in counts.items())})"
+    """Write how many jobs there are, such as "350 jobs (300 cancelled, 50 completed)"."""
+    return (
+        f"{counted(sum(counts.values()), 'job')} ({', '.join(f'{count:,} {state}' for state, count in counts.items())})"
+    )

@@ -8,6 +8,7 @@ from django.core.management.base import CommandParser
 
 from ...insight.queue_names import doubt
 from ...ojs.states import JobState
+from ...ojs.words import counted
 from .subcommand import Subcommand, limit, queue
 
 
@@ -41,7 +42,9 @@ class Pause(OnQueues):
             self.doubt(name, "`jobs resume` takes the pause back.")
             changed, waiting = self.queues.pause(name), self.waiting(name)
             answers.append({"name": name, "paused": True, "changed": changed, "available": waiting})
-            self.say(f"{'Paused' if changed else 'Was paused already:'} {name}; {waiting} available job(s) in it.")
+            self.say(
+                f"{'Paused' if changed else 'Was paused already:'} {name}; {counted(waiting, 'available job')} in it."
+            )
         self.answer(answers)
 
 
@@ -56,7 +59,9 @@ class Resume(OnQueues):
             self.doubt(name)
             changed, waiting = self.queues.resume(name), self.waiting(name)
             answers.append({"name": name, "paused": False, "changed": changed, "available": waiting})
-            self.say(f"{'Resumed' if changed else 'Was not paused:'} {name}; {waiting} available job(s) in it.")
+            self.say(
+                f"{'Resumed' if changed else 'Was not paused:'} {name}; {counted(waiting, 'available job')} in it."
+            )
         self.answer(answers)
 
 
@@ -79,4 +84,4 @@ class Limit(OnQueues):
         changed = change(queue, limit)
         self.answer({"name": queue, "max_per_second" if per_second else "concurrency_limit": limit, "changed": changed})
         none = f"{queue} has no limit{' per second' * per_second}."
-        self.say(none if limit is None else f"At most {limit} job(s) of {queue} {what}.")
+        self.say(none if limit is None else f"At most {counted(limit, 'job')} of {queue} {what}.")

@@ -17,6 +17,7 @@ from ...insight.text import age, harmless
 from ...insight.typed import read_json
 from ...models import Job, SuppressedEnqueue
 from ...ojs.keys import KeyMode, KeyScope
+from ...ojs.words import counted
 from .answers import fields
 from .subcommand import Subcommand, moment, queue, type_
 
@@ -24,6 +25,8 @@ SHORT = 16
 """How many characters of a fingerprint a table shows; `jobs duplicates` finds it by them."""
 MOST_ATTEMPTS = 20
 MET = ("fingerprint", "type", "args", "count", "rejected", "ignored", "replaced", "last_at")
+
+_MORE = "more job"
 
 
 class Explain(Subcommand):
@@ -148,7 +151,7 @@ class Duplicates(Subcommand):
         self._print_jobs(job for group in found.groups for job in group.jobs)
         more = sum(group.more for group in found.groups)
         if more or found.last:
-            self.say(f"{f'{more:,} more job(s) in these groups. ' if more else ''}The admin shows all of them.")
+            self.say(f"{f'{counted(more, _MORE)} in these groups. ' if more else ''}The admin shows all of them.")
 
     def _print_one(self, attempts: Any, fingerprint: str) -> None:
         history = insight.history(self.jobs, fingerprint)

@@ -9,10 +9,11 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from ...bars import progress
 from ...insight.text import harmless
 from ...integrity import Findings, Kind, rekey, verify
 from ...integrity.problems import BY_HAND
-from ..progress import progress
+from ...ojs.words import counted
 from .subcommand import Subcommand, type_
 
 
@@ -50,7 +51,7 @@ class Verify(Upkeep):
         left = verify(self.jobs, fix=fix, bars=partial(progress, verbosity), before_fix=tell)
         mended = sum(found[0].counts.values()) - sum(left.counts.values()) if found else 0
         if found:
-            self.say(self.style.SUCCESS(f"Mended: {mended:,} finding(s), as said above."))
+            self.say(self.style.SUCCESS(f"Mended: {counted(mended, 'finding')}, as said above."))
         self.answer(
             {
                 "looked_at": left.looked_at,
@@ -62,7 +63,7 @@ class Verify(Upkeep):
             }
         )
         if not left:
-            self.say(f"Nothing to mend: {left.looked_at:,} job(s) agree with their fingerprints and guards.")
+            self.say(f"Nothing to mend in {counted(left.looked_at, 'job')}: rows, fingerprints and guards agree.")
             return
         if fix:
             self.say("Left:")
@@ -138,6 +139,6 @@ class Rekey(Upkeep):
             self.name_all(f"{told.unguarded_count:,} without a guard, as an older job has it:", told.unguarded)
         would = "would be " if dry_run else ""
         self.say(
-            f"{told.rekeyed:,} of {told.looked_at:,} live job(s) {would}rekeyed, {told.left:,} {would}taken out of"
-            f" uniqueness.{' Nothing was changed.' if dry_run else ''}"
+            f"{told.rekeyed:,} of {counted(told.looked_at, 'live job')} {would}rekeyed, {told.left:,} {would}taken out"
+            f" of uniqueness.{' Nothing was changed.' if dry_run else ''}"
         )

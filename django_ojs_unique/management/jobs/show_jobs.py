@@ -16,6 +16,7 @@ from ...insight.job_options import handler
 from ...insight.text import age, harmless
 from ...insight.waiting import nobody
 from ...models import Job, SuppressedEnqueue
+from ...ojs.words import counted
 from ..arguments import whole_number
 from .answers import fields
 from .filters import NO_MATCH, add_filters, filters, matching
@@ -106,14 +107,14 @@ class Show(Subcommand):
         for name in ENVELOPE:
             yield name, getattr(job, name)
         yield "key", job.key
-        yield "rewritten", f"{job.revision} time(s)" if job.revision else None
+        yield "rewritten", counted(job.revision, "time") if job.revision else None
         yield "unique", job.unique
         yield "fingerprint", job.fingerprint
         if job.fingerprint:
             yield "keeps others out", "yes" if job.is_guarding else "no"
             yield "while it is", ", ".join(sorted(job.guarded_states))
             met = SuppressedEnqueue.objects.using(self.using).filter(fingerprint=job.fingerprint, existing_job=job.pk)
-            yield "suppressed", f"{met.count()} enqueue(s)"
+            yield "suppressed", counted(met.count(), "enqueue")
         yield "replaced by", job.replaced_by_id
         for name in TIMES:
             yield name, getattr(job, name)

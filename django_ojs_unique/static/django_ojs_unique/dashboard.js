@@ -55,7 +55,7 @@
   async function show(text) {
     const fresh = new DOMParser().parseFromString(text, "text/html");
     if (!fresh.getElementById("ojs-now")) {
-      tell("You are logged out, or may no longer see this page. Load it again to log in.");
+      tell(page.dataset.loggedOut);
       return;
     }
     let kept = 0;
@@ -68,7 +68,7 @@
     }
     if (fresh.getElementById("ojs-updated")) {
       updated.textContent = fresh.getElementById("ojs-updated").textContent;
-      waiting.textContent = kept ? ", except where you are" : "";
+      waiting.textContent = kept ? `, ${page.dataset.except}` : "";
     }
     tell("");
   }
@@ -79,9 +79,9 @@
     try {
       const answer = await fetch(source.url, { credentials: "same-origin", signal: AbortSignal.timeout(30000) });
       if (answer.ok || answer.status === 403) await show(answer.ok ? await answer.text() : "");
-      else tell(`The server answered with an error (${answer.status}). This is tried again.`);
+      else tell(page.dataset.error.replace("STATUS", answer.status));
     } catch {
-      tell("The server cannot be reached. This is tried again.");
+      tell(page.dataset.unreachable);
     } finally {
       source.isAsking = false;
     }

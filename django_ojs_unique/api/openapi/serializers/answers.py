@@ -264,7 +264,6 @@ class Implementation(serializers.Serializer[Any]):
     name = CharField()
     version = CharField()
     language = CharField()
-    homepage = CharField()
 
 
 class Manifest(serializers.Serializer[Any]):

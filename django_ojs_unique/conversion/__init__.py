@@ -1,0 +1,1 @@
+"""Arguments that JSON does not have, such as dates and model instances: ``@job(..., convert=True)``."""

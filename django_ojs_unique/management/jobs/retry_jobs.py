@@ -1,0 +1,77 @@
+"""Subcommands that make jobs run: retry and revive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.core.management.base import CommandParser
+from django.utils import timezone
+
+from ...by_hand.operations import RETRY, REVIVE
+from ...ojs.states import JobState
+from .change_jobs import OnMatchingJobs
+
+if TYPE_CHECKING:
+    from ...insight.preview import Consequence
+
+
+class Retry(OnMatchingJobs):
+    """Make jobs available now: those that are scheduled, retryable or pending, and discarded ones with new attempts.
+
+    A cancelled job is revived, too, if you name it by its id or say `--state cancelled`. A job is refused while a live
+    job has its key; the message names that job. With --dry-run it says so before.
+
+    Give ids, or filters: `jobs retry --type email.send --dead-letter`. Filters select discarded jobs only, unless
+    --state says otherwise.
+    """
+
+    name = "retry"
+    operation = RETRY
+    unasked = RETRY.states - {JobState.DISCARDED}
+    cannot = (
+        "cannot be retried: only scheduled, retryable, pending, discarded and cancelled jobs can, unless they were"
+        " replaced or pruned. To do finished work once more, use `jobs enqueue-again`."
+    )
+    mend = " Cancel that one first, or let both run with --force."
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        OnMatchingJobs.add_arguments(parser)
+        parser.add_argument(
+            "--force",
+            action="store_true",
+            help="Revive a job although a live job has its key: both will run.",
+        )
+
+    def switches(self, options: dict[str, Any]) -> dict[str, bool]:
+        return {"force": options["force"]}
+
+    def consequences(self, ids: list[UUID], **switches: bool) -> Sequence[Consequence]:
+        from ...insight.preview import of_retries
+
+        return of_retries(self.jobs, ids, timezone.now(), **switches)
+
+
+class Revive(Retry):
+    """Make discarded and cancelled jobs available with new attempts, those that are not due yet scheduled.
+
+    A job is refused while a live job has its key; the message names that job. With --dry-run it says so before.
+
+    Give ids, or filters: `jobs revive --type email.send --since PT1H`. Filters select discarded jobs only, unless
+    --state says otherwise.
+    """
+
+    name = "revive"
+    operation = REVIVE
+    unasked = REVIVE.states - {JobState.DISCARDED}
+    cannot = (
+        "cannot be revived: only discarded and cancelled jobs can, unless they were replaced or pruned. To do finished"
+        " work once more, use `jobs enqueue-again`; to run waiting jobs now, `jobs retry`."
+    )
+
+    def consequences(self, ids: list[UUID], **switches: bool) -> Sequence[Consequence]:
+        from ...insight.preview import of_revivals
+
+        return of_revivals(self.jobs, ids, timezone.now(), **switches)

@@ -1,0 +1,101 @@
+"""Extract what pages say into the catalogues, and compile these: `make messages`, or `python -m tests.messages`.
+
+``python -m tests.messages de`` makes the catalogue of a new language. No system tool is needed: Babel reads and writes.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from babel.messages.catalog import Catalog
+from babel.messages.extract import extract
+from babel.messages.mofile import write_mo
+from babel.messages.pofile import read_po, write_po
+from django.utils.translation.template import templatize
+
+PACKAGE = Path(__file__).parent.parent / "django_ojs_unique"
+LOCALE = PACKAGE / "locale"
+KEYWORDS = {
+    **dict.fromkeys(("_", "gettext", "gettext_lazy", "gettext_noop")),
+    **dict.fromkeys(("ngettext", "ngettext_lazy"), (1, 2)),
+}
+
+
+def template() -> Catalog:
+    """Return the catalogue of all texts of the package, without translations."""
+    found = Catalog(project="django-ojs-unique", fuzzy=False)
+    for path, line, message in _texts():
+        flags = ["python-brace-format"] if "{" in str(message) else []
+        found.add(message, locations=[(path.relative_to(PACKAGE).as_posix(), line)], flags=flags)
+    return found
+
+
+def catalogue(language: str) -> Catalog:
+    """Read the translations of a language; an empty catalogue if there are none."""
+    path = po(language)
+    if not path.exists():
+        return Catalog(locale=language, project="django-ojs-unique", fuzzy=False)
+    with path.open("rb") as file:
+        return read_po(file, locale=language)
+
+
+def updated(language: str) -> Catalog:
+    """Return the catalogue of a language with the texts of today; a text that is new has no translation."""
+    found = catalogue(language)
+    found.update(template(), no_fuzzy_matching=True)
+    found.obsolete.clear()
+    return found
+
+
+def compiled(language: str) -> bytes:
+    """Return what the .mo file of a language must have."""
+    buffer = io.BytesIO()
+    write_mo(buffer, catalogue(language))
+    return buffer.getvalue()
+
+
+def po(language: str) -> Path:
+    return LOCALE / language / "LC_MESSAGES" / "django.po"
+
+
+def languages() -> list[str]:
+    return sorted(path.name for path in LOCALE.iterdir() if path.is_dir())
+
+
+def _texts() -> Iterator[tuple[Path, int, str | tuple[str, ...]]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if "gettext" in (source := path.read_text()):
+            yield from _of(path, source)
+    for path in sorted(PACKAGE.rglob("templates/**/*.html")):
+        # Python's indentation has no meaning in what Django makes of a template.
+        source = templatize(path.read_text())
+        yield from _of(path, "\n".join(line.strip() for line in source.split("\n")))
+
+
+def _of(path: Path, source: str) -> Iterator[tuple[Path, int, str | tuple[str, ...]]]:
+    for line, message, _, _ in extract("python", io.BytesIO(source.encode()), KEYWORDS):
+        yield path, line, message
+
+
+def main() -> None:
+    for language in sys.argv[1:] or languages():
+        found = updated(language)
+        path = po(language)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            write_po(file, found, sort_output=True, include_previous=False, omit_header=False, no_location=True)
+        path.with_suffix(".mo").write_bytes(compiled(language))
+        missing = sum(1 for message in found if message.id and not all(_strings(message)))
+        print(f"{language}: {len(found)} texts, {missing} without a translation")
+
+
+def _strings(message: object) -> tuple[str, ...]:
+    string = message.string  # type: ignore[attr-defined]
+    return tuple(string) if isinstance(string, (tuple, list)) else (string,)
+
+
+if __name__ == "__main__":
+    main()
