@@ -1,5 +1,6 @@
 import io
 import re
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
@@ -7,7 +8,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
-from django_ojs_unique import job
+from django_ojs_unique import Cron, job
 from django_ojs_unique.management.commands.runworker import Command
 from django_ojs_unique.models import CronJob, Job
 from tests.support.pages import text_of
@@ -49,11 +50,11 @@ def test_draining_an_empty_queue_takes_few_statements(handlers):
 
 
 def test_a_drain_does_all_that_is_due_before_it_calls_the_queue_empty(handlers):
-    job("t", cron="0 0 29 2 *")(lambda: None)
+    job("t", cron=Cron("0 0 29 2 *", "UTC"))(lambda: None)
     run()
-    CronJob.objects.update(next_run_at=timezone.now() - timezone.timedelta(minutes=1))
+    CronJob.objects.update(next_run_at=datetime(2024, 2, 29, tzinfo=UTC))
     assert "1 completed" in run()
-    CronJob.objects.update(expression="0 0 * * *", timezone="UTC")  # as an older version of the code declared it
+    CronJob.objects.update(expression="0 0 * * *", timezone="Asia/Tokyo")  # as an older version of the code declared it
     run()
     assert CronJob.objects.get().expression == "0 0 29 2 *"
     past = timezone.now() - timezone.timedelta(minutes=1)
