@@ -6,7 +6,7 @@ The names below can be imported before Django is configured. Models and managers
 from typing import TYPE_CHECKING, TypeAlias
 
 from .enqueue.results import Outcome
-from .exceptions import DuplicateJob, InvalidPolicy, InvalidRequest, InvalidRetryPolicy, OJSError
+from .exceptions import DuplicateJob, InvalidPolicy, InvalidRequest, InvalidRetryPolicy, LeaseLost, OJSError
 from .handlers.context import JobContext
 from .handlers.control import Discard, Retry, Skip, TimeLimitExceeded
 from .handlers.declare import job
@@ -53,6 +53,7 @@ __all__ = [
     "ItemResult",
     "JobContext",
     "JobState",
+    "LeaseLost",
     "OJSError",
     "OnConflict",
     "Outcome",

@@ -158,6 +158,15 @@ class TransactionLeftOpen(OJSError):
         )
 
 
+class LeaseLost(OJSError):
+    """The job is no longer held: it was cancelled, replaced or given to another worker.
+
+    Raised in a handler by `JobContext.fence`, `complete` and `step`. Its transaction must not commit.
+    """
+
+    code = "conflict"
+
+
 class DeclaredInCode(OJSError):
     """This is declared in code, and can only be changed there."""
 

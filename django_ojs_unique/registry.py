@@ -48,6 +48,7 @@ class Definition:
     timeout: str | timedelta | float | None = None
     lease: str | timedelta | float | None = None
     takes_context: bool = False
+    atomic: bool = False
     skip_unless: Callable[..., Any] | None = None
     cron: Cron | None = None
     heal: SupportsHeal | None = None

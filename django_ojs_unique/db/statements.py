@@ -33,6 +33,7 @@ _HARMLESS = {
     *("call", "do", "show", "unlock", "table"),
 }
 """First words of statements that change only rows and tables. Any other word counts as a change of the session."""
+_WRITING = re.compile(r"\b(?:insert|update|delete|merge|replace|truncate|create|alter|drop|copy|load)\b")
 _FIRST = re.compile(r"(?:[\s(]|--[^\n]*(?:\n|$)|/\*.*?\*/)*(\w*)\s*(\w*)", re.DOTALL)
 _TEMPORARY = re.compile(
     r"\b(?:create|into)\s+(?:or\s+replace\s+)?(?:local\s+|global\s+)?temp(?:orary)?\b(?!.*\bon\s+commit\s+drop\b)",
@@ -57,6 +58,19 @@ def effects_of(sql: Any, connection: Any) -> Effects:
     if len(sql) <= LONGEST_KEPT:
         return _remembered(sql, connection.vendor)
     return _effects(sql, connection.vendor)
+
+
+def writes(sql: Any, connection: Any) -> bool:
+    """Tell whether a statement writes rows or tables, by its first word; after WITH, by any of its words."""
+    if not isinstance(sql, str):
+        try:
+            sql = sql.as_string(connection.connection)
+        except Exception:
+            return False
+    text = sql[:LONGEST_KEPT].lower()
+    found = _FIRST.match(text)
+    assert found is not None
+    return _WRITING.search(text if found[1] == "with" else found[1]) is not None
 
 
 def _effects(sql: str, vendor: str) -> Effects:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,11 +15,12 @@ from ..handlers.context import JobContext
 from ..handlers.control import Skip, TimeLimitExceeded
 from ..handlers.signature import call, still_wanted
 from ..instrumentation import tracer
-from ..ojs.states import JobState
 from ..registry import Definition, registry
 from ..signals import announce, job_started
 from . import finished
+from .atomic import in_one_transaction
 from .finished import Finished
+from .hold import AsyncHold, Hold
 from .run import Run
 
 
@@ -66,7 +66,13 @@ async def aexecute(run: Run) -> Finished:
 def _run(run: Run) -> Any:
     _announce_start(run)
     definition = registry.get(run.job.type)
-    context = _context(run, _is_held(run)) if definition.takes_context else None
+    if definition.atomic:
+        return in_one_transaction(run, lambda: _call(run, definition))
+    return _call(run, definition)
+
+
+def _call(run: Run, definition: Definition) -> Any:
+    context = _context(run, Hold(run)) if definition.takes_context else None
     with run.block or nullcontext():
         args = run.job.args if definition.converter is None else definition.converter.from_json(run.job.args)
         if definition.skip_unless is not None and not still_wanted(definition, args):
@@ -78,7 +84,7 @@ async def _arun(run: Run, share: sessions.Share, deadline: asyncio.Timeout) -> A
     if job_started.has_listeners(type(run.job)):
         await sync_to_async(_announce_start)(run, share)
     definition = registry.get(run.job.type)
-    context = _context(run, lambda: not run.cancelled) if definition.takes_context else None
+    context = _context(run, AsyncHold(run)) if definition.takes_context else None
     async with deadline:
         args = run.job.args
         if definition.converter is not None:
@@ -99,7 +105,7 @@ async def _astill_wanted(definition: Definition, args: Any) -> Any:
     return await wanted if asyncio.iscoroutine(wanted) else wanted
 
 
-def _context(run: Run, is_held: Callable[[], bool]) -> JobContext:
+def _context(run: Run, hold: Hold) -> JobContext:
     job = run.job
     return JobContext(
         job_id=job.pk,
@@ -112,20 +118,9 @@ def _context(run: Run, is_held: Callable[[], bool]) -> JobContext:
         enqueued_at=job.enqueued_at,
         started_at=job.started_at,
         worker_id=job.worker_id,
-        is_held=is_held,
-        report=run.report,
+        hold=hold,
         job=job,
     )
-
-
-def _is_held(run: Run) -> Callable[[], bool]:
-    job = run.job
-
-    def is_held() -> bool:
-        rows = type(job)._default_manager.using(job._state.db)
-        return not run.cancelled and rows.filter(pk=job.pk, state=JobState.ACTIVE, lease_token=job.lease_token).exists()
-
-    return is_held
 
 
 def _reason(definition: Definition) -> str:

@@ -40,28 +40,52 @@ class Finished:
     gives_up: bool = False
     retry_after: timedelta | None = None
     at: datetime = field(default_factory=timezone.now)
+    is_settled: bool = False
+    """Whether the job was completed by a transaction of its handler."""
+    perhaps: Finished | None = None
+    """The completion in a transaction of the handler that may have been committed although an error was raised."""
 
 
 def completed(run: Run, result: Any) -> Finished:
     """Say that the handler returned ``result``; it is logged and dropped if it cannot be stored."""
+    if run.is_committed:
+        return run.completion  # type: ignore[no-any-return]
+    return Finished(run.job, result=_storable(run, result), at=run.clock(), perhaps=run.completion)
+
+
+def completion(run: Run, result: Any) -> Finished:
+    """Return the completion that a transaction of the handler stores."""
+    return Finished(run.job, result=_storable(run, result), at=run.clock(), is_settled=True)
+
+
+def _storable(run: Run, result: Any) -> Any:
     if result is None:
-        return Finished(run.job, at=run.clock())
+        return None
     try:
-        stored = sized(plain(result, "result"), "result", settings.max_result_bytes)
-        return Finished(run.job, result=stored, at=run.clock())
+        return sized(plain(result, "result"), "result", settings.max_result_bytes)
     except Exception as error:  # InvalidRequest, or any exception from reading a strange object
         # The work is done; running it again for the sake of its result would do it twice.
         logger.error(
             "Job %s (%s) completed, but its result is lost: %s", run.job.pk, run.job.type, error, extra=run.labels()
         )
-        return Finished(run.job, at=run.clock())
+        return None
 
 
 def failed(run: Run, error: BaseException) -> Finished:
     """Say and log what the handler raised: a `Skip`, or an error for the job's record."""
     job = run.job
+    if run.is_committed:
+        logger.error(
+            "Job %s (%s) is completed, but then its handler, or a callback of its transaction, raised.",
+            job.pk,
+            job.type,
+            exc_info=_printable(error),
+            extra=run.labels(),
+        )
+        run.completion.exception = _printable(error)
+        return run.completion  # type: ignore[no-any-return]
     if isinstance(error, Skip):
-        return Finished(job, skipped=storable(_message(error)[:LONGEST_REASON]), at=run.clock())
+        return Finished(job, skipped=storable(_message(error)[:LONGEST_REASON]), at=run.clock(), perhaps=run.completion)
     code, types, message = "handler_error", _names(error), _message(error)
     gives_up = isinstance(error, (Discard, UnknownJobType))
     if isinstance(error, TimeLimitExceeded):
@@ -92,6 +116,7 @@ def failed(run: Run, error: BaseException) -> Finished:
         gives_up=gives_up,
         retry_after=error.after if isinstance(error, Retry) else None,
         at=now,
+        perhaps=run.completion,
     )
 
 

@@ -27,6 +27,10 @@ class Run:
     task: asyncio.Task[None] | None = None
     block: Interruptible | None = None
     progress: tuple[float, str] | None = None
+    completion: Any = None
+    """The `Finished` with which a transaction of the handler has completed the job, if it commits."""
+    is_committed = False
+    """Whether that transaction was committed."""
 
     def __init__(
         self,

@@ -59,18 +59,19 @@ def settle(
     could run out. A second run of one job is left out, too: a worker may have begun it under a new lease while the
     first still ran.
     The ``job`` of each settled run has its new state. ``doubtful`` has the ``id()`` of each run whose last settle
-    failed: it may have been committed anyway, so its row is read before the run is refused.
+    failed: it may have been committed anyway, so its row is read before the run is refused. So is the row of a run
+    that a transaction of its handler may have completed.
     """
     finished = list({run.job.id: run for run in reversed(finished)}.values())
-    completed = [run for run in finished if run.error is None]
+    completed = [run for run in finished if run.error is None and not run.is_settled]
     failed = [run for run in finished if run.error is not None]
     with transaction.atomic(using=jobs.db) if completed and failed else nullcontext():
         outcomes = [*_complete(jobs, completed), *_fail(jobs, failed)]
-    if doubtful:
-        outcomes = [
-            (run, _settled_before(jobs, run) if outcome is Settled.REFUSED and id(run) in doubtful else outcome)
-            for run, outcome in outcomes
-        ]
+    outcomes = [
+        (run, _committed_before(jobs, run, id(run) in doubtful) if outcome is Settled.REFUSED else outcome)
+        for run, outcome in outcomes
+    ]
+    outcomes += [(run, Settled.COMPLETED) for run in finished if run.is_settled]
     for run, outcome in outcomes:
         _update(run, outcome)
     return outcomes
@@ -160,6 +161,16 @@ def _fail(jobs: QuerySet[Any], runs: Sequence[Finished]) -> Iterator[tuple[Finis
     for run in runs:
         if run.job.id not in locked:
             yield run, outcomes.get(run.job.id, Settled.REFUSED)
+
+
+def _committed_before(jobs: QuerySet[Any], run: Finished, is_doubtful: bool) -> Settled:
+    """Return the outcome of a refused run that a commit has stored whose answer was lost; else REFUSED."""
+    outcome = _settled_before(jobs, run) if is_doubtful else Settled.REFUSED
+    done = run.perhaps
+    if outcome is Settled.REFUSED and done is not None and _settled_before(jobs, done) is Settled.COMPLETED:
+        run.result, run.at, run.error, run.skipped = done.result, done.at, None, ""
+        return Settled.COMPLETED
+    return outcome
 
 
 def _settled_before(jobs: QuerySet[Any], run: Finished) -> Settled:

@@ -38,6 +38,7 @@ class JobOptions(TypedDict, total=False):
     cron: Cron | str | None
     heal: SupportsHeal | None
     convert: bool
+    atomic: bool
 
 
 OPTIONS = (*JobOptions.__annotations__, "takes_context")
@@ -69,6 +70,7 @@ def job(
     cron: Cron | str | None = None,
     heal: SupportsHeal | None = None,
     convert: bool = False,
+    atomic: bool = False,
     **unknown: Any,
 ) -> Any:
     """Declare the handler of a job type, a plain or an ``async def`` function, and the defaults of its enqueues.
@@ -77,8 +79,9 @@ def job(
     ISO 8601, a timedelta or seconds. ``takes_context`` passes a `JobContext` first, as the parameter named ``context``.
     ``skip_unless`` is called before each attempt with the arguments of the job that it names as parameters; if it
     returns false, the job completes as skipped. ``cron`` enqueues the job periodically. ``heal`` enqueues it for every
-    record that still needs it. ``convert`` lets the args be dates, model instances and more, by the type hints. Put
-    handlers into an app's ``jobs.py``: that module is imported at the start.
+    record that still needs it. ``convert`` lets the args be dates, model instances and more, by the type hints.
+    ``atomic`` commits what the handler writes together with its completion, or neither. Put handlers into an app's
+    ``jobs.py``: that module is imported at the start.
 
     Raises HandlerError when the type already has a handler or the function does not fit, InvalidRequest for an invalid
     name, InvalidPolicy and InvalidRetryPolicy for invalid policies: all when the module is imported.
@@ -105,6 +108,7 @@ def job(
             skip_unless=skip_unless,
             cron=Cron(cron) if isinstance(cron, str) else cron,
             heal=heal,
+            atomic=atomic,
             **policies,  # type: ignore[arg-type]
         )
         if convert:

@@ -49,6 +49,18 @@ def refuse_unknown_args_keys(definition: Definition) -> None:
             )
 
 
+def refuse_a_wrong_atomic(definition: Definition) -> None:
+    """Raise HandlerError for an ``atomic`` that is no boolean, or on an ``async def`` handler."""
+    if not isinstance(definition.atomic, bool):
+        raise HandlerError(f"{definition.place}: atomic must be True or False. Write atomic=True.")
+    if definition.atomic and definition.is_async:
+        raise HandlerError(
+            f"{definition.place}: atomic=True needs a plain function, because Django has no asynchronous transactions."
+            " Write def instead of async def; or open transaction.atomic() in a function that you call with"
+            " sync_to_async, and call context.complete() in it."
+        )
+
+
 def refuse_a_misfit(definition: Definition) -> None:
     parameters = inspect.signature(definition.function).parameters
     first = next(iter(parameters), None)
@@ -59,6 +71,7 @@ def refuse_a_misfit(definition: Definition) -> None:
             f"{definition.place}: with takes_context=True the first positional parameter is named 'context'."
         )
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    refuse_a_wrong_atomic(definition)
     refuse_unknown_args_keys(definition)
     if definition.skip_unless is not None and not takes_any:
         for name, wanted in inspect.signature(definition.skip_unless).parameters.items():

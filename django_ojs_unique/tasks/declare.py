@@ -41,10 +41,11 @@ class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
     """A task with the options of a job, which take effect if its backend is an `OJSBackend`.
 
     ``unique``: the unique policy. ``retry``: the retry policy; None leaves it to the backend. ``timeout``: of one
-    attempt, ISO 8601, a timedelta or seconds. ``key`` and ``key_mode``: a job key, instead of ``unique``.
+    attempt, ISO 8601, a timedelta or seconds. ``key`` and ``key_mode``: a job key, instead of ``unique``. ``atomic``:
+    commit what the function writes together with its completion, or neither.
 
     Raises InvalidTask, InvalidPolicy, InvalidRetryPolicy or InvalidRequest, and HandlerError when a name in
-    ``args_keys`` is not a parameter: all when the module is imported.
+    ``args_keys`` is not a parameter or the function cannot be ``atomic``: all when the module is imported.
     """
 
     unique: UniquePolicy | Mapping[str, Any] | None = None
@@ -52,6 +53,7 @@ class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
     timeout: str | timedelta | float | None = None
     key: str | None = None
     key_mode: KeyMode | str = KeyMode.REPLACE
+    atomic: bool = False
 
     def __post_init__(self) -> None:
         if self.unique is not None:
@@ -114,6 +116,7 @@ class TaskOptions(TypedDict, total=False):
     timeout: str | timedelta | float | None
     key: str | None
     key_mode: KeyMode | str
+    atomic: bool
 
 
 @overload
@@ -147,6 +150,7 @@ def task(
     timeout: str | timedelta | float | None = None,
     key: str | None = None,
     key_mode: KeyMode | str = KeyMode.REPLACE,
+    atomic: bool = False,
 ) -> OJSTask[..., Any] | Callable[[Callable[..., Any]], OJSTask[..., Any]]:
     """Declare a task as Django's own decorator does, on any version and for any backend.
 
@@ -168,6 +172,7 @@ def task(
             timeout=timeout,
             key=key,
             key_mode=key_mode,
+            atomic=atomic,
         )
 
     return declare if function is None else declare(function)

@@ -17,7 +17,7 @@ from django.dispatch import Signal
 from ..conf import settings
 from ..enqueue.values import sized
 from ..handlers.context import JobContext
-from ..handlers.signature import refuse_unknown_args_keys
+from ..handlers.signature import refuse_a_wrong_atomic, refuse_unknown_args_keys
 from ..ojs.canonical import plain
 from ..ojs.names import LONGEST_TYPE
 from ..ojs.policy import UniquePolicy
@@ -67,7 +67,7 @@ def register(task: Any, queue: str, retry: RetryPolicy, unique: UniquePolicy | N
 
     ``retry``: of a task that has none. ``unique``: the task's own policy, or that of its backend.
 
-    Raises HandlerError when the unique policy does not fit the function's parameters.
+    Raises HandlerError when the unique policy or ``atomic`` does not fit the function.
     """
     type = type_of(task.func)
     known = task_of(type)
@@ -82,8 +82,10 @@ def register(task: Any, queue: str, retry: RetryPolicy, unique: UniquePolicy | N
         retry=getattr(task, "retry", None) or retry,
         timeout=getattr(task, "timeout", None),
         takes_context=True,
+        atomic=getattr(task, "atomic", False),
         task=task,
     )
+    refuse_a_wrong_atomic(definition)
     refuse_unknown_args_keys(definition)
     registry.register(definition)
 

@@ -109,7 +109,7 @@ class ClaimedRuns:
             for run in runs:
                 if _claim_of(run) in kept:
                     run.lease_until = until
-                elif not run.cancelled:
+                elif not run.cancelled and run.completion is None:
                     passed_over = True
         self.extend_at = began + min([self._lease, *by_length]).total_seconds() / (30 if passed_over else 3)
 
@@ -122,7 +122,7 @@ class ClaimedRuns:
         if running:
             lost = leases.lost(self._jobs, [run.job for run in running])
             for run in running:
-                if _claim_of(run) in lost and not run.cancelled and not run.over:
+                if _claim_of(run) in lost and not run.cancelled and not run.over and run.completion is None:
                     run.cancelled = True
                     run.pool.cancel(run)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from django.contrib.auth.models import Group
+
 from django_ojs_unique import UniquePolicy
 from django_ojs_unique.tasks import task
 
@@ -58,3 +60,12 @@ def welcome(user_id: int, locale: str = "en") -> None:
 @task
 def Shout(text: str) -> str:  # noqa: N802 - no job type is spelled like this
     return text.upper()
+
+
+@task(atomic=True)
+def book(name: str, fails: bool = False) -> str:
+    Group.objects.create(name=name)
+    add.enqueue(1, 2)
+    if fails:
+        raise ValueError("no")
+    return name

@@ -62,6 +62,7 @@ def test_the_codes_are_those_that_clients_know():
         "JobIdTaken": "duplicate",
         "JobCancelled": "cancelled",
         "InvalidTransition": "conflict",
+        "LeaseLost": "conflict",
         "TransactionLeftOpen": "handler_error",
         "DeclaredInCode": "conflict",
         "PayloadTooLarge": "payload_too_large",

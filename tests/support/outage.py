@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import select
 import socket
 import sqlite3
@@ -47,11 +48,14 @@ class WriteLock(Outage):
 class Proxy(Outage):
     """Passes bytes on to the server, or hangs up."""
 
-    def __init__(self, address: str = "127.0.0.1") -> None:
+    def __init__(self, address: str = "127.0.0.1", cuts: float = 0.0) -> None:
+        """``cuts``: how probable it is that the line is cut after a message of a client was passed on."""
+        self._cuts = cuts
         self._connect = _way_to_the_server()
         self._listener = socket.create_server((address, 0))
         self.detour = {"HOST": address, "PORT": str(self._listener.getsockname()[1])}
         self._peers: dict[socket.socket, socket.socket] = {}
+        self._clients: set[socket.socket] = set()
         self._is_cut = self._is_closed = False
         self._thread = Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -86,13 +90,14 @@ class Proxy(Outage):
             return
         server = self._connect()
         self._peers |= {client: server, server: client}
+        self._clients.add(client)
 
     def _pass_on(self, end: socket.socket) -> None:
         data = b""
         with suppress(OSError):
             if data := end.recv(65536):
                 self._peers[end].sendall(data)
-        if not data:
+        if not data or (end in self._clients and random.random() < self._cuts):
             self._hang_up(end)
 
     def _hang_up(self, *ends: socket.socket) -> None:
@@ -101,6 +106,7 @@ class Proxy(Outage):
                 del self._peers[other]
                 end.close()
                 other.close()
+                self._clients -= {end, other}
 
 
 def _way_to_the_server() -> Callable[[], socket.socket]:

@@ -28,6 +28,10 @@ def report(user_id, when="now"):
     """Do nothing."""
 
 
+async def areport():
+    """Do nothing."""
+
+
 def function(path):
     """Return a function that says it is at a path."""
 
@@ -99,6 +103,8 @@ def test_each_path_has_a_job_type_of_its_own():
         (lambda: task(queue_name="b", backend="tries")(report), InvalidTask, "Queue 'b' is not valid"),
         (lambda: task(retry={"max_attempts": "two"})(report), InvalidRetryPolicy, "max_attempts"),
         (lambda: task(unique={"args_keys": ["usr_id"], "keys": ["type", "args"]})(report), HandlerError, "'user_id'"),
+        (lambda: task(atomic=True)(areport), HandlerError, "def instead of async def"),
+        (lambda: task(atomic=1)(report), HandlerError, "Write atomic=True"),
         (lambda: task(run_after=None)(report), TypeError, "run_after"),
     ],
 )

@@ -7,6 +7,7 @@ import re
 import sys
 
 import pytest
+from django.contrib.auth.models import Group
 from django.test import override_settings
 
 from .framework import listening, work  # isort: skip - it skips this module where there are no tasks
@@ -17,6 +18,7 @@ from django_ojs_unique.ojs.states import WAITING
 from django_ojs_unique.tasks import OJSBackend
 from django_ojs_unique.tasks.framework import task_finished
 from django_ojs_unique.tasks.results import STATUS
+from django_ojs_unique.tasks.running import type_of
 from tests.app import tasks
 from tests.support.pages import table
 
@@ -52,6 +54,17 @@ def test_in_eager_mode_a_task_has_run_when_its_enqueue_returns(task):
 def test_in_eager_mode_a_task_that_fails_has_failed():
     result = tasks.fail.enqueue("no")
     assert (result.status, result.errors[0].exception_class) == ("FAILED", ValueError)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_an_atomic_task_writes_is_committed_with_its_completion_or_not_at_all(fails):
+    result = tasks.book.enqueue("ada", fails=fails)
+    work()
+    result.refresh()
+    assert Group.objects.filter(name="ada").exists() is not fails
+    assert Job.objects.filter(type=type_of(tasks.add.func)).exists() is not fails
+    if not fails:
+        assert (result.status, result.return_value) == ("SUCCESSFUL", "ada")
 
 
 def test_a_task_is_called_as_its_caller_wrote_it():

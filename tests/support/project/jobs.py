@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from django.db import connection, transaction
+
 from django_ojs_unique import JobContext, job
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import claimed_runs, housekeeper, pools
@@ -94,3 +96,23 @@ async def slow(context: JobContext, milliseconds: int = 0, fails: int = 0) -> No
 def poison(context: JobContext) -> None:
     write("began", context)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def add(context: JobContext, account: int, dies: int = 0) -> None:
+    """Add 1 to a balance, and enqueue a job that says so; let the first attempt die after so many statements."""
+
+    def reached(number: int) -> None:
+        if dies == number and context.attempt == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE balance SET amount = amount + 1 WHERE account = %s", [account])
+    reached(1)
+    Job.objects.enqueue("torture.follow", {"of": str(context.job_id)}, queue="later")
+    reached(2)
+    transaction.on_commit(lambda: reached(3))
+
+
+job("torture.add", takes_context=True, retry={**SOON, "max_attempts": 100})(add)
+job("torture.add.atomic", takes_context=True, retry={**SOON, "max_attempts": 100}, atomic=True)(add)
+job("torture.follow")(lambda of: None)

@@ -1,0 +1,552 @@
+"""The work of a handler and the completion of its job are committed together, or neither is."""
+
+from contextlib import suppress
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.contrib.auth.models import Group
+from django.db import DatabaseError, IntegrityError, OperationalError, connection, connections, transaction
+
+from django_ojs_unique import Discard, LeaseLost, Retry, Skip, job
+from django_ojs_unique.exceptions import HandlerError
+from django_ojs_unique.execution import atomic
+from django_ojs_unique.execution.execute import aexecute, execute
+from django_ojs_unique.execution.finished import timed_out
+from django_ojs_unique.execution.run import Run
+from django_ojs_unique.execution.settle import Settled, settle
+from django_ojs_unique.lifecycle import write
+from django_ojs_unique.models import Job
+from django_ojs_unique.worker.claimed_runs import ClaimedRuns
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("handlers")]
+
+
+@pytest.fixture
+def run(take):
+    """Execute a job as a worker's thread does, and settle it as its settler does."""
+
+    def run(**enqueue):
+        Job.objects.enqueue("t", **enqueue)
+        (claimed,) = take(limit=1)
+        started = Run(claimed)
+        finished = execute(started)
+        ((_, outcome),) = settle(Job.objects.all(), [finished])
+        return started, finished, outcome
+
+    return run
+
+
+def names():
+    return set(Group.objects.values_list("name", flat=True))
+
+
+def take_away(**changes):
+    """Do from another connection what cancels, replaces or rescues a job."""
+    write(Job.objects.all(), **{"lease_token": uuid4(), **changes})
+
+
+def test_writes_enqueues_the_result_and_the_completion_are_committed_together(run):
+    @job("t", atomic=True)
+    def handler():
+        Group.objects.create(name="done")
+        Job.objects.enqueue("next")
+        return {"n": 1}
+
+    _, finished, outcome = run()
+    assert outcome is Settled.COMPLETED
+    assert finished.is_settled
+    row = Job.objects.get(type="t")
+    assert (row.state, row.result, row.lease_token) == ("completed", {"n": 1}, None)
+    assert row.finished_at is not None
+    assert names() == {"done"}
+    assert Job.objects.filter(type="next").exists()
+
+
+def test_the_job_in_memory_has_its_new_state(run):
+    job("t", atomic=True)(lambda: 7)
+    _, finished, _ = run()
+    assert (finished.job.state, finished.job.result, finished.job.lease_token) == ("completed", 7, None)
+
+
+def test_the_completion_is_one_statement_more_than_the_handler_has(take):
+    def statements(**options):
+        job("t", **options)(lambda: Group.objects.update(name="x"))
+        Job.objects.enqueue("t")
+        (claimed,) = take(limit=1)
+        said = []
+
+        def note(execute, sql, *rest):
+            said.append(sql)
+            return execute(sql, *rest)
+
+        with connection.execute_wrapper(note):
+            execute(Run(claimed))
+        return [sql for sql in said if not sql.startswith(("BEGIN", "COMMIT", "SAVEPOINT"))]
+
+    plain = statements()
+    assert len(statements(atomic=True)) == len(plain) + 1
+
+
+def test_settling_what_is_committed_needs_no_statement(take, django_assert_num_queries):
+    job("t", atomic=True)(lambda: None)
+    Job.objects.enqueue("t")
+    (claimed,) = take(limit=1)
+    finished = execute(Run(claimed))
+    with django_assert_num_queries(0):
+        assert settle(Job.objects.all(), [finished]) == [(finished, Settled.COMPLETED)]
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (ValueError("no"), Settled.RETRIED),
+        (Retry("later"), Settled.RETRIED),
+        (Discard("never"), Settled.DISCARDED),
+        (Skip("nothing to do"), Settled.SKIPPED),
+    ],
+)
+def test_whatever_the_handler_raises_undoes_what_it_wrote(run, error, outcome):
+    @job("t", atomic=True)
+    def handler():
+        Group.objects.create(name="half")
+        Job.objects.enqueue("next")
+        raise error
+
+    assert run()[2] is outcome
+    assert names() == set()
+    assert not Job.objects.filter(type="next").exists()
+
+
+def test_the_error_is_recorded_after_the_rollback(run):
+    @job("t", atomic=True)
+    def handler():
+        Group.objects.create(name="x")
+        raise ValueError("bad luck")
+
+    run()
+    row = Job.objects.get()
+    assert (row.state, row.errors[0]["message"]) == ("retryable", "bad luck")
+
+
+def test_a_broken_transaction_is_undone_although_the_handler_caught_the_error(run):
+    @job("t", atomic=True)
+    def handler():
+        Group.objects.create(name="x")
+        try:
+            Group.objects.create(name="x")
+        except IntegrityError:
+            return "done"
+
+    _, finished, outcome = run()
+    assert outcome is Settled.RETRIED
+    assert "TransactionManagementError" in finished.error["type"]
+    assert names() == set()
+
+
+@pytest.mark.parametrize("changes", [{}, {"state": "cancelled"}, {"state": "available", "lease_token": None}])
+def test_if_the_job_was_taken_away_everything_is_undone(take, changes):
+    @job("t", atomic=True)
+    def handler():
+        Group.objects.create(name="zombie")
+        Job.objects.enqueue("next")
+
+    Job.objects.enqueue("t")
+    (claimed,) = take(limit=1)
+    take_away(**changes)
+    before = Job.objects.values().get()
+    finished = execute(Run(claimed))
+    assert "LeaseLost" in finished.error["type"]
+    assert settle(Job.objects.all(), [finished]) == [(finished, Settled.REFUSED)]
+    assert Job.objects.values().get() == before
+    assert names() == set()
+
+
+def test_a_handler_that_catches_the_loss_commits_nothing(take):
+    @job("t", atomic=True, takes_context=True)
+    def handler(context):
+        Group.objects.create(name="zombie")
+        try:
+            context.fence()
+        except LeaseLost:
+            return "never mind"
+
+    Job.objects.enqueue("t")
+    (claimed,) = take(limit=1)
+    take_away()
+    finished = execute(Run(claimed))
+    assert finished.error is not None
+    assert names() == set()
+
+
+def test_a_job_is_completed_whatever_its_on_commit_callbacks_raise(run, caplog):
+    @job("t", atomic=True)
+    def handler():
+        Group.objects.create(name="done")
+
+        def fail():
+            raise ValueError("too late")
+
+        transaction.on_commit(fail)
+        return 5
+
+    _, finished, outcome = run()
+    assert outcome is Settled.COMPLETED
+    assert isinstance(finished.exception, ValueError)
+    assert Job.objects.get().state == "completed"
+    assert Job.objects.get().result == 5
+    assert names() == {"done"}
+    assert "is completed, but then its handler" in caplog.text
+
+
+def test_a_result_that_cannot_be_stored_is_dropped_as_elsewhere(run, caplog):
+    job("t", atomic=True)(lambda: object())
+    assert run()[2] is Settled.COMPLETED
+    assert Job.objects.get().result is None
+    assert "its result is lost" in caplog.text
+
+
+def fail_at_first(monkeypatch, error, step="_complete"):
+    """Let a step of the first transaction fail; return how often it was called."""
+    real, calls = getattr(atomic, step), []
+
+    def fails(*args):
+        calls.append(args)
+        if len(calls) == 1:
+            raise error
+        return real(*args)
+
+    monkeypatch.setattr(atomic, step, fails)
+    return calls
+
+
+def transient():
+    error = OperationalError("concurrent")
+    error.__cause__ = type("Cause", (Exception,), {"sqlstate": "40001"})()
+    return error
+
+
+def test_after_a_serialisation_failure_the_handler_is_called_again_in_the_same_attempt(run, monkeypatch):
+    calls = []
+
+    @job("t", atomic=True)
+    def handler():
+        calls.append(1)
+        Group.objects.create(name=f"try {len(calls)}")
+
+    locked = []
+    real = atomic.fence
+    monkeypatch.setattr(atomic, "fence", lambda run: (locked.append(len(calls)), real(run)))
+    fail_at_first(monkeypatch, transient())
+    _, _, outcome = run()
+    assert outcome is Settled.COMPLETED
+    assert names() == {"try 2"}
+    assert Job.objects.get().attempt == 1
+    assert locked == [1], "the second try locks the row, and the first does not"
+
+
+def test_it_is_not_called_again_without_end(run, monkeypatch):
+    calls = []
+    job("t", atomic=True)(lambda: calls.append(1))
+
+    def fails(*args):
+        raise transient()
+
+    monkeypatch.setattr(atomic, "_complete", fails)
+    assert run()[2] is Settled.RETRIED
+    assert len(calls) == atomic.MOST_TRIES
+
+
+def test_another_database_error_is_an_error_of_the_attempt(run, monkeypatch):
+    calls = []
+    job("t", atomic=True)(lambda: calls.append(1))
+    fail_at_first(monkeypatch, DatabaseError("no such table"))
+    assert run()[2] is Settled.RETRIED
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_if_the_answer_to_the_commit_is_lost_the_row_tells(take, monkeypatch, is_committed):
+    """As when the line is cut after COMMIT was sent: the driver raises, and the server may have committed."""
+    job("t", atomic=True)(lambda: Group.objects.create(name="done").pk and 3)
+    Job.objects.enqueue("t")
+    (claimed,) = take(limit=1)
+    started = Run(claimed)
+
+    wrapper = type(connections["default"])
+    commit = wrapper._commit
+
+    def loses_the_answer(self):
+        if is_committed:
+            commit(self)
+        raise OperationalError("the line was cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(wrapper, "_commit", loses_the_answer)
+        finished = execute(started)
+    assert finished.error is not None
+    assert not started.is_committed
+    ((_, outcome),) = settle(Job.objects.all(), [finished])
+    row = Job.objects.get()
+    if is_committed:
+        assert (outcome, row.state, row.result, names()) == (Settled.COMPLETED, "completed", 3, {"done"})
+        assert (finished.error, finished.result) == (None, 3)
+    else:
+        assert (outcome, row.state, names()) == (Settled.RETRIED, "retryable", set())
+
+
+def test_a_transaction_that_was_open_for_long_is_warned_of(run, monkeypatch, caplog):
+    job("t", atomic=True)(lambda: None)
+    run()
+    assert "was open for" not in caplog.text
+    monkeypatch.setattr(atomic, "LONG_SECONDS", -1)
+    run()
+    assert "was open for" in caplog.text
+
+
+def test_the_time_limit_rolls_back(take):
+    started = []
+
+    @job("t", atomic=True, timeout=60)
+    def handler():
+        Group.objects.create(name="late")
+        started[0].block.interrupt()  # as the worker does when the time is up
+        for _ in range(1000):
+            pass
+
+    Job.objects.enqueue("t")
+    (claimed,) = take(limit=1)
+    started.append(Run(claimed))
+    finished = execute(started[0])
+    assert finished.error["code"] == "timeout"
+    assert names() == set()
+    assert settle(Job.objects.all(), [finished])[0][1] is Settled.RETRIED
+
+
+# Declared wrongly
+
+
+def test_an_async_handler_is_refused():
+    with pytest.raises(HandlerError, match=r"Write def instead of async def.*context\.complete\(\)"):
+
+        @job("t", atomic=True)
+        async def handler():
+            pass
+
+
+def test_atomic_is_true_or_false():
+    with pytest.raises(HandlerError, match="Write atomic=True"):
+        job("t", atomic="yes")(lambda: None)
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_a_write_to_another_database_is_refused_with_the_mend(run):
+    @job("t", atomic=True)
+    def handler():
+        Group.objects.create(name="here")
+        assert not Group.objects.using("other").filter(name="there").exists()
+        Group.objects.using("other").create(name="there")
+
+    _, finished, outcome = run()
+    assert outcome is Settled.RETRIED
+    assert "writes to 'other'" in finished.error["message"]
+    assert "a job of its own" in finished.error["message"]
+    assert names() == set()
+    assert not Group.objects.using("other").exists()
+
+
+# context.complete() and context.fence()
+
+
+def test_complete_commits_with_the_block(run):
+    @job("t", takes_context=True)
+    def handler(context):
+        with transaction.atomic():
+            Group.objects.create(name="done")
+            context.complete({"n": 2})
+        return "ignored"
+
+    _, finished, outcome = run()
+    assert (outcome, finished.is_settled) == (Settled.COMPLETED, True)
+    assert Job.objects.get().result == {"n": 2}
+    assert names() == {"done"}
+
+
+def test_what_is_raised_after_the_commit_is_logged_and_the_job_stays_completed(run, caplog):
+    @job("t", takes_context=True)
+    def handler(context):
+        with transaction.atomic():
+            context.complete()
+        raise ValueError("afterwards")
+
+    assert run()[2] is Settled.COMPLETED
+    assert Job.objects.get().state == "completed"
+    assert "afterwards" in caplog.text
+
+
+def test_a_block_that_is_rolled_back_takes_the_completion_with_it(run):
+    @job("t", takes_context=True)
+    def handler(context):
+        with transaction.atomic():
+            Group.objects.create(name="half")
+            context.complete(1)
+            raise ValueError("no")
+
+    assert run()[2] is Settled.RETRIED
+    assert names() == set()
+
+
+def test_after_a_rollback_the_handler_may_go_on_and_return(run):
+    @job("t", takes_context=True)
+    def handler(context):
+        try:
+            with transaction.atomic():
+                context.complete(1)
+                raise ValueError("no")
+        except ValueError:
+            return 2
+
+    _, finished, outcome = run()
+    assert (outcome, finished.is_settled) == (Settled.COMPLETED, False)
+    assert Job.objects.get().result == 2
+
+
+def test_a_savepoint_that_is_rolled_back_takes_the_completion_with_it(run):
+    @job("t", takes_context=True)
+    def handler(context):
+        with transaction.atomic():
+            try:
+                with transaction.atomic():
+                    context.complete(1)
+                    raise ValueError("no")
+            except ValueError:
+                pass
+        return 2
+
+    assert run()[2] is Settled.COMPLETED
+    assert Job.objects.get().result == 2
+
+
+def test_complete_without_returning_a_thing_settles_as_usual_if_it_was_not_called(run):
+    job("t", takes_context=True)(lambda context: 4)
+    assert run()[2] is Settled.COMPLETED
+    assert Job.objects.get().result == 4
+
+
+@pytest.mark.parametrize("call", ["complete", "fence"])
+def test_both_need_a_transaction(run, call):
+    job("t", takes_context=True)(lambda context: getattr(context, call)())
+    _, finished, _ = run()
+    assert f"context.{call}() needs a transaction" in finished.error["message"]
+    assert "with transaction.atomic():" in finished.error["message"]
+
+
+def test_an_atomic_handler_returns_its_result(run):
+    job("t", takes_context=True, atomic=True)(lambda context: context.complete(1))
+    _, finished, _ = run()
+    assert "return the result" in finished.error["message"]
+
+
+@pytest.mark.parametrize("call", ["complete", "fence"])
+def test_both_raise_when_the_job_was_taken_away_and_the_block_cannot_commit(take, call):
+    @job("t", takes_context=True)
+    def handler(context):
+        with transaction.atomic():
+            Group.objects.create(name="zombie")
+            with suppress(LeaseLost):
+                getattr(context, call)()
+
+    Job.objects.enqueue("t")
+    (claimed,) = take(limit=1)
+    take_away()
+    execute(Run(claimed))
+    assert names() == set()
+
+
+def test_fence_lets_the_holder_go_on(run):
+    @job("t", takes_context=True)
+    def handler(context):
+        with transaction.atomic():
+            context.fence()
+            Group.objects.create(name="done")
+
+    assert run()[2] is Settled.COMPLETED
+    assert names() == {"done"}
+
+
+def test_complete_works_from_an_async_handler(take):
+    @job("t", takes_context=True)
+    async def handler(context):
+        def write():
+            with transaction.atomic():
+                Group.objects.create(name="done")
+                context.complete(9)
+
+        await sync_to_async(write)()
+
+    Job.objects.enqueue("t")
+    (claimed,) = take(limit=1)
+    finished = async_to_sync(aexecute)(Run(claimed))
+    assert settle(Job.objects.all(), [finished])[0][1] is Settled.COMPLETED
+    assert Job.objects.get().result == 9
+
+
+# Beside the worker
+
+
+def test_the_worker_does_not_take_a_completed_run_for_a_lost_one(take):
+    class Pool:
+        held = 0
+        cancelled = False
+
+        def cancel(self, run):
+            self.cancelled = True
+
+    job("t", takes_context=True)(lambda context: None)
+    Job.objects.enqueue("t")
+    (claimed,) = take(limit=1)
+    pool = Pool()
+    started = Run(claimed, pool=pool)
+    held = ClaimedRuns(Job.objects.all(), timedelta(seconds=30), lambda *_: None)
+    held.add(started)
+    started.begin()
+    with transaction.atomic():
+        atomic.complete_here(started, 1)
+    held.cancel_lost(longer_than=-1)
+    assert not pool.cancelled
+    assert not started.cancelled
+
+
+def test_a_run_that_is_given_up_after_its_commit_stays_completed(take):
+    job("t", takes_context=True, timeout=1)(lambda context: None)
+    Job.objects.enqueue("t")
+    (claimed,) = take(limit=1)
+    started = Run(claimed)
+    with transaction.atomic():
+        atomic.complete_here(started, 1)
+    finished = timed_out(started)
+    assert settle(Job.objects.all(), [finished])[0][1] is Settled.COMPLETED
+
+
+# Keys
+
+
+def test_a_key_is_the_same_in_each_attempt_and_another_for_each_step_and_job(take):
+    keys = []
+
+    @job("t", takes_context=True)
+    def handler(context):
+        keys.append((context.idempotency_key(), context.idempotency_key("charge"), context.idempotency_key("refund")))
+
+    first = Job.objects.enqueue("t").job
+    for _ in range(2):
+        (claimed,) = take(limit=1)
+        execute(Run(claimed))
+        write(Job.objects.filter(pk=first.pk), state="available", lease_token=None)
+    assert keys[0] == keys[1]
+    write(Job.objects.filter(pk=first.pk), state="completed")
+    Job.objects.enqueue("t")
+    (claimed,) = take(limit=1)
+    execute(Run(claimed))
+    assert len({*keys[0], *keys[2]}) == 6
