@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -23,7 +23,7 @@ class JobContext:
     queue: str
     attempt: int
     max_attempts: int
-    meta: dict[str, Any]
+    meta: dict[str, Any] = field(repr=False)
     tags: list[str]
     enqueued_at: datetime
     started_at: datetime

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from ..exceptions import HandlerError, did_you_mean
+from ..exceptions import HandlerError, did_you_mean, shorten
+from ..ojs.names import are_names
 from ..registry import Definition, misfit, parameters_of
 
 if TYPE_CHECKING:
@@ -47,6 +48,14 @@ def refuse_unknown_args_keys(definition: Definition) -> None:
                 f"{definition.place}: args_keys names {name!r}, which is not a parameter."
                 f" {did_you_mean(name, parameters) if parameters else 'It has none.'}"
             )
+
+
+def redacted_names(redact: Any, place: str) -> tuple[str, ...]:
+    """Return the names of ``redact``. Raises HandlerError unless it is a list of names."""
+    if not are_names(redact):
+        mend = f" Write redact=[{redact!r}]." if isinstance(redact, str) and redact else ""
+        raise HandlerError(f"{place}: redact must be a list of names of members (got {shorten(redact)}).{mend}")
+    return tuple(redact)
 
 
 def refuse_a_misfit(definition: Definition) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from ..enqueue.request import INHERIT
+from ..handlers.signature import redacted_names
 from ..ojs.durations import milliseconds
 from ..ojs.keys import KeyMode
 from ..ojs.policy import UniquePolicy
@@ -41,10 +42,11 @@ class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
     """A task with the options of a job, which take effect if its backend is an `OJSBackend`.
 
     ``unique``: the unique policy. ``retry``: the retry policy; None leaves it to the backend. ``timeout``: of one
-    attempt, ISO 8601, a timedelta or seconds. ``key`` and ``key_mode``: a job key, instead of ``unique``.
+    attempt, ISO 8601, a timedelta or seconds. ``key`` and ``key_mode``: a job key, instead of ``unique``. ``redact``:
+    the members of args, meta and results that nobody is shown.
 
     Raises InvalidTask, InvalidPolicy, InvalidRetryPolicy or InvalidRequest, and HandlerError when a name in
-    ``args_keys`` is not a parameter: all when the module is imported.
+    ``args_keys`` is not a parameter or ``redact`` is no list of names: all when the module is imported.
     """
 
     unique: UniquePolicy | Mapping[str, Any] | None = None
@@ -52,6 +54,7 @@ class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
     timeout: str | timedelta | float | None = None
     key: str | None = None
     key_mode: KeyMode | str = KeyMode.REPLACE
+    redact: Collection[str] = ()
 
     def __post_init__(self) -> None:
         if self.unique is not None:
@@ -60,6 +63,9 @@ class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
             object.__setattr__(self, "retry", RetryPolicy.parse(self.retry))
         if self.timeout is not None:
             milliseconds(self.timeout, "timeout")
+        if self.redact != ():
+            place = f"{self.func.__module__}.{self.func.__qualname__}"
+            object.__setattr__(self, "redact", redacted_names(self.redact, place))
         Task.__post_init__(self)
 
     def using(
@@ -114,6 +120,7 @@ class TaskOptions(TypedDict, total=False):
     timeout: str | timedelta | float | None
     key: str | None
     key_mode: KeyMode | str
+    redact: Collection[str]
 
 
 @overload
@@ -147,6 +154,7 @@ def task(
     timeout: str | timedelta | float | None = None,
     key: str | None = None,
     key_mode: KeyMode | str = KeyMode.REPLACE,
+    redact: Collection[str] = (),
 ) -> OJSTask[..., Any] | Callable[[Callable[..., Any]], OJSTask[..., Any]]:
     """Declare a task as Django's own decorator does, on any version and for any backend.
 
@@ -168,6 +176,7 @@ def task(
             timeout=timeout,
             key=key,
             key_mode=key_mode,
+            redact=redact,
         )
 
     return declare if function is None else declare(function)

@@ -82,6 +82,7 @@ def register(task: Any, queue: str, retry: RetryPolicy, unique: UniquePolicy | N
         retry=getattr(task, "retry", None) or retry,
         timeout=getattr(task, "timeout", None),
         takes_context=True,
+        redact=getattr(task, "redact", ()),
         task=task,
     )
     refuse_unknown_args_keys(definition)
