@@ -95,7 +95,7 @@ def redacted_canonical(type: Any, text: str) -> str:
         return text
     try:
         dimensions = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return MASK
     if isinstance(dimensions, dict) and "args" in dimensions:
         dimensions["args"] = redacted_args(type, dimensions["args"])

@@ -2,18 +2,19 @@
 
 import json
 import traceback
-from datetime import date
+from datetime import date, timedelta
 
 import pytest
 from django.utils import timezone
 
-from django_ojs_unique import InvalidRequest, UniquePolicy, job
+from django_ojs_unique import InvalidRequest, UniquePolicy, job, redaction
 from django_ojs_unique.checks.setting_problems import problems
 from django_ojs_unique.enqueue.incoming import read
 from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.exceptions import HandlerError
 from django_ojs_unique.execution.finished import Finished
-from django_ojs_unique.models import Event, Job
+from django_ojs_unique.maintenance.cron import tick
+from django_ojs_unique.models import CronJob, Event, Job
 from django_ojs_unique.redaction import (
     MASK,
     holds_mask,
@@ -269,6 +270,34 @@ def test_no_message_of_a_refused_enqueue_quotes_the_secret(paying, db, options):
 def test_no_message_about_a_call_that_does_not_fit_quotes_the_secret(paying, db):
     refused(paying.enqueue, iban=SECRET, amuont=5)
     refused(Job.objects.enqueue_many, paying.item(iban=SECRET))
+    (answer,) = Job.objects.enqueue_many([["bank.pay", {"iban": SECRET}]])
+    assert_hidden(f"{answer.error} {answer.error.details}")
+
+
+def test_an_enqueue_by_key_that_may_not_mix_args_does_not_quote_them(paying, db, settings):
+    settings.OJS_UNIQUE = {"REPLACE_MIXED_ARGS": False}
+    paying.using(key="k").enqueue(iban=SECRET)
+    refused(Job.objects.enqueue, "bank.pay", [SECRET], key="k")
+    refused(Job.objects.explain, "bank.pay", [SECRET], key="k")
+
+
+@pytest.mark.parametrize("changes", [{"args": SECRET}, {"options": [{"iban": SECRET}]}])
+def test_the_log_about_a_periodic_job_that_was_changed_by_hand_does_not_quote_it(paying, db, caplog, changes):
+    CronJob.objects.define("n", "* * * * *", "bank.pay", {"iban": SECRET})
+    CronJob.objects.update(next_run_at=timezone.now() - timedelta(minutes=1), **changes)
+    tick("default", timezone.now())
+    assert_hidden(caplog.text)
+
+
+def test_an_enqueue_and_a_run_look_up_no_names(paying, db, monkeypatch):
+    def looked_up(*args):
+        raise AssertionError
+
+    for name in ("names_of", "names_of_any", "masked"):
+        monkeypatch.setattr(redaction, name, looked_up)
+    paying.using(meta=META).enqueue(iban=SECRET)
+    Job.objects.enqueue_many([paying.item(iban=SECRET), paying.item(iban="x")])
+    assert len(run_jobs()) == 3
 
 
 def test_the_secret_is_in_no_repr(paying, db):

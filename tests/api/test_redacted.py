@@ -140,6 +140,7 @@ def test_no_error_quotes_the_secret(ojs, pay, body, path):
 def test_an_error_about_a_body_that_is_no_job_masks_the_names_for_all_types(ojs, settings):
     settings.OJS_UNIQUE = {"REDACT": ["iban"]}
     hidden(ojs.post("/ojs/v1/jobs/batch", {"jobs": [[{"iban": SECRET}]]}), 400)
+    hidden(ojs.post("/ojs/v1/jobs", [{"iban": SECRET}]), 400)
 
 
 def test_an_array_is_refused_without_a_quote(ojs, pay, settings):

@@ -21,7 +21,7 @@ from ...exceptions import (
 from ...models.queue import HIGHEST_LIMIT
 from ...ojs.durations import format_duration
 from ...ojs.names import UUID7_TEXT
-from ...redaction import redact_error, redacted
+from ...redaction import masked, names_of_any, redact_error
 from .moments import read_milliseconds, read_moment
 
 OPTIONS = (
@@ -114,7 +114,7 @@ def relocated(error: OJSError, places: Mapping[str, str], index: int | None = No
 def _read(body: Any, now: datetime, places: dict[str, str], index: int | None) -> EnqueueBody:
     if not isinstance(body, dict):
         raise InvalidRequest(
-            f"A job must be an object with `type` and `args` (got {as_json(redacted(None, body))}).",
+            f"A job must be an object with `type` and `args` (got {as_json(masked(body, names_of_any()))}).",
             details={"field": ""},
         )
     if body.get("specversion") not in (None, "1.0"):
