@@ -153,28 +153,30 @@ def holds_mask(value: Any) -> bool:
 def redact_error(error: InvalidRequest, type: Any) -> None:
     """Take the value out of an error about a member of a job of this type that is redacted, or may hold one.
 
-    Only a text, a number, a boolean or null at another place stays.
+    The reasons of what refused the value go, too, as they may quote it in another form.
     """
-    field, value = str(error.details.get("field", "")), error.details.get("value")
-    names = names_of(type)
-    head, *path = re.split(r"[.\[]", field, maxsplit=1)
-    if not names or value is None or head not in _PAYLOADS:
+    names, field, value = names_of(type), str(error.details.get("field", "")), error.details.get("value")
+    if not names or field.partition(".")[0].partition("[")[0] not in _PAYLOADS or not _may_hold(field, value, type):
         return
-    lower = _folded(f".{path[0]}" if path else "")
-    place = re.match(r"args\[(\d+)\]", field)
-    if (
-        path
-        and "…" not in field
-        and _SCALAR.fullmatch(value)
-        and not any(f".{name}" in lower for name in names)
-        and not (place and hidden_places(type, names)(int(place[1])))
-    ):
-        return
-    where, rest = error.message[: len(field)], error.message[len(field) :]
-    error.message = where + (rest.replace(error.got, MASK) if error.got else rest)
-    error.got = error.details["value"] = MASK
+    problem, _, mend = error.message.removeprefix(f"{field}: ").partition(f" (got {error.got})" if value else ". ")
+    parts = [problem.partition(": ")[0], mend]
+    problem, mend = (part.replace(error.got, MASK) if error.got else part for part in parts)
+    between = f" (got {MASK})" if value else ". "
+    error.message = f"{field}: {problem}{between if mend else ''}{mend}"
+    if value:
+        error.got = error.details["value"] = MASK
     error.args = (error.message,)
     error.__cause__, error.__suppress_context__ = None, True
+
+
+def _may_hold(field: str, value: str | None, type: Any) -> bool:
+    """Whether an error about a field may tell what is redacted: only a plain value at another place does not."""
+    names, path = names_of(type), _folded(field)
+    place = re.match(r"args\[(\d+)\]", field)
+    if any(f".{name}" in path for name in names) or (place and hidden_places(type, names)(int(place[1]))):
+        return True
+    is_whole = not re.search(r"[.\[]", field)
+    return value is not None and (is_whole or "…" in field or not _SCALAR.fullmatch(value))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import traceback
 from datetime import date, timedelta
 
 import pytest
+from django.contrib.auth.models import Group
 from django.utils import timezone
 
 from django_ojs_unique import InvalidRequest, UniquePolicy, job, redaction
@@ -175,6 +176,38 @@ def test_an_error_about_another_member_says_what_it_got(paying, field, value):
     redact_error(error, "bank.pay")
     assert error.message == refusal(field, value).message
     assert error.wire_message == refusal(field, value).wire_message
+
+
+@pytest.mark.parametrize(
+    ("problem", "value", "message"),
+    [
+        (f"is no date: {SECRET * 9!r}", SECRET * 9, "args.iban: is no date (got [redacted]). Mend it."),
+        (f"is no date: {SECRET}", ..., "args.iban: is no date. Mend it."),
+        ("is no date", True, "args.iban: is no date (got [redacted]). Mend it."),
+        ("is no date", SECRET, "args.iban: is no date (got [redacted]). Mend it."),
+        ("is no date", ..., "args.iban: is no date. Mend it."),
+    ],
+)
+def test_an_error_does_not_quote_the_value_in_its_reason(paying, problem, value, message):
+    error = InvalidRequest.at("args.iban", problem, value=value, mend="Mend it.")
+    redact_error(error, "bank.pay")
+    assert error.message == str(error) == message
+    assert SECRET[:4] not in error.wire_message
+
+
+@pytest.mark.django_db
+def test_the_key_of_a_row_that_is_gone_is_not_told(handlers, caplog):
+    @job("bank.greet", convert=True, redact=["customer"])
+    def greet(customer: Group):
+        pass
+
+    group = Group.objects.create(pk=123456789, name="x")
+    greet.enqueue(group)
+    group.delete()
+    run_jobs(raise_errors=False)
+    (error,) = Job.objects.get().errors
+    assert "no auth.Group with the primary key [redacted] any more. It was deleted" in error["message"]
+    assert "123456789" not in f"{error} {caplog.text}"
 
 
 def test_an_error_does_not_name_its_cause(paying):
