@@ -24,6 +24,7 @@ DEFAULTS: dict[str, Any] = {
     "MAX_RESULT_BYTES": 1_048_576,
     "NOTIFY": True,
     "RECORD_SUPPRESSED": True,
+    "REDACT": (),
     "REPLACE_ACTIVE": True,
     "REPLACE_MIXED_ARGS": True,
     "REQUIRE_HANDLER": False,
@@ -130,6 +131,12 @@ class Settings:
     def record_suppressed(self) -> bool:
         """Whether each refused, ignored or replacing enqueue stores a `SuppressedEnqueue`."""
         return self._read("RECORD_SUPPRESSED")  # type: ignore[no-any-return]
+
+    @property
+    def redact(self) -> Collection[Any]:
+        """The names of members of args, meta and results that nobody is shown, in the jobs of all types."""
+        given = self._read("REDACT")
+        return given if isinstance(given, (list, tuple, set, frozenset)) else (given,)
 
     @property
     def replace_active(self) -> bool:

@@ -26,6 +26,7 @@ from .db.fields import new_id, unsaved
 from .db.transactions import starting_over
 from .ojs.moments import milliseconds
 from .ojs.states import JobState
+from .redaction import redacted
 
 logger = logging.getLogger("django_ojs_unique")
 
@@ -130,7 +131,7 @@ def _completed(job: Any, using: str, **kwargs: Any) -> None:
         using,
         attempt=job.attempt,
         duration_ms=round(took / timedelta(milliseconds=1)),
-        **_result(job.result),
+        **_result(job.type, job.result),
     )
 
 
@@ -208,9 +209,10 @@ def _write(using: str, **values: Any) -> None:
         events.append(event)
 
 
-def _result(result: Any) -> dict[str, Any]:
+def _result(type: str, result: Any) -> dict[str, Any]:
     if result is None:
         return {}
+    result = redacted(type, result)
     if len(json.dumps(result)) > LARGEST_RESULT:
         return {"result_omitted": True}
     return {"result": result}

@@ -53,6 +53,7 @@ class Definition:
     cron: Cron | None = None
     heal: SupportsHeal | None = None
     converter: SupportsConvert | None = None
+    redact: tuple[str, ...] = ()
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:

@@ -28,9 +28,9 @@ FLOORS: list[tuple[str, str]] = [
     ),
     ("db", "databases: the only folder that distinguishes PostgreSQL, MariaDB and SQLite"),
     (
-        "lifecycle capabilities context conversion",
+        "lifecycle capabilities context conversion redaction",
         "changes of state, each one guarded UPDATE; how strong the promise of uniqueness is; what jobs carry; from type"
-        " hints to JSON and back",
+        " hints to JSON and back; what of it nobody is shown",
     ),
     ("events", "the record of what happened to jobs, written in the same transaction"),
     ("unit_of_work", "one change with its events, repeated after a deadlock or a lost race"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,6 +24,7 @@ from ..exceptions import InvalidRequest, OJSError
 from ..insight.text import harmless
 from ..maintenance.cron import run_now
 from ..models import CronJob, Job
+from ..redaction import MASK, holds_mask, names_of_any, redacted_member
 from .base import FROM_PAGE, BoundedAdmin, may_view
 from .cron_history import ENQUEUED, RAN, history
 from .display import ago, ago_text, badge, job_link, pretty, when
@@ -56,6 +58,12 @@ class CronJobForm(forms.ModelForm):  # type: ignore[type-arg]
     class Meta:
         field_classes = {"args": PayloadFormField, "options": PayloadFormField}
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._stored_type = self.instance.type
+        for name in ("args", "options") if not self.instance._state.adding else ():
+            self.initial[name] = redacted_member(self.instance, name)
+
     def clean_name(self) -> Any:
         name = self.cleaned_data["name"]
         # Django would ask a replica, which may not have the entry yet, and would then overwrite the entry.
@@ -65,10 +73,21 @@ class CronJobForm(forms.ModelForm):  # type: ignore[type-arg]
         return name
 
     def clean_args(self) -> Any:
-        return {} if self.cleaned_data["args"] is None else self.cleaned_data["args"]
+        return self._unmasked("args")
 
     def clean_options(self) -> Any:
-        return {} if self.cleaned_data["options"] is None else self.cleaned_data["options"]
+        return self._unmasked("options")
+
+    def _unmasked(self, name: str) -> Any:
+        """Return what is to be stored: for what the form has shown, the stored value; a mask is never stored."""
+        value = self.cleaned_data[name]
+        if holds_mask(value) and names_of_any():
+            shown = self.initial.get(name), self._stored_type
+            if json.dumps(shown) != json.dumps((value, self.cleaned_data.get("type"))):
+                told = gettext("Write each value in full: {mask} stands for one that is not shown.")
+                raise ValidationError(told.format(mask=MASK))
+            return getattr(self.instance, name)
+        return {} if value is None else value
 
 
 class OutcomeFilter(admin.SimpleListFilter):
@@ -194,11 +213,11 @@ class CronJobAdmin(BoundedAdmin):
 
     @admin.display(description=_("args"))
     def shown_args(self, entry: CronJob) -> Any:
-        return pretty(entry.args)
+        return pretty(redacted_member(entry, "args"))
 
     @admin.display(description=_("options"))
     def shown_options(self, entry: CronJob) -> Any:
-        return pretty(entry.options)
+        return pretty(redacted_member(entry, "options"))
 
     @admin.display(description=_("schedule"))
     def schedule(self, entry: CronJob) -> str:

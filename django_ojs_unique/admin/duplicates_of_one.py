@@ -82,6 +82,6 @@ def _attempt_row(attempt: Any) -> dict[str, Any]:
         "created": ago(attempt.created_at),
         "outcome": attempt.get_outcome_display(),
         "met": job_and_state(attempt.existing_job_id, attempt.existing_state),
-        "args": brief(insight.readable(attempt.start)),
+        "args": brief(insight.readable(attempt.type, attempt.start)),
         "queue": harmless(attempt.queue),
     }

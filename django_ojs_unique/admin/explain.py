@@ -17,6 +17,7 @@ from ..exceptions import OJSError, did_you_mean
 from ..insight.text import harmless
 from ..models import Job
 from ..ojs.keys import KeyMode
+from ..redaction import redacted, redacted_args, redacted_canonical
 from ..registry import registry
 from .base import dress, render
 from .display import UNSAFE, ago, badge, fingerprint_link, job_link, plain_text, pretty
@@ -45,7 +46,12 @@ def explain(model_admin: Any, request: HttpRequest) -> HttpResponse:
     dress(model_admin, request, form.fields)
     form.type_plainly()
     answer = _answer(form) if form.is_bound and form.is_valid() else None
-    context = {"form": form, "types": sorted(registry), "answer": answer, "link": _link(form) if answer else ""}
+    context = {
+        "form": form,
+        "types": sorted(registry),
+        "answer": answer,
+        "link": _link(form) if answer and not answer["is_redacted"] else "",
+    }
     return render(model_admin, request, "explain.html", gettext("Explain"), **context)
 
 
@@ -56,15 +62,17 @@ def _answer(form: ExplainForm) -> dict[str, Any] | None:
     except OJSError as error:
         form.refuse(str(error.details.get("field", "")), said(error.message)[:LONGEST_SENTENCE])
         return None
-    met = explanation.duplicates
+    met, text = explanation.duplicates, redacted_canonical(options["type"], explanation.canonical_text)
+    shown = _shown(options)
     return {
+        "is_redacted": shown != options,
         "action": ACTIONS[explanation.action],
         "name": explanation.action,
         "reason": harmless(said(explanation.reason))[:LONGEST_SENTENCE],
         "warnings": list(_warnings(options, explanation.reason)),
         "policy": "" if explanation.policy is None else pretty(explanation.policy.to_dict()),
         "key": harmless(options.get("key", "")),
-        "text": plain_text(explanation.canonical_text) if explanation.canonical_text else "",
+        "text": plain_text(text) if text else "",
         "fingerprint": explanation.fingerprint,
         "fingerprint_link": fingerprint_link(explanation.fingerprint, whole=True),
         "duplicates": [
@@ -77,8 +85,15 @@ def _answer(form: ExplainForm) -> dict[str, Any] | None:
             for duplicate in met[:MOST_DUPLICATES]
         ],
         "more": max(len(met) - MOST_DUPLICATES, 0),
-        "code": plain_text(_code(**options)),
+        "code": plain_text(_code(**shown)),
     }
+
+
+def _shown(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an enqueue with what is redacted masked."""
+    type = options["type"]
+    shown: dict[str, Any] = redacted(type, options)
+    return shown | ({"args": redacted_args(type, options["args"])} if "args" in options else {})
 
 
 def _warnings(options: dict[str, Any], reason: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+from django.contrib import messages
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.db import connections
 from django.db.models import QuerySet
@@ -20,6 +21,7 @@ from ..models import SuppressedEnqueue
 from .base import MOST_COUNTED, BoundedList, BoundedPaginator, may_view
 from .dates import begin_of, check_dates, dates_of
 from .filters import JobFilter
+from .sentences import said
 
 MOST_SCANNED = 20_000
 """How many jobs a filter or search without an index looks at, the newest first, of those in the chosen dates."""
@@ -82,7 +84,7 @@ class JobList(BoundedList):
         query, self.query = self.query, ""
         jobs = super().get_queryset(request, exclude_parameters)
         self.query = query
-        self.sees_newest_only, self.reading = False, ""
+        self.sees_newest_only, self.reading, self.note = False, "", ""
         filters = [spec for spec in self.filter_specs if isinstance(spec, JobFilter) and spec.value() is not None]
         scanning = [spec for spec in filters if spec.is_scanning]
         self.most_scanned = min([self.most_scanned, *(spec.most for spec in scanning if spec.most)])
@@ -95,6 +97,8 @@ class JobList(BoundedList):
             jobs = spec.narrow(jobs)
         if term := query.strip():
             jobs = self._find(jobs, term, request.POST.get(READING, ""), is_limited=bool(scanning))
+            if self.note and request.method == "GET":
+                messages.info(request, said(self.note))
         if self.sees_newest_only or not (filters or begin):
             return jobs.only(*LISTED)
         if len(scanning) == len(filters):
@@ -121,6 +125,7 @@ class JobList(BoundedList):
         found = jobs.none()
         for number, reading in enumerate(readings(term, jobs.db)):
             self.reading = str(number)
+            self.note = reading.note
             if chosen not in ("", self.reading):
                 continue
             if not (reading.by_index or is_limited):

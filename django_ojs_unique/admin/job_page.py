@@ -15,6 +15,7 @@ from django.utils.translation import gettext
 from ..by_hand.operations import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY_NOW, REVIVE
 from ..insight.text import harmless
 from ..models import Job
+from ..redaction import redacted_member
 from .base import FROM_PAGE, ReadOnlyAdmin
 
 DOWNLOADS = ("args", "meta", "tags", "extra", "retry", "unique", "result", "errors")
@@ -79,7 +80,7 @@ class JobPage(ReadOnlyAdmin):
         if job is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
         # UTF-8 cannot encode a lone surrogate; it is written as its JSON escape.
-        text = json.dumps(getattr(job, member), ensure_ascii=False, indent=2).encode(errors="backslashreplace")
+        text = json.dumps(redacted_member(job, member), ensure_ascii=False, indent=2).encode(errors="backslashreplace")
         headers = {
             "Content-Disposition": f'attachment; filename="job-{job.pk}-{member}.json"',
             "X-Content-Type-Options": "nosniff",

@@ -23,6 +23,7 @@ from ..insight.uniqueness import against, uniqueness
 from ..insight.waiting import nobody
 from ..models import Job, SuppressedEnqueue, WorkerProcess
 from ..ojs.states import JobState
+from ..redaction import redacted, redacted_member
 from .base import may_view
 from .display import (
     ago,
@@ -48,7 +49,7 @@ FAILED = frozenset({JobState.RETRYABLE, JobState.DISCARDED})
 def panels(request: HttpRequest, job: Job, now: datetime) -> dict[str, Any]:
     """Return the context of a job's page."""
     computed, related = recompute(job), relations(job)
-    errors = [_failure(failure) for failure in failures(job)]
+    errors = [_failure(job.type, failure) for failure in failures(job)]
     sees_attempts = may_view(request, SuppressedEnqueue)
     met = attempts_that_met(job, job.fingerprint or computed.fingerprint) if sees_attempts else None
     return {
@@ -62,7 +63,7 @@ def panels(request: HttpRequest, job: Job, now: datetime) -> dict[str, Any]:
         "attempts": _attempts(met) if met else None,
         "timeline": [_event(event, now) for event in timeline(job, _logged(job))],
         "payloads": [
-            (name, pretty(getattr(job, name)), _download(job, name)) for name in PAYLOADS if _tells(job, name)
+            (name, pretty(redacted_member(job, name)), _download(job, name)) for name in PAYLOADS if _tells(job, name)
         ],
         "failures": errors,
         "last_error": errors[0] if errors and job.state in FAILED else None,
@@ -212,7 +213,7 @@ def _event(event: Event, now: datetime) -> dict[str, Any]:
     }
 
 
-def _failure(failure: Any) -> dict[str, Any]:
+def _failure(type: str, failure: Any) -> dict[str, Any]:
     return {
         "title": harmless(
             gettext("Attempt {number}").format(number=failure.attempt) if failure.attempt else gettext("Error")
@@ -222,7 +223,7 @@ def _failure(failure: Any) -> dict[str, Any]:
         "message": plain_text(failure.message) if failure.message else "",
         "traceback": plain_text(failure.traceback) if failure.traceback else "",
         "then": said(failure.then),
-        "raw": pretty(failure.raw) if failure.raw is not None else "",
+        "raw": pretty(redacted(type, failure.raw)) if failure.raw is not None else "",
     }
 
 

@@ -19,6 +19,7 @@ from ..insight.typed import fingerprint_begins, read_id
 from ..models import Job, SuppressedEnqueue
 from ..ojs.keys import KeyMode
 from ..ojs.policy import OnConflict
+from ..redaction import redacted_member
 from .base import BoundedList, ReadOnlyAdmin, may_view
 from .display import (
     ago,
@@ -131,11 +132,11 @@ class SuppressedEnqueueAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("args"))
     def shown_args(self, attempt: SuppressedEnqueue) -> Any:
-        return pretty(attempt.args)
+        return pretty(redacted_member(attempt, "args"))
 
     @admin.display(description=_("meta"))
     def shown_meta(self, attempt: SuppressedEnqueue) -> Any:
-        return pretty(attempt.meta)
+        return pretty(redacted_member(attempt, "meta"))
 
     @admin.display(description=_("compared with the met job"))
     def compared(self, attempt: SuppressedEnqueue) -> Any:
@@ -143,7 +144,7 @@ class SuppressedEnqueueAdmin(ReadOnlyAdmin):
         if job is None or job.payload_pruned:
             gone = gettext("The job that it met is gone.")
             return gone if job is None else gettext("The args of the job that it met were pruned.")
-        found = differences(job, attempt.args, attempt.meta)
+        found = differences(job, attempt.type, attempt.args, attempt.meta)
         context = {
             "compared": True,
             "differences": [difference_texts(each) for each in found[:MOST_DIFFERENCES]],

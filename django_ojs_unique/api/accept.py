@@ -27,8 +27,8 @@ def accept(jobs: Any, wanted: EnqueueBody) -> EnqueueResult:
     return EnqueueResult(job, result.outcome, result.replaced)
 
 
-def accept_all(jobs: Any, wanted: Sequence[EnqueueBody]) -> list[Any]:
-    """Enqueue all or none; return the job of each. Raises the error of the first one that cannot be enqueued.
+def accept_all(jobs: Any, wanted: Sequence[EnqueueBody]) -> list[EnqueueResult]:
+    """Enqueue all or none; return the result of each. Raises the error of the first one that cannot be enqueued.
 
     Stored duplicates come without their large fields if these would make the answer too large.
     """
@@ -38,7 +38,8 @@ def accept_all(jobs: Any, wanted: Sequence[EnqueueBody]) -> list[Any]:
         index = error.details.get("index")
         raise error if index is None else _explained(jobs, wanted[index], error) from None
     expire_overdue(jobs, results)
-    return _shown(jobs, [result.job for result in results])
+    shown = _shown(jobs, [result.job for result in results])
+    return [EnqueueResult(job, result.outcome) for job, result in zip(shown, results, strict=True)]
 
 
 def accept_each(jobs: Any, wanted: Sequence[EnqueueBody]) -> list[tuple[EnqueueResult, OJSError | None]]:

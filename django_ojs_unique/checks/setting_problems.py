@@ -12,7 +12,7 @@ from ..conf import API_DEFAULTS, DEFAULTS, imported, retention_period
 from ..context import Context
 from ..exceptions import InvalidRequest, did_you_mean
 from ..ojs.durations import milliseconds
-from ..ojs.names import queue_name
+from ..ojs.names import are_names, queue_name
 
 
 def problems() -> Iterator[str]:
@@ -109,6 +109,11 @@ def _context_type_problems(setting: str, given: Any) -> Iterator[str]:
         yield from _context_problems(setting, given)
 
 
+def _redact_problems(setting: str, given: Any) -> Iterator[str]:
+    if not are_names(given):
+        yield f"{setting} must be a list of names of members, such as ['iban'] (got {given!r})."
+
+
 def _queue_rule_problems(setting: str, given: Any) -> Iterator[str]:
     if isinstance(given, bool):
         return
@@ -178,7 +183,7 @@ def _class_problems(setting: str, given: Any) -> Iterator[str]:
 
 _CLOSE = 0.85
 """One or two letters of ten: ``OJS_UNIQUE_URL`` is not as close."""
-_OF_SEVERAL_TYPES = ("CONTEXT", "EAGER", "EVENT_RETENTION", "SUPPRESSED_RETENTION", "UNIQUE_QUEUES")
+_OF_SEVERAL_TYPES = ("CONTEXT", "EAGER", "EVENT_RETENTION", "REDACT", "SUPPRESSED_RETENTION", "UNIQUE_QUEUES")
 _PROBLEMS: dict[str, Callable[[str, Any], Iterator[str]]] = {
     "API": _api_problems,
     "CONTEXT": _context_type_problems,
@@ -186,6 +191,7 @@ _PROBLEMS: dict[str, Callable[[str, Any], Iterator[str]]] = {
     "EAGER": _eager_problems,
     "EVENT_RETENTION": _retention_problems,
     "LISTEN_DATABASES": _listen_problems,
+    "REDACT": _redact_problems,
     "RETENTION": _kinds_problems,
     "SUPPRESSED_RETENTION": _retention_problems,
     "UNIQUE_QUEUES": _queue_rule_problems,

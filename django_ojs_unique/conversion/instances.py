@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db import router
 from django.db.models import Model, QuerySet
 
-from ..exceptions import InvalidArgs, InvalidRequest
+from ..exceptions import InvalidArgs, InvalidRequest, as_json
 from .base import Conversion, NoConversion, unusable, wrong_type
 from .scalars import SCALARS
 
@@ -50,7 +50,9 @@ class Instance(Conversion):
             if key in found:
                 continue
             problem = f"there is no {self.label} with the primary key {key} any more"
-            raise InvalidArgs(f"{path}: {problem}. It was deleted after the enqueue.", details={"field": path})
+            gone = InvalidArgs(f"{path}: {problem}. It was deleted after the enqueue.", details={"field": path})
+            gone.got, gone.details["value"] = str(key), as_json(key)
+            raise gone
         return [found[key] for key in keys]
 
     def _key(self, value: Any) -> Any:

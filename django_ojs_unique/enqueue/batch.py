@@ -29,6 +29,7 @@ from ..instrumentation import tracer
 from ..ojs.conflict import FREE
 from ..ojs.policy import UniquePolicy
 from ..ojs.states import INCOMPLETE
+from ..redaction import redacted
 from ..unit_of_work import LostRace, UnitOfWork
 from . import suppression
 from .batch_plan import Answer, BatchEntry, BatchPlan, result_of
@@ -53,6 +54,8 @@ def enqueue_many(
     if not isinstance(mode, str) or mode not in _MODES:
         raise InvalidRequest.at("mode", "is not a known choice", value=mode, mend=did_you_mean(mode, _MODES))
     if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
+        if isinstance(items, Mapping):
+            items = redacted(items.get("type"), items)
         mend = f"Write [{shorten(items)}]." if isinstance(items, Mapping) else "Write [{'type': ...}, ...]."
         raise InvalidRequest.at("items", "must be a list or an iterator of objects", value=items, mend=mend)
     if each is not None and not callable(each):

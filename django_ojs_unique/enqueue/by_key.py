@@ -24,6 +24,7 @@ from ..ojs.fingerprint import CONTEXT, canonical_key, fingerprint
 from ..ojs.keys import JobKey, KeyAction, KeyScope, is_mixed, judge, merge
 from ..ojs.names import job_type
 from ..ojs.states import JobState
+from ..redaction import redacted_args
 from ..signals import announce, job_enqueued, job_suppressed, job_updated
 from ..unit_of_work import LostRace, UnitOfWork
 from . import suppression
@@ -100,7 +101,7 @@ class HeldKey:
 
 def rewritten(holder: JobRow, job: JobRow, *, keep_time: bool) -> JobRow:
     """Return a copy of ``holder`` with the values of ``job``, so that the results of earlier items do not change."""
-    args = merged_args(holder, job.args)
+    args = merged_args(holder, job)
     if is_mixed(holder.args, job.args):
         logger.warning(
             "Job %s (%s): an enqueue by key replaced an array by an object or the reverse: its args are lost.",
@@ -115,13 +116,14 @@ def rewritten(holder: JobRow, job: JobRow, *, keep_time: bool) -> JobRow:
     return holder
 
 
-def merged_args(holder: JobRow, args: Any) -> Any:
+def merged_args(holder: JobRow, job: JobRow) -> Any:
     """Return the args of a rewritten job. Raises InvalidRequest when they may not be mixed, or are too large."""
+    args = job.args
     if is_mixed(holder.args, args) and not settings.replace_mixed_args:
         raise InvalidRequest.at(
             "args",
             "would replace an array by an object or the reverse, and OJS_UNIQUE['REPLACE_MIXED_ARGS'] is off",
-            value=args,
+            value=redacted_args(job.type, args),
             mend=f"Send {'an array' if isinstance(holder.args, list) else 'an object'}, as job {holder.pk} has.",
         )
     return sized(merge(holder.args, args), "args", settings.max_args_bytes)

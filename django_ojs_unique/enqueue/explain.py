@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -46,7 +46,7 @@ class Explanation:
     action: str
     reason: str
     fingerprint: str
-    canonical_text: str
+    canonical_text: str = field(repr=False)
     policy: UniquePolicy | None
     duplicates: tuple[Duplicate, ...] = ()
 
@@ -123,7 +123,7 @@ def _explain_key(jobs: QuerySet[Any], incoming: Incoming, key: JobKey) -> Explan
     held = f"job {holder.pk} holds the key and is {holder.state}, and key_mode is {key.mode}" if holder else ""
     decided = judge_key(holder, key.mode)
     if holder is not None and decided in (KeyAction.REWRITE, KeyAction.REWRITE_BUT_TIME):
-        merged_args(holder, incoming.job.args)
+        merged_args(holder, incoming.job)
     action, reason = {
         KeyAction.CREATE: ("create", "no job holds the key."),
         KeyAction.SUCCEED: ("create", f"{held}: it would lose the key and its further attempts."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -36,14 +36,14 @@ class Incoming(Unbuilt):
     that counts; ``has_id`` tells whether the caller chose the job's id.
     """
 
-    values: dict[str, Any]
+    values: dict[str, Any] = field(repr=False)
     shape: Shape
     key: JobKey | None
     scheduled_at: datetime | None
     at: datetime
     has_id: bool = False
     pending: bool = False
-    canonical_text: str = ""
+    canonical_text: str = field(default="", repr=False)
     full_row: bool = False
     _job: JobRow | None = None
     _stored_on: str | None = None

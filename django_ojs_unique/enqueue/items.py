@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from ..exceptions import InvalidRequest, OJSError, did_you_mean, shorten
+from ..redaction import masked, names_of_any
 from .batch_plan import Answer, BatchEntry, located
 from .incoming import Reader
 from .request import ARGUMENTS, Request, snapshot
@@ -67,6 +68,7 @@ def _request(item: Any) -> Request:
     if isinstance(item, Request):
         return item
     if type(item) is not dict and not isinstance(item, Mapping):
+        item = masked(item, names_of_any())
         raise InvalidRequest(
             f"must be an object with the arguments of enqueue() (got {shorten(item)}). Write {{'type': ...}}."
             " The item() of a handler makes one.",

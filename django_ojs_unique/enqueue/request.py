@@ -14,6 +14,7 @@ from ..ojs.fingerprint import CONTEXT
 from ..ojs.keys import KeyMode, KeyScope
 from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
+from ..redaction import redact_error, redacted
 from ..registry import argument_names, converter_of
 from .values import arguments, json_object, short_string, tag_list
 
@@ -39,9 +40,9 @@ class Request:
     """
 
     type: str
-    args: Any = None
+    args: Any = field(default=None, repr=False)
     queue: str | None = None
-    meta: Mapping[str, Any] | None = None
+    meta: Mapping[str, Any] | None = field(default=None, repr=False)
     priority: int | None = None
     scheduled_at: datetime | None = None
     delay: str | timedelta | float | None = None
@@ -56,11 +57,11 @@ class Request:
     tags: Any = ()
     id: Any = None
     schema: str = ""
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
     pending: bool = False
     full_row: bool = False
     elsewhere: bool = False
-    context: Any = INHERIT
+    context: Any = field(default=INHERIT, repr=False)
 
 
 INTERNAL: Final = frozenset({"lease", "schema", "extra", "pending", "full_row", "elsewhere", "context"})
@@ -79,7 +80,7 @@ def refuse_unknown(call: str, type: Any, options: Mapping[str, Any]) -> None:
     for name in unknown:
         meant = argument_names(type, unknown)
         close = "" if name in meant else _ELSEWHERE.get(name) or nearest(name, ARGUMENTS)
-        args = shorten({meant.get(name, name): value for name, value in unknown.items()})
+        args = shorten(redacted(type, {meant.get(name, name): value for name, value in unknown.items()}))
         typo = f" The handler of {type!r} has {meant[name]!r}." if meant.get(name, name) != name else ""
         mend = f"Did you mean {close!r}?" if close else f"A job's arguments go into args: write args={args}.{typo}"
         raise TypeError(f"{call}() has no argument {name!r}. {mend}")
@@ -90,19 +91,23 @@ def snapshot(request: Request) -> Request:
 
     Raises what `read` raises, about these members only.
     """
-    request.args = arguments(request.args, converter_of(request.type))
-    request.meta = json_object(request.meta, "meta")
-    if CONTEXT in request.meta:
-        raise InvalidRequest.at(f"meta.{CONTEXT}", "is reserved for what the job carries", mend="Leave it out.")
-    if request.context is INHERIT:
-        request.context = capture()
-    request.tags = tag_list(request.tags)
-    if request.schema != "":
-        request.schema = short_string(request.schema, "schema", _LONGEST_SCHEMA)
-    request.extra = plain(dict(request.extra), "extra") if request.extra else {}
-    # `isinstance` of an abstract class takes long.
-    if request.unique is not INHERIT and isinstance(request.unique, Mapping):
-        request.unique = UniquePolicy.parse(request.unique)
-    if request.retry is not INHERIT and isinstance(request.retry, Mapping):
-        request.retry = RetryPolicy.parse(request.retry)
+    try:
+        request.args = arguments(request.args, converter_of(request.type))
+        request.meta = json_object(request.meta, "meta")
+        if CONTEXT in request.meta:
+            raise InvalidRequest.at(f"meta.{CONTEXT}", "is reserved for what the job carries", mend="Leave it out.")
+        if request.context is INHERIT:
+            request.context = capture()
+        request.tags = tag_list(request.tags)
+        if request.schema != "":
+            request.schema = short_string(request.schema, "schema", _LONGEST_SCHEMA)
+        request.extra = plain(dict(request.extra), "extra") if request.extra else {}
+        # `isinstance` of an abstract class takes long.
+        if request.unique is not INHERIT and isinstance(request.unique, Mapping):
+            request.unique = UniquePolicy.parse(request.unique)
+        if request.retry is not INHERIT and isinstance(request.retry, Mapping):
+            request.retry = RetryPolicy.parse(request.retry)
+    except InvalidRequest as error:
+        redact_error(error, request.type)
+        raise
     return request

@@ -14,9 +14,10 @@ from django.utils import timezone
 
 from ..conf import settings
 from ..enqueue.values import sized
-from ..exceptions import InvalidArgs, UnknownJobType
+from ..exceptions import InvalidArgs, InvalidRequest, UnknownJobType
 from ..handlers.control import Discard, Retry, Skip, TimeLimitExceeded
 from ..ojs.canonical import plain
+from ..redaction import redact_error
 from ..registry import misfit, registry
 from .errors import LONGEST_MESSAGE, LONGEST_REASON, LONGEST_TRACEBACK, error_record, storable
 from .run import Run
@@ -32,7 +33,7 @@ class Finished:
     """
 
     job: Any
-    result: Any = None
+    result: Any = field(default=None, repr=False)
     error: dict[str, Any] | None = None
     error_types: tuple[str, ...] = ()
     exception: BaseException | None = None
@@ -42,7 +43,7 @@ class Finished:
     at: datetime = field(default_factory=timezone.now)
     is_settled: bool = False
     """Whether the job was completed by a transaction of its handler."""
-    perhaps: Finished | None = None
+    perhaps: Finished | None = field(default=None, repr=False)
     """The completion in a transaction of the handler that may have been committed although an error was raised."""
 
 
@@ -64,6 +65,8 @@ def _storable(run: Run, result: Any) -> Any:
     try:
         return sized(plain(result, "result"), "result", settings.max_result_bytes)
     except Exception as error:  # InvalidRequest, or any exception from reading a strange object
+        if isinstance(error, InvalidRequest):
+            redact_error(error, run.job.type)
         # The work is done; running it again for the sake of its result would do it twice.
         logger.error(
             "Job %s (%s) completed, but its result is lost: %s", run.job.pk, run.job.type, error, extra=run.labels()
@@ -86,6 +89,8 @@ def failed(run: Run, error: BaseException) -> Finished:
         return run.completion  # type: ignore[no-any-return]
     if isinstance(error, Skip):
         return Finished(job, skipped=storable(_message(error)[:LONGEST_REASON]), at=run.clock(), perhaps=run.completion)
+    if isinstance(error, InvalidArgs):
+        redact_error(error, job.type)
     code, types, message = "handler_error", _names(error), _message(error)
     gives_up = isinstance(error, (Discard, UnknownJobType))
     if isinstance(error, TimeLimitExceeded):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID, uuid5
@@ -31,12 +31,12 @@ class JobContext:
     queue: str
     attempt: int
     max_attempts: int
-    meta: dict[str, Any]
+    meta: dict[str, Any] = field(repr=False)
     tags: list[str]
     enqueued_at: datetime
     started_at: datetime
     worker_id: str
-    hold: SupportsHold
+    hold: SupportsHold = field(repr=False)
     job: Job
     """The row as it was claimed; fields that an attempt does not need are read from the database on access."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
@@ -16,7 +16,7 @@ from ..ojs.retry import RetryPolicy
 from ..registry import Definition, SupportsHeal, registry
 from .context import JobContext
 from .handler import Handler
-from .signature import refuse_a_misfit
+from .signature import redacted_names, refuse_a_misfit
 
 if TYPE_CHECKING:
     from .handler import ContextHandler
@@ -39,6 +39,7 @@ class JobOptions(TypedDict, total=False):
     heal: SupportsHeal | None
     convert: bool
     atomic: bool
+    redact: Collection[str]
 
 
 OPTIONS = (*JobOptions.__annotations__, "takes_context")
@@ -71,6 +72,7 @@ def job(
     heal: SupportsHeal | None = None,
     convert: bool = False,
     atomic: bool = False,
+    redact: Collection[str] = (),
     **unknown: Any,
 ) -> Any:
     """Declare the handler of a job type, a plain or an ``async def`` function, and the defaults of its enqueues.
@@ -80,11 +82,13 @@ def job(
     ``skip_unless`` is called before each attempt with the arguments of the job that it names as parameters; if it
     returns false, the job completes as skipped. ``cron`` enqueues the job periodically. ``heal`` enqueues it for every
     record that still needs it. ``convert`` lets the args be dates, model instances and more, by the type hints.
-    ``atomic`` commits what the handler writes together with its completion, or neither. Put handlers into an app's
-    ``jobs.py``: that module is imported at the start.
+    ``atomic`` commits what the handler writes together with its completion, or neither.
+    ``redact`` names members of args, meta and results that nobody is shown. Put handlers into an app's ``jobs.py``:
+    that module is imported at the start.
 
-    Raises HandlerError when the type already has a handler or the function does not fit, InvalidRequest for an invalid
-    name, InvalidPolicy and InvalidRetryPolicy for invalid policies: all when the module is imported.
+    Raises HandlerError when the type already has a handler, the function does not fit or ``redact`` is no list of
+    names, InvalidRequest for an invalid name, InvalidPolicy and InvalidRetryPolicy for invalid policies: all when the
+    module is imported.
     """
     if callable(type):
         name = getattr(type, "__qualname__", "it")
@@ -109,6 +113,7 @@ def job(
             cron=Cron(cron) if isinstance(cron, str) else cron,
             heal=heal,
             atomic=atomic,
+            redact=redacted_names(redact, f"{function.__module__}.{function.__qualname__}"),
             **policies,  # type: ignore[arg-type]
         )
         if convert:

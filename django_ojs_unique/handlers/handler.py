@@ -125,11 +125,13 @@ class Handler(Generic[P, R]):
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
+            from ..redaction import redacted_args
+
             options = [name for name in kwargs if name in ENQUEUE_OPTIONS and name not in signature.parameters]
             raise InvalidRequest.at(
                 "args",
                 f"do not fit {self.definition.place}{signature}: {error}",
-                value=args or kwargs,
+                value=redacted_args(self.definition.type, args or kwargs),
                 mend=f"Options go to using({options[0]}=...).enqueue(...)."
                 if options
                 else suggestion(signature, kwargs),

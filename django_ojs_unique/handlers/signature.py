@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from ..exceptions import HandlerError, did_you_mean
+from ..exceptions import HandlerError, did_you_mean, shorten
+from ..ojs.names import are_names
 from ..registry import Definition, misfit, parameters_of
 
 if TYPE_CHECKING:
@@ -59,6 +60,14 @@ def refuse_a_wrong_atomic(definition: Definition) -> None:
             " Write def instead of async def; or open transaction.atomic() in a function that you call with"
             " sync_to_async, and call context.complete() in it."
         )
+
+
+def redacted_names(redact: Any, place: str) -> tuple[str, ...]:
+    """Return the names of ``redact``. Raises HandlerError unless it is a list of names."""
+    if not are_names(redact):
+        mend = f" Write redact=[{redact!r}]." if isinstance(redact, str) and redact else ""
+        raise HandlerError(f"{place}: redact must be a list of names of members (got {shorten(redact)}).{mend}")
+    return tuple(redact)
 
 
 def refuse_a_misfit(definition: Definition) -> None:

@@ -7,12 +7,16 @@ from typing import Any
 
 from ..exceptions import OJSError
 from ..ojs.fingerprint import SCHEME, fingerprint, stored_texts
+from ..redaction import redacted_canonical
 from .uniqueness import read_policy
 
 
 @dataclass(frozen=True, slots=True)
 class Recomputed:
-    """The canonical text of a row and its fingerprint, both empty if there is none; ``note`` says what is wrong."""
+    """The canonical text of a row and its fingerprint, both empty if there is none; ``note`` says what is wrong.
+
+    Redacted members are masked in the text.
+    """
 
     text: str = ""
     fingerprint: str = ""
@@ -34,7 +38,7 @@ def recompute(job: Any) -> Recomputed:
     except OJSError as error:
         return Recomputed(note=f"The text cannot be computed again: {error.message}")
     text = next((text for text in texts if fingerprint(text) == job.fingerprint), texts[0])
-    return Recomputed(text, fingerprint(text), _note(job, text))
+    return Recomputed(redacted_canonical(job.type, text), fingerprint(text), _note(job, text))
 
 
 def _note(job: Any, text: str) -> str:

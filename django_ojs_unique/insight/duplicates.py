@@ -16,6 +16,7 @@ from django.db.models.functions import Cast, Left, RowNumber
 from ..db.constraints import guarding, of_fingerprint, unguarded
 from ..models import Job, SuppressedEnqueue
 from ..ojs.states import INCOMPLETE
+from ..redaction import redacted_args, redacted_beginning
 from .activity import Span
 from .typed import fingerprint_begins, read_id
 
@@ -100,7 +101,7 @@ def most_suppressed(attempts: QuerySet[Any], jobs: QuerySet[Any], span: Span, no
     )
     ids = [row.pop("newest") for row in counted]
     newest = attempts.filter(pk__in=ids).annotate(start=_START).values_list("fingerprint", "type", "start")
-    shown = {fingerprint: (type, readable(args)) for fingerprint, type, args in newest}
+    shown = {fingerprint: (type, readable(type, args)) for fingerprint, type, args in newest}
     holding = holders(jobs, [row["fingerprint"] for row in counted], now)
     return MostSuppressed(since, beyond is not None, [_suppressed(row, shown, holding) for row in counted])
 
@@ -244,12 +245,15 @@ def match(jobs: QuerySet[Any], attempts: QuerySet[Any] | None, term: str) -> Mat
     return Match(sorted({name for found in names for name in found}))
 
 
-def readable(start: str | None) -> str:
-    """Write JSON without the escapes that some databases store; text that was cut stays as it is, with an ellipsis."""
+def readable(type: str, start: str | None) -> str:
+    """Write the beginning of a job's args without the escapes that some databases store, and without what is redacted.
+
+    Text that was cut ends with an ellipsis.
+    """
     try:
-        return json.dumps(json.loads(start or ""), ensure_ascii=False)
-    except ValueError:
-        return f"{start or ''}…"
+        return json.dumps(redacted_args(type, json.loads(start or "")), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return f"{redacted_beginning(type, start or '')}…"
 
 
 def _suppressed(row: dict[str, Any], shown: dict[str, tuple[str, str]], holding: dict[str, Job]) -> SuppressedKey:

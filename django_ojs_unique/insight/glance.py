@@ -15,6 +15,7 @@ from django.db.models.functions import Coalesce, Left
 
 from ..exceptions import OJSError
 from ..ojs.fingerprint import canonical_text
+from ..redaction import redacted_args, redacted_beginning, redacted_canonical
 from .text import shortened
 from .timeline import failures
 from .uniqueness import against, read_policy
@@ -100,14 +101,16 @@ def with_glances(jobs: Any, fields: tuple[str, ...]) -> QuerySet[Any]:
 def glance(job: Any) -> Glance:
     """Return what a list says of a job, which was read by `with_glances` or as a whole; no query is made."""
     if "args_begin" in job.__dict__:
-        args, meta = _read(job.args_begin), _read(job.meta_begin or "{}")
+        args, meta = _read(job.type, job.args_begin), _read(job.type, job.meta_begin or "{}")
         failed = job.error_type, job.error_message
     else:
         args, meta = job.args, job.meta
         last = next(iter(failures(job)), None)
         failed = (last.type, last.message) if last else (None, None)
     return Glance(
-        shortened(_args_text(args), LONGEST), _key(job, args, meta), shortened(": ".join(filter(None, failed)), LONGEST)
+        shortened(_args_text(redacted_args(job.type, args)), LONGEST),
+        _key(job, args, meta),
+        shortened(": ".join(filter(None, failed)), LONGEST),
     )
 
 
@@ -115,13 +118,13 @@ class _Cut(str):
     """The beginning of a JSON text."""
 
 
-def _read(text: str | None) -> Any:
+def _read(type: str, text: str | None) -> Any:
     if text is None:
         return _Cut()
     try:
         return json.loads(text)
     except (ValueError, RecursionError):  # an object or an array that was cut is not JSON
-        return _Cut(_ESCAPED.sub(lambda found: chr(int(found[1], 16)), text))
+        return _Cut(_ESCAPED.sub(lambda found: chr(int(found[1], 16)), redacted_beginning(type, text)))
 
 
 def _args_text(args: Any) -> str:
@@ -144,9 +147,8 @@ def _key(job: Any, args: Any, meta: Any) -> str:
     if not any(isinstance(each, _Cut) for each in (args, meta)):
         try:
             at = job.scheduled_at or job.created_at
-            values = json.loads(
-                canonical_text(policy, type=job.type, queue=job.queue, args=args, meta=meta or {}, at=at)
-            )
+            text = canonical_text(policy, type=job.type, queue=job.queue, args=args, meta=meta or {}, at=at)
+            values = json.loads(redacted_canonical(job.type, text))
         except (OJSError, TypeError):  # pruned, or changed by hand
             pass
     return shortened(against(policy, lambda name, member: _equals(values.get(name), member), meta=meta), 2 * LONGEST)

@@ -14,6 +14,7 @@ from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast, Length
 
 from ..models import Job, SuppressedEnqueue
+from ..redaction import redacted, redacted_args
 
 MOST_MET = 1000
 """How many of the suppressed enqueues that met one job are counted at most."""
@@ -89,18 +90,23 @@ def attempts_that_met(job: Any, fingerprint: str | None) -> Attempts:
     payloads = {pk: (args, meta) for pk, args, meta in _payloads(met, small)}
     count = len(newest) if len(newest) < MOST_ATTEMPTS else met.order_by()[: MOST_MET + 1].count()
     return Attempts(
-        tuple(Encounter(row, differences(job, *payloads[row.pk]) if row.pk in payloads else None) for row in newest),
+        tuple(
+            Encounter(row, differences(job, row.type, *payloads[row.pk]) if row.pk in payloads else None)
+            for row in newest
+        ),
         min(count, MOST_MET),
         count <= MOST_MET,
     )
 
 
-def differences(job: Any, args: Any, meta: Any) -> tuple[Difference, ...]:
-    """Compare the args and meta of a job (old) with those of an enqueue (new).
+def differences(job: Any, type: str, args: Any, meta: Any) -> tuple[Difference, ...]:
+    """Compare the args and meta of a job (old) with those of an enqueue of this type (new); mask what is redacted.
 
     Return up to `MOST_DIFFERENCES` + 1 differences, so that a caller can tell whether there are more.
     """
-    found = chain(_compare("args", job.args, args), _compare("meta", job.meta, meta))
+    shown_args = [redacted_args(type, redacted_args(job.type, each)) for each in (job.args, args)]
+    shown_meta = [redacted(type, redacted(job.type, each)) for each in (job.meta, meta)]
+    found = chain(_compare("args", job.args, args, *shown_args), _compare("meta", job.meta, meta, *shown_meta))
     return tuple(islice(found, MOST_DIFFERENCES + 1))
 
 
@@ -108,21 +114,24 @@ def _payloads(met: QuerySet[Any], small: list[int]) -> QuerySet[Any]:
     return met.filter(pk__in=small).values_list("pk", "args", "meta")
 
 
-def _compare(path: str, old: Any, new: Any) -> Iterator[Difference]:
-    if isinstance(old, list) and isinstance(new, list):
-        for index in range(max(len(old), len(new))):
-            yield from _compare_member(f"{path}[{index}]", old[index : index + 1], new[index : index + 1])
-    elif isinstance(old, dict) and isinstance(new, dict):
-        for name in {**old, **new}:
-            yield from _compare_member(f"{path}.{name}", *([side[name]] if name in side else [] for side in (old, new)))
+def _compare(path: str, *sides: Any) -> Iterator[Difference]:
+    """Compare two values, and yield their members as they are shown: the other two have the same members."""
+    if all(isinstance(side, list) for side in sides):
+        for index in range(max(map(len, sides))):
+            yield from _compare_member(f"{path}[{index}]", *(side[index : index + 1] for side in sides))
+    elif all(isinstance(side, dict) for side in sides):
+        for name in {**sides[0], **sides[1]}:
+            yield from _compare_member(f"{path}.{name}", *([side[name]] if name in side else [] for side in sides))
     else:
-        yield from _compare_member(path, [old], [new])
+        yield from _compare_member(path, *([side] for side in sides))
 
 
-def _compare_member(path: str, old: list[Any], new: list[Any]) -> Iterator[Difference]:
+def _compare_member(
+    path: str, old: list[Any], new: list[Any], shown_old: list[Any], shown_new: list[Any]
+) -> Iterator[Difference]:
     """Compare two members. Each comes in a list, which is empty if the member is missing. true differs from 1."""
     if old != new or list(map(_is_boolean, old)) != list(map(_is_boolean, new)):
-        yield Difference(path, *(_short(side[0]) if side else None for side in (old, new)))
+        yield Difference(path, *(_short(side[0]) if side else None for side in (shown_old, shown_new)))
 
 
 def _is_boolean(value: Any) -> bool:

@@ -26,6 +26,7 @@ from ..ojs.durations import format_duration
 from ..ojs.moments import rfc3339
 from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
+from ..redaction import hiding_values, redacted
 from .job import Job
 
 OPTIONS = (
@@ -178,7 +179,8 @@ class CronJob(PartiallyIndexed):
     @property
     def cron(self) -> Cron:
         """When it is due. Raises InvalidRequest for an invalid row, because rows can be changed by hand."""
-        return Cron(self.expression, self.timezone, self.overlap_policy, self.args)
+        with hiding_values(self.type):
+            return Cron(self.expression, self.timezone, self.overlap_policy, self.args)
 
     def job_at(self, occurrence: datetime) -> dict[str, Any]:
         """Return the members of the `Request` for an occurrence.
@@ -186,7 +188,7 @@ class CronJob(PartiallyIndexed):
         Raises InvalidRequest for an unknown option.
         """
         if not isinstance(self.options, dict):
-            raise InvalidRequest.at("options", "must be an object", value=self.options)
+            raise InvalidRequest.at("options", "must be an object", value=redacted(self.type, self.options))
         for name in self.options:
             if name not in OPTIONS:
                 raise InvalidRequest.at(
@@ -263,7 +265,9 @@ def _read(
     description: str = "",
 ) -> CronJob:
     """Return a valid entry that is not saved."""
-    cron = Cron(expression, "UTC" if timezone is None else timezone, overlap_policy, {} if args is None else args)
+    with hiding_values(type):
+        cron = Cron(expression, "UTC" if timezone is None else timezone, overlap_policy, {} if args is None else args)
+        options = plain({name: _as_json(value) for name, value in options.items()}, "options")
     entry = CronJob(
         name=name,
         expression=expression,
@@ -271,7 +275,7 @@ def _read(
         overlap_policy=cron.overlap_policy,
         type=type,
         args=cron.args,
-        options=plain({name: _as_json(value) for name, value in options.items()}, "options"),
+        options=options,
         enabled=enabled,
         description=description,
         next_run_at=cron.next_after(now()),

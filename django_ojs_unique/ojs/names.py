@@ -21,6 +21,11 @@ UUID_TEXT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 UUID7_TEXT = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
+def are_names(value: Any) -> bool:
+    """Whether a value is a list of names of members."""
+    return isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(one, str) and one for one in value)
+
+
 def printable(text: str, field: str) -> str:
     """Return a text without controls that break lines or change the text direction. Raises InvalidRequest."""
     if found := _UNPRINTABLE.search(text):

@@ -10,6 +10,7 @@ from sentry_sdk.scope import add_global_event_processor, use_isolation_scope
 
 from ..handlers.control import Discard
 from ..instrumentation import trace_also_with
+from ..redaction import masked, names_of_any
 from ..signals import job_discarded
 from .runs import Runs, scope_of
 
@@ -36,6 +37,7 @@ class OJSIntegration(Integration):
         trace_also_with(Runs(_current))
         job_discarded.connect(_report, dispatch_uid="django_ojs_unique.sentry")
         add_global_event_processor(_without_the_log)
+        add_global_event_processor(_without_redacted_variables)
 
 
 def _current() -> OJSIntegration | None:
@@ -62,3 +64,26 @@ def _without_the_log(event: Any, hint: Any) -> Any:
         return event
     exception = (record.exc_info or (None, None, None))[1]
     return event if exception is None or scope_of(exception) is None else None
+
+
+def _without_redacted_variables(event: Any, hint: Any) -> Any:
+    """Mask redacted names among the local variables of an event's frames; drop those of frames that pass on args."""
+    names = names_of_any()
+    if not names or _current() is None:
+        return event
+    stacks = [event, *_values(event, "exception"), *_values(event, "threads")]
+    for frame in (frame for each in stacks for frame in (each.get("stacktrace") or {}).get("frames") or ()):
+        if str(frame.get("module")).partition(".")[0] in _PASSING_ON:
+            frame.pop("vars", None)
+        elif "vars" in frame:
+            frame["vars"] = masked(frame["vars"], names)
+    return event
+
+
+def _values(event: Any, member: str) -> list[Any]:
+    found = event.get(member) or {}
+    return list(found.get("values") or () if isinstance(found, dict) else found)
+
+
+_PASSING_ON = ("django_ojs_unique", "asgiref", "concurrent")
+"""The packages between a claim and a handler: in an array of args, the values have no names."""

@@ -13,6 +13,7 @@ from sentry_sdk.scope import should_send_default_pii
 
 from ..enqueue.carrier import carried, hand_over
 from ..instrumentation import Tracer
+from ..redaction import redacted_args
 from ..registry import registry
 
 ORIGIN = "auto.queue.django_ojs_unique"
@@ -93,7 +94,7 @@ def _describe(scope: Any, job: Any) -> None:
     about["max_attempts"] = job.max_attempts
     collected = sentry_sdk.get_client().options.get("data_collection") or {}
     if collected.get("queues", should_send_default_pii()):
-        about["args"] = job.args
+        about["args"] = redacted_args(job.type, job.args)
     scope.set_context("job", about)
 
 

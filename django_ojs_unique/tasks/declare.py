@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from ..enqueue.request import INHERIT
+from ..handlers.signature import redacted_names
 from ..ojs.durations import milliseconds
 from ..ojs.keys import KeyMode
 from ..ojs.policy import UniquePolicy
@@ -42,10 +43,12 @@ class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
 
     ``unique``: the unique policy. ``retry``: the retry policy; None leaves it to the backend. ``timeout``: of one
     attempt, ISO 8601, a timedelta or seconds. ``key`` and ``key_mode``: a job key, instead of ``unique``. ``atomic``:
-    commit what the function writes together with its completion, or neither.
+    commit what the function writes together with its completion, or neither. ``redact``: the members of args, meta and
+    results that nobody is shown.
 
     Raises InvalidTask, InvalidPolicy, InvalidRetryPolicy or InvalidRequest, and HandlerError when a name in
-    ``args_keys`` is not a parameter or the function cannot be ``atomic``: all when the module is imported.
+    ``args_keys`` is not a parameter, the function cannot be ``atomic`` or ``redact`` is no list of names: all when the
+    module is imported.
     """
 
     unique: UniquePolicy | Mapping[str, Any] | None = None
@@ -54,6 +57,7 @@ class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
     key: str | None = None
     key_mode: KeyMode | str = KeyMode.REPLACE
     atomic: bool = False
+    redact: Collection[str] = ()
 
     def __post_init__(self) -> None:
         if self.unique is not None:
@@ -62,6 +66,9 @@ class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
             object.__setattr__(self, "retry", RetryPolicy.parse(self.retry))
         if self.timeout is not None:
             milliseconds(self.timeout, "timeout")
+        if self.redact != ():
+            place = f"{self.func.__module__}.{self.func.__qualname__}"
+            object.__setattr__(self, "redact", redacted_names(self.redact, place))
         Task.__post_init__(self)
 
     def using(
@@ -117,6 +124,7 @@ class TaskOptions(TypedDict, total=False):
     key: str | None
     key_mode: KeyMode | str
     atomic: bool
+    redact: Collection[str]
 
 
 @overload
@@ -151,6 +159,7 @@ def task(
     key: str | None = None,
     key_mode: KeyMode | str = KeyMode.REPLACE,
     atomic: bool = False,
+    redact: Collection[str] = (),
 ) -> OJSTask[..., Any] | Callable[[Callable[..., Any]], OJSTask[..., Any]]:
     """Declare a task as Django's own decorator does, on any version and for any backend.
 
@@ -173,6 +182,7 @@ def task(
             key=key,
             key_mode=key_mode,
             atomic=atomic,
+            redact=redact,
         )
 
     return declare if function is None else declare(function)

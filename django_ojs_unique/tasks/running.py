@@ -83,6 +83,7 @@ def register(task: Any, queue: str, retry: RetryPolicy, unique: UniquePolicy | N
         timeout=getattr(task, "timeout", None),
         takes_context=True,
         atomic=getattr(task, "atomic", False),
+        redact=getattr(task, "redact", ()),
         task=task,
     )
     refuse_a_wrong_atomic(definition)

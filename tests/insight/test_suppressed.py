@@ -8,7 +8,7 @@ from django_ojs_unique.models import Job
 
 def compare(old, new):
     job = Job(type="email.send", queue="default", args=old, meta={})
-    return [(each.path, each.old, each.new) for each in differences(job, new, {})]
+    return [(each.path, each.old, each.new) for each in differences(job, job.type, new, {})]
 
 
 @pytest.mark.parametrize(

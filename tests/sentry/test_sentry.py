@@ -15,6 +15,7 @@ from django_ojs_unique.models import CronJob, Job
 from django_ojs_unique.sentry import OJSIntegration
 from django_ojs_unique.signals import job_discarded
 from django_ojs_unique.testing import run_jobs
+from tests.support.secrets import ARGS, META, SECRET, assert_hidden
 
 pytestmark = pytest.mark.django_db
 
@@ -115,6 +116,37 @@ def test_what_a_handler_does_on_purpose_is_no_event(kept, handlers, error):
     failing(error, retry=ONCE).enqueue()
     run_jobs(raise_errors=False)
     assert kept.of("event") == []
+
+
+@pytest.mark.parametrize("args", [ARGS, [SECRET, [], 5]])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_event_has_no_redacted_member_and_no_variables_of_our_frames(sent, handlers, args, is_async):
+    kept = sent(integrations=[OJSIntegration()], data_collection={"queues": True, "stack_frame_variables": True})
+
+    def fail(iban, to=(), amount=0):
+        copied = {"to": to}
+        raise ValueError(len(copied))
+
+    async def afail(iban, to=(), amount=0):
+        fail(iban, to, amount)
+
+    handler = job("bank.pay", redact=["iban"], retry=ONCE)(afail if is_async else fail)
+    Job.objects.enqueue("bank.pay", args, meta=META)
+    run_jobs(raise_errors=False)
+    (event,) = kept.of("event")
+    frames = event["exception"]["values"][0]["stacktrace"]["frames"]
+    assert [frame["module"] for frame in frames if "vars" in frame] == [__name__] * (1 + is_async)
+    assert frames[-1]["vars"]["amount"] == ("5" if "vars" in frames[-1] else "")
+    assert_hidden(str(event))
+    assert handler.definition.redact == ("iban",)
+
+
+def test_without_redaction_an_event_keeps_the_variables_of_all_frames(sent, handlers):
+    kept = sent(integrations=[OJSIntegration()], data_collection={"stack_frame_variables": True})
+    failing(retry=ONCE).enqueue(month=5)
+    run_jobs(raise_errors=False)
+    frames = kept.of("event")[0]["exception"]["values"][0]["stacktrace"]["frames"]
+    assert [frame for frame in frames if frame["module"].startswith("django_ojs_unique") and "vars" in frame]
 
 
 def test_breadcrumbs_and_tags_of_one_job_are_not_those_of_the_next(kept, handlers):

@@ -15,7 +15,7 @@ from ...exceptions import OJSError
 from ..accept import accept_all, accept_each
 from ..base import OJSView
 from ..wire.enqueue import EnqueueBody, read_job, read_jobs
-from ..wire.envelope import show
+from ..wire.envelope import show_accepted
 
 
 class Batch(OJSView):
@@ -26,8 +26,8 @@ class Batch(OJSView):
     def post(self, request: Request) -> Response:
         now = timezone.now()
         wanted = [read_job(element, now, index) for index, element in enumerate(read_jobs(self.body))]
-        jobs = accept_all(self.jobs, wanted)
-        return Response({"jobs": [show(job) for job in jobs], "count": len(jobs)}, status=201)
+        results = accept_all(self.jobs, wanted)
+        return Response({"jobs": list(map(show_accepted, results)), "count": len(results)}, status=201)
 
 
 class Bulk(OJSView):
@@ -49,7 +49,7 @@ class Bulk(OJSView):
     def _result(self, index: int, result: EnqueueResult, error: OJSError | None) -> dict[str, Any]:
         if error is not None:
             return self._refused(index, error)
-        return {"index": index, "status": str(result.outcome), "job": show(result.job)}
+        return {"index": index, "status": str(result.outcome), "job": show_accepted(result)}
 
     def _refused(self, index: int, error: OJSError) -> dict[str, Any]:
         status = Outcome.REJECTED if error.code == "duplicate" else Outcome.INVALID

@@ -13,7 +13,7 @@ from ...operations.cancel import cancel
 from ..accept import accept
 from ..base import OJSView
 from ..wire.enqueue import read_job
-from ..wire.envelope import show, show_explanation
+from ..wire.envelope import show, show_accepted, show_explanation
 
 
 class Jobs(OJSView):
@@ -23,7 +23,7 @@ class Jobs(OJSView):
 
     def post(self, request: Request) -> Response:
         result = accept(self.jobs, read_job(self.body, timezone.now()))
-        answer: dict[str, Any] = {"job": show(result.job)}
+        answer: dict[str, Any] = {"job": show_accepted(result)}
         if result.deduplicated:
             return Response({**answer, "deduplicated": True})
         return Response(answer, status=201, headers={"Location": f"{request.path}/{result.job.pk}"})
@@ -65,4 +65,4 @@ class Explain(OJSView):
             explained = self.jobs.explain_request(wanted.request)
         except OJSError as error:
             raise wanted.locate(error) from None
-        return Response({"explanation": show_explanation(explained)})
+        return Response({"explanation": show_explanation(wanted.request.type, explained)})

@@ -14,6 +14,7 @@ from rest_framework.request import Request
 
 from ...exceptions import InvalidRequest, PayloadTooLarge, as_json
 from ...ojs import canonical
+from ...redaction import masked, names_of_any
 from .errors import InvalidPayload
 
 MEDIA_TYPE = "application/openjobspec+json"
@@ -83,9 +84,8 @@ def read_body(request: Any, largest: int) -> dict[str, Any]:
     except ValueError as error:  # also for an integer with more digits than Python reads
         raise InvalidPayload(f"The body is not JSON: {error}.") from None
     if not isinstance(body, dict):
-        raise InvalidRequest(
-            f"The body must be a JSON object (got {as_json(body)}).", details={"field": "", "value": as_json(body)}
-        )
+        got = as_json(masked(body, names_of_any()))
+        raise InvalidRequest(f"The body must be a JSON object (got {got}).", details={"field": "", "value": got})
     _refuse_depth(body)
     return body
 

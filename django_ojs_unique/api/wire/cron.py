@@ -13,6 +13,7 @@ from ...models import CronJob
 from ...models.cron import OPTIONS
 from ...ojs import moments
 from ...ojs.durations import milliseconds
+from ...redaction import redacted_member
 from .enqueue import read_job, relocated
 
 MEMBERS = ("name", "expression", "timezone", "overlap_policy", "enabled", "description", "job_template")
@@ -29,7 +30,7 @@ class WantedCron:
 
     name: str
     enabled: bool
-    definition: Mapping[str, Any] | None = None
+    definition: Mapping[str, Any] | None = field(default=None, repr=False)
     places: Mapping[str, str] = field(default_factory=dict)
 
     def locate(self, error: OJSError) -> OJSError:
@@ -123,9 +124,14 @@ def _read_template(template: dict[str, Any], prefix: str, now: datetime, places:
 
 def _template(entry: CronJob) -> dict[str, Any]:
     """Return the ``job_template`` of an entry, whose row may have been changed by hand."""
-    options = dict(entry.options) if isinstance(entry.options, dict) else {}
+    options = redacted_member(entry, "options")
+    options = dict(options) if isinstance(options, dict) else {}
     extra = options.pop("extra", None)
-    template = {**(extra if isinstance(extra, dict) else {}), "type": entry.type, "args": entry.args}
+    template = {
+        **(extra if isinstance(extra, dict) else {}),
+        "type": entry.type,
+        "args": redacted_member(entry, "args"),
+    }
     for name in ("meta", "schema"):
         if options.get(name):
             template[name] = options[name]

@@ -21,6 +21,7 @@ from ...exceptions import (
 from ...models.queue import HIGHEST_LIMIT
 from ...ojs.durations import format_duration
 from ...ojs.names import UUID7_TEXT
+from ...redaction import masked, names_of_any, redact_error
 from .moments import read_milliseconds, read_moment
 
 OPTIONS = (
@@ -75,6 +76,8 @@ def read_job(body: Any, now: datetime, index: int | None = None) -> EnqueueBody:
     try:
         return _read(body, now, places, index)
     except OJSError as error:
+        if isinstance(error, InvalidRequest) and isinstance(body, dict):
+            redact_error(error, body.get("type"))
         raise relocated(error, places, index) from None
 
 
@@ -111,7 +114,8 @@ def relocated(error: OJSError, places: Mapping[str, str], index: int | None = No
 def _read(body: Any, now: datetime, places: dict[str, str], index: int | None) -> EnqueueBody:
     if not isinstance(body, dict):
         raise InvalidRequest(
-            f"A job must be an object with `type` and `args` (got {as_json(body)}).", details={"field": ""}
+            f"A job must be an object with `type` and `args` (got {as_json(masked(body, names_of_any()))}).",
+            details={"field": ""},
         )
     if body.get("specversion") not in (None, "1.0"):
         raise InvalidRequest.at("specversion", 'must be "1.0"', value=body["specversion"])

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...enqueue.explain import Explanation
+from ...enqueue.results import EnqueueResult
 from ...ojs.moments import milliseconds, rfc3339
 from ...ojs.states import JobState
+from ...redaction import redacted_canonical, redacted_member
 
 NOT_STARTED = {JobState.AVAILABLE, JobState.SCHEDULED, JobState.PENDING}
 
 
 def show(job: Any) -> dict[str, Any]:
-    """Return a job's JSON object. Members without a value are left out. It depends on the row only, not on the time.
+    """Return a job's JSON object for people, with what is redacted masked. It depends on the row only, not on the time.
 
-    A job that was read without its large fields is shown without them.
+    Members without a value are left out; a job that was read without its large fields is shown without them.
     """
+    return _show(job, redacted_member)
+
+
+def show_whole(job: Any) -> dict[str, Any]:
+    """Return a job's JSON object for who has just sent it, or runs it."""
+    return _show(job, getattr)
+
+
+def show_accepted(result: EnqueueResult) -> dict[str, Any]:
+    """Return the JSON object of the job of an enqueue: as a whole if it has nothing but what the client sent."""
+    is_sent = not (result.deduplicated or result.job.revision)
+    return show_whole(result.job) if is_sent else show(result.job)
+
+
+def _show(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "specversion": "1.0",
         "id": str(job.pk),
@@ -29,7 +47,7 @@ def show(job: Any) -> dict[str, Any]:
     }
     if "args" not in job.__dict__:
         return shown
-    shown["args"], shown["meta"] = job.args, job.meta
+    shown["args"], shown["meta"] = read(job, "args"), read(job, "meta")
     for name, write in (("enqueued_at", milliseconds), ("scheduled_at", rfc3339), ("expires_at", rfc3339)):
         if (moment := getattr(job, name)) is not None:
             shown[name] = write(moment)
@@ -37,18 +55,18 @@ def show(job: Any) -> dict[str, Any]:
     if isinstance(job.unique, dict):
         shown["unique"] = {name: value for name, value in job.unique.items() if value is not None}
     for name in ("timeout_ms", "visibility_timeout_ms", "retry", "result"):
-        if (value := getattr(job, name)) is not None:
+        if (value := read(job, name)) is not None:
             shown[name] = value
     for name in ("tags", "schema", "errors"):
-        if value := getattr(job, name):
+        if value := read(job, name):
             shown[name] = value
     if job.errors:
-        last = job.errors[-1]
+        last = shown["errors"][-1]
         if job.state != JobState.COMPLETED:
             shown["error"] = last
         if (delay := last.get("retry_delay_ms")) is not None:
             shown["retry_delay_ms"] = delay
-    return {**job.extra, **shown} if job.extra else shown
+    return {**read(job, "extra"), **shown} if job.extra else shown
 
 
 def _start(job: Any) -> dict[str, Any]:
@@ -70,18 +88,18 @@ def _finish(job: Any) -> dict[str, Any]:
 def show_fetched(job: Any) -> dict[str, Any]:
     """Return the JSON object of a job with its lease, for the worker that has just fetched it."""
     return {
-        **show(job),
+        **show_whole(job),
         "lease_token": str(job.lease_token),
         "lease_expires_at": milliseconds(job.lease_expires_at),
     }
 
 
-def show_explanation(explained: Explanation) -> dict[str, Any]:
+def show_explanation(type: str, explained: Explanation) -> dict[str, Any]:
     """Return the JSON object of what an enqueue would do. A duplicate that counts without an end has no ``until``."""
     shown: dict[str, Any] = {"action": explained.action, "reason": explained.reason}
     if explained.fingerprint:
         shown["unique_key"] = explained.fingerprint
-        shown["canonical_text"] = explained.canonical_text
+        shown["canonical_text"] = redacted_canonical(type, explained.canonical_text)
     if explained.policy is not None:
         shown["unique"] = {name: value for name, value in explained.policy.to_dict().items() if value is not None}
     shown["duplicates"] = [

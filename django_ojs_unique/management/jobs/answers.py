@@ -12,7 +12,10 @@ from django.db.models import Model
 
 from ...exceptions import OJSError
 from ...ojs.moments import rfc3339
+from ...redaction import redacted_member
 
+PAYLOADS = frozenset({"args", "meta", "extra", "options", "result", "errors"})
+"""Fields with members that may be redacted."""
 SECRET = frozenset({"lease_token"})
 """Fields that no answer has: whoever knows the token may settle the job."""
 
@@ -23,10 +26,11 @@ def as_line(answer: Any) -> str:
 
 
 def fields(row: Model) -> dict[str, Any]:
-    """Return the fields of a row that were read. The id of another row is called ``..._id``."""
+    """Return the fields of a row that were read, without what is redacted. The id of another row: ``..._id``."""
     left_out = SECRET | row.get_deferred_fields()
     names = [field.attname for field in row._meta.concrete_fields]
-    return {name: getattr(row, name) for name in names if name not in left_out}
+    read = {name: getattr(row, name) for name in names if name not in left_out}
+    return read | {name: redacted_member(row, name) for name in PAYLOADS & read.keys()}
 
 
 def failure(error: OJSError | CommandError) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +19,7 @@ from ...insight.typed import read_json
 from ...models import Job, SuppressedEnqueue
 from ...ojs.keys import KeyMode, KeyScope
 from ...ojs.words import counted
+from ...redaction import redacted_canonical
 from .answers import fields
 from .subcommand import Subcommand, moment, queue, type_
 
@@ -65,6 +67,8 @@ class Explain(Subcommand):
         given = {name: options[name] for name in names if options[name] is not None}
         given = {name: None if value is NULL else value for name, value in given.items()}
         explanation = self.jobs.explain(type, **given)
+        text = redacted_canonical(type, explanation.canonical_text)
+        explanation = replace(explanation, canonical_text=text)
         self.answer(_explained(explanation))
         first, *others = str(explanation).split("\n")
         self.say(self.style.MIGRATE_HEADING(harmless(first)))
@@ -173,7 +177,9 @@ class Duplicates(Subcommand):
             return
         self.say(f"The newest enqueues that met it (at most {MOST_ATTEMPTS}):")
         now = timezone.now()
-        rows = [(age(one.created_at, now), one.outcome, one.on_conflict, one.existing_job_id, one.start) for one in met]
+        rows = [
+            (age(one.created_at, now), one.outcome, one.on_conflict, one.existing_job_id, _args(one)) for one in met
+        ]
         self.print_table(["age", "outcome", "strategy", "met", "args"], rows, cut=[4])
 
     def _print_jobs(self, jobs: Iterable[Job]) -> None:
@@ -210,6 +216,10 @@ def _explained(explanation: Explanation) -> dict[str, Any]:
             for one in explanation.duplicates
         ],
     }
+
+
+def _args(attempt: Any) -> str:
+    return insight.readable(attempt.type, attempt.start)
 
 
 def _met(key: insight.SuppressedKey) -> dict[str, Any]:

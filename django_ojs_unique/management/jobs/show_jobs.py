@@ -17,6 +17,7 @@ from ...insight.text import age, harmless
 from ...insight.waiting import nobody
 from ...models import Job, SuppressedEnqueue
 from ...ojs.words import counted
+from ...redaction import redacted_member
 from ..arguments import whole_number
 from .answers import fields
 from .filters import NO_MATCH, add_filters, filters, matching
@@ -105,7 +106,7 @@ class Show(Subcommand):
         yield "priority", job.priority
         yield "attempt", f"{job.attempt} of {job.max_attempts}"
         for name in ENVELOPE:
-            yield name, getattr(job, name)
+            yield name, redacted_member(job, name)
         yield "key", job.key
         yield "rewritten", counted(job.revision, "time") if job.revision else None
         yield "unique", job.unique
@@ -121,7 +122,8 @@ class Show(Subcommand):
         yield "worker_id", job.worker_id
         if job.progress is not None:
             yield "progress", f"{job.progress:.0%} {job.progress_note}"
-        for name in ("result", "skipped", "dead_letter", "payload_pruned"):
+        yield "result", redacted_member(job, "result")
+        for name in ("skipped", "dead_letter", "payload_pruned"):
             yield name, getattr(job, name) or None
 
     def _print_fact(self, label: str, value: Any) -> None:
