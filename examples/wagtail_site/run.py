@@ -43,6 +43,8 @@ def main() -> int:
     problems = [*mistakes("Without unique", without, options.saves), *mistakes("With unique", unique, 1)]
     if without["asked"] != unique["asked"] or without["ran"] != without["asked"]:
         problems.append(f"The two runs differ: {without['asked']}, of which ran {without['ran']}; {unique['asked']}")
+    if options.saves > 1 and any(number >= unique["asked"][type] for type, number in unique["ran"].items()):
+        problems.append(f"Some policy has no effect: {unique['asked']}, of which ran {unique['ran']}")
     for problem in problems:
         print(problem, file=sys.stderr)
     if not problems:
