@@ -42,7 +42,7 @@ class Worker:
         threading.Thread(target=self._live, daemon=True).start()
         try:
             while not self.stopping.is_set():
-                if self.state == "quiet":
+                if self.state != "running":
                     self.stopping.wait(1)
                     continue
                 # The server holds the request until there is a job, at most for ``wait`` seconds.

@@ -33,6 +33,8 @@ SHORTEST_POLL, LONGEST_POLL = 0.05, 0.5
 """Seconds between two polls, growing from the shorter to the longer."""
 LISTENING_POLL = 1.0
 """The same, where every enqueue wakes the fetch."""
+DUE_POLL = 0.05
+"""The same, while a job is due that the last look did not find."""
 COME_BACK = 2
 """``Retry-After`` in seconds for a client whose fetch may not wait."""
 
@@ -159,9 +161,9 @@ def _lend(using: str) -> None:
 
 
 def _due_in(jobs: QuerySet[Any]) -> float:
-    """Return in how many seconds the next job is due, infinity if none is; if one is due, another worker has it locked.
+    """Return in how many seconds the next job is due, infinity if none is.
 
-    For that one the answer is `SHORTEST_POLL`.
+    For one that is due the answer is `DUE_POLL`: it became due since the last look, or another worker has it locked.
     """
     now, due = timezone.now(), next_due(jobs)
-    return SHORTEST_POLL if due is not None and due <= now else (due - now).total_seconds() if due else float("inf")
+    return DUE_POLL if due is not None and due <= now else (due - now).total_seconds() if due else float("inf")

@@ -139,7 +139,10 @@ def _returned(value: Any) -> Any:
     return sized(plain(normalize_json(value), "result"), "result", settings.max_result_bytes)
 
 
-def _tell_end(*, job: Any, **arguments: Any) -> None:
+def _tell_end(*, job: Any, replaced_by: Any = None, **arguments: Any) -> None:
+    """Send `task_finished`, except for a job that was replaced before it started: the newer one does its work."""
+    if replaced_by is not None and not job.attempt:
+        return
     task = task_of(job.type)
     if task is not None:
         tell(task_finished, result_of(job, task))

@@ -10,7 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -58,17 +60,16 @@ def test_a_failing_job_is_reported_by_the_worker(server):
         raise KeyError("text")
 
     Job.objects.enqueue("fails", [], queue="letters", retry={"max_attempts": 1})
-    with httpx.Client(base_url=server, headers={"Authorization": f"Token {os.environ['OJS_TOKEN']}"}) as http:
+    with talking_to(server) as http:
         worker = load("worker.py").Worker(http, ["letters"], {"fails": fails})
         worker.run()
-        all_threads_end()
     job = Job.objects.get()
     assert (job.state, job.errors[-1]["type"]) == ("discarded", "KeyError")
 
 
 def test_the_worker_does_what_an_operator_wants(server):
     module = load("worker.py")
-    with httpx.Client(base_url=server, headers={"Authorization": f"Token {os.environ['OJS_TOKEN']}"}) as http:
+    with talking_to(server) as http:
         worker = module.Worker(http, ["letters"], module.HANDLERS, lease=0.2)
         worker._beat()
         rows = WorkerProcess.objects.filter(pk=worker.id)
@@ -80,7 +81,6 @@ def test_the_worker_does_what_an_operator_wants(server):
         since = rows.get().heartbeat_at
         eventually(lambda: rows.get().heartbeat_at > since)
         rows.update(directive="terminate")
-        all_threads_end()
     assert Job.objects.get().state == "available"
 
 
@@ -94,8 +94,8 @@ def test_the_worker_keeps_its_job_while_it_stops(server):
         assert finish.wait(PATIENCE)
 
     Job.objects.enqueue("slow", [], queue="letters")
-    with httpx.Client(base_url=server, headers={"Authorization": f"Token {os.environ['OJS_TOKEN']}"}) as http:
-        worker = module.Worker(http, ["letters"], {"slow": slow}, lease=2)
+    with talking_to(server) as http:
+        worker = module.Worker(http, ["letters"], {"slow": slow}, lease=6)
         thread = threading.Thread(target=worker.run)
         thread.start()
         assert begun.wait(PATIENCE)
@@ -103,8 +103,21 @@ def test_the_worker_keeps_its_job_while_it_stops(server):
         until = Job.objects.get().lease_expires_at
         eventually(lambda: Job.objects.get().lease_expires_at > until)
         finish.set()
-        all_threads_end()
     assert Job.objects.get().state == "completed"
+
+
+def test_the_worker_fetches_nothing_once_its_heart_has_heard_of_its_end():
+    asked = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path.rpartition("/")[2])
+        return httpx.Response(200, json={"jobs": [], "state": "terminate"})
+
+    with httpx.Client(base_url="http://server", transport=httpx.MockTransport(answer)) as http:
+        worker = load("worker.py").Worker(http, ["letters"], {})
+        worker.stopping = Mock(is_set=Mock(side_effect=[False, True]))  # as if it looked just before the heart set it
+        worker.run()
+    assert asked == ["heartbeat"]
 
 
 def test_the_worker_comes_back_when_the_server_says():
@@ -175,10 +188,17 @@ class Losing(httpx.HTTPTransport):
         return answer
 
 
-def all_threads_end() -> None:
-    """Return when the worker and its heart have stopped."""
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread() and thread.name != "tqdm_monitor":  # which never ends
+@contextmanager
+def talking_to(server: str) -> Iterator[httpx.Client]:
+    """Yield a client, and return when the threads have ended that were started in the block: a worker and its heart.
+
+    Threads of earlier tests may stay, such as those in which asgiref runs synchronous code.
+    """
+    before = set(threading.enumerate())
+    headers = {"Authorization": f"Token {os.environ['OJS_TOKEN']}"}
+    with httpx.Client(base_url=server, headers=headers, timeout=PATIENCE) as http:
+        yield http
+        for thread in set(threading.enumerate()) - before:
             thread.join(PATIENCE)
             assert not thread.is_alive()
 

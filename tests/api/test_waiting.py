@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from django_ojs_unique.api import waiting
 from django_ojs_unique.execution.leases import Lease
+from django_ojs_unique.maintenance.sweep import next_due
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.worker import remote
 from tests.support.background import until
@@ -143,6 +144,20 @@ def test_a_fetch_is_handed_what_becomes_due_while_it_waits(never_look):
         pass
     assert [one.pk for one in thread.found] == [job.pk]
     assert thread.found[0].started_at >= soon
+
+
+def test_a_fetch_is_handed_what_became_due_just_after_its_last_look(never_look, monkeypatch):
+    job = Job.objects.enqueue("t", delay=timedelta(hours=1)).job
+
+    def due_by_now(jobs):
+        past = timezone.now() - timedelta(minutes=1)
+        Job._base_manager.filter(pk=job.pk, state="scheduled").update(run_at=past)
+        return next_due(jobs)
+
+    monkeypatch.setattr(waiting, "next_due", due_by_now)
+    with fetching("default") as thread:
+        pass
+    assert [one.pk for one in thread.found] == [job.pk]
 
 
 @pytest.mark.slow

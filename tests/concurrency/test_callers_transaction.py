@@ -10,10 +10,11 @@ from django.contrib.auth.models import Group
 from django.db import connection, transaction
 from django.test import Client, override_settings
 
-from django_ojs_unique import DuplicateJob
+from django_ojs_unique import DuplicateJob, job, presets
 from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.exceptions import JobIdTaken
 from django_ojs_unique.models import Job
+from django_ojs_unique.worker import Worker
 from tests.support.audit import ask, audit
 from tests.support.processes import Child, Parent, wait_until_blocked
 
@@ -209,3 +210,45 @@ def test_two_transactions_that_share_keys_in_one_order_both_commit(start):
         second.tell()
     second.result()
     assert sorted(row.type for row in audit()) == ["a", "b"]
+
+
+ONE_WAITS = presets.resque_uniqueue()
+MENDS = [("enqueue", presets.newest_waits()), ("enqueue_on_commit", ONE_WAITS)]
+
+
+def editor(parent: Parent, enqueue: str, unique: Any) -> None:
+    """Change a text and ask for a run, which is committed when the parent says so."""
+    with transaction.atomic():
+        Group.objects.create(name="new text")
+        getattr(Job.objects, enqueue)("index", unique=unique)
+        parent.tell()
+        parent.hear()
+
+
+def runs_around_the_commit(start: Any, handlers: Any, enqueue: str, unique: Any) -> list[set[str]]:
+    """Return what each run sees if a worker works before and after the commit of an editor that met a waiting job."""
+    runs: list[set[str]] = []
+
+    @job("index")
+    def index() -> None:
+        runs.append(names())
+
+    Job.objects.enqueue("index", unique=unique)
+    child: Child = start(editor, enqueue, unique)
+    child.hear()
+    if connection.vendor != "sqlite":  # which has one writer, so that no worker claims before the commit
+        Worker().run(drain=True)
+    child.tell()
+    child.result()
+    Worker().run(drain=True)
+    return runs
+
+
+def test_the_job_that_an_ignored_enqueue_met_may_run_before_the_commit(start, handlers):
+    runs = runs_around_the_commit(start, handlers, "enqueue", ONE_WAITS)
+    assert runs == ([{"new text"}] if connection.vendor == "sqlite" else [set()])
+
+
+@pytest.mark.parametrize(("enqueue", "unique"), MENDS, ids=["replace", "on commit"])
+def test_the_last_run_sees_what_was_committed_with_its_enqueue(start, handlers, enqueue, unique):
+    assert runs_around_the_commit(start, handlers, enqueue, unique)[-1] == {"new text"}

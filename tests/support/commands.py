@@ -19,7 +19,7 @@ from uuid import UUID
 import pytest
 from django.db import connection
 
-from django_ojs_unique.models import Job
+from django_ojs_unique.models import Job, WorkerProcess
 from django_ojs_unique.registry import registry
 from tests.support.hosts import Host
 from tests.support.outage import Outage
@@ -136,6 +136,13 @@ class Site:
         log = self.folder / f"worker-{len(self.commands)}.log"
         self.commands.append(Command(options, variables, log, host))
         return self.commands[-1]
+
+    def rescuing_nobody(self, *options: str, **more: Any) -> Command:
+        """Start a worker that takes back no job: on a slow machine it could take back its own before it extends it."""
+        command = self.runworker(*options, **more, OJS_TEST_RESCUE="1000000")
+        # Its row is written after its first look for leases that have run out.
+        self.wait(WorkerProcess.objects.filter(pid=command.pid).exists, "the worker is up")
+        return command
 
     def open(self, gate: str) -> None:
         """Let handlers that wait at the gate go on."""

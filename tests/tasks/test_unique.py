@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
@@ -58,17 +60,47 @@ def test_a_rejected_duplicate_is_named():
     assert str(refusal.value.existing_job_id) == first.id
 
 
-def test_a_replaced_task_has_failed_and_the_result_is_the_new_ones():
+def test_a_replaced_task_has_failed_and_the_result_is_the_new_ones(caplog):
     first = welcome.enqueue(42)
-    with listening() as told:
+    with listening() as told, caplog.at_level(logging.ERROR, "django.tasks"):
         second = welcome.using(unique=REPLACE).enqueue(42)
     first.refresh()
     assert (second.status, first.status) == ("READY", "FAILED")
     assert first.errors[0].exception_class is JobCancelled
     assert second.id in first.errors[0].traceback
+    assert [line[:1] + line[2:4] for line in told] == [("enqueued", second.id, "READY")]
+    assert not caplog.records
+
+
+def test_a_batch_tells_of_no_task_that_it_replaces_before_it_starts():
+    welcome.enqueue(42)
+    batch = [{"type": "task.tests.app.tasks.welcome", "args": {"user_id": 42}, "unique": REPLACE}] * 2
+    with listening() as told:
+        Job.objects.enqueue_many(batch)
+    assert Job.objects.filter(state="cancelled").count() == 2
+    assert [line[0] for line in told] == []
+
+
+@pytest.mark.parametrize("state", ["active", "retryable"])
+def test_a_task_that_is_replaced_after_it_started_has_finished(state):
+    first = welcome.enqueue(42)
+    Job._base_manager.filter(pk=first.id).update(state=state, attempt=1, worker_id="w", started_at="2026-01-01T00:00Z")
+    with listening() as told:
+        second = welcome.using(unique=REPLACE).enqueue(42)
     assert [line[:1] + line[2:4] for line in told] == [
         ("finished", first.id, "FAILED"),
         ("enqueued", second.id, "READY"),
+    ]
+
+
+def test_a_task_that_is_cancelled_by_hand_has_finished_even_before_it_started():
+    first, second = welcome.enqueue(42), welcome.enqueue(43)
+    with listening() as told:
+        Job.objects.get(pk=first.id).cancel()
+        Job.objects.filter(pk=second.id).cancel()
+    assert [line[:1] + line[2:4] for line in told] == [
+        ("finished", first.id, "FAILED"),
+        ("finished", second.id, "FAILED"),
     ]
 
 

@@ -83,8 +83,8 @@ def test_what_does_not_finish_in_time_is_given_back_and_its_attempt_does_not_cou
 
 @pytest.mark.parametrize("number", [TERM, INT])
 def test_the_second_signal_ends_at_once_and_the_job_returns_with_its_lease(place, number):
+    worker = place.rescuing_nobody()
     job = enqueue("hold.shortly")
-    worker = place.runworker()
     place.wait_for("began")
     worker.signal(TERM)
     hears_the_signal(place, worker)
@@ -107,15 +107,16 @@ def test_a_worker_stops_by_itself_after_so_many_jobs(place):
 
 
 def test_a_killed_worker_loses_nothing_of_what_it_held(place):
-    jobs = [enqueue("hold.shortly") for _ in range(10)]
-    # The second time it holds those only that it runs: what was lost once does not wait in a worker again.
-    for attempt, began in ((1, 2), (2, 4)):
-        worker = place.runworker("--concurrency", "2", OJS_TEST_WORK_AHEAD="100", OJS_TEST_LONGEST_UNSTARTED="100")
-        place.wait_for("began", began)
-        if attempt == 1:
-            held = Job.objects.filter(state="active")
-            place.wait(lambda held=held: held.count() == 10, "the worker holds all jobs")
-        worker.kill()
+    greedy = {"OJS_TEST_WORK_AHEAD": "100", "OJS_TEST_LONGEST_UNSTARTED": "100"}
+    first = place.rescuing_nobody("--concurrency", "2", "--lease", "1", **greedy)
+    jobs = [enqueue() for _ in range(10)]
+    place.wait_for("began", 2)
+    place.wait(lambda: Job.objects.filter(state="active").count() == 10, "the worker holds all jobs")
+    first.kill()
+    # The second one holds those only that it runs: what was lost once does not wait in a worker again.
+    second = place.runworker("--concurrency", "2", "--lease", "5", **greedy)
+    place.wait_for("began", 4)
+    second.kill()
     place.open("gate")
     place.runworker()
     attempts = [place.wait_for_state(job, state="completed").attempt for job in jobs]
@@ -134,8 +135,8 @@ def test_a_worker_without_its_table_exits_with_1(place):
 
 
 def test_a_worker_stops_when_asked_during_an_outage_and_its_job_returns_with_its_lease(place, outage):
+    worker = place.rescuing_nobody("--shutdown-timeout", "0.5", outage=outage)
     job = enqueue("hold.shortly")
-    worker = place.runworker("--shutdown-timeout", "0.5", outage=outage)
     place.wait_for("began")
     outage.begin()
     place.wait(lambda: "failed; trying again" in worker.output, "the worker notices")

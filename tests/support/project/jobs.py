@@ -26,6 +26,7 @@ claimed_runs.LONGEST_UNSTARTED = pools.LONGEST_UNSTARTED = float(
     os.environ.get("OJS_TEST_LONGEST_UNSTARTED", pools.LONGEST_UNSTARTED)
 )
 housekeeper.SWEEP_SECONDS = float(os.environ.get("OJS_TEST_SWEEP", housekeeper.SWEEP_SECONDS))
+housekeeper.RESCUE_SECONDS = float(os.environ.get("OJS_TEST_RESCUE", housekeeper.RESCUE_SECONDS))
 
 
 def write(event: str, context: JobContext) -> None:
