@@ -57,6 +57,14 @@ class CronJobForm(forms.ModelForm):  # type: ignore[type-arg]
     class Meta:
         field_classes = {"args": PayloadFormField, "options": PayloadFormField}
 
+    def add_error(self, field: str | None, error: Any) -> None:
+        """Add an error; what the model says in English comes in the language of the visitor."""
+        for errors in getattr(error, "error_dict", {}).values():
+            for each in errors:
+                if each.code is None:
+                    each.message = said(each.message)
+        super().add_error(field, error)
+
     def clean_name(self) -> Any:
         name = self.cleaned_data["name"]
         # Django would ask a replica, which may not have the entry yet, and would then overwrite the entry.
