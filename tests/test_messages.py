@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from django_ojs_unique.admin.problems import PROBLEMS
 from django_ojs_unique.admin.wordings import WORDINGS
 
 pytest.importorskip("babel", reason="Babel reads the catalogues: pip install babel")
@@ -57,7 +58,8 @@ def test_the_compiled_catalogue_is_in_step(language):
 
 
 def test_no_wording_is_there_twice():
-    assert len(WORDINGS) == len(set(WORDINGS))
+    wordings = (*WORDINGS, *PROBLEMS)
+    assert len(wordings) == len(set(wordings))
 
 
 def test_styles_and_templates_name_no_side_of_the_screen():

@@ -10,7 +10,6 @@ from django.contrib import admin, messages
 from django.contrib.admin import helpers
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.db import router
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
@@ -24,7 +23,7 @@ from ..by_hand.results import BulkResult
 from ..insight.typed import read_id
 from ..models import Job
 from .base import FROM_PAGE, ReadOnlyAdmin, may, render
-from .display import job_link
+from .sight import Sight, sight_of
 
 RESOLUTIONS: dict[str, dict[str, bool]] = {"skip": {}, "replace": {"replace": True}, "force": {"force": True}}
 """What a revival does about live duplicates."""
@@ -98,12 +97,12 @@ class JobActions(ReadOnlyAdmin):
 
         if not self.has_delete_permission(request):
             raise PermissionDenied
-        id, jobs = read_id(unquote(object_id)), self._jobs(request)
-        if id is None or not jobs.filter(pk=id).exists():
+        id, sight = read_id(unquote(object_id)), sight_of(self, request)
+        if id is None or not sight.jobs.filter(pk=id).exists():
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
         if request.method != "POST" or CONFIRMED not in request.POST:
             return self._ask(request, "delete_selected", [id])
-        self._tell(request, DELETE, carry_out(request, jobs, [id], DELETE)[0])
+        self._tell(request, sight, DELETE, carry_out(request, sight, [id], DELETE)[0])
         return HttpResponseRedirect(reverse("admin:django_ojs_unique_job_changelist"))
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Job], *args: Any, **options: Any) -> Any:
@@ -115,11 +114,8 @@ class JobActions(ReadOnlyAdmin):
             )
             return None
         # For ticked rows the list's filters are ignored: a job that has changed since the page was loaded is reported.
-        jobs = queryset if request.POST.get(ACROSS) == "1" else self._jobs(request)
+        jobs = queryset if request.POST.get(ACROSS) == "1" else sight_of(self, request).jobs
         return super().response_action(request, jobs, *args, **options)
-
-    def _jobs(self, request: HttpRequest) -> QuerySet[Job]:
-        return self.get_queryset(request).using(router.db_for_write(Job))
 
     def _act(
         self,
@@ -136,48 +132,51 @@ class JobActions(ReadOnlyAdmin):
 
         if is_confirmed is None:
             is_confirmed = CONFIRMED in request.POST
-        jobs, ids, action = self._jobs(request), _ticked(request), request.POST["action"]
+        sight, ids, action = sight_of(self, request), _ticked(request), request.POST["action"]
         if request.POST.get(ACROSS) == "1":
-            return sweep(self, request, matching, jobs, operation, options or {}, is_confirmed=is_confirmed)
+            return sweep(self, request, matching, sight, operation, options or {}, is_confirmed=is_confirmed)
         if action in TITLES and not is_confirmed:
             return self._ask(request, action, ids)
-        result, found = carry_out(request, jobs, ids, operation, **(options or {}))
+        result, found = carry_out(request, sight, ids, operation, **(options or {}))
         if operation is REVIVE:
-            return self._show(request, ids, result, found)
-        self._tell(request, operation, result)
+            return self._show(request, sight, ids, result, found)
+        self._tell(request, sight, operation, result)
         return None
 
-    def _show(self, request: HttpRequest, ids: list[UUID], result: BulkResult, found: dict[UUID, Job]) -> HttpResponse:
+    def _show(
+        self, request: HttpRequest, sight: Sight, ids: list[UUID], result: BulkResult, found: dict[UUID, Job]
+    ) -> HttpResponse:
         """Show what became of each job that was to be revived."""
         from ..insight.preview import live_duplicates
         from .rows import outcome_row
 
-        jobs = self._jobs(request)
-        beside = live_duplicates(jobs, [found[id] for id in result.changed if id in found], timezone.now())
+        beside = live_duplicates(sight.jobs, [found[id] for id in result.changed if id in found], timezone.now())
         return render(
             self,
             request,
             "job/revived.html",
             gettext("Revive"),
-            outcomes=[outcome_row(id, found.get(id), result, beside.get(id, [])) for id in ids],
+            outcomes=[outcome_row(sight, id, found.get(id), result, beside.get(id, [])) for id in ids],
             done=len(result.changed),
             refused=len(result.refused),
             back=_back(request),
         )
 
-    def _tell(self, request: HttpRequest, operation: Operation, result: BulkResult) -> None:
+    def _tell(self, request: HttpRequest, sight: Sight, operation: Operation, result: BulkResult) -> None:
         """Show how many were changed, and the first few refusals."""
         from .sweep import done_note, refusal_note
 
         if result.changed:
             said: Any = done_note(operation, len(result.changed))
             if result.new:
-                new = format_html_join(", ", "{}", ((job_link(id),) for id in islice(result.new.values(), MOST_LINKS)))
+                new = format_html_join(
+                    ", ", "{}", ((sight.link(id),) for id in islice(result.new.values(), MOST_LINKS))
+                )
                 more = ", ..." if len(result.new) > MOST_LINKS else ""
                 said = format_html(gettext("{done} New: {jobs}"), done=said, jobs=format_html("{}{}", new, more))
             self.message_user(request, said, messages.SUCCESS)
         if result.refused:
-            self.message_user(request, refusal_note(result), messages.WARNING)
+            self.message_user(request, refusal_note(sight, result), messages.WARNING)
 
     def _ask(self, request: HttpRequest, action: str, ids: list[UUID]) -> HttpResponse:
         """Show what an action would mean for each job."""
@@ -185,7 +184,7 @@ class JobActions(ReadOnlyAdmin):
         from .rows import consequence_row
         from .sweep import CONFIRMED
 
-        consequences = {
+        consequences: dict[str, Any] = {
             "revive": preview.of_revivals,
             "enqueue_again": preview.of_enqueues_again,
             "release_guard": preview.of_releases,
@@ -194,13 +193,16 @@ class JobActions(ReadOnlyAdmin):
         kept = [("action", action), *((helpers.ACTION_CHECKBOX_NAME, id) for id in ids)]
         if FROM_PAGE in request.POST and action != "delete_selected":  # a deleted job has no page to return to
             kept.append((FROM_PAGE, "yes"))
-        said = consequences[action](self._jobs(request), ids, timezone.now())
+        sight, options = sight_of(self, request), {}
+        if action == "enqueue_again" and sight.is_narrowed:
+            options["replaceable"] = sight.jobs
+        said = consequences[action](sight.jobs, ids, timezone.now(), **options)
         return render(
             self,
             request,
             f"job/{action}.html",
             str(TITLES[action]),
-            consequences=[consequence_row(consequence) for consequence in said],
+            consequences=[consequence_row(sight, consequence) for consequence in said],
             nothing=all(consequence.refusal for consequence in said),
             kept=kept,
             confirmed=CONFIRMED,

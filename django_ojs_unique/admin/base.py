@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from typing import Any
 
@@ -20,6 +20,8 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+
+from .sight import sight_of
 
 LONGEST_TERM = 1000
 """The most characters of a search term: SQLite refuses a pattern of 50,000."""
@@ -72,6 +74,7 @@ class BoundedList(ChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
+        give_sight(self.model_admin, request, self.result_list)
         if getattr(self.paginator, "is_cut", False):
             self.full_result_count = self.result_count
 
@@ -81,6 +84,8 @@ class BoundedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     paginator = BoundedPaginator
     show_full_result_count = False
+    names_jobs: tuple[str, ...] = ()
+    """The fields with the ids of jobs. A row on a page has a `Sight`, as ``sight``, that knows these."""
 
     class Media:
         css = {"all": ["django_ojs_unique/admin.css"]}
@@ -100,7 +105,16 @@ class BoundedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return name in offered and question in ("", "exact", "gte", "lt", "isnull")
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        return None if "\0" in object_id else super().get_object(request, object_id, from_field)
+        found = None if "\0" in object_id else super().get_object(request, object_id, from_field)
+        if found is not None:
+            give_sight(self, request, [found])
+        return found
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> Any:
+        response = super().history_view(request, object_id, extra_context)
+        for entry in (getattr(response, "context_data", None) or {}).get("action_list", ()):
+            entry.change_message = sight_of(self, request).masked(entry.get_change_message())
+        return response
 
     def response_action(self, request: HttpRequest, *args: Any, **options: Any) -> Any:
         if any("\0" in id for id in request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)):
@@ -110,6 +124,14 @@ class BoundedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             id = quote(request.POST[helpers.ACTION_CHECKBOX_NAME])
             return HttpResponseRedirect(reverse(f"admin:django_ojs_unique_{self.opts.model_name}_change", args=[id]))
         return response
+
+
+def give_sight(model_admin: Any, request: HttpRequest, rows: Iterable[Any]) -> None:
+    """Let the columns and fields of some rows know which jobs the visitor may see."""
+    sight = sight_of(model_admin, request)
+    sight.look(getattr(row, name) for row in rows for name in getattr(model_admin, "names_jobs", ()))
+    for row in rows:
+        row.sight = sight
 
 
 class ReadOnlyAdmin(BoundedAdmin):

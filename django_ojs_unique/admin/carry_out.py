@@ -12,18 +12,22 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from ..by_hand.bulk import change
-from ..by_hand.operations import DELETE, Operation
+from ..by_hand.operations import DELETE, ENQUEUE_AGAIN, REVIVE, Operation
 from ..by_hand.results import BulkResult
 from ..models import Job
+from .sight import Sight
 
 
 def carry_out(
-    request: HttpRequest, jobs: QuerySet[Any], ids: Collection[UUID], operation: Operation, **options: bool
+    request: HttpRequest, sight: Sight, ids: Collection[UUID], operation: Operation, **options: Any
 ) -> tuple[BulkResult, dict[UUID, Job]]:
     """Do something to the jobs, and log what was done to each; return what became of them, and how they are now.
 
-    Of a job that this user's queryset hides, nothing is told but that there is none.
+    Of a job that is hidden from this user, nothing is told but that there is none, and none is replaced.
     """
+    jobs = sight.jobs
+    if sight.is_narrowed and operation in (REVIVE, ENQUEUE_AGAIN):
+        options["replaceable"] = jobs
     deleted = named(jobs, ids) if operation is DELETE else {}
     result = BulkResult.total(change(jobs, ids, operation, **options))
     found = named(jobs, [*ids, *result.replaced])

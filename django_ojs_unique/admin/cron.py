@@ -27,8 +27,9 @@ from ..models import CronJob, Job
 from ..redaction import MASK, holds_mask, names_of_any, redacted_member
 from .base import FROM_PAGE, BoundedAdmin, may_view
 from .cron_history import ENQUEUED, RAN, history
-from .display import ago, ago_text, badge, job_link, pretty, when
+from .display import ago, ago_text, badge, pretty, when
 from .sentences import said
+from .sight import Sight, sight_of
 
 FORM = ["name", "description", "expression", "timezone", "overlap_policy", "enabled", "type", "args", "options"]
 OUTCOMES = ["created", "replaced", "deduplicated", "rejected", "skipped", "already", "failed"]
@@ -63,6 +64,14 @@ class CronJobForm(forms.ModelForm):  # type: ignore[type-arg]
         self._stored_type = self.instance.type
         for name in ("args", "options") if not self.instance._state.adding else ():
             self.initial[name] = redacted_member(self.instance, name)
+
+    def add_error(self, field: str | None, error: Any) -> None:
+        """Add an error; what the model says in English comes in the language of the visitor."""
+        for errors in getattr(error, "error_dict", {}).values():
+            for each in errors:
+                if each.code is None:
+                    each.message = said(each.message)
+        super().add_error(field, error)
 
     def clean_name(self) -> Any:
         name = self.cleaned_data["name"]
@@ -111,6 +120,7 @@ class CronJobAdmin(BoundedAdmin):
     search_fields = ["name", "type"]
     ordering = ["name"]
     actions = ["run_now", "enable", "disable", "delete_selected"]
+    names_jobs = ("last_job_id",)
     change_form_template = "admin/django_ojs_unique/cronjob/change_form.html"
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -165,7 +175,7 @@ class CronJobAdmin(BoundedAdmin):
     @admin.action(description=_("Run now"), permissions=["change"])
     def run_now(self, request: HttpRequest, entries: QuerySet[CronJob]) -> None:
         for entry in entries:
-            told, happened, level = _run(entry, entries.db)
+            told, happened, level = _run(sight_of(self, request), entry, entries.db)
             self.message_user(request, told, level)
             self.log_change(request, entry, happened)
 
@@ -236,45 +246,49 @@ class CronJobAdmin(BoundedAdmin):
         return when(entry.last_run_at)
 
     @admin.display(description=_("job of the last run"))
-    def last_job(self, entry: CronJob) -> Any:
-        return job_link(entry.last_job_id) if entry.last_job_id else "-"
+    def last_job(self, entry: Any) -> Any:
+        return entry.sight.link(entry.last_job_id) if entry.last_job_id else "-"
 
     @admin.display(description=_("last jobs"))
-    def history(self, entry: CronJob) -> Any:
-        return render_to_string("admin/django_ojs_unique/cronjob/history.html", history(entry))
+    def history(self, entry: Any) -> Any:
+        return render_to_string("admin/django_ojs_unique/cronjob/history.html", history(entry.sight, entry))
 
     @admin.display(description=_("last outcome"))
     def last_result(self, entry: CronJob) -> Any:
         return badge(entry.last_outcome) if entry.last_outcome else "-"
 
     @admin.display(description=_("last run"), ordering="last_run_at")
-    def last_ago(self, entry: CronJob) -> Any:
+    def last_ago(self, entry: Any) -> Any:
         text = ago_text(entry.last_run_at) if entry.last_run_at else gettext("its job")
-        run = job_link(entry.last_job_id, text) if entry.last_job_id else ago(entry.last_run_at)
+        run = entry.sight.link(entry.last_job_id, text) if entry.last_job_id else ago(entry.last_run_at)
         return format_html("{} {}", run, self.last_result(entry)) if entry.last_outcome else run
 
 
-def _run(entry: CronJob, using: str) -> tuple[Any, str, int]:
+def _run(sight: Sight, entry: CronJob, using: str) -> tuple[Any, str, int]:
     """Run an entry now; return what came out for the user and for the log, and the level of the message."""
     try:
         ran = run_now(entry.pk, timezone.now(), using)
     except OJSError as error:
         reason = harmless(error.message)
         told = gettext("Cron job {name} enqueued nothing: {reason}")
-        return told.format(name=entry, reason=harmless(said(error.message))), f"{RAN}: failed. {reason}", messages.ERROR
+        return (
+            told.format(name=entry, reason=harmless(sight.said(error.message))),
+            f"{RAN}: failed. {reason}",
+            messages.ERROR,
+        )
     if ran is None:
         return gettext("{name} is gone.").format(name=entry), f"{RAN}: it is gone.", messages.ERROR
     outcome, id = ran
     if outcome in ENQUEUED:
         told = gettext("Cron job {name} ran now: {job} ({outcome}).")
         return (
-            format_html(told, name=entry, outcome=said(outcome), job=job_link(id)),
+            format_html(told, name=entry, outcome=said(outcome), job=sight.link(id)),
             f"{RAN}: {outcome} job {id}.",
             messages.SUCCESS,
         )
-    told = gettext("Cron job {name} enqueued nothing: {outcome}, because of job {job}.")
+    told = gettext("Cron job {name} enqueued nothing: {outcome}, because of {job}.")
     return (
-        format_html(told, name=entry, outcome=said(outcome), job=job_link(id)),
+        format_html(told, name=entry, outcome=said(outcome), job=sight.link(id)),
         f"{RAN}: {outcome} because of job {id}.",
         messages.WARNING,
     )

@@ -16,7 +16,8 @@ from ..insight.text import harmless
 from ..maintenance.cron import past_job_ids
 from ..models import CronJob, Job
 from .charts import seconds
-from .display import badge, job_link, when
+from .display import badge, when
+from .sight import Sight
 
 MOST = 20
 RAN = "Ran now"
@@ -26,13 +27,13 @@ ENQUEUED = ("created", "replaced")
 _RAN = re.compile(rf"{RAN}: (?:{'|'.join(ENQUEUED)}) job ([0-9a-f-]{{36}})")
 
 
-def history(entry: CronJob) -> dict[str, Any]:
+def history(sight: Sight, entry: CronJob) -> dict[str, Any]:
     """Return the context of ``cronjob/history.html``: up to `MOST` jobs, the newest first."""
     by_hand = _by_hand(entry)
     ids = {*past_job_ids(entry, timezone.now(), MOST), *by_hand, *filter(None, [entry.last_job_id])}
-    found = Job.objects.using(entry._state.db).filter(pk__in=ids)
+    found = sight.jobs.using(entry._state.db).filter(pk__in=ids)
     jobs = with_glances(found, ("state", "started_at", "finished_at")).order_by("-created_at", "-pk")[:MOST]
-    return {"rows": [_row(job, by_hand.get(job.pk, "")) for job in jobs], "most": MOST}
+    return {"rows": [_row(sight, job, by_hand.get(job.pk, "")) for job in jobs], "most": MOST}
 
 
 def _by_hand(entry: CronJob) -> dict[UUID, str]:
@@ -47,11 +48,11 @@ def _by_hand(entry: CronJob) -> dict[UUID, str]:
     return found
 
 
-def _row(job: Job, by: str) -> dict[str, Any]:
+def _row(sight: Sight, job: Job, by: str) -> dict[str, Any]:
     ran = job.finished_at - job.started_at if job.finished_at and job.started_at else None
     return {
         "at": when(job.created_at),
-        "job": job_link(job.pk),
+        "job": sight.link(job.pk),
         "state": badge(job.state),
         "ran": seconds(ran.total_seconds()) if ran else "-",
         "error": harmless(glance(job).error),

@@ -31,6 +31,7 @@ from .drawing import HEIGHT, WIDTH, can_draw, draw
 from .filters import NO_ERROR
 from .queues import PAUSE, RESUME, may_pause, pause_or_resume
 from .sentences import said, said_minutes
+from .sight import sight_of
 
 REFRESH_SECONDS = {"hour": 15, "day": 30, "week": 120}
 """Seconds between two refreshes of the page, by span: counting a week of jobs takes longer, and changes less."""
@@ -42,9 +43,13 @@ MOST_TYPES = 30
 
 
 def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
-    """Show everything on one page; a POST pauses or resumes a queue."""
+    """Show everything on one page, to who may see all jobs; a POST pauses or resumes a queue."""
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
+    if sight_of(model_admin, request).is_narrowed:
+        answer = render(model_admin, request, "dashboard_refused.html", gettext("Dashboard"))
+        answer.status_code = 403
+        return answer
     span = SPANS.get(request.GET.get("span", ""), SPANS["hour"])
     if request.method == "POST":
         _pause_or_resume(model_admin, request)
@@ -103,15 +108,13 @@ def dashboard_urls(model_admin: Any) -> list[URLPattern]:
 
 def _now(model_admin: Any, request: HttpRequest) -> HttpResponse:
     """Return the first lines of the dashboard only."""
-    if not model_admin.has_view_permission(request):
-        raise PermissionDenied
+    _check_sight(model_admin, request)
     context = {"live": now_cells(queues_now(_database()), timezone.now())}
     return TemplateResponse(request, "admin/django_ojs_unique/dashboard_now.html", context)
 
 
 def _picture(model_admin: Any, request: HttpRequest, name: str) -> HttpResponse:
-    if not model_admin.has_view_permission(request):
-        raise PermissionDenied
+    _check_sight(model_admin, request)
     span = SPANS.get(request.GET.get("span", ""), SPANS["hour"])
     try:
         numbers = chart(name, _database(), span, timezone.now())
@@ -125,6 +128,11 @@ def _picture(model_admin: Any, request: HttpRequest, name: str) -> HttpResponse:
         "X-Content-Type-Options": "nosniff",
     }
     return HttpResponse(svg, content_type="image/svg+xml", headers=headers)
+
+
+def _check_sight(model_admin: Any, request: HttpRequest) -> None:
+    if not model_admin.has_view_permission(request) or sight_of(model_admin, request).is_narrowed:
+        raise PermissionDenied
 
 
 def _pause_or_resume(model_admin: Any, request: HttpRequest) -> None:

@@ -67,14 +67,9 @@ def ago_text(moment: datetime) -> str:
 
 
 def job_link(id: Any, text: str | None = None) -> SafeString:
-    """Link to a job's page; the job need not exist any more."""
+    """Link to a job's page; the job need not exist any more. Pages call `Sight.link`, which hides what is hidden."""
     url = reverse("admin:django_ojs_unique_job_change", args=[id])
     return format_html('<a href="{}"><code>{}</code></a>', url, text or id)
-
-
-def job_and_state(id: Any, state: str) -> SafeString:
-    """Link to a job's page, and show a state that it has or had."""
-    return format_html("{} {}", job_link(id), badge(state))
 
 
 def fingerprint_link(fingerprint: str, *, whole: bool = False) -> SafeString | str:

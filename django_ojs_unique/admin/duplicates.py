@@ -15,15 +15,17 @@ from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.translation import gettext
 
+from ..by_hand.rows import everything
 from ..insight import duplicates as insight
 from ..insight.activity import SPANS
 from ..insight.text import harmless
 from ..models import SuppressedEnqueue
 from .base import may_view, render
-from .display import IN_LAST, LAST, ago, brief, fingerprint_link, job_and_state
+from .display import IN_LAST, LAST, ago, brief, fingerprint_link
 from .duplicates_of_one import members, of_one
 from .resolve import may_resolve, resolve_page
 from .sentences import said
+from .sight import Sight, sight_of
 
 DEFAULT_SPAN = "day"
 
@@ -41,11 +43,12 @@ def duplicates(model_admin: Any, request: HttpRequest) -> HttpResponse:
     """Show what was suppressed most in a span of time and the groups of live duplicates, or search a fingerprint."""
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
-    jobs = model_admin.get_queryset(request)
+    sight = sight_of(model_admin, request)
+    jobs, attempts = sight.jobs, sight.attempts(SuppressedEnqueue.objects.all())
     sees_attempts = may_view(request, SuppressedEnqueue)
     term, matches = request.GET.get("q", "").strip(), []
     if term:
-        found = insight.match(jobs, SuppressedEnqueue.objects.all() if sees_attempts else None, term)
+        found = insight.match(jobs, attempts if sees_attempts else None, term)
         if len(found.fingerprints) == 1:
             return redirect("admin:django_ojs_unique_duplicates_of", quote(found.fingerprints[0]))
         matches = [fingerprint_link(each) for each in found.fingerprints]
@@ -61,8 +64,8 @@ def duplicates(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "span": span,
         "spans": LAST.items(),
         "in_last": IN_LAST[span],
-        "met": _met(jobs, span) if sees_attempts else None,
-        "groups": [members(group) for group in groups.groups],
+        "met": _met(sight, attempts, span) if sees_attempts else None,
+        "groups": [members(sight, group) for group in groups.groups],
         "after": request.GET.get("after", ""),
         "last": groups.last,
         "may_resolve": may_resolve(request),
@@ -81,9 +84,10 @@ def _say_what_was_found(request: HttpRequest, term: str, found: insight.Match) -
         messages.info(request, told.format(term=harmless(term[:80])))
 
 
-def _met(jobs: Any, span: str) -> dict[str, Any]:
+def _met(sight: Sight, attempts: Any, span: str) -> dict[str, Any]:
     now = timezone.now()
-    most = insight.most_suppressed(SuppressedEnqueue.objects.all(), jobs, SPANS[span], now)
+    most = insight.most_suppressed(attempts, everything(sight.jobs), SPANS[span], now)
+    sight.look(met.holder.pk for met in most.fingerprints if met.holder)
     page = reverse("admin:django_ojs_unique_suppressedenqueue_changelist")
     rows = [
         {
@@ -95,7 +99,9 @@ def _met(jobs: Any, span: str) -> dict[str, Any]:
             "ignored": met.ignored,
             "replaced": met.replaced,
             "last": ago(met.last_at),
-            "holder": job_and_state(met.holder.pk, met.holder.state) if met.holder else gettext("nobody holds it now"),
+            "holder": (
+                sight.link_and_state(met.holder.pk, met.holder.state) if met.holder else gettext("nobody holds it now")
+            ),
             "attempts": f"{page}?{urlencode({'q': met.fingerprint})}",
         }
         for met in most.fingerprints

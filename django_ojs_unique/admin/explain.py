@@ -20,9 +20,10 @@ from ..ojs.keys import KeyMode
 from ..redaction import redacted, redacted_args, redacted_canonical
 from ..registry import registry
 from .base import dress, render
-from .display import UNSAFE, ago, badge, fingerprint_link, job_link, plain_text, pretty
+from .display import UNSAFE, ago, badge, fingerprint_link, plain_text, pretty
 from .explain_form import ExplainForm
 from .sentences import said
+from .sight import Sight, sight_of
 
 MOST_DUPLICATES = 20
 LONGEST_LINK = 2000
@@ -45,7 +46,7 @@ def explain(model_admin: Any, request: HttpRequest) -> HttpResponse:
     form = ExplainForm(sent)
     dress(model_admin, request, form.fields)
     form.type_plainly()
-    answer = _answer(form) if form.is_bound and form.is_valid() else None
+    answer = _answer(sight_of(model_admin, request), form) if form.is_bound and form.is_valid() else None
     context = {
         "form": form,
         "types": sorted(registry),
@@ -55,20 +56,21 @@ def explain(model_admin: Any, request: HttpRequest) -> HttpResponse:
     return render(model_admin, request, "explain.html", gettext("Explain"), **context)
 
 
-def _answer(form: ExplainForm) -> dict[str, Any] | None:
+def _answer(sight: Sight, form: ExplainForm) -> dict[str, Any] | None:
     options = form.options()
     try:
         explanation = Job.objects.explain(**options)
     except OJSError as error:
-        form.refuse(str(error.details.get("field", "")), said(error.message)[:LONGEST_SENTENCE])
+        form.refuse(str(error.details.get("field", "")), sight.said(error.message)[:LONGEST_SENTENCE])
         return None
     met, text = explanation.duplicates, redacted_canonical(options["type"], explanation.canonical_text)
     shown = _shown(options)
+    sight.look(duplicate.job.pk for duplicate in met[:MOST_DUPLICATES])
     return {
         "is_redacted": shown != options,
         "action": ACTIONS[explanation.action],
         "name": explanation.action,
-        "reason": harmless(said(explanation.reason))[:LONGEST_SENTENCE],
+        "reason": harmless(sight.said(explanation.reason))[:LONGEST_SENTENCE],
         "warnings": list(_warnings(options, explanation.reason)),
         "policy": "" if explanation.policy is None else pretty(explanation.policy.to_dict()),
         "key": harmless(options.get("key", "")),
@@ -77,7 +79,7 @@ def _answer(form: ExplainForm) -> dict[str, Any] | None:
         "fingerprint_link": fingerprint_link(explanation.fingerprint, whole=True),
         "duplicates": [
             {
-                "link": job_link(duplicate.job.pk),
+                "link": sight.link(duplicate.job.pk),
                 "state": badge(duplicate.job.state),
                 "age": ago(duplicate.job.created_at),
                 "until": ago(duplicate.until) if duplicate.until else "",

@@ -17,6 +17,7 @@ from ..insight.text import harmless
 from ..models import Job
 from ..redaction import redacted_member
 from .base import FROM_PAGE, ReadOnlyAdmin
+from .sight import sight_of
 
 DOWNLOADS = ("args", "meta", "tags", "extra", "retry", "unique", "result", "errors")
 """The members whose beginning the page shows, and that can be downloaded as a whole."""
@@ -66,7 +67,7 @@ class JobPage(ReadOnlyAdmin):
                 "page_actions": self._page_actions(request, obj),
                 "changelist": reverse("admin:django_ojs_unique_job_changelist"),
                 "from_page": FROM_PAGE,
-                **panels(request, obj, timezone.now()),
+                **panels(sight_of(self, request), request, obj, timezone.now()),
             }
         return super().render_change_form(request, context, add, change, form_url, obj)
 

@@ -30,14 +30,13 @@ from .display import (
     badge,
     difference_texts,
     fingerprint_link,
-    job_and_state,
-    job_link,
     plain_text,
     pretty,
     strategy,
     when,
 )
 from .sentences import said
+from .sight import Sight
 from .workers import worker_url
 
 PAYLOADS = ("args", "meta", "extra", "result")
@@ -46,22 +45,25 @@ FAILED = frozenset({JobState.RETRYABLE, JobState.DISCARDED})
 """The states of jobs whose last run failed: their page begins with the last error."""
 
 
-def panels(request: HttpRequest, job: Job, now: datetime) -> dict[str, Any]:
+def panels(sight: Sight, request: HttpRequest, job: Job, now: datetime) -> dict[str, Any]:
     """Return the context of a job's page."""
     computed, related = recompute(job), relations(job)
     errors = [_failure(job.type, failure) for failure in failures(job)]
     sees_attempts = may_view(request, SuppressedEnqueue)
-    met = attempts_that_met(job, job.fingerprint or computed.fingerprint) if sees_attempts else None
+    fingerprint, attempts = job.fingerprint or computed.fingerprint, sight.attempts(SuppressedEnqueue.objects.all())
+    met = attempts_that_met(job, fingerprint, attempts) if sees_attempts else None
+    others = (*related.family, *related.replaces, related.blocked_by, related.successor)
+    sight.look([job.replaced_by_id, *(id for row in others if row for id in (row.pk, row.replaced_by_id))])
     return {
         "state": badge(job.state),
         "facts": [(label, value) for label, value in _facts(request, job) if value not in ("", None)],
-        "links": list(_links(related, job)),
-        "uniqueness": _uniqueness(job, now, computed),
-        "family": [_relative(row, job) for row in related.family],
+        "links": list(_links(sight, related, job)),
+        "uniqueness": _uniqueness(sight, job, now, computed),
+        "family": [_relative(sight, row, job) for row in related.family],
         "more_family": related.more,
         "sees_attempts": sees_attempts,
-        "attempts": _attempts(met) if met else None,
-        "timeline": [_event(event, now) for event in timeline(job, _logged(job))],
+        "attempts": _attempts(sight, met) if met else None,
+        "timeline": [_event(sight, event, now) for event in timeline(job, _logged(job))],
         "payloads": [
             (name, pretty(redacted_member(job, name)), _download(job, name)) for name in PAYLOADS if _tells(job, name)
         ],
@@ -117,21 +119,21 @@ def _worker(id: str | None) -> Any:
     return format_html('<a href="{}"><code>{}</code></a>', worker_url(id), harmless(id))
 
 
-def _links(related: Relations, job: Job) -> Iterator[tuple[str, Any]]:
+def _links(sight: Sight, related: Relations, job: Job) -> Iterator[tuple[str, Any]]:
     if related.blocked_by is not None:
         yield (
             gettext("Cannot be revived now, blocked by"),
-            job_and_state(related.blocked_by.pk, related.blocked_by.state),
+            sight.link_and_state(related.blocked_by.pk, related.blocked_by.state),
         )
     if job.replaced_by_id is not None:
-        gone = format_html(gettext("{job} (gone by now)"), job=job_link(job.replaced_by_id))
+        gone = format_html(gettext("{job} (gone by now)"), job=sight.link(job.replaced_by_id))
         there = related.successor
-        yield gettext("Replaced by"), job_and_state(there.pk, there.state) if there else gone
+        yield gettext("Replaced by"), sight.link_and_state(there.pk, there.state) if there else gone
     for row in related.replaces:
-        yield gettext("Replaces"), job_and_state(row.pk, row.state)
+        yield gettext("Replaces"), sight.link_and_state(row.pk, row.state)
 
 
-def _uniqueness(job: Job, now: datetime, computed: Any) -> dict[str, Any]:
+def _uniqueness(sight: Sight, job: Job, now: datetime, computed: Any) -> dict[str, Any]:
     found = uniqueness(job, now)
     states = ", ".join(map(said, sorted(job.guarded_states)))
     facts = [
@@ -143,7 +145,7 @@ def _uniqueness(job: Job, now: datetime, computed: Any) -> dict[str, Any]:
     ]
     return {
         "policy": pretty(job.unique) if job.unique is not None else "",
-        "sentences": [harmless(said(sentence)) for sentence in found.sentences],
+        "sentences": [harmless(sight.said(sentence)) for sentence in found.sentences],
         "notes": [
             harmless(said(note)) for note in (computed.note, found.problem) if note and note not in found.sentences[0]
         ],
@@ -151,23 +153,23 @@ def _uniqueness(job: Job, now: datetime, computed: Any) -> dict[str, Any]:
     }
 
 
-def _relative(row: Any, job: Job) -> dict[str, Any]:
+def _relative(sight: Sight, row: Any, job: Job) -> dict[str, Any]:
     if row.replaced_by_id is None:
         note: Any = gettext("keeps others out") if row.is_guarding else ""
     elif row.replaced_by_id == job.pk:
         note = gettext("replaced by this job")
     else:
-        note = format_html(gettext("replaced by {job}"), job=job_link(row.replaced_by_id))
+        note = format_html(gettext("replaced by {job}"), job=sight.link(row.replaced_by_id))
     return {
         "itself": row.pk == job.pk,
-        "job": job_link(row.pk),
+        "job": sight.link(row.pk),
         "state": badge(row.state),
         "created": when(row.created_at),
         "note": note,
     }
 
 
-def _attempts(met: Attempts) -> dict[str, Any]:
+def _attempts(sight: Sight, met: Attempts) -> dict[str, Any]:
     count = f"{met.count:,}"
     if met.counted:
         caption = ngettext("{count} enqueue met this job", "{count} enqueues met this job", met.count)
@@ -178,18 +180,18 @@ def _attempts(met: Attempts) -> dict[str, Any]:
     return {
         "caption": caption.format(count=count),
         "is_cut": met.count > len(met.newest),
-        "rows": list(map(_attempt, met.newest)),
+        "rows": [_attempt(sight, each) for each in met.newest],
     }
 
 
-def _attempt(met: Encounter) -> dict[str, Any]:
+def _attempt(sight: Sight, met: Encounter) -> dict[str, Any]:
     attempt, found = met.attempt, met.differences or ()
     return {
         "url": reverse("admin:django_ojs_unique_suppressedenqueue_change", args=[attempt.pk]),
         "at": ago(attempt.created_at),
         "strategy": strategy(attempt.on_conflict),
         "outcome": badge(attempt.outcome, attempt.get_outcome_display()),
-        "job": job_link(attempt.job_id) if attempt.job_id else "",
+        "job": sight.link(attempt.job_id) if attempt.job_id else "",
         "state": badge(attempt.existing_state),
         "compared": met.differences is not None,
         "differences": [difference_texts(each) for each in found[:MOST_DIFFERENCES]],
@@ -204,11 +206,11 @@ def _logged(job: Job) -> Iterator[Event]:
         yield Event(entry.action_time, f"{entry.user.get_username()}: {said(entry.get_change_message()) or entry}")
 
 
-def _event(event: Event, now: datetime) -> dict[str, Any]:
+def _event(sight: Sight, event: Event, now: datetime) -> dict[str, Any]:
     return {
         "at": when(event.at),
-        "text": harmless(said(event.text)),
-        "job": job_link(event.job) if event.job else "",
+        "text": harmless(sight.said(event.text)),
+        "job": sight.link(event.job) if event.job else "",
         "ahead": event.at > now,
     }
 

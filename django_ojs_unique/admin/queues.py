@@ -8,7 +8,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
@@ -26,6 +26,7 @@ from ..ojs.names import queue_name
 from .base import ReadOnlyAdmin, dress, may
 from .display import ago
 from .sentences import said
+from .sight import Sight, sight_of
 
 PAUSE, RESUME = "pause", "resume"
 SHOWN = {"concurrency_limit": "shown_limit", "max_per_second": "shown_rate"}
@@ -141,8 +142,9 @@ class QueueAdmin(ReadOnlyAdmin):
         response = super().changelist_view(request, extra_context)
         listed = getattr(response, "context_data", None) or {}
         if "cl" in listed:
-            counts = unfinished(listed["cl"].queryset.db)
-            for row in listed["cl"].result_list:
+            sight, rows = sight_of(self, request), listed["cl"].result_list
+            counts = _seen(sight, rows) if sight.is_narrowed else unfinished(listed["cl"].queryset.db)
+            for row in rows:
                 row.unfinished = counts.get(row.name, 0)
         return response
 
@@ -234,6 +236,12 @@ def jobs_url(**filters: str) -> str:
 
 def _named(told: str, names: list[str]) -> str:
     return told.format(count=len(names), names=", ".join(names))
+
+
+def _seen(sight: Sight, rows: Iterable[Queue]) -> dict[str, int]:
+    """Count the unfinished jobs of some queues that somebody may see who may not see all."""
+    jobs = sight.jobs.filter(queue__in=[row.name for row in rows], finished_at=None).order_by()
+    return dict(jobs.values_list("queue").annotate(count=Count("*")))
 
 
 def _limit_text(limit: int | None) -> str:

@@ -10,7 +10,6 @@ from uuid import UUID
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.db import router
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect
 from django.utils.html import format_html
@@ -24,8 +23,9 @@ from ..models import Job
 from ..ojs.states import JobState
 from ..operations.duplicates import NEWEST, OLDEST, Decision, Resolved, decide, resolve
 from .base import may, render
-from .display import SHORT, ago, badge, job_and_state, job_link
+from .display import SHORT, ago, badge
 from .sentences import said
+from .sight import Sight, sight_of
 
 MOST_OF_ONE = 100
 """The most jobs that are resolved at once in a single group; of several groups, only those in their list."""
@@ -50,10 +50,10 @@ def resolve_page(model_admin: Any, request: HttpRequest) -> HttpResponse:
 def _confirm(model_admin: Any, request: HttpRequest) -> HttpResponse:
     wanted = dict(list(_wanted(request.POST))[: insight.MOST_GROUPS])
     most = MOST_OF_ONE if len(wanted) == 1 else insight.MOST_IN_GROUP
-    plans = []
-    for group in insight.groups_of(model_admin.get_queryset(request), list(wanted), most):
+    plans, sight = [], sight_of(model_admin, request)
+    for group in insight.groups_of(sight.jobs, list(wanted), most):
         if decision := decide(group.fingerprint, group.jobs, wanted.get(group.fingerprint)):
-            plans.append(_plan(group, decision))
+            plans.append(_plan(sight, group, decision))
             wanted.pop(group.fingerprint)
     if None in wanted.values():
         messages.warning(request, gettext("Choose the job to keep first."))
@@ -81,25 +81,26 @@ def _wanted(form: QueryDict) -> Iterator[tuple[str, Any]]:
         yield unquote(fingerprint).replace("\0", ""), chosen
 
 
-def _plan(group: insight.Group, decision: Decision) -> dict[str, Any]:
+def _plan(sight: Sight, group: insight.Group, decision: Decision) -> dict[str, Any]:
     rows = {job.pk: job for job in group.jobs}
     kept = rows[decision.keep]
     value = {"fingerprint": decision.fingerprint, "keep": str(decision.keep), "cancel": list(map(str, decision.cancel))}
     return {
         "short": harmless(group.fingerprint[:SHORT]),
         "type": harmless(kept.type),
-        "keep": _described(kept),
+        "keep": _described(sight, kept),
         "guards": kept.is_guarding,
         "cancel": [
-            {"job": _described(rows[id]), "is_active": rows[id].state == JobState.ACTIVE} for id in decision.cancel
+            {"job": _described(sight, rows[id]), "is_active": rows[id].state == JobState.ACTIVE}
+            for id in decision.cancel
         ],
         "more": group.more,
         "value": json.dumps(value),
     }
 
 
-def _described(job: Job) -> SafeString:
-    return format_html("{} {}", job_and_state(job.pk, job.state), ago(job.created_at))
+def _described(sight: Sight, job: Job) -> SafeString:
+    return format_html("{} {}", sight.link_and_state(job.pk, job.state), ago(job.created_at))
 
 
 def _carry_out(model_admin: Any, request: HttpRequest) -> HttpResponse:
@@ -108,12 +109,12 @@ def _carry_out(model_admin: Any, request: HttpRequest) -> HttpResponse:
         messages.error(request, gettext("The form came back damaged. Nothing was cancelled; choose again."))
         return redirect(PAGE)
     done, count = [], 0
-    jobs = Job.objects.using(router.db_for_write(Job))
-    for resolved in resolve(jobs, [decision for decision in decisions if decision]):
+    sight = sight_of(model_admin, request)
+    for resolved in resolve(sight.jobs, [decision for decision in decisions if decision]):
         for job, _ in resolved.cancelled:
             model_admin.log_change(request, job, f"Cancelled as a duplicate of {resolved.decision.keep}.")
         count += len(resolved.cancelled)
-        done.append(_told(resolved))
+        done.append(_told(sight, resolved))
     told = ngettext("Cancelled: {count} job.", "Cancelled: {count} jobs.", count).format(count=count)
     (messages.success if count else messages.warning)(request, told)
     return render(model_admin, request, "resolve_done.html", gettext("Duplicates resolved"), groups=done)
@@ -131,13 +132,13 @@ def _decision(text: str) -> Decision | None:
         return None
 
 
-def _told(resolved: Resolved) -> dict[str, Any]:
+def _told(sight: Sight, resolved: Resolved) -> dict[str, Any]:
     return {
         "short": harmless(resolved.decision.fingerprint[:SHORT]),
-        "keep": job_link(resolved.decision.keep),
+        "keep": sight.link(resolved.decision.keep),
         "refusal": said(resolved.refusal),
         "cancelled": [
-            {"job": job_link(job.pk), "was": badge(before), "was_active": before == JobState.ACTIVE}
+            {"job": sight.link(job.pk), "was": badge(before), "was_active": before == JobState.ACTIVE}
             for job, before in resolved.cancelled
         ],
         "spared": list(map(said, resolved.spared)),

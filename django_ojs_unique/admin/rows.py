@@ -13,39 +13,39 @@ from ..exceptions import DuplicateJob
 from ..insight.preview import Consequence
 from ..insight.text import harmless
 from ..models import Job
-from .display import badge, job_and_state, job_link
-from .sentences import said
+from .display import badge
+from .sight import Sight
 
 
-def consequence_row(found: Consequence) -> dict[str, Any]:
+def consequence_row(sight: Sight, found: Consequence) -> dict[str, Any]:
     """Return the row of a job in ``job/confirm.html``."""
     return {
-        **_job(found.job, found.id),
-        "refusal": said(found.refusal),
-        "sentences": list(map(said, found.sentences)),
-        "rivals": [job_and_state(job.pk, job.state) for job in found.rivals],
+        **_job(sight, found.job, found.id),
+        "refusal": sight.said(found.refusal, found.id),
+        "sentences": [sight.said(sentence, found.id) for sentence in found.sentences],
+        "rivals": [sight.link_and_state(job.pk, job.state) for job in found.rivals],
         "more_rivals": found.more_rivals,
     }
 
 
-def outcome_row(id: UUID, job: Job | None, result: BulkResult, beside: Collection[Job]) -> dict[str, Any]:
+def outcome_row(sight: Sight, id: UUID, job: Job | None, result: BulkResult, beside: Collection[Job]) -> dict[str, Any]:
     """Return the row of a job in ``job/revived.html``. ``beside``: the live duplicates that go on beside it."""
     error = result.refused.get(id)
-    cancelled = [job_link(old) for old, new in result.replaced.items() if new == id]
+    cancelled = [sight.link(old) for old, new in result.replaced.items() if new == id]
     if isinstance(error, DuplicateJob):
-        rivals = [job_link(error.existing_job_id)]
+        rivals = [sight.link(error.existing_job_id)]
     else:
-        rivals = cancelled or [job_and_state(other.pk, other.state) for other in beside]
+        rivals = cancelled or [sight.link_and_state(other.pk, other.state) for other in beside]
     return {
-        **_job(job, id),
-        "refusal": said(error.message) if error else "",
+        **_job(sight, job, id),
+        "refusal": sight.said(error.message, id) if error else "",
         "cancelled": cancelled,
         "beside": beside,
         "rivals": rivals,
     }
 
 
-def _job(job: Job | None, id: Any) -> dict[str, Any]:
+def _job(sight: Sight, job: Job | None, id: Any) -> dict[str, Any]:
     if job is None:
         return {"link": format_html("<code>{}</code>", id), "type": "-", "state": "-"}
-    return {"link": job_link(id), "type": harmless(job.type), "state": badge(job.state)}
+    return {"link": sight.link(id), "type": harmless(job.type), "state": badge(job.state)}

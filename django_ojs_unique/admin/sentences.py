@@ -1,7 +1,7 @@
 """The sentences of the floors below, in the language of the visitor.
 
 Those floors speak English, as logs, the command line and the HTTP API do. A sentence is found by its pattern in
-`wordings`, and so are the parts that its placeholders stand for; a text without a pattern stays as it is.
+`wordings` or `problems`, and so are the parts that its placeholders stand for; a text without a pattern stays as it is.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from django.utils.translation import get_language, gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ..insight.text import age
+from .problems import PROBLEMS
 from .wordings import WORDINGS
 
 LONGEST = 4000
 """The most characters of a text that is looked up: each pattern is tried on it."""
 
-_SPOKEN = frozenset({"rest", "state", "ending", "said", "held", "waits", "reason", "meant", "verb", "since", "done"})
+_SPOKEN = frozenset(
+    {"rest", "state", "ending", "said", "held", "waits", "reason", "meant", "verb", "since", "done", "problem", "mend"}
+)
 """The placeholders that stand for texts with a pattern of their own; the others stand for names and numbers."""
 
 _LENGTHS = frozenset({"first", "most", "length"})
@@ -71,9 +74,10 @@ def _age(moment: datetime, now: datetime) -> tuple[str, bool]:
 @cache
 def _patterns() -> tuple[frozenset[str], list[tuple[re.Pattern[str], str]]]:
     """Return the texts without placeholders, and the others as patterns: those with most words of their own first."""
-    exact = frozenset(text for text in WORDINGS if "{" not in text)
+    texts = (*WORDINGS, *PROBLEMS)
+    exact = frozenset(text for text in texts if "{" not in text)
     others = sorted(
-        (text for text in WORDINGS if "{" in text), key=lambda text: len(_PLACEHOLDER.sub("", text)), reverse=True
+        (text for text in texts if "{" in text), key=lambda text: len(_PLACEHOLDER.sub("", text)), reverse=True
     )
     return exact, [(re.compile(_PLACEHOLDER.sub(_group, _escaped(text)), re.DOTALL), text) for text in others]
 

@@ -26,12 +26,11 @@ from .display import (
     badge,
     difference_texts,
     fingerprint_link,
-    job_and_state,
-    job_link,
     pretty,
     strategy,
     when,
 )
+from .sight import hidden, sight_of
 
 _BEGINNING = re.compile(r"[0-9a-f]{8,64}")
 
@@ -65,6 +64,10 @@ class SuppressedEnqueueAdmin(ReadOnlyAdmin):
     ordering = ["-id"]
     sortable_by = ["at"]
     show_facets = admin.ShowFacets.NEVER
+    names_jobs = ("existing_job_id", "job_id")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return sight_of(self, request).attempts(super().get_queryset(request))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[BoundedList]:
         return AttemptList
@@ -119,12 +122,12 @@ class SuppressedEnqueueAdmin(ReadOnlyAdmin):
         return badge(attempt.outcome, attempt.get_outcome_display())
 
     @admin.display(description=_("met job, and its state then"))
-    def met(self, attempt: SuppressedEnqueue) -> Any:
-        return job_and_state(attempt.existing_job_id, attempt.existing_state)
+    def met(self, attempt: Any) -> Any:
+        return attempt.sight.link_and_state(attempt.existing_job_id, attempt.existing_state)
 
     @admin.display(description=_("admitted job"))
-    def admitted(self, attempt: SuppressedEnqueue) -> Any:
-        return job_link(attempt.job_id) if attempt.job_id else gettext("none")
+    def admitted(self, attempt: Any) -> Any:
+        return attempt.sight.link(attempt.job_id) if attempt.job_id else gettext("none")
 
     @admin.display(description=_("fingerprint"))
     def group(self, attempt: SuppressedEnqueue) -> Any:
@@ -139,7 +142,9 @@ class SuppressedEnqueueAdmin(ReadOnlyAdmin):
         return pretty(redacted_member(attempt, "meta"))
 
     @admin.display(description=_("compared with the met job"))
-    def compared(self, attempt: SuppressedEnqueue) -> Any:
+    def compared(self, attempt: Any) -> Any:
+        if not attempt.sight.sees(attempt.existing_job_id):
+            return hidden()
         job = Job.objects.using(attempt._state.db).filter(pk=attempt.existing_job_id).first()
         if job is None or job.payload_pruned:
             gone = gettext("The job that it met is gone.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from itertools import islice
 from typing import Any, Self
 from uuid import UUID, uuid4
 
@@ -29,6 +30,7 @@ from .carry_out import carry_out
 from .display import badge
 from .job_list import READING
 from .sentences import said
+from .sight import Sight
 
 ACROSS = "select_across"
 """The field of Django's form that says "all", not only those that were ticked."""
@@ -88,13 +90,14 @@ class Progress:
         """How many jobs it has tried to change."""
         return self.done + self.refused
 
-    def add(self, ids: list[UUID], result: BulkResult) -> None:
+    def add(self, sight: Sight, ids: list[UUID], result: BulkResult) -> None:
         """Take up what became of the next jobs."""
         self.step += 1
         self.after = str(ids[-1]) if ids else self.after
         self.done += len(result.changed)
         self.refused += len(result.refused)
-        self.refusals = [*self.refusals, *(error.message for error in result.refused.values())][:MOST_REFUSALS]
+        reasons = (sight.said(error.message, id) for id, error in islice(result.refused.items(), MOST_REFUSALS))
+        self.refusals = [*self.refusals, *reasons][:MOST_REFUSALS]
         self.is_done = len(ids) < ROWS_AT_ONCE
 
 
@@ -102,7 +105,7 @@ def sweep(
     admin: Any,
     request: HttpRequest,
     matching: QuerySet[Any],
-    jobs: QuerySet[Any],
+    sight: Sight,
     operation: Operation,
     options: dict[str, bool],
     *,
@@ -126,18 +129,18 @@ def sweep(
     if request.POST.get("step") == str(progress.step) and not progress.is_done:
         after = UUID(progress.after) if progress.after else None
         ids = next_ids(chosen, after, datetime.fromisoformat(progress.until))
-        progress.add(ids, carry_out(request, jobs, ids, operation, **options)[0])
+        progress.add(sight, ids, carry_out(request, sight, ids, operation, **options)[0])
         progress.store(request)
     return _page(admin, request, operation, progress, matching)
 
 
-def refusal_note(result: BulkResult) -> str:
+def refusal_note(sight: Sight, result: BulkResult) -> str:
     """Say how many jobs were refused, and why, for the first few."""
-    reasons = [error.message for error in list(result.refused.values())[:MOST_REFUSALS]]
+    reasons = [sight.said(error.message, id) for id, error in islice(result.refused.items(), MOST_REFUSALS)]
     count, more = len(result.refused), len(result.refused) - MOST_REFUSALS
     counted = ngettext("Refused: {count} job.", "Refused: {count} jobs.", count).format(count=f"{count:,}")
     others = ngettext("And {count} more.", "And {count} more.", more).format(count=f"{more:,}") if more > 0 else ""
-    return " ".join(filter(None, [counted, *map(said, reasons), others]))
+    return " ".join(filter(None, [counted, *reasons, others]))
 
 
 def done_note(operation: Operation, count: int) -> str:
@@ -173,7 +176,7 @@ def _page(
         numbers={"missed": f"{progress.missed:,}"},
         done=done_note(operation, progress.done) if progress.is_done else _done_of(operation, progress),
         refused=gettext("Refused: {count}.").format(count=f"{progress.refused:,}"),
-        refusals=list(map(said, progress.refusals)),
+        refusals=progress.refusals,
         yes=ngettext("Yes, {operation}: {count} job", "Yes, {operation}: {count} jobs", progress.total).format(
             operation=said(operation.name), count=f"{progress.total:,}"
         ),

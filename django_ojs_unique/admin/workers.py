@@ -19,7 +19,7 @@ from ..insight.text import harmless
 from ..insight.workers import SILENT, SILENT_AFTER, WorkerInsight, held, standing
 from ..models import Job, WorkerProcess
 from .base import ReadOnlyAdmin, may_view
-from .display import ago, badge, job_link
+from .display import ago, badge
 from .sentences import said
 
 MOST_HELD = 100
@@ -78,15 +78,17 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
         return held_link(row)
 
     @admin.display(description=_("held jobs"))
-    def held_jobs(self, row: WorkerProcess) -> SafeString | str:
-        jobs = held(row, MOST_HELD + 1)
+    def held_jobs(self, row: Any) -> SafeString | str:
+        jobs = held(row.sight.jobs, row, MOST_HELD + 1)
+        if not jobs and row.sight.is_narrowed:
+            return gettext("It holds no job that you may see.")
         if not jobs:
             return gettext("It holds no job now.")
         said_run = gettext("{job} {type} on {queue}, started {when}")
         lines = [
             format_html(
                 said_run,
-                job=job_link(job.pk),
+                job=row.sight.link(job.pk),
                 type=harmless(job.type),
                 queue=harmless(job.queue),
                 when=ago(job.started_at),

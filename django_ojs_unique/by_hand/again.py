@@ -56,10 +56,13 @@ def request_of(job: Any) -> Request:
     return request
 
 
-def enqueue_again(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) -> BulkResult:
+def enqueue_again(
+    jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork, *, replaceable: QuerySet[Any] | None = None
+) -> BulkResult:
     """Enqueue the finished jobs again, the oldest first; the jobs themselves stay as they are.
 
-    A duplicate is refused with DuplicateJob, whatever its strategy.
+    A duplicate is refused with DuplicateJob, whatever its strategy; so is one that would replace a job outside
+    ``replaceable``.
     """
     result, incoming, now = BulkResult(), dict[UUID, Incoming](), timezone.now()
     everywhere = everything(jobs)
@@ -67,6 +70,7 @@ def enqueue_again(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) 
     for job in finished:
         try:
             incoming[job.pk] = read(request_of(job), everywhere.model, now)
+            incoming[job.pk].replaceable = replaceable
         except OJSError as error:
             result.refused[job.pk] = error
     for id, item in zip(incoming, enqueue_read(everywhere, incoming.values()), strict=True):

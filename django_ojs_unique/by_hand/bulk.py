@@ -29,7 +29,7 @@ def change(jobs: QuerySet[Any], ids: Iterable[UUID], operation: Operation, **opt
     """Do an operation to those of ``jobs``, a thousand at a time; after each transaction, yield what became of them.
 
     A job that no longer matches the filters of ``jobs`` when it is locked stays as it is. ``options`` are ``force`` and
-    ``replace``, as `JobQuerySet.revive` has them.
+    ``replace``, as `JobQuerySet.revive` has them, and ``replaceable``: the only jobs that may be replaced.
     """
     act = partial(_ACTS[operation], **options)
     for some in in_groups(dict.fromkeys(ids)):

@@ -18,7 +18,7 @@ from ..db.constraints import guarding, unguarded
 from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
 from ..db.inserts import in_groups
-from ..enqueue.duplicates import may_replace_active
+from ..enqueue.duplicates import may_replace_active, outside
 from ..enqueue.row import JobRow
 from ..exceptions import DuplicateJob, InvalidPolicy, InvalidRequest, OJSError
 from ..ojs.keys import HOLDING
@@ -46,13 +46,19 @@ _NO_REPLACING = "that runs, and here a running job may not be replaced (OJS_UNIQ
 
 
 def revive(
-    jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork, *, force: bool = False, replace: bool = False
+    jobs: QuerySet[Any],
+    ids: Collection[UUID],
+    work: UnitOfWork,
+    *,
+    force: bool = False,
+    replace: bool = False,
+    replaceable: QuerySet[Any] | None = None,
 ) -> BulkResult:
     """Revive discarded and cancelled jobs, the oldest first; other jobs of ``ids`` are left alone.
 
     A job whose time has not come yet is scheduled again, and one that was never activated is pending. A job is refused
-    with DuplicateJob when a live duplicate stays, also one that was revived with it; see `Job.revive`. Raises LostRace
-    when another job got a guard, or a fingerprint changed.
+    with DuplicateJob when a live duplicate stays, also one that was revived with it; see `Job.revive`. ``replace``
+    cancels no job outside ``replaceable``. Raises LostRace when another job got a guard, or a fingerprint changed.
     """
     if force and replace:
         raise InvalidRequest.at(
@@ -61,7 +67,7 @@ def revive(
             mend="Replace cancels the live duplicates, force lets them run: choose one.",
         )
     dialect, chosen, jobs = dialect_of(jobs), jobs.filter(pk__in=ids), everything(jobs)
-    plan = _Plan()
+    plan = _Plan(replaceable)
     with transaction.atomic(using=jobs.db):
         dialect.take_write_lock()
         fingerprints = set() if force else set(chosen.exclude(fingerprint=None).values_list("fingerprint", flat=True))
@@ -88,9 +94,11 @@ def revive(
 class _Plan:
     """What is written: ``revived`` jobs by id, in order; ``replaced`` ones with the job of each; who loses the guard.
 
-    ``guards``: for each fingerprint, the job that gets the guard, and the states in which it guards.
+    ``guards``: for each fingerprint, the job that gets the guard, and the states in which it guards. ``replaceable``:
+    the only jobs that may be replaced, if these are not all.
     """
 
+    replaceable: QuerySet[Any] | None = None
     revived: dict[UUID, JobRow] = field(default_factory=dict)
     refused: dict[UUID, OJSError] = field(default_factory=dict)
     replaced: dict[UUID, UUID] = field(default_factory=dict)
@@ -133,6 +141,9 @@ def _decide(
         rivals = {id: row for id, row in rows.items() if _is_rival(row, policy, now)}
         # A job that is revived here is not cancelled for the next one.
         may_replace = replace and plan.revived.keys().isdisjoint(rivals)
+        if may_replace and (spared := outside(plan.replaceable, rivals.values())):
+            plan.refused[job.pk] = _refusal(job, spared, "")
+            continue
         if rivals and not (may_replace and may_replace_active(jobs, rivals.values())):
             plan.refused[job.pk] = _refusal(job, rivals.values(), _NO_REPLACING if may_replace else "")
             continue

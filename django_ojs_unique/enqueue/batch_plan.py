@@ -20,7 +20,7 @@ from ..ojs.policy import UniquePolicy
 from ..ojs.states import JobState
 from . import suppression as suppressed
 from .by_key import HeldKey, write_held_keys
-from .duplicates import may_replace_active
+from .duplicates import may_replace_active, outside
 from .errors import id_taken
 from .incoming import Incoming, set_times
 from .results import ItemResult, Outcome
@@ -118,7 +118,7 @@ class BatchPlan:
         elif incoming.policy is None:
             self._admit(entry)
         else:
-            entry.verdict = self._judge(self._rows[job.fingerprint], incoming.policy)
+            entry.verdict = self._judge(self._rows[job.fingerprint], incoming.policy, incoming.replaceable)
             entry.suppression = suppressed.by_policy(incoming, incoming.policy, entry.verdict)
             match entry.verdict.action:
                 case Action.ADMIT:
@@ -128,11 +128,15 @@ class BatchPlan:
                 case Action.REJECT:
                     entry.fail(DuplicateJob(entry.verdict.existing, job.fingerprint))
 
-    def _judge(self, rows: Sequence[JobRow], policy: UniquePolicy) -> Verdict[JobRow]:
+    def _judge(
+        self, rows: Sequence[JobRow], policy: UniquePolicy, replaceable: QuerySet[Any] | None
+    ) -> Verdict[JobRow]:
         matter = [row for row in rows if row.is_guarding or policy.is_duplicate(row.state, row.created_at, self._now)]
         if not matter:
             return FREE
-        return judge(matter, policy, self._now, replace_active=may_replace_active(self._jobs, matter))
+        verdict = judge(matter, policy, self._now, replace_active=may_replace_active(self._jobs, matter))
+        spared = outside(replaceable, verdict.cancel)
+        return Verdict(Action.REJECT, spared[0]) if spared else verdict
 
     def _admit(self, entry: BatchEntry) -> None:
         job = entry.incoming.job

@@ -55,6 +55,15 @@ def may_replace_active(jobs: QuerySet[Any], stored: Iterable[JobRow]) -> bool:
     return settings.replace_active and strength(jobs.model, jobs.db) == STRONG
 
 
+def outside(jobs: QuerySet[Any] | None, rows: Iterable[JobRow]) -> list[JobRow]:
+    """Return those of the stored rows that are not among ``jobs``; with None, no row is outside."""
+    if jobs is None:
+        return []
+    stored = [row for row in rows if not row._state.adding]
+    found = set(jobs.filter(pk__in=[row.pk for row in stored]).values_list("pk", flat=True))
+    return [row for row in stored if row.pk not in found]
+
+
 def counted_by(policies: Collection[UniquePolicy], now: datetime) -> Q:
     """Return the condition for the jobs that one of the policies may count, whatever their fingerprints."""
     if not policies:

@@ -33,7 +33,8 @@ class Incoming(Unbuilt):
     """A valid request: the values of its job, and the policy or the key that decides about it, or neither.
 
     ``values`` are the fields of the job by name; a missing one has its default. ``at`` is a time in the fixed window
-    that counts; ``has_id`` tells whether the caller chose the job's id.
+    that counts; ``has_id`` tells whether the caller chose the job's id. ``replaceable``: the only jobs that it may
+    replace, if that is not any job; a duplicate outside them refuses it.
     """
 
     values: dict[str, Any] = field(repr=False)
@@ -45,6 +46,7 @@ class Incoming(Unbuilt):
     pending: bool = False
     canonical_text: str = field(default="", repr=False)
     full_row: bool = False
+    replaceable: models.QuerySet[Any] | None = None
     _job: JobRow | None = None
     _stored_on: str | None = None
 

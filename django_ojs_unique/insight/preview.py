@@ -14,6 +14,8 @@ from django.db.models import QuerySet
 
 from ..by_hand.again import request_of
 from ..by_hand.operations import CANCEL, ENQUEUE_AGAIN, RETRY_NOW, REVIVE
+from ..by_hand.rows import everything
+from ..enqueue.duplicates import outside
 from ..exceptions import OJSError
 from ..models import Job
 from ..ojs.policy import UniquePolicy
@@ -95,11 +97,17 @@ def of_cancellations(jobs: QuerySet[Any], ids: Iterable[UUID]) -> list[Consequen
     return [_each(id, job, _cancellation) for id, job in _read(jobs, ids).items()]
 
 
-def of_enqueues_again(jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime) -> list[Consequence]:
-    """Say for each job what its policy would decide, if nothing else were enqueued. A few statements per job."""
+def of_enqueues_again(
+    jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime, *, replaceable: QuerySet[Any] | None = None
+) -> list[Consequence]:
+    """Say for each job what its policy would decide, if nothing else were enqueued. A few statements per job.
+
+    ``replaceable``: the only jobs that may be replaced, if these are not all.
+    """
     wanted = list(dict.fromkeys(ids))
     found = {job.pk: job for job in jobs.filter(pk__in=wanted).defer("result", "errors")}
-    return [_each(id, found.get(id), partial(_enqueue_again, jobs)) for id in wanted]
+    say = partial(_enqueue_again, jobs, replaceable=replaceable)
+    return [_each(id, found.get(id), say) for id in wanted]
 
 
 def of_releases(jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime) -> list[Consequence]:
@@ -113,11 +121,14 @@ def of_deletions(jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime) -> lis
 
 
 def live_duplicates(jobs: QuerySet[Any], of: Collection[Job], now: datetime) -> dict[UUID, list[Job]]:
-    """Find the live duplicates of some jobs, by the ids of these jobs, the newest first. One statement."""
+    """Find the live duplicates of some jobs in the database of ``jobs``, whatever these are filtered by.
+
+    They come by the ids of the jobs ``of``, the newest first. One statement.
+    """
     fingerprints = {job.fingerprint for job in of if job.fingerprint}
     if not fingerprints:
         return {}
-    live = live_of(jobs, fingerprints).order_by("-created_at", "-pk")
+    live = live_of(everything(jobs), fingerprints).order_by("-created_at", "-pk")
     alike: dict[str, list[Job]] = defaultdict(list)
     for job in live.only("type", "state", "fingerprint", "created_at")[:MOST_RIVALS]:
         alike[job.fingerprint].append(job)
@@ -193,7 +204,7 @@ _DECISIONS = {
 }
 
 
-def _enqueue_again(jobs: Any, job: Job) -> Consequence:
+def _enqueue_again(jobs: Any, job: Job, *, replaceable: QuerySet[Any] | None) -> Consequence:
     if job.state not in ENQUEUE_AGAIN.states:
         return Consequence(job.pk, job, f"It is {job.state}: it has not finished yet.")
     if job.payload_pruned:
@@ -202,6 +213,11 @@ def _enqueue_again(jobs: Any, job: Job) -> Consequence:
         explained = jobs.explain_request(request_of(job))
     except OJSError as error:
         return Consequence(job.pk, job, error.message)
+    if explained.action == "replace":
+        live = (each.job for each in explained.duplicates if each.job.state not in TERMINAL)
+        for spared in outside(replaceable, live):
+            reason = f"job {spared.pk} is {spared.state}, and on_conflict is {explained.policy.on_conflict}."
+            return Consequence(job.pk, job, _DECISIONS["reject"].format(reason))
     said = _DECISIONS[explained.action].format(explained.reason)
     if explained.action in ("reject", "ignore"):
         return Consequence(job.pk, job, said)

@@ -79,11 +79,11 @@ def count_met(jobs: Iterable[Job], using: str) -> dict[UUID, int]:
         return dict(zip([job.pk for job in unique], cursor.fetchone(), strict=True))
 
 
-def attempts_that_met(job: Any, fingerprint: str | None) -> Attempts:
-    """Find the newest suppressed enqueues that met a job under a fingerprint, and how their payloads differ."""
+def attempts_that_met(job: Any, fingerprint: str | None, attempts: QuerySet[Any]) -> Attempts:
+    """Find the newest of ``attempts`` that met a job under a fingerprint, and how their payloads differ."""
     if not fingerprint:
         return Attempts()
-    met = SuppressedEnqueue.objects.using(job._state.db).filter(fingerprint=fingerprint, existing_job=job.pk)
+    met = attempts.using(job._state.db).filter(fingerprint=fingerprint, existing_job=job.pk)
     size = Length(Cast("args", TextField())) + Length(Cast("meta", TextField()))
     newest = list(met.defer("args", "meta").annotate(size=size).order_by("-created_at")[:MOST_ATTEMPTS])
     small = [] if job.payload_pruned else [attempt.pk for attempt in newest if attempt.size <= LARGEST_COMPARED]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import QuerySet
 
 from ..exceptions import nearest
 from ..models import Job, WorkerProcess
@@ -81,10 +84,10 @@ def misspelt(queue: str, present: Iterable[WorkerInsight], used: Collection[str]
     return f"One takes {close!r}, in which there is no job: was {harmless(queue)!r} meant?" if close else ""
 
 
-def held(worker: WorkerProcess, most: int) -> list[Job]:
-    """Return up to ``most`` jobs that a worker has claimed and runs, the earliest started first. One statement."""
+def held(jobs: QuerySet[Any], worker: WorkerProcess, most: int) -> list[Job]:
+    """Return up to ``most`` of the jobs that a worker runs now, the earliest started first. One statement."""
     # The state implies that none has finished; the condition is there so that the index ojs_job_live is used.
-    active = Job.objects.using(worker._state.db).filter(state=JobState.ACTIVE, finished_at__isnull=True)
+    active = jobs.using(worker._state.db).filter(state=JobState.ACTIVE, finished_at__isnull=True)
     fields = ("type", "queue", "state", "started_at")
     return list(active.filter(worker_id=worker.pk).only(*fields).order_by("started_at", "pk")[:most])
 

@@ -83,4 +83,4 @@ class SuppressedEnqueue(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.type} {self.outcome} by {self.existing_job_id}"
+        return f"{self.type} {self.created_at:%Y-%m-%d %H:%M:%S}"

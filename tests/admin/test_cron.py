@@ -210,7 +210,7 @@ def test_run_now_enqueues_a_job_and_says_and_logs_what_came_out(admin_client):
     assert str(made.pk) in said
     assert LogEntry.objects.get().get_change_message() == f"Ran now: created job {made.pk}."
     (refused,) = act(admin_client, "run_now", entry)
-    assert refused.startswith("Cron job nightly enqueued nothing: skipped, because of job <a href=")
+    assert refused.startswith("Cron job nightly enqueued nothing: skipped, because of <a href=")
     newest = LogEntry.objects.order_by("-pk").first()
     assert newest.get_change_message() == f"Ran now: skipped because of job {made.pk}."
     assert Job.objects.count() == 1

@@ -95,6 +95,17 @@ def test_each_view_belongs_to_a_group(view):
     assert view.group in GROUPS
 
 
+@pytest.mark.parametrize("view", VIEWS.values(), ids=lambda view: view.__name__)
+@pytest.mark.parametrize("group", [None, "", "public"])
+def test_a_view_without_a_group_is_public_to_nobody(view, group, db, settings, monkeypatch):
+    settings.OJS_UNIQUE = {"API": {"PERMISSIONS": {each: ["rest_framework.permissions.AllowAny"] for each in GROUPS}}}
+    monkeypatch.setattr(view, "group", group)
+    path = next(path for path, each in VIEWS.items() if each is view)
+    client = Client(raise_request_exception=False)
+    assert {call(client, method, path).status_code for method in METHODS} == {500}
+    assert not Job.objects.exists()
+
+
 def test_the_groups_hold_the_operations_that_they_are_named_for():
     of = {group: {path for path, view in VIEWS.items() if view.group == group} for group in GROUPS}
     assert {"/ojs/manifest", "/ojs/v1/health", "/ojs/v1/openapi.json"} < of["status"]
