@@ -167,6 +167,19 @@ class LeaseLost(OJSError):
     code = "conflict"
 
 
+class StepsChanged(OJSError):
+    """The steps of the handler are not those of an earlier attempt."""
+
+    code = "handler_error"
+
+
+class UnstorableStep(InvalidRequest):
+    """The result of a step, or the value of a cursor, cannot be stored.
+
+    The job is discarded: another attempt would do the step again.
+    """
+
+
 class DeclaredInCode(OJSError):
     """This is declared in code, and can only be changed there."""
 

@@ -26,7 +26,7 @@ _SPACE = re.compile(r"\s*")
 _CUT_STRING = re.compile(r'"(?:[^"\\]|\\.)*\\?', re.DOTALL)
 _SCALAR = re.compile(r'["\-0-9].*|true|false|null', re.DOTALL)
 _BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-_PAYLOADS = ("args", "meta", "result", "extra", "metadata", "options")
+_PAYLOADS = ("args", "meta", "steps", "result", "extra", "metadata", "options")
 
 
 def names_of(type: Any) -> frozenset[str]:
@@ -85,7 +85,22 @@ def redacted_args(type: Any, args: Any) -> Any:
 def redacted_member(row: Any, name: str) -> Any:
     """Return a JSON member of a job, a suppressed enqueue or a periodic job, as `redacted` and `redacted_args` do."""
     value = getattr(row, name)
+    if name == "steps":
+        return redacted_steps(row.type, value)
     return redacted_args(row.type, value) if name == "args" else redacted(row.type, value)
+
+
+def redacted_steps(type: Any, steps: Any) -> Any:
+    """Return the steps of a job as `redacted` does, and mask the value of a step that has a redacted name."""
+    names = names_of(type)
+    if not names or not isinstance(steps, list):
+        return masked(steps, names)
+    return [
+        {**one, **{kind: MASK for kind in ("value", "cursor") if kind in one}}
+        if isinstance(one, dict) and is_hidden(str(one.get("name")), names)
+        else masked(one, names)
+        for one in steps
+    ]
 
 
 def redacted_canonical(type: Any, text: str) -> str:

@@ -19,7 +19,7 @@ from ..redaction import redacted_member
 from .base import FROM_PAGE, ReadOnlyAdmin
 from .sight import sight_of
 
-DOWNLOADS = ("args", "meta", "tags", "extra", "retry", "unique", "result", "errors")
+DOWNLOADS = ("args", "meta", "tags", "extra", "retry", "unique", "steps", "result", "errors")
 """The members whose beginning the page shows, and that can be downloaded as a whole."""
 
 OPERATIONS = {

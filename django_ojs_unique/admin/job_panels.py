@@ -39,7 +39,7 @@ from .sentences import said
 from .sight import Sight
 from .workers import worker_url
 
-PAYLOADS = ("args", "meta", "extra", "result")
+PAYLOADS = ("args", "meta", "extra", "steps", "result")
 MOST_LOGGED = 20
 FAILED = frozenset({JobState.RETRYABLE, JobState.DISCARDED})
 """The states of jobs whose last run failed: their page begins with the last error."""

@@ -62,6 +62,7 @@ _UNTRIED = (
     "worker_id",
     "progress",
     "progress_note",
+    "steps",
     "payload_pruned",
 )
 REWRITTEN = (*_ENVELOPE, *_TIME, *_UNTRIED, "revision")

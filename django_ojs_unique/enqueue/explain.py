@@ -112,7 +112,7 @@ def _explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanat
 
 def _newest(matches: QuerySet[Any]) -> Iterator[Any]:
     """Yield only the newest live and finished matches: a busy key can have a million of them."""
-    light = matches.defer("args", "meta", "result", "errors", "extra").order_by("-created_at", "-id")
+    light = matches.defer("args", "meta", "steps", "result", "errors", "extra").order_by("-created_at", "-id")
     yield from light.exclude(state__in=sorted(TERMINAL))[:MOST_LIVE]
     for state in sorted(TERMINAL):
         yield from light.filter(state=state)[:MOST_FINISHED]

@@ -82,7 +82,7 @@ class Shape:
 
     def row(self, values: Mapping[str, Any]) -> Any:
         """Return an unsaved row with the values, and with objects of its own for all that can be changed."""
-        own: dict[str, Any] = {"tags": [], "extra": {}, "errors": [], **values}
+        own: dict[str, Any] = {"tags": [], "extra": {}, "steps": [], "errors": [], **values}
         own["unique"] = None if self.policy is None else self.policy.to_dict()
         own["retry"] = None if self._retry is None else self._retry.to_dict()
         return unsaved(self._model, **own)

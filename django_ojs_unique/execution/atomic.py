@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from django.db import OperationalError, connections, transaction
 from django.db.models import QuerySet
@@ -68,7 +68,7 @@ def fence(run: Run) -> None:
     rows = held(run)
     dialect_of(rows).take_write_lock()
     if rows.select_for_update().values_list("pk").first() is None:
-        _lose(run)
+        lose(run)
 
 
 def complete_here(run: Run, result: Any) -> None:
@@ -114,13 +114,15 @@ def _complete(run: Run, result: Any) -> None:
     rows = type(job)._default_manager.using(job._state.db).filter(pk=job.pk)
     changes = {} if done.result is None else {"result": done.result}
     if not lifecycle.complete(rows, done.at, token=job.lease_token, **changes):
-        _lose(run)
+        lose(run)
     run.completion = done
 
 
-def _lose(run: Run) -> None:
-    """Let the transaction roll back, whoever catches the error."""
-    transaction.set_rollback(True, using=run.job._state.db)
+def lose(run: Run) -> NoReturn:
+    """Raise LeaseLost, and let the open transaction roll back, whoever catches the error."""
+    using = run.job._state.db
+    if connections[using].in_atomic_block:
+        transaction.set_rollback(True, using=using)
     raise LeaseLost
 
 

@@ -72,26 +72,38 @@ def _run(run: Run) -> Any:
 
 
 def _call(run: Run, definition: Definition) -> Any:
-    context = _context(run, Hold(run)) if definition.takes_context else None
-    with run.block or nullcontext():
-        args = run.job.args if definition.converter is None else definition.converter.from_json(run.job.args)
-        if definition.skip_unless is not None and not still_wanted(definition, args):
-            raise Skip(_reason(definition))
-        return call(definition, args, context)
+    hold = Hold(run) if definition.takes_context else None
+    context = None if hold is None else _context(run, hold)
+    try:
+        with run.block or nullcontext():
+            args = run.job.args if definition.converter is None else definition.converter.from_json(run.job.args)
+            if definition.skip_unless is not None and not still_wanted(definition, args):
+                raise Skip(_reason(definition))
+            return call(definition, args, context)
+    except BaseException:
+        if hold is not None:
+            hold.journal.save_after_failure()
+        raise
 
 
 async def _arun(run: Run, share: sessions.Share, deadline: asyncio.Timeout) -> Any:
     if job_started.has_listeners(type(run.job)):
         await sync_to_async(_announce_start)(run, share)
     definition = registry.get(run.job.type)
-    context = _context(run, AsyncHold(run)) if definition.takes_context else None
-    async with deadline:
-        args = run.job.args
-        if definition.converter is not None:
-            args = await sync_to_async(definition.converter.from_json)(args)
-        if definition.skip_unless is not None and not await _astill_wanted(definition, args):
-            raise Skip(_reason(definition))
-        return await call(definition, args, context)
+    hold = AsyncHold(run) if definition.takes_context else None
+    context = None if hold is None else _context(run, hold)
+    try:
+        async with deadline:
+            args = run.job.args
+            if definition.converter is not None:
+                args = await sync_to_async(definition.converter.from_json)(args)
+            if definition.skip_unless is not None and not await _astill_wanted(definition, args):
+                raise Skip(_reason(definition))
+            return await call(definition, args, context)
+    except BaseException:
+        if hold is not None and hold.journal.has_unsaved:
+            await sync_to_async(hold.journal.save_after_failure)()
+        raise
 
 
 def _announce_start(run: Run, share: sessions.Share | None = None) -> None:

@@ -14,8 +14,8 @@ from django.utils import timezone
 
 from ..conf import settings
 from ..enqueue.values import sized
-from ..exceptions import InvalidArgs, InvalidRequest, UnknownJobType
-from ..handlers.control import Discard, Retry, Skip, TimeLimitExceeded
+from ..exceptions import InvalidArgs, InvalidRequest, UnknownJobType, UnstorableStep
+from ..handlers.control import Discard, Interrupted, Retry, Skip, TimeLimitExceeded
 from ..ojs.canonical import plain
 from ..redaction import redact_error
 from ..registry import misfit, registry
@@ -43,6 +43,8 @@ class Finished:
     at: datetime = field(default_factory=timezone.now)
     is_settled: bool = False
     """Whether the job was completed by a transaction of its handler."""
+    is_given_back: bool = False
+    """Whether the worker stops, and the handler has ended at a checkpoint."""
     perhaps: Finished | None = field(default=None, repr=False)
     """The completion in a transaction of the handler that may have been committed although an error was raised."""
 
@@ -87,12 +89,14 @@ def failed(run: Run, error: BaseException) -> Finished:
         )
         run.completion.exception = _printable(error)
         return run.completion  # type: ignore[no-any-return]
+    if isinstance(error, Interrupted):
+        return Finished(job, is_given_back=True, at=run.clock())
     if isinstance(error, Skip):
         return Finished(job, skipped=storable(_message(error)[:LONGEST_REASON]), at=run.clock(), perhaps=run.completion)
-    if isinstance(error, InvalidArgs):
+    if isinstance(error, (InvalidArgs, UnstorableStep)):
         redact_error(error, job.type)
     code, types, message = "handler_error", _names(error), _message(error)
-    gives_up = isinstance(error, (Discard, UnknownJobType))
+    gives_up = isinstance(error, (Discard, UnknownJobType, UnstorableStep))
     if isinstance(error, TimeLimitExceeded):
         code, types, message = "timeout", ("timeout", *types), f"The attempt took longer than {run.timeout} seconds."
     elif isinstance(error, asyncio.CancelledError) and run.cancelled:

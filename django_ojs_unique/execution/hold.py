@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..handlers.control import Interrupted
 from . import atomic
+from .journal import Journal
 from .run import Run
 
 
@@ -14,6 +16,7 @@ class Hold:
     def __init__(self, run: Run) -> None:
         self._run = run
         self.report = run.report
+        self.journal = Journal(run, self.checkpoint)
 
     def is_held(self) -> bool:
         """Return whether the job is still held: asks the database."""
@@ -26,6 +29,11 @@ class Hold:
     def complete(self, result: Any) -> None:
         """Complete the job in the caller's transaction. Raises LeaseLost, and RuntimeError where it has no place."""
         atomic.complete_here(self._run, result)
+
+    def checkpoint(self) -> None:
+        """Raise Interrupted if the worker stops."""
+        if self._run.is_stopping:
+            raise Interrupted
 
 
 class AsyncHold(Hold):

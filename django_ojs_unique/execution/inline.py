@@ -15,6 +15,7 @@ from asgiref.sync import async_to_sync
 from django.db import connections
 from django.db.models import QuerySet
 
+from .. import lifecycle
 from ..db import sessions
 from ..events import collected
 from ..handlers.control import Discard, Retry, TimeLimitExceeded
@@ -23,6 +24,7 @@ from ..registry import registry
 from . import finished
 from .execute import aexecute, execute
 from .finished import Finished
+from .journal import Crashed
 from .leases import store_progress
 from .run import Run
 from .settle import Settled, announce_outcome, settle
@@ -33,7 +35,7 @@ class Ran:
     """One run of a job: the job afterwards, the outcome, and the ``error`` that its handler raised, if any.
 
     ``outcome``: ``completed``, ``skipped``, ``retried``, ``discarded``, or ``refused`` if the job was cancelled or
-    replaced while it ran.
+    replaced while it ran, or if a test let it crash.
     """
 
     job: Job
@@ -62,6 +64,10 @@ def run(jobs: QuerySet[Job], job: Job, *, lease: timedelta) -> Ran:
     ended = _execute(started)
     if started.progress is not None:
         store_progress(jobs, [(job, started.progress)])
+    if isinstance(ended.exception, Crashed):
+        # Nobody settles it, as if its process had died, and its lease runs out.
+        lifecycle.write(jobs.filter(pk=job.pk), lease_expires_at=lifecycle.DatabaseNow() - timedelta(seconds=1))
+        return Ran(jobs.get(pk=job.pk), Settled.REFUSED)
     settled = settle(jobs, [ended])
     with collected(jobs.db):
         for each, outcome in settled:

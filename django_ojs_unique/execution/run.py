@@ -80,6 +80,11 @@ class Run:
                 self.ended_at = time.monotonic()
             return ended
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the worker stops, and waits for the runs that have begun."""
+        return self.pool is not None and self.pool.closed
+
     def report(self, fraction: float, note: str) -> None:
         """Keep the progress that the handler reports until the worker stores it."""
         self.progress = fraction, storable(note[:LONGEST_REASON])

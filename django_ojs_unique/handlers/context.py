@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 from uuid import UUID, uuid5
+
+from asgiref.sync import sync_to_async
 
 from ..exceptions import InvalidRequest
 
 if TYPE_CHECKING:
     from ..models import Job
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class SupportsHold(Protocol):
@@ -20,6 +26,40 @@ class SupportsHold(Protocol):
     def report(self, fraction: float, note: str) -> None: ...
     def fence(self) -> None: ...
     def complete(self, result: Any) -> None: ...
+    def checkpoint(self) -> None: ...
+    @property
+    def journal(self) -> SupportsSteps: ...
+
+
+class SupportsSteps(Protocol):
+    """What a context needs of `django_ojs_unique.execution.journal.Journal`, which documents the members."""
+
+    def step(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
+    async def astep(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
+    def cursor(self, name: str, start: Any, type: Any) -> Cursor: ...
+
+
+class Cursor:
+    """How far a loop of a job has come, over all attempts; made by `JobContext.cursor`."""
+
+    def __init__(self, value: Any, keep: Callable[[Any], None]) -> None:
+        self.value = value
+        """What was set last, or the start."""
+        self._keep = keep
+
+    def set(self, value: Any) -> None:
+        """Note that the work up to ``value`` is done; also a checkpoint, as `JobContext.checkpoint`.
+
+        It is stored each second, when the attempt fails and when the worker stops; in an open transaction at once, and
+        then it is committed with the work. Raises UnstorableStep for a value that JSON cannot carry, and LeaseLost when
+        it is stored and the job is no longer held.
+        """
+        self.value = value
+        self._keep(value)
+
+    async def aset(self, value: Any) -> None:
+        """Do what `set` does, from an ``async def`` handler."""
+        await sync_to_async(self.set)(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +116,36 @@ class JobContext:
         database of the jobs, and in a handler that is ``atomic`` already.
         """
         self.hold.complete(result)
+
+    def step(self, name: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function once per job: a later attempt gets the result that was stored when it returned.
+
+        Each step has a ``name`` of its own, up to 100 characters, and comes in the same order in each attempt. The
+        result is what JSON makes of it, or what the function's type hint for it says. In an open transaction it is
+        stored in that.
+
+        Raises what the function raises, StepsChanged if an earlier attempt had other steps, UnstorableStep, and
+        LeaseLost if the job is no longer held; the function may have been called then.
+        """
+        result: R = self.hold.journal.step(name, function, args, kwargs)
+        return result
+
+    async def astep(self, name: str, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Do what `step` does, with an ``async def`` function; one step after the other."""
+        result: R = await self.hold.journal.astep(name, function, args, kwargs)
+        return result
+
+    def cursor(self, name: str, start: Any = None, *, type: Any = Any) -> Cursor:
+        """Return how far a long loop has come: ``value`` is ``start``, or what an earlier attempt has set last.
+
+        ``type`` is the type of the values, such as `datetime.date`; by default they are plain JSON. Raises what `step`
+        raises.
+        """
+        return self.hold.journal.cursor(name, start, type)
+
+    def checkpoint(self) -> None:
+        """Let a stopping worker end the attempt here, and give the job back: the attempt does not count."""
+        self.hold.checkpoint()
 
     def idempotency_key(self, step: str = "") -> str:
         """Return a UUID for what this job asks of another service: the same in each attempt, another for each ``step``.

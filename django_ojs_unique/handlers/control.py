@@ -48,6 +48,13 @@ class Skip(OJSError):
         super().__init__(reason or None)
 
 
+class Interrupted(BaseException):
+    """The worker stops, and the handler has reached a checkpoint: the job goes to another worker.
+
+    The attempt does not count. It is not an `Exception`, so that a handler's ``except Exception`` does not catch it.
+    """
+
+
 class TimeLimitExceeded(BaseException):
     """The attempt took longer than the job's timeout.
 

@@ -105,7 +105,7 @@ def of_enqueues_again(
     ``replaceable``: the only jobs that may be replaced, if these are not all.
     """
     wanted = list(dict.fromkeys(ids))
-    found = {job.pk: job for job in jobs.filter(pk__in=wanted).defer("result", "errors")}
+    found = {job.pk: job for job in jobs.filter(pk__in=wanted).defer("steps", "result", "errors")}
     say = partial(_enqueue_again, jobs, replaceable=replaceable)
     return [_each(id, found.get(id), say) for id in wanted]
 

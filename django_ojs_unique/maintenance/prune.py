@@ -50,7 +50,7 @@ ENDED = "ended"
 SILENT_FOR = timedelta(days=1)
 """How long the row of a dead worker is kept after its last heartbeat."""
 
-_PAYLOAD: dict[str, Any] = {"args": {}, "meta": {}, "tags": [], "extra": {}, "result": None, "errors": []}
+_PAYLOAD: dict[str, Any] = {"args": {}, "meta": {}, "tags": [], "extra": {}, "steps": [], "result": None, "errors": []}
 _REFUSALS = (ProtectedError, RestrictedError, IntegrityError)
 
 

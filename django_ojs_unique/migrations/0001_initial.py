@@ -140,6 +140,7 @@ class Migration(migrations.Migration):
                 ('lease_expires_at', models.DateTimeField(blank=True, null=True)),
                 ('progress', models.FloatField(blank=True, help_text='From 0 to 1, as the handler last said.', null=True)),
                 ('progress_note', django_ojs_unique.db.fields.SparseCharField(blank=True, default='', max_length=255, null=True)),
+                ('steps', django_ojs_unique.db.fields.SparsePayloadField(blank=True, default=list, help_text='The steps of the handler that have ended, and how far its loops have come.', null=True)),
                 ('result', django_ojs_unique.db.fields.PayloadField(blank=True, null=True)),
                 ('errors', django_ojs_unique.db.fields.SparsePayloadField(blank=True, default=list, null=True)),
                 ('skipped', django_ojs_unique.db.fields.SparseCharField(blank=True, default='', help_text='Why a completed job had nothing to do; empty when it did its work.', max_length=255, null=True)),

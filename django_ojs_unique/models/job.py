@@ -90,6 +90,9 @@ class Job(Movable, PartiallyIndexed):
 
     progress = models.FloatField(null=True, blank=True, help_text="From 0 to 1, as the handler last said.")
     progress_note = SparseCharField(max_length=255, default="", blank=True)
+    steps = SparsePayloadField(
+        default=list, blank=True, help_text="The steps of the handler that have ended, and how far its loops have come."
+    )
     result = PayloadField(null=True, blank=True)
     errors = SparsePayloadField(default=list, blank=True)
     skipped = SparseCharField(

@@ -181,7 +181,8 @@ def _tell_error(span: Span, error: BaseException) -> None:
 def _tell_end(span: Span, finished: Any, error: BaseException | None) -> None:
     record = finished.error
     if record is None:
-        span.set_attribute("ojs.run.outcome", "skipped" if finished.skipped else "completed")
+        outcome = "given back" if finished.is_given_back else "skipped" if finished.skipped else "completed"
+        span.set_attribute("ojs.run.outcome", outcome)
     elif record["code"] == "cancelled":
         span.set_attribute("ojs.run.outcome", "cancelled")
     else:

@@ -6,6 +6,7 @@ All of them work inside the test's own transaction, and leave nothing behind whe
 from ..execution.inline import Ran
 from .asserts import assert_deduplicated, assert_enqueued, assert_not_enqueued
 from .capture import Captured, Suppressed, capture_jobs
+from .crashes import crash_at
 from .declare import temporary_handlers
 from .running import run_jobs, run_one, tick
 from .suites import JobFixture, JobTestMixin
@@ -21,6 +22,7 @@ __all__ = [
     "assert_enqueued",
     "assert_not_enqueued",
     "capture_jobs",
+    "crash_at",
     "run_jobs",
     "run_one",
     "temporary_handlers",

@@ -65,7 +65,7 @@ class ClaimedRuns:
         self._unstarted += [run for run in (list(self._runs.values()) if runs is None else runs) if run.take_back()]
 
     def not_started(self, run: Run) -> None:
-        """Note a run that its pool did not start, so that `give_back` gives it back."""
+        """Note a run that its pool did not start, or that ended at a checkpoint, so that `give_back` gives it back."""
         self._unstarted.append(run)
 
     def give_back(self) -> int:

@@ -187,7 +187,7 @@ class Worker:
 
     def _hear_of(self, run: Run, finished: Finished | None) -> None:
         """Pass on, from any thread, that a run is over; ``finished`` is None for one that never started."""
-        if finished is None:
+        if finished is None or finished.is_given_back:
             self._inbox.put(run)
             return
         self._settler.put(finished)

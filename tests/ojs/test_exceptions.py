@@ -63,6 +63,8 @@ def test_the_codes_are_those_that_clients_know():
         "JobCancelled": "cancelled",
         "InvalidTransition": "conflict",
         "LeaseLost": "conflict",
+        "StepsChanged": "handler_error",
+        "UnstorableStep": "invalid_request",
         "TransactionLeftOpen": "handler_error",
         "DeclaredInCode": "conflict",
         "PayloadTooLarge": "payload_too_large",

@@ -57,7 +57,7 @@ def _show(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
     for name in ("timeout_ms", "visibility_timeout_ms", "retry", "result"):
         if (value := read(job, name)) is not None:
             shown[name] = value
-    for name in ("tags", "schema", "errors"):
+    for name in ("tags", "schema", "steps", "errors"):
         if value := read(job, name):
             shown[name] = value
     if job.errors:

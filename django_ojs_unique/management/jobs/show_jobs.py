@@ -122,6 +122,7 @@ class Show(Subcommand):
         yield "worker_id", job.worker_id
         if job.progress is not None:
             yield "progress", f"{job.progress:.0%} {job.progress_note}"
+        yield "steps", redacted_member(job, "steps")
         yield "result", redacted_member(job, "result")
         for name in ("skipped", "dead_letter", "payload_pruned"):
             yield name, getattr(job, name) or None

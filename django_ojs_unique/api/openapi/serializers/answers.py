@@ -79,6 +79,7 @@ class Job(serializers.Serializer[Any]):
     retry = Retry(required=False)
     unique = Unique(required=False)
     worker_id = CharField(required=False)
+    steps = ListField(child=JSONField(), required=False)
     result = JSONField(required=False)
     error = JobError(required=False)
     errors = ListField(child=JobError(), required=False)  # type: ignore[assignment]

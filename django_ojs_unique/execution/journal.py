@@ -1,0 +1,208 @@
+"""Journal: the steps of a job that have ended, and how far its loops have come, in the ``steps`` of its row.
+
+An entry is ``{"name": ..., "value": ..., "at": ...}`` for a step, and has ``cursor`` in the place of ``value`` for a
+loop. They are in the order in which they were first stored. Each change is one UPDATE under the lease's token.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import connections
+
+from .. import lifecycle
+from ..conf import settings
+from ..conversion.base import Conversion, NoConversion
+from ..conversion.hints import conversion_of
+from ..conversion.results import hint_of_result
+from ..enqueue.values import sized
+from ..exceptions import HandlerError, InvalidRequest, StepsChanged, UnstorableStep
+from ..handlers.context import Cursor
+from ..ojs.canonical import plain
+from ..ojs.moments import milliseconds
+from . import atomic
+from .run import Run
+
+logger = logging.getLogger("django_ojs_unique.worker")
+
+LONGEST_NAME = 100
+SAVE_SECONDS = 1.0
+"""How many seconds of a loop are done again at most, if its worker dies."""
+
+_VALUE, _CURSOR = "value", "cursor"
+
+
+class Crashed(BaseException):
+    """A test lets the process of a handler die here."""
+
+
+crashes: set[tuple[str, str]] = set()
+"""Where a test lets handlers crash, once: names of steps, with ``before``, ``done`` or ``stored``."""
+
+
+def reached(name: str, moment: str) -> None:
+    """Crash if a test wants it. Raises Crashed."""
+    if (name, moment) in crashes:
+        crashes.remove((name, moment))
+        raise Crashed(f"{name}, {moment}")
+
+
+class Journal:
+    """The journal of one run; the row is read at the first use."""
+
+    def __init__(self, run: Run, checkpoint: Callable[[], None]) -> None:
+        self._run = run
+        self._checkpoint = checkpoint
+        self._entries: list[dict[str, Any]] | None = None
+        """The entries of the row, or None if they must be read: a transaction may have been rolled back since."""
+        self._met: set[str] = set()
+        """The names that this attempt has come to."""
+        self._running = ""
+        self._unsaved: dict[str, dict[str, Any]] = {}
+        """The entries of cursors that are not stored yet, by name."""
+        self._saved_at = time.monotonic()
+
+    def step(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Return the stored result of a step, or call the function and store its result."""
+        conversion = _conversion(name, hint_of_result(function))
+        entry = self._find(name, _VALUE)
+        if entry is None:
+            with self._alone(name):
+                reached(name, "before")
+                result = function(*args, **kwargs)
+                reached(name, "done")
+                entry = self._entry(name, _VALUE, conversion, result)
+                self._save(entry)
+                reached(name, "stored")
+        return conversion.from_json(entry[_VALUE], f"steps.{name}")
+
+    async def astep(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Do what `step` does, with a function that returns an awaitable."""
+        conversion = _conversion(name, hint_of_result(function))
+        entry = await sync_to_async(self._find)(name, _VALUE)
+        if entry is None:
+            with self._alone(name):
+                reached(name, "before")
+                result = await function(*args, **kwargs)
+                reached(name, "done")
+                entry = self._entry(name, _VALUE, conversion, result)
+                await sync_to_async(self._save)(entry)
+                reached(name, "stored")
+        return await sync_to_async(conversion.from_json)(entry[_VALUE], f"steps.{name}")
+
+    def cursor(self, name: str, start: Any, type: Any) -> Cursor:
+        """Return the cursor of a loop, with its stored value or its start."""
+        conversion = _conversion(name, type)
+        entry = self._find(name, _CURSOR)
+        value = start if entry is None else conversion.from_json(entry[_CURSOR], f"steps.{name}")
+
+        def keep(value: Any) -> None:
+            self._unsaved[name] = self._entry(name, _CURSOR, conversion, value)
+            is_due = time.monotonic() - self._saved_at >= SAVE_SECONDS
+            if is_due or self._is_in_transaction or self._run.is_stopping:
+                self.save_cursors()
+            self._checkpoint()
+
+        return Cursor(value, keep)
+
+    def save_cursors(self) -> None:
+        """Store the cursors that are not stored yet. Raises LeaseLost."""
+        while self._unsaved:
+            name = next(iter(self._unsaved))
+            self._save(self._unsaved[name])
+            del self._unsaved[name]
+        self._saved_at = time.monotonic()
+
+    def save_after_failure(self) -> None:
+        """Store the cursors if that is possible; the attempt has failed with another error, which matters more."""
+        try:
+            if not self._is_in_transaction:
+                self.save_cursors()
+        except Exception as error:
+            job = self._run.job
+            logger.warning("The cursors of job %s (%s) are lost: %s", job.pk, job.type, error, extra=self._run.labels())
+
+    @property
+    def has_unsaved(self) -> bool:
+        """Whether `save_cursors` has anything to store."""
+        return bool(self._unsaved)
+
+    @property
+    def _is_in_transaction(self) -> bool:
+        return connections[self._run.job._state.db].in_atomic_block
+
+    def _find(self, name: str, kind: str) -> dict[str, Any] | None:
+        """Return the stored entry of a step that this attempt comes to. Raises StepsChanged."""
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+            problem = f"must be a text of 1 to {LONGEST_NAME} characters"
+            raise InvalidRequest.at("name", problem, value=name, mend="Write context.step('charge', charge, ...).")
+        entries = self._read()
+        found = next((entry for entry in entries if entry["name"] == name), None)
+        missed = [entry["name"] for entry in entries if entry["name"] not in self._met]
+        if found is None and missed:
+            raise StepsChanged(
+                f"Step {name!r} comes where an earlier attempt did {missed[0]!r}. Keep the names and the order of steps"
+                " while jobs are under way: add steps at the end only, or give the changed handler a type of its own."
+            )
+        if found is not None and kind not in found:
+            raise StepsChanged(f"{name!r} is a step here and a cursor there. Give one of them another name.")
+        if found is not None and name in self._met:
+            raise StepsChanged(f"Step {name!r} comes twice. In a loop, let its name have the number or the key.")
+        self._met.add(name)
+        return found
+
+    def _read(self) -> list[dict[str, Any]]:
+        if self._entries is None:
+            job = self._run.job
+            row = type(job)._default_manager.using(job._state.db).filter(pk=job.pk)
+            self._entries = row.values_list("steps", flat=True).first() or []
+        return self._entries
+
+    def _entry(self, name: str, kind: str, conversion: Conversion, value: Any) -> dict[str, Any]:
+        path = f"steps.{name}"
+        try:
+            stored = plain(conversion.to_json(value, path), path)
+        except InvalidRequest as error:
+            mend = "Let the type hint of its result say the type, or return JSON." if kind == _VALUE else ""
+            raise UnstorableStep(f"{error.message} {mend}".strip(), details=error.details) from None
+        return {"name": name, kind: stored, "at": milliseconds(self._run.clock())}
+
+    def _save(self, entry: dict[str, Any]) -> None:
+        entries = [*self._read()]
+        place = next((index for index, other in enumerate(entries) if other["name"] == entry["name"]), len(entries))
+        entries[place:] = [entry, *entries[place + 1 :]]
+        try:
+            sized(entries, "steps", settings.max_result_bytes)
+        except InvalidRequest as error:
+            mend = "Store large results elsewhere, and return their keys; for long loops, use context.cursor()."
+            raise UnstorableStep(f"{error.message} {mend}", details=error.details) from None
+        if not lifecycle.write(atomic.held(self._run), steps=entries):
+            atomic.lose(self._run)
+        self._entries = None if self._is_in_transaction else entries
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        if self._running:
+            raise RuntimeError(
+                f"Step {name!r} begins while {self._running!r} still runs. Let one end before the next begins."
+            )
+        self._running = name
+        try:
+            yield
+        finally:
+            self._running = ""
+
+
+def _conversion(name: str, hint: Any) -> Conversion:
+    try:
+        return conversion_of(hint, {})
+    except (NoConversion, NameError) as error:
+        raise HandlerError(
+            f"The result of step {name!r} cannot be stored by its type hint: {error}. Use a type that the page on typed"
+            " arguments lists, or return plain JSON."
+        ) from None
