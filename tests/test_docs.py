@@ -186,6 +186,11 @@ def test_every_block_of_a_page_is_checked(page: Path) -> None:
         above, end = language, block.end()
 
 
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_a_page_works_in_a_clone_of_any_name(page: Path) -> None:
+    assert not re.search(r"(\.\./|\bcd )django-ojs-unique", page.read_text())
+
+
 @pytest.mark.django_db
 @pytest.mark.parametrize("page", [page for page in OURS if blocks(page, "sql")], ids=named)
 def test_the_sql_of_a_page_runs(page: Path) -> None:

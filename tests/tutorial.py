@@ -1,6 +1,6 @@
 """Follow the README and the tutorial literally: ``python -m tests.tutorial [--page PAGE] [--python PYTHON] ...``.
 
-Each in an empty folder, with a wheel of this checkout in the place of the clone beside it. Commands go to one bash. A
+Each beside a folder that stands for the clone, with a wheel of this checkout in its place. Commands go to one bash. A
 block of Python that begins with a path is that file, or its end; the others are typed into the shell that was opened
 before them, through a terminal. The text that follows a block must be printed; ``...`` stands for anything, and an id
 for any id. `runserver` and `runworker` stay in a second terminal until the next of them. The links in the prose are
@@ -30,7 +30,7 @@ from urllib.request import HTTPCookieProcessor, ProxyHandler, build_opener
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/tutorial.md")
 STEP = re.compile(r"^```([^\n]*)\n(.*?)^```$|<(http://127[^>]+)>", re.MULTILINE | re.DOTALL)
-CLONE = "../django-ojs-unique"
+INSTALL = re.compile(r"(?<=pip install )\.(?=\s)")
 FILE = re.compile(r"# (\w+/\w+\.py)(, at the end)?\n")
 STAYS = re.compile(r"python manage\.py (runserver|runworker)((?! --drain)[^\n]*)\n")
 SHELL = "python manage.py shell\n"
@@ -107,8 +107,8 @@ class Reader:
     """Somebody who does what the page says, in a folder of their own."""
 
     def __init__(self, folder: Path, python: str, wheel: Path, django: str) -> None:
-        self.folder = folder / "empty"
-        self.folder.mkdir()
+        clone, self.folder = folder / "a clone", folder / "mysite"
+        clone.mkdir()
         self.wheel = wheel
         self.steps = 0
         constraints = folder / "constraints.txt"
@@ -128,7 +128,7 @@ class Reader:
             "PYTHONUNBUFFERED": "1",
             "no_proxy": "127.0.0.1",
         }
-        self.first = Terminal(["bash", "-e"], self.folder, self.environment)
+        self.first = Terminal(["bash", "-e"], clone, self.environment)
         self.second: Terminal | None = None
         self.shell: Terminal | None = None
         self.last = self.first
@@ -163,7 +163,7 @@ class Reader:
         if self.shell:
             self.shell.leave()
             self.shell = None
-        source = source.replace(CLONE, str(self.wheel)).replace("127.0.0.1:8000", self.site)
+        source = INSTALL.sub(str(self.wheel), source).replace("127.0.0.1:8000", self.site)
         if source.endswith(f"\n{SHELL}"):
             self.command(source.removesuffix(SHELL))
             source = SHELL
@@ -220,7 +220,7 @@ class Reader:
 def main() -> None:
     # A shell lets what it starts in the background ignore Ctrl-C, and so would our children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    parser = argparse.ArgumentParser(description="Follow the README and the tutorial literally, in empty folders.")
+    parser = argparse.ArgumentParser(description="Follow the README and the tutorial literally, each in its place.")
     parser.add_argument("--page", action="append", choices=PAGES, help="Which of them (default: each).")
     parser.add_argument("--python", default=sys.executable, help="The interpreter (default: this one).")
     parser.add_argument(
