@@ -216,6 +216,8 @@ class Worker:
         for finished, outcome in outcomes:
             if (run := self._held.forget(finished.job)) is not None:
                 self.meter.settled(run, outcome)
+            if self._claimer.is_limited(finished.job.queue):  # no enqueue tells of the room
+                self._poller.call(finished.job.queue)
             if outcome is Settled.RETRIED:
                 seconds = self._promoter.seconds_until(finished.job.run_at)
                 self._timetable.hasten(self._promoter.promote, time.monotonic() + seconds)

@@ -1,6 +1,8 @@
 """Plain and async handlers have a pool each; a worker does not look again and again for a pool that has no jobs."""
 
 import time
+from queue import SimpleQueue
+from threading import Event
 
 import pytest
 from django.db import connection
@@ -8,7 +10,7 @@ from django.db import connection
 from django_ojs_unique import job
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.worker import Worker, claimer
-from django_ojs_unique.worker.poller import Poller
+from django_ojs_unique.worker.poller import SHORTEST_POLL, Poller
 from tests.support.background import until, working
 from tests.support.processes import PATIENCE
 
@@ -183,3 +185,21 @@ def append_to(ran):
         ran.append(time.monotonic())
 
     return handler
+
+
+def test_the_end_of_a_job_of_a_limited_queue_makes_room_for_the_next_at_once(handlers, monkeypatch):
+    monkeypatch.setattr(Poller, "interval", PATIENCE * 10)
+    began, go = SimpleQueue(), Event()
+
+    @job("t")
+    def handler(n):
+        began.put(n)
+        assert go.wait(PATIENCE)
+
+    Queue.objects.limit("default", 1)
+    Job.objects.enqueue_many({"type": "t", "args": {"n": number}} for number in range(2))
+    with working() as worker:
+        began.get(timeout=PATIENCE)
+        until(lambda: worker._poller._poll > SHORTEST_POLL and worker._poller.due > 0, "it has found no more")
+        go.set()
+        began.get(timeout=PATIENCE)
