@@ -19,6 +19,7 @@ from django_ojs_unique.execution.settle import Settled, settle
 from django_ojs_unique.lifecycle import write
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker.claimed_runs import ClaimedRuns
+from tests.support.jobs import elsewhere
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("handlers")]
 
@@ -550,3 +551,29 @@ def test_a_key_is_the_same_in_each_attempt_and_another_for_each_step_and_job(tak
     (claimed,) = take(limit=1)
     execute(Run(claimed))
     assert len({*keys[0], *keys[2]}) == 6
+
+
+# Isolation levels
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="elsewhere such a conflict is a deadlock, or none")
+@pytest.mark.parametrize("level", ["REPEATABLE_READ", "SERIALIZABLE"])
+def test_a_real_serialisation_failure_calls_the_handler_again(run, level):
+    psycopg = pytest.importorskip("psycopg")
+    Group.objects.create(name="0")
+    calls = []
+
+    @job("t", atomic=True)
+    def handler():
+        seen = int(Group.objects.get().name)
+        calls.append(seen)
+        if len(calls) == 1:
+            elsewhere(lambda: Group.objects.update(name="10"))
+        Group.objects.update(name=str(seen + 1))
+
+    connection.ensure_connection()
+    connection.connection.isolation_level = psycopg.IsolationLevel[level]
+    _, _, outcome = run()
+    assert outcome is Settled.COMPLETED
+    assert calls == [0, 10]
+    assert Group.objects.get().name == "11"

@@ -123,3 +123,24 @@ def test_what_plain_handlers_write_may_happen_twice(tmp_path, transactional_db):
     total, follows, done = torture(tmp_path, "torture.add")
     assert total > len(done)
     assert follows != Counter(done)
+
+
+def test_a_step_is_called_once_unless_its_worker_dies_in_it(tmp_path, transactional_db):
+    places = [1, 1.5, 2, 2.5, 3]
+    dying = [places[number] if number < len(places) else 0 for number in range(JOBS)]
+    with site(tmp_path) as place:
+        jobs = [Job.objects.enqueue("torture.steps", {"dies": dies}).job for dies in dying]
+        # One job at a time in each worker, so that none dies with another's. Leases that no load lets run out.
+        options = ("--concurrency", "1", "--lease", "10")
+        running = [place.runworker(*options) for _ in range(2)]
+
+        def is_over() -> bool:
+            running[:] = [each if each.alive else place.runworker(*options) for each in running]
+            return not Job.objects.exclude(state="completed").exists()
+
+        place.wait(is_over, "all jobs have completed")
+        calls = Counter((event.job, event.event) for event in place.events())
+    for row, dies in zip(jobs, dying, strict=True):
+        named = {name.split()[1]: count for (job, name), count in calls.items() if job == row.pk}
+        assert named == {str(number): 2 if number == dies else 1 for number in (1, 2, 3)}, "and each with one key"
+    assert len(calls) == 3 * JOBS

@@ -117,3 +117,21 @@ def add(context: JobContext, account: int, dies: int = 0) -> None:
 job("torture.add", takes_context=True, retry={**SOON, "max_attempts": 100})(add)
 job("torture.add.atomic", takes_context=True, retry={**SOON, "max_attempts": 100}, atomic=True)(add)
 job("torture.follow")(lambda of: None)
+
+
+@job("torture.steps", takes_context=True, retry={**SOON, "max_attempts": 20})
+def walk(context: JobContext, dies: float = 0) -> None:
+    """Do three steps; let the first attempt die in one of them (1, 2, 3), or after one (1.5, 2.5)."""
+
+    def do(number: int) -> int:
+        write(f"step {number} {context.idempotency_key(str(number))}", context)
+        reached(number)
+        return number
+
+    def reached(place: float) -> None:
+        if dies == place and context.attempt == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    for number in (1, 2, 3):
+        assert context.step(f"step {number}", do, number) == number
+        reached(number + 0.5)
