@@ -141,10 +141,8 @@ def _returned(value: Any) -> Any:
 
 def _tell_end(*, job: Any, replaced_by: Any = None, **arguments: Any) -> None:
     """Send `task_finished`, except for a job that was replaced before it started: the newer one does its work."""
-    if replaced_by is not None and not job.attempt:
-        return
     task = task_of(job.type)
-    if task is not None:
+    if task is not None and (replaced_by is None or job.attempt):
         tell(task_finished, result_of(job, task))
 
 
