@@ -10,6 +10,7 @@ from django.contrib import admin, messages
 from django.contrib.admin import helpers
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
+from django.db import router
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
@@ -98,7 +99,8 @@ class JobActions(ReadOnlyAdmin):
         if not self.has_delete_permission(request):
             raise PermissionDenied
         id, sight = read_id(unquote(object_id)), sight_of(self, request)
-        if id is None or not sight.jobs.filter(pk=id).exists():
+        # Not from a replica, which may not have the job yet.
+        if id is None or not sight.jobs.using(router.db_for_write(Job)).filter(pk=id).exists():
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
         if request.method != "POST" or CONFIRMED not in request.POST:
             return self._ask(request, "delete_selected", [id])

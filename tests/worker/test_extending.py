@@ -15,7 +15,9 @@ LEASE = timedelta(seconds=30)
 def held(monkeypatch):
     """Return runs of two jobs, with ``kept``: those whose rows nobody else has locked."""
     runs = [
-        SimpleNamespace(lease=LEASE, cancelled=False, completion=None, lease_until=-1, job=SimpleNamespace(pk=pk, lease_token="t"))
+        SimpleNamespace(
+            lease=LEASE, cancelled=False, completion=None, lease_until=-1, job=SimpleNamespace(pk=pk, lease_token="t")
+        )
         for pk in (1, 2)
     ]
     kept = {(1, "t"), (2, "t")}
