@@ -100,9 +100,10 @@ class Claimer:
         self._poller.end(min([began, *skipped.values()]), found=found, full=full, partial=bool(skipped))
         return found
 
-    def is_limited(self, queue: str) -> bool:
-        """Tell whether a queue had a limit when the limits were read last: then the end of a job makes room there."""
-        return queue in self._limited[0]
+    def made_room(self, queue: str) -> None:
+        """Look at a queue again, because a job of it has ended, if it has a limit: no enqueue tells of the room."""
+        if queue in self._limited[0]:
+            self._poller.call(queue)
 
     def start_all(self) -> None:
         """Let all claimed jobs start."""

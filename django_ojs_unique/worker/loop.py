@@ -216,8 +216,7 @@ class Worker:
         for finished, outcome in outcomes:
             if (run := self._held.forget(finished.job)) is not None:
                 self.meter.settled(run, outcome)
-            if self._claimer.is_limited(finished.job.queue):  # no enqueue tells of the room
-                self._poller.call(finished.job.queue)
+            self._claimer.made_room(finished.job.queue)
             if outcome is Settled.RETRIED:
                 seconds = self._promoter.seconds_until(finished.job.run_at)
                 self._timetable.hasten(self._promoter.promote, time.monotonic() + seconds)
@@ -279,8 +278,6 @@ class Worker:
         if self._control.stopping:
             moments.append(self._control.give_up_at)
         return max(0.001, min(moments) - now)
-
-    # The end, and outages
 
     def _end(self) -> None:
         self._listener.stop()
