@@ -104,7 +104,7 @@ class Journal:
         def keep(value: Any) -> None:
             self._unsaved[name] = self._entry(name, _CURSOR, conversion, value)
             is_due = time.monotonic() - self._saved_at >= SAVE_SECONDS
-            if is_due or self._is_in_transaction or self._run.is_stopping:
+            if is_due or self._is_in_transaction:
                 self.save_cursors()
             self._checkpoint()
 

@@ -247,6 +247,24 @@ def test_after_a_serialisation_failure_the_handler_is_called_again_in_the_same_a
     assert locked == [1], "the second try locks the row, and the first does not"
 
 
+def test_a_second_try_is_not_taken_for_a_completed_run(take, monkeypatch):
+    """Else the worker would not tell it that its job was cancelled."""
+    completions, real = [], atomic._complete
+
+    def fails_at_its_commit(*args):
+        real(*args)
+        if len(completions) == 1:
+            raise transient()
+
+    job("t", atomic=True)(lambda: completions.append(started.completion))
+    monkeypatch.setattr(atomic, "_complete", fails_at_its_commit)
+    Job.objects.enqueue("t")
+    (claimed,) = take(limit=1)
+    started = Run(claimed)
+    execute(started)
+    assert completions == [None, None]
+
+
 def test_it_is_not_called_again_without_end(run, monkeypatch):
     calls = []
     job("t", atomic=True)(lambda: calls.append(1))

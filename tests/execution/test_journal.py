@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
 from io import StringIO
+from threading import Event
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -28,6 +29,8 @@ from django_ojs_unique.lifecycle import write
 from django_ojs_unique.models import Job
 from django_ojs_unique.registry import registry
 from django_ojs_unique.testing import crash_at, run_jobs
+from tests.support.background import working
+from tests.support.processes import PATIENCE
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("handlers")]
 
@@ -487,6 +490,36 @@ def test_an_async_handler_is_interrupted_too(attempt):
     assert attempt(is_stopping=True).is_given_back
     assert steps() == [("rows", 1)]
     assert attempt().error is None
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_worker_that_is_stopped_gives_the_job_back_with_its_cursor(is_async):
+    began = Event()
+
+    if is_async:
+
+        @job("t", takes_context=True)
+        async def handler(context):
+            cursor = await sync_to_async(context.cursor)("rows", 0)
+            while True:
+                began.set()
+                await cursor.aset(cursor.value + 1)
+
+    else:
+
+        @job("t", takes_context=True)
+        def handler(context):
+            cursor = context.cursor("rows", 0)
+            while True:
+                began.set()
+                cursor.set(cursor.value + 1)
+
+    Job.objects.enqueue("t")
+    with working():
+        assert began.wait(PATIENCE)
+    row = Job.objects.get()
+    assert (row.state, row.attempt, row.lease_token, row.errors) == ("available", 0, None, [])
+    assert row.steps[0]["cursor"] > 0
 
 
 # Where people see them
