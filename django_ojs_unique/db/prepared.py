@@ -14,7 +14,7 @@ from psycopg.pq import Format, PipelineStatus, TransactionStatus
 from psycopg.types.datetime import TimestamptzLoader
 
 from .cursors import Parameters, Plan
-from .waits import is_pooled
+from .session_limits import is_pooled
 
 USES_BEFORE_PREPARING = 5
 USES_OF_A_PLAN = 1000

@@ -19,8 +19,8 @@ from ..context import inheriting
 from ..db import sessions
 from ..db.clock import DatabaseClock
 from ..db.dialects import dialect_of
+from ..db.session_limits import SessionLimits
 from ..db.transactions import is_busy, is_transient
-from ..db.waits import ShortWaits
 from ..maintenance import cron, superseded, sweep
 from ..maintenance.prune import prune
 from ..models import Event, SuppressedEnqueue
@@ -87,7 +87,7 @@ class Housekeeper:
             ]
         )
         self._outages = Outages(self._using, "The database %r failed in the upkeep; trying again")
-        self._waits = ShortWaits(self._using, LONGEST_WAIT)
+        self._limits = SessionLimits(self._using, lock_wait=LONGEST_WAIT)
         self._bell = Bell()
         self._stopping = False
         self._is_away = False
@@ -141,12 +141,12 @@ class Housekeeper:
                 self._bell.clear()
                 self._take_turn()
         finally:
-            self._waits.end()
+            self._limits.end()
             connections.close_all()
 
     def _take_turn(self) -> None:
         try:
-            self._waits.ensure()
+            self._limits.ensure()
             self.keep_house()
         except DATABASE_FAILED as error:
             if is_transient(error):
@@ -191,7 +191,7 @@ class Housekeeper:
                 moved = move(self._jobs, self._clock.now())
             finally:
                 sessions.renew_after_receivers()
-        self._waits.ensure()
+        self._limits.ensure()
         return moved
 
     def _tick(self) -> float:

@@ -16,7 +16,7 @@ from ..conf import settings
 from ..context import inheriting
 from ..db.dialects import kind_of
 from ..db.inserts import CHANNEL
-from ..db.waits import is_pooled
+from ..db.session_limits import is_pooled
 from .outages import Outages
 
 logger = logging.getLogger("django_ojs_unique.worker")

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from ..db.clock import DatabaseClock
-from ..db.waits import ShortWaits
+from ..db.session_limits import SessionLimits
 from ..execution.finished import Finished
 from ..execution.run import Run
 from ..execution.settle import Settled
@@ -104,7 +104,7 @@ class Worker:
         self._timetable = Timetable((self._read_clock, self._promoter.promote, self._watch, self._give_back_unanswered))
         """The periodic tasks that need only the rows of jobs; the housekeeper does the others."""
         self._outages = Outages(using, still_fails=lambda: self._timetable.failing)
-        self._waits = ShortWaits(using, min(LONGEST_WAIT, lease.total_seconds() / 6))
+        self._limits = SessionLimits(using, lock_wait=min(LONGEST_WAIT, lease.total_seconds() / 6))
 
     @property
     def meter(self) -> Meter:
@@ -164,7 +164,7 @@ class Worker:
         for helper, does in ((self._settler, "settles"), (self._housekeeper, "does the upkeep")):
             if not helper.is_alive:
                 raise RuntimeError(f"The thread that {does} died; its last words are in the log.")
-        self._waits.ensure()
+        self._limits.ensure()
         if (now := time.monotonic()) >= min(self._held.extend_at, self._timetable.due, self._housekeeper.due):
             self._claimer.start_all()  # what is due may take a while
         if now >= self._held.extend_at:  # first, so that no failure of another step can prevent it
@@ -294,4 +294,4 @@ class Worker:
         if not self._outages.failures:
             self._outages.through(self._claimer.give_back_unanswered)
             self._outages.through(lambda: heartbeat.say_goodbye(self._using, self.id))
-        self._waits.end()
+        self._limits.end()

@@ -81,7 +81,7 @@ class Outages:
 def drop(using: str) -> None:
     """Close a connection that failed; ignore errors from closing it.
 
-    A pool does not get it back: a handler might get a session with the settings of the worker, such as `ShortWaits`.
+    A pool does not get it back: a handler might get a session with the settings of the worker, such as `SessionLimits`.
     """
     connection: Any = connections[using]
     with suppress(DatabaseError, InterfaceError):

@@ -15,6 +15,7 @@ from django.db.models import QuerySet
 from ..context import inheriting
 from ..db import sessions
 from ..db.dialects import dialect_of
+from ..db.session_limits import SessionLimits
 from ..db.transactions import is_transient
 from ..events import collected
 from ..execution.finished import Finished
@@ -135,6 +136,7 @@ class Settler:
 
     def _serve(self) -> None:
         outages = Outages(self._jobs.db, "The database %r failed; settling again")
+        limits = SessionLimits(self._jobs.db)
         try:
             while True:
                 if not self._batch:
@@ -142,6 +144,7 @@ class Settler:
                 if len(self._batch) < min(self._held(), LARGEST_BATCH):
                     self._stopping.wait(GATHER_SECONDS)
                 try:
+                    limits.ensure()
                     progress = self.settle_waiting(singly=outages.failures >= MOST_FAILURES)
                     outages.answered()
                 except DATABASE_FAILED as error:
@@ -157,6 +160,7 @@ class Settler:
                 if self._stopping.is_set() and not self._batch:
                     return
         finally:
+            limits.end()
             connections.close_all()
 
 

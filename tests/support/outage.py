@@ -56,6 +56,8 @@ class Proxy(Outage):
         self.detour = {"HOST": address, "PORT": str(self._listener.getsockname()[1])}
         self._peers: dict[socket.socket, socket.socket] = {}
         self._clients: set[socket.socket] = set()
+        self._silence_at: bytes | None = None
+        self.is_silent = False
         self._is_cut = self._is_closed = False
         self._thread = Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -65,6 +67,10 @@ class Proxy(Outage):
 
     def end(self) -> None:
         self._is_cut = False
+
+    def silence(self, word: bytes) -> None:
+        """Pass on the next message of a client that contains the word, and nothing of anybody after it."""
+        self._silence_at = word
 
     def close(self) -> None:
         self._is_closed = True
@@ -96,7 +102,10 @@ class Proxy(Outage):
         data = b""
         with suppress(OSError):
             if data := end.recv(65536):
-                self._peers[end].sendall(data)
+                if not self.is_silent:
+                    self._peers[end].sendall(data)
+                if end in self._clients and self._silence_at is not None and self._silence_at in data:
+                    self.is_silent = True
         if not data or (end in self._clients and random.random() < self._cuts):
             self._hang_up(end)
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from functools import partial
+from threading import current_thread
 from typing import Any
 
 import pytest
 from django.db import connection
 
+from django_ojs_unique import job as handler
+from django_ojs_unique.db.session_limits import LONGEST_SILENCE
 from django_ojs_unique.models import Job, Queue, WorkerProcess
+from django_ojs_unique.signals import job_completed, job_discarded
+from tests.support.background import until, working
 from tests.support.commands import Command, Site, enqueue
+from tests.support.jobs import put, row
+from tests.support.outage import Proxy
 from tests.support.processes import Child, Parent
 
 pytestmark = [
@@ -129,3 +136,47 @@ def test_a_worker_ends_though_somebody_has_locked_its_row(place, start):
     place.wait(WorkerProcess.objects.exists, "it said hello")
     with held(start, "UPDATE django_ojs_unique_workerprocess SET hostname = 'x'"):
         assert worker.stop() == 0
+
+
+@pytest.fixture
+def limits():
+    """Return, by the thread that calls receivers, the seconds that its transaction may wait for a statement."""
+    seen: dict[str, str] = {}
+    asks = {"postgresql": "SHOW idle_in_transaction_session_timeout", "mysql": "SELECT @@idle_transaction_timeout"}
+
+    def look(**kwargs):
+        with connection.cursor() as cursor:
+            cursor.execute(asks[connection.vendor])
+            seen[current_thread().name] = str(cursor.fetchone()[0]).rstrip("s")
+
+    signals = (job_completed, job_discarded)
+    for signal in signals:
+        signal.connect(look)
+    yield seen
+    for signal in signals:
+        signal.disconnect(look)
+
+
+def test_no_transaction_of_a_worker_waits_long_for_its_next_statement(limits, handlers):
+    handler("t")(lambda: None)
+    dead = put(enqueue("t", retry={"max_attempts": 1}), "active")
+    row(dead).update(lease_expires_at=dead.created_at)
+    enqueue("t")
+    with working():
+        until(lambda: len(limits) == 2, "one was discarded and one completed")
+    assert limits == dict.fromkeys(("ojs-housekeeper", "ojs-settle"), str(int(LONGEST_SILENCE)))
+
+
+def test_a_worker_that_is_cut_off_within_a_transaction_keeps_its_locks_not_for_ever(place):
+    jobs = [enqueue() for _ in range(3)]
+    with closing(Proxy()) as line:
+        cut_off = place.runworker("--lease", "1", outage=line)
+        place.wait_for("began", 3)
+        line.silence(b"FOR UPDATE SKIP LOCKED")  # the first statement of the transaction that extends leases
+        place.wait(lambda: line.is_silent, "it extends its leases")
+        other = place.runworker("--lease", "30")
+        place.open("gate")
+        for job in jobs:
+            place.wait_for_state(job, state="completed", attempt=2)
+        cut_off.kill()
+    assert other.stop() == 0

@@ -1,4 +1,4 @@
-"""Waits: limit how long the statements of a connection wait for locks, and detect a pooler."""
+"""Limits of a session: how long a statement waits for locks, and a transaction for its next statement."""
 
 from __future__ import annotations
 
@@ -9,23 +9,36 @@ from typing import Any
 from django.db import DatabaseError, InterfaceError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-_LIMITS = {
+LONGEST_SILENCE = 15.0
+"""How many seconds a transaction of a worker may wait for its next statement.
+
+A server does not notice for hours that a host was cut off from it, and would keep the locks of a transaction that the
+host had begun. Nobody could rescue the jobs that it has locked.
+"""
+
+_LOCK_WAITS = {
     "postgresql": {"lock_timeout": 1000},
     "mysql": {"innodb_lock_wait_timeout": 1, "lock_wait_timeout": 1},
 }
 """The settings that limit the waits for locks, and how many of their units make a second."""
+_SILENCES = {
+    "postgresql": {"idle_in_transaction_session_timeout": 1000},
+    "mysql": {"idle_transaction_timeout": 1},
+}
 
 
-class ShortWaits:
-    """Limits the lock waits of this thread's connection to so many seconds, also after it was opened again.
+class SessionLimits:
+    """Limits this thread's session, also after its connection was opened again.
 
-    A shorter limit that the project has set stays. Nothing is changed behind a pooler of PostgreSQL, which might give
-    the session with the limit to another client, and on SQLite, which has only one lock.
+    A statement waits at most ``lock_wait`` seconds for a lock, None: as long as before. The server ends a session in
+    whose transaction nothing happens for `LONGEST_SILENCE`, but not while the transaction is the caller's. A shorter
+    limit that the project has set stays. Nothing is changed behind a pooler of PostgreSQL, which might give the session
+    with the limit to another client, and on SQLite, which has only one lock.
     """
 
-    def __init__(self, using: str, seconds: float) -> None:
+    def __init__(self, using: str, *, lock_wait: float | None = None) -> None:
         self._using = using
-        self._seconds = seconds
+        self._lock_wait = lock_wait
         self._limited: Any = None
         """The driver's connection that has the limits."""
         self._before: dict[str, int] = {}
@@ -35,9 +48,8 @@ class ShortWaits:
         connection = connections[self._using]
         if connection.connection is None or connection.connection is not self._limited:
             connection.ensure_connection()
-            self._before = _read(connection)
-            units = _LIMITS.get(connection.vendor, {})
-            ours = {name: max(1, math.ceil(self._seconds * units[name])) for name in self._before}
+            ours = self._wanted(connection)
+            self._before = _read(connection, list(ours))
             _write(connection, {name: min(ours[name], old or ours[name]) for name, old in self._before.items()})
             self._limited = connection.connection
 
@@ -49,19 +61,27 @@ class ShortWaits:
                 _write(connection, self._before)
         self._limited = None
 
+    def _wanted(self, connection: BaseDatabaseWrapper) -> dict[str, int]:
+        seconds: dict[str, float] = {}
+        if self._lock_wait is not None:
+            for name, units in _LOCK_WAITS.get(connection.vendor, {}).items():
+                seconds[name] = self._lock_wait * units
+        if connection.get_autocommit():
+            for name, units in _SILENCES.get(connection.vendor, {}).items():
+                seconds[name] = LONGEST_SILENCE * units
+        return {name: max(1, math.ceil(value)) for name, value in seconds.items()}
 
-def _read(connection: BaseDatabaseWrapper) -> dict[str, int]:
+
+def _read(connection: BaseDatabaseWrapper, names: list[str]) -> dict[str, int]:
     """Return the current limits; none where they must not be changed. 0 stands for no limit."""
-    names = list(_LIMITS.get(connection.vendor, {}))
     if not names or (connection.vendor == "postgresql" and is_pooled(connection)):
         return {}
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
-            cursor.execute("SELECT setting FROM pg_settings WHERE name = ANY(%s)", [names])
-        else:
-            cursor.execute(f"SELECT {', '.join(f'@@SESSION.{name}' for name in names)}")
-        values = cursor.fetchone()
-    return {} if values is None else dict(zip(names, map(int, values), strict=True))
+            cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [names])
+            return {name: int(value) for name, value in cursor.fetchall()}
+        cursor.execute(f"SELECT {', '.join(f'@@SESSION.{name}' for name in names)}")
+        return dict(zip(names, map(int, cursor.fetchone()), strict=True))
 
 
 def _write(connection: BaseDatabaseWrapper, limits: dict[str, int]) -> None:
