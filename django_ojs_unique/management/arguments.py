@@ -27,13 +27,18 @@ def require_tables(using: str) -> None:
     try:
         there = connections[using].introspection.table_names()
     except (OperationalError, InterfaceError) as error:
-        raise CommandError(f"Database {using!r} does not answer: {one_line(error)}") from error
+        raise does_not_answer(using, error) from error
     for model in (Job, Queue):
         if model._meta.db_table not in there:
             raise CommandError(
                 f"The table {model._meta.db_table} does not exist in database {using!r}:"
                 f" run `manage.py migrate --database {using}`."
             )
+
+
+def does_not_answer(using: str, error: Exception) -> CommandError:
+    """Return the error of a command that cannot reach its database."""
+    return CommandError(f"Database {using!r} does not answer: {one_line(error)}")
 
 
 def one_line(error: Exception) -> str:

@@ -9,7 +9,7 @@ from django.db import InterfaceError, OperationalError, connections
 
 from ..db.dialects import kind_of
 from ..worker.outages import drop
-from .arguments import one_line
+from .arguments import does_not_answer, one_line
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -18,7 +18,7 @@ BETWEEN_TRIES = 0.5
 
 
 def await_server(using: str, seconds: float) -> None:
-    """Wait until the database server answers, at most ``seconds``; log its errors meanwhile.
+    """Wait until the database server answers; log its errors meanwhile. Raises CommandError after ``seconds``.
 
     The wait has an end because no driver tells for sure whether a server is down or refuses the password.
     """
@@ -30,7 +30,7 @@ def await_server(using: str, seconds: float) -> None:
         except (OperationalError, InterfaceError) as error:
             drop(using)
             if (left := deadline - time.monotonic()) <= 0:
-                return
+                raise does_not_answer(using, error) from error
             if said != (said := one_line(error)):
                 logger.warning("Database %r does not answer; waiting up to %.0f seconds: %s", using, left, said)
             time.sleep(min(BETWEEN_TRIES, left))

@@ -57,6 +57,15 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         add_worker_arguments(parser)
 
+    def execute(self, *args: Any, **options: Any) -> Any:
+        """Wait for the server before Django's checks, some of which ask it."""
+        seconds = options["wait_for_database"]
+        if seconds is None:
+            seconds = 0.0 if options["drain"] else WAIT_SECONDS
+        with ending_on_signals():
+            await_server(options["database"], seconds)
+        return super().execute(*args, **options)
+
     def handle(self, **options: Any) -> None:
         try:
             self._handle(**options)
@@ -92,7 +101,6 @@ class Command(BaseCommand):
         health_file: str | None,
         metrics_address: str,
         metrics_port: int | None,
-        wait_for_database: float | None,
         **options: Any,
     ) -> None:
         try:
@@ -111,10 +119,7 @@ class Command(BaseCommand):
             raise CommandError(f"--health-file: {health_file} is a directory.")
         if metrics_port is not None:
             require_ports(metrics_address, metrics_port, processes)
-        if wait_for_database is None:
-            wait_for_database = 0.0 if drain else WAIT_SECONDS
         with ending_on_signals():
-            await_server(database, wait_for_database)
             require_tables(database)
         if not list(registry):
             raise CommandError("No handlers: decorate a function with @job('some.type') in an installed app's jobs.py.")
