@@ -239,6 +239,36 @@ def test_steps_that_changed_are_an_error_that_says_what_to_do(attempt, before, a
         assert Job.objects.get().state == "retryable", "the code may be mended"
 
 
+@pytest.mark.parametrize("kind", ["step", "cursor"])
+def test_a_type_that_changed_is_an_error_that_can_be_mended_and_quotes_no_value(attempt, kind):
+    value = "secret"
+
+    def declare(hint):
+        def one():
+            return value
+
+        one.__annotations__["return"] = hint
+
+        def handler(context):
+            if kind == "step":
+                context.step("one", one)
+            else:
+                context.cursor("one", value, type=hint).set(value)
+            raise ValueError("no")
+
+        job("t", takes_context=True)(handler)
+
+    declare(str)
+    attempt()
+    declare(int)
+    error = attempt().error
+    assert "does not fit its type now" in error["message"]
+    assert value not in json.dumps(error)
+    assert Job.objects.get().state == "retryable", "the code may be mended"
+    declare(str)
+    assert attempt().error["message"] == "no"
+
+
 def test_a_step_is_no_cursor(attempt):
     kinds = ["step", "cursor"]
 
