@@ -160,7 +160,7 @@ def looking():
 
 def test_no_transaction_of_a_worker_is_idle_for_long(looking, handlers):
     look, seen = looking
-    handler("t")(lambda: None)
+    handler("t")(lambda gate: None)
     dead = put(enqueue("t", retry={"max_attempts": 1}), "active")
     row(dead).update(lease_expires_at=dead.created_at)
     enqueue("t")
