@@ -597,6 +597,20 @@ def test_a_test_may_let_a_handler_crash_at_a_step(when, called):
     assert "Lease expired" in row.errors[0]["message"]
 
 
+def test_a_crash_after_the_completion_leaves_the_job_completed():
+    @job("t", takes_context=True)
+    def handler(context):
+        with transaction.atomic():
+            context.complete("paid")
+        context.step("mail", list)
+
+    Job.objects.enqueue("t")
+    with crash_at("mail", "before"):
+        assert len(run_jobs()) == 1
+    row = Job.objects.get()
+    assert (row.state, row.result, row.lease_expires_at) == ("completed", "paid", None)
+
+
 def test_a_crash_at_a_step_that_no_handler_comes_to_fails_the_test():
     job("t")(lambda: None)
     Job.objects.enqueue("t")
