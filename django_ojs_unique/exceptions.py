@@ -161,14 +161,15 @@ class TransactionLeftOpen(OJSError):
 class LeaseLost(OJSError):
     """The job is no longer held: it was cancelled, replaced or given to another worker.
 
-    Raised in a handler by `JobContext.fence`, `complete` and `step`. Its transaction must not commit.
+    Raised in a handler by `JobContext.fence`, `complete`, `step` and `Cursor.set`, and at the end of an ``atomic``
+    handler. The transaction that is open then is rolled back.
     """
 
     code = "conflict"
 
 
 class StepsChanged(OJSError):
-    """The steps of the handler are not those of an earlier attempt."""
+    """The steps of the handler, or their types, are not those of an earlier attempt."""
 
     code = "handler_error"
 

@@ -1,4 +1,4 @@
-"""The result of a function, by the type hint of its result."""
+"""The type hint of a function's result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 
 def hint_of_result(function: Callable[..., Any]) -> Any:
-    """Return the type hint of a function's result; `Any` if it has none, or None.
+    """Return the type hint of a function's result: of what it wraps, if it is wrapped; `Any` for none, and for None.
 
     Raises NameError for a name that does not exist when the program runs.
     """

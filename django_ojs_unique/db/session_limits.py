@@ -1,4 +1,4 @@
-"""Limits of a session: how long a statement waits for locks, and a transaction for its next statement."""
+"""Limits of a session: how long a statement may wait for a lock, and how long a transaction may be idle."""
 
 from __future__ import annotations
 
@@ -9,31 +9,33 @@ from typing import Any
 from django.db import DatabaseError, InterfaceError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-LONGEST_SILENCE = 15.0
-"""How many seconds a transaction of a worker may wait for its next statement.
+LONGEST_IDLE = 15.0
+"""How many seconds a transaction of a worker may be idle, that is, wait for its next statement.
 
-A server does not notice for hours that a host was cut off from it, and would keep the locks of a transaction that the
-host had begun. Nobody could rescue the jobs that it has locked.
+If a host is cut off from the server within a transaction, the server does not notice for hours. Until then it keeps the
+transaction's locks, and nobody can rescue the jobs whose rows are locked.
 """
 
-_LOCK_WAITS = {
+_LOCK_TIMEOUTS = {
     "postgresql": {"lock_timeout": 1000},
     "mysql": {"innodb_lock_wait_timeout": 1, "lock_wait_timeout": 1},
 }
-"""The settings that limit the waits for locks, and how many of their units make a second."""
-_SILENCES = {
+"""By vendor: the settings, and how many of their units make a second."""
+_IDLE_TIMEOUTS = {
     "postgresql": {"idle_in_transaction_session_timeout": 1000},
     "mysql": {"idle_transaction_timeout": 1},
 }
+"""Like `_LOCK_TIMEOUTS`. MySQL has none; that of the vendor ``mysql`` is MariaDB's."""
 
 
 class SessionLimits:
-    """Limits this thread's session, also after its connection was opened again.
+    """Limits the session of this thread's connection, and the new session if the connection was opened again.
 
-    A statement waits at most ``lock_wait`` seconds for a lock, None: as long as before. The server ends a session in
-    whose transaction nothing happens for `LONGEST_SILENCE`, but not while the transaction is the caller's. A shorter
-    limit that the project has set stays. Nothing is changed behind a pooler of PostgreSQL, which might give the session
-    with the limit to another client, and on SQLite, which has only one lock.
+    With a ``lock_wait``, a statement waits at most so many seconds for a lock. The server ends the session if a
+    transaction in it is idle for `LONGEST_IDLE`; this limit is not set inside a transaction of the caller.
+
+    A shorter limit that the project has set stays. Nothing is changed on SQLite, which has only one lock, and behind a
+    pooler of PostgreSQL, which might give the session with the limits to another client.
     """
 
     def __init__(self, using: str, *, lock_wait: float | None = None) -> None:
@@ -54,7 +56,7 @@ class SessionLimits:
             self._limited = connection.connection
 
     def end(self) -> None:
-        """Restore the limits: the connection may be the caller's own."""
+        """Restore the limits that the session had before: the connection may be the caller's, or go back to a pool."""
         connection = connections[self._using]
         if self._limited is not None and connection.connection is self._limited:
             with suppress(DatabaseError, InterfaceError):
@@ -62,26 +64,27 @@ class SessionLimits:
         self._limited = None
 
     def _wanted(self, connection: BaseDatabaseWrapper) -> dict[str, int]:
-        seconds: dict[str, float] = {}
+        limits: dict[str, float] = {}
         if self._lock_wait is not None:
-            for name, units in _LOCK_WAITS.get(connection.vendor, {}).items():
-                seconds[name] = self._lock_wait * units
+            for name, units in _LOCK_TIMEOUTS.get(connection.vendor, {}).items():
+                limits[name] = self._lock_wait * units
         if connection.get_autocommit():
-            for name, units in _SILENCES.get(connection.vendor, {}).items():
-                seconds[name] = LONGEST_SILENCE * units
-        return {name: max(1, math.ceil(value)) for name, value in seconds.items()}
+            for name, units in _IDLE_TIMEOUTS.get(connection.vendor, {}).items():
+                limits[name] = LONGEST_IDLE * units
+        return {name: max(1, math.ceil(value)) for name, value in limits.items()}
 
 
 def _read(connection: BaseDatabaseWrapper, names: list[str]) -> dict[str, int]:
-    """Return the current limits; none where they must not be changed. 0 stands for no limit."""
+    """Return the current limits, of those that the server has; none where they must not be changed. 0: no limit."""
     if not names or (connection.vendor == "postgresql" and is_pooled(connection)):
         return {}
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [names])
-            return {name: int(value) for name, value in cursor.fetchall()}
-        cursor.execute(f"SELECT {', '.join(f'@@SESSION.{name}' for name in names)}")
-        return dict(zip(names, map(int, cursor.fetchone()), strict=True))
+        else:
+            places = ", ".join(["%s"] * len(names))
+            cursor.execute(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({places})", names)
+        return {name: int(value) for name, value in cursor.fetchall()}
 
 
 def _write(connection: BaseDatabaseWrapper, limits: dict[str, int]) -> None:

@@ -45,15 +45,15 @@ class Finished:
     """Whether the job was completed by a transaction of its handler."""
     is_given_back: bool = False
     """Whether the worker stops, and the handler has ended at a checkpoint."""
-    perhaps: Finished | None = field(default=None, repr=False)
-    """The completion in a transaction of the handler that may have been committed although an error was raised."""
+    in_doubt: Finished | None = field(default=None, repr=False)
+    """The completion in a transaction of the handler of which is not known whether it was committed."""
 
 
 def completed(run: Run, result: Any) -> Finished:
     """Say that the handler returned ``result``; it is logged and dropped if it cannot be stored."""
     if run.is_committed:
         return run.completion  # type: ignore[no-any-return]
-    return Finished(run.job, result=_storable(run, result), at=run.clock(), perhaps=run.completion)
+    return Finished(run.job, result=_storable(run, result), at=run.clock(), in_doubt=run.completion)
 
 
 def completion(run: Run, result: Any) -> Finished:
@@ -92,7 +92,8 @@ def failed(run: Run, error: BaseException) -> Finished:
     if isinstance(error, Interrupted):
         return Finished(job, is_given_back=True, at=run.clock())
     if isinstance(error, Skip):
-        return Finished(job, skipped=storable(_message(error)[:LONGEST_REASON]), at=run.clock(), perhaps=run.completion)
+        reason = storable(_message(error)[:LONGEST_REASON])
+        return Finished(job, skipped=reason, at=run.clock(), in_doubt=run.completion)
     if isinstance(error, (InvalidArgs, UnstorableStep)):
         redact_error(error, job.type)
     code, types, message = "handler_error", _names(error), _message(error)
@@ -125,7 +126,7 @@ def failed(run: Run, error: BaseException) -> Finished:
         gives_up=gives_up,
         retry_after=error.after if isinstance(error, Retry) else None,
         at=now,
-        perhaps=run.completion,
+        in_doubt=run.completion,
     )
 
 

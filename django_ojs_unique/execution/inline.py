@@ -21,7 +21,7 @@ from ..events import collected
 from ..handlers.control import Discard, Retry, TimeLimitExceeded
 from ..models import Job
 from ..registry import registry
-from . import finished
+from . import atomic, finished
 from .execute import aexecute, execute
 from .finished import Finished
 from .journal import Crashed
@@ -66,7 +66,7 @@ def run(jobs: QuerySet[Job], job: Job, *, lease: timedelta) -> Ran:
         store_progress(jobs, [(job, started.progress)])
     if isinstance(ended.exception, Crashed):
         # Nobody settles it, as if its process had died, and its lease runs out.
-        lifecycle.write(jobs.filter(pk=job.pk), lease_expires_at=lifecycle.DatabaseNow() - timedelta(seconds=1))
+        lifecycle.write(atomic.held(started), lease_expires_at=lifecycle.DatabaseNow() - timedelta(seconds=1))
         return Ran(jobs.get(pk=job.pk), Settled.REFUSED)
     settled = settle(jobs, [ended])
     with collected(jobs.db):

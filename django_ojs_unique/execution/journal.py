@@ -21,7 +21,7 @@ from ..conversion.base import Conversion, NoConversion
 from ..conversion.hints import conversion_of
 from ..conversion.results import hint_of_result
 from ..enqueue.values import sized
-from ..exceptions import HandlerError, InvalidRequest, StepsChanged, UnstorableStep
+from ..exceptions import HandlerError, InvalidArgs, InvalidRequest, StepsChanged, UnstorableStep
 from ..handlers.context import Cursor
 from ..ojs.canonical import plain
 from ..ojs.moments import milliseconds
@@ -32,7 +32,7 @@ logger = logging.getLogger("django_ojs_unique.worker")
 
 LONGEST_NAME = 100
 SAVE_SECONDS = 1.0
-"""How many seconds of a loop are done again at most, if its worker dies."""
+"""How many seconds may pass before a cursor is stored again: so much of a loop is done again if its worker dies."""
 
 _VALUE, _CURSOR = "value", "cursor"
 
@@ -42,11 +42,11 @@ class Crashed(BaseException):
 
 
 crashes: set[tuple[str, str]] = set()
-"""Where a test lets handlers crash, once: names of steps, with ``before``, ``done`` or ``stored``."""
+"""Where a test lets handlers crash, once: the name of a step, and ``before``, ``done`` or ``stored``."""
 
 
 def reached(name: str, moment: str) -> None:
-    """Crash if a test wants it. Raises Crashed."""
+    """Raise Crashed if a test wants it."""
     if (name, moment) in crashes:
         crashes.remove((name, moment))
         raise Crashed(f"{name}, {moment}")
@@ -63,6 +63,7 @@ class Journal:
         self._met: set[str] = set()
         """The names that this attempt has come to."""
         self._running = ""
+        """The name of the step whose function runs."""
         self._unsaved: dict[str, dict[str, Any]] = {}
         """The entries of cursors that are not stored yet, by name."""
         self._saved_at = time.monotonic()
@@ -79,7 +80,7 @@ class Journal:
                 entry = self._entry(name, _VALUE, conversion, result)
                 self._save(entry)
                 reached(name, "stored")
-        return conversion.from_json(entry[_VALUE], f"steps.{name}")
+        return _restored(entry, _VALUE, conversion)
 
     async def astep(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Do what `step` does, with a function that returns an awaitable."""
@@ -93,13 +94,13 @@ class Journal:
                 entry = self._entry(name, _VALUE, conversion, result)
                 await sync_to_async(self._save)(entry)
                 reached(name, "stored")
-        return await sync_to_async(conversion.from_json)(entry[_VALUE], f"steps.{name}")
+        return await sync_to_async(_restored)(entry, _VALUE, conversion)
 
     def cursor(self, name: str, start: Any, type: Any) -> Cursor:
         """Return the cursor of a loop, with its stored value or its start."""
         conversion = _conversion(name, type)
         entry = self._find(name, _CURSOR)
-        value = start if entry is None else conversion.from_json(entry[_CURSOR], f"steps.{name}")
+        value = start if entry is None else _restored(entry, _CURSOR, conversion)
 
         def keep(value: Any) -> None:
             self._unsaved[name] = self._entry(name, _CURSOR, conversion, value)
@@ -137,7 +138,7 @@ class Journal:
         return connections[self._run.job._state.db].in_atomic_block
 
     def _find(self, name: str, kind: str) -> dict[str, Any] | None:
-        """Return the stored entry of a step that this attempt comes to. Raises StepsChanged."""
+        """Return the stored entry of a step that this attempt comes to. Raises StepsChanged and InvalidRequest."""
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
             problem = f"must be a text of 1 to {LONGEST_NAME} characters"
             raise InvalidRequest.at("name", problem, value=name, mend="Write context.step('charge', charge, ...).")
@@ -173,6 +174,7 @@ class Journal:
         return {"name": name, kind: stored, "at": milliseconds(self._run.clock())}
 
     def _save(self, entry: dict[str, Any]) -> None:
+        """Store an entry in the row. Raises LeaseLost and UnstorableStep."""
         entries = [*self._read()]
         place = next((index for index, other in enumerate(entries) if other["name"] == entry["name"]), len(entries))
         entries[place:] = [entry, *entries[place + 1 :]]
@@ -187,6 +189,7 @@ class Journal:
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
+        """Refuse a step inside of another one, or beside it. Raises RuntimeError."""
         if self._running:
             raise RuntimeError(
                 f"Step {name!r} begins while {self._running!r} still runs. Let one end before the next begins."
@@ -198,7 +201,20 @@ class Journal:
             self._running = ""
 
 
+def _restored(entry: dict[str, Any], kind: str, conversion: Conversion) -> Any:
+    """Return the value that an entry stores. Raises StepsChanged if it does not fit the type."""
+    name = entry["name"]
+    try:
+        return conversion.from_json(entry[kind], f"steps.{name}")
+    except InvalidArgs:  # whose message has the value, and advice about arguments
+        raise StepsChanged(
+            f"What step {name!r} stored in an earlier attempt does not fit its type now, or the row that it names is"
+            " gone. Keep the types of steps while jobs are under way, or give the changed handler a type of its own."
+        ) from None
+
+
 def _conversion(name: str, hint: Any) -> Conversion:
+    """Return the conversion for a type hint. Raises HandlerError."""
     try:
         return conversion_of(hint, {})
     except (NoConversion, NameError) as error:

@@ -166,7 +166,7 @@ def _fail(jobs: QuerySet[Any], runs: Sequence[Finished]) -> Iterator[tuple[Finis
 def _committed_before(jobs: QuerySet[Any], run: Finished, is_doubtful: bool) -> Settled:
     """Return the outcome of a refused run that a commit has stored whose answer was lost; else REFUSED."""
     outcome = _settled_before(jobs, run) if is_doubtful else Settled.REFUSED
-    done = run.perhaps
+    done = run.in_doubt
     if outcome is Settled.REFUSED and done is not None and _settled_before(jobs, done) is Settled.COMPLETED:
         run.result, run.at, run.error, run.skipped = done.result, done.at, None, ""
         return Settled.COMPLETED

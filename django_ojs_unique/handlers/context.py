@@ -51,8 +51,8 @@ class Cursor:
         """Note that the work up to ``value`` is done; also a checkpoint, as `JobContext.checkpoint`.
 
         It is stored each second, when the attempt fails and when the worker stops; in an open transaction at once, and
-        then it is committed with the work. Raises UnstorableStep for a value that JSON cannot carry, and LeaseLost when
-        it is stored and the job is no longer held.
+        then it is committed with the work. Raises UnstorableStep for a value that JSON cannot carry or that is too
+        large, LeaseLost when it is stored and the job is no longer held, and Interrupted, as a checkpoint does.
         """
         self.value = value
         self._keep(value)
@@ -121,11 +121,13 @@ class JobContext:
         """Call a function once per job: a later attempt gets the result that was stored when it returned.
 
         Each step has a ``name`` of its own, up to 100 characters, and comes in the same order in each attempt. The
-        result is what JSON makes of it, or what the function's type hint for it says. In an open transaction it is
-        stored in that.
+        result is what JSON makes of it, or what the function's type hint for it says. In an open transaction the result
+        is committed with it.
 
-        Raises what the function raises, StepsChanged if an earlier attempt had other steps, UnstorableStep, and
-        LeaseLost if the job is no longer held; the function may have been called then.
+        Raises what the function raises; UnstorableStep for a result that JSON cannot carry or that is too large, and
+        LeaseLost if the job is no longer held, both after the call; before it StepsChanged if an earlier attempt had
+        other steps, HandlerError for a type hint without a conversion, InvalidRequest for an invalid name, and
+        RuntimeError inside another step.
         """
         result: R = self.hold.journal.step(name, function, args, kwargs)
         return result
@@ -136,15 +138,19 @@ class JobContext:
         return result
 
     def cursor(self, name: str, start: Any = None, *, type: Any = Any) -> Cursor:
-        """Return how far a long loop has come: ``value`` is ``start``, or what an earlier attempt has set last.
+        """Return how far a long loop has come: ``value`` is ``start``, or what an earlier attempt stored last.
 
-        ``type`` is the type of the values, such as `datetime.date`; by default they are plain JSON. Raises what `step`
-        raises.
+        ``type`` is the type of the values, such as `datetime.date`; by default they are plain JSON. It reads the
+        database: in an ``async def`` handler, call it with `sync_to_async`. Raises StepsChanged, HandlerError and
+        InvalidRequest as `step` does.
         """
         return self.hold.journal.cursor(name, start, type)
 
     def checkpoint(self) -> None:
-        """Let a stopping worker end the attempt here, and give the job back: the attempt does not count."""
+        """Let a stopping worker end the attempt here, and give the job back: the attempt does not count.
+
+        Raises Interrupted then, which ``except Exception`` does not catch.
+        """
         self.hold.checkpoint()
 
     def idempotency_key(self, step: str = "") -> str:

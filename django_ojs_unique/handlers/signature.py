@@ -71,6 +71,7 @@ def redacted_names(redact: Any, place: str) -> tuple[str, ...]:
 
 
 def refuse_a_misfit(definition: Definition) -> None:
+    """Raise HandlerError when an option of a handler does not fit its function."""
     parameters = inspect.signature(definition.function).parameters
     first = next(iter(parameters), None)
     if definition.takes_context and (

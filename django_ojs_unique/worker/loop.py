@@ -186,7 +186,7 @@ class Worker:
     # Messages of the other threads
 
     def _hear_of(self, run: Run, finished: Finished | None) -> None:
-        """Pass on, from any thread, that a run is over; ``finished`` is None for one that never started."""
+        """Pass on, from any thread, how a run ended; ``finished`` is None if it never started."""
         if finished is None or finished.is_given_back:
             self._inbox.put(run)
             return

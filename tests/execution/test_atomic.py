@@ -265,6 +265,20 @@ def test_a_second_try_is_not_taken_for_a_completed_run(take, monkeypatch):
     assert completions == [None, None]
 
 
+def test_a_deadlock_in_a_callback_after_the_commit_does_not_start_over(run):
+    error = transient()
+
+    @job("t", atomic=True)
+    def handler():
+        def fail():
+            raise error
+
+        transaction.on_commit(fail)
+
+    _, finished, outcome = run()
+    assert (outcome, finished.exception) == (Settled.COMPLETED, error)
+
+
 def test_it_is_not_called_again_without_end(run, monkeypatch):
     calls = []
     job("t", atomic=True)(lambda: calls.append(1))
@@ -445,12 +459,6 @@ def test_a_savepoint_that_is_rolled_back_takes_the_completion_with_it(run):
 
     assert run()[2] is Settled.COMPLETED
     assert Job.objects.get().result == 2
-
-
-def test_complete_without_returning_a_thing_settles_as_usual_if_it_was_not_called(run):
-    job("t", takes_context=True)(lambda context: 4)
-    assert run()[2] is Settled.COMPLETED
-    assert Job.objects.get().result == 4
 
 
 @pytest.mark.parametrize("call", ["complete", "fence"])

@@ -146,10 +146,11 @@ def pair() -> tuple[int, date]:
         (receipt, Receipt(Decimal("1.50"), date(2026, 2, 28))),
         (pair, (1, date(2026, 1, 1))),
         (functools.partial(receipt), Receipt(Decimal("1.50"), date(2026, 2, 28))),
+        (functools.cache(receipt), Receipt(Decimal("1.50"), date(2026, 2, 28))),
         (lambda: (1, 2), [1, 2]),
         (len, 0),
     ],
-    ids=["dataclass", "tuple", "partial", "plain", "builtin"],
+    ids=["dataclass", "tuple", "partial", "wrapped", "plain", "builtin"],
 )
 def test_a_value_is_the_same_in_each_attempt(attempt, function, value):
     got, fail = [], failing_once()
@@ -237,6 +238,36 @@ def test_steps_that_changed_are_an_error_that_says_what_to_do(attempt, before, a
     else:
         assert message in finished.error["message"]
         assert Job.objects.get().state == "retryable", "the code may be mended"
+
+
+@pytest.mark.parametrize("kind", ["step", "cursor"])
+def test_a_type_that_changed_is_an_error_that_can_be_mended_and_quotes_no_value(attempt, kind):
+    value = "secret"
+
+    def declare(hint):
+        def one():
+            return value
+
+        one.__annotations__["return"] = hint
+
+        def handler(context):
+            if kind == "step":
+                context.step("one", one)
+            else:
+                context.cursor("one", value, type=hint).set(value)
+            raise ValueError("no")
+
+        job("t", takes_context=True)(handler)
+
+    declare(str)
+    attempt()
+    declare(int)
+    error = attempt().error
+    assert "does not fit its type now" in error["message"]
+    assert value not in json.dumps(error)
+    assert Job.objects.get().state == "retryable", "the code may be mended"
+    declare(str)
+    assert attempt().error["message"] == "no"
 
 
 def test_a_step_is_no_cursor(attempt):
@@ -395,6 +426,36 @@ def test_a_cursor_is_stored_now_and_then_and_not_for_each_row(attempt, monkeypat
     monkeypatch.setattr(journals, "SAVE_SECONDS", 0)
     attempt()
     assert saved == [50, *range(51, 100)]
+
+
+def test_a_cursor_is_stored_again_when_a_second_has_passed_since_the_last_time(attempt, monkeypatch):
+    saved, now = [], [0.0]
+    real = journals.Journal._save
+    monkeypatch.setattr(journals, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        journals.Journal, "_save", lambda self, entry: (saved.append(entry["cursor"]), real(self, entry))
+    )
+
+    @job("t", takes_context=True)
+    def handler(context):
+        cursor = context.cursor("rows", 0)
+        for row in range(1, 10):
+            now[0] += 0.25
+            cursor.set(row)
+
+    attempt()
+    assert saved == [4, 8]
+
+
+def test_several_cursors_are_stored_when_the_attempt_fails(attempt):
+    @job("t", takes_context=True)
+    def handler(context):
+        context.cursor("rows").set(1)
+        context.cursor("pages").set(2)
+        raise ValueError("no")
+
+    attempt()
+    assert steps() == [("rows", 1), ("pages", 2)]
 
 
 def test_in_a_transaction_a_cursor_is_committed_with_the_work(attempt):
@@ -565,6 +626,20 @@ def test_a_test_may_let_a_handler_crash_at_a_step(when, called):
     row = Job.objects.get()
     assert (row.result, row.attempt) == ("paid", 2)
     assert "Lease expired" in row.errors[0]["message"]
+
+
+def test_a_crash_after_the_completion_leaves_the_job_completed():
+    @job("t", takes_context=True)
+    def handler(context):
+        with transaction.atomic():
+            context.complete("paid")
+        context.step("mail", list)
+
+    Job.objects.enqueue("t")
+    with crash_at("mail", "before"):
+        assert len(run_jobs()) == 1
+    row = Job.objects.get()
+    assert (row.state, row.result, row.lease_expires_at) == ("completed", "paid", None)
 
 
 def test_a_crash_at_a_step_that_no_handler_comes_to_fails_the_test():

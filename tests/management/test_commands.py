@@ -34,7 +34,7 @@ def test_an_unknown_database_is_refused(command):
         call_command(*command, "--database", "nowhere")
 
 
-@pytest.mark.django_db
+@pytest.mark.django_db(databases="__all__")
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_wrong_settings_stop_it(command, settings):
     settings.OJS_UNIQUE = {"RETENTOIN": {}}

@@ -13,7 +13,7 @@ import pytest
 from django.db import connection
 
 from django_ojs_unique import job as handler
-from django_ojs_unique.db.session_limits import LONGEST_SILENCE
+from django_ojs_unique.db.session_limits import LONGEST_IDLE
 from django_ojs_unique.models import Job, Queue, WorkerProcess
 from django_ojs_unique.signals import job_completed, job_discarded
 from tests.support.background import until, working
@@ -139,32 +139,35 @@ def test_a_worker_ends_though_somebody_has_locked_its_row(place, start):
 
 
 @pytest.fixture
-def limits():
-    """Return, by the thread that calls receivers, the seconds that its transaction may wait for a statement."""
-    seen: dict[str, str] = {}
-    asks = {"postgresql": "SHOW idle_in_transaction_session_timeout", "mysql": "SELECT @@idle_transaction_timeout"}
+def looking():
+    """Return a receiver that notes how many seconds a transaction of its thread may be idle, and its notes."""
+    seen: dict[str, int] = {}
 
-    def look(**kwargs):
+    def look(*args, **kwargs):
+        ask = "SHOW SESSION VARIABLES LIKE 'idle_transaction_timeout'"
+        if connection.vendor == "postgresql":
+            ask = "SELECT name, setting::int / 1000 FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'"
         with connection.cursor() as cursor:
-            cursor.execute(asks[connection.vendor])
-            seen[current_thread().name] = str(cursor.fetchone()[0]).rstrip("s")
+            cursor.execute(ask)
+            seen[current_thread().name] = int(cursor.fetchone()[1])
 
-    signals = (job_completed, job_discarded)
-    for signal in signals:
+    for signal in (job_completed, job_discarded):
         signal.connect(look)
-    yield seen
-    for signal in signals:
+    yield look, seen
+    for signal in (job_completed, job_discarded):
         signal.disconnect(look)
 
 
-def test_no_transaction_of_a_worker_waits_long_for_its_next_statement(limits, handlers):
-    handler("t")(lambda: None)
+def test_no_transaction_of_a_worker_is_idle_for_long(looking, handlers):
+    look, seen = looking
+    handler("t")(lambda gate: None)
     dead = put(enqueue("t", retry={"max_attempts": 1}), "active")
     row(dead).update(lease_expires_at=dead.created_at)
     enqueue("t")
-    with working():
-        until(lambda: len(limits) == 2, "one was discarded and one completed")
-    assert limits == dict.fromkeys(("ojs-housekeeper", "ojs-settle"), str(int(LONGEST_SILENCE)))
+    with working(on_settled=look):  # which the loop calls
+        until(lambda: len(seen) == 3, "one was discarded and one completed")
+    assert {"ojs-housekeeper", "ojs-settle"} < {*seen}
+    assert {*seen.values()} == {LONGEST_IDLE}
 
 
 def test_a_worker_that_is_cut_off_within_a_transaction_keeps_its_locks_not_for_ever(place):
