@@ -59,7 +59,7 @@ class Journal:
         self._run = run
         self._checkpoint = checkpoint
         self._entries: list[dict[str, Any]] | None = None
-        """The entries of the row, or None if they must be read: a transaction may have been rolled back since."""
+        """The entries of the row, or None if they must be read."""
         self._met: set[str] = set()
         """The names that this attempt has come to."""
         self._running = ""
@@ -157,11 +157,17 @@ class Journal:
         return found
 
     def _read(self) -> list[dict[str, Any]]:
-        if self._entries is None:
-            job = self._run.job
-            row = type(job)._default_manager.using(job._state.db).filter(pk=job.pk)
-            self._entries = row.values_list("steps", flat=True).first() or []
-        return self._entries
+        if self._entries is not None:
+            return self._entries
+        job = self._run.job
+        row = type(job)._default_manager.using(job._state.db).filter(pk=job.pk)
+        entries = row.values_list("steps", flat=True).first() or []
+        self._keep(entries)
+        return entries
+
+    def _keep(self, entries: list[dict[str, Any]]) -> None:
+        """Keep what the row has, unless the open transaction may still be rolled back."""
+        self._entries = None if self._is_in_transaction else entries
 
     def _entry(self, name: str, kind: str, conversion: Conversion, value: Any) -> dict[str, Any]:
         path = f"steps.{name}"
@@ -183,7 +189,7 @@ class Journal:
             raise UnstorableStep(f"{error.message} {mend}", details=error.details) from None
         if not lifecycle.write(atomic.held(self._run), steps=entries):
             atomic.lose(self._run)
-        self._entries = None if self._is_in_transaction else entries
+        self._keep(entries)
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:

@@ -284,6 +284,23 @@ def test_a_step_in_a_transaction_is_rolled_back_with_it(attempt):
     assert steps() == [("group", None)]
 
 
+def test_after_a_rollback_no_later_save_stores_the_steps_of_the_transaction(attempt):
+    """Else the next attempt would pass over a step whose writes were rolled back."""
+    fail = failing_once()
+
+    @job("t", takes_context=True)
+    def handler(context):
+        context.cursor("rows", 0).set(5)
+        with transaction.atomic():
+            context.step("group", lambda: Group.objects.create(name="g").name)
+            context.step("fails", fail)
+
+    attempt()
+    assert steps() == [("rows", 5)]
+    assert attempt().error is None
+    assert Group.objects.count() == 1
+
+
 def test_in_an_atomic_handler_steps_are_committed_with_the_rest_or_not_at_all(attempt):
     called, fail = [], failing_once()
 
