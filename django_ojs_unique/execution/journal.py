@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -79,7 +80,7 @@ class Journal:
                 entry = self._entry(name, _VALUE, conversion, result)
                 self._save(entry)
                 reached(name, "stored")
-        return conversion.from_json(entry[_VALUE], f"steps.{name}")
+        return _value(conversion, entry, _VALUE)
 
     async def astep(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Do what `step` does, with a function that returns an awaitable."""
@@ -93,13 +94,13 @@ class Journal:
                 entry = self._entry(name, _VALUE, conversion, result)
                 await sync_to_async(self._save)(entry)
                 reached(name, "stored")
-        return await sync_to_async(conversion.from_json)(entry[_VALUE], f"steps.{name}")
+        return await sync_to_async(_value)(conversion, entry, _VALUE)
 
     def cursor(self, name: str, start: Any, type: Any) -> Cursor:
         """Return the cursor of a loop, with its stored value or its start."""
         conversion = _conversion(name, type)
         entry = self._find(name, _CURSOR)
-        value = start if entry is None else conversion.from_json(entry[_CURSOR], f"steps.{name}")
+        value = start if entry is None else _value(conversion, entry, _CURSOR)
 
         def keep(value: Any) -> None:
             self._unsaved[name] = self._entry(name, _CURSOR, conversion, value)
@@ -202,6 +203,11 @@ class Journal:
             yield
         finally:
             self._running = ""
+
+
+def _value(conversion: Conversion, entry: dict[str, Any], kind: str) -> Any:
+    """Return the value of an entry; a copy, as the handler may change it, and the entry may be stored again."""
+    return conversion.from_json(deepcopy(entry[kind]), f"steps.{entry['name']}")
 
 
 def _conversion(name: str, hint: Any) -> Conversion:

@@ -166,6 +166,26 @@ def test_a_value_is_the_same_in_each_attempt(attempt, function, value):
     assert [type(each) for each in got] == [type(value)] * 2
 
 
+def test_what_the_handler_does_to_a_value_is_not_stored(attempt):
+    got, fail = [], failing_once()
+
+    @job("t", takes_context=True)
+    def handler(context):
+        waiting = context.step("fetch", lambda: [1, 2, 3])
+        seen = context.cursor("seen", start=[])
+        got.append(([*waiting], [*seen.value]))
+        seen.set([7])
+        seen.value.append(8)
+        waiting.clear()
+        context.step("next", list)
+        fail()
+
+    attempt()
+    attempt()
+    assert got == [([1, 2, 3], []), ([1, 2, 3], [7])]
+    assert steps()[0] == ("fetch", [1, 2, 3])
+
+
 def test_a_result_that_cannot_be_stored_ends_the_job_as_each_attempt_would_do_the_step_again(attempt):
     called = []
     job("t", takes_context=True)(lambda context: context.step("one", lambda: called.append(1) or Decimal(1)))
