@@ -21,6 +21,7 @@ from ..conf import settings
 from ..conversion.base import Conversion, NoConversion
 from ..conversion.hints import conversion_of
 from ..conversion.results import hint_of_result
+from ..db.transactions import starting_over
 from ..enqueue.values import sized
 from ..exceptions import HandlerError, InvalidRequest, StepsChanged, UnstorableStep
 from ..handlers.context import Cursor
@@ -188,7 +189,7 @@ class Journal:
         except InvalidRequest as error:
             mend = "Store large results elsewhere, and return their keys; for long loops, use context.cursor()."
             raise UnstorableStep(f"{error.message} {mend}", details=error.details) from None
-        if not lifecycle.write(atomic.held(self._run), steps=entries):
+        if not starting_over(self._run.job._state.db, lambda: lifecycle.write(atomic.held(self._run), steps=entries)):
             atomic.lose(self._run)
         self._keep(entries)
 

@@ -16,10 +16,10 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import Group
 from django.core.management import call_command
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.urls import reverse
 
-from django_ojs_unique import LeaseLost, job
+from django_ojs_unique import LeaseLost, job, lifecycle
 from django_ojs_unique.api.wire.envelope import show
 from django_ojs_unique.execution import journal as journals
 from django_ojs_unique.execution.execute import aexecute, execute
@@ -54,6 +54,12 @@ def attempt(take):
         return finished
 
     return attempt
+
+
+def transient():
+    error = OperationalError("concurrent")
+    error.__cause__ = type("Cause", (Exception,), {"sqlstate": "40001"})()
+    return error
 
 
 def steps():
@@ -184,6 +190,21 @@ def test_what_the_handler_does_to_a_value_is_not_stored(attempt):
     attempt()
     assert got == [([1, 2, 3], []), ([1, 2, 3], [7])]
     assert steps()[0] == ("fetch", [1, 2, 3])
+
+
+def test_a_result_is_stored_although_a_concurrent_write_ends_the_statement(attempt, monkeypatch):
+    """Under REPEATABLE READ an extension of the lease is one. The step would be called again although nobody died."""
+    called, failures, real = [], [transient()], lifecycle.write
+
+    def fails_once(*args, **changes):
+        if "steps" in changes and failures:
+            raise failures.pop()
+        return real(*args, **changes)
+
+    monkeypatch.setattr(lifecycle, "write", fails_once)
+    job("t", takes_context=True)(lambda context: context.step("charge", called.append, 1))
+    assert attempt().error is None
+    assert (called, steps(), failures) == ([1], [("charge", None)], [])
 
 
 def test_a_result_that_cannot_be_stored_ends_the_job_as_each_attempt_would_do_the_step_again(attempt):
