@@ -1,7 +1,8 @@
 """Journal: the steps of a job that have ended, and how far its loops have come, in the ``steps`` of its row.
 
-An entry is ``{"name": ..., "value": ..., "at": ...}`` for a step, and has ``cursor`` in the place of ``value`` for a
-loop. They are in the order in which they were first stored. Each change is one UPDATE under the lease's token.
+An entry is ``{"name": ..., "value": ..., "at": ...}`` for a step. For a loop it has ``cursor`` in the place of ``value``,
+or neither if that was never set. They are in the order in which attempts come to them. Each change is one UPDATE under
+the lease's token.
 """
 
 from __future__ import annotations
@@ -65,8 +66,9 @@ class Journal:
         self._met: set[str] = set()
         """The names that this attempt has come to."""
         self._running = ""
-        self._unsaved: dict[str, dict[str, Any]] = {}
-        """The entries of cursors that are not stored yet, by name."""
+        self._unsaved: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {}
+        """By name, the entries of cursors that are not stored yet, and what the row had then: if it has something else
+        now, a transaction has committed a later one."""
         self._saved_at = time.monotonic()
 
     def step(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -101,24 +103,26 @@ class Journal:
         """Return the cursor of a loop, with its stored value or its start."""
         conversion = _conversion(name, type)
         entry = self._find(name, _CURSOR)
-        value = start if entry is None else _value(conversion, entry, _CURSOR)
+        value = start if entry is None or _CURSOR not in entry else _value(conversion, entry, _CURSOR)
+        if entry is None:  # it keeps its place before the steps that come next
+            self._unsaved[name] = {"name": name, "at": milliseconds(self._run.clock())}, None
 
         def keep(value: Any) -> None:
-            self._unsaved[name] = self._entry(name, _CURSOR, conversion, value)
-            is_due = time.monotonic() - self._saved_at >= SAVE_SECONDS
-            if is_due or self._is_in_transaction:
-                self.save_cursors()
+            entry = self._entry(name, _CURSOR, conversion, value)
+            if self._is_in_transaction:
+                self._save(entry)
+            else:
+                self._unsaved[name] = entry, _named(self._read(), name)
+                if time.monotonic() - self._saved_at >= SAVE_SECONDS:
+                    self.save_cursors()
             self._checkpoint()
 
         return Cursor(value, keep)
 
     def save_cursors(self) -> None:
         """Store the cursors that are not stored yet. Raises LeaseLost."""
-        while self._unsaved:
-            name = next(iter(self._unsaved))
-            self._save(self._unsaved[name])
-            del self._unsaved[name]
-        self._saved_at = time.monotonic()
+        if self.has_unsaved:
+            self._save()
 
     def save_after_failure(self) -> None:
         """Store the cursors if that is possible; the attempt has failed with another error, which matters more."""
@@ -132,7 +136,7 @@ class Journal:
     @property
     def has_unsaved(self) -> bool:
         """Whether `save_cursors` has anything to store."""
-        return bool(self._unsaved)
+        return any(_CURSOR in entry for entry, _ in self._unsaved.values())
 
     @property
     def _is_in_transaction(self) -> bool:
@@ -144,14 +148,14 @@ class Journal:
             problem = f"must be a text of 1 to {LONGEST_NAME} characters"
             raise InvalidRequest.at("name", problem, value=name, mend="Write context.step('charge', charge, ...).")
         entries = self._read()
-        found = next((entry for entry in entries if entry["name"] == name), None)
+        found = _named(entries, name)
         missed = [entry["name"] for entry in entries if entry["name"] not in self._met]
         if found is None and missed:
             raise StepsChanged(
                 f"Step {name!r} comes where an earlier attempt did {missed[0]!r}. Keep the names and the order of steps"
                 " while jobs are under way: add steps at the end only, or give the changed handler a type of its own."
             )
-        if found is not None and kind not in found:
+        if found is not None and (kind == _VALUE) is not (_VALUE in found):
             raise StepsChanged(f"{name!r} is a step here and a cursor there. Give one of them another name.")
         if found is not None and name in self._met:
             raise StepsChanged(f"Step {name!r} comes twice. In a loop, let its name have the number or the key.")
@@ -180,10 +184,13 @@ class Journal:
             raise UnstorableStep(f"{error.message} {mend}".strip(), details=error.details) from None
         return {"name": name, kind: stored, "at": milliseconds(self._run.clock())}
 
-    def _save(self, entry: dict[str, Any]) -> None:
+    def _save(self, *changed: dict[str, Any]) -> None:
+        """Store entries, after those of the cursors that are not stored yet. Raises LeaseLost and UnstorableStep."""
         entries = [*self._read()]
-        place = next((index for index, other in enumerate(entries) if other["name"] == entry["name"]), len(entries))
-        entries[place:] = [entry, *entries[place + 1 :]]
+        waiting = [entry for name, (entry, before) in self._unsaved.items() if _named(entries, name) == before]
+        for entry in (*waiting, *changed):
+            place = next((index for index, other in enumerate(entries) if other["name"] == entry["name"]), len(entries))
+            entries[place:] = [entry, *entries[place + 1 :]]
         try:
             sized(entries, "steps", settings.max_result_bytes)
         except InvalidRequest as error:
@@ -192,6 +199,9 @@ class Journal:
         if not starting_over(self._run.job._state.db, lambda: lifecycle.write(atomic.held(self._run), steps=entries)):
             atomic.lose(self._run)
         self._keep(entries)
+        if not self._is_in_transaction:
+            self._unsaved.clear()
+            self._saved_at = time.monotonic()
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
@@ -204,6 +214,10 @@ class Journal:
             yield
         finally:
             self._running = ""
+
+
+def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
+    return next((entry for entry in entries if entry["name"] == name), None)
 
 
 def _value(conversion: Conversion, entry: dict[str, Any], kind: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
@@ -442,11 +443,13 @@ def test_a_loop_goes_on_where_the_attempt_failed(attempt):
 
 
 def test_a_cursor_is_stored_now_and_then_and_not_for_each_row(attempt, monkeypatch):
-    saved = []
-    real = journals.Journal._save
-    monkeypatch.setattr(
-        journals.Journal, "_save", lambda self, entry: (saved.append(entry["cursor"]), real(self, entry))
-    )
+    saved, real = [], lifecycle.write
+
+    def write(*args, **changes):
+        saved.extend(entry["cursor"] for entry in changes.get("steps", ()))
+        return real(*args, **changes)
+
+    monkeypatch.setattr(lifecycle, "write", write)
     loop(range(1, 100), at(50), [])
     attempt()
     assert saved == [50], "once, after the failure"
@@ -472,6 +475,78 @@ def test_in_a_transaction_a_cursor_is_committed_with_the_work(attempt):
     assert steps() == [("rows", 1)]
     attempt()
     assert sorted(Group.objects.values_list("name", flat=True)) == ["1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("rows", [[], [1, 2]])
+def test_a_cursor_keeps_its_place_before_a_step_although_the_worker_dies(attempt, rows):
+    """Else the next attempt, which comes to the cursor first, would find changed steps."""
+    seen = []
+
+    @job("t", takes_context=True)
+    def handler(context):
+        cursor = context.cursor("rows", start=0)
+        for row in rows:
+            if row > cursor.value:
+                seen.append(row)
+                cursor.set(row)
+        context.step("mail", seen.append, "mail")
+        context.step("end", seen.append, "end")
+
+    Job.objects.enqueue("t")
+    with crash_at("mail", "stored"):
+        runs = run_jobs()
+    assert [ran.outcome for ran in runs] == ["refused", "completed"]
+    assert seen == [*rows, "mail", "end"]
+    assert [name for name, _ in steps()] == ["rows", "mail", "end"]
+
+
+def test_a_cursor_without_a_value_has_its_start_in_the_next_attempt(attempt):
+    got, fail = [], failing_once()
+
+    @job("t", takes_context=True)
+    def handler(context):
+        got.append(context.cursor("days", type=date).value)
+        context.step("mail", list)
+        fail()
+
+    attempt()
+    assert attempt().error is None
+    assert got == [None, None]
+
+
+@pytest.mark.parametrize("name", ["rows", "others"])
+def test_a_rollback_takes_no_cursor_with_it_that_was_set_before(attempt, name):
+    fail = failing_once()
+
+    @job("t", takes_context=True)
+    def handler(context):
+        rows = context.cursor("rows", start=0)
+        other = context.cursor("others") if name == "others" else rows
+        rows.set(5)
+        with transaction.atomic():
+            other.set(6)
+            fail()
+
+    attempt()
+    assert steps()[0] == ("rows", 5)
+
+
+def test_a_cursor_does_not_go_back_behind_a_transaction(attempt):
+    fail = failing_once()
+
+    @job("t", takes_context=True)
+    def handler(context):
+        cursor = context.cursor("rows", start=0)
+        cursor.set(1)
+        with transaction.atomic():
+            cursor.set(2)
+        with suppress(ValueError), transaction.atomic():
+            cursor.set(3)
+            raise ValueError
+        fail()
+
+    attempt()
+    assert steps() == [("rows", 2)]
 
 
 def test_a_cursor_may_have_a_type(attempt):
