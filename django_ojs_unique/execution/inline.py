@@ -66,7 +66,8 @@ def run(jobs: QuerySet[Job], job: Job, *, lease: timedelta) -> Ran:
         store_progress(jobs, [(job, started.progress)])
     if isinstance(ended.exception, Crashed):
         # Nobody settles it, as if its process had died, and its lease runs out.
-        lifecycle.write(jobs.filter(pk=job.pk), lease_expires_at=lifecycle.DatabaseNow() - timedelta(seconds=1))
+        held = jobs.filter(pk=job.pk, lease_token=job.lease_token)
+        lifecycle.write(held, lease_expires_at=lifecycle.DatabaseNow() - timedelta(seconds=1))
         return Ran(jobs.get(pk=job.pk), Settled.REFUSED)
     settled = settle(jobs, [ended])
     with collected(jobs.db):

@@ -1,8 +1,8 @@
 """Journal: the steps of a job that have ended, and how far its loops have come, in the ``steps`` of its row.
 
-An entry is ``{"name": ..., "value": ..., "at": ...}`` for a step. For a loop it has ``cursor`` in the place of ``value``,
-or neither if that was never set. They are in the order in which attempts come to them. Each change is one UPDATE under
-the lease's token.
+An entry is ``{"name": ..., "value": ..., "at": ...}`` for a step. For a loop it has ``cursor`` in the place of
+``value``, or neither if that was never set. They are in the order in which attempts come to them. Each change is one
+UPDATE under the lease's token.
 """
 
 from __future__ import annotations
@@ -124,10 +124,10 @@ class Journal:
         if self.has_unsaved:
             self._save()
 
-    def save_after_failure(self) -> None:
-        """Store the cursors if that is possible; the attempt has failed with another error, which matters more."""
+    def save_after(self, failure: BaseException) -> None:
+        """Store the cursors if that is possible; the ``failure`` of the attempt matters more."""
         try:
-            if not self._is_in_transaction:
+            if not isinstance(failure, Crashed) and not self._is_in_transaction:
                 self.save_cursors()
         except Exception as error:
             job = self._run.job

@@ -700,6 +700,36 @@ def test_a_test_may_let_a_handler_crash_at_a_step(when, called):
     assert "Lease expired" in row.errors[0]["message"]
 
 
+def test_a_crash_stores_no_cursor_as_a_dead_process_stores_none():
+    got = []
+
+    @job("t", takes_context=True)
+    def handler(context):
+        cursor = context.cursor("rows", start=0)
+        got.append(cursor.value)
+        cursor.set(1)
+        context.step("mail", list)
+
+    Job.objects.enqueue("t")
+    with crash_at("mail", "before"):
+        run_jobs()
+    assert got == [0, 0]
+
+
+def test_a_crash_after_the_job_was_completed_leaves_it_alone():
+    @job("t", takes_context=True)
+    def handler(context):
+        with transaction.atomic():
+            context.complete(3)
+        context.step("mail", list)
+
+    Job.objects.enqueue("t")
+    with crash_at("mail", "before"):
+        run_jobs()
+    row = Job.objects.get()
+    assert (row.state, row.result, row.lease_expires_at) == ("completed", 3, None)
+
+
 def test_a_crash_at_a_step_that_no_handler_comes_to_fails_the_test():
     job("t")(lambda: None)
     Job.objects.enqueue("t")
