@@ -15,7 +15,6 @@ from copy import deepcopy
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import connections
 
 from .. import lifecycle
 from ..conf import settings
@@ -140,7 +139,7 @@ class Journal:
 
     @property
     def _is_in_transaction(self) -> bool:
-        return connections[self._run.job._state.db].in_atomic_block
+        return atomic.is_in_transaction(self._run)
 
     def _find(self, name: str, kind: str) -> dict[str, Any] | None:
         """Return the stored entry of a step that this attempt comes to. Raises StepsChanged."""

@@ -1,6 +1,6 @@
 """The work of a handler and the completion of its job are committed together, or neither is."""
 
-from contextlib import suppress
+from contextlib import ExitStack, nullcontext, suppress
 from datetime import timedelta
 from uuid import uuid4
 
@@ -481,6 +481,28 @@ def test_both_raise_when_the_job_was_taken_away_and_the_block_cannot_commit(take
     take_away()
     execute(Run(claimed))
     assert names() == set()
+
+
+@pytest.mark.parametrize("is_atomic", [False, True])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_the_block_cannot_commit_although_an_inner_one_was_left_before_the_error_was_caught(take, depth, is_atomic):
+    @job("t", takes_context=True, atomic=is_atomic)
+    def handler(context):
+        with nullcontext() if is_atomic else transaction.atomic():
+            Group.objects.create(name="zombie")
+            with suppress(LeaseLost), ExitStack() as blocks:
+                for _ in range(depth):
+                    blocks.enter_context(transaction.atomic())
+                context.fence()
+            context.progress(1)
+
+    Job.objects.enqueue("t")
+    (claimed,) = take(limit=1)
+    take_away()
+    execute(Run(claimed))
+    assert names() == set()
+    Group.objects.create(name="the next transaction commits")
+    assert len(names()) == 1
 
 
 def test_fence_lets_the_holder_go_on(run):
