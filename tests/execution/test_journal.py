@@ -101,6 +101,28 @@ def test_a_step_runs_once_however_often_the_job_runs(attempt):
     assert Job.objects.get().result == "done"
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_function_may_take_arguments_of_any_name(attempt, is_async):
+    def greet(self, name, function):
+        return f"{self} {name} {function}"
+
+    async def agreet(**arguments):
+        return greet(**arguments)
+
+    arguments = {"self": "a", "name": "b", "function": "c"}
+    if is_async:
+
+        @job("t", takes_context=True)
+        async def handler(context):
+            await context.astep("greet", agreet, **arguments)
+
+    else:
+        job("t", takes_context=True)(lambda context: context.step("greet", greet, **arguments))
+
+    assert attempt().error is None
+    assert steps() == [("greet", "a b c")]
+
+
 def test_it_runs_once_in_an_async_handler(attempt):
     called, fail = [], failing_once()
 
