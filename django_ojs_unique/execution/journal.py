@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -72,7 +73,7 @@ class Journal:
 
     def step(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Return the stored result of a step, or call the function and store its result."""
-        conversion = _conversion(name, hint_of_result(function))
+        conversion = _conversion(name, partial(hint_of_result, function))
         entry = self._find(name, _VALUE)
         if entry is None:
             with self._alone(name):
@@ -86,7 +87,7 @@ class Journal:
 
     async def astep(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Do what `step` does, with a function that returns an awaitable."""
-        conversion = _conversion(name, hint_of_result(function))
+        conversion = _conversion(name, partial(hint_of_result, function))
         entry = await sync_to_async(self._find)(name, _VALUE)
         if entry is None:
             with self._alone(name):
@@ -100,7 +101,7 @@ class Journal:
 
     def cursor(self, name: str, start: Any, type: Any) -> Cursor:
         """Return the cursor of a loop, with its stored value or its start."""
-        conversion = _conversion(name, type)
+        conversion = _conversion(name, lambda: type)
         entry = self._find(name, _CURSOR)
         value = start if entry is None or _CURSOR not in entry else _value(conversion, entry, _CURSOR)
         if entry is None:  # it keeps its place before the steps that come next
@@ -224,9 +225,9 @@ def _value(conversion: Conversion, entry: dict[str, Any], kind: str) -> Any:
     return conversion.from_json(deepcopy(entry[kind]), f"steps.{entry['name']}")
 
 
-def _conversion(name: str, hint: Any) -> Conversion:
+def _conversion(name: str, hint: Callable[[], Any]) -> Conversion:
     try:
-        return conversion_of(hint, {})
+        return conversion_of(hint(), {})
     except (NoConversion, NameError) as error:
         raise HandlerError(
             f"The result of step {name!r} cannot be stored by its type hint: {error}. Use a type that the page on typed"

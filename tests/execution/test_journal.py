@@ -238,13 +238,15 @@ def test_a_result_that_cannot_be_stored_ends_the_job_as_each_attempt_would_do_th
     assert called == [1]
 
 
-def test_a_hint_that_cannot_be_converted_is_told_before_the_step(attempt):
+@pytest.mark.parametrize("hint", [int | date, "OnlyForTypeCheckers"])
+def test_a_hint_that_cannot_be_converted_is_told_before_the_step(attempt, hint):
     called = []
 
-    def one() -> int | date:
+    def one():
         called.append(1)
         return 1
 
+    one.__annotations__["return"] = hint
     job("t", takes_context=True)(lambda context: context.step("one", one))
     assert "step 'one' cannot be stored by its type hint" in attempt().error["message"]
     assert called == []
