@@ -13,7 +13,7 @@ from django_ojs_unique import Discard, LeaseLost, Retry, Skip, job
 from django_ojs_unique.exceptions import HandlerError
 from django_ojs_unique.execution import atomic
 from django_ojs_unique.execution.execute import aexecute, execute
-from django_ojs_unique.execution.finished import timed_out
+from django_ojs_unique.execution.finished import broken, timed_out
 from django_ojs_unique.execution.run import Run
 from django_ojs_unique.execution.settle import Settled, settle
 from django_ojs_unique.lifecycle import write
@@ -322,6 +322,20 @@ def test_a_transaction_that_was_open_for_long_is_warned_of(run, monkeypatch, cap
     monkeypatch.setattr(atomic, "LONG_SECONDS", -1)
     run()
     assert "was open for" in caplog.text
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_failure_around_a_handler_that_has_committed_does_not_hide_its_completion(take, is_known):
+    """Else nobody would be told that the job is completed."""
+    job("t", atomic=True)(lambda: 3)
+    Job.objects.enqueue("t")
+    (claimed,) = take(limit=1)
+    started = Run(claimed)
+    execute(started)
+    started.is_committed = is_known
+    ended = broken(started, MemoryError())
+    ((_, outcome),) = settle(Job.objects.all(), [ended])
+    assert (outcome, ended.result, ended.error) == (Settled.COMPLETED, 3, None)
 
 
 def test_the_time_limit_rolls_back(take):
