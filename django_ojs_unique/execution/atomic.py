@@ -62,6 +62,11 @@ def held(run: Run) -> QuerySet[Any]:
     return rows.filter(pk=job.pk, state=JobState.ACTIVE, lease_token=job.lease_token)
 
 
+def is_in_transaction(run: Run) -> bool:
+    """Whether the run has begun a transaction on the database of the jobs; one around it does not count."""
+    return len(connections[run.job._state.db].atomic_blocks) > run.outer_blocks
+
+
 def fence(run: Run) -> None:
     """Lock the job's row until the open transaction ends. Raises LeaseLost, and RuntimeError without a transaction."""
     _need_transaction(run, "context.fence()")
@@ -120,9 +125,12 @@ def _complete(run: Run, result: Any) -> None:
 
 def lose(run: Run) -> NoReturn:
     """Raise LeaseLost, and let the open transaction roll back, whoever catches the error."""
-    using = run.job._state.db
-    if connections[using].in_atomic_block:
-        transaction.set_rollback(True, using=using)
+    if is_in_transaction(run):
+        connection = connections[run.job._state.db]
+        connection.set_rollback(True)
+        # Without savepoints, the end of an inner block does not end the rollback.
+        inner = connection.savepoint_ids[run.outer_blocks :]
+        connection.savepoint_ids[run.outer_blocks :] = [None] * len(inner)  # type: ignore[list-item]
     raise LeaseLost
 
 
@@ -132,7 +140,7 @@ def _note_commit(run: Run) -> None:
 
 def _need_transaction(run: Run, call: str) -> None:
     using = run.job._state.db
-    if not connections[using].in_atomic_block:
+    if not is_in_transaction(run):
         raise RuntimeError(
             f"{call} needs a transaction on the database of the jobs. Call it inside of `with"
             f" transaction.atomic({'' if using == 'default' else f'using={using!r}'}):`."

@@ -80,9 +80,9 @@ def _call(run: Run, definition: Definition) -> Any:
             if definition.skip_unless is not None and not still_wanted(definition, args):
                 raise Skip(_reason(definition))
             return call(definition, args, context)
-    except BaseException:
+    except BaseException as error:
         if hold is not None:
-            hold.journal.save_after_failure()
+            hold.journal.save_after(error)
         raise
 
 
@@ -100,9 +100,9 @@ async def _arun(run: Run, share: sessions.Share, deadline: asyncio.Timeout) -> A
             if definition.skip_unless is not None and not await _astill_wanted(definition, args):
                 raise Skip(_reason(definition))
             return await call(definition, args, context)
-    except BaseException:
+    except BaseException as error:
         if hold is not None and hold.journal.has_unsaved:
-            await sync_to_async(hold.journal.save_after_failure)()
+            await sync_to_async(hold.journal.save_after)(error)
         raise
 
 

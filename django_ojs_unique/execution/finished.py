@@ -134,10 +134,13 @@ def broken(run: Run, error: BaseException) -> Finished:
     """Return the outcome when code around the handler failed; use nothing again that may be the cause."""
     with suppress(Exception):
         logger.exception("Job %s (%s) broke the thread that ran it.", run.job.pk, run.job.type)
+    if run.is_committed:
+        return run.completion  # type: ignore[no-any-return]
     name = type(error).__name__
     now = run.clock()
     record = error_record(run.job, now=now, type=name)
-    return Finished(run.job, error=record, error_types=(name,), exception=_printable(error), at=now)
+    exception, in_doubt = _printable(error), run.completion
+    return Finished(run.job, error=record, error_types=(name,), exception=exception, at=now, in_doubt=in_doubt)
 
 
 def timed_out(run: Run) -> Finished:

@@ -61,6 +61,7 @@ def run(jobs: QuerySet[Job], job: Job, *, lease: timedelta) -> Ran:
     Raises RuntimeError if another connection has locked its row, and what the database raises.
     """
     started = Run(job, lease=lease)
+    started.outer_blocks = len(connections[jobs.db].atomic_blocks)
     ended = _execute(started)
     if started.progress is not None:
         store_progress(jobs, [(job, started.progress)])

@@ -1,7 +1,8 @@
 """Journal: the steps of a job that have ended, and how far its loops have come, in the ``steps`` of its row.
 
-An entry is ``{"name": ..., "value": ..., "at": ...}`` for a step, and has ``cursor`` in the place of ``value`` for a
-loop. They are in the order in which they were first stored. Each change is one UPDATE under the lease's token.
+An entry is ``{"name": ..., "value": ..., "at": ...}`` for a step. For a loop it has ``cursor`` in the place of
+``value``, or neither if that was never set. They are in the order in which attempts come to them. Each change is one
+UPDATE under the lease's token.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
+from functools import partial
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import connections
 
 from .. import lifecycle
 from ..conf import settings
 from ..conversion.base import Conversion, NoConversion
 from ..conversion.hints import conversion_of
 from ..conversion.results import hint_of_result
+from ..db.transactions import starting_over
 from ..enqueue.values import sized
 from ..exceptions import HandlerError, InvalidArgs, InvalidRequest, StepsChanged, UnstorableStep
 from ..handlers.context import Cursor
@@ -59,18 +62,19 @@ class Journal:
         self._run = run
         self._checkpoint = checkpoint
         self._entries: list[dict[str, Any]] | None = None
-        """The entries of the row, or None if they must be read: a transaction may have been rolled back since."""
+        """The entries of the row, or None if they must be read."""
         self._met: set[str] = set()
         """The names that this attempt has come to."""
         self._running = ""
         """The name of the step whose function runs."""
-        self._unsaved: dict[str, dict[str, Any]] = {}
-        """The entries of cursors that are not stored yet, by name."""
+        self._unsaved: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {}
+        """By name, the entries of cursors that are not stored yet, and what the row had then: if it has something else
+        now, a transaction has committed a later one."""
         self._saved_at = time.monotonic()
 
     def step(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Return the stored result of a step, or call the function and store its result."""
-        conversion = _conversion(name, hint_of_result(function))
+        conversion = _conversion(name, partial(hint_of_result, function))
         entry = self._find(name, _VALUE)
         if entry is None:
             with self._alone(name):
@@ -84,7 +88,7 @@ class Journal:
 
     async def astep(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Do what `step` does, with a function that returns an awaitable."""
-        conversion = _conversion(name, hint_of_result(function))
+        conversion = _conversion(name, partial(hint_of_result, function))
         entry = await sync_to_async(self._find)(name, _VALUE)
         if entry is None:
             with self._alone(name):
@@ -98,31 +102,33 @@ class Journal:
 
     def cursor(self, name: str, start: Any, type: Any) -> Cursor:
         """Return the cursor of a loop, with its stored value or its start."""
-        conversion = _conversion(name, type)
+        conversion = _conversion(name, lambda: type)
         entry = self._find(name, _CURSOR)
-        value = start if entry is None else _restored(entry, _CURSOR, conversion)
+        value = start if entry is None or _CURSOR not in entry else _restored(entry, _CURSOR, conversion)
+        if entry is None:  # it keeps its place before the steps that come next
+            self._unsaved[name] = {"name": name, "at": milliseconds(self._run.clock())}, None
 
         def keep(value: Any) -> None:
-            self._unsaved[name] = self._entry(name, _CURSOR, conversion, value)
-            is_due = time.monotonic() - self._saved_at >= SAVE_SECONDS
-            if is_due or self._is_in_transaction:
-                self.save_cursors()
+            entry = self._entry(name, _CURSOR, conversion, value)
+            if self._is_in_transaction:
+                self._save(entry)
+            else:
+                self._unsaved[name] = entry, _named(self._read(), name)
+                if time.monotonic() - self._saved_at >= SAVE_SECONDS:
+                    self.save_cursors()
             self._checkpoint()
 
         return Cursor(value, keep)
 
     def save_cursors(self) -> None:
         """Store the cursors that are not stored yet. Raises LeaseLost."""
-        while self._unsaved:
-            name = next(iter(self._unsaved))
-            self._save(self._unsaved[name])
-            del self._unsaved[name]
-        self._saved_at = time.monotonic()
+        if self.has_unsaved:
+            self._save()
 
-    def save_after_failure(self) -> None:
-        """Store the cursors if that is possible; the attempt has failed with another error, which matters more."""
+    def save_after(self, failure: BaseException) -> None:
+        """Store the cursors if that is possible; the ``failure`` of the attempt matters more."""
         try:
-            if not self._is_in_transaction:
+            if not isinstance(failure, Crashed) and not self._is_in_transaction:
                 self.save_cursors()
         except Exception as error:
             job = self._run.job
@@ -131,11 +137,11 @@ class Journal:
     @property
     def has_unsaved(self) -> bool:
         """Whether `save_cursors` has anything to store."""
-        return bool(self._unsaved)
+        return any(_CURSOR in entry for entry, _ in self._unsaved.values())
 
     @property
     def _is_in_transaction(self) -> bool:
-        return connections[self._run.job._state.db].in_atomic_block
+        return atomic.is_in_transaction(self._run)
 
     def _find(self, name: str, kind: str) -> dict[str, Any] | None:
         """Return the stored entry of a step that this attempt comes to. Raises StepsChanged and InvalidRequest."""
@@ -143,14 +149,14 @@ class Journal:
             problem = f"must be a text of 1 to {LONGEST_NAME} characters"
             raise InvalidRequest.at("name", problem, value=name, mend="Write context.step('charge', charge, ...).")
         entries = self._read()
-        found = next((entry for entry in entries if entry["name"] == name), None)
+        found = _named(entries, name)
         missed = [entry["name"] for entry in entries if entry["name"] not in self._met]
         if found is None and missed:
             raise StepsChanged(
                 f"Step {name!r} comes where an earlier attempt did {missed[0]!r}. Keep the names and the order of steps"
                 " while jobs are under way: add steps at the end only, or give the changed handler a type of its own."
             )
-        if found is not None and kind not in found:
+        if found is not None and (kind == _VALUE) is not (_VALUE in found):
             raise StepsChanged(f"{name!r} is a step here and a cursor there. Give one of them another name.")
         if found is not None and name in self._met:
             raise StepsChanged(f"Step {name!r} comes twice. In a loop, let its name have the number or the key.")
@@ -158,11 +164,17 @@ class Journal:
         return found
 
     def _read(self) -> list[dict[str, Any]]:
-        if self._entries is None:
-            job = self._run.job
-            row = type(job)._default_manager.using(job._state.db).filter(pk=job.pk)
-            self._entries = row.values_list("steps", flat=True).first() or []
-        return self._entries
+        if self._entries is not None:
+            return self._entries
+        job = self._run.job
+        row = type(job)._default_manager.using(job._state.db).filter(pk=job.pk)
+        entries = row.values_list("steps", flat=True).first() or []
+        self._keep(entries)
+        return entries
+
+    def _keep(self, entries: list[dict[str, Any]]) -> None:
+        """Keep what the row has, unless the open transaction may still be rolled back."""
+        self._entries = None if self._is_in_transaction else entries
 
     def _entry(self, name: str, kind: str, conversion: Conversion, value: Any) -> dict[str, Any]:
         path = f"steps.{name}"
@@ -173,19 +185,24 @@ class Journal:
             raise UnstorableStep(f"{error.message} {mend}".strip(), details=error.details) from None
         return {"name": name, kind: stored, "at": milliseconds(self._run.clock())}
 
-    def _save(self, entry: dict[str, Any]) -> None:
-        """Store an entry in the row. Raises LeaseLost and UnstorableStep."""
+    def _save(self, *changed: dict[str, Any]) -> None:
+        """Store entries, after those of the cursors that are not stored yet. Raises LeaseLost and UnstorableStep."""
         entries = [*self._read()]
-        place = next((index for index, other in enumerate(entries) if other["name"] == entry["name"]), len(entries))
-        entries[place:] = [entry, *entries[place + 1 :]]
+        waiting = [entry for name, (entry, before) in self._unsaved.items() if _named(entries, name) == before]
+        for entry in (*waiting, *changed):
+            place = next((index for index, other in enumerate(entries) if other["name"] == entry["name"]), len(entries))
+            entries[place:] = [entry, *entries[place + 1 :]]
         try:
             sized(entries, "steps", settings.max_result_bytes)
         except InvalidRequest as error:
             mend = "Store large results elsewhere, and return their keys; for long loops, use context.cursor()."
             raise UnstorableStep(f"{error.message} {mend}", details=error.details) from None
-        if not lifecycle.write(atomic.held(self._run), steps=entries):
+        if not starting_over(self._run.job._state.db, lambda: lifecycle.write(atomic.held(self._run), steps=entries)):
             atomic.lose(self._run)
-        self._entries = None if self._is_in_transaction else entries
+        self._keep(entries)
+        if not self._is_in_transaction:
+            self._unsaved.clear()
+            self._saved_at = time.monotonic()
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
@@ -201,11 +218,15 @@ class Journal:
             self._running = ""
 
 
+def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
+    return next((entry for entry in entries if entry["name"] == name), None)
+
+
 def _restored(entry: dict[str, Any], kind: str, conversion: Conversion) -> Any:
-    """Return the value that an entry stores. Raises StepsChanged if it does not fit the type."""
+    """Return a copy of the value that an entry stores. Raises StepsChanged if it does not fit the type."""
     name = entry["name"]
     try:
-        return conversion.from_json(entry[kind], f"steps.{name}")
+        return conversion.from_json(deepcopy(entry[kind]), f"steps.{name}")
     except InvalidArgs:  # whose message has the value, and advice about arguments
         raise StepsChanged(
             f"What step {name!r} stored in an earlier attempt does not fit its type now, or the row that it names is"
@@ -213,10 +234,10 @@ def _restored(entry: dict[str, Any], kind: str, conversion: Conversion) -> Any:
         ) from None
 
 
-def _conversion(name: str, hint: Any) -> Conversion:
+def _conversion(name: str, hint: Callable[[], Any]) -> Conversion:
     """Return the conversion for a type hint. Raises HandlerError."""
     try:
-        return conversion_of(hint, {})
+        return conversion_of(hint(), {})
     except (NoConversion, NameError) as error:
         raise HandlerError(
             f"The result of step {name!r} cannot be stored by its type hint: {error}. Use a type that the page on typed"

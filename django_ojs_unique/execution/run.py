@@ -31,6 +31,8 @@ class Run:
     """The `Finished` with which a transaction of the handler has completed the job, if it commits."""
     is_committed = False
     """Whether that transaction was committed."""
+    outer_blocks = 0
+    """How many blocks of `transaction.atomic` the caller has open on the jobs' database, such as those of a test."""
 
     def __init__(
         self,

@@ -117,7 +117,7 @@ class JobContext:
         """
         self.hold.complete(result)
 
-    def step(self, name: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function once per job: a later attempt gets the result that was stored when it returned.
 
         Each step has a ``name`` of its own, up to 100 characters, and comes in the same order in each attempt. The
@@ -132,7 +132,7 @@ class JobContext:
         result: R = self.hold.journal.step(name, function, args, kwargs)
         return result
 
-    async def astep(self, name: str, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def astep(self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Do what `step` does, with an ``async def`` function; one step after the other."""
         result: R = await self.hold.journal.astep(name, function, args, kwargs)
         return result

@@ -1,6 +1,6 @@
 """The work of a handler and the completion of its job are committed together, or neither is."""
 
-from contextlib import suppress
+from contextlib import ExitStack, nullcontext, suppress
 from datetime import timedelta
 from uuid import uuid4
 
@@ -13,7 +13,7 @@ from django_ojs_unique import Discard, LeaseLost, Retry, Skip, job
 from django_ojs_unique.exceptions import HandlerError
 from django_ojs_unique.execution import atomic
 from django_ojs_unique.execution.execute import aexecute, execute
-from django_ojs_unique.execution.finished import timed_out
+from django_ojs_unique.execution.finished import broken, timed_out
 from django_ojs_unique.execution.run import Run
 from django_ojs_unique.execution.settle import Settled, settle
 from django_ojs_unique.lifecycle import write
@@ -338,6 +338,20 @@ def test_a_transaction_that_was_open_for_long_is_warned_of(run, monkeypatch, cap
     assert "was open for" in caplog.text
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_failure_around_a_handler_that_has_committed_does_not_hide_its_completion(take, is_known):
+    """Else nobody would be told that the job is completed."""
+    job("t", atomic=True)(lambda: 3)
+    Job.objects.enqueue("t")
+    (claimed,) = take(limit=1)
+    started = Run(claimed)
+    execute(started)
+    started.is_committed = is_known
+    ended = broken(started, MemoryError())
+    ((_, outcome),) = settle(Job.objects.all(), [ended])
+    assert (outcome, ended.result, ended.error) == (Settled.COMPLETED, 3, None)
+
+
 def test_the_time_limit_rolls_back(take):
     started = []
 
@@ -489,6 +503,28 @@ def test_both_raise_when_the_job_was_taken_away_and_the_block_cannot_commit(take
     take_away()
     execute(Run(claimed))
     assert names() == set()
+
+
+@pytest.mark.parametrize("is_atomic", [False, True])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_the_block_cannot_commit_although_an_inner_one_was_left_before_the_error_was_caught(take, depth, is_atomic):
+    @job("t", takes_context=True, atomic=is_atomic)
+    def handler(context):
+        with nullcontext() if is_atomic else transaction.atomic():
+            Group.objects.create(name="zombie")
+            with suppress(LeaseLost), ExitStack() as blocks:
+                for _ in range(depth):
+                    blocks.enter_context(transaction.atomic())
+                context.fence()
+            context.progress(1)
+
+    Job.objects.enqueue("t")
+    (claimed,) = take(limit=1)
+    take_away()
+    execute(Run(claimed))
+    assert names() == set()
+    Group.objects.create(name="the next transaction commits")
+    assert len(names()) == 1
 
 
 def test_fence_lets_the_holder_go_on(run):

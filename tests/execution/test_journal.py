@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
@@ -16,10 +17,10 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import Group
 from django.core.management import call_command
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.urls import reverse
 
-from django_ojs_unique import LeaseLost, job
+from django_ojs_unique import LeaseLost, job, lifecycle
 from django_ojs_unique.api.wire.envelope import show
 from django_ojs_unique.execution import journal as journals
 from django_ojs_unique.execution.execute import aexecute, execute
@@ -54,6 +55,12 @@ def attempt(take):
         return finished
 
     return attempt
+
+
+def transient():
+    error = OperationalError("concurrent")
+    error.__cause__ = type("Cause", (Exception,), {"sqlstate": "40001"})()
+    return error
 
 
 def steps():
@@ -92,6 +99,28 @@ def test_a_step_runs_once_however_often_the_job_runs(attempt):
     assert got == [{"id": "ch_1", "cents": 500}] * 2
     assert [name for name, _ in steps()] == ["charge", "mail"]
     assert Job.objects.get().result == "done"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_function_may_take_arguments_of_any_name(attempt, is_async):
+    def greet(self, name, function):
+        return f"{self} {name} {function}"
+
+    async def agreet(**arguments):
+        return greet(**arguments)
+
+    arguments = {"self": "a", "name": "b", "function": "c"}
+    if is_async:
+
+        @job("t", takes_context=True)
+        async def handler(context):
+            await context.astep("greet", agreet, **arguments)
+
+    else:
+        job("t", takes_context=True)(lambda context: context.step("greet", greet, **arguments))
+
+    assert attempt().error is None
+    assert steps() == [("greet", "a b c")]
 
 
 def test_it_runs_once_in_an_async_handler(attempt):
@@ -167,6 +196,41 @@ def test_a_value_is_the_same_in_each_attempt(attempt, function, value):
     assert [type(each) for each in got] == [type(value)] * 2
 
 
+def test_what_the_handler_does_to_a_value_is_not_stored(attempt):
+    got, fail = [], failing_once()
+
+    @job("t", takes_context=True)
+    def handler(context):
+        waiting = context.step("fetch", lambda: [1, 2, 3])
+        seen = context.cursor("seen", start=[])
+        got.append(([*waiting], [*seen.value]))
+        seen.set([7])
+        seen.value.append(8)
+        waiting.clear()
+        context.step("next", list)
+        fail()
+
+    attempt()
+    attempt()
+    assert got == [([1, 2, 3], []), ([1, 2, 3], [7])]
+    assert steps()[0] == ("fetch", [1, 2, 3])
+
+
+def test_a_result_is_stored_although_a_concurrent_write_ends_the_statement(attempt, monkeypatch):
+    """Under REPEATABLE READ an extension of the lease is one. The step would be called again although nobody died."""
+    called, failures, real = [], [transient()], lifecycle.write
+
+    def fails_once(*args, **changes):
+        if "steps" in changes and failures:
+            raise failures.pop()
+        return real(*args, **changes)
+
+    monkeypatch.setattr(lifecycle, "write", fails_once)
+    job("t", takes_context=True)(lambda context: context.step("charge", called.append, 1))
+    assert attempt().error is None
+    assert (called, steps(), failures) == ([1], [("charge", None)], [])
+
+
 def test_a_result_that_cannot_be_stored_ends_the_job_as_each_attempt_would_do_the_step_again(attempt):
     called = []
     job("t", takes_context=True)(lambda context: context.step("one", lambda: called.append(1) or Decimal(1)))
@@ -175,13 +239,15 @@ def test_a_result_that_cannot_be_stored_ends_the_job_as_each_attempt_would_do_th
     assert called == [1]
 
 
-def test_a_hint_that_cannot_be_converted_is_told_before_the_step(attempt):
+@pytest.mark.parametrize("hint", [int | date, "OnlyForTypeCheckers"])
+def test_a_hint_that_cannot_be_converted_is_told_before_the_step(attempt, hint):
     called = []
 
-    def one() -> int | date:
+    def one():
         called.append(1)
         return 1
 
+    one.__annotations__["return"] = hint
     job("t", takes_context=True)(lambda context: context.step("one", one))
     assert "step 'one' cannot be stored by its type hint" in attempt().error["message"]
     assert called == []
@@ -315,6 +381,23 @@ def test_a_step_in_a_transaction_is_rolled_back_with_it(attempt):
     assert steps() == [("group", None)]
 
 
+def test_after_a_rollback_no_later_save_stores_the_steps_of_the_transaction(attempt):
+    """Else the next attempt would pass over a step whose writes were rolled back."""
+    fail = failing_once()
+
+    @job("t", takes_context=True)
+    def handler(context):
+        context.cursor("rows", 0).set(5)
+        with transaction.atomic():
+            context.step("group", lambda: Group.objects.create(name="g").name)
+            context.step("fails", fail)
+
+    attempt()
+    assert steps() == [("rows", 5)]
+    assert attempt().error is None
+    assert Group.objects.count() == 1
+
+
 def test_in_an_atomic_handler_steps_are_committed_with_the_rest_or_not_at_all(attempt):
     called, fail = [], failing_once()
 
@@ -415,11 +498,13 @@ def test_a_loop_goes_on_where_the_attempt_failed(attempt):
 
 
 def test_a_cursor_is_stored_now_and_then_and_not_for_each_row(attempt, monkeypatch):
-    saved = []
-    real = journals.Journal._save
-    monkeypatch.setattr(
-        journals.Journal, "_save", lambda self, entry: (saved.append(entry["cursor"]), real(self, entry))
-    )
+    saved, real = [], lifecycle.write
+
+    def write(*args, **changes):
+        saved.extend(entry["cursor"] for entry in changes.get("steps", ()))
+        return real(*args, **changes)
+
+    monkeypatch.setattr(lifecycle, "write", write)
     loop(range(1, 100), at(50), [])
     attempt()
     assert saved == [50], "once, after the failure"
@@ -432,9 +517,7 @@ def test_a_cursor_is_stored_again_when_a_second_has_passed_since_the_last_time(a
     saved, now = [], [0.0]
     real = journals.Journal._save
     monkeypatch.setattr(journals, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(
-        journals.Journal, "_save", lambda self, entry: (saved.append(entry["cursor"]), real(self, entry))
-    )
+    monkeypatch.setattr(journals.Journal, "_save", lambda *args: (real(*args), saved.extend(steps())))
 
     @job("t", takes_context=True)
     def handler(context):
@@ -444,7 +527,7 @@ def test_a_cursor_is_stored_again_when_a_second_has_passed_since_the_last_time(a
             cursor.set(row)
 
     attempt()
-    assert saved == [4, 8]
+    assert saved == [("rows", 4), ("rows", 8)]
 
 
 def test_several_cursors_are_stored_when_the_attempt_fails(attempt):
@@ -475,6 +558,78 @@ def test_in_a_transaction_a_cursor_is_committed_with_the_work(attempt):
     assert steps() == [("rows", 1)]
     attempt()
     assert sorted(Group.objects.values_list("name", flat=True)) == ["1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("rows", [[], [1, 2]])
+def test_a_cursor_keeps_its_place_before_a_step_although_the_worker_dies(attempt, rows):
+    """Else the next attempt, which comes to the cursor first, would find changed steps."""
+    seen = []
+
+    @job("t", takes_context=True)
+    def handler(context):
+        cursor = context.cursor("rows", start=0)
+        for row in rows:
+            if row > cursor.value:
+                seen.append(row)
+                cursor.set(row)
+        context.step("mail", seen.append, "mail")
+        context.step("end", seen.append, "end")
+
+    Job.objects.enqueue("t")
+    with crash_at("mail", "stored"):
+        runs = run_jobs()
+    assert [ran.outcome for ran in runs] == ["refused", "completed"]
+    assert seen == [*rows, "mail", "end"]
+    assert [name for name, _ in steps()] == ["rows", "mail", "end"]
+
+
+def test_a_cursor_without_a_value_has_its_start_in_the_next_attempt(attempt):
+    got, fail = [], failing_once()
+
+    @job("t", takes_context=True)
+    def handler(context):
+        got.append(context.cursor("days", type=date).value)
+        context.step("mail", list)
+        fail()
+
+    attempt()
+    assert attempt().error is None
+    assert got == [None, None]
+
+
+@pytest.mark.parametrize("name", ["rows", "others"])
+def test_a_rollback_takes_no_cursor_with_it_that_was_set_before(attempt, name):
+    fail = failing_once()
+
+    @job("t", takes_context=True)
+    def handler(context):
+        rows = context.cursor("rows", start=0)
+        other = context.cursor("others") if name == "others" else rows
+        rows.set(5)
+        with transaction.atomic():
+            other.set(6)
+            fail()
+
+    attempt()
+    assert steps()[0] == ("rows", 5)
+
+
+def test_a_cursor_does_not_go_back_behind_a_transaction(attempt):
+    fail = failing_once()
+
+    @job("t", takes_context=True)
+    def handler(context):
+        cursor = context.cursor("rows", start=0)
+        cursor.set(1)
+        with transaction.atomic():
+            cursor.set(2)
+        with suppress(ValueError), transaction.atomic():
+            cursor.set(3)
+            raise ValueError
+        fail()
+
+    attempt()
+    assert steps() == [("rows", 2)]
 
 
 def test_a_cursor_may_have_a_type(attempt):
@@ -628,18 +783,34 @@ def test_a_test_may_let_a_handler_crash_at_a_step(when, called):
     assert "Lease expired" in row.errors[0]["message"]
 
 
-def test_a_crash_after_the_completion_leaves_the_job_completed():
+def test_a_crash_stores_no_cursor_as_a_dead_process_stores_none():
+    got = []
+
     @job("t", takes_context=True)
     def handler(context):
-        with transaction.atomic():
-            context.complete("paid")
+        cursor = context.cursor("rows", start=0)
+        got.append(cursor.value)
+        cursor.set(1)
         context.step("mail", list)
 
     Job.objects.enqueue("t")
     with crash_at("mail", "before"):
-        assert len(run_jobs()) == 1
+        run_jobs()
+    assert got == [0, 0]
+
+
+def test_a_crash_after_the_job_was_completed_leaves_it_alone():
+    @job("t", takes_context=True)
+    def handler(context):
+        with transaction.atomic():
+            context.complete(3)
+        context.step("mail", list)
+
+    Job.objects.enqueue("t")
+    with crash_at("mail", "before"):
+        run_jobs()
     row = Job.objects.get()
-    assert (row.state, row.result, row.lease_expires_at) == ("completed", "paid", None)
+    assert (row.state, row.result, row.lease_expires_at) == ("completed", 3, None)
 
 
 def test_a_crash_at_a_step_that_no_handler_comes_to_fails_the_test():

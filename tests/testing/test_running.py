@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -11,7 +12,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DatabaseError, IntegrityError, connection, connections, transaction
 from django.utils import timezone, translation
 
-from django_ojs_unique import Discard, Retry, RetryPolicy, Skip, job
+from django_ojs_unique import Discard, LeaseLost, Retry, RetryPolicy, Skip, job
 from django_ojs_unique.exceptions import UnknownJobType
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.signals import job_completed, job_discarded, job_failed, job_started
@@ -406,6 +407,30 @@ def test_what_a_failing_handler_did_before_stays_as_with_a_worker(handlers):
     handler.enqueue()
     run_one(raise_errors=False)
     assert Group.objects.exists()
+
+
+@pytest.mark.parametrize("catches", [False, True])
+def test_a_handler_that_loses_its_job_undoes_nothing_outside_of_its_own_transaction(database, handlers, catches):
+    @job("t", takes_context=True)
+    def handler(context):
+        Job.objects.filter(pk=context.job_id).cancel()
+        with suppress(LeaseLost if catches else ()):
+            context.step("one", list)
+        Group.objects.create(name="cleaned up")
+
+    Job.objects.enqueue("t")
+    ran = run_one(raise_errors=False)
+    assert ran.outcome == "refused"
+    assert Job.objects.get().state == "cancelled"
+    assert Group.objects.exists() is catches
+
+
+@pytest.mark.parametrize("call", ["complete", "fence"])
+def test_a_call_that_needs_a_transaction_does_not_take_that_of_the_test(database, handlers, call):
+    job("t", takes_context=True)(lambda context: getattr(context, call)())
+    Job.objects.enqueue("t")
+    with pytest.raises(RuntimeError, match="needs a transaction"):
+        run_one()
 
 
 def test_what_a_handler_leaves_for_the_commit_is_done(database, handlers):
