@@ -89,7 +89,7 @@ def failed(run: Run, error: BaseException) -> Finished:
         )
         run.completion.exception = _printable(error)
         return run.completion  # type: ignore[no-any-return]
-    if isinstance(error, Interrupted):
+    if _is_interruption(error):
         return Finished(job, is_given_back=True, at=run.clock())
     if isinstance(error, Skip):
         reason = storable(_message(error)[:LONGEST_REASON])
@@ -141,6 +141,13 @@ def broken(run: Run, error: BaseException) -> Finished:
     record = error_record(run.job, now=now, type=name)
     exception, in_doubt = _printable(error), run.completion
     return Finished(run.job, error=record, error_types=(name,), exception=exception, at=now, in_doubt=in_doubt)
+
+
+def _is_interruption(error: BaseException) -> bool:
+    """Whether only checkpoints raised this, also those in the tasks of an `asyncio.TaskGroup`."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(Interrupted)[1] is None
+    return isinstance(error, Interrupted)
 
 
 def timed_out(run: Run) -> Finished:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 from contextlib import suppress
@@ -706,6 +707,23 @@ def test_an_async_handler_is_interrupted_too(attempt):
     assert attempt(is_stopping=True).is_given_back
     assert steps() == [("rows", 1)]
     assert attempt().error is None
+
+
+@pytest.mark.parametrize("beside", [None, ValueError("no")])
+def test_a_checkpoint_in_a_task_group_interrupts_unless_another_task_failed(attempt, beside):
+    async def fail():
+        if beside is not None:
+            raise beside
+
+    @job("t", takes_context=True)
+    async def handler(context):
+        cursor = await sync_to_async(context.cursor)("rows", 0)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            group.create_task(cursor.aset(1))
+
+    finished = attempt(is_stopping=True)
+    assert (finished.is_given_back, finished.error is None) == (beside is None, beside is None)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
