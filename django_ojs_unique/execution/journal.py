@@ -15,7 +15,7 @@ from copy import deepcopy
 from functools import partial
 from typing import Any
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import iscoroutinefunction, sync_to_async
 
 from .. import lifecycle
 from ..conf import settings
@@ -74,6 +74,11 @@ class Journal:
 
     def step(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Return the stored result of a step, or call the function and store its result."""
+        if iscoroutinefunction(function):
+            raise HandlerError(
+                f"Step {name!r} has an async function: write `await context.astep(...)` in an async handler, and"
+                " `context.step(name, async_to_sync(function), ...)` in another."
+            )
         conversion = _conversion(name, partial(hint_of_result, function))
         entry = self._find(name, _VALUE)
         if entry is None:

@@ -126,8 +126,8 @@ class JobContext:
 
         Raises what the function raises; UnstorableStep for a result that JSON cannot carry or that is too large, and
         LeaseLost if the job is no longer held, both after the call; before it StepsChanged if an earlier attempt had
-        other steps, HandlerError for a type hint without a conversion, InvalidRequest for an invalid name, and
-        RuntimeError inside another step.
+        other steps, HandlerError for an async function or a type hint without a conversion, InvalidRequest for an
+        invalid name, and RuntimeError inside another step.
         """
         result: R = self.hold.journal.step(name, function, args, kwargs)
         return result

@@ -531,6 +531,16 @@ def test_a_cursor_is_stored_again_when_a_second_has_passed_since_the_last_time(a
     assert saved == [("rows", 4), ("rows", 8)]
 
 
+def test_an_async_function_is_refused_before_it_is_called(attempt):
+    async def charge():
+        raise AssertionError
+
+    job("t", takes_context=True)(lambda context: context.step("charge", charge))
+    finished = attempt()
+    assert "await context.astep" in finished.error["message"]
+    assert not finished.gives_up
+
+
 def test_several_cursors_are_stored_when_the_attempt_fails(attempt):
     @job("t", takes_context=True)
     def handler(context):
