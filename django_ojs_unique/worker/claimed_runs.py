@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from django.db.models import QuerySet
 
 from ..execution import leases
 from ..execution.finished import Finished, timed_out
 from ..execution.run import Run
+from ..ojs.states import JobState
 from .pools import LONGEST_UNSTARTED
 
 logger = logging.getLogger("django_ojs_unique.worker")
@@ -121,10 +123,18 @@ class ClaimedRuns:
         ]
         if running:
             lost = leases.lost(self._jobs, [run.job for run in running])
-            for run in running:
-                if _claim_of(run) in lost and not run.cancelled and not run.over and run.completion is None:
+            gone = [run for run in running if _claim_of(run) in lost and not run.cancelled and not run.over]
+            completed = self._completed(run for run in gone if run.completion is not None)
+            for run in gone:
+                if run.job.pk not in completed:
                     run.cancelled = True
                     run.pool.cancel(run)
+
+    def _completed(self, runs: Iterable[Run]) -> set[UUID]:
+        """Return the jobs that their handlers have completed: a completion may have been rolled back, too."""
+        keys = {run.job.pk for run in runs}
+        taken = self._jobs.filter(pk__in=keys).exclude(state=JobState.COMPLETED) if keys else self._jobs.none()
+        return keys.difference(taken.values_list("pk", flat=True))
 
     def store_progress(self) -> None:
         """Store the progress that handlers have reported."""

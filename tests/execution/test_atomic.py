@@ -558,7 +558,8 @@ def test_complete_works_from_an_async_handler(take):
 # Beside the worker
 
 
-def test_the_worker_does_not_take_a_completed_run_for_a_lost_one(take):
+@pytest.mark.parametrize("kind", ["completed", "pruned", "rolled back"])
+def test_the_worker_does_not_take_a_completed_run_for_a_lost_one(take, kind):
     class Pool:
         held = 0
         cancelled = False
@@ -576,9 +577,15 @@ def test_the_worker_does_not_take_a_completed_run_for_a_lost_one(take):
     started.begin()
     with transaction.atomic():
         atomic.complete_here(started, 1)
+        transaction.set_rollback(kind == "rolled back")
+    if kind == "pruned":
+        Job._base_manager.all().delete()
+    elif kind == "rolled back":
+        held.cancel_lost(longer_than=-1)
+        assert not started.cancelled, "it still holds its job"
+        Job.objects.get().cancel()
     held.cancel_lost(longer_than=-1)
-    assert not pool.cancelled
-    assert not started.cancelled
+    assert pool.cancelled == started.cancelled == (kind == "rolled back")
 
 
 def test_a_run_that_is_given_up_after_its_commit_stays_completed(take):
