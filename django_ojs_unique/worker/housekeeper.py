@@ -93,11 +93,13 @@ class Housekeeper:
         self._is_away = False
         self._thread = Thread(target=inheriting(self._serve), name="ojs-housekeeper", daemon=True)
 
-    def start(self, *, drain: bool) -> None:
-        """Start the thread, if there is one."""
+    def start(self, *, drain: bool, limits: SessionLimits) -> None:
+        """Start the thread; if there is none, use the session of the loop and its ``limits``, which the loop ends."""
         self.is_thread = self.is_thread and not drain
         if self.is_thread:
             self._thread.start()
+        else:
+            self._limits = limits
 
     def stop(self, timeout: float) -> None:
         """End after the current task; give up after ``timeout`` seconds."""

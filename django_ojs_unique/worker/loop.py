@@ -130,7 +130,7 @@ class Worker:
         self._settler.start()
         if not drain:
             self._listener.start()
-        self._housekeeper.start(drain=drain)
+        self._housekeeper.start(drain=drain, limits=self._limits)
         try:
             while True:
                 done = drain and self._housekeeper.is_idle

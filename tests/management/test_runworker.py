@@ -9,6 +9,7 @@ from django.db import connection
 from django.utils import timezone
 
 from django_ojs_unique import Cron, job
+from django_ojs_unique.management.commands import runworker
 from django_ojs_unique.management.commands.runworker import Command
 from django_ojs_unique.models import CronJob, Job
 from tests.support.pages import text_of
@@ -139,6 +140,23 @@ def test_an_option_that_makes_no_sense_is_refused_with_one_clear_line(arguments,
     with pytest.raises(CommandError) as refusal:
         call_command("runworker", *arguments)
     assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize(("options", "has_color"), [((), True), (("--no-color",), False)])
+def test_the_error_of_a_server_that_does_not_answer_has_color_only_if_wanted(monkeypatch, options, has_color):
+    def refuse(using, seconds):
+        raise CommandError("nobody answers")
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(runworker, "await_server", refuse)
+    command = Command(stderr=(terminal := Terminal()), force_color=True)
+    with pytest.raises(SystemExit):
+        command.run_from_argv(["manage.py", "runworker", *options])
+    assert "nobody answers" in terminal.getvalue()
+    assert ("\x1b[" in terminal.getvalue()) == has_color
 
 
 def test_the_options_reach_the_worker(handlers, tmp_path):

@@ -453,16 +453,35 @@ def test_what_receivers_change_of_their_session_is_not_seen_by_the_next(handlers
 
 
 @pytest.mark.slow
+def expired():
+    """Enqueue a job whose last attempt has lost its lease."""
+    now = timezone.now()
+    job = Job.objects.enqueue("t", retry=LAST).job
+    lease = {"lease_token": uuid4(), "lease_expires_at": now - timedelta(seconds=1)}
+    Job._base_manager.filter(pk=job.pk).update(state="active", attempt=1, started_at=now, **lease)
+
+
 def test_what_receivers_leave_open_does_not_stop_the_upkeep(receiver, caplog):
     receiver(job_discarded, lambda: run("BEGIN"))
     with working(concurrency=1):
         for _ in range(2):
-            now = timezone.now()
-            job = Job.objects.enqueue("t", retry=LAST).job
-            lease = {"lease_token": uuid4(), "lease_expires_at": now - timedelta(seconds=1)}
-            Job._base_manager.filter(pk=job.pk).update(state="active", attempt=1, started_at=now, **lease)
+            expired()
             until(lambda: not Job.objects.exclude(state="discarded").exists(), "expired leases are taken back")
     assert "A task of the worker failed" not in caplog.text
+
+
+@locks_rows
+def test_a_drain_leaves_no_limits_to_its_caller_if_receivers_broke_its_session(receiver):
+    receiver(job_discarded, lambda: run("BEGIN"))
+    if connection.vendor == "postgresql":
+        look = "SELECT current_setting('lock_timeout'), current_setting('idle_in_transaction_session_timeout')"
+    else:
+        look = "SELECT @@SESSION.innodb_lock_wait_timeout, @@SESSION.idle_transaction_timeout"
+    before = run(look)
+    expired()
+    one_after_the_other()
+    assert Job.objects.get().state == "discarded"
+    assert run(look) == before
 
 
 # What is not the next job's business, or not this one's

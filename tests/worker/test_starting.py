@@ -54,6 +54,14 @@ def test_the_wait_has_an_end_and_the_exit_code_is_one(place, outage, options):
 
 
 @has_a_server
+def test_what_cannot_work_is_refused_before_the_wait(place, outage):
+    worker = place.runworker("--reload", "--drain", "--wait-for-database", "1000", outage=outage)
+    assert worker.wait() == 1
+    assert "CommandError: --reload runs one process" in worker.output
+    assert WAITS not in worker.output
+
+
+@has_a_server
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_that_waits_for_its_database_stops_when_asked(place, outage, number):
     worker = place.runworker(outage=outage)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.color import no_style
 from django.utils import autoreload, timezone
 
 from ...bars import progress
@@ -59,6 +60,9 @@ class Command(BaseCommand):
 
     def execute(self, *args: Any, **options: Any) -> Any:
         """Wait for the server before Django's checks, some of which ask it."""
+        if options["no_color"]:  # Django would heed it only later
+            self.style, self.stderr.style_func = no_style(), None
+        self._refuse_what_cannot_work(**options)
         seconds = options["wait_for_database"]
         if seconds is None:
             seconds = 0.0 if options["drain"] else WAIT_SECONDS
@@ -73,7 +77,10 @@ class Command(BaseCommand):
             forget_lost()
 
     def _handle(self, *, processes: int, reload: bool, **options: Any) -> None:
-        self._refuse_what_cannot_work(processes=processes, reload=reload, **options)
+        with ending_on_signals():
+            require_tables(options["database"])
+        if not list(registry):
+            raise CommandError("No handlers: decorate a function with @job('some.type') in an installed app's jobs.py.")
         _log_to_the_terminal(options["verbosity"])
         if settings.eager and options["verbosity"]:
             self.stdout.write(self.style.WARNING(EAGER))
@@ -95,7 +102,6 @@ class Command(BaseCommand):
         processes: int,
         reload: bool,
         drain: bool,
-        database: str,
         queue: list[str] | None,
         exclude_queue: list[str],
         health_file: str | None,
@@ -119,10 +125,6 @@ class Command(BaseCommand):
             raise CommandError(f"--health-file: {health_file} is a directory.")
         if metrics_port is not None:
             require_ports(metrics_address, metrics_port, processes)
-        with ending_on_signals():
-            require_tables(database)
-        if not list(registry):
-            raise CommandError("No handlers: decorate a function with @job('some.type') in an installed app's jobs.py.")
 
     def _run(self, options: dict[str, Any], *, supervised: bool = False) -> int:
         """Run one worker in this process; return its exit code."""
