@@ -128,6 +128,16 @@ def test_a_worker_whose_readers_have_gone_stops_with_zero(place, options, unbuff
 
 
 @pytest.mark.parametrize("options", [[], ["--processes", "2"]])
+def test_a_worker_whose_readers_go_before_its_first_line_works_and_stops_with_zero(place, options):
+    with unread(place, *options, PYTHONUNBUFFERED="1") as process:
+        process.stdout.close()
+        process.stderr.close()
+        place.wait_for_state(enqueue("quick"), state="completed")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--processes", "2"]])
 def test_a_worker_that_starts_with_its_output_closed_works_and_stops_with_zero(place, options):
     with unread(place, *options, redirected=">&- 2>&-") as process:
         place.wait_for_state(enqueue("quick"), state="completed")

@@ -83,7 +83,7 @@ class Command(BaseCommand):
             raise CommandError("No handlers: decorate a function with @job('some.type') in an installed app's jobs.py.")
         _log_to_the_terminal(options["verbosity"])
         if settings.eager and options["verbosity"]:
-            self.stdout.write(self.style.WARNING(EAGER))
+            self._say(self.style.WARNING(EAGER))
         self._ends_by = "Ctrl-C" if signal.SIGINT in heeded() else "SIGTERM"
         if reload:
             self._run_with_reloader(options)
@@ -137,19 +137,18 @@ class Command(BaseCommand):
         try:
             with metered(worker, options), stopping_on_signals(worker, verbosity, supervised):
                 if verbosity and not drain:
-                    self.stdout.write(f"Worker {worker.id}: {self._abilities(options)}. {self._ends_by} stops it.")
+                    self._say(f"Worker {worker.id}: {self._abilities(options)}. {self._ends_by} stops it.")
                 summary = worker.run(drain=drain)
         finally:
             sys.setswitchinterval(before)
             bar.close()
             tracer().flush()
         if verbosity:
-            with suppress(*DATABASE_FAILED, OSError):  # the database may be down, or nobody may read the output
+            with suppress(*DATABASE_FAILED):  # the database may be down
                 self._report(summary, jobs)
         if worker.left_behind:
             # Their threads cannot be ended, and must not keep the process alive.
-            with suppress(OSError):
-                self.stdout.write(f"{counted(worker.left_behind, 'handler')} left behind, not ended in time.")
+            self._say(f"{counted(worker.left_behind, 'handler')} left behind, not ended in time.")
             logging.shutdown()
             forget_lost()
             os._exit(0)
@@ -184,7 +183,7 @@ class Command(BaseCommand):
         def work() -> None:
             bar = progress(0)
             workers.append(self._worker(options, bar, Job.objects.using(options["database"])))
-            self.stdout.write(f"Worker {workers[0].id}: {self._abilities(options)}. Reloads when the code changes.")
+            self._say(f"Worker {workers[0].id}: {self._abilities(options)}. Reloads when the code changes.")
             try:
                 with metered(workers[0], options):
                     workers[0].run()
@@ -213,8 +212,13 @@ class Command(BaseCommand):
     def _abilities(self, options: dict[str, Any]) -> str:
         return f"{len(list(registry))} job types, {options['concurrency']} threads"
 
+    def _say(self, text: str) -> None:
+        """Print a line. If nobody reads the output any more, the work goes on."""
+        with suppress(OSError):
+            self.stdout.write(text)
+
     def _report(self, summary: Summary, jobs: Any) -> None:
-        self.stdout.write(
+        self._say(
             f"{summary.completed} completed, {summary.skipped} skipped, {summary.retried} to be retried,"
             f" {summary.discarded} discarded, {summary.refused} refused, {summary.released} given back."
         )
@@ -222,12 +226,10 @@ class Command(BaseCommand):
             return
         held = jobs.filter(state=JobState.ACTIVE).count()
         if held:
-            self.stdout.write(
-                f"{counted(held, 'job')} held by other workers, or by dead ones until their leases run out."
-            )
+            self._say(f"{counted(held, 'job')} held by other workers, or by dead ones until their leases run out.")
         later = jobs.filter(state__in=sorted(TIMED), run_at__gt=timezone.now()).count()
         if later:
-            self.stdout.write(f"Waiting for their time: {counted(later, 'job')}.")
+            self._say(f"Waiting for their time: {counted(later, 'job')}.")
         unknown_types = sorted(
             jobs.filter(state=JobState.AVAILABLE)
             .exclude(type__in=list(registry))
@@ -235,9 +237,7 @@ class Command(BaseCommand):
             .distinct()[:5]
         )
         if unknown_types:
-            self.stdout.write(
-                self.style.WARNING(f"Jobs wait for handlers that are not here: {', '.join(unknown_types)}.")
-            )
+            self._say(self.style.WARNING(f"Jobs wait for handlers that are not here: {', '.join(unknown_types)}."))
 
 
 def _numbered(options: dict[str, Any], number: int) -> dict[str, Any]:
