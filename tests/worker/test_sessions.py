@@ -452,7 +452,6 @@ def test_what_receivers_change_of_their_session_is_not_seen_by_the_next(handlers
     assert seen == [seen[0]] * 4
 
 
-@pytest.mark.slow
 def expired():
     """Enqueue a job whose last attempt has lost its lease."""
     now = timezone.now()
@@ -461,6 +460,7 @@ def expired():
     Job._base_manager.filter(pk=job.pk).update(state="active", attempt=1, started_at=now, **lease)
 
 
+@pytest.mark.slow
 def test_what_receivers_leave_open_does_not_stop_the_upkeep(receiver, caplog):
     receiver(job_discarded, lambda: run("BEGIN"))
     with working(concurrency=1):
