@@ -467,16 +467,17 @@ def test_a_job_that_is_rewritten_by_its_key_has_no_steps(attempt):
 # Cursors
 
 
-def loop(rows, fail, seen):
-    def handler(context):
-        cursor = context.cursor("rows", start=0)
-        for row in rows:
-            if row > cursor.value:
-                seen.append(row)
-                cursor.set(row)
-                fail(row)
+def walk(context, rows, seen, fail=lambda row: None):
+    cursor = context.cursor("rows", start=0)
+    for row in rows:
+        if row > cursor.value:
+            seen.append(row)
+            cursor.set(row)
+            fail(row)
 
-    return job("t", takes_context=True)(handler)
+
+def loop(rows, fail, seen):
+    return job("t", takes_context=True)(lambda context: walk(context, rows, seen, fail))
 
 
 def at(place, error=ValueError):
@@ -578,11 +579,7 @@ def test_a_cursor_keeps_its_place_before_a_step_although_the_worker_dies(attempt
 
     @job("t", takes_context=True)
     def handler(context):
-        cursor = context.cursor("rows", start=0)
-        for row in rows:
-            if row > cursor.value:
-                seen.append(row)
-                cursor.set(row)
+        walk(context, rows, seen)
         context.step("mail", seen.append, "mail")
         context.step("end", seen.append, "end")
 
