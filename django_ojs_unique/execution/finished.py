@@ -46,7 +46,7 @@ class Finished:
     is_given_back: bool = False
     """Whether the worker stops, and the handler has ended at a checkpoint."""
     in_doubt: Finished | None = field(default=None, repr=False)
-    """The completion in a transaction of the handler of which is not known whether it was committed."""
+    """The completion that a transaction of the handler stored, if nobody knows whether that was committed."""
 
 
 def completed(run: Run, result: Any) -> Finished:

@@ -170,7 +170,7 @@ def test_no_transaction_of_a_worker_is_idle_for_long(looking, handlers):
     assert {*seen.values()} == {LONGEST_IDLE}
 
 
-def test_a_worker_that_is_cut_off_within_a_transaction_keeps_its_locks_not_for_ever(place):
+def test_a_worker_that_is_cut_off_within_a_transaction_does_not_keep_its_locks_for_ever(place):
     jobs = [enqueue() for _ in range(3)]
     with closing(Proxy()) as line:
         cut_off = place.runworker("--lease", "1", outage=line)
