@@ -5,8 +5,17 @@ The names below can be imported before Django is configured. Models and managers
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from .compose import batch, chain, group
 from .enqueue.results import Outcome
-from .exceptions import DuplicateJob, InvalidPolicy, InvalidRequest, InvalidRetryPolicy, LeaseLost, OJSError
+from .exceptions import (
+    DuplicateJob,
+    InvalidPolicy,
+    InvalidRequest,
+    InvalidRetryPolicy,
+    InvalidWorkflow,
+    LeaseLost,
+    OJSError,
+)
 from .handlers.context import JobContext
 from .handlers.control import Discard, Retry, Skip, TimeLimitExceeded
 from .handlers.declare import job
@@ -27,7 +36,9 @@ else:
     from .enqueue.results import BatchResult, EnqueueResult, ItemResult
 
     _ELSEWHERE = {
-        **dict.fromkeys(("Job", "CronJob", "Event", "Queue", "SuppressedEnqueue", "WorkerProcess"), "models"),
+        **dict.fromkeys(
+            ("Job", "CronJob", "Event", "Queue", "SuppressedEnqueue", "WorkerProcess", "Workflow"), "models"
+        ),
         **dict.fromkeys(("run_jobs", "run_one", "travel", "tick", "capture_jobs", "assert_enqueued"), "testing"),
         **dict.fromkeys(("OJSBackend",), "tasks"),
     }
@@ -50,6 +61,7 @@ __all__ = [
     "InvalidPolicy",
     "InvalidRequest",
     "InvalidRetryPolicy",
+    "InvalidWorkflow",
     "ItemResult",
     "JobContext",
     "JobState",
@@ -62,6 +74,9 @@ __all__ = [
     "Skip",
     "TimeLimitExceeded",
     "UniquePolicy",
+    "batch",
+    "chain",
+    "group",
     "job",
     "presets",
 ]

@@ -22,6 +22,8 @@ DEFAULTS: dict[str, Any] = {
     "MAX_ARGS_BYTES": 1_048_576,
     "MAX_META_BYTES": 65_536,
     "MAX_RESULT_BYTES": 1_048_576,
+    "MAX_WORKFLOW_DEPTH": 5,
+    "MAX_WORKFLOW_JOBS": 10_000,
     "NOTIFY": True,
     "RECORD_SUPPRESSED": True,
     "REDACT": (),
@@ -31,6 +33,7 @@ DEFAULTS: dict[str, Any] = {
     "RETENTION": {"completed": "P7D", "cancelled": "P7D", "discarded": "P30D", "dead_letter": "P180D"},
     "SUPPRESSED_RETENTION": "P30D",
     "UNIQUE_QUEUES": False,
+    "WORKFLOW_RETENTION": "P30D",
 }
 
 API_DEFAULTS: dict[str, Any] = {
@@ -123,6 +126,16 @@ class Settings:
         return self._read("MAX_RESULT_BYTES")  # type: ignore[no-any-return]
 
     @property
+    def max_workflow_depth(self) -> int:
+        """How many levels of workflows may be nested, the outermost included."""
+        return self._read("MAX_WORKFLOW_DEPTH")  # type: ignore[no-any-return]
+
+    @property
+    def max_workflow_jobs(self) -> int:
+        """How many jobs a workflow may have, with its callbacks and all nested ones."""
+        return self._read("MAX_WORKFLOW_JOBS")  # type: ignore[no-any-return]
+
+    @property
     def notify(self) -> bool:
         """Whether an enqueue on PostgreSQL wakes the idle workers of its queue when it commits."""
         return self._read("NOTIFY")  # type: ignore[no-any-return]
@@ -169,6 +182,11 @@ class Settings:
     def unique_queues(self) -> bool | Collection[str]:
         """The queues on which a job with neither a policy nor a key gets `presets.resque_uniqueue()`; True: all."""
         return self._read("UNIQUE_QUEUES")  # type: ignore[no-any-return]
+
+    @property
+    def workflow_retention(self) -> timedelta:
+        """How long a workflow is kept after its end."""
+        return retention_period(self._read("WORKFLOW_RETENTION"))
 
     def is_unique(self, queue: str) -> bool:
         """Whether `unique_queues` includes a queue."""

@@ -92,6 +92,12 @@ class InvalidRetryPolicy(InvalidRequest):
     code = "validation_error"
 
 
+class InvalidWorkflow(InvalidRequest):
+    """The workflow is invalid."""
+
+    code = "invalid_workflow"
+
+
 class UnknownJobType(InvalidRequest):
     """No handler is registered for this job type."""
 

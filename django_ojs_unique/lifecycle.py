@@ -15,7 +15,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db import connections, transaction
-from django.db.models import Case, DateTimeField, F, Q, QuerySet, When
+from django.db.models import BooleanField, Case, DateTimeField, F, Q, QuerySet, When
 from django.db.models.functions import Now
 from django.db.models.lookups import Exact
 
@@ -57,6 +57,8 @@ OWNED: Final = frozenset(
         "dead_letter",
         "window_ends_at",
         "payload_pruned",
+        "workflow_id",
+        "awaited",
     }
 )
 """The fields of a job that only this package writes: one that is written alone contradicts the others."""
@@ -131,6 +133,8 @@ def revive(jobs: QuerySet[Any], now: datetime, target: JobState = JobState.AVAIL
         finished_at=None,
         expires_at=Case(in_time, default=None, output_field=DateTimeField()),
         dead_letter=False,
+        # A workflow that has not ended yet counts its end again.
+        awaited=Case(When(workflow_id__isnull=False, then=True), default=F("awaited"), output_field=BooleanField()),
         **when[target],
     )
 
@@ -228,6 +232,11 @@ def detach(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
         row.max_attempts = row.attempt  # the policy stays as it is, for an enqueue again
     fields = ("key", "fingerprint", "guarded_states", "max_attempts")
     return _write(jobs, rows, fields, {JobState.ACTIVE})
+
+
+def last_attempt(jobs: QuerySet[Any]) -> int:
+    """Take all further attempts from running jobs."""
+    return write(jobs.filter(state=JobState.ACTIVE), max_attempts=F("attempt"))
 
 
 def guard(jobs: QuerySet[Any], states: frozenset[JobState]) -> int:

@@ -1,4 +1,4 @@
-"""Signals about jobs, queues and periodic jobs.
+"""Signals about jobs, workflows, queues and periodic jobs.
 
 Signals about enqueues and cancellations are sent in the transaction of the change: use `transaction.on_commit` for work
 that must wait for the commit. Signals about attempts are sent by the worker: `job_started` in the handler's thread
@@ -45,6 +45,17 @@ job_activated = Signal()
 """A finished job was revived, or a pending one activated. Arguments: ``job``, ``using``."""
 job_expired = Signal()
 """A waiting job was discarded because its ``expires_at`` had passed. Arguments: ``job``, ``using``."""
+workflow_created = Signal()
+"""A workflow was stored. Arguments: ``workflow``, ``using``."""
+workflow_member_ended = Signal()
+"""A step, a job or a callback of a workflow has ended.
+
+Arguments: ``workflow``, ``member``, ``job`` (None if it is gone, or was never enqueued), ``using``.
+"""
+workflow_called_back = Signal()
+"""A callback of a batch was enqueued. Arguments: ``workflow``, ``member``, ``using``."""
+workflow_finished = Signal()
+"""A workflow has reached its final state. Arguments: ``workflow``, ``using``."""
 queue_paused = Signal()
 """A queue was paused. Arguments: ``queue`` (its name), ``using``."""
 queue_resumed = Signal()

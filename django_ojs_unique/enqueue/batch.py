@@ -43,7 +43,17 @@ from .optimistic import insert_all_or_none, insert_in_pieces, refresh_times
 from .results import BatchResult, ItemResult, Outcome
 from .row import JobRow
 
-_LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "guarded_states", "created_at", "scheduled_at")
+_LOOKED_AT = (
+    "id",
+    "type",
+    "queue",
+    "state",
+    "fingerprint",
+    "guarded_states",
+    "created_at",
+    "scheduled_at",
+    "workflow_id",
+)
 _MODES = ("partial", "atomic")
 
 

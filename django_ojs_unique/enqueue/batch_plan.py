@@ -24,7 +24,7 @@ from .duplicates import may_replace_active, outside
 from .errors import id_taken
 from .incoming import Incoming, set_times
 from .results import ItemResult, Outcome
-from .row import JobRow
+from .row import JobRow, take_place
 from .suppression import Suppression
 
 
@@ -145,6 +145,7 @@ class BatchPlan:
         self._new.append(job)
         if (verdict := entry.verdict) is None:
             return
+        take_place(job, verdict.cancel)
         for row in verdict.cancel:
             row.state, row.finished_at, row.run_at, row.replaced_by_id = JobState.CANCELLED, self._now, None, job.pk
             row.guarded_states = frozenset()

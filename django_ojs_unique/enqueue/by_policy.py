@@ -26,7 +26,7 @@ from .duplicates import may_replace_active, stored_matches
 from .errors import id_taken, ids_in_use, name_missing_table
 from .incoming import Incoming, set_times
 from .results import EnqueueResult, Outcome
-from .row import JobRow
+from .row import JobRow, take_place
 
 
 def enqueue(jobs: QuerySet[Any], incoming: Incoming) -> EnqueueResult:
@@ -127,6 +127,7 @@ def _decide_under_locks(
 
 def _make_way(jobs: QuerySet[Any], verdict: Verdict[JobRow], job: JobRow, now: datetime) -> None:
     if verdict.cancel:
+        take_place(job, verdict.cancel)
         lifecycle.replace(jobs.filter(pk__in=[row.pk for row in verdict.cancel]), now, by=job.pk)
     if verdict.release:
         lifecycle.drop_guards(jobs.filter(pk__in=[row.pk for row in verdict.release]))

@@ -114,6 +114,8 @@ class Reader:
             values["tags"] = sized(request.tags, "tags", self._shapes.largest_meta, "META")
         if request.extra:
             values["extra"] = sized(request.extra, "extra", self._shapes.largest_meta, "META")
+        if request.workflow_id is not None:
+            values["workflow_id"], values["awaited"] = request.workflow_id, True
         if request.schema:
             values["schema"] = request.schema
         if request.expires_at is not None:

@@ -47,7 +47,7 @@ class Items:
 
 def _draw(index: int, item: Any) -> Request | OJSError:
     try:
-        return snapshot(_request(item))
+        return snapshot(request_of_item(item))
     except OJSError as mistake:
         return located(index, mistake)
 
@@ -63,7 +63,7 @@ def _build(reader: Reader, index: int, request: Request | OJSError, now: datetim
     return ItemResult(None, Outcome.INVALID, index=index, error=error)
 
 
-def _request(item: Any) -> Request:
+def request_of_item(item: Any) -> Request:
     """Read one item: an object with the arguments of `enqueue`."""
     if isinstance(item, Request):
         return item

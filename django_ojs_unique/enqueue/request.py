@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
+from uuid import UUID
 
 from ..context import capture
 from ..exceptions import InvalidRequest, nearest, shorten
@@ -36,7 +37,7 @@ class Request:
 
     ``full_row`` asks for all fields of the stored job when the enqueue is ignored as its duplicate. ``elsewhere`` says
     that the handler may be in another process, so that there is no warning if it is missing here. ``context`` is what
-    the job carries, if it is not to be captured here.
+    the job carries, if it is not to be captured here. ``workflow_id`` is the workflow that waits for the job.
     """
 
     type: str
@@ -62,9 +63,10 @@ class Request:
     full_row: bool = False
     elsewhere: bool = False
     context: Any = field(default=INHERIT, repr=False)
+    workflow_id: UUID | None = None
 
 
-INTERNAL: Final = frozenset({"lease", "schema", "extra", "pending", "full_row", "elsewhere", "context"})
+INTERNAL: Final = frozenset({"lease", "schema", "extra", "pending", "full_row", "elsewhere", "context", "workflow_id"})
 """The members of a request that are no arguments of `JobQuerySet.enqueue`."""
 
 ARGUMENTS: Final = frozenset(Request.__slots__) - INTERNAL

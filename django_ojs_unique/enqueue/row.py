@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
@@ -37,9 +38,16 @@ class JobRow(Protocol):
     finished_at: datetime | None
     window_ends_at: datetime | None
     replaced_by_id: UUID | None
+    workflow_id: UUID | None
 
     @property
     def is_guarding(self) -> bool: ...
     @property
     def unique_policy(self) -> UniquePolicy | None: ...
     def refresh_from_db(self, using: str | None = None) -> None: ...
+
+
+def take_place(job: JobRow, replaced: Iterable[JobRow]) -> None:
+    """Let a new job belong to the workflow of a job that it replaces; the workflow will wait for it."""
+    if job.workflow_id is None:
+        job.workflow_id = next((row.workflow_id for row in replaced if row.workflow_id is not None), None)

@@ -26,7 +26,7 @@ from .leases import Lease, within_time_limits
 
 NEEDED = (
     "id", "type", "queue", "args", "meta", "tags", "extra", "priority", "attempt", "max_attempts", "timeout_ms",
-    "visibility_timeout_ms", "created_at", "enqueued_at", "scheduled_at", "errors",
+    "visibility_timeout_ms", "created_at", "enqueued_at", "scheduled_at", "errors", "workflow_id",
 )  # fmt: skip
 """The fields of a job that an attempt needs; the other fields are read on access."""
 

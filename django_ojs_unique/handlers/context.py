@@ -89,6 +89,23 @@ class JobContext:
         """
         return not self.hold.is_held()
 
+    @property
+    def workflow_id(self) -> UUID | None:
+        """The workflow that enqueued the job, if one did."""
+        return self.job.workflow_id
+
+    @property
+    def parent_results(self) -> list[Any]:
+        """The results of the jobs before this one in its workflow, in order; empty if there are none.
+
+        A step of a chain gets those of all steps before it, and a callback those of all jobs of its batch. A job that
+        failed has ``{"error": {"code": ..., "message": ...}}`` there. Each access reads the database: in an
+        ``async def`` handler, use `sync_to_async`.
+        """
+        from ..workflows.results import parent_results
+
+        return parent_results(self.job) or []
+
     def progress(self, fraction: float, note: str = "") -> None:
         """Report how far the work is, from 0 to 1, and a note. Cheap: the worker stores the last report each second.
 

@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 
 from ..db.transactions import is_busy, starting_over
 from ..ojs.states import TIMED, JobState
+from ..workflows.advance import advance_due
 from . import cron, sweep
 
 logger = logging.getLogger("django_ojs_unique.worker")
@@ -22,7 +23,9 @@ T = TypeVar("T")
 
 
 def run_maintenance(jobs: QuerySet[Any], now: datetime, *, only: UUID | None = None, crons: bool = False) -> None:
-    """Do a worker's maintenance as of ``now``: promote due jobs, discard expired ones, rescue those with a lost lease.
+    """Do a worker's maintenance as of ``now``.
+
+    Promote due jobs, discard expired ones, rescue those with a lost lease, and advance workflows.
 
     ``only`` is the id of the one job to maintain; by default all are. ``crons`` also enqueues the periodic jobs that
     are due. Locked rows are skipped. If the database is busy, the maintenance is left for the next time, so that a
@@ -34,6 +37,7 @@ def run_maintenance(jobs: QuerySet[Any], now: datetime, *, only: UUID | None = N
     unless_busy(jobs.db, partial(sweep.rescue, rows, now))
     unless_busy(jobs.db, partial(sweep.promote, jobs, now, only=only))
     unless_busy(jobs.db, partial(sweep.expire, rows, now))
+    unless_busy(jobs.db, partial(advance_due, jobs.db))
 
 
 def is_overdue(job: Any, now: datetime) -> bool:

@@ -103,7 +103,7 @@ def due(
     """Select the jobs past their retention by kind, each the oldest first; the last entry is `ENDED`."""
     if retention is None:
         retention = settings.retention
-    jobs = _unprotected(jobs)
+    jobs = _unprotected(jobs).filter(awaited=None)
     # `in`, not `=`: for `= False` Django writes NOT payload_pruned, and SQLite and MariaDB use no index for that.
     selected = {
         kind: _of_kind(jobs, kind)

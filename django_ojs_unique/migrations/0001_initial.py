@@ -147,6 +147,8 @@ class Migration(migrations.Migration):
                 ('dead_letter', models.BooleanField(db_default=False, default=False, help_text='Discarded under a retry policy that says dead_letter.')),
                 ('window_ends_at', models.DateTimeField(blank=True, editable=False, help_text='Until when the row counts as a duplicate after it has finished, by its own policy.', null=True)),
                 ('payload_pruned', models.BooleanField(db_default=False, default=False, editable=False, help_text='Pruned, but for what a window that is open needs.')),
+                ('workflow_id', models.UUIDField(blank=True, editable=False, help_text='The workflow that enqueued the job, if one did.', null=True)),
+                ('awaited', models.BooleanField(blank=True, editable=False, help_text='True while a workflow has not counted its end yet.', null=True)),
                 ('replaced_by', models.ForeignKey(blank=True, db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='replaces', to='django_ojs_unique.job')),
             ],
             options={
@@ -202,6 +204,10 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='job',
+            index=models.Index(condition=models.Q(('awaited__isnull', False), ('finished_at__isnull', False)), fields=['awaited'], name='ojs_job_awaited'),
+        ),
+        migrations.AddIndex(
+            model_name='job',
             index=models.Index(condition=models.Q(('finished_at__isnull', False)), fields=['payload_pruned', 'state', 'dead_letter', 'finished_at', 'queue', 'window_ends_at', 'created_at'], name='ojs_job_finished'),
         ),
         migrations.AddConstraint(
@@ -215,5 +221,68 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='suppressedenqueue',
             index=models.Index(fields=['created_at', 'fingerprint'], name='ojs_suppressed_recent'),
+        ),
+        migrations.CreateModel(
+            name='Workflow',
+            fields=[
+                ('id', models.UUIDField(default=django_ojs_unique.db.fields.new_id, editable=False, primary_key=True, serialize=False)),
+                ('type', models.CharField(choices=[('chain', 'chain'), ('group', 'group'), ('batch', 'batch')], max_length=5)),
+                ('name', django_ojs_unique.db.fields.SparseCharField(blank=True, default='', max_length=255, null=True)),
+                ('state', models.CharField(choices=[('running', 'running'), ('completed', 'completed'), ('failed', 'failed'), ('cancelled', 'cancelled')], default='running', max_length=9)),
+                ('extra', django_ojs_unique.db.fields.SparsePayloadField(blank=True, default=dict, help_text='Members that OJS does not define.', null=True)),
+                ('created_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
+                ('started_at', models.DateTimeField(blank=True, help_text='When the first of its jobs started.', null=True)),
+                ('finished_at', models.DateTimeField(blank=True, null=True)),
+                ('called_back_at', models.DateTimeField(blank=True, help_text='When the callbacks of a batch were decided on: once.', null=True)),
+                ('root', models.ForeignKey(blank=True, help_text='The outermost workflow of a nested one.', null=True, on_delete=django.db.models.deletion.CASCADE, related_name='nested', to='django_ojs_unique.workflow')),
+            ],
+            options={
+                'verbose_name': 'workflow',
+                'verbose_name_plural': 'workflows',
+                'permissions': [('cancel_workflow', 'Can cancel workflow')],
+            },
+        ),
+        migrations.CreateModel(
+            name='WorkflowMember',
+            fields=[
+                ('id', models.BigAutoField(primary_key=True, serialize=False)),
+                ('role', models.CharField(choices=[('member', 'member'), ('on_complete', 'on_complete'), ('on_success', 'on_success'), ('on_failure', 'on_failure')], default='member', max_length=11)),
+                ('position', models.IntegerField()),
+                ('name', django_ojs_unique.db.fields.SparseCharField(blank=True, default='', max_length=255, null=True)),
+                ('request', django_ojs_unique.db.fields.PayloadField(help_text='The enqueue of the job.', null=True)),
+                ('job_id', models.UUIDField(blank=True, editable=False, help_text='The job that does its work: also a duplicate that stands in.', null=True)),
+                ('outcome', models.CharField(choices=[('open', 'open'), ('completed', 'completed'), ('failed', 'failed'), ('cancelled', 'cancelled'), ('skipped', 'skipped')], default='open', max_length=9)),
+                ('enqueued_at', models.DateTimeField(blank=True, null=True)),
+                ('started_at', models.DateTimeField(blank=True, null=True)),
+                ('finished_at', models.DateTimeField(blank=True, null=True)),
+                ('result', django_ojs_unique.db.fields.PayloadField(blank=True, null=True)),
+                ('error', django_ojs_unique.db.fields.PayloadField(blank=True, null=True)),
+                ('child', models.OneToOneField(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='parent_member', to='django_ojs_unique.workflow')),
+                ('workflow', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='all_members', to='django_ojs_unique.workflow')),
+            ],
+            options={
+                'verbose_name': 'member of a workflow',
+                'verbose_name_plural': 'members of workflows',
+            },
+        ),
+        migrations.AddIndex(
+            model_name='workflow',
+            index=models.Index(condition=models.Q(('root__isnull', True)), fields=['state', 'created_at'], name='ojs_workflow_state'),
+        ),
+        migrations.AddIndex(
+            model_name='workflow',
+            index=models.Index(condition=models.Q(('finished_at__isnull', False), ('root__isnull', True)), fields=['finished_at'], name='ojs_workflow_ended'),
+        ),
+        migrations.AddIndex(
+            model_name='workflowmember',
+            index=models.Index(fields=['workflow', 'outcome', 'role', 'position'], name='ojs_member_outcome'),
+        ),
+        migrations.AddIndex(
+            model_name='workflowmember',
+            index=models.Index(fields=['job_id'], name='ojs_member_job'),
+        ),
+        migrations.AddConstraint(
+            model_name='workflowmember',
+            constraint=models.UniqueConstraint(fields=('workflow', 'role', 'position'), name='ojs_member_position'),
         ),
     ]

@@ -6,5 +6,6 @@ from .job import Job
 from .queue import Queue
 from .suppressed import SuppressedEnqueue
 from .worker import WorkerProcess
+from .workflow import Workflow, WorkflowMember
 
-__all__ = ["CronJob", "Event", "Job", "Queue", "SuppressedEnqueue", "WorkerProcess"]
+__all__ = ["CronJob", "Event", "Job", "Queue", "SuppressedEnqueue", "WorkerProcess", "Workflow", "WorkflowMember"]

@@ -115,6 +115,16 @@ class Job(Movable, PartiallyIndexed):
         default=False, db_default=False, editable=False, help_text="Pruned, but for what a window that is open needs."
     )
 
+    workflow_id = models.UUIDField(
+        null=True, blank=True, editable=False, help_text="The workflow that enqueued the job, if one did."
+    )
+    awaited = models.BooleanField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="True while a workflow has not counted its end yet.",
+    )
+
     objects: ClassVar[JobManager[Self]] = JobManager()
 
     class Meta:
@@ -162,6 +172,12 @@ class Job(Movable, PartiallyIndexed):
                 fields=["expires_at"],
                 condition=Q(expires_at__isnull=False, finished_at__isnull=True, started_at__isnull=True),
                 name="ojs_job_expiry",
+            ),
+            # The ends that a workflow has not counted yet: hardly any. NULL, not false, so that MariaDB uses the index.
+            models.Index(
+                fields=["awaited"],
+                condition=Q(awaited__isnull=False, finished_at__isnull=False),
+                name="ojs_job_awaited",
             ),
             # Pruning: the jobs that finished first, and those that are kept only for their window. The dashboard counts
             # by queue, and by the time of the enqueue.

@@ -21,6 +21,7 @@ from ..models import CronJob, Job, SuppressedEnqueue
 from ..registry import registry
 from ..worker.hints import tell_of_unknown_types
 from ..worker.queues import QueueFilter
+from ..workflows.advance import advance_due, fail_deleted
 from .capture import capture_jobs
 
 LEASE = timedelta(minutes=1)
@@ -111,6 +112,8 @@ def _run_next(jobs: QuerySet[Job], types: list[str], queues: QueueFilter, raise_
     sweep.rescue(jobs, now)
     sweep.promote(jobs, now)
     sweep.expire(jobs, now)
+    fail_deleted(jobs.db)
+    advance_due(jobs.db)
     taken = claim(
         jobs, queues=queues.waiting(jobs), types=types, limit=1, worker_id="test", lease=LEASE, now=timezone.now()
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from threading import Event as Bell
 from threading import Thread
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import connections
 from django.db.models import QuerySet
@@ -23,7 +23,8 @@ from ..db.session_limits import SessionLimits
 from ..db.transactions import is_busy, is_transient
 from ..maintenance import cron, superseded, sweep
 from ..maintenance.prune import prune
-from ..models import Event, SuppressedEnqueue
+from ..models import Event, SuppressedEnqueue, Workflow
+from ..workflows.advance import advance_due, fail_deleted
 from . import heartbeat, hints
 from .outages import DATABASE_FAILED, Outages
 from .queues import QueueFilter
@@ -35,8 +36,13 @@ RESCUE_SECONDS = 1.0
 CRON_SECONDS = 5.0
 SWEEP_SECONDS = 10.0
 UNKNOWN_SECONDS = 60.0
+ADVANCE_SECONDS = 1.0
+ADVANCE_AGAIN_SECONDS = 0.05
+"""How long to leave a workflow to the process that advances it, before this one looks again."""
 LONGEST_WAIT = 2.0
 """How many seconds a statement may wait for a lock: longer than PostgreSQL takes to detect a deadlock."""
+
+T = TypeVar("T")
 
 
 class Housekeeper:
@@ -77,11 +83,14 @@ class Housekeeper:
                 self._rescue,
                 self._expire,
                 self._supersede,
+                self._advance,
+                self._fail_deleted,
                 self._tick,
                 self._hear,
                 self._prune,
                 self._prune_suppressed,
                 self._prune_events,
+                self._prune_workflows,
                 self._doubt_queues,
                 self._report_unknown,
             ]
@@ -137,6 +146,11 @@ class Housekeeper:
         self._timetable.hasten(self._supersede)
         self._bell.set()
 
+    def look_for_ended(self) -> None:
+        """Soon advance the workflows that wait for a job that has ended."""
+        self._timetable.hasten(self._advance)
+        self._bell.set()
+
     def _serve(self) -> None:
         try:
             while not self._stopping:
@@ -186,15 +200,28 @@ class Housekeeper:
             self._found()
         return float("inf")
 
+    def _advance(self) -> float:
+        advanced, is_more = self._watched(lambda: advance_due(self._using))
+        if advanced:
+            self._found()
+        return ADVANCE_AGAIN_SECONDS if is_more else ADVANCE_SECONDS
+
+    def _fail_deleted(self) -> float:
+        self._watched(lambda: fail_deleted(self._using))
+        return SWEEP_SECONDS
+
     def _tell_of(self, move: Callable[[QuerySet[Any], datetime], int]) -> int:
-        """Move jobs and call receivers; close transactions that these leave open, or no later write would succeed."""
+        return self._watched(lambda: move(self._jobs, self._clock.now()))
+
+    def _watched(self, change: Callable[[], T]) -> T:
+        """Change jobs and call receivers; close transactions that these leave open, or no later write would succeed."""
         with sessions.watched():
             try:
-                moved = move(self._jobs, self._clock.now())
+                changed = change()
             finally:
                 sessions.renew_after_receivers()
         self._limits.ensure()
-        return moved
+        return changed
 
     def _tick(self) -> float:
         now = self._clock.now()
@@ -221,6 +248,10 @@ class Housekeeper:
 
     def _prune_events(self) -> float:
         Event.objects.using(self._using).prune(self._clock.now())
+        return SWEEP_SECONDS
+
+    def _prune_workflows(self) -> float:
+        Workflow.objects.using(self._using).prune(self._clock.now())
         return SWEEP_SECONDS
 
     def _doubt_queues(self) -> float:

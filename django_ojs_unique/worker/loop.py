@@ -217,6 +217,8 @@ class Worker:
             if (run := self._held.forget(finished.job)) is not None:
                 self.meter.settled(run, outcome)
             self._claimer.made_room(finished.job.queue)
+            if finished.job.workflow_id is not None:
+                self._housekeeper.look_for_ended()
             if outcome is Settled.RETRIED:
                 seconds = self._promoter.seconds_until(finished.job.run_at)
                 self._timetable.hasten(self._promoter.promote, time.monotonic() + seconds)

@@ -1,0 +1,81 @@
+"""Cancel a workflow (OJS workflows, "Cancellation")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from .. import lifecycle
+from ..db.dialects import dialect_of
+from ..exceptions import InvalidTransition
+from ..ojs.states import WAITING, JobState
+from ..ojs.workflows import MemberOutcome, WorkflowState
+from ..signals import announce, job_cancelled
+from ..unit_of_work import UnitOfWork
+from .advance import lock_root
+from .progress import Progress
+from .tables import Tables
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What a cancellation has done: how many jobs it cancelled, and how many still run without another attempt."""
+
+    jobs: int
+    running: int
+
+
+def cancel(workflows: QuerySet[Any], id: UUID, *, active: bool = False) -> Cancelled:
+    """Cancel a workflow; see `Workflow.cancel`. Raises InvalidTransition if it has ended, or is gone."""
+    tables = Tables.on(workflows.db)
+    row = tables.workflows.filter(pk=id).only("root_id").first()
+    for work in UnitOfWork(tables.using):
+        with work, transaction.atomic(using=tables.using):
+            dialect_of(tables.jobs).take_write_lock()
+            root = row and lock_root(tables, row.root_id or id, waits=True)
+            if root is None:
+                raise InvalidTransition(f"Workflow {id} does not exist any more.")
+            progress = Progress(tables, root)
+            progress.run()  # what has ended before the cancellation counts
+            workflow = progress.workflows[id]
+            if workflow.state != WorkflowState.RUNNING:
+                raise InvalidTransition(
+                    f"Workflow {id} is {workflow.state}; only a running one can be cancelled.",
+                    details={"workflow_id": str(id), "current_state": workflow.state, "expected_state": "running"},
+                )
+            done = _cancel(tables, progress, workflow, active=active)
+    return done
+
+
+def _cancel(tables: Tables, progress: Progress, workflow: Any, *, active: bool) -> Cancelled:
+    within = [one for one in progress.nested_in(workflow) if one.state == WorkflowState.RUNNING]
+    ids = [one.pk for one in within]
+    members = tables.waiting.filter(workflow__in=ids)
+    # Jobs that this workflow has not enqueued itself, and those that another workflow waits for, go on.
+    own = tables.jobs.filter(pk__in=members.values("job_id"), workflow_id__in=ids)
+    jobs = {job.pk: job for job in own.only("id", "state").order_by("pk").select_for_update()}
+    shared = set(tables.waiting.filter(job_id__in=jobs).exclude(workflow__in=ids).values_list("job_id", flat=True))
+    stoppable = WAITING | {JobState.ACTIVE} if active else WAITING
+    stopped = [pk for pk, job in jobs.items() if job.state in stoppable and pk not in shared]
+    running = [pk for pk, job in jobs.items() if job.state == JobState.ACTIVE and pk not in {*stopped, *shared}]
+    now = timezone.now()
+    lifecycle.cancel(tables.jobs.filter(pk__in=stopped), now)
+    lifecycle.last_attempt(tables.jobs.filter(pk__in=running))
+    ended = members.exclude(job_id__in=running)
+    awaited = sorted(set(ended.values_list("job_id", flat=True)))
+    ended.update(outcome=MemberOutcome.CANCELLED, finished_at=now)
+    list(tables.jobs.filter(pk__in=awaited).order_by("pk").select_for_update().values_list("pk"))
+    tables.release(awaited)
+    for job in tables.jobs.filter(pk__in=stopped):
+        announce(job_cancelled, tables.jobs.model, job=job, replaced_by=None, using=tables.using)
+    # The innermost first; the outermost one's parent goes on without it.
+    for one in reversed(within):
+        parent = progress.end(one, WorkflowState.CANCELLED)
+    if parent is not None:
+        progress.run([parent])
+    return Cancelled(len(stopped), len(running))

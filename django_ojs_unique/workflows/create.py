@@ -1,0 +1,120 @@
+"""Create a workflow: all of its rows and its first jobs in one transaction, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from ..db.dialects import dialect_of
+from ..db.fields import new_id
+from ..enqueue.batch import enqueue_many
+from ..enqueue.request import Request
+from ..enqueue.results import ItemResult
+from ..enqueue.values import uuid
+from ..exceptions import JobIdTaken
+from ..ojs.workflows import Kind, Role
+from ..signals import announce, workflow_created
+from ..unit_of_work import UnitOfWork
+from .definition import Flow, Leaf, placed
+from .stored import to_json
+from .tables import Tables
+
+
+def create(workflows: QuerySet[Any], flow: Flow, id: UUID | str | None = None) -> Any:
+    """Store a valid workflow on the database of ``workflows``, enqueue its first jobs, and return its row.
+
+    Raises DuplicateJob or JobIdTaken, with the place of the job; nothing is stored then.
+    """
+    tables = Tables.on(workflows.db)
+    chosen = None if id is None else uuid(id)
+    for work in UnitOfWork(tables.using):
+        with work:
+            new = _New(tables, flow, chosen)
+            with transaction.atomic(using=tables.using):
+                dialect_of(tables.jobs).take_write_lock()
+                new.store()
+            announce(workflow_created, workflows.model, workflow=new.root, using=tables.using)
+    return new.root
+
+
+def enqueue(tables: Tables, requests: Sequence[Request]) -> list[ItemResult]:
+    """Enqueue jobs of workflows in the caller's transaction, and wait for all of them, also for stand-ins.
+
+    A refused job has an error in its result. Raises LostRace if a stand-in is deleted meanwhile.
+    """
+    results = enqueue_many(tables.jobs, requests, "partial", None).results
+    tables.adopt({result.job.pk for result in results if result.error is None and not result.created})
+    return results
+
+
+class _New:
+    """The rows of a new workflow, and the jobs that wait for no other."""
+
+    def __init__(self, tables: Tables, flow: Flow, id: UUID | None) -> None:
+        self._tables = tables
+        self._now = timezone.now()
+        self._workflows: list[Any] = []
+        self._members: list[Any] = []
+        self._due: list[tuple[Any, Leaf]] = []
+        self._chosen = id
+        self.root = self._build(flow, None, id, is_due=True)
+
+    def store(self) -> None:
+        """Write everything. The jobs come first: who adopts a job writes its row before the member."""
+        self._refuse_taken_id()
+        requests = [leaf.request for _, leaf in self._due]
+        for (member, leaf), result in zip(self._due, enqueue(self._tables, requests), strict=True):
+            if result.error is not None:
+                raise placed(leaf.path, _unlocated(result))
+            member.job_id = result.job.pk
+        self._tables.workflows.bulk_create(self._workflows, batch_size=500)
+        self._tables.members.bulk_create(self._members, batch_size=500)
+
+    def _refuse_taken_id(self) -> None:
+        if self._chosen is not None and self._tables.workflows.filter(pk=self._chosen).exists():
+            raise JobIdTaken(
+                f"A workflow with the id {self._chosen} already exists.",
+                details={"field": "id", "workflow_id": str(self._chosen)},
+            )
+
+    def _build(self, flow: Flow, root: Any, id: UUID | None, *, is_due: bool) -> Any:
+        workflow = self._tables.workflows.model(
+            id=id or new_id(), type=flow.kind, name=flow.name, root=root, extra=flow.extra, created_at=self._now
+        )
+        self._workflows.append(workflow)
+        for position, member in enumerate(flow.members):
+            is_first = is_due and (flow.kind is not Kind.CHAIN or position == 0)
+            self._add(workflow, Role.MEMBER, position, member, root or workflow, is_due=is_first)
+        for position, (role, leaf) in enumerate(flow.callbacks.items()):
+            self._add(workflow, role, position, leaf, root or workflow, is_due=False)
+        return workflow
+
+    def _add(self, workflow: Any, role: Role, position: int, member: Leaf | Flow, root: Any, *, is_due: bool) -> None:
+        row = self._tables.members.model(
+            workflow=workflow, role=role, position=position, name=member.name, enqueued_at=self._now if is_due else None
+        )
+        if isinstance(member, Flow):
+            row.child = self._build(member, root, None, is_due=is_due)
+        else:
+            row.request = to_json(member.request)
+            member.request.workflow_id = workflow.pk
+            if is_due:
+                self._due.append((row, member))
+            else:
+                row.job_id = new_id() if member.request.id is None else uuid(member.request.id)
+        self._members.append(row)
+
+
+def _unlocated(result: ItemResult) -> Any:
+    """Return the error of an item without its index in the batch."""
+    error = result.error
+    assert error is not None
+    prefix = f"items[{result.index}]"
+    error.message = error.message.removeprefix(prefix).removeprefix(": ").removeprefix(".")
+    error.details.pop("index", None)
+    return error

@@ -1,0 +1,256 @@
+"""The progress of one root workflow whose row is locked: count what has ended, then move on from the inside out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Exists, OuterRef
+from django.utils import timezone
+
+from .. import lifecycle
+from ..exceptions import DuplicateJob, OJSError
+from ..ojs.states import JobState
+from ..ojs.workflows import Kind, MemberOutcome, Role, WorkflowState
+from ..signals import announce, workflow_called_back, workflow_finished, workflow_member_ended
+from .create import enqueue
+from .stored import from_json
+from .tables import Tables, below
+
+_BATCH = 1000
+_READ = ("id", "type", "state", "attempt", "result", "errors", "started_at", "finished_at", "expires_at", "replaced_by")
+_ENDED = ("outcome", "job_id", "result", "error", "started_at", "finished_at")
+_OPEN, _FAILED = MemberOutcome.OPEN, (MemberOutcome.FAILED, MemberOutcome.CANCELLED)
+
+
+class Progress:
+    """What is left to do in a workflow. Nothing that was read before the lock of its root counts."""
+
+    def __init__(self, tables: Tables, root: Any) -> None:
+        self._tables = tables
+        self._root = root
+        self._now = timezone.now()
+        nested = tables.workflows.filter(root=root)
+        self.workflows: dict[UUID, Any] = {root.pk: root, **{workflow.pk: workflow for workflow in nested}}
+        self._starting: list[Any] = []
+        """The members whose jobs are enqueued next."""
+
+    def run(self, touched: Iterable[UUID] = ()) -> None:
+        """Count what has ended, and enqueue what is due, until nothing is left; ``touched`` have changed already."""
+        changed = set(touched)
+        while changed := changed | self._count_ended():
+            while changed:
+                if parent := self._move_on(self.workflows[changed.pop()]):
+                    changed.add(parent)
+            changed = self._enqueue()
+
+    def fail_deleted(self) -> set[UUID]:
+        """Let the members fail whose jobs were deleted; return their workflows."""
+        kept = self._tables.jobs.filter(pk=OuterRef("job_id"))
+        members = list(self._waiting().exclude(Exists(kept)).defer("request")[:_BATCH])
+        for member in members:
+            self._fail(member, {"code": "deleted", "message": f"Job {member.job_id} was deleted."})
+        return self._write(members, {})
+
+    def end(self, workflow: Any, state: WorkflowState) -> UUID | None:
+        """Give a workflow its final state, and its parent's member its outcome; return the parent."""
+        workflow.state, workflow.finished_at = state, self._now
+        workflow.save(update_fields=["state", "finished_at", "called_back_at", "started_at"])
+        self._cancel_waiting(workflow)
+        announce(workflow_finished, type(workflow), workflow=workflow, using=self._tables.using)
+        member = None if workflow is self._root else self._tables.members.filter(child=workflow, outcome=_OPEN).first()
+        if member is None:
+            return None
+        member.started_at, member.finished_at = workflow.started_at, self._now
+        if state is WorkflowState.COMPLETED:
+            member.outcome = MemberOutcome.COMPLETED
+        else:
+            self._fail(member, {"code": "workflow_failed", "message": f"Workflow {workflow.pk} is {state}."})
+        (parent,) = self._write([member], {})
+        return parent
+
+    def nested_in(self, workflow: Any) -> list[Any]:
+        """Return a workflow and those nested in it, the outermost first."""
+        found, ids = [workflow], [workflow.pk]
+        while ids:
+            children = self._tables.members.filter(workflow__in=ids, child__isnull=False)
+            ids = list(children.values_list("child_id", flat=True))
+            found += [self.workflows[id] for id in ids]
+        return found
+
+    def _waiting(self) -> Any:
+        return self._tables.waiting.filter(below(self._root.pk, "workflow"))
+
+    def _count_ended(self) -> set[UUID]:
+        """Count the jobs that have ended; return the workflows of their members."""
+        rows = self._tables.jobs.filter(
+            awaited__isnull=False, finished_at__isnull=False, pk__in=self._waiting().values("job_id")
+        )
+        jobs = {job.pk: job for job in rows.only(*_READ).order_by("pk").select_for_update()[:_BATCH]}
+        if not jobs:
+            return set()
+        members = list(self._waiting().filter(job_id__in=jobs).defer("request").order_by("workflow", "position"))
+        for member in members:
+            self._count(member, jobs[member.job_id])
+        touched = self._write(members, jobs)
+        self._tables.release(jobs)
+        return touched
+
+    def _count(self, member: Any, job: Any) -> None:
+        if job.replaced_by_id is not None and self._follows(member, job.replaced_by_id):
+            return
+        member.started_at, member.finished_at = job.started_at, job.finished_at
+        if job.state == JobState.COMPLETED:
+            member.outcome, member.result = MemberOutcome.COMPLETED, job.result
+        else:
+            self._fail(member, _error_of(job))
+        workflow = self.workflows[member.workflow_id]
+        if job.started_at is not None and (workflow.started_at is None or job.started_at < workflow.started_at):
+            workflow.started_at = job.started_at
+            workflow.save(update_fields=["started_at"])
+
+    def _follows(self, member: Any, successor: UUID) -> bool:
+        """Let the job that replaced the member's take its place, unless it is gone."""
+        if not lifecycle.write(self._tables.jobs.filter(pk=successor), awaited=True):
+            return False
+        member.job_id = successor
+        return True
+
+    def _fail(self, member: Any, error: dict[str, Any]) -> None:
+        job = {} if member.job_id is None else {"job_id": str(member.job_id)}
+        member.outcome, member.error = MemberOutcome.FAILED, {**job, **error}
+        member.finished_at = member.finished_at or self._now
+
+    def _write(self, members: Collection[Any], jobs: dict[UUID, Any]) -> set[UUID]:
+        """Write the outcomes of members, and tell of those that have ended; return their workflows."""
+        self._tables.members.bulk_update(members, _ENDED, batch_size=200)
+        ended = [member for member in members if member.outcome != _OPEN]
+        for member in ended:
+            workflow, job = self.workflows[member.workflow_id], jobs.get(member.job_id)
+            announce(
+                workflow_member_ended,
+                type(workflow),
+                workflow=workflow,
+                member=member,
+                job=job,
+                using=self._tables.using,
+            )
+        return {member.workflow_id for member in ended}
+
+    def _move_on(self, workflow: Any) -> UUID | None:
+        """Do what is due in a workflow; return its parent if it has ended."""
+        if workflow.state != WorkflowState.RUNNING:
+            return None
+        state = self._next_step(workflow) if workflow.type == Kind.CHAIN else self._gather(workflow)
+        return None if state is None else self.end(workflow, state)
+
+    def _next_step(self, workflow: Any) -> WorkflowState | None:
+        """Start the next step of a chain, unless one runs; return the chain's final state if it has one."""
+        steps = self._members(workflow).exclude(outcome=MemberOutcome.COMPLETED)
+        step = steps.order_by("position").first()
+        if step is None:
+            return WorkflowState.COMPLETED
+        if step.outcome != _OPEN:
+            return WorkflowState.FAILED
+        if step.enqueued_at is None:
+            self._start([step])
+        return None
+
+    def _gather(self, workflow: Any) -> WorkflowState | None:
+        """Start the callbacks of a batch when all jobs have ended; return the final state of a group or a batch."""
+        members = self._members(workflow)
+        if members.filter(outcome=_OPEN).exists():
+            return None
+        if workflow.called_back_at is not None:
+            callbacks = self._tables.members.filter(workflow=workflow).exclude(role=Role.MEMBER)
+            if callbacks.filter(outcome=_OPEN).exists():
+                return None
+            failed = callbacks.filter(outcome__in=_FAILED).exists()
+        else:
+            if self._reopen(members):
+                return None
+            failed = members.filter(outcome__in=_FAILED).exists()
+            if workflow.type == Kind.BATCH and self._call_back(workflow, failed=failed):
+                return None
+        return WorkflowState.FAILED if failed else WorkflowState.COMPLETED
+
+    def _reopen(self, members: Any) -> int:
+        """Wait again for failed jobs that were revived meanwhile; return how many there are."""
+        revived = self._tables.jobs.filter(pk=OuterRef("job_id"), awaited__isnull=False)
+        failed = members.filter(Exists(revived), outcome=MemberOutcome.FAILED)
+        reopened: int = failed.update(outcome=_OPEN, error=None, finished_at=None)
+        return reopened
+
+    def _call_back(self, workflow: Any, *, failed: bool) -> bool:
+        """Start the callbacks that fit; return whether there are any."""
+        fitting = (Role.ON_COMPLETE, Role.ON_FAILURE if failed else Role.ON_SUCCESS)
+        callbacks = self._tables.members.filter(workflow=workflow).exclude(role=Role.MEMBER)
+        callbacks.exclude(role__in=fitting).update(outcome=MemberOutcome.SKIPPED, finished_at=self._now)
+        workflow.called_back_at = self._now
+        workflow.save(update_fields=["called_back_at"])
+        started = list(callbacks.filter(role__in=fitting).order_by("position"))
+        self._start(started)
+        for callback in started:
+            announce(workflow_called_back, type(workflow), workflow=workflow, member=callback, using=self._tables.using)
+        return bool(started)
+
+    def _start(self, members: Iterable[Any]) -> None:
+        """Begin members: their jobs are enqueued together later."""
+        nested = []
+        for member in members:
+            if member.child_id is None:
+                self._starting.append(member)
+            else:
+                nested.append(member)
+        self._tables.members.filter(pk__in=[member.pk for member in nested]).update(enqueued_at=self._now)
+        for member in nested:
+            child = self.workflows[member.child_id]
+            first = self._members(child).order_by("position")
+            self._start(first[:1] if child.type == Kind.CHAIN else first)
+
+    def _enqueue(self) -> set[UUID]:
+        """Enqueue the jobs of the members that begin; return the workflows of those that are refused."""
+        starting, self._starting = self._starting, []
+        if not starting:
+            return set()
+        failed = []
+        for member, result in zip(starting, enqueue(self._tables, list(map(self._request, starting))), strict=True):
+            member.enqueued_at = self._now
+            if result.error is None:
+                member.job_id = result.job.pk
+            else:
+                member.job_id = None
+                self._fail(member, _refusal(result.error))
+                failed.append(member)
+        self._tables.members.bulk_update(starting, ["enqueued_at", "job_id"], batch_size=500)
+        return self._write(failed, {})
+
+    def _request(self, member: Any) -> Any:
+        return from_json(member.request, id=member.job_id, workflow_id=member.workflow_id)
+
+    def _members(self, workflow: Any) -> Any:
+        return self._tables.members.filter(workflow=workflow, role=Role.MEMBER)
+
+    def _cancel_waiting(self, workflow: Any) -> None:
+        """Cancel the members of an ended workflow that have not begun, and all that is nested in them."""
+        waiting = self._tables.members.filter(workflow=workflow, outcome=_OPEN, enqueued_at=None)
+        children = [self.workflows[id] for id in waiting.exclude(child=None).values_list("child_id", flat=True)]
+        waiting.update(outcome=MemberOutcome.CANCELLED, finished_at=self._now)
+        for child in children:
+            self.end(child, WorkflowState.CANCELLED)
+
+
+def _error_of(job: Any) -> dict[str, Any]:
+    """Return what a member shows of a job that did not complete."""
+    if job.state == JobState.CANCELLED:
+        return {"code": "cancelled", "message": "The job was cancelled."}
+    last = job.errors[-1] if job.errors else {}
+    if last.get("attempt") == job.attempt or last.get("code") == "superseded":
+        return {name: last[name] for name in ("code", "type", "message", "attempt") if last.get(name) is not None}
+    return {"code": "expired", "message": "The job expired before it started."}
+
+
+def _refusal(error: OJSError) -> dict[str, Any]:
+    existing = {"job_id": str(error.existing_job_id)} if isinstance(error, DuplicateJob) else {}
+    return {**existing, "code": error.code, "message": error.message}

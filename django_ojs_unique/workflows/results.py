@@ -1,0 +1,48 @@
+"""What the jobs of workflows have returned, and what the later ones learn of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ojs.workflows import Kind, MemberOutcome, Role
+from .tables import Tables
+
+
+def parent_results(job: Any) -> list[Any] | None:
+    """Return the results of the jobs before this one; None for a job that no workflow has enqueued.
+
+    For a step of a chain: those of all steps before it. For a callback: those of all jobs of its batch. For the others:
+    what their workflow itself would have received in its place. A job that failed has ``{"error": {...}}`` there.
+    """
+    if job.workflow_id is None:
+        return None
+    tables = Tables.on(job._state.db)
+    member = tables.members.filter(workflow=job.workflow_id, job_id=job.pk).order_by("pk").first()
+    return [] if member is None else _before(tables, member)
+
+
+def result_of_workflow(workflow: Any) -> Any:
+    """Return the result of a workflow: for a chain that of its last step, else those of all jobs in an array."""
+    tables = Tables.on(workflow._state.db)
+    members = tables.members.filter(workflow=workflow, role=Role.MEMBER).defer("request").select_related("child")
+    if workflow.type == Kind.CHAIN:
+        last = members.order_by("-position").first()
+        return None if last is None else _result(last)
+    return [_result(member) for member in members.order_by("position")]
+
+
+def _before(tables: Tables, member: Any) -> list[Any]:
+    steps = tables.members.filter(workflow=member.workflow_id, role=Role.MEMBER).defer("request")
+    if member.role == Role.MEMBER:
+        workflow = tables.workflows.get(pk=member.workflow_id)
+        if workflow.type != Kind.CHAIN or member.position == 0:
+            outer = tables.members.filter(child=workflow).first()
+            return [] if outer is None else _before(tables, outer)
+        steps = steps.filter(position__lt=member.position)
+    return [_result(step) for step in steps.select_related("child").order_by("position")]
+
+
+def _result(member: Any) -> Any:
+    if member.outcome in (MemberOutcome.FAILED, MemberOutcome.CANCELLED):
+        return {"error": member.error or {"code": "cancelled", "message": "It was never enqueued."}}
+    return member.result if member.child is None else result_of_workflow(member.child)

@@ -1,0 +1,59 @@
+"""The rows of workflows on one database: the models are in a higher layer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.apps import apps
+from django.db.models import Q, QuerySet
+
+from .. import lifecycle
+from ..db.inserts import in_groups
+from ..ojs.workflows import MemberOutcome
+from ..unit_of_work import LostRace
+
+
+class Tables(NamedTuple):
+    """The jobs, the workflows and their members."""
+
+    jobs: QuerySet[Any]
+    workflows: QuerySet[Any]
+    members: QuerySet[Any]
+
+    @classmethod
+    def on(cls, using: str) -> Tables:
+        """Return the tables of a database."""
+        names = ("Job", "Workflow", "WorkflowMember")
+        return cls(*(apps.get_model("django_ojs_unique", name)._default_manager.using(using) for name in names))
+
+    @property
+    def using(self) -> str:
+        """The alias of the database."""
+        return self.jobs.db
+
+    @property
+    def waiting(self) -> QuerySet[Any]:
+        """The members whose job is stored, and whose end is not counted yet."""
+        return self.members.filter(outcome=MemberOutcome.OPEN, enqueued_at__isnull=False, child=None)
+
+    def adopt(self, ids: Collection[UUID]) -> None:
+        """Let a workflow wait for stored jobs. Raises LostRace if one of them is gone."""
+        ids = sorted(set(ids))
+        found = sum(lifecycle.write(self.jobs.filter(pk__in=group), awaited=True) for group in in_groups(ids))
+        if found < len(ids):
+            raise LostRace
+
+    def release(self, ids: Collection[UUID]) -> None:
+        """Wait no longer for jobs whose rows are locked here, unless another workflow does.
+
+        Who adopts a job writes its row before the member, so the locking query sees each member that counts.
+        """
+        held = self.waiting.filter(job_id__in=ids).select_for_update().values_list("job_id", flat=True)
+        lifecycle.write(self.jobs.filter(pk__in=set(ids).difference(held)), awaited=None)
+
+
+def below(root: Any, prefix: str = "") -> Q:
+    """Return the condition for a root workflow and all that are nested in it."""
+    return Q(**{f"{prefix or 'pk'}": root}) | Q(**{f"{prefix}__root" if prefix else "root": root})
