@@ -35,7 +35,7 @@ def advance_due(using: str) -> tuple[int, bool]:
     ended = list(_ended(tables).values_list("pk", flat=True)[:BATCH])
     if not ended:
         return 0, False
-    waiting = tables.waiting.filter(job_id__in=ended)
+    waiting = tables.awaiting.filter(job_id__in=ended)
     roots = _roots(waiting)
     done = sum(_advance(tables, root) for root in roots)
     unawaited = set(ended).difference(waiting.values_list("job_id", flat=True))

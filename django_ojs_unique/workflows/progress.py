@@ -38,6 +38,7 @@ class Progress:
 
     def run(self, touched: Iterable[UUID] = ()) -> None:
         """Count what has ended, and enqueue what is due, until nothing is left; ``touched`` have changed already."""
+        self._reopen()
         changed = set(touched)
         while changed := changed | self._count_ended():
             while changed:
@@ -48,7 +49,8 @@ class Progress:
     def fail_deleted(self) -> set[UUID]:
         """Let the members fail whose jobs were deleted; return their workflows."""
         kept = self._tables.jobs.filter(pk=OuterRef("job_id"))
-        members = list(self._waiting().exclude(Exists(kept)).defer("request")[:_BATCH])
+        waiting = self._tables.waiting.filter(below(self._root.pk, "workflow"))
+        members = list(waiting.exclude(Exists(kept)).defer("request")[:_BATCH])
         for member in members:
             self._fail(member, {"code": "deleted", "message": f"Job {member.job_id} was deleted."})
         return self._write(members, {})
@@ -79,22 +81,28 @@ class Progress:
             found += [self.workflows[id] for id in ids]
         return found
 
-    def _waiting(self) -> Any:
-        return self._tables.waiting.filter(below(self._root.pk, "workflow"))
+    def _reopen(self) -> None:
+        """Wait again for failed jobs that were revived meanwhile."""
+        revived = self._tables.jobs.filter(pk=OuterRef("job_id"), awaited__isnull=False)
+        failed = self._tables.awaiting.filter(below(self._root.pk, "workflow"), outcome=MemberOutcome.FAILED)
+        if ids := list(failed.filter(Exists(revived)).values_list("pk", flat=True)):
+            self._tables.members.filter(pk__in=ids).update(outcome=_OPEN, error=None, finished_at=None)
 
     def _count_ended(self) -> set[UUID]:
         """Count the jobs that have ended; return the workflows of their members."""
-        rows = self._tables.jobs.filter(
-            awaited__isnull=False, finished_at__isnull=False, pk__in=self._waiting().values("job_id")
+        waiting = self._tables.waiting.filter(below(self._root.pk, "workflow"))
+        ended = self._tables.jobs.filter(
+            awaited__isnull=False, finished_at__isnull=False, pk__in=waiting.values("job_id")
         )
-        jobs = {job.pk: job for job in rows.only(*_READ).order_by("pk").select_for_update()[:_BATCH]}
-        if not jobs:
-            return set()
-        members = list(self._waiting().filter(job_id__in=jobs).defer("request").order_by("workflow", "position"))
-        for member in members:
-            self._count(member, jobs[member.job_id])
-        touched = self._write(members, jobs)
-        self._tables.release(jobs)
+        ended = ended.only(*_READ).order_by("pk").select_for_update()
+        touched: set[UUID] = set()
+        # Again, because the job that takes the place of a replaced one may have ended, too.
+        while jobs := {job.pk: job for job in ended[:_BATCH]}:
+            members = list(waiting.filter(job_id__in=jobs).defer("request").order_by("workflow", "position"))
+            for member in members:
+                self._count(member, jobs[member.job_id])
+            touched |= self._write(members, jobs)
+            self._tables.release(jobs)
         return touched
 
     def _count(self, member: Any, job: Any) -> None:
@@ -168,19 +176,10 @@ class Progress:
                 return None
             failed = callbacks.filter(outcome__in=_FAILED).exists()
         else:
-            if self._reopen(members):
-                return None
             failed = members.filter(outcome__in=_FAILED).exists()
             if workflow.type == Kind.BATCH and self._call_back(workflow, failed=failed):
                 return None
         return WorkflowState.FAILED if failed else WorkflowState.COMPLETED
-
-    def _reopen(self, members: Any) -> int:
-        """Wait again for failed jobs that were revived meanwhile; return how many there are."""
-        revived = self._tables.jobs.filter(pk=OuterRef("job_id"), awaited__isnull=False)
-        failed = members.filter(Exists(revived), outcome=MemberOutcome.FAILED)
-        reopened: int = failed.update(outcome=_OPEN, error=None, finished_at=None)
-        return reopened
 
     def _call_back(self, workflow: Any, *, failed: bool) -> bool:
         """Start the callbacks that fit; return whether there are any."""

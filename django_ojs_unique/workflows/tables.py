@@ -11,7 +11,7 @@ from django.db.models import Q, QuerySet
 
 from .. import lifecycle
 from ..db.inserts import in_groups
-from ..ojs.workflows import MemberOutcome
+from ..ojs.workflows import MemberOutcome, Role, WorkflowState
 from ..unit_of_work import LostRace
 
 
@@ -37,6 +37,14 @@ class Tables(NamedTuple):
     def waiting(self) -> QuerySet[Any]:
         """The members whose job is stored, and whose end is not counted yet."""
         return self.members.filter(outcome=MemberOutcome.OPEN, enqueued_at__isnull=False, child=None)
+
+    @property
+    def awaiting(self) -> QuerySet[Any]:
+        """The same, and those that have failed, if their workflow would count a revived job's end again."""
+        counts_again = Q(outcome=MemberOutcome.FAILED, workflow__state=WorkflowState.RUNNING)
+        counts_again &= Q(role=Role.MEMBER, workflow__called_back_at=None)
+        stored = self.members.filter(enqueued_at__isnull=False, child=None)
+        return stored.filter(Q(outcome=MemberOutcome.OPEN) | counts_again)
 
     def adopt(self, ids: Collection[UUID]) -> None:
         """Let a workflow wait for stored jobs. Raises LostRace if one of them is gone."""

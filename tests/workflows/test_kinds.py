@@ -30,7 +30,8 @@ def test_a_chain_enqueues_each_step_when_the_one_before_has_completed(log, do):
     run_jobs()
     assert log == [("a", []), ("b", ["a"]), ("c", ["a", "b"])]
     assert states(workflow) == ("completed", ["completed"] * 3)
-    assert workflow.finished_at is not None and workflow.started_at is not None
+    assert workflow.finished_at is not None
+    assert workflow.started_at is not None
     assert workflow.result == "c"
     assert workflow.progress == 1.0
 

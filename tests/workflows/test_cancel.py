@@ -1,0 +1,99 @@
+"""Cancel a workflow: what waits is cancelled, what runs ends by itself, and no callback comes."""
+
+import pytest
+
+from django_ojs_unique import batch, chain, group
+from django_ojs_unique.exceptions import InvalidTransition
+from django_ojs_unique.models import Job, Workflow
+from django_ojs_unique.testing import run_jobs, run_one
+from django_ojs_unique.workflows.cancel import Cancelled
+
+pytestmark = pytest.mark.django_db
+
+IGNORE = {"keys": ["type", "args"], "on_conflict": "ignore"}
+
+
+def test_what_waits_is_cancelled_and_no_callback_comes(log, do):
+    workflow = batch([do("a"), do("b"), do("c", delay=60)], on_complete=do("f")).enqueue()
+    run_one()
+    assert workflow.cancel() == Cancelled(jobs=2, running=0)
+    assert (workflow.state, workflow.finished_at is not None) == ("cancelled", True)
+    run_jobs()
+    assert log.names == ["a"]
+    outcomes = [member.outcome for member in workflow.all_members.order_by("role", "position")]
+    assert outcomes == ["completed", "cancelled", "cancelled", "cancelled"]
+    assert not Job.objects.filter(awaited=True).exists()
+
+
+def test_a_waiting_step_is_never_enqueued(log, do):
+    workflow = chain(do("a"), group([do("b")])).enqueue()
+    workflow.cancel()
+    run_jobs()
+    assert log == []
+    assert set(Workflow.objects.values_list("state", flat=True)) == {"cancelled"}
+
+
+@pytest.mark.parametrize("active", [False, True])
+def test_a_running_job_ends_by_itself_or_is_cancelled_too(log, do, fail, take, active):
+    workflow = group([do("a", retry={"max_attempts": 5}), do("b")]).enqueue()
+    take(limit=1, types=("do",))
+    done = workflow.cancel(active=active)
+    assert done == Cancelled(jobs=2 if active else 1, running=0 if active else 1)
+    job = Job.objects.get(args__name="a")
+    assert job.state == ("cancelled" if active else "active")
+    assert job.max_attempts == (5 if active else 1)
+    if not active:
+        lifecycle.complete(Job.objects.filter(pk=job.pk), timezone.now(), token=job.lease_token, result="late")
+        run_jobs()
+        member = workflow.members.get(position=0)
+        assert (member.outcome, member.result) == ("completed", "late")
+    workflow.refresh_from_db()
+    assert workflow.state == "cancelled"
+    assert not Job.objects.filter(awaited=True).exists()
+
+
+def test_an_ended_workflow_cannot_be_cancelled(log, do):
+    workflow = chain(do("a")).enqueue()
+    run_jobs()
+    with pytest.raises(InvalidTransition, match="is completed; only a running one can be cancelled"):
+        workflow.cancel()
+    with pytest.raises(InvalidTransition):
+        workflow.cancel()
+    deleted = chain(do("b")).enqueue()
+    Workflow.objects.filter(pk=deleted.pk).delete()
+    with pytest.raises(InvalidTransition, match="does not exist any more"):
+        deleted.cancel()
+
+
+def test_an_end_before_the_cancellation_counts(log, do):
+    workflow = chain(do("a")).enqueue()
+    run_one()
+    with pytest.raises(InvalidTransition):
+        workflow.cancel()
+    run_jobs()
+    workflow.refresh_from_db()
+    assert workflow.state == "completed"
+
+
+def test_a_nested_workflow_that_is_cancelled_has_failed_for_the_outer_one(log, do):
+    workflow = batch([group([do("a"), do("b")]), do("c")], on_failure=do("f")).enqueue()
+    inner = Workflow.objects.get(root=workflow)
+    assert inner.cancel() == Cancelled(jobs=2, running=0)
+    run_jobs()
+    assert log.names == ["c", "f"]
+    workflow.refresh_from_db()
+    assert workflow.state == "completed"
+    assert workflow.members.get(position=0).outcome == "failed"
+
+
+def test_jobs_of_others_go_on(log, do):
+    """A stand-in that it has not enqueued, and its own job while another workflow waits for it."""
+    Job.objects.enqueue(**do("x", unique=IGNORE))
+    first = group([do("x", unique=IGNORE), do("y", unique=IGNORE)]).enqueue()
+    second = chain(do("y", unique=IGNORE), do("z")).enqueue()
+    assert first.cancel() == Cancelled(jobs=0, running=0)
+    run_jobs()
+    assert log.names == ["x", "y", "z"]
+    second.refresh_from_db()
+    assert second.state == "completed"
+    assert {member.outcome for member in first.members} == {"cancelled"}

@@ -1,0 +1,154 @@
+"""However a job ends, its workflow counts the end once."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from django_ojs_unique import batch, chain, group
+from django_ojs_unique.lifecycle import write
+from django_ojs_unique.maintenance.prune import prune
+from django_ojs_unique.models import Job, Workflow
+from django_ojs_unique.ojs.states import MOVES, TERMINAL
+from django_ojs_unique.testing import run_jobs, travel
+from django_ojs_unique.workflows.advance import advance_due
+
+pytestmark = pytest.mark.django_db
+
+
+def by_method(jobs):
+    jobs.get().cancel()
+
+
+def by_bulk(jobs):
+    jobs.cancel()
+
+
+def by_update(jobs):
+    write(jobs, state="discarded", finished_at=timezone.now())
+
+
+def by_deletion(jobs):
+    jobs.get().remove()
+
+
+def by_expiry(jobs):
+    write(jobs, expires_at=timezone.now() - timedelta(seconds=1))
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (by_method, "cancelled"),
+        (by_bulk, "cancelled"),
+        (by_expiry, "expired"),
+        (by_deletion, "deleted"),
+        (by_update, "expired"),
+    ],
+)
+def test_an_end_that_is_no_completion_fails_the_member(log, do, end, code):
+    workflow = batch([do("a"), do("b")], on_failure=do("f")).enqueue()
+    end(Job.objects.filter(pk=workflow.members.get(position=1).job_id))
+    run_jobs()
+    assert log.names == ["a", "f"]
+    member = workflow.members.get(position=1)
+    assert (member.outcome, member.error["code"]) == ("failed", code)
+    workflow.refresh_from_db()
+    assert workflow.state == "completed"
+
+
+def test_a_lost_lease_after_the_last_attempt(log, do, take):
+    workflow = chain({"type": "t", "retry": {"max_attempts": 1}}, do("b")).enqueue()
+    take()
+    write(Job.objects.all(), lease_expires_at=timezone.now() - timedelta(hours=1))
+    run_jobs()
+    workflow.refresh_from_db()
+    assert workflow.state == "failed"
+    assert workflow.members.get(position=0).error["code"] == "visibility_timeout"
+
+
+def test_every_move_into_a_final_state_is_known_here():
+    """A new one needs a test above; `advance` reads the row, so that it needs no other code."""
+    assert {source for source, targets in MOVES.items() if targets & TERMINAL} == {
+        "scheduled", "pending", "available", "active", "retryable",
+    }  # fmt: skip
+
+
+def test_advancing_again_changes_nothing(log, do):
+    workflow = group([do("a"), do("b")]).enqueue()
+    run_jobs()
+    before = list(workflow.all_members.values())
+    write(Job.objects.all(), awaited=True)
+    assert advance_due("default") == (0, False)
+    assert list(workflow.all_members.values()) == before
+    assert not Job.objects.filter(awaited=True).exists()
+
+
+def test_a_revived_job_of_a_running_group_counts_anew(log, do, fail, handlers):
+    workflow = batch([fail("b"), do("a", delay=60)], on_success=do("s"), on_failure=do("f")).enqueue()
+    run_jobs()
+    member = workflow.members.get(position=0)
+    assert member.outcome == "failed"
+    Job.objects.get(pk=member.job_id).revive()
+    handlers._definitions["fail"] = handlers._definitions["do"]
+    with travel(timedelta(seconds=61)):
+        run_jobs()
+    assert log.names == ["b", "b", "a", "s"]
+    workflow.refresh_from_db()
+    assert (workflow.state, workflow.result) == ("completed", ["b", "a"])
+
+
+def test_a_revived_job_that_still_runs_keeps_the_group_open(log, do, fail, take):
+    workflow = group([fail("b"), do("a", delay=60)]).enqueue()
+    run_jobs()
+    Job.objects.get(pk=workflow.members.get(position=0).job_id).revive()
+    take(types=("fail",))
+    with travel(timedelta(seconds=10)):
+        Job.objects.get(pk=workflow.members.get(position=1).job_id).retry_now()
+        run_jobs(types="do")
+    workflow.refresh_from_db()
+    assert workflow.state == "running"
+    assert workflow.counts()["open"] == 1
+
+
+def test_a_revived_job_of_an_ended_workflow_is_an_ordinary_job(log, do, fail):
+    workflow = chain(fail("b"), do("c")).enqueue()
+    run_jobs()
+    job = Job.objects.get()
+    job.revive()
+    run_jobs()
+    workflow.refresh_from_db()
+    assert workflow.state == "failed"
+    assert log.names == ["b", "b"]
+    job.refresh_from_db()
+    assert job.awaited is None
+
+
+def test_results_outlive_the_jobs_of_a_running_workflow(log, do):
+    chain(do("a"), do("b", delay="P30D"), do("c")).enqueue()
+    run_jobs()
+    with travel(timedelta(days=20)):
+        prune(Job.objects.all(), timezone.now())
+        assert Job.objects.filter(args__name="a").count() == 0
+    with travel(timedelta(days=31)):
+        run_jobs()
+    assert log == [("a", []), ("b", ["a"]), ("c", ["a", "b"])]
+
+
+def test_an_end_that_is_not_counted_yet_is_not_pruned(log, do):
+    group([do("a")]).enqueue()
+    write(Job.objects.all(), state="completed", finished_at=timezone.now() - timedelta(days=365))
+    prune(Job.objects.all(), timezone.now())
+    assert Job.objects.count() == 1
+
+
+def test_ended_workflows_are_pruned_with_their_members(log, do):
+    old = chain(do("a"), group([do("b")])).enqueue()
+    run_jobs()
+    new = chain(do("c", delay=60)).enqueue()
+    with travel(timedelta(days=29)):
+        assert Workflow.objects.prune(timezone.now()) == 0
+    with travel(timedelta(days=31)):
+        assert Workflow.objects.prune(timezone.now()) == 1
+    assert list(Workflow.objects.all()) == [new]
+    assert old.all_members.count() == 0
