@@ -44,16 +44,9 @@ from .results import BatchResult, ItemResult, Outcome
 from .row import JobRow
 
 _LOOKED_AT = (
-    "id",
-    "type",
-    "queue",
-    "state",
-    "fingerprint",
-    "guarded_states",
-    "created_at",
-    "scheduled_at",
-    "workflow_id",
-)
+    "id", "type", "queue", "state", "fingerprint", "guarded_states", "created_at", "scheduled_at", "workflow_id",
+    "awaited",
+)  # fmt: skip
 _MODES = ("partial", "atomic")
 
 

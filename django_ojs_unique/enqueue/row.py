@@ -39,6 +39,7 @@ class JobRow(Protocol):
     window_ends_at: datetime | None
     replaced_by_id: UUID | None
     workflow_id: UUID | None
+    awaited: bool | None
 
     @property
     def is_guarding(self) -> bool: ...
@@ -48,6 +49,6 @@ class JobRow(Protocol):
 
 
 def take_place(job: JobRow, replaced: Iterable[JobRow]) -> None:
-    """Let a new job belong to the workflow of a job that it replaces; the workflow will wait for it."""
+    """Let a new job belong to the workflow that waits for a job that it replaces; the workflow will wait for it."""
     if job.workflow_id is None:
-        job.workflow_id = next((row.workflow_id for row in replaced if row.workflow_id is not None), None)
+        job.workflow_id = next((row.workflow_id for row in replaced if row.awaited), None)

@@ -1,8 +1,9 @@
 """Cancel a workflow: what waits is cancelled, what runs ends by itself, and no callback comes."""
 
 import pytest
+from django.utils import timezone
 
-from django_ojs_unique import batch, chain, group
+from django_ojs_unique import batch, chain, group, lifecycle
 from django_ojs_unique.exceptions import InvalidTransition
 from django_ojs_unique.models import Job, Workflow
 from django_ojs_unique.testing import run_jobs, run_one
