@@ -102,6 +102,13 @@ class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
             options["unique"] = None
         return replace(Task.using(self, **changes), **options)  # type: ignore[return-value]
 
+    def item(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the task with these arguments as a member of a `chain`, a `group` or a `batch`.
+
+        The `id` of its job is that of a `TaskResult`. Raises what `enqueue` raises for invalid arguments.
+        """
+        return self.get_backend().request_of(self, args, kwargs)
+
     if TYPE_CHECKING:  # Django's class is generic in its stubs only
 
         def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from django.apps import apps
@@ -155,7 +155,8 @@ def _leaf(item: Any, path: str, options: Mapping[str, Any]) -> Leaf:
     if isinstance(item, Mapping):
         item = {**options, **item}
         name = _name(item.pop("name", None), f"{path}.")
-    return Leaf(name, with_place(path, lambda: request_of_item(item)), path)
+    # A copy, because the same item may be enqueued again.
+    return Leaf(name, replace(with_place(path, lambda: request_of_item(item))), path)
 
 
 def _name(name: Any, at: str) -> str:
