@@ -3,7 +3,8 @@
 import pytest
 
 from .framework import work  # isort: skip - it skips this module where there are no tasks
-from django_ojs_unique import chain, group
+from django_ojs_unique import InvalidRequest, chain, group
+from django_ojs_unique.tasks.framework import Task
 from tests.app import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -18,3 +19,12 @@ def test_tasks_are_members():
         assert (workflow.state, workflow.result) == ("completed", 4)
         (result,) = [tasks.add.get_result(str(member.job_id)) for member in workflow.members if member.job_id]
         assert (result.status, result.return_value) == ("SUCCESSFUL", 4)
+
+
+def test_a_task_of_another_backend_is_no_member(settings):
+    settings.TASKS = {
+        "default": {"BACKEND": "django_ojs_unique.tasks.OJSBackend"},
+        "other": {"BACKEND": f"{Task.__module__.split('.base')[0]}.backends.dummy.DummyBackend"},
+    }
+    with pytest.raises(InvalidRequest, match="backend: cannot enqueue workflows"):
+        tasks.add.using(backend="other").item(1)

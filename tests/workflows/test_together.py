@@ -7,7 +7,7 @@ from django.db import transaction
 from django_ojs_unique import chain, group
 from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.models import Job, Workflow
-from django_ojs_unique.testing import run_jobs
+from django_ojs_unique.testing import assert_workflow_enqueued, run_jobs
 from django_ojs_unique.worker import Worker
 from tests.support.workflows import audit
 
@@ -61,3 +61,13 @@ def test_a_request_is_not_changed(log):
     request = Request(type="do", args={"name": "a"})
     chain(request).enqueue()
     assert request.workflow_id is None
+
+
+def test_the_assertion(log, do):
+    with pytest.raises(AssertionError, match=r"No workflow with type='chain' was enqueued. The stored ones:\n  none"):
+        assert_workflow_enqueued("chain")
+    workflow = chain(do("a"), group([do("b"), do("c")]), name="x").enqueue()
+    assert assert_workflow_enqueued("chain", name="x", steps=["do", "group"]) == workflow
+    assert assert_workflow_enqueued(steps=["do", "do"]).root == workflow
+    with pytest.raises(AssertionError, match=r"chain 'x' steps=\['do', 'group'\]"):
+        assert_workflow_enqueued("batch", name="x", steps=["do"])
