@@ -1,11 +1,69 @@
-"""The OJS clients that others wrote: what each sends, and what it reads from the answer (docs: HTTP)."""
+"""The OJS clients that others wrote: what each sends, and what it reads from the answer (docs: HTTP).
+
+``clients/*.jsonl`` are the requests of each client's own code against this server, as a proxy saw them. Only ids, the
+token, dates and the paths in tracebacks were replaced. ``answer``: the members that the client reads, each with the
+name of its JSON type, or its value.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 from django.test import Client
 from django.utils import timezone
 from rest_framework.authtoken.models import Token
 
-from django_ojs_unique.models import Job
+from django_ojs_unique.models import CronJob, Job
+
+from .conftest import THREADED
+
+CLIENTS = Path(__file__).parent / "clients"
+TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+ABSENT = object()
+
+
+@pytest.mark.parametrize("name", ["go", "javascript", "python"])
+def test_each_request_of_a_client_is_understood_and_its_answer_can_be_read(staff, name, settings):
+    settings.OJS_UNIQUE = {"EVENTS": True}
+    first, *requests = map(json.loads, (CLIENTS / f"{name}.jsonl").read_text().splitlines())
+    headers = {**first["headers"], "Authorization": f"Bearer {Token.objects.create(user=staff).key}"}
+    client, ids = Client(headers=headers, **THREADED), {"enqueued": [], "fetched": []}
+
+    def filled(text):
+        return re.sub(r"<(\w+) (\d+)>", lambda match: ids[match[1]][int(match[2])], text)
+
+    for number, sent in enumerate(requests, start=2):
+        where, media_type = (
+            f"{name}.jsonl, line {number}: {sent['call']}",
+            headers.get("Content-Type", headers["Accept"]),
+        )
+        response = client.generic(sent["method"], filled(sent["path"]), filled(sent["body"]), content_type=media_type)
+        assert response.status_code == sent["status"], (where, response.content)
+        assert (response["Content-Type"], response["OJS-Version"]) == (headers["Accept"], "1.0"), where
+        answer = response.json()
+        for path, expected in json.loads(filled(json.dumps(sent["answer"]))).items():
+            for value in found(answer, path.split(".")):
+                assert expected in (value, TYPES.get(type(value), "absent")), (where, path, value)
+        made = {"enqueue": "enqueued", "enqueue a batch": "enqueued", "fetch": "fetched"}.get(sent["call"])
+        if made and response.status_code < 400:
+            ids[made] += [job["id"] for job in answer.get("jobs") or [answer["job"]]]
+    assert len(ids["fetched"]) >= 2
+
+
+def found(value: Any, path: list[str]) -> list[Any]:
+    """Return what is at a path in JSON; ``*`` stands for every member, of which there must be one."""
+    if not path:
+        return [value]
+    if path[0] == "*":
+        members = list(value.values()) if isinstance(value, dict) else value
+        assert members
+        return [each for member in members for each in found(member, path[1:])]
+    if isinstance(value, list):
+        return found(value[int(path[0])], path[1:])
+    return found(value[path[0]], path[1:]) if path[0] in value else [ABSENT]
+
 
 # Unique policies
 
@@ -233,3 +291,50 @@ def test_the_ids_of_a_worker_may_stand_beside_their_number(ojs, refused):
     refused(beat(active_jobs=True, active_job_ids=[one]), 400, "invalid_request")
     error = refused(beat(active_jobs=["x"] * 600, active_job_ids=["x"] * 600), 400, "invalid_request")
     assert "1000" in error["message"]
+
+
+# Shapes
+
+
+DRAFT = {"OJS-Version": "1.0.0-rc.1"}
+
+
+def test_who_asks_for_the_draft_gets_the_shapes_of_its_http_chapter(ojs):
+    """The Go client cannot read the others; the seed and the conformance suite demand them."""
+    assert ojs.get("/ojs/manifest").json()["capabilities"]["unique_jobs"]["strength"] == "strong"
+    said = ojs.get("/ojs/manifest", headers=DRAFT).json()
+    assert (said["capabilities"]["unique_jobs"], said["unique_job_strength"]) == (True, "strong")
+    assert ojs.get("/ojs/v1/queues/mail/stats").json()["queue"]["name"] == "mail"
+    assert ojs.get("/ojs/v1/queues/mail/stats", headers=DRAFT).json()["queue"] == "mail"
+
+
+def test_a_periodic_job_is_shown_flat_too(ojs):
+    CronJob.objects.define("a", "@daily", "t", {"n": 1}, meta={"m": 1}, queue="q")
+    CronJob.objects.define("b", "@daily", "t", [1], enabled=False)
+    first, second = ojs.get("/ojs/v1/cron").json()["cron_jobs"]
+    assert (first["cron"], first["status"], first["args"], first["meta"]) == ("@daily", "active", [{"n": 1}], {"m": 1})
+    assert (first["options"], "expression" in first, "job_template" in first) == ({"queue": "q"}, False, False)
+    assert (second["status"], second["args"], "next_run_at" in second) == ("paused", [1], False)
+    assert ojs.get("/ojs/v1/cron/a").json()["cron_job"] == first
+    assert ojs.delete("/ojs/v1/cron/a").json()["cron_job"] == first
+
+
+def test_a_list_may_be_read_by_the_number_of_the_page(ojs, refused):
+    for name in "abcde":
+        CronJob.objects.define(name, "@daily", "t")
+
+    def page(query):
+        return [entry["name"] for entry in ojs.get(f"/ojs/v1/cron?{query}").json()["cron_jobs"]]
+
+    assert page("page=1&per_page=2") == ["a", "b"]
+    assert page("page=3&per_page=2") == ["e"]
+    assert page("page=4&per_page=2") == []
+    assert page("per_page=2") == ["a", "b"]
+    assert page("page=2") == []
+    for query, field in (
+        ("page=0", "page"),
+        ("per_page=0", "per_page"),
+        ("per_page=201", "per_page"),
+        ("page=x", "page"),
+    ):
+        assert refused(ojs.get(f"/ojs/v1/cron?{query}"), 400, "invalid_request")["details"]["field"] == field
