@@ -22,7 +22,7 @@ def assert_workflow_enqueued(
     """Assert that a workflow was enqueued, whatever its state is now; return the first match.
 
     ``type``: ``chain``, ``group`` or ``batch``. ``steps``: the types or handlers of its steps or jobs, in order; a
-    nested workflow has its kind there. Nested workflows are found, too. ``using``: by default, the database of enqueues.
+    nested workflow has its kind there. Nested ones are found, too. ``using``: by default, the database of enqueues.
 
     Raises AssertionError, which lists the stored workflows.
     """
