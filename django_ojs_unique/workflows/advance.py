@@ -19,7 +19,7 @@ from django.db.models.functions import Coalesce
 from ..db.dialects import dialect_of
 from ..ojs.workflows import MemberOutcome
 from ..unit_of_work import UnitOfWork
-from .progress import Progress
+from .progress import Ended, Progress
 from .tables import Tables
 
 BATCH = 1000
@@ -32,14 +32,14 @@ def advance_due(using: str) -> tuple[int, bool]:
     Return how many were advanced, and whether some are left, because another process has locked them or there are many.
     """
     tables = Tables.on(using)
-    ended = list(_ended(tables).values_list("pk", flat=True)[:BATCH])
+    ended = dict(tables.ended.values_list("pk", "replaced_by")[:BATCH])
     if not ended:
         return 0, False
     waiting = _by_root(tables.awaiting.filter(job_id__in=ended))
-    done = sum(
-        _advance(tables, root, revived=any(outcome == MemberOutcome.FAILED for _, outcome in members))
-        for root, members in sorted(waiting.items())
-    )
+    done = 0
+    for root, members in sorted(waiting.items()):
+        is_revived = any(outcome == MemberOutcome.FAILED for _, outcome in members)
+        done += _advance(tables, root, {job: ended[job] for job, _ in members}, is_revived=is_revived)
     unawaited = set(ended).difference(job for members in waiting.values() for job, _ in members)
     if unawaited:
         _release(tables, unawaited)
@@ -51,7 +51,7 @@ def fail_deleted(using: str) -> int:
     tables = Tables.on(using)
     kept = tables.jobs.filter(pk=OuterRef("job_id"))
     gone = tables.waiting.exclude(Exists(kept))[:BATCH]
-    return sum(_advance(tables, root, gone=True) for root in sorted(_by_root(gone)))
+    return sum(_advance(tables, root, {}, is_gone=True) for root in sorted(_by_root(gone)))
 
 
 def lock_root(tables: Tables, root: Any, *, waits: bool) -> Any | None:
@@ -65,10 +65,10 @@ def lock_root(tables: Tables, root: Any, *, waits: bool) -> Any | None:
     return locked
 
 
-def _advance(tables: Tables, root: UUID, *, revived: bool = False, gone: bool = False) -> bool:
+def _advance(tables: Tables, root: UUID, ended: Ended, *, is_revived: bool = False, is_gone: bool = False) -> bool:
     """Advance one workflow, unless another process does; return whether it was advanced.
 
-    ``revived``: failed jobs were revived; ``gone``: jobs were deleted.
+    ``is_revived``: failed jobs were revived; ``is_gone``: jobs were deleted.
     """
     for work in UnitOfWork(tables.using):
         with work, transaction.atomic(using=tables.using):
@@ -76,14 +76,10 @@ def _advance(tables: Tables, root: UUID, *, revived: bool = False, gone: bool = 
             locked = lock_root(tables, root, waits=False)
             if locked is not None:
                 progress = Progress(tables, locked)
-                if revived:
+                if is_revived:
                     progress.reopen()
-                progress.run(progress.fail_deleted() if gone else ())
+                progress.run(ended, progress.fail_deleted() if is_gone else ())
     return locked is not None
-
-
-def _ended(tables: Tables) -> QuerySet[Any]:
-    return tables.jobs.filter(awaited__isnull=False, finished_at__isnull=False)
 
 
 def _by_root(members: QuerySet[Any]) -> dict[UUID, list[tuple[UUID, str]]]:
@@ -99,6 +95,6 @@ def _release(tables: Tables, ids: Iterable[Any]) -> None:
     for work in UnitOfWork(tables.using):
         with work, transaction.atomic(using=tables.using):
             dialect_of(tables.jobs).take_write_lock()
-            rows = _ended(tables).filter(pk__in=ids).order_by("pk").select_for_update()
+            rows = tables.ended.filter(pk__in=ids).order_by("pk").select_for_update()
             if locked := list(rows.values_list("pk", flat=True)):
                 tables.release(locked)

@@ -39,6 +39,11 @@ class Tables(NamedTuple):
         return self.members.filter(outcome=MemberOutcome.OPEN, enqueued_at__isnull=False, child=None)
 
     @property
+    def ended(self) -> QuerySet[Any]:
+        """The jobs that have ended, and that a workflow waits for."""
+        return self.jobs.filter(awaited__isnull=False, finished_at__isnull=False)
+
+    @property
     def awaiting(self) -> QuerySet[Any]:
         """The same, and those that have failed, if their workflow would count a revived job's end again."""
         counts_again = Q(outcome=MemberOutcome.FAILED, workflow__state=WorkflowState.RUNNING)
