@@ -38,8 +38,7 @@ class Fetch(OJSView):
         fetch = partial(
             remote.fetch,
             self.jobs,
-            queues,
-            types=reports.read_types(self.body, queues),
+            dict.fromkeys(queues, reports.read_types(self.body, queues)),
             count=reports.read_count(self.body),
             worker_id=reports.read_worker_id(self.body),
             token=new_token(self.account),
