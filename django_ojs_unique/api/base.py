@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from django.apps import apps
 from django.core.exceptions import DisallowedHost
@@ -33,15 +33,19 @@ _REQUEST_ID = re.compile(r"[!-~](?:[ -~]{0,253}[!-~])?")
 
 
 class OJSView(APIView):
-    """A view of the binding. ``group`` names its permissions in ``OJS_UNIQUE["API"]["PERMISSIONS"]``."""
+    """A view of the binding. ``group`` names its permissions in ``OJS_UNIQUE["API"]["PERMISSIONS"]``.
+
+    ``groups`` has those of the methods that belong to another group.
+    """
 
     group = "operators"
+    groups: ClassVar[Mapping[str, str]] = {}
     renderer_classes = (codec.OJSRenderer,)
     parser_classes = (codec.Unread,)
     content_negotiation_class = codec.OJSNegotiation
     metadata_class = None
     versioning_class = None
-    http_method_names = ["get", "head", "post", "delete"]
+    http_method_names = ["get", "head", "post", "put", "delete"]
 
     @classmethod
     def as_view(cls, **options: Any) -> Any:
@@ -55,9 +59,13 @@ class OJSView(APIView):
         names = settings.api["AUTHENTICATION"]
         return [one() for one in (_default_authentication() if names is None else _imported(tuple(names)))]
 
+    @classmethod
+    def group_of(cls, method: str) -> str:
+        """Return the group of a method; HEAD has that of GET."""
+        return cls.groups.get("GET" if method == "HEAD" else method, cls.group)
+
     def get_permissions(self) -> Sequence[BasePermission]:
-        names = settings.api["PERMISSIONS"].get(self.group) or API_DEFAULTS["PERMISSIONS"][self.group]
-        return [one() for one in _imported(tuple(names))]
+        return _permissions(self.group_of(str(self.request.method)))
 
     def get_throttles(self) -> list[BaseThrottle]:
         return [one() for one in _imported(tuple(settings.api["THROTTLES"]))]
@@ -144,6 +152,11 @@ def _default_authentication() -> tuple[type[BaseAuthentication], ...]:
     """Return session authentication and, if ``rest_framework.authtoken`` is installed, token authentication."""
     tokens = apps.is_installed("rest_framework.authtoken")
     return (TokenAuthentication, SessionAuthentication) if tokens else (SessionAuthentication,)
+
+
+def _permissions(group: str) -> list[BasePermission]:
+    names = settings.api["PERMISSIONS"].get(group) or API_DEFAULTS["PERMISSIONS"][group]
+    return [one() for one in _imported(tuple(names))]
 
 
 @cache

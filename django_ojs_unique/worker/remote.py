@@ -118,6 +118,30 @@ def requeue(jobs: QuerySet[Any], id: UUID, *, holder: Holder, now: datetime) -> 
     return _as_holder(jobs, id, holder, now, release)
 
 
+def report_progress(
+    jobs: QuerySet[Any], id: UUID, *, holder: Holder, now: datetime, lease: Lease, said: tuple[float | None, str | None]
+) -> Any:
+    """Store how far a worker is, from 0 to 1, and its note; extend its lease as `extend` does; return the job.
+
+    None leaves what was stored before, and so does a smaller fraction. Raises like `ack`.
+    """
+    fraction, note = said
+
+    def store(job: Any) -> None:
+        job.progress = job.progress if fraction is None else max(fraction, job.progress or 0.0)
+        job.progress_note = job.progress_note if note is None else note
+        lifecycle.write(
+            jobs.filter(pk=job.pk),
+            progress=job.progress,
+            progress_note=job.progress_note,
+            lease_expires_at=DatabaseNow() + lease.of(job),
+        )
+        within_time_limits(jobs, [job])
+        job.refresh_from_db(using=jobs.db, fields=["lease_expires_at"])
+
+    return _as_holder(jobs, id, holder, now, store)
+
+
 def extend(
     jobs: QuerySet[Any], ids: Collection[UUID], *, holder: Holder, tokens: Collection[UUID] | None = None, lease: Lease
 ) -> list[Any]:

@@ -43,6 +43,9 @@ class OJSClient:
         assert answer.status_code == 200, answer.content
         return answer.json()["jobs"]
 
+    def put(self, path: str, body: Any) -> Any:
+        return self._checked(self._client.generic("PUT", path, json.dumps(body).encode(), content_type=MEDIA_TYPE))
+
     def _checked(self, response: Any) -> Any:
         assert response["Content-Type"] == MEDIA_TYPE
         assert response["OJS-Version"] == "1.0"

@@ -130,7 +130,7 @@ CODES: Mapping[str, ErrorEntry] = {
 """Each code of an error answer. Those with ``x_`` are beyond the specification."""
 
 _HINTS: Mapping[type[OJSError], str] = {
-    CSRFFailed: "Send the header X-CSRFToken with each POST and DELETE of a session; programs call with a token.",
+    CSRFFailed: "Send the header X-CSRFToken with each POST, PUT and DELETE of a session; programs call with a token.",
     MethodNotAllowed: "Use a method that the header `Allow` names.",
     NoRoute: "Compare the path with /ojs/v1/openapi.json, which has all of them. None ends with a slash.",
 }
