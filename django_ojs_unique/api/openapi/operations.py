@@ -44,6 +44,23 @@ PAGE = (
 )
 
 OPERATIONS: Mapping[str, Operation] = {
+    "GET /ojs/v1/jobs": Operation(
+        "listJobs",
+        "jobs",
+        "List jobs, the newest first",
+        {200: answers.PageOfJobs},
+        query=(
+            _query("state", "In one of these states, with commas."),
+            _query("queue", "Of one queue."),
+            _query("type", "Of one type."),
+            _query("key", "Enqueued with this key."),
+            _query("worker_id", "That this worker holds, or had last."),
+            _query("since", "Enqueued at or after this time, or so long ago, as in PT30M."),
+            _query("until", "Enqueued before this time, or longer ago than this."),
+            _query("dead_letter", "Only dead letters, or none of them.", enum=["true", "false"]),
+            *PAGE,
+        ),
+    ),
     "POST /ojs/v1/jobs": Operation(
         "enqueueJob",
         "jobs",

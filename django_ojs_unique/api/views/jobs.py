@@ -1,4 +1,4 @@
-"""Jobs: enqueue, show, cancel, activate (HTTP binding, "Job endpoints")."""
+"""Jobs: enqueue, list, show, cancel, activate (HTTP binding, "Job endpoints")."""
 
 from __future__ import annotations
 
@@ -8,18 +8,36 @@ from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from ...db.sizes import OF_A_JOB
 from ...exceptions import OJSError
+from ...insight.job_filters import filters, matching
+from ...maintenance.on_demand import run_maintenance
 from ...operations.cancel import cancel
 from ..accept import accept
 from ..base import OJSView
 from ..wire.enqueue import read_job
 from ..wire.envelope import show, show_accepted, show_explanation
+from ..wire.pages import Page
+from ..wire.queries import read_job_filters
+
+MOST_COUNTED = 10_000
+"""How many jobs the list counts at most: counting a million takes longer than showing a page."""
 
 
 class Jobs(OJSView):
     """``/ojs/v1/jobs``."""
 
     group = "producers"
+    groups = {"GET": "operators"}
+
+    def get(self, request: Request) -> Response:
+        """List the jobs that match the filters in the query, the newest first."""
+        now, parameters = timezone.now(), request.query_params
+        page, given = Page.read(parameters, "jobs"), read_job_filters(parameters, now)
+        run_maintenance(self.jobs, now, crons=True)
+        found = matching(self.jobs, filters(given))
+        jobs, pagination = page.of_rows(found, "-id", large=OF_A_JOB, counted=MOST_COUNTED)
+        return Response({"jobs": [show(job) for job in jobs], "pagination": pagination})
 
     def post(self, request: Request) -> Response:
         result = accept(self.jobs, read_job(self.body, timezone.now()))

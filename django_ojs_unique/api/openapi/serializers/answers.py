@@ -148,7 +148,7 @@ class Fetched(serializers.Serializer[Any]):
 
 
 class Pagination(serializers.Serializer[Any]):
-    total = IntegerField()
+    total = IntegerField(required=False, help_text="Left out of a list of very many.")
     has_more = BooleanField()
     next_cursor = CharField(required=False)
     limit = IntegerField()
