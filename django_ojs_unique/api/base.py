@@ -12,6 +12,7 @@ from django.core.exceptions import DisallowedHost
 from django.db import router, transaction
 from django.urls import reverse
 from django.utils import timezone, translation
+from rest_framework import exceptions as drf
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication, TokenAuthentication
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
@@ -25,6 +26,7 @@ from ..exceptions import DuplicateJob, OJSError, as_json
 from ..maintenance.on_demand import is_overdue, run_maintenance
 from ..models import Job
 from ..ojs.names import UUID_TEXT
+from ..worker.holder import Holder
 from .wire import codec, errors
 
 VERSION = "1.0"
@@ -146,6 +148,30 @@ class OJSView(APIView):
         response.headers["X-Request-Id"] = self.request_id
         response.headers["Cache-Control"] = "no-store"  # jobs hold private data
         return response  # type: ignore[no-any-return]
+
+
+class OneJobView(OJSView):
+    """A view of one job: producers may read it, and workers while their account holds it."""
+
+    group = "producers"
+
+    def check_permissions(self, request: Request) -> None:
+        try:
+            super().check_permissions(request)
+        except (drf.NotAuthenticated, drf.PermissionDenied):
+            works = all(one.has_permission(request, self) for one in _permissions("workers"))
+            if request.method not in ("GET", "HEAD") or not works:
+                raise
+            if not self._is_held():
+                message = "As a worker you may read a job only while your account holds it."
+                raise errors.Forbidden(message) from None
+
+    def _is_held(self) -> bool:
+        """Tell whether the caller has fetched the job, and still holds it; it has seen the whole job then."""
+        try:
+            return Holder(self.account).refusal(self.found(self.kwargs["id"])) is None
+        except errors.NotFound:
+            return False
 
 
 def _default_authentication() -> tuple[type[BaseAuthentication], ...]:

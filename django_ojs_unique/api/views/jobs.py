@@ -14,7 +14,7 @@ from ...insight.job_filters import filters, matching
 from ...maintenance.on_demand import run_maintenance
 from ...operations.cancel import cancel
 from ..accept import accept
-from ..base import OJSView
+from ..base import OJSView, OneJobView
 from ..wire.enqueue import read_job
 from ..wire.envelope import show, show_accepted, show_explanation
 from ..wire.pages import Page
@@ -47,10 +47,8 @@ class Jobs(OJSView):
         return Response(answer, status=201, headers={"Location": f"{request.path}/{result.job.pk}"})
 
 
-class Job(OJSView):
+class Job(OneJobView):
     """``/ojs/v1/jobs/{id}``."""
-
-    group = "producers"
 
     def get(self, request: Request, id: str) -> Response:
         return Response({"job": show(self.found(id))})

@@ -14,16 +14,15 @@ from ...models import Job
 from ...ojs.moments import milliseconds
 from ...ojs.states import JobState
 from ...worker import remote
-from ..base import OJSView
+from ..base import OJSView, OneJobView
 from ..wire import reports
 from ..wire.envelope import progress_of
 from ..wire.errors import NotFound
 
 
-class JobProgress(OJSView):
+class JobProgress(OneJobView):
     """``/ojs/v1/jobs/{id}/progress``."""
 
-    group = "producers"
     groups = {"PUT": "workers"}
 
     def get(self, request: Request, id: str) -> Response:
