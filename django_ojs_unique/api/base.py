@@ -27,6 +27,7 @@ from ..maintenance.on_demand import is_overdue, run_maintenance
 from ..models import Job
 from ..ojs.names import UUID_TEXT
 from ..worker.holder import Holder
+from .authorize import Action, demand
 from .wire import codec, errors
 
 VERSION = "1.0"
@@ -121,8 +122,18 @@ class OJSView(APIView):
             docs_url = f"{self.request.scheme}://{self.request.META['SERVER_NAME']}{path}"
         return errors.show(error, self.request_id, docs_url)
 
-    def found(self, id: str) -> Job:
-        """Return the job of an id in a path, after maintenance if it is overdue. Raises NotFound."""
+    def demand(self, action: Action, queue: str | None, type: str | None) -> None:
+        """Raise NotAuthorized unless the caller may do this to jobs of a queue and type; None stands for any."""
+        demand(self.request, action, queue, type)
+
+    def found(self, id: str, action: Action) -> Job:
+        """Return the job of an id in a path, after maintenance if it is overdue. Raises NotFound and NotAuthorized."""
+        job = self.stored(id)
+        self.demand(action, job.queue, job.type)
+        return job
+
+    def stored(self, id: str) -> Job:
+        """Return the same job, whatever the caller may do. Raises NotFound."""
         job = self.jobs.filter(pk=id).first() if UUID_TEXT.fullmatch(id) else None
         if job is not None and is_overdue(job, now := timezone.now()):
             run_maintenance(self.jobs, now, only=job.pk)
@@ -169,7 +180,7 @@ class OneJobView(OJSView):
     def _is_held(self) -> bool:
         """Tell whether the caller has fetched the job, and still holds it; it has seen the whole job then."""
         try:
-            return Holder(self.account).refusal(self.found(self.kwargs["id"])) is None
+            return Holder(self.account).refusal(self.stored(self.kwargs["id"])) is None
         except errors.NotFound:
             return False
 

@@ -15,6 +15,7 @@ from ...maintenance.on_demand import run_maintenance
 from ...models import Event
 from ...models.event import DEFAULT_LIMIT, LARGEST_LIMIT
 from ...ojs.names import job_type, queue_name
+from ..authorize import demand_each
 from ..base import OJSView
 from ..wire.errors import Unsupported
 from ..wire.pages import read_limit
@@ -32,6 +33,7 @@ class Events(OJSView):
         parameters = request.query_params
         limit, after = read_limit(parameters, DEFAULT_LIMIT, LARGEST_LIMIT), parameters.get("after")
         only = {name: read_names(parameters, name, check) for name, check in _FILTERS.items()}
+        demand_each(request, "read", only["queues"], only["job_types"])
         run_maintenance(self.jobs, timezone.now(), crons=True)
         page = Event.objects.using(self.using).follow(
             after, limit=limit, max_bytes=settings.api["MAX_RESPONSE_BYTES"], **only

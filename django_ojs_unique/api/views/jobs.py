@@ -14,9 +14,10 @@ from ...insight.job_filters import filters, matching
 from ...maintenance.on_demand import run_maintenance
 from ...operations.cancel import cancel
 from ..accept import accept
+from ..authorize import demand_enqueue, show_allowed
 from ..base import OJSView, OneJobView
 from ..wire.enqueue import read_job
-from ..wire.envelope import show, show_accepted, show_explanation
+from ..wire.envelope import show, show_explanation
 from ..wire.pages import Page
 from ..wire.queries import read_job_filters
 
@@ -34,14 +35,17 @@ class Jobs(OJSView):
         """List the jobs that match the filters in the query, the newest first."""
         now, parameters = timezone.now(), request.query_params
         page, given = Page.read(parameters, "jobs"), read_job_filters(parameters, now)
+        self.demand("read", given.get("queue"), given.get("type"))
         run_maintenance(self.jobs, now, crons=True)
         found = matching(self.jobs, filters(given))
         jobs, pagination = page.of_rows(found, "-id", large=OF_A_JOB, counted=MOST_COUNTED)
         return Response({"jobs": [show(job) for job in jobs], "pagination": pagination})
 
     def post(self, request: Request) -> Response:
-        result = accept(self.jobs, read_job(self.body, timezone.now()))
-        answer: dict[str, Any] = {"job": show_accepted(result)}
+        wanted = read_job(self.body, timezone.now())
+        demand_enqueue(request, wanted)
+        result = accept(self.jobs, wanted)
+        answer: dict[str, Any] = {"job": show_allowed(request, result)}
         if result.deduplicated:
             return Response({**answer, "deduplicated": True})
         return Response(answer, status=201, headers={"Location": f"{request.path}/{result.job.pk}"})
@@ -51,10 +55,10 @@ class Job(OneJobView):
     """``/ojs/v1/jobs/{id}``."""
 
     def get(self, request: Request, id: str) -> Response:
-        return Response({"job": show(self.found(id))})
+        return Response({"job": show(self.found(id, "read"))})
 
     def delete(self, request: Request, id: str) -> Response:
-        job = self.found(id)
+        job = self.found(id, "cancel")
         previous_state = cancel(job)
         return Response({"job": {**show(job), "previous_state": previous_state}})
 
@@ -65,7 +69,7 @@ class Activate(OJSView):
     group = "producers"
 
     def post(self, request: Request, id: str) -> Response:
-        job = self.found(id)
+        job = self.found(id, "change")
         job.activate()
         return Response({"job": show(job)})
 
@@ -77,6 +81,7 @@ class Explain(OJSView):
 
     def post(self, request: Request) -> Response:
         wanted = read_job(self.body, timezone.now())
+        demand_enqueue(request, wanted)
         try:
             explained = self.jobs.explain_request(wanted.request)
         except OJSError as error:

@@ -26,7 +26,7 @@ class JobProgress(OneJobView):
     groups = {"PUT": "workers"}
 
     def get(self, request: Request, id: str) -> Response:
-        return Response(_show(self.found(id)))
+        return Response(_show(self.found(id, "read")))
 
     def put(self, request: Request, id: str) -> Response:
         return Response(_report(self, reports.read_job_id({"job_id": id})))
