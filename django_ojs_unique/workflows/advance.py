@@ -17,7 +17,6 @@ from django.db.models import Exists, OuterRef, QuerySet
 from django.db.models.functions import Coalesce
 
 from ..db.dialects import dialect_of
-from ..ojs.workflows import MemberOutcome
 from ..unit_of_work import UnitOfWork
 from .progress import Progress
 from .tables import Tables
@@ -35,15 +34,14 @@ def advance_due(using: str) -> tuple[int, bool]:
     ended = list(_ended(tables).values_list("pk", flat=True)[:BATCH])
     if not ended:
         return 0, False
-    waiting = _by_root(tables.awaiting.filter(job_id__in=ended))
-    done = sum(
-        _advance(tables, root, revived=any(outcome == MemberOutcome.FAILED for _, outcome in members))
-        for root, members in sorted(waiting.items())
-    )
-    unawaited = set(ended).difference(job for members in waiting.values() for job, _ in members)
+    waiting = _by_root(tables.waiting.filter(job_id__in=ended))
+    revived = _by_root(tables.revived.filter(job_id__in=ended))
+    roots = sorted(waiting.keys() | revived.keys())
+    done = sum(_advance(tables, root, revived=root in revived) for root in roots)
+    unawaited = set(ended).difference(*waiting.values(), *revived.values())
     if unawaited:
         _release(tables, unawaited)
-    return done, done < len(waiting) or len(ended) == BATCH
+    return done, done < len(roots) or len(ended) == BATCH
 
 
 def fail_deleted(using: str) -> int:
@@ -86,11 +84,11 @@ def _ended(tables: Tables) -> QuerySet[Any]:
     return tables.jobs.filter(awaited__isnull=False, finished_at__isnull=False)
 
 
-def _by_root(members: QuerySet[Any]) -> dict[UUID, list[tuple[UUID, str]]]:
-    """Return the jobs and the outcomes of members by root workflow."""
-    found: dict[UUID, list[tuple[UUID, str]]] = defaultdict(list)
-    for root, job, outcome in members.values_list(Coalesce("workflow__root", "workflow"), "job_id", "outcome"):
-        found[root].append((job, outcome))
+def _by_root(members: QuerySet[Any]) -> dict[UUID, set[UUID]]:
+    """Return the jobs of members by root workflow."""
+    found: dict[UUID, set[UUID]] = defaultdict(set)
+    for root, job in members.values_list(Coalesce("workflow__root", "workflow"), "job_id"):
+        found[root].add(job)
     return found
 
 
