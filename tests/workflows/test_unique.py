@@ -6,6 +6,7 @@ from django_ojs_unique import DuplicateJob, batch, chain, group, job
 from django_ojs_unique.exceptions import JobIdTaken
 from django_ojs_unique.models import Job, Workflow, WorkflowMember
 from django_ojs_unique.testing import run_jobs, run_one
+from django_ojs_unique.workflows.results import parent_results
 
 pytestmark = pytest.mark.django_db
 
@@ -97,6 +98,16 @@ def test_a_job_that_replaces_a_members_takes_its_place(log, do, many):
     assert log == [("first", []), ("x", ["first"]), ("next", ["first", "x"])]
     workflow.refresh_from_db()
     assert workflow.state == "completed"
+
+
+def test_a_job_that_replaces_a_members_has_its_results_before_the_next_advance(log, do):
+    chain(do("first"), do("x", unique=REPLACE)).enqueue()
+    run_one()
+    run_one(types=[])
+    for _ in range(2):
+        Job.objects.enqueue(**do("x", unique=REPLACE))
+    (job,) = Job.objects.filter(finished_at=None)
+    assert parent_results(job) == ["first"]
 
 
 def test_a_later_step_that_is_rejected_fails(log, do):
