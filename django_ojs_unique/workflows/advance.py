@@ -8,11 +8,11 @@ may be done twice, late, or by many processes at once, and nothing is lost if a 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
-from django.db import connections, transaction
+from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.models import Exists, OuterRef, QuerySet
 from django.db.models.functions import Coalesce
 
@@ -36,11 +36,11 @@ def advance_due(using: str) -> tuple[int, bool]:
         return 0, False
     waiting = _by_root(tables.waiting.filter(job_id__in=ended))
     revived = _by_root(tables.revived.filter(job_id__in=ended))
-    roots = sorted(waiting.keys() | revived.keys())
-    done = sum(_advance(tables, root, revived=root in revived) for root in roots)
     unawaited = set(ended).difference(*waiting.values(), *revived.values())
     if unawaited:
         _release(tables, unawaited)
+    roots = waiting.keys() | revived.keys()
+    done = _each(roots, lambda root: _advance(tables, root, revived=root in revived))
     return done, done < len(roots) or len(ended) == BATCH
 
 
@@ -49,7 +49,7 @@ def fail_deleted(using: str) -> int:
     tables = Tables.on(using)
     kept = tables.jobs.filter(pk=OuterRef("job_id"))
     gone = tables.waiting.exclude(Exists(kept))[:BATCH]
-    return sum(_advance(tables, root, gone=True) for root in sorted(_by_root(gone)))
+    return _each(_by_root(gone), lambda root: _advance(tables, root, gone=True))
 
 
 def lock_root(tables: Tables, root: Any, *, waits: bool) -> Any | None:
@@ -61,6 +61,21 @@ def lock_root(tables: Tables, root: Any, *, waits: bool) -> Any | None:
         # Under REPEATABLE READ, a snapshot that is older than the last advance raises an error at the next lock.
         rows.update(state=locked.state)
     return locked
+
+
+def _each(roots: Iterable[UUID], advance: Callable[[UUID], bool]) -> int:
+    """Advance workflows; return how many were. One that fails does not stop the others: its error is raised last."""
+    done, failed = 0, None
+    for root in sorted(roots):
+        try:
+            done += advance(root)
+        except (InterfaceError, OperationalError):
+            raise
+        except Exception as error:
+            failed = error
+    if failed is not None:
+        raise failed
+    return done
 
 
 def _advance(tables: Tables, root: UUID, *, revived: bool = False, gone: bool = False) -> bool:

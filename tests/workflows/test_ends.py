@@ -188,3 +188,15 @@ def test_a_revived_job_that_another_workflow_waits_for_too_counts_anew(log, do, 
     outcomes = WorkflowMember.objects.filter(position=0).values_list("outcome", flat=True)
     assert list(outcomes) == ["completed", "completed"]
     assert not Job.objects.filter(awaited=True, finished_at__isnull=False).exists()
+
+
+def test_a_workflow_that_cannot_be_advanced_does_not_stop_the_others(log, do):
+    """Such as one whose next job was stored by a newer version of this package."""
+    for name in "ab":
+        chain(do(name), do(name)).enqueue()
+    first = Workflow.objects.earliest("id")
+    first.members.filter(position=1).update(request={"type": "do", "args": {}, "of_another_version": 1})
+    write(Job.objects.all(), state="completed", finished_at=timezone.now())
+    with pytest.raises(TypeError, match="of_another_version"):
+        advance_due("default")
+    assert Job.objects.filter(args__name="b").count() == 2
