@@ -190,7 +190,7 @@ class WorkflowMember(PartiallyIndexed):
     name = SparseCharField(max_length=255, default="", blank=True)
     request = PayloadField(null=True, help_text="The enqueue of the job.")
     child = models.OneToOneField(
-        Workflow, null=True, blank=True, on_delete=models.CASCADE, related_name="parent_member"
+        Workflow, null=True, blank=True, on_delete=models.RESTRICT, related_name="parent_member"
     )
     job_id = models.UUIDField(
         null=True, blank=True, editable=False, help_text="The job that does its work: also a duplicate that stands in."

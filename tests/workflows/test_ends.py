@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from django.db.models import RestrictedError
 from django.utils import timezone
 
 from django_ojs_unique import batch, chain, group
@@ -200,3 +201,14 @@ def test_a_workflow_that_cannot_be_advanced_does_not_stop_the_others(log, do):
     with pytest.raises(TypeError, match="of_another_version"):
         advance_due("default")
     assert Job.objects.filter(args__name="b").count() == 2
+
+
+def test_a_nested_workflow_is_not_deleted_alone(log, do):
+    """The outer one would wait for ever for a member that is gone."""
+    workflow = group([do("a"), group([do("b")])]).enqueue()
+    with pytest.raises(RestrictedError):
+        Workflow.objects.get(root=workflow).delete()
+    workflow.delete()
+    assert not WorkflowMember.objects.exists()
+    run_jobs()
+    assert not Job.objects.filter(awaited=True).exists()
