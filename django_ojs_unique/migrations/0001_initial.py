@@ -281,6 +281,10 @@ class Migration(migrations.Migration):
             model_name='workflowmember',
             index=models.Index(fields=['job_id'], name='ojs_member_job'),
         ),
+        migrations.AddIndex(
+            model_name='workflowmember',
+            index=models.Index(condition=models.Q(('outcome', 'open')), fields=['outcome', 'job_id'], name='ojs_member_open'),
+        ),
         migrations.AddConstraint(
             model_name='workflowmember',
             constraint=models.UniqueConstraint(fields=('workflow', 'role', 'position'), name='ojs_member_position'),

@@ -215,6 +215,7 @@ class WorkflowMember(PartiallyIndexed):
         indexes = [
             models.Index(fields=["workflow", "outcome", "role", "position"], name="ojs_member_outcome"),
             models.Index(fields=["job_id"], name="ojs_member_job"),
+            models.Index(fields=["outcome", "job_id"], condition=Q(outcome="open"), name="ojs_member_open"),
         ]
 
     def __str__(self) -> str:
