@@ -142,6 +142,13 @@ def test_a_job_that_is_rewritten_by_its_key_is_still_the_member(log, do):
     assert workflow.state == "completed"
 
 
+def test_a_step_that_rewrites_a_job_by_its_key_gets_its_results(log, do):
+    Job.objects.enqueue(**do("old", key="k", delay=3600))
+    chain(do("a"), do("b", key="k"), do("next")).enqueue()
+    run_jobs()
+    assert log == [("a", []), ("b", ["a"]), ("next", ["a", "b"])]
+
+
 def test_an_id_makes_the_creation_idempotent(log, do):
     id = "01a2132c-1337-77c1-b75b-43c0880a8d72"
     chain(do("a")).enqueue(id=id)
