@@ -8,16 +8,15 @@ may be done twice, late, or by many processes at once, and nothing is lost if a 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
-from django.db import connections, transaction
+from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.models import Exists, OuterRef, QuerySet
 from django.db.models.functions import Coalesce
 
 from ..db.dialects import dialect_of
-from ..ojs.workflows import MemberOutcome
 from ..unit_of_work import UnitOfWork
 from .progress import Ended, Progress
 from .tables import Tables
@@ -35,15 +34,19 @@ def advance_due(using: str) -> tuple[int, bool]:
     ended = dict(tables.ended.values_list("pk", "replaced_by")[:BATCH])
     if not ended:
         return 0, False
-    waiting = _by_root(tables.awaiting.filter(job_id__in=ended))
-    done = 0
-    for root, members in sorted(waiting.items()):
-        is_revived = any(outcome == MemberOutcome.FAILED for _, outcome in members)
-        done += _advance(tables, root, {job: ended[job] for job, _ in members}, is_revived=is_revived)
-    unawaited = set(ended).difference(job for members in waiting.values() for job, _ in members)
+    waiting = _by_root(tables.waiting.filter(job_id__in=ended))
+    revived = _by_root(tables.revived.filter(job_id__in=ended))
+    unawaited = set(ended).difference(*waiting.values(), *revived.values())
     if unawaited:
         _release(tables, unawaited)
-    return done, done < len(waiting) or len(ended) == BATCH
+    roots = waiting.keys() | revived.keys()
+
+    def advance(root: UUID) -> bool:
+        jobs = waiting[root] | revived[root]
+        return _advance(tables, root, {job: ended[job] for job in jobs}, is_revived=bool(revived[root]))
+
+    done = _each(roots, advance)
+    return done, done < len(roots) or len(ended) == BATCH
 
 
 def fail_deleted(using: str) -> int:
@@ -51,7 +54,7 @@ def fail_deleted(using: str) -> int:
     tables = Tables.on(using)
     kept = tables.jobs.filter(pk=OuterRef("job_id"))
     gone = tables.waiting.exclude(Exists(kept))[:BATCH]
-    return sum(_advance(tables, root, {}, is_gone=True) for root in sorted(_by_root(gone)))
+    return _each(_by_root(gone), lambda root: _advance(tables, root, {}, is_gone=True))
 
 
 def lock_root(tables: Tables, root: Any, *, waits: bool) -> Any | None:
@@ -63,6 +66,21 @@ def lock_root(tables: Tables, root: Any, *, waits: bool) -> Any | None:
         # Under REPEATABLE READ, a snapshot that is older than the last advance raises an error at the next lock.
         rows.update(state=locked.state)
     return locked
+
+
+def _each(roots: Iterable[UUID], advance: Callable[[UUID], bool]) -> int:
+    """Advance workflows; return how many were. One that fails does not stop the others: its error is raised last."""
+    done, failed = 0, None
+    for root in sorted(roots):
+        try:
+            done += advance(root)
+        except (InterfaceError, OperationalError):
+            raise
+        except Exception as error:
+            failed = error
+    if failed is not None:
+        raise failed
+    return done
 
 
 def _advance(tables: Tables, root: UUID, ended: Ended, *, is_revived: bool = False, is_gone: bool = False) -> bool:
@@ -82,11 +100,11 @@ def _advance(tables: Tables, root: UUID, ended: Ended, *, is_revived: bool = Fal
     return locked is not None
 
 
-def _by_root(members: QuerySet[Any]) -> dict[UUID, list[tuple[UUID, str]]]:
-    """Return the jobs and the outcomes of members by root workflow."""
-    found: dict[UUID, list[tuple[UUID, str]]] = defaultdict(list)
-    for root, job, outcome in members.values_list(Coalesce("workflow__root", "workflow"), "job_id", "outcome"):
-        found[root].append((job, outcome))
+def _by_root(members: QuerySet[Any]) -> dict[UUID, set[UUID]]:
+    """Return the jobs of members by root workflow."""
+    found: dict[UUID, set[UUID]] = defaultdict(set)
+    for root, job in members.values_list(Coalesce("workflow__root", "workflow"), "job_id"):
+        found[root].add(job)
     return found
 
 

@@ -205,9 +205,7 @@ class Progress:
 
     def _reopen(self, where: Q) -> int:
         """Wait again for failed jobs that were revived; return how many there are."""
-        revived = self._tables.jobs.filter(pk=OuterRef("job_id"), awaited__isnull=False)
-        failed = self._tables.awaiting.filter(where, Exists(revived), outcome=MemberOutcome.FAILED)
-        ids = list(failed.values_list("pk", flat=True))
+        ids = list(self._tables.revived.filter(where).values_list("pk", flat=True))
         return self._tables.members.filter(pk__in=ids).update(outcome=_OPEN, error=None, finished_at=None)
 
     def _call_back(self, workflow: Any, *, failed: bool) -> bool:

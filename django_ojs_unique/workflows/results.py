@@ -17,7 +17,7 @@ def parent_results(job: Any) -> list[Any] | None:
     if job.workflow_id is None:
         return None
     tables = Tables.on(job._state.db)
-    member = tables.members.filter(workflow=job.workflow_id, job_id=job.pk).order_by("pk").first()
+    member = _member(tables, job)
     return [] if member is None else _before(tables, member)
 
 
@@ -29,6 +29,20 @@ def result_of_workflow(workflow: Any) -> Any:
         last = members.order_by("-position").first()
         return None if last is None else _result(last)
     return [_result(member) for member in members.order_by("position")]
+
+
+def _member(tables: Tables, job: Any) -> Any | None:
+    members = tables.members.filter(workflow=job.workflow_id).order_by("pk")
+    if (member := members.filter(job_id=job.pk).first()) is not None:
+        return member
+    # Until the next advance, the member names a job that this one has replaced.
+    replaced = tables.jobs.filter(replaced_by__isnull=False)
+    first = replaced.filter(pk__in=members.filter(outcome=MemberOutcome.OPEN).order_by().values("job_id"))
+    origins = {by: id for id, by in first.values_list("pk", "replaced_by")}
+    while origins and job.pk not in origins:
+        later = replaced.filter(pk__in=origins).values_list("pk", "replaced_by")
+        origins = {by: origins[id] for id, by in later}
+    return members.filter(job_id=origins[job.pk]).first() if origins else None
 
 
 def _before(tables: Tables, member: Any) -> list[Any]:
