@@ -4,7 +4,7 @@ from drawing import arrow, box, picture, write
 
 LABEL = (
     "A chain: pay, then pack and invoice side by side in a group, then mail. A batch: three jobs side by side; when the"
-    " last one has ended, on_success is enqueued if all have completed, on_failure if one has failed, and on_complete in"
+    " last one has ended, on_success is enqueued if all have completed, on_failure if one has failed, on_complete in"
     " both cases."
 )
 
