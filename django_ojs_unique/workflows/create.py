@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db import connections, transaction
+from django.db import IntegrityError, connections, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -71,12 +71,20 @@ class _New:
             if result.error is not None:
                 raise placed(leaf.path, _unlocated(result))
             member.job_id = result.job.pk
-        if self._insert(self._workflows) < len(self._workflows):
+        if not self._insert_workflows():
             raise JobIdTaken(
                 f"A workflow with the id {self.root.pk} already exists.",
                 details={"field": "id", "workflow_id": str(self.root.pk)},
             )
         self._insert(self._members)
+
+    def _insert_workflows(self) -> bool:
+        """Insert the workflows; return False if the id is taken: MariaDB says so by an error."""
+        try:
+            with transaction.atomic(using=self._tables.using):
+                return self._insert(self._workflows) == len(self._workflows)
+        except IntegrityError:
+            return False
 
     def _insert(self, rows: Sequence[Any]) -> int:
         dialect = dialect_on(type(rows[0]), connections[self._tables.using])
