@@ -1,11 +1,13 @@
 """Workflows together with eager mode, workers and asynchronous code."""
 
+from datetime import timedelta
+
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 from django.utils import timezone
 
-from django_ojs_unique import chain, group
+from django_ojs_unique import batch, chain, group
 from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.lifecycle import write
 from django_ojs_unique.models import Job, Workflow
@@ -98,6 +100,24 @@ def lock(parent, id):
         Workflow.objects.select_for_update().get(pk=id)
         parent.tell()
         parent.hear()
+
+
+def test_a_worker_lets_members_fail_whose_jobs_were_deleted(log, do):
+    workflow = batch([do("a")], on_failure=do("f")).enqueue()
+    Job.objects.get().remove()
+    Worker().run(drain=True)
+    assert log.names == ["f"]
+    workflow.refresh_from_db()
+    assert workflow.state == "completed"
+
+
+def test_a_worker_prunes_workflows(log, do):
+    old, new = chain(do("a")).enqueue(), chain(do("b")).enqueue()
+    run_jobs()
+    Workflow.objects.filter(pk=old.pk).update(finished_at=timezone.now() - timedelta(days=31))
+    Job.objects.enqueue(**do("c"))
+    Worker().run(drain=True)
+    assert list(Workflow.objects.all()) == [new]
 
 
 def test_asynchronous_code(log, do):
