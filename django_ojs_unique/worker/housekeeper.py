@@ -100,6 +100,7 @@ class Housekeeper:
         self._bell = Bell()
         self._stopping = False
         self._is_away = False
+        self._is_behind = False
         self._thread = Thread(target=inheriting(self._serve), name="ojs-housekeeper", daemon=True)
 
     def start(self, *, drain: bool, limits: SessionLimits) -> None:
@@ -129,8 +130,8 @@ class Housekeeper:
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything that is due has been done."""
-        return not self.failing and self._timetable.due > time.monotonic()
+        """Whether everything that is due has been done, also what another process has locked."""
+        return not (self.failing or self._is_behind) and self._timetable.due > time.monotonic()
 
     @property
     def due(self) -> float:
@@ -202,10 +203,11 @@ class Housekeeper:
         return float("inf")
 
     def _advance(self) -> float:
-        advanced, is_more = self._watched(lambda: advance_due(self._using))
+        self._is_behind = False
+        advanced, self._is_behind = self._watched(lambda: advance_due(self._using))
         if advanced:
             self._found()
-        return ADVANCE_AGAIN_SECONDS if is_more else ADVANCE_SECONDS
+        return ADVANCE_AGAIN_SECONDS if self._is_behind else ADVANCE_SECONDS
 
     def _fail_deleted(self) -> float:
         self._watched(lambda: fail_deleted(self._using))

@@ -8,6 +8,7 @@ from django.core.checks import run_checks
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from django_ojs_unique import chain
 from django_ojs_unique.checks.settings import check_tenants
 from django_ojs_unique.context import Context
 from django_ojs_unique.exceptions import InvalidRequest
@@ -86,6 +87,14 @@ def test_a_run_finds_what_was_active_at_the_enqueue(seen, type):
     run_jobs()
     assert seen == [(1, "fr")]
     assert (site.get(), language.get()) == (None, None)
+
+
+def test_the_later_steps_of_a_workflow_find_what_was_active_at_its_enqueue(seen):
+    with setting(site, 1), setting(language, "fr"):
+        chain({"type": "plain"}, {"type": "later"}).enqueue()
+    with setting(site, 2):
+        run_jobs()
+    assert seen == [(1, "fr"), (1, "fr")]
 
 
 def test_receivers_of_the_run_find_it_too(seen):

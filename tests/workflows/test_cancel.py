@@ -1,12 +1,14 @@
 """Cancel a workflow: what waits is cancelled, what runs ends by itself, and no callback comes."""
 
 import pytest
+from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
 from django_ojs_unique import batch, chain, group, lifecycle
 from django_ojs_unique.exceptions import InvalidTransition
 from django_ojs_unique.models import Job, Workflow
 from django_ojs_unique.testing import run_jobs, run_one
+from django_ojs_unique.workflows.advance import advance_due
 from django_ojs_unique.workflows.cancel import Cancelled
 
 pytestmark = pytest.mark.django_db
@@ -98,3 +100,42 @@ def test_jobs_of_others_go_on(log, do):
     second.refresh_from_db()
     assert second.state == "completed"
     assert {member.outcome for member in first.members} == {"cancelled"}
+
+
+def test_a_workflow_still_waits_for_a_replacement_that_a_cancelled_one_has_left(log, do):
+    """The cancellation comes before the advance that makes the replacement a member's job."""
+    replace = {**IGNORE, "on_conflict": "replace"}
+    workflow = chain(do("x", unique=replace), do("next")).enqueue()
+    Job.objects.enqueue(**do("x", unique=replace))
+    group([do("x", unique=IGNORE)]).enqueue().cancel()
+    run_jobs()
+    assert log.names == ["x", "next"]
+    workflow.refresh_from_db()
+    assert workflow.state == "completed"
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL refuses to write over a newer row")
+@pytest.mark.django_db(transaction=True)
+def test_a_snapshot_that_is_older_than_an_advance_cancels_nothing(log, do, start):
+    """The outer group would seem to wait for the job whose end was counted since."""
+    workflow = group([do("a"), do("b"), group([do("c", delay=60)])]).enqueue()
+    run_one()
+    advance_due("default")
+    other = start(run_one_elsewhere)
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        inner = Workflow.objects.get(root=workflow)
+        other.tell()
+        other.result()
+        with pytest.raises(OperationalError, match="could not serialize"):
+            inner.cancel()
+    inner.cancel()
+    workflow.refresh_from_db()
+    assert workflow.state == "failed"
+
+
+def run_one_elsewhere(parent):
+    parent.hear()
+    run_one()
+    advance_due("default")

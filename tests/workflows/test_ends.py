@@ -13,7 +13,7 @@ from django_ojs_unique.models import Job, Workflow, WorkflowMember
 from django_ojs_unique.ojs.states import MOVES, TERMINAL
 from django_ojs_unique.signals import workflow_member_ended
 from django_ojs_unique.testing import run_jobs, travel
-from django_ojs_unique.workflows.advance import advance_due
+from django_ojs_unique.workflows.advance import BATCH, advance_due
 from tests.support.workflows import advance
 
 pytestmark = pytest.mark.django_db
@@ -87,6 +87,14 @@ def test_advancing_again_changes_nothing(log, do):
     assert advance_due("default") == (0, False)
     assert list(workflow.all_members.values()) == before
     assert not Job.objects.filter(awaited=True).exists()
+
+
+def test_more_ends_than_one_look_finds(log):
+    Job.objects.enqueue_many([{"type": "do"}] * (BATCH + 1))
+    write(Job.objects.all(), state="completed", finished_at=timezone.now(), awaited=True)
+    assert advance_due("default") == (0, True)
+    assert Job.objects.filter(awaited=True).count() == 1
+    assert advance_due("default") == (0, False)
 
 
 def test_a_revived_job_of_a_running_group_counts_anew(log, do, fail, handlers):

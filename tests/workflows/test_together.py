@@ -1,11 +1,15 @@
 """Workflows together with eager mode, workers and asynchronous code."""
 
+from datetime import timedelta
+
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import transaction
+from django.db import connection, transaction
+from django.utils import timezone
 
-from django_ojs_unique import chain, group
+from django_ojs_unique import batch, chain, group
 from django_ojs_unique.enqueue.request import Request
+from django_ojs_unique.lifecycle import write
 from django_ojs_unique.models import Job, Workflow
 from django_ojs_unique.testing import assert_workflow_enqueued, run_jobs
 from django_ojs_unique.worker import Worker
@@ -57,6 +61,63 @@ def test_a_draining_worker_ends_the_workflows_that_it_begins(log, do):
     Worker().run(drain=True)
     assert log.names[-1] == "d"
     assert {workflow.state for workflow in audit()} == {"completed"}
+
+
+def test_a_draining_worker_counts_the_last_end_that_another_left(log, do):
+    workflow = chain(do("a")).enqueue()
+    write(Job.objects.all(), state="completed", finished_at=timezone.now())
+    Worker().run(drain=True)
+    workflow.refresh_from_db()
+    assert workflow.state == "completed"
+
+
+@pytest.mark.skipif(
+    not connection.features.has_select_for_update_skip_locked, reason="workers wait for a locked workflow here"
+)
+def test_a_draining_worker_waits_for_a_workflow_that_another_process_advances(log, do, start):
+    """That process may have looked before the last end."""
+    workflow = chain(do("a")).enqueue()
+    other = start(lock, workflow.pk)
+    other.hear()
+    looks = []
+
+    def look(execute, sql, *arguments):
+        if "SKIP LOCKED" in sql and "django_ojs_unique_workflow" in sql:
+            looks.append(sql)
+            if len(looks) == 2:
+                other.tell()
+                other.result()
+        return execute(sql, *arguments)
+
+    with connection.execute_wrapper(look):
+        Worker().run(drain=True)
+    workflow.refresh_from_db()
+    assert workflow.state == "completed"
+
+
+def lock(parent, id):
+    with transaction.atomic():
+        Workflow.objects.select_for_update().get(pk=id)
+        parent.tell()
+        parent.hear()
+
+
+def test_a_worker_lets_members_fail_whose_jobs_were_deleted(log, do):
+    workflow = batch([do("a")], on_failure=do("f")).enqueue()
+    Job.objects.get().remove()
+    Worker().run(drain=True)
+    assert log.names == ["f"]
+    workflow.refresh_from_db()
+    assert workflow.state == "completed"
+
+
+def test_a_worker_prunes_workflows(log, do):
+    old, new = chain(do("a")).enqueue(), chain(do("b")).enqueue()
+    run_jobs()
+    Workflow.objects.filter(pk=old.pk).update(finished_at=timezone.now() - timedelta(days=31))
+    Job.objects.enqueue(**do("c"))
+    Worker().run(drain=True)
+    assert list(Workflow.objects.all()) == [new]
 
 
 def test_asynchronous_code(log, do):
