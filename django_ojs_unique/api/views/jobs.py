@@ -10,10 +10,12 @@ from rest_framework.response import Response
 
 from ...exceptions import OJSError
 from ...operations.cancel import cancel
+from ...redaction import redacted
+from ...workflows.results import places_of
 from ..accept import accept
 from ..base import OJSView
 from ..wire.enqueue import read_job
-from ..wire.envelope import show, show_accepted, show_explanation
+from ..wire.envelope import show, show_accepted, show_explanation, show_place
 
 
 class Jobs(OJSView):
@@ -35,7 +37,9 @@ class Job(OJSView):
     group = "producers"
 
     def get(self, request: Request, id: str) -> Response:
-        return Response({"job": show(self.found(id))})
+        job = self.found(id)
+        place = places_of([job], redacted).get(job.pk)
+        return Response({"job": {**show(job), **show_place(place)}})
 
     def delete(self, request: Request, id: str) -> Response:
         job = self.found(id)
