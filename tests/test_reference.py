@@ -34,6 +34,7 @@ TYPES = {
     "ForeignKey": "UUID",
     "IntegerField": "int",
     "JSONField": "JSON",
+    "OneToOneField": "UUID",
     "PositiveBigIntegerField": "bigint",
     "PositiveIntegerField": "int",
     "SmallIntegerField": "smallint",
@@ -204,6 +205,7 @@ def test_the_python_api_has_every_public_name() -> None:
     shown = set(re.findall(r"^\.\. auto\w+:: django_ojs_unique\.(?:[\w.]+\.)?(\w+)$", page, re.MULTILINE))
     assert set(django_ojs_unique.__all__) - shown == {"DuplicateJob", "InvalidPolicy", "InvalidRequest"} | {
         "InvalidRetryPolicy",
+        "InvalidWorkflow",
         "OJSError",
     }, "these are shown with the exceptions"
     for module in ("exceptions", "idempotency", "presets", "signals", "tasks", "testing", "integrity", "worker"):

@@ -183,7 +183,15 @@ def _class_problems(setting: str, given: Any) -> Iterator[str]:
 
 _CLOSE = 0.85
 """One or two letters of ten: ``OJS_UNIQUE_URL`` is not as close."""
-_OF_SEVERAL_TYPES = ("CONTEXT", "EAGER", "EVENT_RETENTION", "REDACT", "SUPPRESSED_RETENTION", "UNIQUE_QUEUES")
+_OF_SEVERAL_TYPES = (
+    "CONTEXT",
+    "EAGER",
+    "EVENT_RETENTION",
+    "REDACT",
+    "SUPPRESSED_RETENTION",
+    "UNIQUE_QUEUES",
+    "WORKFLOW_RETENTION",
+)
 _PROBLEMS: dict[str, Callable[[str, Any], Iterator[str]]] = {
     "API": _api_problems,
     "CONTEXT": _context_type_problems,
@@ -195,6 +203,7 @@ _PROBLEMS: dict[str, Callable[[str, Any], Iterator[str]]] = {
     "RETENTION": _kinds_problems,
     "SUPPRESSED_RETENTION": _retention_problems,
     "UNIQUE_QUEUES": _queue_rule_problems,
+    "WORKFLOW_RETENTION": _retention_problems,
 }
 _API_PROBLEMS: dict[str, Callable[[str, Any], Iterator[str]]] = {
     "LEASE": _lease_problems,

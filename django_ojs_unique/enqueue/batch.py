@@ -121,6 +121,12 @@ class _Batch:
         self._dialect = dialect_of(jobs)
         self._policies: dict[str, list[UniquePolicy]] = defaultdict(list)
         self._keyed: set[str] = set()
+        self._adopting = {
+            entry.incoming.values["fingerprint"]
+            for entry in entries
+            if entry.incoming.policy is not None and "workflow_id" in entry.incoming.values
+        }
+        """The fingerprints of jobs whose workflow will wait for a duplicate instead, and write its row."""
         self._has_ids = any(entry.incoming.has_id for entry in entries)
         for incoming in (entry.incoming for entry in entries):
             if incoming.policy is not None:
@@ -193,8 +199,8 @@ class _Batch:
         return stored_matches_of_any(self._jobs, policies, now).only(*_LOOKED_AT)
 
     def _may_change(self, row: JobRow, now: datetime) -> bool:
-        """Tell whether an item may replace a stored job, or release its guard."""
-        return any(
+        """Tell whether an item may replace a stored job, release its guard, or let a workflow wait for it."""
+        return row.fingerprint in self._adopting or any(
             policy.replaces or (row.is_guarding and not policy.is_duplicate(row.state, row.created_at, now))
             for policy in self._policies[row.fingerprint]
         )

@@ -50,5 +50,6 @@ class JobRow(Protocol):
 
 def take_place(job: JobRow, replaced: Iterable[JobRow]) -> None:
     """Let a new job belong to the workflow that waits for a job that it replaces; the workflow will wait for it."""
-    if job.workflow_id is None:
-        job.workflow_id = next((row.workflow_id for row in replaced if row.awaited), None)
+    for row in replaced:
+        if job.workflow_id is None and row.awaited:
+            job.workflow_id, job.awaited = row.workflow_id, True

@@ -176,7 +176,7 @@ class Workflow(PartiallyIndexed):
         from .job import Job
 
         within = Q(workflow=self.pk) | Q(workflow__root=self.pk)
-        members = WorkflowMember.objects.using(self._state.db).filter(within, job_id=OuterRef("pk"))
+        members = WorkflowMember._default_manager.using(self._state.db).filter(within, job_id=OuterRef("pk"))
         return Job.objects.using(self._state.db or router.db_for_read(Job)).filter(Exists(members))
 
 

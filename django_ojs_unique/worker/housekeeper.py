@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from threading import Event as Bell
 from threading import Thread
@@ -146,10 +146,11 @@ class Housekeeper:
         self._timetable.hasten(self._supersede)
         self._bell.set()
 
-    def look_for_ended(self) -> None:
-        """Soon advance the workflows that wait for a job that has ended."""
-        self._timetable.hasten(self._advance)
-        self._bell.set()
+    def hear_of(self, settled: Iterable[Any]) -> None:
+        """Soon advance the workflows that wait for one of these jobs."""
+        if any(job.workflow_id is not None for job in settled):
+            self._timetable.hasten(self._advance)
+            self._bell.set()
 
     def _serve(self) -> None:
         try:

@@ -50,8 +50,8 @@ class Worker:
     """Runs jobs of some queues (None: all; ``*`` matches any text) on one database, until it is stopped.
 
     ``concurrency`` plain handlers run at once, each in a thread, and ``async_concurrency`` async ones in one event
-    loop. The worker may be silent for a ``lease`` before its jobs go to others. After `stop` running jobs have
-    ``shutdown_timeout`` seconds to finish. It stops by itself after ``max_jobs`` runs.
+    loop. It may be silent for a ``lease`` before its jobs go to others. After `stop`, or after ``max_jobs`` runs,
+    running jobs have ``shutdown_timeout`` seconds to finish.
     """
 
     def __init__(
@@ -213,12 +213,11 @@ class Worker:
 
     def _count(self, outcomes: Outcomes) -> None:
         self.summary.add(outcome for _, outcome in outcomes)
+        self._housekeeper.hear_of(finished.job for finished, _ in outcomes)
         for finished, outcome in outcomes:
             if (run := self._held.forget(finished.job)) is not None:
                 self.meter.settled(run, outcome)
             self._claimer.made_room(finished.job.queue)
-            if finished.job.workflow_id is not None:
-                self._housekeeper.look_for_ended()
             if outcome is Settled.RETRIED:
                 seconds = self._promoter.seconds_until(finished.job.run_at)
                 self._timetable.hasten(self._promoter.promote, time.monotonic() + seconds)

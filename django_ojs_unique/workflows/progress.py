@@ -9,7 +9,6 @@ from uuid import UUID
 from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
-from .. import lifecycle
 from ..exceptions import DuplicateJob, OJSError
 from ..ojs.states import JobState
 from ..ojs.workflows import Kind, MemberOutcome, Role, WorkflowState
@@ -94,19 +93,40 @@ class Progress:
         ended = self._tables.jobs.filter(
             awaited__isnull=False, finished_at__isnull=False, pk__in=waiting.values("job_id")
         )
-        ended = ended.only(*_READ).order_by("pk").select_for_update()
         touched: set[UUID] = set()
-        # Again, because the job that takes the place of a replaced one may have ended, too.
-        while jobs := {job.pk: job for job in ended[:_BATCH]}:
-            members = list(waiting.filter(job_id__in=jobs).defer("request").order_by("workflow", "position"))
+        while ids := list(ended.values_list("pk", flat=True)[:_BATCH]):
+            jobs = self._lock(ids)
+            members = list(waiting.filter(job_id__in=ids).defer("request").order_by("workflow", "position"))
             for member in members:
-                self._count(member, jobs[member.job_id])
+                self._count(member, jobs)
             touched |= self._write(members, jobs)
-            self._tables.release(jobs)
+            self._tables.release([job.pk for job in jobs.values() if job.finished_at is not None])
         return touched
 
-    def _count(self, member: Any, job: Any) -> None:
-        if job.replaced_by_id is not None and self._follows(member, job.replaced_by_id):
+    def _lock(self, ids: Collection[UUID]) -> dict[UUID, Any]:
+        """Lock jobs and those that have replaced them, all in one order: two advances may need the same ones."""
+        wanted, latest = set(ids), set(ids)
+        while latest:
+            replaced = self._tables.jobs.filter(pk__in=latest, replaced_by__isnull=False)
+            latest = set(replaced.values_list("replaced_by", flat=True)) - wanted
+            wanted |= latest
+        jobs: dict[UUID, Any] = {}
+        asked: set[UUID] = set()
+        while wanted:
+            rows = self._tables.jobs.filter(pk__in=wanted).only(*_READ).order_by("pk").select_for_update()
+            jobs |= {job.pk: job for job in rows}
+            asked |= wanted
+            # Those that were replaced since the query above.
+            wanted = {job.replaced_by_id for job in jobs.values() if job.replaced_by_id is not None} - asked
+        return jobs
+
+    def _count(self, member: Any, jobs: dict[UUID, Any]) -> None:
+        job = jobs[member.job_id]
+        while job.replaced_by_id in jobs:  # else the job that replaced it was deleted
+            job = jobs[job.replaced_by_id]
+        member.job_id = job.pk
+        if job.finished_at is None:
+            self._tables.adopt([job.pk])
             return
         member.started_at, member.finished_at = job.started_at, job.finished_at
         if job.state == JobState.COMPLETED:
@@ -117,13 +137,6 @@ class Progress:
         if job.started_at is not None and (workflow.started_at is None or job.started_at < workflow.started_at):
             workflow.started_at = job.started_at
             workflow.save(update_fields=["started_at"])
-
-    def _follows(self, member: Any, successor: UUID) -> bool:
-        """Let the job that replaced the member's take its place, unless it is gone."""
-        if not lifecycle.write(self._tables.jobs.filter(pk=successor), awaited=True):
-            return False
-        member.job_id = successor
-        return True
 
     def _fail(self, member: Any, error: dict[str, Any]) -> None:
         job = {} if member.job_id is None else {"job_id": str(member.job_id)}

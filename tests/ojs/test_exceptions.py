@@ -57,6 +57,7 @@ def test_the_codes_are_those_that_clients_know():
         "InvalidRequest": "invalid_request",
         "InvalidPolicy": "invalid_request",
         "InvalidRetryPolicy": "validation_error",
+        "InvalidWorkflow": "invalid_workflow",
         "UnknownJobType": "invalid_request",
         "DuplicateJob": "duplicate",
         "JobIdTaken": "duplicate",
