@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
+from ..events import flush
 from ..exceptions import DuplicateJob, OJSError
 from ..ojs.states import JobState
 from ..ojs.workflows import Kind, MemberOutcome, Role, WorkflowState
-from ..signals import announce, workflow_called_back, workflow_finished, workflow_member_ended
+from ..signals import announce, workflow_called_back, workflow_finished, workflow_member_ended, workflow_started
 from .create import enqueue
 from .stored import from_json
 from .tables import Tables, below
@@ -53,6 +55,16 @@ class Progress:
         for member in members:
             self._fail(member, {"code": "deleted", "message": f"Job {member.job_id} was deleted."})
         return self._write(members, {})
+
+    def begin(self, workflow: Any, at: datetime) -> None:
+        """Note that the first job of a workflow, and so of those around it, started ``at`` this time or before."""
+        while workflow.started_at is None or at < workflow.started_at:
+            is_first, workflow.started_at = workflow.started_at is None, at
+            workflow.save(update_fields=["started_at"])
+            if is_first:
+                announce(workflow_started, type(workflow), workflow=workflow, using=self._tables.using)
+            parent = self._tables.members.filter(child=workflow).values_list("workflow_id", flat=True).first()
+            workflow = self.workflows.get(parent, workflow)
 
     def end(self, workflow: Any, state: WorkflowState) -> UUID | None:
         """Give a workflow its final state, and its parent's member its outcome; return the parent."""
@@ -133,10 +145,8 @@ class Progress:
             member.outcome, member.result = MemberOutcome.COMPLETED, job.result
         else:
             self._fail(member, _error_of(job))
-        workflow = self.workflows[member.workflow_id]
-        if job.started_at is not None and (workflow.started_at is None or job.started_at < workflow.started_at):
-            workflow.started_at = job.started_at
-            workflow.save(update_fields=["started_at"])
+        if job.started_at is not None:
+            self.begin(self.workflows[member.workflow_id], job.started_at)
 
     def _fail(self, member: Any, error: dict[str, Any]) -> None:
         job = {} if member.job_id is None else {"job_id": str(member.job_id)}
@@ -203,8 +213,6 @@ class Progress:
         workflow.save(update_fields=["called_back_at"])
         started = list(callbacks.filter(role__in=fitting).order_by("position"))
         self._start(started)
-        for callback in started:
-            announce(workflow_called_back, type(workflow), workflow=workflow, member=callback, using=self._tables.using)
         return bool(started)
 
     def _start(self, members: Iterable[Any]) -> None:
@@ -226,6 +234,7 @@ class Progress:
         starting, self._starting = self._starting, []
         if not starting:
             return set()
+        flush(self._tables.using)
         failed = []
         for member, result in zip(starting, enqueue(self._tables, list(map(self._request, starting))), strict=True):
             member.enqueued_at = self._now
@@ -236,6 +245,12 @@ class Progress:
                 self._fail(member, _refusal(result.error))
                 failed.append(member)
         self._tables.members.bulk_update(starting, ["enqueued_at", "job_id"], batch_size=500)
+        for member in starting:
+            if member.role != Role.MEMBER and member.outcome == _OPEN:
+                workflow = self.workflows[member.workflow_id]
+                announce(
+                    workflow_called_back, type(workflow), workflow=workflow, member=member, using=self._tables.using
+                )
         return self._write(failed, {})
 
     def _request(self, member: Any) -> Any:
