@@ -100,6 +100,14 @@ def hosts(options: argparse.Namespace) -> None:
         hosts.report(dsn, fleet, options.rounds or 3)
 
 
+def workflows(options: argparse.Namespace) -> None:
+    """A batch of 1,000 jobs that eight processes end at once, beside the same jobs outside of a workflow."""
+    with on_postgres("workflows"):
+        from . import workflows
+
+        workflows.report(options.rounds or 5)
+
+
 def sweep(options: argparse.Namespace) -> None:
     """The self-healing sweep over many records."""
     with on_postgres("sweep"):
@@ -137,7 +145,22 @@ def _api(options: argparse.Namespace) -> None:
 
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     part.__name__: part
-    for part in (enqueue, row, bulk, worker, latency, sqlite, memory, idle, hosts, admin, sweep, api, api_sqlite)
+    for part in (
+        enqueue,
+        row,
+        bulk,
+        worker,
+        latency,
+        sqlite,
+        memory,
+        idle,
+        hosts,
+        admin,
+        workflows,
+        sweep,
+        api,
+        api_sqlite,
+    )
 }
 LONG = {"hosts", "sweep"}
 
@@ -154,7 +177,7 @@ def main() -> int:
     parser.add_argument(
         "--rounds",
         type=int,
-        help="pairs of turns (default: 7 for enqueue, bulk, api; 5 for worker; 3 for sqlite, hosts; 15 otherwise)",
+        help="pairs of turns (7 for enqueue, bulk, api; 5 for worker, workflows; 3 for sqlite, hosts; else 15)",
     )
     parser.add_argument("--seconds", type=float, default=1.0, help="enqueue, api: length of one turn (default 1)")
     parser.add_argument(

@@ -12,7 +12,7 @@ from django.core.exceptions import DisallowedHost
 from django.db import router, transaction
 from django.urls import reverse
 from django.utils import timezone, translation
-from rest_framework.authentication import BaseAuthentication, SessionAuthentication, TokenAuthentication
+from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -25,10 +25,12 @@ from ..exceptions import DuplicateJob, OJSError, as_json
 from ..maintenance.on_demand import is_overdue, run_maintenance
 from ..models import Job
 from ..ojs.names import UUID_TEXT
+from .authentication import TokenAuthentication
 from .wire import codec, errors
 
 VERSION = "1.0"
-_SERVED_VERSIONS = ("1.0", "1")
+_SERVED_VERSIONS = re.compile(r"1(\.[0-9]{1,9}){0,2}(-[0-9A-Za-z.\-]{1,99})?")
+"""Every version of the major that we speak, with its release candidates."""
 _REQUEST_ID = re.compile(r"[!-~](?:[ -~]{0,253}[!-~])?")
 
 
@@ -36,10 +38,11 @@ class OJSView(APIView):
     """A view of the binding. ``group`` names its permissions in ``OJS_UNIQUE["API"]["PERMISSIONS"]``."""
 
     group = "operators"
-    renderer_classes = (codec.OJSRenderer,)
+    renderer_classes = (codec.OJSRenderer, codec.JSONRenderer)
     parser_classes = (codec.Unread,)
     content_negotiation_class = codec.OJSNegotiation
     metadata_class = None
+    format_kwarg = None
     versioning_class = None
     http_method_names = ["get", "head", "post", "delete"]
 
@@ -65,10 +68,10 @@ class OJSView(APIView):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         with translation.override("en"):  # a program reads what Django REST framework refuses
             super().initial(request, *args, **kwargs)
-        version = request.META.get("HTTP_OJS_VERSION", VERSION)
-        if version not in _SERVED_VERSIONS:
+        if not _SERVED_VERSIONS.fullmatch(self.asked_version):
             raise errors.Unsupported(
-                f"OJS-Version {as_json(version[:20])} is not served. Send {VERSION}, or leave the header out.",
+                f"OJS-Version {as_json(self.asked_version[:20])} is not served."
+                f" Send {VERSION}, or leave the header out.",
                 details={"field": "OJS-Version", "supported": [VERSION]},
             )
 
@@ -80,6 +83,16 @@ class OJSView(APIView):
     def body(self) -> dict[str, Any]:
         """The JSON object that the request carries."""
         return codec.read_body(self.request._request, settings.api["MAX_BODY_BYTES"])
+
+    @property
+    def asked_version(self) -> str:
+        """The version of the specification that the client asks for."""
+        return self.request.META.get("HTTP_OJS_VERSION", VERSION)  # type: ignore[no-any-return]
+
+    @property
+    def asks_for_draft(self) -> bool:
+        """Whether that is a release candidate. The OJS client for Go asks for one, and reads only its HTTP chapter."""
+        return "-" in self.asked_version
 
     @cached_property
     def using(self) -> str:

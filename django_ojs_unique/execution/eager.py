@@ -21,6 +21,7 @@ from ..conf import settings
 from ..ojs.states import JobState
 from ..registry import registry
 from ..signals import job_activated, job_enqueued, job_updated
+from ..workflows.advance import advance_due
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -77,6 +78,8 @@ def _run_generations() -> None:
         generation, _here.due = _here.due, []
         for job, using in generation:
             _run(job, using)
+            if job.awaited:
+                advance_due(using)
         if not _here.due:
             return
     logger.error(

@@ -114,28 +114,30 @@ class OJSBackend(BaseTaskBackend):
         return result
 
     def _enqueue(self, task: Any, args: Any, kwargs: Any, id: UUID | str | None) -> TaskResult[Any, Any]:
-        self.validate_task(task)
-        named, positional = store(task, args, kwargs)
-        answer = self._jobs().enqueue_request(
-            Request(
-                type=type_of(task.func),
-                args=named,
-                queue=self.queue_aliases.stored(task.queue_name),
-                priority=int(task.priority),
-                scheduled_at=task.run_after,
-                unique=self.unique_of(task),
-                retry=getattr(task, "retry", None) or self.retry,
-                timeout=getattr(task, "timeout", None),
-                key=getattr(task, "key", None),
-                **({"key_mode": task.key_mode} if hasattr(task, "key_mode") else {}),
-                id=id,
-                extra={NOTE: {"backend": self.alias, "positional": positional}},
-            )
-        )
+        answer = self._jobs().enqueue_request(self.request_of(task, args, kwargs, id))
         result = result_of(answer.job, task)
         if not answer.deduplicated:
             tell(task_enqueued, result)
         return result
+
+    def request_of(self, task: Any, args: Any, kwargs: Any, id: UUID | str | None = None) -> Request:
+        """Return the request that enqueues a task. Raises what `enqueue` raises for an invalid one."""
+        self.validate_task(task)
+        named, positional = store(task, args, kwargs)
+        return Request(
+            type=type_of(task.func),
+            args=named,
+            queue=self.queue_aliases.stored(task.queue_name),
+            priority=int(task.priority),
+            scheduled_at=task.run_after,
+            unique=self.unique_of(task),
+            retry=getattr(task, "retry", None) or self.retry,
+            timeout=getattr(task, "timeout", None),
+            key=getattr(task, "key", None),
+            **({"key_mode": task.key_mode} if hasattr(task, "key_mode") else {}),
+            id=id,
+            extra={NOTE: {"backend": self.alias, "positional": positional}},
+        )
 
     def get_result(self, result_id: Any) -> TaskResult[Any, Any]:
         """Return the result of a task by its id, also if another process enqueued it.

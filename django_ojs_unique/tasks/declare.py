@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from ..enqueue.request import INHERIT
+from ..exceptions import InvalidRequest
 from ..handlers.signature import redacted_names
 from ..ojs.durations import milliseconds
 from ..ojs.keys import KeyMode
@@ -101,6 +102,18 @@ class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
         elif options.get("key") is not None:
             options["unique"] = None
         return replace(Task.using(self, **changes), **options)  # type: ignore[return-value]
+
+    def item(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the task with these arguments as a member of a `chain`, a `group` or a `batch`.
+
+        The `id` of its job is that of a `TaskResult`. Raises what `enqueue` raises for invalid arguments, and
+        InvalidRequest for a task of another backend.
+        """
+        backend: Any = self.get_backend()
+        if not hasattr(backend, "request_of"):
+            mend = "Declare it for an OJSBackend."
+            raise InvalidRequest.at("backend", "cannot enqueue workflows", value=self.backend, mend=mend)
+        return backend.request_of(self, args, kwargs)
 
     if TYPE_CHECKING:  # Django's class is generic in its stubs only
 

@@ -11,6 +11,7 @@ from .declare import temporary_handlers
 from .running import run_jobs, run_one, tick
 from .suites import JobFixture, JobTestMixin
 from .time_travel import travel
+from .workflows import assert_workflow_enqueued
 
 __all__ = [
     "Captured",
@@ -21,6 +22,7 @@ __all__ = [
     "assert_deduplicated",
     "assert_enqueued",
     "assert_not_enqueued",
+    "assert_workflow_enqueued",
     "capture_jobs",
     "crash_at",
     "run_jobs",

@@ -7,20 +7,20 @@ may be done twice, late, or by many processes at once, and nothing is lost if a 
 
 from __future__ import annotations
 
-import logging
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
+from uuid import UUID
 
 from django.db import connections, transaction
 from django.db.models import Exists, OuterRef, QuerySet
 from django.db.models.functions import Coalesce
 
 from ..db.dialects import dialect_of
+from ..ojs.workflows import MemberOutcome
 from ..unit_of_work import UnitOfWork
 from .progress import Progress
 from .tables import Tables
-
-logger = logging.getLogger("django_ojs_unique.worker")
 
 BATCH = 1000
 """How many ends one look finds at most."""
@@ -35,20 +35,23 @@ def advance_due(using: str) -> tuple[int, bool]:
     ended = list(_ended(tables).values_list("pk", flat=True)[:BATCH])
     if not ended:
         return 0, False
-    waiting = tables.awaiting.filter(job_id__in=ended)
-    roots = _roots(waiting)
-    done = sum(_advance(tables, root) for root in roots)
-    unawaited = set(ended).difference(waiting.values_list("job_id", flat=True))
+    waiting = _by_root(tables.awaiting.filter(job_id__in=ended))
+    done = sum(
+        _advance(tables, root, revived=any(outcome == MemberOutcome.FAILED for _, outcome in members))
+        for root, members in sorted(waiting.items())
+    )
+    unawaited = set(ended).difference(job for members in waiting.values() for job, _ in members)
     if unawaited:
         _release(tables, unawaited)
-    return done, done < len(roots) or len(ended) == BATCH
+    return done, done < len(waiting) or len(ended) == BATCH
 
 
 def fail_deleted(using: str) -> int:
     """Let members fail whose jobs were deleted; return how many workflows that has advanced."""
     tables = Tables.on(using)
     kept = tables.jobs.filter(pk=OuterRef("job_id"))
-    return sum(_advance(tables, root, gone=True) for root in _roots(tables.waiting.exclude(Exists(kept))))
+    gone = tables.waiting.exclude(Exists(kept))[:BATCH]
+    return sum(_advance(tables, root, gone=True) for root in sorted(_by_root(gone)))
 
 
 def lock_root(tables: Tables, root: Any, *, waits: bool) -> Any | None:
@@ -62,14 +65,19 @@ def lock_root(tables: Tables, root: Any, *, waits: bool) -> Any | None:
     return locked
 
 
-def _advance(tables: Tables, root: Any, *, gone: bool = False) -> bool:
-    """Advance one workflow, unless another process does; return whether it was advanced."""
+def _advance(tables: Tables, root: UUID, *, revived: bool = False, gone: bool = False) -> bool:
+    """Advance one workflow, unless another process does; return whether it was advanced.
+
+    ``revived``: failed jobs were revived; ``gone``: jobs were deleted.
+    """
     for work in UnitOfWork(tables.using):
         with work, transaction.atomic(using=tables.using):
             dialect_of(tables.jobs).take_write_lock()
             locked = lock_root(tables, root, waits=False)
             if locked is not None:
                 progress = Progress(tables, locked)
+                if revived:
+                    progress.reopen()
                 progress.run(progress.fail_deleted() if gone else ())
     return locked is not None
 
@@ -78,9 +86,12 @@ def _ended(tables: Tables) -> QuerySet[Any]:
     return tables.jobs.filter(awaited__isnull=False, finished_at__isnull=False)
 
 
-def _roots(members: QuerySet[Any]) -> list[Any]:
-    roots = members.order_by().values_list(Coalesce("workflow__root", "workflow"), flat=True)
-    return sorted(set(roots[:BATCH]))
+def _by_root(members: QuerySet[Any]) -> dict[UUID, list[tuple[UUID, str]]]:
+    """Return the jobs and the outcomes of members by root workflow."""
+    found: dict[UUID, list[tuple[UUID, str]]] = defaultdict(list)
+    for root, job, outcome in members.values_list(Coalesce("workflow__root", "workflow"), "job_id", "outcome"):
+        found[root].append((job, outcome))
+    return found
 
 
 def _release(tables: Tables, ids: Iterable[Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from django.apps import apps
@@ -106,8 +106,8 @@ class DefinitionReader:
         if isinstance(item, Mapping):
             item = {**options, **item}
             name = read_name(item.pop("name", None), f"{path}.")
-        try:
-            return Leaf(name, request_of_item(item), path)
+        try:  # a copy, because the same item may be enqueued again
+            return Leaf(name, replace(request_of_item(item)), path)
         except OJSError as error:
             raise placed(path, error) from None
 

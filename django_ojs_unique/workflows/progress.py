@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Q
+from django.dispatch import Signal
 from django.utils import timezone
 
 from ..events import flush
-from ..exceptions import DuplicateJob, OJSError
 from ..ojs.states import JobState
 from ..ojs.workflows import Kind, MemberOutcome, Role, WorkflowState
 from ..signals import announce, workflow_called_back, workflow_finished, workflow_member_ended, workflow_started
 from .create import enqueue
+from .outcomes import error_of, refusal, write_outcomes
 from .stored import from_json
 from .tables import Tables, below
 
 _BATCH = 1000
 _READ = ("id", "type", "state", "attempt", "result", "errors", "started_at", "finished_at", "expires_at", "replaced_by")
-_ENDED = ("outcome", "job_id", "result", "error", "started_at", "finished_at")
 _OPEN, _FAILED = MemberOutcome.OPEN, (MemberOutcome.FAILED, MemberOutcome.CANCELLED)
 
 
@@ -39,13 +39,18 @@ class Progress:
 
     def run(self, touched: Iterable[UUID] = ()) -> None:
         """Count what has ended, and enqueue what is due, until nothing is left; ``touched`` have changed already."""
-        self._reopen()
         changed = set(touched)
         while changed := changed | self._count_ended():
             while changed:
                 if parent := self._move_on(self.workflows[changed.pop()]):
                     changed.add(parent)
+            if not self._starting:
+                break
             changed = self._enqueue()
+
+    def reopen(self) -> None:
+        """Wait again for failed jobs that were revived meanwhile."""
+        self._reopen(below(self._root.pk, "workflow"))
 
     def fail_deleted(self) -> set[UUID]:
         """Let the members fail whose jobs were deleted; return their workflows."""
@@ -62,16 +67,18 @@ class Progress:
             is_first, workflow.started_at = workflow.started_at is None, at
             workflow.save(update_fields=["started_at"])
             if is_first:
-                announce(workflow_started, type(workflow), workflow=workflow, using=self._tables.using)
+                self._tell(workflow_started, workflow)
             parent = self._tables.members.filter(child=workflow).values_list("workflow_id", flat=True).first()
-            workflow = self.workflows.get(parent, workflow)
+            if parent is None:
+                return
+            workflow = self.workflows[parent]
 
     def end(self, workflow: Any, state: WorkflowState) -> UUID | None:
         """Give a workflow its final state, and its parent's member its outcome; return the parent."""
         workflow.state, workflow.finished_at = state, self._now
         workflow.save(update_fields=["state", "finished_at", "called_back_at", "started_at"])
         self._cancel_waiting(workflow)
-        announce(workflow_finished, type(workflow), workflow=workflow, using=self._tables.using)
+        self._tell(workflow_finished, workflow)
         member = None if workflow is self._root else self._tables.members.filter(child=workflow, outcome=_OPEN).first()
         if member is None:
             return None
@@ -92,13 +99,6 @@ class Progress:
             found += [self.workflows[id] for id in ids]
         return found
 
-    def _reopen(self) -> None:
-        """Wait again for failed jobs that were revived meanwhile."""
-        revived = self._tables.jobs.filter(pk=OuterRef("job_id"), awaited__isnull=False)
-        failed = self._tables.awaiting.filter(below(self._root.pk, "workflow"), outcome=MemberOutcome.FAILED)
-        if ids := list(failed.filter(Exists(revived)).values_list("pk", flat=True)):
-            self._tables.members.filter(pk__in=ids).update(outcome=_OPEN, error=None, finished_at=None)
-
     def _count_ended(self) -> set[UUID]:
         """Count the jobs that have ended; return the workflows of their members."""
         waiting = self._tables.waiting.filter(below(self._root.pk, "workflow"))
@@ -106,22 +106,24 @@ class Progress:
             awaited__isnull=False, finished_at__isnull=False, pk__in=waiting.values("job_id")
         )
         touched: set[UUID] = set()
-        while ids := list(ended.values_list("pk", flat=True)[:_BATCH]):
-            jobs = self._lock(ids)
-            members = list(waiting.filter(job_id__in=ids).defer("request").order_by("workflow", "position"))
+        while found := dict(ended.values_list("pk", "replaced_by")[:_BATCH]):
+            jobs = self._lock(found)
+            members = list(waiting.filter(job_id__in=found).defer("request").order_by("workflow", "position"))
             for member in members:
                 self._count(member, jobs)
             touched |= self._write(members, jobs)
             self._tables.release([job.pk for job in jobs.values() if job.finished_at is not None])
+            if len(found) < _BATCH:
+                break
         return touched
 
-    def _lock(self, ids: Collection[UUID]) -> dict[UUID, Any]:
+    def _lock(self, replaced_by: Mapping[UUID, UUID | None]) -> dict[UUID, Any]:
         """Lock jobs and those that have replaced them, all in one order: two advances may need the same ones."""
-        wanted, latest = set(ids), set(ids)
+        wanted, latest = set(replaced_by), {id for id in replaced_by.values() if id is not None}
         while latest:
+            wanted |= latest
             replaced = self._tables.jobs.filter(pk__in=latest, replaced_by__isnull=False)
             latest = set(replaced.values_list("replaced_by", flat=True)) - wanted
-            wanted |= latest
         jobs: dict[UUID, Any] = {}
         asked: set[UUID] = set()
         while wanted:
@@ -136,7 +138,9 @@ class Progress:
         job = jobs[member.job_id]
         while job.replaced_by_id in jobs:  # else the job that replaced it was deleted
             job = jobs[job.replaced_by_id]
-        member.job_id = job.pk
+        if job.pk != member.job_id:
+            member.job_id = job.pk
+            member.save(update_fields=["job_id"])
         if job.finished_at is None:
             self._tables.adopt([job.pk])
             return
@@ -144,7 +148,7 @@ class Progress:
         if job.state == JobState.COMPLETED:
             member.outcome, member.result = MemberOutcome.COMPLETED, job.result
         else:
-            self._fail(member, _error_of(job))
+            self._fail(member, error_of(job))
         if job.started_at is not None:
             self.begin(self.workflows[member.workflow_id], job.started_at)
 
@@ -155,18 +159,11 @@ class Progress:
 
     def _write(self, members: Collection[Any], jobs: dict[UUID, Any]) -> set[UUID]:
         """Write the outcomes of members, and tell of those that have ended; return their workflows."""
-        self._tables.members.bulk_update(members, _ENDED, batch_size=200)
+        write_outcomes(self._tables, members)
         ended = [member for member in members if member.outcome != _OPEN]
         for member in ended:
             workflow, job = self.workflows[member.workflow_id], jobs.get(member.job_id)
-            announce(
-                workflow_member_ended,
-                type(workflow),
-                workflow=workflow,
-                member=member,
-                job=job,
-                using=self._tables.using,
-            )
+            self._tell(workflow_member_ended, workflow, member=member, job=job)
         return {member.workflow_id for member in ended}
 
     def _move_on(self, workflow: Any) -> UUID | None:
@@ -200,9 +197,18 @@ class Progress:
             failed = callbacks.filter(outcome__in=_FAILED).exists()
         else:
             failed = members.filter(outcome__in=_FAILED).exists()
+            if failed and self._reopen(Q(workflow=workflow)):
+                return None
             if workflow.type == Kind.BATCH and self._call_back(workflow, failed=failed):
                 return None
         return WorkflowState.FAILED if failed else WorkflowState.COMPLETED
+
+    def _reopen(self, where: Q) -> int:
+        """Wait again for failed jobs that were revived; return how many there are."""
+        revived = self._tables.jobs.filter(pk=OuterRef("job_id"), awaited__isnull=False)
+        failed = self._tables.awaiting.filter(where, Exists(revived), outcome=MemberOutcome.FAILED)
+        ids = list(failed.values_list("pk", flat=True))
+        return self._tables.members.filter(pk__in=ids).update(outcome=_OPEN, error=None, finished_at=None)
 
     def _call_back(self, workflow: Any, *, failed: bool) -> bool:
         """Start the callbacks that fit; return whether there are any."""
@@ -242,19 +248,19 @@ class Progress:
                 member.job_id = result.job.pk
             else:
                 member.job_id = None
-                self._fail(member, _refusal(result.error))
+                self._fail(member, refusal(result.error))
                 failed.append(member)
         self._tables.members.bulk_update(starting, ["enqueued_at", "job_id"], batch_size=500)
         for member in starting:
             if member.role != Role.MEMBER and member.outcome == _OPEN:
-                workflow = self.workflows[member.workflow_id]
-                announce(
-                    workflow_called_back, type(workflow), workflow=workflow, member=member, using=self._tables.using
-                )
+                self._tell(workflow_called_back, self.workflows[member.workflow_id], member=member)
         return self._write(failed, {})
 
     def _request(self, member: Any) -> Any:
         return from_json(member.request, id=member.job_id, workflow_id=member.workflow_id)
+
+    def _tell(self, signal: Signal, workflow: Any, **more: Any) -> None:
+        announce(signal, type(workflow), workflow=workflow, **more, using=self._tables.using)
 
     def _members(self, workflow: Any) -> Any:
         return self._tables.members.filter(workflow=workflow, role=Role.MEMBER)
@@ -266,18 +272,3 @@ class Progress:
         waiting.update(outcome=MemberOutcome.CANCELLED, finished_at=self._now)
         for child in children:
             self.end(child, WorkflowState.CANCELLED)
-
-
-def _error_of(job: Any) -> dict[str, Any]:
-    """Return what a member shows of a job that did not complete."""
-    if job.state == JobState.CANCELLED:
-        return {"code": "cancelled", "message": "The job was cancelled."}
-    last = job.errors[-1] if job.errors else {}
-    if last.get("attempt") == job.attempt or last.get("code") == "superseded":
-        return {name: last[name] for name in ("code", "type", "message", "attempt") if last.get(name) is not None}
-    return {"code": "expired", "message": "The job expired before it started."}
-
-
-def _refusal(error: OJSError) -> dict[str, Any]:
-    existing = {"job_id": str(error.existing_job_id)} if isinstance(error, DuplicateJob) else {}
-    return {**existing, "code": error.code, "message": error.message}

@@ -13,7 +13,8 @@ from django.core.mail import send_mail
 from django.db.models import Count, Sum
 from django.utils.html import escape
 
-from django_ojs_unique import JobContext, JobState, RetryPolicy, UniquePolicy, job
+from django_ojs_unique import JobContext, JobState, RetryPolicy, UniquePolicy, chain, group, job
+from django_ojs_unique.compose import Composition
 
 from . import indexing
 from .models import DailyReport, Order, Picture
@@ -128,6 +129,29 @@ def print_label(parcel: int, country: str) -> str:
     if country == "Atlantis":
         raise LookupError(f"No carrier goes to {country}.")
     return f"{country}-{parcel:05}"
+
+
+@job("order.invoice", queue="invoices")
+def invoice_order(order: int) -> str:
+    """Number the invoice of an order."""
+    return f"INV-{order:05}"
+
+
+@job("order.confirm", queue="emails", takes_context=True)
+def confirm_order(context: JobContext, order: int) -> str:
+    """Tell the customer what the steps before have done."""
+    payment, (label, invoice) = context.parent_results
+    return f"order {order}: {payment}, parcel {label}, invoice {invoice}"
+
+
+def deliver(order: int, country: str) -> Composition:
+    """Return the workflow of an order: pay, then pack and invoice side by side, then tell the customer."""
+    return chain(
+        capture_payment.item(payment=order),
+        group([print_label.item(parcel=order, country=country), invoice_order.item(order=order)], name="side by side"),
+        confirm_order.item(order=order),
+        name=f"order {order}",
+    )
 
 
 @job(

@@ -24,11 +24,13 @@ from django_ojs_unique import JobState
 from django_ojs_unique.integrity import verify
 from django_ojs_unique.models import Job, Queue, SuppressedEnqueue
 from django_ojs_unique.ojs.states import INCOMPLETE, TERMINAL
+from django_ojs_unique.testing import run_jobs, travel
 
 from . import demo, indexing, serve
 from .history import write_history
 from .jobs import (
     capture_payment,
+    deliver,
     export_catalogue,
     index_source,
     print_label,
@@ -195,6 +197,24 @@ class TheHandlers(ShopTestCase):
         assert indexing._definitions(b"\x00") == (0, 0)
 
 
+class TheOrders(TestCase):
+    def test_it_is_paid_then_packed_and_invoiced_then_confirmed(self) -> None:
+        workflow = deliver(8, "PT").enqueue()
+        run_jobs()
+        workflow.refresh_from_db()
+        assert workflow.state == "completed"
+        assert workflow.result == "order 8: captured 8, parcel PT-00008, invoice INV-00008"
+
+    def test_without_a_carrier_nobody_is_told(self) -> None:
+        workflow = deliver(8, "Atlantis").enqueue()
+        run_jobs(raise_errors=False)
+        with travel("PT1H"):
+            run_jobs(raise_errors=False)
+        workflow.refresh_from_db()
+        assert workflow.state == "failed"
+        assert not Job.objects.filter(type="order.confirm").exists()
+
+
 class Serving(TestCase):
     def test_samples_are_added_once(self) -> None:
         serve.add_samples()
@@ -257,7 +277,7 @@ class TheTraffic(TestCase):
 
     def test_what_waits_is_bounded_by_the_keys_there_are(self) -> None:
         chance = Random(7)
-        with mock.patch("shop.traffic.pay"), mock.patch("shop.traffic.ship"):
+        with mock.patch("shop.traffic.pay"), mock.patch("shop.traffic.ship"), mock.patch("shop.traffic.order"):
             for moment in range(600):
                 happen(moment, chance)
         readers, products, baskets, exports = 120, 40, 12, 1

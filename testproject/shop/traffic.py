@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob
 
-from .jobs import capture_payment, export_catalogue, print_label, remind, send_newsletter, update_search
+from .jobs import capture_payment, deliver, export_catalogue, print_label, remind, send_newsletter, update_search
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def happen(moment: int, chance: Random) -> None:
     """Let a few events happen. ``moment`` counts up, so that the values of new events differ from earlier ones."""
     if moment % EXPORT_EVERY == 0:
         export_catalogue.enqueue(pages=PAGES)
-    for event in chance.choices([pay, save_product, ship, change_basket, subscribe], [4, 4, 2, 3, 1], k=2):
+    for event in chance.choices([pay, save_product, ship, change_basket, subscribe, order], [4, 4, 2, 3, 1, 1], k=2):
         event(moment, chance)
 
 
@@ -76,6 +76,12 @@ def change_basket(moment: int, chance: Random) -> None:
 def subscribe(moment: int, chance: Random) -> None:
     """Subscribe to the newsletter, as a reader does; its queue is paused."""
     send_newsletter.enqueue(reader=chance.randrange(120))
+
+
+def order(moment: int, chance: Random) -> None:
+    """Order something: a workflow."""
+    with suppress(DuplicateJob):
+        deliver(1_000 + moment % 1_000, chance.choice(COUNTRIES)).enqueue()
 
 
 def _live(stop: threading.Event) -> None:

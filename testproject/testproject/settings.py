@@ -81,6 +81,7 @@ OJS_UNIQUE = {
     # A day is enough for the charts, and keeps the database small.
     "RETENTION": {"completed": "PT25H", "cancelled": "PT25H", "discarded": "PT25H", "dead_letter": "P7D"},
     "SUPPRESSED_RETENTION": "PT25H",
+    "WORKFLOW_RETENTION": "PT25H",
 }
 
 LOGGING = {

@@ -72,6 +72,7 @@ def walk(ojs, path, member, key, between=lambda: None, **query):
 @every_list
 def test_an_empty_list_is_one_page(ojs, make, path, member, key):
     page = ojs.get(path).json()
+    assert page.pop("cron_jobs", []) == []
     assert page == {member: [], "pagination": {"total": 0, "has_more": False, "limit": 50, "offset": 0}}
 
 

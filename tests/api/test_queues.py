@@ -31,10 +31,10 @@ def test_queues_with_unfinished_jobs_and_those_that_were_paused_are_listed(ojs):
     Queue.objects.pause("a")
     answer = ojs.get("/ojs/v1/queues").json()
     assert answer["queues"] == [
-        {"name": "a", "status": "paused"},
-        {"name": "b", "status": "active"},
-        {"name": "c", "status": "active"},
-        {"name": "d", "status": "paused"},
+        {"name": "a", "status": "paused", "paused": True},
+        {"name": "b", "status": "active", "paused": False},
+        {"name": "c", "status": "active", "paused": False},
+        {"name": "d", "status": "paused", "paused": True},
     ]
     assert answer["pagination"]["total"] == 4
 

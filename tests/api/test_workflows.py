@@ -229,6 +229,23 @@ def test_a_stand_in_is_shown_as_it_is(start, show, ojs):
     assert (show(group)["state"], show(group)["jobs"][0]["result"]) == ("completed", 1)
 
 
+def test_a_stand_in_keeps_its_own_place(start, ojs):
+    unique = {"unique": {"on_conflict": "ignore"}}
+    chain = start("chain", [step("a", options=unique)])
+    group = start("group", [step("b"), step("a", options=unique)])
+    assert group["jobs"][1]["job_id"] == chain["steps"][0]["job_id"]
+    a, b = ojs.fetch(count=2)
+    assert (a["workflow_id"], a["workflow_step"]) == (chain["id"], 0)
+    assert (b["workflow_id"], b["workflow_step"]) == (group["id"], 0)
+
+
+def test_a_job_that_is_over_is_no_duplicate(start, ojs):
+    unique = {"unique": {"states": ["available", "active"]}}
+    ojs.enqueue("a", options={**unique, "expires_at": "+PT1M"})
+    with travel(timedelta(minutes=2)):
+        start("group", [step("a", options=unique)])
+
+
 def test_who_only_reads_sees_the_truth(start, show):
     group = start("group", [step(options={"expires_at": "+PT1M"})])
     with travel(timedelta(minutes=2)):

@@ -230,6 +230,18 @@ def test_a_start_that_nobody_told_is_told_before_the_first_end(do, settings):
     assert workflow.started_at == jobs[0].started_at
 
 
+def test_a_start_is_told_once_though_an_earlier_one_is_counted_later(do, settings):
+    workflow = group([do("a"), do("b"), do("c")]).enqueue()
+    settings.OJS_UNIQUE = {"EVENTS": False}
+    (first,), (second,) = fetch(), fetch()
+    settings.OJS_UNIQUE = {"EVENTS": True}
+    for job in (second, first):
+        ack(job)
+    assert Counter(type for type, _ in told())["workflow.started"] == 1
+    workflow.refresh_from_db()
+    assert workflow.started_at == first.started_at
+
+
 def test_a_workflow_whose_job_never_started_is_not_told_as_started(do):
     group([do("a")]).enqueue()
     Job.objects.get().cancel()

@@ -19,7 +19,7 @@ from django_ojs_unique.execution.claim import claim
 from django_ojs_unique.models import Job, SuppressedEnqueue, Workflow
 from tests.support.workflows import advance, audit, dying
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 EXAMPLES = int(os.environ.get("OJS_WORKFLOW_EXAMPLES", "20"))
 KEYS = {"keys": ["type", "args"]}

@@ -23,7 +23,7 @@ from tests.support.workflows import advance, audit
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.torture]
 
 PROCESSES = 6
-ROUNDS = int(os.environ.get("OJS_WORKFLOW_ROUNDS", "10"))
+ROUNDS = int(os.environ.get("OJS_WORKFLOW_ROUNDS", "6"))
 IGNORE = {"keys": ["type", "args"], "on_conflict": "ignore"}
 REPLACE = {"keys": ["type", "args"], "on_conflict": "replace"}
 

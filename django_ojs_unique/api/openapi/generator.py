@@ -13,6 +13,7 @@ from threading import Lock
 from typing import Any
 
 from django.urls import get_resolver
+from drf_spectacular.authentication import TokenScheme
 from drf_spectacular.extensions import OpenApiSerializerFieldExtension
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.openapi import AutoSchema
@@ -131,7 +132,12 @@ class OJSSchema(AutoSchema):
 
 
 _HEADERS = (
-    OpenApiParameter("OJS-Version", str, OpenApiParameter.HEADER, enum=[VERSION, "1"], description="Asked for."),
+    OpenApiParameter(
+        "OJS-Version",
+        {"type": "string", "pattern": r"^1(\.[0-9]{1,9}){0,2}$"},
+        OpenApiParameter.HEADER,
+        description=f"Asked for; any of the major that this server speaks. The answer is in {VERSION}.",
+    ),
     OpenApiParameter("OJS-Version", str, OpenApiParameter.HEADER, response=True, required=True),
     OpenApiParameter("X-Request-Id", str, OpenApiParameter.HEADER, response=True, required=True),
     OpenApiParameter(
@@ -139,6 +145,16 @@ _HEADERS = (
     ),
     OpenApiParameter("Retry-After", int, OpenApiParameter.HEADER, response=[429, 503], description="Seconds."),
 )
+
+
+class TokenExtension(TokenScheme):  # type: ignore[no-untyped-call]
+    """Describes our `TokenAuthentication`."""
+
+    target_class = "django_ojs_unique.api.authentication.TokenAuthentication"
+    priority = 1
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, Any]:
+        return {"type": "http", "scheme": "bearer", "description": "`Token KEY` is the same as `Bearer KEY`."}
 
 
 class WireExtension(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]

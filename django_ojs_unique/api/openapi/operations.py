@@ -11,8 +11,8 @@ from drf_spectacular.utils import OpenApiParameter
 from ...models.event import DEFAULT_LIMIT as DEFAULT_EVENTS
 from ...models.event import LARGEST_LIMIT as MOST_EVENTS
 from ...ojs.workflows import Kind, WorkflowState
-from ..wire.pages import DEFAULT_LIMIT, HIGHEST_LIMIT, HIGHEST_OFFSET
-from .serializers import answers, requests, workflows
+from ..wire.pages import DEFAULT_LIMIT, HIGHEST_LIMIT, HIGHEST_OFFSET, HIGHEST_PAGE
+from .serializers import answers, operators, requests, workflows
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ PAGE = (
     _query("limit", "How many at most.", int, minimum=1, maximum=HIGHEST_LIMIT, default=DEFAULT_LIMIT),
     _query("offset", "How many to leave out.", int, minimum=0, maximum=HIGHEST_OFFSET),
     _query("cursor", "The `next_cursor` of the page before."),
+    _query("per_page", "Another name of `limit`.", int, minimum=1, maximum=HIGHEST_LIMIT),
+    _query("page", "Instead of `offset`: the number of the page, from 1.", int, minimum=1, maximum=HIGHEST_PAGE),
 )
 
 OPERATIONS: Mapping[str, Operation] = {
@@ -167,28 +169,28 @@ OPERATIONS: Mapping[str, Operation] = {
         requests.RetryDeadLetter,
         refusals=(409,),
     ),
-    "GET /ojs/v1/cron": Operation("listCrons", "cron", "List the periodic jobs", {200: answers.Crons}, query=PAGE),
+    "GET /ojs/v1/cron": Operation("listCrons", "cron", "List the periodic jobs", {200: operators.Crons}, query=PAGE),
     "POST /ojs/v1/cron": Operation(
         "defineCron",
         "cron",
         "Define a periodic job, or change it",
-        {201: answers.OneCron, 200: answers.OneCron},
+        {201: operators.OneCron, 200: operators.OneCron},
         requests.DefineCron,
         refusals=(409,),
     ),
-    "GET /ojs/v1/cron/{}": Operation("getCron", "cron", "Look at a periodic job", {200: answers.OneCron}),
+    "GET /ojs/v1/cron/{}": Operation("getCron", "cron", "Look at a periodic job", {200: operators.OneCron}),
     "DELETE /ojs/v1/cron/{}": Operation(
-        "deleteCron", "cron", "Delete a periodic job", {200: answers.DeletedCron}, refusals=(409,)
+        "deleteCron", "cron", "Delete a periodic job", {200: operators.DeletedCron}, refusals=(409,)
     ),
-    "GET /ojs/v1/queues": Operation("listQueues", "queues", "List the queues", {200: answers.Queues}, query=PAGE),
+    "GET /ojs/v1/queues": Operation("listQueues", "queues", "List the queues", {200: operators.Queues}, query=PAGE),
     "GET /ojs/v1/queues/{}/stats": Operation(
-        "getQueueStats", "queues", "Count the jobs of a queue", {200: answers.OneQueueStats}, refusals=(400,)
+        "getQueueStats", "queues", "Count the jobs of a queue", {200: operators.OneQueueStats}, refusals=(400,)
     ),
     "POST /ojs/v1/queues/{}/pause": Operation(
-        "pauseQueue", "queues", "Hand out nothing from a queue", {200: answers.OneQueuePause}, refusals=(400, 413)
+        "pauseQueue", "queues", "Hand out nothing from a queue", {200: operators.OneQueuePause}, refusals=(400, 413)
     ),
     "POST /ojs/v1/queues/{}/resume": Operation(
-        "resumeQueue", "queues", "Hand out from a queue again", {200: answers.OneQueuePause}, refusals=(400, 413)
+        "resumeQueue", "queues", "Hand out from a queue again", {200: operators.OneQueuePause}, refusals=(400, 413)
     ),
     "GET /ojs/v1/events": Operation(
         "listEvents",

@@ -13,7 +13,7 @@ from ...exceptions import OJSError
 from ...maintenance.on_demand import run_maintenance
 from ...models import CronJob
 from ..base import OJSView
-from ..wire.cron import read_cron, show
+from ..wire.cron import read_cron, show, show_flat
 from ..wire.errors import NotFound
 from ..wire.pages import Page
 
@@ -27,8 +27,11 @@ class Crons(OJSView):
     def get(self, request: Request) -> Response:
         page = Page.read(request.query_params, "cron")
         run_maintenance(self.jobs, timezone.now(), crons=True)
-        entries, pagination = page.of_rows(CronJob.objects.using(self.using), "name", large=("args", "options"))
-        return Response({"crons": [show(entry) for entry in entries], "pagination": pagination})
+        entries, pagination = page.of_rows(
+            CronJob.objects.using(self.using), "name", large=("args", "options"), copies=2
+        )
+        crons = [show(entry) for entry in entries]
+        return Response({"crons": crons, "cron_jobs": list(map(show_flat, crons)), "pagination": pagination})
 
     def post(self, request: Request) -> Response:
         """Define an entry (201), or change the one of this name (200). ``enabled`` can be changed alone."""
@@ -42,7 +45,7 @@ class Crons(OJSView):
                 entry, is_new = CronJob.objects.using(self.using).define_from_outside(**wanted.definition)
         except OJSError as error:
             raise wanted.locate(error) from None
-        return Response({"cron": show(entry)}, status=201 if is_new else 200)
+        return Response(_shown(entry), status=201 if is_new else 200)
 
 
 class Cron(OJSView):
@@ -50,12 +53,17 @@ class Cron(OJSView):
 
     def get(self, request: Request, name: str) -> Response:
         run_maintenance(self.jobs, timezone.now(), crons=True)
-        return Response({"cron": show(_known(_entries(self, name).first(), name))})
+        return Response(_shown(_known(_entries(self, name).first(), name)))
 
     def delete(self, request: Request, name: str) -> Response:
         found = _known(_entries(self, name).first(), name)
         entry = _known(CronJob.objects.using(self.using).remove(found.name), name)
-        return Response({"cron": show(entry), "deleted": True, "name": name})
+        return Response({**_shown(entry), "deleted": True, "name": name})
+
+
+def _shown(entry: CronJob) -> dict[str, Any]:
+    shown = show(entry)
+    return {"cron": shown, "cron_job": show_flat(shown)}
 
 
 def _entries(view: OJSView, name: Any) -> Any:

@@ -44,6 +44,7 @@ class Manifest(OJSView):
         from ... import __version__
 
         unique = unique_jobs(Job, self.using)
+        capabilities = {"unique_jobs": True if self.asks_for_draft else unique, "events": settings.events}
         return Response(
             {
                 "specversion": VERSION,
@@ -59,7 +60,7 @@ class Manifest(OJSView):
                 "protocols": ["http"],
                 "backend": "django",
                 "unique_job_strength": unique["strength"],
-                "capabilities": {"unique_jobs": unique, "events": settings.events, **CAPABILITIES},
+                "capabilities": {**capabilities, **CAPABILITIES},
                 "extensions": list(EXTENSIONS),
                 "limits": limits(),
                 "endpoints": {name: reverse(f"ojs:{name}") for name in ("manifest", "health", "openapi")},

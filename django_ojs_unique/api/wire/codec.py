@@ -19,6 +19,7 @@ from .errors import InvalidPayload
 
 MEDIA_TYPE = "application/openjobspec+json"
 ACCEPTED = (MEDIA_TYPE, "application/json")
+"""The media types of bodies; those of answers, too."""
 DEEPEST = canonical.DEEPEST + 4
 """The most levels of arrays and objects in a body: those of a value, plus the job, the list of jobs and the batch."""
 
@@ -37,6 +38,13 @@ class OJSRenderer(BaseRenderer):
         return b"" if data is None else _JSON.encode(data).encode(errors="backslashreplace")
 
 
+class JSONRenderer(OJSRenderer):
+    """Writes the same as plain JSON."""
+
+    media_type = "application/json"
+    format = "json"
+
+
 class Unread(BaseParser):
     """Leaves the body to `read_body`, also when the CSRF check looks for a token in a form."""
 
@@ -47,7 +55,7 @@ class Unread(BaseParser):
 
 
 class OJSNegotiation(BaseContentNegotiation):
-    """Answers in the binding's only media type, whatever ``Accept`` says."""
+    """Answers in the media type of the binding, unless ``Accept`` prefers plain JSON; nobody gets a 406."""
 
     def select_parser(self, request: Request, parsers: Iterable[Any]) -> Any:
         return next(iter(parsers))
@@ -55,7 +63,12 @@ class OJSNegotiation(BaseContentNegotiation):
     def select_renderer(
         self, request: Request, renderers: Iterable[Any], format_suffix: str | None = None
     ) -> tuple[Any, str]:
-        return next(iter(renderers)), MEDIA_TYPE
+        by_type = {renderer.media_type: renderer for renderer in renderers}
+        try:
+            wanted = request._request.get_preferred_type(list(by_type)) or MEDIA_TYPE
+        except (ValueError, LookupError):  # the header is malformed
+            wanted = MEDIA_TYPE
+        return by_type[wanted], wanted
 
 
 def read_body(request: Any, largest: int) -> dict[str, Any]:

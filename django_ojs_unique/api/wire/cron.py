@@ -18,7 +18,7 @@ from .enqueue import read_job, relocated
 
 MEMBERS = ("name", "expression", "timezone", "overlap_policy", "enabled", "description", "job_template")
 _SYSTEM_MANAGED = {"created_at", "next_run_at", "last_run_at", "run_count"}
-_OF_ONE_JOB = ("id", "scheduled_at", "delay_until", "expires_at", "pending", "rate_limit")
+_OF_ONE_JOB = ("id", "scheduled_at", "delay", "delay_until", "expires_at", "pending", "rate_limit")
 _TEMPLATE = "Write job_template, an object with `type` and `args`."
 _WIRE = {"timeout": "timeout_ms", "lease": "visibility_timeout_ms"}
 """The options that are durations, and their names in JSON."""
@@ -86,6 +86,17 @@ def show(entry: CronJob) -> dict[str, Any]:
     return {**shown, "run_count": entry.run_count}
 
 
+def show_flat(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same with the job's members beside the entry's own (OJS cron chapter), as the OJS clients read it.
+
+    Args that are an object become the only element of an array: nothing else is args there, and some read nothing else.
+    """
+    own = {name: value for name, value in entry.items() if name not in ("expression", "job_template")}
+    args, status = entry["job_template"]["args"], "active" if entry["enabled"] else "paused"
+    args = args if isinstance(args, list) else [args]
+    return {**entry["job_template"], **own, "args": args, "cron": entry["expression"], "status": status}
+
+
 def _template_of(own: dict[str, Any], others: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """Return the members of the job, and the path that precedes their names in the body."""
     if "job_template" not in own:
@@ -118,7 +129,7 @@ def _read_template(template: dict[str, Any], prefix: str, now: datetime, places:
     if wanted.request.extra and not prefix:
         stranger = next(iter(wanted.request.extra))
         raise InvalidRequest.at(stranger, "is not a member of a periodic job", mend=did_you_mean(stranger, MEMBERS))
-    places.update({name: prefix + wanted.places.get(name, name) for name in ("type", "args", *OPTIONS)})
+    places.update({name: prefix + wanted.places.get(name, name) for name in ("type", "args", *OPTIONS, *wanted.places)})
     return wanted.request
 
 

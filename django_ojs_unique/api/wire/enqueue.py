@@ -24,10 +24,12 @@ from ...ojs.durations import format_duration
 from ...ojs.names import UUID7_TEXT
 from ...redaction import masked, names_of_any, redact_error
 from .moments import read_milliseconds, read_moment
+from .unique import read_unique
 
 OPTIONS = (
-    "queue", "priority", "timeout_ms", "timeout", "delay_until", "scheduled_at", "expires_at", "retry", "retry_policy",
-    "unique", "visibility_timeout_ms", "visibility_timeout", "rate_limit", "tags", "metadata", "pending",
+    "queue", "priority", "timeout_ms", "timeout", "delay", "delay_until", "scheduled_at", "expires_at", "retry",
+    "retry_policy", "unique", "visibility_timeout_ms", "visibility_timeout", "rate_limit", "tags", "metadata",
+    "pending",
 )  # fmt: skip
 """The members that a job may have under ``options``, or beside it."""
 
@@ -42,12 +44,14 @@ SYSTEM_MANAGED = frozenset({
 _DEFINED = SYSTEM_MANAGED.union(OPTIONS, ("specversion", "id", "type", "args", "meta", "schema", "options"))
 _BESIDE = frozenset(OPTIONS)
 _ALIASES = {
+    "delay": "scheduled_at",
     "delay_until": "scheduled_at",
     "retry_policy": "retry",
     "timeout_ms": "timeout",
     "visibility_timeout": "lease",
     "visibility_timeout_ms": "lease",
 }
+_DELAYS = ("delay", "delay_until")
 _RETRY_ALIASES = {
     "initial_interval_ms": "initial_interval",
     "max_interval_ms": "max_interval",
@@ -107,7 +111,9 @@ def relocated(error: OJSError, places: Mapping[str, str], index: int | None = No
     if "index" in error.details:  # the index in the engine's batch, which has only the valid elements
         error.message = re.sub(r"^items\[\d+\](: |\.)", "", error.message)
     if isinstance(field, str):
-        head = re.split(r"[.\[]", field, maxsplit=1)[0]
+        head, inner = re.split(r"(?=[.\[])", f"{field}.")[:2]
+        if head + inner in places:  # a member that the client wrote by another name
+            head += inner
         place = places.get(head, head) + field[len(head) :]
         if field.startswith("extra."):  # the client wrote it at the top level
             place = field.removeprefix("extra.")
@@ -142,11 +148,14 @@ def _read(body: Any, now: datetime, places: dict[str, str], index: int | None) -
 
 
 def _set_options(request: Request, values: dict[str, Any], places: dict[str, str], now: datetime) -> None:
-    for name in ("queue", "priority", "unique", "tags", "pending"):
+    if "unique" in values:
+        request.unique = read_unique(values["unique"], request.args, places)
+    for name in ("queue", "priority", "tags", "pending"):
         if name in values:
             setattr(request, name, values[name])
     if "scheduled_at" in values:
-        moment = read_moment(values["scheduled_at"], "scheduled_at", now)
+        signs = ("+", "P") if places["scheduled_at"].endswith(_DELAYS) else ("+",)  # a delay can only be from now
+        moment = read_moment(values["scheduled_at"], "scheduled_at", now, signs=signs)
         request.scheduled_at = moment if moment > now else None
     if "expires_at" in values:
         request.expires_at = read_moment(values["expires_at"], "expires_at", now)

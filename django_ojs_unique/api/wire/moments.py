@@ -15,11 +15,11 @@ _MEND = "Write RFC 3339 with a zone, as in '2030-01-02T03:04:05Z', or '+PT90S' f
 LONGEST_MS = 2**53 - 1
 
 
-def read_moment(value: Any, field: str, now: datetime) -> datetime:
-    """Read a timestamp, or ``+`` and a duration that counts from ``now``. Raises InvalidRequest."""
+def read_moment(value: Any, field: str, now: datetime, *, signs: tuple[str, ...] = ("+",)) -> datetime:
+    """Read a timestamp, or a duration that counts from ``now``, which begins with a sign. Raises InvalidRequest."""
     try:
-        if isinstance(value, str) and value[:1] == "+":
-            return end_of(now, parse_duration(value[1:])).astimezone(UTC)
+        if isinstance(value, str) and value.startswith(signs):
+            return end_of(now, parse_duration(value.removeprefix("+"))).astimezone(UTC)
         if isinstance(value, str) and _MOMENT.fullmatch(value):
             return datetime.fromisoformat(value.upper()).astimezone(UTC)
     except (ValueError, OverflowError):

@@ -17,6 +17,7 @@ from ...db.sizes import fitting
 from ...exceptions import InvalidRequest
 
 DEFAULT_LIMIT, HIGHEST_LIMIT, HIGHEST_OFFSET = 50, 200, 999_999_999
+HIGHEST_PAGE = HIGHEST_OFFSET // HIGHEST_LIMIT
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
@@ -33,10 +34,13 @@ class Page:
     def read(cls, parameters: Mapping[str, str], of: str) -> Page:
         """Read ``limit``, ``offset`` and ``cursor``. A cursor is valid only for the list named ``of``.
 
-        Raises InvalidRequest, which names the parameter.
+        The OJS client for JavaScript sends ``per_page`` and ``page``. Raises InvalidRequest, which names the parameter.
         """
-        limit = read_limit(parameters, DEFAULT_LIMIT, HIGHEST_LIMIT)
+        size = "per_page" if "per_page" in parameters else "limit"
+        limit = _number(parameters, size, DEFAULT_LIMIT, 1, HIGHEST_LIMIT)
         offset, cursor = _number(parameters, "offset", 0, 0, HIGHEST_OFFSET), parameters.get("cursor")
+        if "page" in parameters:
+            offset = limit * (_number(parameters, "page", 1, 1, HIGHEST_PAGE) - 1)
         signer, after = Signer(salt=f"django_ojs_unique.{of}"), None
         if cursor:
             if offset:
@@ -48,12 +52,15 @@ class Page:
                 raise InvalidRequest.at("cursor", "is not a cursor of this list", value=cursor, mend=mend) from None
         return cls(limit, offset, after, signer)
 
-    def of_rows(self, rows: QuerySet[Any], *by: str, large: Collection[str] = ()) -> tuple[list[Any], dict[str, Any]]:
+    def of_rows(
+        self, rows: QuerySet[Any], *by: str, large: Collection[str] = (), copies: int = 1
+    ) -> tuple[list[Any], dict[str, Any]]:
         """Return the page's rows in the order ``by``, which must be total, and the ``pagination`` object.
 
         A cursor continues after the last entry that was seen, so no entry comes twice or is left out while others are
         added and removed. ``total`` is exact, so the rows must be few, or counted from an index. ``large`` names the
         JSON fields that can be large: the page ends before they exceed ``OJS_UNIQUE["API"]["MAX_RESPONSE_BYTES"]``.
+        ``copies``: how often the answer has them.
         """
         total = rows.count()
         fields = [field.removeprefix("-") for field in by]
@@ -61,7 +68,7 @@ class Page:
             rows = rows.filter(_behind(by, self.after))
         rest, most = rows.order_by(*by)[self.offset :], self.limit
         if large:
-            most, _ = fitting(rest, most, settings.api["MAX_RESPONSE_BYTES"], large)
+            most, _ = fitting(rest, most, settings.api["MAX_RESPONSE_BYTES"] // copies, large)
         return self._shown(rest[: most + 1], most, total, lambda row: [_text(getattr(row, field)) for field in fields])
 
     def of_names(self, names: Sequence[str]) -> tuple[list[str], dict[str, Any]]:

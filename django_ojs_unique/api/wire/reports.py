@@ -129,12 +129,21 @@ def read_job_id(body: Mapping[str, Any]) -> UUID:
 
 
 def read_job_ids(body: Mapping[str, Any]) -> list[UUID]:
-    """Return the ids of the jobs that a heartbeat names; texts that are not ids are left out."""
-    ids = [] if body.get("active_jobs") is None else body["active_jobs"]
-    if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
-        raise InvalidRequest.at("active_jobs", "must be a list of jobs' ids", value=ids)
+    """Return the ids of the jobs that a heartbeat names; texts that are not ids are left out.
+
+    They are in ``active_jobs`` (HTTP binding), or in ``active_job_ids`` beside their number (OJS worker protocol).
+    """
+    ids: list[str] = []
+    for field in ("active_jobs", "active_job_ids"):
+        named = body.get(field)
+        if named is None or (type(named) is int and isinstance(body.get("active_job_ids"), list)):
+            continue
+        if not isinstance(named, list) or not all(isinstance(id, str) for id in named):
+            mend = "Name them in active_job_ids." if isinstance(named, int) else ""
+            raise InvalidRequest.at(field, "must be a list of jobs' ids", value=named, mend=mend)
+        ids += named
     if isinstance(body.get("job_id"), str):
-        ids = [*ids, body["job_id"]]
+        ids.append(body["job_id"])
     if len(ids) > MOST_JOBS:
         raise InvalidRequest.at("active_jobs", f"must not name more than {MOST_JOBS} jobs", mend="Send several.")
     return [UUID(id) for id in dict.fromkeys(ids) if UUID_TEXT.fullmatch(id)]

@@ -18,7 +18,6 @@ from rest_framework.fields import (
 
 from ....enqueue.results import Outcome
 from ....models.worker import WorkerProcess
-from ....ojs.cron import OverlapPolicy
 from ....ojs.states import JobState
 from ....ojs.workflows import CALLBACKS
 from .fields import ArgsField, having, one_of, texts
@@ -207,48 +206,6 @@ class Worker(serializers.Serializer[Any]):
 
 OneWorker = having("OneWorker", worker=Worker())
 Workers = having("Workers", workers=ListField(child=Worker()), pagination=Pagination())
-
-
-class StoredTemplate(serializers.Serializer[Any]):
-    type = CharField()
-    args = ArgsField()
-    meta = DictField(required=False)
-    options = DictField(required=False)
-
-
-class CronJob(serializers.Serializer[Any]):
-    name = CharField()
-    expression = CharField()
-    timezone = CharField()
-    overlap_policy = one_of(OverlapPolicy)
-    enabled = BooleanField()
-    description = CharField(required=False, allow_blank=True)
-    job_template = StoredTemplate()
-    created_at = DateTimeField()
-    next_run_at = DateTimeField(required=False)
-    last_run_at = DateTimeField(required=False)
-    run_count = IntegerField()
-
-
-OneCron = having("OneCron", cron=CronJob())
-DeletedCron = having("DeletedCron", cron=CronJob(), deleted=BooleanField(), name=CharField())
-Crons = having("Crons", crons=ListField(child=CronJob()), pagination=Pagination())
-Queue = having("Queue", name=CharField(), status=one_of(("active", "paused")))
-Queues = having("Queues", queues=ListField(child=Queue()), pagination=Pagination())
-QueueStats = having(
-    "QueueStats", name=CharField(), paused=BooleanField(), **{str(state): IntegerField() for state in JobState}
-)
-OneQueueStats = having("OneQueueStats", queue=QueueStats())
-
-
-class QueuePause(serializers.Serializer[Any]):
-    name = CharField()
-    paused = BooleanField()
-    paused_at = DateTimeField(required=False)
-    resumed_at = DateTimeField(required=False)
-
-
-OneQueuePause = having("OneQueuePause", queue=QueuePause())
 
 
 class Event(serializers.Serializer[Any]):

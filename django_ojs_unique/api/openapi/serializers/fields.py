@@ -10,6 +10,7 @@ from rest_framework import serializers
 from rest_framework.fields import CharField, ChoiceField, IntegerField, JSONField, ListField, RegexField
 
 from ...wire.moments import LONGEST_MS
+from ...wire.reports import MOST_JOBS
 
 
 class WireField(JSONField):
@@ -24,10 +25,27 @@ class ArgsField(WireField):
     shape = {"oneOf": [{"type": "array", "items": {}}, {"type": "object", "additionalProperties": {}}]}
 
 
+class ActiveJobsField(WireField):
+    """The ids of the jobs that a worker runs, or how many they are."""
+
+    shape = {
+        "oneOf": [
+            {"type": "array", "items": {"type": "string"}, "maxItems": MOST_JOBS},
+            {"type": "integer", "minimum": 0},
+        ]
+    }
+
+
 class MomentField(WireField):
     """A moment as a client may write it."""
 
     shape = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "string", "pattern": r"^\+P"}]}
+
+
+class DelayField(WireField):
+    """A duration from now, or a moment."""
+
+    shape = {"anyOf": [{"type": "string", "pattern": r"^\+?P"}, {"type": "string", "format": "date-time"}]}
 
 
 class DurationField(WireField):
@@ -59,6 +77,11 @@ def milliseconds(**options: Any) -> IntegerField:
 def moment_or_delay() -> MomentField:
     """Describe a moment, or a delay from now."""
     return MomentField(required=False, help_text="RFC 3339 with a zone, or `+` and an ISO 8601 duration from now.")
+
+
+def delay_or_moment() -> DelayField:
+    """Describe a delay from now, or a moment."""
+    return DelayField(required=False, help_text="An ISO 8601 duration from now, or RFC 3339 with a zone.")
 
 
 def texts(**options: Any) -> ListField:

@@ -26,9 +26,12 @@ from ....ojs.policy import DIMENSIONS, OnConflict, OnRetry, Window
 from ....ojs.retry import EXHAUSTION, LONGEST_ERROR, MOST_ATTEMPTS, MOST_ERRORS, STRATEGIES
 from ....ojs.states import JobState
 from ...wire.reports import MOST_JOBS, MOST_QUEUES, MOST_TYPES
+from ...wire.unique import USE_EXISTING
 from .fields import (
+    ActiveJobsField,
     ArgsField,
     DurationField,
+    delay_or_moment,
     matching,
     milliseconds,
     moment_or_delay,
@@ -50,6 +53,14 @@ class Unique(serializers.Serializer[Any]):
     window = one_of(Window, required=False, help_text="Beyond the specification.")
     on_retry = one_of(OnRetry, required=False, help_text="Beyond the specification.")
     delay = DurationField(required=False, allow_null=True, help_text="Beyond the specification.")
+
+
+class SentUnique(Unique):
+    """A unique policy, also in the words of other clients."""
+
+    key = texts(required=False, help_text="`keys`, or `args_keys`, as the OJS clients call them.")
+    period_ms = milliseconds(help_text="`period`, as the OJS client for Go calls it.")
+    on_conflict = one_of((*OnConflict, USE_EXISTING), required=False, help_text=f"`{USE_EXISTING}` is `ignore`.")
 
 
 class Retry(serializers.Serializer[Any]):
@@ -80,10 +91,11 @@ class Options(serializers.Serializer[Any]):
     priority = IntegerField(min_value=names.LOWEST_PRIORITY, max_value=names.HIGHEST_PRIORITY, required=False)
     timeout_ms = milliseconds()
     scheduled_at = moment_or_delay()
-    delay_until = moment_or_delay()
+    delay_until = delay_or_moment()
+    delay = delay_or_moment()
     expires_at = moment_or_delay()
     retry = Retry(required=False)
-    unique = Unique(required=False)
+    unique = SentUnique(required=False)
     visibility_timeout_ms = milliseconds()
     rate_limit = RateLimit(required=False)
     tags = texts(required=False)
@@ -166,7 +178,8 @@ class Heartbeat(serializers.Serializer[Any]):
     """A worker that lives."""
 
     worker_id = CharField(max_length=LONGEST_REASON)
-    active_jobs = texts(required=False, max_length=MOST_JOBS)
+    active_jobs = ActiveJobsField(required=False, help_text="The ids; a number, if `active_job_ids` has them.")
+    active_job_ids = texts(required=False, max_length=MOST_JOBS)
     lease_tokens = ListField(
         child=matching(names.UUID_TEXT, 36),
         required=False,

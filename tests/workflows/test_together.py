@@ -1,0 +1,73 @@
+"""Workflows together with eager mode, workers and asynchronous code."""
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import transaction
+
+from django_ojs_unique import chain, group
+from django_ojs_unique.enqueue.request import Request
+from django_ojs_unique.models import Job, Workflow
+from django_ojs_unique.testing import assert_workflow_enqueued, run_jobs
+from django_ojs_unique.worker import Worker
+from tests.support.workflows import audit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_eager_mode_runs_the_whole_workflow_when_it_commits(log, do, settings):
+    settings.OJS_UNIQUE = {"EAGER": True}
+    with transaction.atomic():
+        workflow = chain(do("a"), group([do("b"), do("c")]), do("d")).enqueue()
+        assert log == []
+    assert log == [("a", []), ("b", ["a"]), ("c", ["a"]), ("d", ["a", ["b", "c"]])]
+    workflow.refresh_from_db()
+    assert workflow.state == "completed"
+
+
+def test_a_rolled_back_workflow_leaves_nothing(log, do):
+    with transaction.atomic():
+        chain(do("a")).enqueue()
+        transaction.set_rollback(True)
+    assert not Workflow.objects.exists()
+    assert not Job.objects.exists()
+
+
+def test_a_worker_goes_through_a_workflow(log, do):
+    workflow = chain(do("a"), group([do(str(number)) for number in range(5)]), do("z")).enqueue()
+    worker = Worker(on_settled=lambda summary: summary.settled == 7 and worker.stop())
+    worker.run()
+    assert log.names[0] == "a"
+    assert log.names[-1] == "z"
+    run_jobs()  # the last end
+    workflow.refresh_from_db()
+    assert workflow.state == "completed"
+    audit()
+
+
+def test_a_draining_worker_ends_the_workflows_that_it_begins(log, do):
+    chain(do("a"), group([do("b"), do("c")]), do("d")).enqueue()
+    Worker().run(drain=True)
+    assert log.names[-1] == "d"
+    assert {workflow.state for workflow in audit()} == {"completed"}
+
+
+def test_asynchronous_code(log, do):
+    workflow = async_to_sync(chain(do("a"), name="x").aenqueue)()
+    assert workflow.name == "x"
+    assert Job.objects.count() == 1
+
+
+def test_a_request_is_not_changed(log):
+    request = Request(type="do", args={"name": "a"})
+    chain(request).enqueue()
+    assert request.workflow_id is None
+
+
+def test_the_assertion(log, do):
+    with pytest.raises(AssertionError, match=r"No workflow with type='chain' was enqueued. The stored ones:\n  none"):
+        assert_workflow_enqueued("chain")
+    workflow = chain(do("a"), group([do("b"), do("c")]), name="x").enqueue()
+    assert assert_workflow_enqueued("chain", name="x", steps=["do", "group"]) == workflow
+    assert assert_workflow_enqueued(steps=["do", "do"]).root == workflow
+    with pytest.raises(AssertionError, match=r"chain 'x' steps=\['do', 'group'\]"):
+        assert_workflow_enqueued("batch", name="x", steps=["do"])
