@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, F, Q, Sum
+from django.db.models import Count, F, Min, Q, Sum
 from django.db.models.fields.json import KT
 from django.db.models.functions import Coalesce
 from django.db.models.lookups import IsNull
@@ -19,24 +19,29 @@ from ..ojs.states import WAITING, JobState
 from ..ojs.workflows import MemberOutcome, MemberState, Role, WorkflowState
 from .tables import Tables, below
 
+_STARTED = (JobState.ACTIVE, JobState.RETRYABLE)
 _ENDED = {outcome: MemberState(outcome) for outcome in MemberOutcome if outcome is not MemberOutcome.OPEN}
 
 
 class Tree:
     """A workflow and those nested in it, read in a constant number of queries.
 
-    Results that together have more than ``max_bytes`` are left out: then ``has_results`` is false.
+    Results that together have more than ``max_bytes`` are left out: then ``has_results`` is false. ``is_whole``: if it
+    is false, of an outermost workflow only those members are read that have failed, and what is nested.
     """
 
-    def __init__(self, workflow: Any, *, max_bytes: int) -> None:
+    def __init__(self, workflow: Any, *, max_bytes: int, is_whole: bool = True) -> None:
         tables, root = Tables.on(workflow._state.db), workflow.root_id or workflow.pk
         self.workflow = workflow
+        self._counts = None if is_whole or workflow.root_id else counts_of([workflow], tables.using)[workflow.pk]
         self._workflows = {one.pk: one for one in tables.workflows.filter(below(root))}
         members = tables.members.filter(below(root, "workflow"))
         size = members.aggregate(bytes=Sum(bytes_of(("result",))))["bytes"] if max_bytes else None
         self.has_results = size is not None and size <= max_bytes
         found = members.annotate(job_type=KT("request__type")).order_by("position")
         found = found.defer("request", *(() if self.has_results else ("result",)))
+        if self._counts is not None:
+            found = found.filter(Q(outcome=MemberOutcome.FAILED) | Q(child__isnull=False) | ~Q(role=Role.MEMBER))
         self._members: dict[UUID, list[Any]] = {}
         self._callbacks: dict[UUID, list[Any]] = {}
         self._parents: dict[UUID, UUID] = {}
@@ -47,6 +52,10 @@ class Tree:
                 self._parents[member.child_id] = member.workflow_id
         open_ones = members.filter(outcome=MemberOutcome.OPEN, enqueued_at__isnull=False, child=None)
         jobs = tables.jobs.filter(pk__in=open_ones.values("job_id"))
+        self._first_start = None
+        if self._counts is not None:
+            self._first_start = jobs.filter(state__in=_STARTED).aggregate(first=Min("started_at"))["first"]
+            jobs = tables.jobs.filter(pk__in=open_ones.exclude(role=Role.MEMBER).values("job_id"))
         self._jobs = {job.pk: job for job in jobs.only("id", "state", "started_at")}
 
     @property
@@ -94,18 +103,20 @@ class Tree:
         if child is not None:
             return self.started_at(child)
         job = self._jobs.get(member.job_id)
-        return None if job is None or job.state in {*WAITING} - {JobState.RETRYABLE} else job.started_at
+        return job.started_at if job is not None and job.state in _STARTED else None
 
     def started_at(self, workflow: Any) -> datetime | None:
         """Return when the first job of a workflow started."""
         if workflow.started_at is not None:
             return workflow.started_at  # type: ignore[no-any-return]
+        if self._first_start is not None and workflow is self.workflow:
+            return self._first_start  # type: ignore[no-any-return]
         members = chain(self.members(workflow), self.callbacks(workflow))
         return min((at for member in members if (at := self.member_started_at(member)) is not None), default=None)
 
     def counts(self) -> tuple[Counter[str], Counter[str]]:
         """Count the members, and all jobs with those of nested workflows, by outcome."""
-        return (
+        return self._counts or (
             Counter(member.outcome for member in self.members(self.workflow)),
             Counter(member.outcome for member in self.leaves(self.workflow)),
         )

@@ -80,7 +80,7 @@ class Workflow(OJSView):
 
 
 def _shown(workflow: Any, *, members: bool = True) -> dict[str, Any]:
-    tree = Tree(workflow, max_bytes=settings.api["MAX_RESPONSE_BYTES"] if members else 0)
+    tree = Tree(workflow, max_bytes=settings.api["MAX_RESPONSE_BYTES"] if members else 0, is_whole=members)
     called = workflow.all_members.exclude(role=Role.MEMBER) if workflow.type == Kind.BATCH else ()
     return show(tree, {one.pk: one.request for one in called}, members=members)
 
