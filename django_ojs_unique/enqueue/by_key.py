@@ -65,7 +65,7 @@ _UNTRIED = (
     "steps",
     "payload_pruned",
 )
-REWRITTEN = (*_ENVELOPE, *_TIME, *_UNTRIED, "revision")
+REWRITTEN = (*_ENVELOPE, *_TIME, *_UNTRIED, "revision", "workflow_id")
 
 
 class HeldKey:
@@ -113,6 +113,7 @@ def rewritten(holder: JobRow, job: JobRow, *, keep_time: bool) -> JobRow:
     for name in (*_ENVELOPE, *_UNTRIED, *(() if keep_time else _TIME)):
         setattr(holder, name, getattr(job, name))
     holder.args = args
+    holder.workflow_id = job.workflow_id or holder.workflow_id
     holder.revision += 1
     return holder
 

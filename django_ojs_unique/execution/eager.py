@@ -20,7 +20,7 @@ from django.utils import timezone
 from ..conf import settings
 from ..ojs.states import JobState
 from ..registry import registry
-from ..signals import job_activated, job_enqueued, job_updated
+from ..signals import job_activated, job_enqueued, job_updated, workflow_created
 from ..workflows.advance import advance_due
 
 logger = logging.getLogger("django_ojs_unique.worker")
@@ -40,8 +40,8 @@ _here = local()
 def obey_setting(setting: str = "OJS_UNIQUE", **kwargs: Any) -> None:
     """Connect or disconnect as the setting says; also a receiver of Django's `setting_changed`, for tests."""
     if setting == "OJS_UNIQUE":
-        for signal in _SIGNALS:
-            (signal.connect if settings.eager else signal.disconnect)(_available)
+        for signal, receiver in [*((signal, _available) for signal in _SIGNALS), (workflow_created, _created)]:
+            (signal.connect if settings.eager else signal.disconnect)(receiver)
 
 
 @contextmanager
@@ -66,6 +66,11 @@ def held() -> Iterator[None]:
 def _available(*, job: Any, using: str, **more: Any) -> None:
     if job.state == JobState.AVAILABLE:
         transaction.on_commit(partial(_committed, job, using), using=using)
+
+
+def _created(*, using: str, **more: Any) -> None:
+    # All of its first jobs may be duplicates of jobs that have ended.
+    transaction.on_commit(partial(advance_due, using), using=using)
 
 
 def _committed(job: Any, using: str) -> None:

@@ -257,7 +257,7 @@ class Migration(migrations.Migration):
                 ('finished_at', models.DateTimeField(blank=True, null=True)),
                 ('result', django_ojs_unique.db.fields.PayloadField(blank=True, null=True)),
                 ('error', django_ojs_unique.db.fields.PayloadField(blank=True, null=True)),
-                ('child', models.OneToOneField(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='parent_member', to='django_ojs_unique.workflow')),
+                ('child', models.OneToOneField(blank=True, null=True, on_delete=django.db.models.deletion.RESTRICT, related_name='parent_member', to='django_ojs_unique.workflow')),
                 ('workflow', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='all_members', to='django_ojs_unique.workflow')),
             ],
             options={
@@ -280,6 +280,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='workflowmember',
             index=models.Index(fields=['job_id'], name='ojs_member_job'),
+        ),
+        migrations.AddIndex(
+            model_name='workflowmember',
+            index=models.Index(condition=models.Q(('outcome', 'open')), fields=['outcome', 'job_id'], name='ojs_member_open'),
         ),
         migrations.AddConstraint(
             model_name='workflowmember',

@@ -190,7 +190,7 @@ class WorkflowMember(PartiallyIndexed):
     name = SparseCharField(max_length=255, default="", blank=True)
     request = PayloadField(null=True, help_text="The enqueue of the job.")
     child = models.OneToOneField(
-        Workflow, null=True, blank=True, on_delete=models.CASCADE, related_name="parent_member"
+        Workflow, null=True, blank=True, on_delete=models.RESTRICT, related_name="parent_member"
     )
     job_id = models.UUIDField(
         null=True, blank=True, editable=False, help_text="The job that does its work: also a duplicate that stands in."
@@ -215,6 +215,7 @@ class WorkflowMember(PartiallyIndexed):
         indexes = [
             models.Index(fields=["workflow", "outcome", "role", "position"], name="ojs_member_outcome"),
             models.Index(fields=["job_id"], name="ojs_member_job"),
+            models.Index(fields=["outcome", "job_id"], condition=Q(outcome="open"), name="ojs_member_open"),
         ]
 
     def __str__(self) -> str:

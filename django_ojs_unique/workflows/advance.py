@@ -8,18 +8,17 @@ may be done twice, late, or by many processes at once, and nothing is lost if a 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
-from django.db import connections, transaction
+from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.models import Exists, OuterRef, QuerySet
 from django.db.models.functions import Coalesce
 
 from ..db.dialects import dialect_of
-from ..ojs.workflows import MemberOutcome
 from ..unit_of_work import UnitOfWork
-from .progress import Progress
+from .progress import Ended, Progress
 from .tables import Tables
 
 BATCH = 1000
@@ -32,18 +31,22 @@ def advance_due(using: str) -> tuple[int, bool]:
     Return how many were advanced, and whether some are left, because another process has locked them or there are many.
     """
     tables = Tables.on(using)
-    ended = list(_ended(tables).values_list("pk", flat=True)[:BATCH])
+    ended = dict(tables.ended.values_list("pk", "replaced_by")[:BATCH])
     if not ended:
         return 0, False
-    waiting = _by_root(tables.awaiting.filter(job_id__in=ended))
-    done = sum(
-        _advance(tables, root, revived=any(outcome == MemberOutcome.FAILED for _, outcome in members))
-        for root, members in sorted(waiting.items())
-    )
-    unawaited = set(ended).difference(job for members in waiting.values() for job, _ in members)
+    waiting = _by_root(tables.waiting.filter(job_id__in=ended))
+    revived = _by_root(tables.revived.filter(job_id__in=ended))
+    unawaited = set(ended).difference(*waiting.values(), *revived.values())
     if unawaited:
         _release(tables, unawaited)
-    return done, done < len(waiting) or len(ended) == BATCH
+    roots = waiting.keys() | revived.keys()
+
+    def advance(root: UUID) -> bool:
+        jobs = waiting[root] | revived[root]
+        return _advance(tables, root, {job: ended[job] for job in jobs}, is_revived=bool(revived[root]))
+
+    done = _each(roots, advance)
+    return done, done < len(roots) or len(ended) == BATCH
 
 
 def fail_deleted(using: str) -> int:
@@ -51,7 +54,7 @@ def fail_deleted(using: str) -> int:
     tables = Tables.on(using)
     kept = tables.jobs.filter(pk=OuterRef("job_id"))
     gone = tables.waiting.exclude(Exists(kept))[:BATCH]
-    return sum(_advance(tables, root, gone=True) for root in sorted(_by_root(gone)))
+    return _each(_by_root(gone), lambda root: _advance(tables, root, {}, is_gone=True))
 
 
 def lock_root(tables: Tables, root: Any, *, waits: bool) -> Any | None:
@@ -65,10 +68,25 @@ def lock_root(tables: Tables, root: Any, *, waits: bool) -> Any | None:
     return locked
 
 
-def _advance(tables: Tables, root: UUID, *, revived: bool = False, gone: bool = False) -> bool:
+def _each(roots: Iterable[UUID], advance: Callable[[UUID], bool]) -> int:
+    """Advance workflows; return how many were. One that fails does not stop the others: its error is raised last."""
+    done, failed = 0, None
+    for root in sorted(roots):
+        try:
+            done += advance(root)
+        except (InterfaceError, OperationalError):
+            raise
+        except Exception as error:
+            failed = error
+    if failed is not None:
+        raise failed
+    return done
+
+
+def _advance(tables: Tables, root: UUID, ended: Ended, *, is_revived: bool = False, is_gone: bool = False) -> bool:
     """Advance one workflow, unless another process does; return whether it was advanced.
 
-    ``revived``: failed jobs were revived; ``gone``: jobs were deleted.
+    ``is_revived``: failed jobs were revived; ``is_gone``: jobs were deleted.
     """
     for work in UnitOfWork(tables.using):
         with work, transaction.atomic(using=tables.using):
@@ -76,21 +94,17 @@ def _advance(tables: Tables, root: UUID, *, revived: bool = False, gone: bool = 
             locked = lock_root(tables, root, waits=False)
             if locked is not None:
                 progress = Progress(tables, locked)
-                if revived:
+                if is_revived:
                     progress.reopen()
-                progress.run(progress.fail_deleted() if gone else ())
+                progress.run(ended, progress.fail_deleted() if is_gone else ())
     return locked is not None
 
 
-def _ended(tables: Tables) -> QuerySet[Any]:
-    return tables.jobs.filter(awaited__isnull=False, finished_at__isnull=False)
-
-
-def _by_root(members: QuerySet[Any]) -> dict[UUID, list[tuple[UUID, str]]]:
-    """Return the jobs and the outcomes of members by root workflow."""
-    found: dict[UUID, list[tuple[UUID, str]]] = defaultdict(list)
-    for root, job, outcome in members.values_list(Coalesce("workflow__root", "workflow"), "job_id", "outcome"):
-        found[root].append((job, outcome))
+def _by_root(members: QuerySet[Any]) -> dict[UUID, set[UUID]]:
+    """Return the jobs of members by root workflow."""
+    found: dict[UUID, set[UUID]] = defaultdict(set)
+    for root, job in members.values_list(Coalesce("workflow__root", "workflow"), "job_id"):
+        found[root].add(job)
     return found
 
 
@@ -99,6 +113,6 @@ def _release(tables: Tables, ids: Iterable[Any]) -> None:
     for work in UnitOfWork(tables.using):
         with work, transaction.atomic(using=tables.using):
             dialect_of(tables.jobs).take_write_lock()
-            rows = _ended(tables).filter(pk__in=ids).order_by("pk").select_for_update()
+            rows = tables.ended.filter(pk__in=ids).order_by("pk").select_for_update()
             if locked := list(rows.values_list("pk", flat=True)):
                 tables.release(locked)

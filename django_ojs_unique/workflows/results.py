@@ -47,6 +47,9 @@ def places_of(jobs: Sequence[Any], read: Reader | None = None) -> dict[UUID, Pla
     members = tables.members.defer("request", "result", "error").select_related("workflow")
     found = members.filter(job_id__in=made_by, workflow__in=set(made_by.values())).order_by("-pk")
     own = {member.job_id: member for member in found if member.workflow_id == made_by[member.job_id]}
+    for job in jobs:
+        if job.pk in made_by and job.pk not in own and (replaced := _replaced(tables, members, job)) is not None:
+            own[job.pk] = replaced
     received, ahead = _received(members, own), _Results(tables, read)
     ahead.read({workflow for workflow, _ in received.values()})
     return {
@@ -74,6 +77,18 @@ def result_of_workflow(workflow: Any) -> Any:
     results = _Results(Tables.on(workflow._state.db), None)
     results.read({workflow.pk})
     return results.of_workflow(workflow.pk)
+
+
+def _replaced(tables: Tables, members: Any, job: Any) -> Any | None:
+    """Return the member that names, until the next advance, a job that this one has replaced."""
+    members = members.filter(workflow=job.workflow_id).order_by("pk")
+    replaced = tables.jobs.filter(replaced_by__isnull=False)
+    first = replaced.filter(pk__in=members.filter(outcome=MemberOutcome.OPEN).order_by().values("job_id"))
+    origins = {by: id for id, by in first.values_list("pk", "replaced_by")}
+    while origins and job.pk not in origins:
+        later = replaced.filter(pk__in=origins).values_list("pk", "replaced_by")
+        origins = {by: origins[id] for id, by in later}
+    return members.filter(job_id=origins[job.pk]).first() if origins else None
 
 
 def _received(members: Any, own: dict[UUID, Any]) -> dict[UUID, tuple[UUID, int | None]]:

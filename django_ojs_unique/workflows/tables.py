@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.apps import apps
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from .. import lifecycle
 from ..db.inserts import in_groups
@@ -39,12 +39,18 @@ class Tables(NamedTuple):
         return self.members.filter(outcome=MemberOutcome.OPEN, enqueued_at__isnull=False, child=None)
 
     @property
-    def awaiting(self) -> QuerySet[Any]:
-        """The same, and those that have failed, if their workflow would count a revived job's end again."""
-        counts_again = Q(outcome=MemberOutcome.FAILED, workflow__state=WorkflowState.RUNNING)
-        counts_again &= Q(role=Role.MEMBER, workflow__called_back_at=None)
-        stored = self.members.filter(enqueued_at__isnull=False, child=None)
-        return stored.filter(Q(outcome=MemberOutcome.OPEN) | counts_again)
+    def ended(self) -> QuerySet[Any]:
+        """The jobs that have ended, and that a workflow waits for."""
+        return self.jobs.filter(awaited__isnull=False, finished_at__isnull=False)
+
+    @property
+    def revived(self) -> QuerySet[Any]:
+        """The members that have failed, but whose job was revived, in workflows that count its new end instead."""
+        job = self.jobs.filter(pk=OuterRef("job_id"), awaited__isnull=False)
+        since = Q(finished_at=None) | ~Q(finished_at=OuterRef("finished_at"))
+        failed = self.members.filter(outcome=MemberOutcome.FAILED, role=Role.MEMBER, child=None)
+        running = failed.filter(workflow__state=WorkflowState.RUNNING, workflow__called_back_at=None)
+        return running.filter(Exists(job.filter(since)))
 
     def adopt(self, ids: Collection[UUID]) -> None:
         """Let a workflow wait for stored jobs. Raises LostRace if one of them is gone."""
@@ -58,8 +64,9 @@ class Tables(NamedTuple):
 
         Who adopts a job writes its row before the member, so the locking query sees each member that counts.
         """
-        held = self.waiting.filter(job_id__in=ids).select_for_update().values_list("job_id", flat=True)
-        lifecycle.write(self.jobs.filter(pk__in=set(ids).difference(held)), awaited=None)
+        held = set(self.waiting.filter(job_id__in=ids).select_for_update().values_list("job_id", flat=True))
+        held |= set(self.revived.filter(job_id__in=ids).values_list("job_id", flat=True))
+        lifecycle.write(self.jobs.filter(pk__in=set(ids) - held), awaited=None)
 
 
 def below(root: Any, prefix: str = "") -> Q:

@@ -3,17 +3,22 @@
 from datetime import timedelta
 
 import pytest
+from django.db.models import RestrictedError
 from django.utils import timezone
 
 from django_ojs_unique import batch, chain, group
 from django_ojs_unique.lifecycle import write
 from django_ojs_unique.maintenance.prune import prune
-from django_ojs_unique.models import Job, Workflow
+from django_ojs_unique.models import Job, Workflow, WorkflowMember
 from django_ojs_unique.ojs.states import MOVES, TERMINAL
+from django_ojs_unique.signals import workflow_member_ended
 from django_ojs_unique.testing import run_jobs, travel
 from django_ojs_unique.workflows.advance import advance_due
+from tests.support.workflows import advance
 
 pytestmark = pytest.mark.django_db
+
+IGNORE = {"keys": ["type", "args"], "on_conflict": "ignore"}
 
 
 def by_method(jobs):
@@ -152,3 +157,58 @@ def test_ended_workflows_are_pruned_with_their_members(log, do):
         assert Workflow.objects.prune(timezone.now()) == 1
     assert list(Workflow.objects.all()) == [new]
     assert old.all_members.count() == 0
+
+
+def test_a_shared_job_ends_once_in_each_workflow(log, do, fail):
+    """Also if one of them counts the end long before the other."""
+    first = group([fail("x", unique=IGNORE), do("a", delay=60), group([do("b", delay=60)])]).enqueue()
+    second = group([fail("x", unique=IGNORE), do("c", delay=60)]).enqueue()
+    Job.objects.get(type="fail").cancel()
+    ended = []
+
+    def hear(workflow, member, **_):
+        ended.append((workflow.pk, member.position))
+
+    workflow_member_ended.connect(hear)
+    Workflow.objects.get(root=first).cancel()
+    advance()
+    assert [workflow for workflow, position in ended if position == 0 and workflow in (first.pk, second.pk)] == [
+        first.pk,
+        second.pk,
+    ]
+
+
+def test_a_revived_job_that_another_workflow_waits_for_too_counts_anew(log, do, fail, handlers):
+    flow = group([fail("x", unique=IGNORE), do("a", delay=60)])
+    flow.enqueue(id="ffffffff-0000-7000-8000-000000000000")
+    run_jobs()
+    Job.objects.get(type="fail").revive()
+    flow.enqueue(id="00000000-0000-7000-8000-000000000000")
+    handlers._definitions["fail"] = handlers._definitions["do"]
+    run_jobs()
+    outcomes = WorkflowMember.objects.filter(position=0).values_list("outcome", flat=True)
+    assert list(outcomes) == ["completed", "completed"]
+    assert not Job.objects.filter(awaited=True, finished_at__isnull=False).exists()
+
+
+def test_a_workflow_that_cannot_be_advanced_does_not_stop_the_others(log, do):
+    """Such as one whose next job was stored by a newer version of this package."""
+    for name in "ab":
+        chain(do(name), do(name)).enqueue()
+    first = Workflow.objects.earliest("id")
+    first.members.filter(position=1).update(request={"type": "do", "args": {}, "of_another_version": 1})
+    write(Job.objects.all(), state="completed", finished_at=timezone.now())
+    with pytest.raises(TypeError, match="of_another_version"):
+        advance_due("default")
+    assert Job.objects.filter(args__name="b").count() == 2
+
+
+def test_a_nested_workflow_is_not_deleted_alone(log, do):
+    """The outer one would wait for ever for a member that is gone."""
+    workflow = group([do("a"), group([do("b")])]).enqueue()
+    with pytest.raises(RestrictedError):
+        Workflow.objects.get(root=workflow).delete()
+    workflow.delete()
+    assert not WorkflowMember.objects.exists()
+    run_jobs()
+    assert not Job.objects.filter(awaited=True).exists()

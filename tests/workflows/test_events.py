@@ -52,7 +52,7 @@ def without(data, *names):
 
 def fetch(count=1):
     options = {"worker_id": "w", "token": new_token("1"), "lease": Lease(timedelta(minutes=1))}
-    return remote.fetch(Job.objects.all(), ["default"], count=count, now=timezone.now(), **options)
+    return remote.fetch(Job.objects.all(), {"default": None}, count=count, now=timezone.now(), **options)
 
 
 def ack(job):

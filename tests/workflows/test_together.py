@@ -24,6 +24,14 @@ def test_eager_mode_runs_the_whole_workflow_when_it_commits(log, do, settings):
     assert workflow.state == "completed"
 
 
+def test_eager_mode_goes_on_after_a_duplicate_that_has_ended(log, do, settings):
+    settings.OJS_UNIQUE = {"EAGER": True}
+    done = do("a", unique={"keys": ["type", "args"], "states": ["completed"], "on_conflict": "ignore"})
+    Job.objects.enqueue(**done)
+    chain(done, do("b")).enqueue()
+    assert log == [("a", []), ("b", ["a"])]
+
+
 def test_a_rolled_back_workflow_leaves_nothing(log, do):
     with transaction.atomic():
         chain(do("a")).enqueue()

@@ -6,6 +6,7 @@ from django_ojs_unique import DuplicateJob, batch, chain, group, job
 from django_ojs_unique.exceptions import JobIdTaken
 from django_ojs_unique.models import Job, Workflow, WorkflowMember
 from django_ojs_unique.testing import run_jobs, run_one
+from django_ojs_unique.workflows.results import parent_results
 
 pytestmark = pytest.mark.django_db
 
@@ -99,6 +100,16 @@ def test_a_job_that_replaces_a_members_takes_its_place(log, do, many):
     assert workflow.state == "completed"
 
 
+def test_a_job_that_replaces_a_members_has_its_results_before_the_next_advance(log, do):
+    chain(do("first"), do("x", unique=REPLACE)).enqueue()
+    run_one()
+    run_one(types=[])
+    for _ in range(2):
+        Job.objects.enqueue(**do("x", unique=REPLACE))
+    (job,) = Job.objects.filter(finished_at=None)
+    assert parent_results(job) == ["first"]
+
+
 def test_a_later_step_that_is_rejected_fails(log, do):
     existing = Job.objects.enqueue(**do("x", unique=UNIQUE, delay=3600)).job
     workflow = chain(do("a"), do("x", unique=UNIQUE), do("c")).enqueue()
@@ -129,6 +140,13 @@ def test_a_job_that_is_rewritten_by_its_key_is_still_the_member(log, do):
     assert log.names == ["a", "y", "next"]
     workflow.refresh_from_db()
     assert workflow.state == "completed"
+
+
+def test_a_step_that_rewrites_a_job_by_its_key_gets_its_results(log, do):
+    Job.objects.enqueue(**do("old", key="k", delay=3600))
+    chain(do("a"), do("b", key="k"), do("next")).enqueue()
+    run_jobs()
+    assert log == [("a", []), ("b", ["a"]), ("next", ["a", "b"])]
 
 
 def test_an_id_makes_the_creation_idempotent(log, do):

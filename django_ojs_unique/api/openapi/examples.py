@@ -54,6 +54,10 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
         },
         "Given back": {"job_id": "01890a5d-ac96-774b-bcce-b302099a8057", "requeue": True},
     },
+    "putProgress": {"Almost half": {"progress": 0.47, "progress_note": "14,000 of 30,000 rows"}},
+    "reportProgress": {
+        "Almost half": {"job_id": "01890a5d-ac96-774b-bcce-b302099a8057", "progress": 0.47},
+    },
     "heartbeat": {
         "Still busy": {"worker_id": "worker-1", "active_jobs": ["01890a5d-ac96-774b-bcce-b302099a8057"]},
     },

@@ -17,6 +17,7 @@ from ...ojs.names import UUID_TEXT
 from ...ojs.workflows import Kind, MemberOutcome, Role, WorkflowState
 from ...operations.workflows import start
 from ...workflows.tree import Tree, counts_of
+from ..authorize import demand_request
 from ..base import OJSView
 from ..wire.errors import NotFound
 from ..wire.pages import Page
@@ -37,6 +38,7 @@ class Workflows(OJSView):
         wanted = {name: _choice(parameters, name) for name in ("state", "type") if name in parameters}
         if "name" in parameters:
             wanted["name"] = parameters["name"]
+        self.demand("read", None, None)  # a workflow can have jobs of any queue and type
         run_maintenance(self.jobs, timezone.now())
         rows = models.Workflow.objects.using(self.using).filter(root=None, **wanted)
         found, pagination = page.of_rows(rows, "-created_at", "-id", large=("extra",))
@@ -45,6 +47,8 @@ class Workflows(OJSView):
 
     def post(self, request: Request) -> Response:
         wanted = read_workflow(self.body, timezone.now())
+        for leaf in wanted.flow.leaves():
+            demand_request(request, leaf.request)
         workflow = start(self.jobs, wanted.flow, wanted.id, wanted.rates)
         location = f"{request.path}/{workflow.pk}"
         return Response({"workflow": _shown(workflow)}, status=201, headers={"Location": location})
@@ -58,10 +62,12 @@ class Workflow(OJSView):
     def get(self, request: Request, id: str) -> Response:
         """Show the workflow; with ``?members=false`` without its steps or jobs."""
         members = "members" not in request.query_params or _choice(request.query_params, "members") == "true"
+        self.demand("read", None, None)
         run_maintenance(self.jobs, timezone.now())
         return Response({"workflow": _shown(self._found(id), members=members)})
 
     def delete(self, request: Request, id: str) -> Response:
+        self.demand("cancel", None, None)
         workflow = self._found(id)
         workflow.cancel()
         counts = workflow.counts()

@@ -36,8 +36,8 @@ OPTIONS = (
 SYSTEM_MANAGED = frozenset({
     "state", "attempt", "max_attempts", "created_at", "enqueued_at", "started_at", "completed_at", "cancelled_at",
     "discarded_at", "error", "errors", "result", "worker_id", "lease_token", "lease_expires_at", "retry_delay_ms",
-    "previous_state", "steps", "workflow_id", "workflow_step", "workflow_callback", "root_workflow_id",
-    "parent_results",
+    "previous_state", "steps", "progress", "progress_note", "workflow_id", "workflow_step", "workflow_callback",
+    "root_workflow_id", "parent_results",
 })  # fmt: skip
 """The members that only the server sets; a client's values are ignored."""
 

@@ -34,8 +34,9 @@ def show_accepted(result: EnqueueResult) -> dict[str, Any]:
     return show_whole(result.job) if is_sent else show(result.job)
 
 
-def _show(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
-    shown: dict[str, Any] = {
+def show_slim(job: Any) -> dict[str, Any]:
+    """Return the members of a job's JSON object that each job has, but not what it carries."""
+    return {
         "specversion": "1.0",
         "id": str(job.pk),
         "type": job.type,
@@ -46,6 +47,17 @@ def _show(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
         "max_attempts": job.max_attempts,
         "created_at": milliseconds(job.created_at),
     }
+
+
+def progress_of(job: Any) -> float | None:
+    """Return how far the last attempt of a job came, from 0 to 1, if it told; one that completed the job came to 1."""
+    if job.state in NOT_STARTED or job.progress is None:
+        return None
+    return 1.0 if job.state == JobState.COMPLETED else float(job.progress)
+
+
+def _show(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
+    shown = show_slim(job)
     if job.__dict__.get("workflow_id") is not None:
         shown["workflow_id"] = str(job.workflow_id)
     if "args" not in job.__dict__:
@@ -54,7 +66,7 @@ def _show(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
     for name, write in (("enqueued_at", milliseconds), ("scheduled_at", rfc3339), ("expires_at", rfc3339)):
         if (moment := getattr(job, name)) is not None:
             shown[name] = write(moment)
-    shown |= _start(job) | _finish(job)
+    shown |= _start(job) | _finish(job) | _progress(job)
     if isinstance(job.unique, dict):
         shown["unique"] = {name: value for name, value in job.unique.items() if value is not None}
     for name in ("timeout_ms", "visibility_timeout_ms", "retry", "result"):
@@ -86,6 +98,12 @@ def _finish(job: Any) -> dict[str, Any]:
     if job.state == JobState.COMPLETED or (job.state == JobState.DISCARDED and job.started_at is not None):
         names = [*names, "completed_at"]  # but not of a job that expired
     return dict.fromkeys(names, milliseconds(job.finished_at))
+
+
+def _progress(job: Any) -> dict[str, Any]:
+    if (fraction := progress_of(job)) is None:
+        return {}
+    return {"progress": fraction, **({"progress_note": job.progress_note} if job.progress_note else {})}
 
 
 def show_place(place: Place | None) -> dict[str, Any]:
