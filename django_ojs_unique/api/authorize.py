@@ -53,6 +53,12 @@ def demand_enqueue(request: Request, wanted: EnqueueBody) -> None:
             raise wanted.locate(error) from None
 
 
+def demand_request(request: Request, wanted: Enqueue) -> None:
+    """Refuse an enqueue whose request is valid."""
+    if settings.api["AUTHORIZE"] is not None:
+        demand(request, "enqueue", *_place(wanted))
+
+
 def demand_cron(request: Request, definition: Mapping[str, Any]) -> None:
     """Refuse to define a periodic job that the caller could not enqueue itself. Raises like `demand_enqueue`."""
     if settings.api["AUTHORIZE"] is not None:

@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from .views import again, batch, cron, dead_letter, events, jobs, progress, queues, status, workers
+from .views import again, batch, cron, dead_letter, events, jobs, progress, queues, status, workers, workflows
 
 app_name = "ojs"
 urlpatterns = [
@@ -26,6 +26,8 @@ urlpatterns = [
         "ojs/v1/workers/<path:id>/terminate", workers.Directive.as_view(directive="terminate"), name="terminate-worker"
     ),
     path("ojs/v1/workers/<path:id>/resume", workers.Directive.as_view(), name="resume-worker"),
+    path("ojs/v1/workflows", workflows.Workflows.as_view(), name="workflows"),
+    path("ojs/v1/workflows/<str:id>", workflows.Workflow.as_view(), name="workflow"),
     path("ojs/v1/events", events.Events.as_view(), name="events"),
     path("ojs/manifest", status.Manifest.as_view(), name="manifest"),
     path("ojs/v1/health", status.Health.as_view(), name="health"),

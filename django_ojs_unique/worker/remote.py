@@ -6,6 +6,7 @@ and the lease of a job ends with the time limit of its attempt.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,10 @@ from ..lifecycle import DatabaseNow
 from ..maintenance.on_demand import is_overdue, run_maintenance, unless_busy
 from ..ojs.states import JobState
 from ..signals import announce, job_started
+from ..workflows.advance import advance_due
 from .holder import Holder
+
+logger = logging.getLogger("django_ojs_unique.worker")
 
 
 def fetch(
@@ -82,7 +86,8 @@ def ack(jobs: QuerySet[Any], id: UUID, *, holder: Holder, now: datetime, result:
 
     Raises ``DoesNotExist``, and InvalidTransition for a job that is not active, or held by another worker.
     """
-    return _as_holder(jobs, id, holder, now, lambda job: _settle(jobs, Finished(job, result=result, at=now)))
+    job = _as_holder(jobs, id, holder, now, lambda job: _settle(jobs, Finished(job, result=result, at=now)))
+    return _advanced(jobs, job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ def nack(jobs: QuerySet[Any], id: UUID, *, holder: Holder, now: datetime, failur
         gives_up = failure.retryable is False
         _settle(jobs, Finished(job, error=record, error_types=failure.types, gives_up=gives_up, at=now))
 
-    return _as_holder(jobs, id, holder, now, fail)
+    return _advanced(jobs, _as_holder(jobs, id, holder, now, fail))
 
 
 def requeue(jobs: QuerySet[Any], id: UUID, *, holder: Holder, now: datetime) -> Any:
@@ -184,6 +189,19 @@ def _as_holder(jobs: QuerySet[Any], id: UUID, holder: Holder, now: datetime, act
         raise refusal  # after the commit, which keeps the maintenance
 
     return starting_over(jobs.db, step)
+
+
+def _advanced(jobs: QuerySet[Any], job: Any) -> Any:
+    """Advance the workflows that wait for a job that has ended; return the job.
+
+    The end is committed. So if this fails, the next request or a worker does it.
+    """
+    if job.awaited and job.finished_at is not None:
+        try:
+            unless_busy(jobs.db, partial(advance_due, jobs.db))
+        except Exception:
+            logger.exception("The workflow of job %s was not advanced; left for later.", job.pk)
+    return job
 
 
 def _lock(jobs: QuerySet[Any], id: UUID) -> Any:

@@ -20,7 +20,7 @@ from ..exceptions import JobIdTaken
 from ..ojs.workflows import Kind, Role
 from ..signals import announce, workflow_created
 from ..unit_of_work import UnitOfWork
-from .definition import Flow, Leaf, placed
+from .definition import Flow, Leaf
 from .stored import to_json
 from .tables import Tables
 
@@ -69,7 +69,7 @@ class _New:
         requests = [leaf.request for _, leaf in self._due]
         for (member, leaf), result in zip(self._due, enqueue(self._tables, requests), strict=True):
             if result.error is not None:
-                raise placed(leaf.path, _unlocated(result))
+                raise leaf.located(_unlocated(result))
             member.job_id = result.job.pk
         if not self._insert_workflows():
             raise JobIdTaken(

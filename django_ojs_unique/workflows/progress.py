@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from typing import Any, TypeAlias
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef, Q
+from django.dispatch import Signal
 from django.utils import timezone
 
 from ..db.inserts import in_groups
+from ..events import flush
 from ..ojs.states import JobState
 from ..ojs.workflows import Kind, MemberOutcome, Role, WorkflowState
-from ..signals import announce, workflow_called_back, workflow_finished, workflow_member_ended
+from ..signals import announce, workflow_called_back, workflow_finished, workflow_member_ended, workflow_started
 from .create import enqueue
 from .outcomes import error_of, refusal, write_outcomes
 from .stored import from_json
@@ -69,12 +72,24 @@ class Progress:
             self._fail(member, {"code": "deleted", "message": f"Job {member.job_id} was deleted."})
         return self._write(members, {})
 
+    def begin(self, workflow: Any, at: datetime) -> None:
+        """Note that the first job of a workflow, and so of those around it, started ``at`` this time or before."""
+        while workflow.started_at is None or at < workflow.started_at:
+            is_first, workflow.started_at = workflow.started_at is None, at
+            workflow.save(update_fields=["started_at"])
+            if is_first:
+                _tell(self._tables, workflow_started, workflow)
+            parent = self._tables.members.filter(child=workflow).values_list("workflow_id", flat=True).first()
+            if parent is None:
+                return
+            workflow = self.workflows[parent]
+
     def end(self, workflow: Any, state: WorkflowState) -> UUID | None:
         """Give a workflow its final state, and its parent's member its outcome; return the parent."""
         workflow.state, workflow.finished_at = state, self._now
         workflow.save(update_fields=["state", "finished_at", "called_back_at", "started_at"])
         self._cancel_waiting(workflow)
-        announce(workflow_finished, type(workflow), workflow=workflow, using=self._tables.using)
+        _tell(self._tables, workflow_finished, workflow)
         member = None if workflow is self._root else self._tables.members.filter(child=workflow, outcome=_OPEN).first()
         if member is None:
             return None
@@ -140,10 +155,8 @@ class Progress:
             member.outcome, member.result = MemberOutcome.COMPLETED, job.result
         else:
             self._fail(member, error_of(job))
-        workflow = self.workflows[member.workflow_id]
-        if job.started_at is not None and (workflow.started_at is None or job.started_at < workflow.started_at):
-            workflow.started_at = job.started_at
-            workflow.save(update_fields=["started_at"])
+        if job.started_at is not None:
+            self.begin(self.workflows[member.workflow_id], job.started_at)
 
     def _fail(self, member: Any, error: dict[str, Any]) -> None:
         job = {} if member.job_id is None else {"job_id": str(member.job_id)}
@@ -156,14 +169,7 @@ class Progress:
         ended = [member for member in members if member.outcome != _OPEN]
         for member in ended:
             workflow, job = self.workflows[member.workflow_id], jobs.get(member.job_id)
-            announce(
-                workflow_member_ended,
-                type(workflow),
-                workflow=workflow,
-                member=member,
-                job=job,
-                using=self._tables.using,
-            )
+            _tell(self._tables, workflow_member_ended, workflow, member=member, job=job)
         return {member.workflow_id for member in ended}
 
     def _move_on(self, workflow: Any) -> UUID | None:
@@ -217,8 +223,6 @@ class Progress:
         workflow.save(update_fields=["called_back_at"])
         started = list(callbacks.filter(role__in=fitting).order_by("position"))
         self._start(started)
-        for callback in started:
-            announce(workflow_called_back, type(workflow), workflow=workflow, member=callback, using=self._tables.using)
         return bool(started)
 
     def _start(self, members: Iterable[Any]) -> None:
@@ -243,6 +247,7 @@ class Progress:
         starting, self._starting = self._starting, []
         if not starting:
             return set(), {}
+        flush(self._tables.using)
         failed, stand_ins = [], set()
         for member, result in zip(starting, enqueue(self._tables, list(map(self._request, starting))), strict=True):
             member.enqueued_at = self._now
@@ -255,6 +260,9 @@ class Progress:
             if not result.created:
                 stand_ins.add(member.job_id)
         self._tables.members.bulk_update(starting, ["enqueued_at", "job_id"], batch_size=500)
+        for member in starting:
+            if member.role != Role.MEMBER and member.outcome == _OPEN:
+                _tell(self._tables, workflow_called_back, self.workflows[member.workflow_id], member=member)
         ended = self._tables.ended.filter(pk__in=stand_ins)
         return self._write(failed, {}), dict(ended.values_list("pk", "replaced_by")) if stand_ins else {}
 
@@ -271,3 +279,7 @@ class Progress:
         waiting.update(outcome=MemberOutcome.CANCELLED, finished_at=self._now)
         for child in children:
             self.end(child, WorkflowState.CANCELLED)
+
+
+def _tell(tables: Tables, signal: Signal, workflow: Any, **more: Any) -> None:
+    announce(signal, type(workflow), workflow=workflow, **more, using=tables.using)

@@ -83,6 +83,7 @@ BODIES = {
     f"{JOBS}/batch": {"jobs": [ONE]},
     FETCH: {"queues": ["default"]},
     "/ojs/v1/cron": CRON,
+    "/ojs/v1/workflows": {"type": "group", "jobs": [ONE]},
 }
 
 
@@ -108,6 +109,19 @@ def test_no_call_escapes_the_rule(ojs, rule, refused):
     assert list(Job.objects.order_by("pk").values()) == before
     assert Queue.objects.exclude(paused_at=None).exists()
     assert CronJob.objects.get().type == "t"
+
+
+def test_a_workflow_is_started_with_allowed_jobs_only(ojs, rule, refused):
+    rule(mail_only)
+    on_mail, on_bank = ({**ONE, "options": {"queue": queue}} for queue in ("mail", "bank"))
+    path, nested = "/ojs/v1/workflows", {"type": "batch", "jobs": [on_mail], "callbacks": {"on_success": on_bank}}
+    forbidden(refused, ojs.post(path, {"type": "chain", "steps": [on_mail, nested]}), "enqueue", "bank", "t")
+    forbidden(refused, ojs.post(path, {"type": "chain", "steps": [on_mail, ONE]}), "enqueue", "default", "t")
+    assert not Job.objects.exists()
+    id = ojs.post(path, {"type": "chain", "steps": [on_mail, on_mail]}).json()["workflow"]["id"]
+    forbidden(refused, ojs.get(f"{path}/{id}"), "read", None, None)
+    forbidden(refused, ojs.get(path), "read", None, None)
+    forbidden(refused, ojs.delete(f"{path}/{id}"), "cancel", None, None)
 
 
 def test_a_job_is_enqueued_on_an_allowed_queue_only(ojs, rule, refused):

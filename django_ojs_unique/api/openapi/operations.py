@@ -10,8 +10,9 @@ from drf_spectacular.utils import OpenApiParameter
 
 from ...models.event import DEFAULT_LIMIT as DEFAULT_EVENTS
 from ...models.event import LARGEST_LIMIT as MOST_EVENTS
+from ...ojs.workflows import Kind, WorkflowState
 from ..wire.pages import DEFAULT_LIMIT, HIGHEST_LIMIT, HIGHEST_OFFSET, HIGHEST_PAGE
-from .serializers import answers, operators, requests, work
+from .serializers import answers, operators, requests, work, workflows
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,36 @@ OPERATIONS: Mapping[str, Operation] = {
         {201: answers.OneJob, 200: answers.JobOrPreview},
         requests.EnqueueAgain,
         refusals=(409,),
+    ),
+    "GET /ojs/v1/workflows": Operation(
+        "listWorkflows",
+        "workflows",
+        "List the outermost workflows, the newest first",
+        {200: workflows.PageOfWorkflows},
+        query=(
+            _query("state", "In this state.", enum=[*WorkflowState]),
+            _query("type", "Of this kind.", enum=[*Kind]),
+            _query("name", "With this name."),
+            *PAGE,
+        ),
+    ),
+    "POST /ojs/v1/workflows": Operation(
+        "startWorkflow",
+        "workflows",
+        "Start a chain, a group or a batch of jobs",
+        {201: workflows.OneWorkflow},
+        workflows.StartWorkflow,
+        refusals=(409,),
+    ),
+    "GET /ojs/v1/workflows/{}": Operation(
+        "getWorkflow",
+        "workflows",
+        "Look at a workflow",
+        {200: workflows.OneWorkflow},
+        query=(_query("members", "Whether to show its steps or jobs.", enum=["true", "false"]),),
+    ),
+    "DELETE /ojs/v1/workflows/{}": Operation(
+        "cancelWorkflow", "workflows", "Cancel a workflow", {200: workflows.CancelledWorkflow}, refusals=(409,)
     ),
     "POST /ojs/v1/workers/fetch": Operation(
         "fetchJobs", "workers", "Take jobs to run", {200: answers.Fetched}, requests.Fetch

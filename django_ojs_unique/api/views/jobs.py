@@ -13,11 +13,13 @@ from ...exceptions import OJSError
 from ...insight.job_filters import filters, matching
 from ...maintenance.on_demand import run_maintenance
 from ...operations.cancel import cancel
+from ...redaction import redacted
+from ...workflows.results import places_of
 from ..accept import accept
 from ..authorize import demand_enqueue, show_allowed
 from ..base import OJSView, OneJobView
 from ..wire.enqueue import read_job
-from ..wire.envelope import show, show_explanation
+from ..wire.envelope import show, show_explanation, show_place
 from ..wire.pages import Page
 from ..wire.queries import read_job_filters
 
@@ -55,7 +57,9 @@ class Job(OneJobView):
     """``/ojs/v1/jobs/{id}``."""
 
     def get(self, request: Request, id: str) -> Response:
-        return Response({"job": show(self.found(id, "read"))})
+        job = self.found(id, "read")
+        place = places_of([job], redacted).get(job.pk)
+        return Response({"job": {**show(job), **show_place(place)}})
 
     def delete(self, request: Request, id: str) -> Response:
         job = self.found(id, "cancel")

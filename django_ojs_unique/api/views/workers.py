@@ -17,6 +17,7 @@ from ...ojs.moments import milliseconds
 from ...ojs.states import JobState
 from ...worker import heartbeat, remote
 from ...worker.holder import Holder, new_token
+from ...workflows.results import places_of
 from ..authorize import fetchable
 from ..base import OJSView
 from ..waiting import COME_BACK, Crowded, has_gone, wait_for
@@ -54,7 +55,8 @@ class Fetch(OJSView):
                 )
             except Crowded:
                 headers["Retry-After"] = str(COME_BACK)
-        shown = [show_fetched(job) for job in jobs]
+        places = places_of(jobs)
+        shown = [show_fetched(job, places.get(job.pk)) for job in jobs]
         return Response({"jobs": shown, "job": shown[0]} if shown else {"jobs": []}, headers=headers)
 
 

@@ -10,6 +10,7 @@ from ...enqueue.results import EnqueueResult
 from ...ojs.moments import milliseconds, rfc3339
 from ...ojs.states import JobState
 from ...redaction import redacted_canonical, redacted_member
+from ...workflows.results import Place
 
 NOT_STARTED = {JobState.AVAILABLE, JobState.SCHEDULED, JobState.PENDING}
 
@@ -57,6 +58,8 @@ def progress_of(job: Any) -> float | None:
 
 def _show(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
     shown = show_slim(job)
+    if job.__dict__.get("workflow_id") is not None:
+        shown["workflow_id"] = str(job.workflow_id)
     if "args" not in job.__dict__:
         return shown
     shown["args"], shown["meta"] = read(job, "args"), read(job, "meta")
@@ -103,10 +106,22 @@ def _progress(job: Any) -> dict[str, Any]:
     return {"progress": fraction, **({"progress_note": job.progress_note} if job.progress_note else {})}
 
 
-def show_fetched(job: Any) -> dict[str, Any]:
+def show_place(place: Place | None) -> dict[str, Any]:
+    """Return the members of a job that tell its place in a workflow."""
+    if place is None:
+        return {}
+    shown: dict[str, Any] = {"parent_results": place.parent_results}
+    if place.root_id is not None:
+        shown["root_workflow_id"] = str(place.root_id)
+    at = {"workflow_callback": place.role} if place.step is None else {"workflow_step": place.step}
+    return {**shown, **at}
+
+
+def show_fetched(job: Any, place: Place | None = None) -> dict[str, Any]:
     """Return the JSON object of a job with its lease, for the worker that has just fetched it."""
     return {
         **show_whole(job),
+        **show_place(place),
         "lease_token": str(job.lease_token),
         "lease_expires_at": milliseconds(job.lease_expires_at),
     }

@@ -129,6 +129,7 @@ class ErrorEntry:
 CODES: Mapping[str, ErrorEntry] = {
     "invalid_payload": ErrorEntry(400, "Send one JSON object in UTF-8, without a name twice."),
     "invalid_request": ErrorEntry(400, "Correct the field that `details` names; the message says how."),
+    "invalid_workflow": ErrorEntry(400, "Correct the workflow; `details.validation_errors` names the place."),
     "validation_error": ErrorEntry(422, "Correct the retry policy; the message names the field."),
     "x_unauthenticated": ErrorEntry(401, "Send `Authorization: Token KEY` (with rest_framework.authtoken), or log in."),
     "x_forbidden": ErrorEntry(403, "Use an account that OJS_UNIQUE['API']['PERMISSIONS'] admits; by default, staff."),

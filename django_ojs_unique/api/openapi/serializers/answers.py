@@ -19,6 +19,7 @@ from rest_framework.fields import (
 from ....enqueue.results import Outcome
 from ....models.worker import WorkerProcess
 from ....ojs.states import JobState
+from ....ojs.workflows import CALLBACKS
 from .fields import ArgsField, having, one_of, texts
 from .requests import Retry, Unique
 
@@ -85,6 +86,11 @@ class Job(serializers.Serializer[Any]):
     error = JobError(required=False)
     errors = ListField(child=JobError(), required=False)  # type: ignore[assignment]
     retry_delay_ms = IntegerField(required=False)
+    workflow_id = CharField(required=False)
+    root_workflow_id = CharField(required=False, help_text="If the workflow is nested.")
+    workflow_step = IntegerField(required=False, help_text="Its index in the workflow.")
+    workflow_callback = one_of(CALLBACKS, required=False)
+    parent_results = ListField(child=JSONField(), required=False, help_text="What the jobs before it returned.")
 
 
 OneJob = having("OneJob", job=Job())
@@ -194,10 +200,7 @@ class Events(serializers.Serializer[Any]):
     has_more = BooleanField()
 
 
-class Implementation(serializers.Serializer[Any]):
-    name = CharField()
-    version = CharField()
-    language = CharField()
+Implementation = having("Implementation", name=CharField(), version=CharField(), language=CharField())
 
 
 class Manifest(serializers.Serializer[Any]):
