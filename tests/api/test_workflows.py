@@ -253,6 +253,12 @@ def test_who_only_reads_sees_the_truth(start, show):
     assert (shown["state"], shown["jobs"][0]["error"]["code"]) == ("failed", "expired")
 
 
+def test_a_job_that_was_deleted_has_failed_for_whoever_reads(start, show):
+    workflow = start("chain", [step("t"), step("t")])
+    Job.objects.get().remove()
+    assert show(workflow)["state"] == "failed"
+
+
 def test_large_results_are_left_out_together(start, show, work, settings):
     settings.OJS_UNIQUE = {"API": {"MAX_RESPONSE_BYTES": 100}}
     group = start("group", [step(), step()])

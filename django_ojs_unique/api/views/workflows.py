@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from django.utils import timezone
@@ -12,10 +13,11 @@ from rest_framework.response import Response
 from ... import models
 from ...conf import settings
 from ...exceptions import InvalidRequest, did_you_mean
-from ...maintenance.on_demand import run_maintenance
+from ...maintenance.on_demand import run_maintenance, unless_busy
 from ...ojs.names import UUID_TEXT
 from ...ojs.workflows import Kind, MemberOutcome, Role, WorkflowState
 from ...operations.workflows import start
+from ...workflows.advance import fail_deleted
 from ...workflows.tree import Tree, counts_of
 from ..authorize import demand_request
 from ..base import OJSView
@@ -64,6 +66,7 @@ class Workflow(OJSView):
         members = "members" not in request.query_params or _choice(request.query_params, "members") == "true"
         self.demand("read", None, None)
         run_maintenance(self.jobs, timezone.now())
+        unless_busy(self.using, partial(fail_deleted, self.using))
         return Response({"workflow": _shown(self._found(id), members=members)})
 
     def delete(self, request: Request, id: str) -> Response:
