@@ -14,6 +14,7 @@ from tests.browser import gallery
 PAGES = {
     "Dashboard": "job/dashboard/",
     "Jobs": "job/",
+    "Workflows": "workflow/",
     "Duplicates": "job/duplicates/",
     "Explain": "job/explain/",
     "Suppressed enqueues": "suppressedenqueue/",
@@ -90,6 +91,9 @@ def test_each_page_is_reached_by_clicking_from_the_index(somebody, width):
     looked_at(page, page.get_by_role("button", name="Yes, cancel 1 job"))
     visitor.opens("job_change", shown.dead.pk)
     picture(page, f"job-{scheme}-{width}")
+    looked_at(page, page.locator("form.ojs-buttons button"))
+    visitor.opens("workflow_change", gallery.flow().pk)
+    picture(page, f"workflow-{scheme}-{width}")
     looked_at(page, page.locator("form.ojs-buttons button"))
     follow(page, "Jobs")
 
