@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
+from uuid import UUID
 
+from django.db.models import Exists, OuterRef, Q
+
+from ..db.inserts import in_groups
 from ..ojs.workflows import Kind, MemberOutcome, Role
 from .tables import Tables
 
@@ -23,12 +28,8 @@ def parent_results(job: Any) -> list[Any] | None:
 
 def result_of_workflow(workflow: Any) -> Any:
     """Return the result of a workflow: for a chain that of its last step, else those of all jobs in an array."""
-    tables = Tables.on(workflow._state.db)
-    members = tables.members.filter(workflow=workflow, role=Role.MEMBER).defer("request").select_related("child")
-    if workflow.type == Kind.CHAIN:
-        last = members.order_by("-position").first()
-        return None if last is None else _result(last)
-    return [_result(member) for member in members.order_by("position")]
+    found = _by_workflow(Tables.on(workflow._state.db), [workflow.pk])[workflow.pk]
+    return found[-1] if workflow.type == Kind.CHAIN else found
 
 
 def _member(tables: Tables, job: Any) -> Any | None:
@@ -53,10 +54,32 @@ def _before(tables: Tables, member: Any) -> list[Any]:
             outer = tables.members.filter(child=workflow).first()
             return [] if outer is None else _before(tables, outer)
         steps = steps.filter(position__lt=member.position)
-    return [_result(step) for step in steps.select_related("child").order_by("position")]
+    return _results(tables, steps.select_related("child").order_by("position"))
 
 
-def _result(member: Any) -> Any:
+def _by_workflow(tables: Tables, ids: Collection[UUID]) -> dict[UUID, list[Any]]:
+    """Return the results of all jobs of some workflows, but of chains only the last: a few queries for each level."""
+    found: dict[UUID, list[Any]] = {id: [] for id in ids}
+    later = tables.members.filter(workflow=OuterRef("workflow"), role=Role.MEMBER, position__gt=OuterRef("position"))
+    counts = ~Q(workflow__type=Kind.CHAIN) | ~Exists(later)
+    for group in in_groups(found):
+        rows = tables.members.filter(counts, workflow__in=group, role=Role.MEMBER).defer("request")
+        members = list(rows.select_related("child").order_by("workflow", "position"))
+        for member, result in zip(members, _results(tables, members), strict=True):
+            found[member.workflow_id].append(result)
+    return found
+
+
+def _results(tables: Tables, members: Iterable[Any]) -> list[Any]:
+    members = list(members)
+    nested = _by_workflow(tables, [member.child_id for member in members if member.child is not None])
+    return [_result(member, nested) for member in members]
+
+
+def _result(member: Any, nested: Mapping[UUID, list[Any]]) -> Any:
     if member.outcome in (MemberOutcome.FAILED, MemberOutcome.CANCELLED):
         return {"error": member.error or {"code": "cancelled", "message": "It was never enqueued."}}
-    return member.result if member.child is None else result_of_workflow(member.child)
+    if member.child is None:
+        return member.result
+    found = nested[member.child_id]
+    return found[-1] if member.child.type == Kind.CHAIN else found
