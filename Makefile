@@ -11,7 +11,7 @@ READY := .venv/ready
 INSTALL := install --quiet --disable-pip-version-check --editable
 SPHINX := $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky --fresh-env -c docs -d build/doctrees
 # The pictures of the docs: docs/NAME.py draws docs/images/NAME.svg.
-PICTURES := house processes race states strategies windows
+PICTURES := house processes race states strategies windows workflow
 
 .PHONY: help demo serve test-quick test test-all ha conformance lint bench docs linkcheck reference messages tutorial dist clean
 

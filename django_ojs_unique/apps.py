@@ -17,6 +17,7 @@ class OJSUniqueConfig(AppConfig):
         from .checks import api, commands, database, handlers, queues, settings  # noqa: F401 - they register themselves
         from .execution import eager
         from .insight import logs
+        from .workflows import events as _  # noqa: F401 - it registers its receivers
 
         logs.escape_all()
         autodiscover_modules("jobs")

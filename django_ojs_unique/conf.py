@@ -39,6 +39,7 @@ DEFAULTS: dict[str, Any] = {
 API_DEFAULTS: dict[str, Any] = {
     "ARRAYS_ONLY": False,
     "AUTHENTICATION": None,
+    "AUTHORIZE": None,
     "LEASE": "PT30M",
     "MAX_BATCH": 1000,
     "MAX_BODY_BYTES": 4_194_304,

@@ -1,5 +1,7 @@
 """Record what happens to jobs as events, for clients that poll them (HTTP binding, section 15).
 
+`workflows.events` records what happens to workflows.
+
 These receivers of the signals are connected only while ``OJS_UNIQUE["EVENTS"]`` is on. Inside a `collected` block they
 collect the events, which are written together at its end. Elsewhere they write each event at once.
 """
@@ -44,6 +46,16 @@ TYPES = (
     "cron.skipped",
     "queue.paused",
     "queue.resumed",
+    "workflow.created",
+    "workflow.started",
+    "workflow.step_completed",
+    "workflow.step_failed",
+    "workflow.job_completed",
+    "workflow.job_failed",
+    "workflow.callback_fired",
+    "workflow.completed",
+    "workflow.failed",
+    "workflow.cancelled",
 )
 LARGEST_RESULT = 4096
 """In characters of JSON. An event leaves out a larger result, which is in the job's row."""
@@ -70,6 +82,17 @@ def collected(using: str) -> Iterator[None]:
         yield
     finally:
         _collecting.reset(token)
+    _store(using, events)
+
+
+def flush(using: str) -> None:
+    """Write what this block has collected so far, so that the events of a block within it come later."""
+    if events := _collecting.get():
+        _store(using, events)
+        events.clear()
+
+
+def _store(using: str, events: list[Any]) -> None:
     if not events:
         return
     connection = connections[using]
@@ -95,13 +118,13 @@ def tell(using: str, said: Collection[Callable[[], None]]) -> None:
 
 def connect() -> None:
     """Start recording: connect the receivers."""
-    for signal, receiver in _RECEIVERS.items():
+    for signal, receiver in RECEIVERS:
         signal.connect(receiver)
 
 
 def disconnect() -> None:
     """Stop recording: disconnect the receivers."""
-    for signal, receiver in _RECEIVERS.items():
+    for signal, receiver in RECEIVERS:
         signal.disconnect(receiver)
 
 
@@ -163,44 +186,45 @@ def _expired(job: Any, using: str, **kwargs: Any) -> None:
 
 def _triggered(entry: Any, job_id: Any, using: str, **kwargs: Any) -> None:
     data = {"cron_name": entry.name, "job_id": str(job_id), "job_type": entry.type}
-    _write(using, type="cron.triggered", subject=entry.name, job_type=entry.type, data=data)
+    write(using, type="cron.triggered", subject=entry.name, job_type=entry.type, data=data)
 
 
 def _skipped(entry: Any, reason: str, using: str, **kwargs: Any) -> None:
     data = {"cron_name": entry.name, "job_type": entry.type, "reason": reason}
-    _write(using, type="cron.skipped", subject=entry.name, job_type=entry.type, data=data)
+    write(using, type="cron.skipped", subject=entry.name, job_type=entry.type, data=data)
 
 
 def _paused(queue: str, using: str, **kwargs: Any) -> None:
-    _write(using, type="queue.paused", subject=queue, queue=queue, data={"queue": queue})
+    write(using, type="queue.paused", subject=queue, queue=queue, data={"queue": queue})
 
 
 def _resumed(queue: str, using: str, **kwargs: Any) -> None:
-    _write(using, type="queue.resumed", subject=queue, queue=queue, data={"queue": queue})
+    write(using, type="queue.resumed", subject=queue, queue=queue, data={"queue": queue})
 
 
-_RECEIVERS: Mapping[Signal, Callable[..., None]] = {
-    signals.job_enqueued: _enqueued,
-    signals.job_updated: _enqueued,
-    signals.job_activated: _enqueued,
-    signals.job_started: _started,
-    signals.job_completed: _completed,
-    signals.job_failed: _failed,
-    signals.job_discarded: _discarded,
-    signals.job_cancelled: _cancelled,
-    signals.job_expired: _expired,
-    signals.cron_triggered: _triggered,
-    signals.cron_skipped: _skipped,
-    signals.queue_paused: _paused,
-    signals.queue_resumed: _resumed,
-}
+RECEIVERS: list[tuple[Signal, Callable[..., None]]] = [
+    (signals.job_enqueued, _enqueued),
+    (signals.job_updated, _enqueued),
+    (signals.job_activated, _enqueued),
+    (signals.job_started, _started),
+    (signals.job_completed, _completed),
+    (signals.job_failed, _failed),
+    (signals.job_discarded, _discarded),
+    (signals.job_cancelled, _cancelled),
+    (signals.job_expired, _expired),
+    (signals.cron_triggered, _triggered),
+    (signals.cron_skipped, _skipped),
+    (signals.queue_paused, _paused),
+    (signals.queue_resumed, _resumed),
+]
 
 
 def _note(type: str, job: Any, using: str, **data: Any) -> None:
-    _write(using, type=type, subject=str(job.pk), job_type=job.type, queue=job.queue, data=data)
+    write(using, type=type, subject=str(job.pk), job_type=job.type, queue=job.queue, data=data)
 
 
-def _write(using: str, **values: Any) -> None:
+def write(using: str, **values: Any) -> None:
+    """Write an event, or collect it for the end of the `collected` block."""
     event = unsaved(apps.get_model("django_ojs_unique", "Event"), event_id=new_id(), time=timezone.now(), **values)
     events = _collecting.get()
     if events is None:

@@ -47,6 +47,11 @@ job_expired = Signal()
 """A waiting job was discarded because its ``expires_at`` had passed. Arguments: ``job``, ``using``."""
 workflow_created = Signal()
 """A workflow was stored. Arguments: ``workflow``, ``using``."""
+workflow_started = Signal()
+"""A workflow has its ``started_at``: with ``OJS_UNIQUE["EVENTS"]`` when its first job starts, else when that has ended.
+
+Arguments: ``workflow``, ``using``.
+"""
 workflow_member_ended = Signal()
 """A step, a job or a callback of a workflow has ended.
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from tests.__main__ import postgres
 from tests.api.gunicorns import gunicorn
 
-LEVELS = (0, 1, 2, 4)
+LEVELS = (0, 1, 2, 3, 4)
 NAME = "ojs_conformance"
 
 

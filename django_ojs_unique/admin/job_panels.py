@@ -21,7 +21,7 @@ from ..insight.text import harmless
 from ..insight.timeline import MOST_FAILURES, Event, failures, timeline
 from ..insight.uniqueness import against, uniqueness
 from ..insight.waiting import nobody
-from ..models import Job, SuppressedEnqueue, WorkerProcess
+from ..models import Job, SuppressedEnqueue, WorkerProcess, Workflow
 from ..ojs.states import JobState
 from ..redaction import redacted, redacted_member
 from .base import may_view
@@ -38,6 +38,7 @@ from .display import (
 from .sentences import said
 from .sight import Sight
 from .workers import worker_url
+from .workflow_page import places
 
 PAYLOADS = ("args", "meta", "extra", "steps", "result")
 MOST_LOGGED = 20
@@ -57,7 +58,7 @@ def panels(sight: Sight, request: HttpRequest, job: Job, now: datetime) -> dict[
     return {
         "state": badge(job.state),
         "facts": [(label, value) for label, value in _facts(request, job) if value not in ("", None)],
-        "links": list(_links(sight, related, job)),
+        "links": [*_links(sight, related, job), *_places(sight, request, job)],
         "uniqueness": _uniqueness(sight, job, now, computed),
         "family": [_relative(sight, row, job) for row in related.family],
         "more_family": related.more,
@@ -131,6 +132,11 @@ def _links(sight: Sight, related: Relations, job: Job) -> Iterator[tuple[str, An
         yield gettext("Replaced by"), sight.link_and_state(there.pk, there.state) if there else gone
     for row in related.replaces:
         yield gettext("Replaces"), sight.link_and_state(row.pk, row.state)
+
+
+def _places(sight: Sight, request: HttpRequest, job: Job) -> Iterator[tuple[str, Any]]:
+    if may_view(request, Workflow):
+        yield from places(sight, job)
 
 
 def _uniqueness(sight: Sight, job: Job, now: datetime, computed: Any) -> dict[str, Any]:

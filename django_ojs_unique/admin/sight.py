@@ -11,13 +11,13 @@ from typing import Any
 from uuid import UUID
 
 from django.db import router
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
-from ..models import Job
+from ..models import Job, WorkflowMember
 from .display import badge, job_link
 from .sentences import said
 
@@ -78,6 +78,15 @@ class Sight:
             return attempts
         jobs = self.jobs.using(attempts.db).order_by().values("pk")
         return attempts.filter(Q(job__in=jobs) | Q(job=None, existing_job__in=jobs))
+
+    def workflows(self, workflows: QuerySet[Any]) -> QuerySet[Any]:
+        """Select the outermost workflows that it may see: those of which no job is hidden, or gone."""
+        if not self.is_narrowed:
+            return workflows
+        seen = self.jobs.using(workflows.db).order_by().filter(pk=OuterRef("job_id"))
+        members = WorkflowMember._default_manager.using(workflows.db).exclude(enqueued_at=None).exclude(job_id=None)
+        within = Q(workflow=OuterRef("pk")) | Q(workflow__root=OuterRef("pk"))
+        return workflows.exclude(Exists(members.filter(~Exists(seen), within)))
 
 
 def sight_of(model_admin: Any, request: HttpRequest) -> Sight:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from django.apps import apps
 from django.core.exceptions import DisallowedHost
 from django.db import router, transaction
 from django.urls import reverse
 from django.utils import timezone, translation
+from rest_framework import exceptions as drf
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
@@ -25,7 +26,9 @@ from ..exceptions import DuplicateJob, OJSError, as_json
 from ..maintenance.on_demand import is_overdue, run_maintenance
 from ..models import Job
 from ..ojs.names import UUID_TEXT
+from ..worker.holder import Holder
 from .authentication import TokenAuthentication
+from .authorize import Action, demand
 from .wire import codec, errors
 
 VERSION = "1.0"
@@ -35,16 +38,20 @@ _REQUEST_ID = re.compile(r"[!-~](?:[ -~]{0,253}[!-~])?")
 
 
 class OJSView(APIView):
-    """A view of the binding. ``group`` names its permissions in ``OJS_UNIQUE["API"]["PERMISSIONS"]``."""
+    """A view of the binding. ``group`` names its permissions in ``OJS_UNIQUE["API"]["PERMISSIONS"]``.
+
+    ``groups`` has those of the methods that belong to another group.
+    """
 
     group = "operators"
+    groups: ClassVar[Mapping[str, str]] = {}
     renderer_classes = (codec.OJSRenderer, codec.JSONRenderer)
     parser_classes = (codec.Unread,)
     content_negotiation_class = codec.OJSNegotiation
     metadata_class = None
     format_kwarg = None
     versioning_class = None
-    http_method_names = ["get", "head", "post", "delete"]
+    http_method_names = ["get", "head", "post", "put", "delete"]
 
     @classmethod
     def as_view(cls, **options: Any) -> Any:
@@ -58,9 +65,13 @@ class OJSView(APIView):
         names = settings.api["AUTHENTICATION"]
         return [one() for one in (_default_authentication() if names is None else _imported(tuple(names)))]
 
+    @classmethod
+    def group_of(cls, method: str) -> str:
+        """Return the group of a method; HEAD has that of GET."""
+        return cls.groups.get("GET" if method == "HEAD" else method, cls.group)
+
     def get_permissions(self) -> Sequence[BasePermission]:
-        names = settings.api["PERMISSIONS"].get(self.group) or API_DEFAULTS["PERMISSIONS"][self.group]
-        return [one() for one in _imported(tuple(names))]
+        return _permissions(self.group_of(str(self.request.method)))
 
     def get_throttles(self) -> list[BaseThrottle]:
         return [one() for one in _imported(tuple(settings.api["THROTTLES"]))]
@@ -124,8 +135,18 @@ class OJSView(APIView):
             docs_url = f"{self.request.scheme}://{self.request.META['SERVER_NAME']}{path}"
         return errors.show(error, self.request_id, docs_url)
 
-    def found(self, id: str) -> Job:
-        """Return the job of an id in a path, after maintenance if it is overdue. Raises NotFound."""
+    def demand(self, action: Action, queue: str | None, type: str | None) -> None:
+        """Raise NotAuthorized unless the caller may do this to jobs of a queue and type; None stands for any."""
+        demand(self.request, action, queue, type)
+
+    def found(self, id: str, action: Action) -> Job:
+        """Return the job of an id in a path, after maintenance if it is overdue. Raises NotFound and NotAuthorized."""
+        job = self.stored(id)
+        self.demand(action, job.queue, job.type)
+        return job
+
+    def stored(self, id: str) -> Job:
+        """Return the same job, whatever the caller may do. Raises NotFound."""
         job = self.jobs.filter(pk=id).first() if UUID_TEXT.fullmatch(id) else None
         if job is not None and is_overdue(job, now := timezone.now()):
             run_maintenance(self.jobs, now, only=job.pk)
@@ -153,10 +174,39 @@ class OJSView(APIView):
         return response  # type: ignore[no-any-return]
 
 
+class OneJobView(OJSView):
+    """A view of one job: producers may read it, and workers while their account holds it."""
+
+    group = "producers"
+
+    def check_permissions(self, request: Request) -> None:
+        try:
+            super().check_permissions(request)
+        except (drf.NotAuthenticated, drf.PermissionDenied):
+            works = all(one.has_permission(request, self) for one in _permissions("workers"))
+            if request.method not in ("GET", "HEAD") or not works:
+                raise
+            if not self._is_held():
+                message = "As a worker you may read a job only while your account holds it."
+                raise errors.Forbidden(message) from None
+
+    def _is_held(self) -> bool:
+        """Tell whether the caller has fetched the job, and still holds it; it has seen the whole job then."""
+        try:
+            return Holder(self.account).refusal(self.stored(self.kwargs["id"])) is None
+        except errors.NotFound:
+            return False
+
+
 def _default_authentication() -> tuple[type[BaseAuthentication], ...]:
     """Return session authentication and, if ``rest_framework.authtoken`` is installed, token authentication."""
     tokens = apps.is_installed("rest_framework.authtoken")
     return (TokenAuthentication, SessionAuthentication) if tokens else (SessionAuthentication,)
+
+
+def _permissions(group: str) -> list[BasePermission]:
+    names = settings.api["PERMISSIONS"].get(group) or API_DEFAULTS["PERMISSIONS"][group]
+    return [one() for one in _imported(tuple(names))]
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from typing import Any
@@ -167,6 +168,25 @@ def _permission_problems(setting: str, given: Any) -> Iterator[str]:
             yield from _class_problems(f"{setting}[{group!r}]", classes)
 
 
+def _rule_problems(setting: str, given: Any) -> Iterator[str]:
+    if given is None:
+        return
+    try:
+        rule = imported(given)
+    except Exception as error:
+        yield f"{setting} cannot be imported: {error}."
+        return
+    if not isinstance(given, str) and not inspect.isfunction(rule):
+        yield f"{setting} must be a function, or the dotted name of one (got {given!r})."
+    elif inspect.iscoroutinefunction(rule) or isinstance(rule, type) or not callable(rule):
+        yield f"{setting} must name a plain function that returns True or False (got {rule!r})."
+    else:
+        try:
+            inspect.signature(rule).bind(*_RULE_ARGUMENTS)
+        except TypeError as error:
+            yield f"{setting} cannot be called with ({', '.join(_RULE_ARGUMENTS)}): {error}."
+
+
 def _class_problems(setting: str, given: Any) -> Iterator[str]:
     if not isinstance(given, (list, tuple)):
         yield f"{setting} must be a list of classes, or of their dotted names (got {given!r})."
@@ -181,6 +201,7 @@ def _class_problems(setting: str, given: Any) -> Iterator[str]:
             yield f"{setting}[{index}] is not a class (got {one!r})."
 
 
+_RULE_ARGUMENTS = ("request", "action", "queue", "type")
 _CLOSE = 0.85
 """One or two letters of ten: ``OJS_UNIQUE_URL`` is not as close."""
 _OF_SEVERAL_TYPES = (
@@ -206,6 +227,7 @@ _PROBLEMS: dict[str, Callable[[str, Any], Iterator[str]]] = {
     "WORKFLOW_RETENTION": _retention_problems,
 }
 _API_PROBLEMS: dict[str, Callable[[str, Any], Iterator[str]]] = {
+    "AUTHORIZE": _rule_problems,
     "LEASE": _lease_problems,
     "MAX_WAIT": _wait_problems,
     "PERMISSIONS": _permission_problems,

@@ -120,6 +120,8 @@ class Reader:
             values["schema"] = request.schema
         if request.expires_at is not None:
             values["expires_at"] = aware_moment(request.expires_at, "expires_at")
+        if request.expires_in is not None:
+            values["expires_at"] = moment_after(now, read_delay(request.expires_in, "expires_at"), "expires_at")
         incoming = Incoming(values, shape, key, scheduled_at, scheduled_at or now, request.id is not None, pending)
         if key is not None:
             incoming.canonical_text = key.canonical_text(values["type"], values["meta"])

@@ -38,6 +38,7 @@ class Request:
     ``full_row`` asks for all fields of the stored job when the enqueue is ignored as its duplicate. ``elsewhere`` says
     that the handler may be in another process, so that there is no warning if it is missing here. ``context`` is what
     the job carries, if it is not to be captured here. ``workflow_id`` is the workflow that waits for the job.
+    ``expires_in``: an ISO 8601 duration, counted from the enqueue, in the place of ``expires_at``.
     """
 
     type: str
@@ -64,9 +65,22 @@ class Request:
     elsewhere: bool = False
     context: Any = field(default=INHERIT, repr=False)
     workflow_id: UUID | None = None
+    expires_in: str | None = None
 
 
-INTERNAL: Final = frozenset({"lease", "schema", "extra", "pending", "full_row", "elsewhere", "context", "workflow_id"})
+INTERNAL: Final = frozenset(
+    {
+        "lease",
+        "schema",
+        "extra",
+        "pending",
+        "full_row",
+        "elsewhere",
+        "context",
+        "workflow_id",
+        "expires_in",
+    }
+)
 """The members of a request that are no arguments of `JobQuerySet.enqueue`."""
 
 ARGUMENTS: Final = frozenset(Request.__slots__) - INTERNAL

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.utils import timezone
 
@@ -37,6 +37,13 @@ def distance(moment: datetime, now: datetime) -> str:
     """Say how far away a moment is, in the largest unit that fits: ``5m ago`` or ``in 5m``."""
     said = age(moment, now)
     return said if said.startswith("in ") else f"{said} ago"
+
+
+def said_duration(length: timedelta) -> str:
+    """Say how long something took, in the largest unit that fits: ``350ms``, ``1.5s``, ``2.0m``."""
+    seconds = length.total_seconds()
+    unit, long = next(((u, n) for u, n in _UNITS if seconds >= n), ("ms", 0.001))
+    return f"{seconds / long:.0f}ms" if unit == "ms" else f"{seconds / long:.1f}{unit}"
 
 
 def full(moment: datetime) -> str:

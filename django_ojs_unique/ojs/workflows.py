@@ -38,6 +38,18 @@ class MemberOutcome(StrEnum):
     SKIPPED = "skipped"
 
 
+class MemberState(StrEnum):
+    """What is shown of a member: ``waiting`` for others, ``pending`` as a stored job, or what became of it."""
+
+    WAITING = "waiting"
+    PENDING = "pending"
+    ACTIVE = "active"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+
 class Role(StrEnum):
     """What a member is in its workflow: a step or job, or a callback."""
 

@@ -6,8 +6,9 @@ and the lease of a job ends with the time limit of its attempt.
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -32,14 +33,16 @@ from ..lifecycle import DatabaseNow
 from ..maintenance.on_demand import is_overdue, run_maintenance, unless_busy
 from ..ojs.states import JobState
 from ..signals import announce, job_started
+from ..workflows.advance import advance_due
 from .holder import Holder
+
+logger = logging.getLogger("django_ojs_unique.worker")
 
 
 def fetch(
     jobs: QuerySet[Any],
-    queues: Iterable[str],
+    queues: Mapping[str, Sequence[str] | None],
     *,
-    types: Sequence[str] | None = None,
     count: int,
     worker_id: str | None,
     lease: Lease,
@@ -47,17 +50,18 @@ def fetch(
     token: UUID | None = None,
     max_bytes: int = sys.maxsize,
 ) -> list[Any]:
-    """Claim up to ``count`` jobs, of some types or any: from the first queue as many as possible, then from the next.
+    """Claim up to ``count`` jobs: from the first queue as many as possible, then from the next.
 
-    Locked rows are skipped. Together the jobs have at most ``max_bytes``; but the first is claimed, however large. If
-    others claim jobs at the same time, the jobs can have some bytes more.
+    ``queues`` names the types that are wanted from each queue; None means any. Locked rows are skipped.
+    Together the jobs have at most ``max_bytes``; but the first is claimed, however large. If others claim jobs at the
+    same time, the jobs can have some bytes more.
     """
     run_maintenance(jobs, now, crons=True)
     taken: list[Any] = []
-    wanted = jobs if types is None else jobs.filter(type__in=types)
-    for queue in dict.fromkeys(queues):
+    for queue, types in queues.items():
         if len(taken) == count:
             break
+        wanted = jobs if types is None else jobs.filter(type__in=types)
         waiting = wanted.filter(state=JobState.AVAILABLE, queue=queue, finished_at=None)
         waiting = waiting.order_by("-priority", "enqueued_at", "id")
         if count == 1:
@@ -82,7 +86,8 @@ def ack(jobs: QuerySet[Any], id: UUID, *, holder: Holder, now: datetime, result:
 
     Raises ``DoesNotExist``, and InvalidTransition for a job that is not active, or held by another worker.
     """
-    return _as_holder(jobs, id, holder, now, lambda job: _settle(jobs, Finished(job, result=result, at=now)))
+    job = _as_holder(jobs, id, holder, now, lambda job: _settle(jobs, Finished(job, result=result, at=now)))
+    return _advanced(jobs, job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ def nack(jobs: QuerySet[Any], id: UUID, *, holder: Holder, now: datetime, failur
         gives_up = failure.retryable is False
         _settle(jobs, Finished(job, error=record, error_types=failure.types, gives_up=gives_up, at=now))
 
-    return _as_holder(jobs, id, holder, now, fail)
+    return _advanced(jobs, _as_holder(jobs, id, holder, now, fail))
 
 
 def requeue(jobs: QuerySet[Any], id: UUID, *, holder: Holder, now: datetime) -> Any:
@@ -116,6 +121,30 @@ def requeue(jobs: QuerySet[Any], id: UUID, *, holder: Holder, now: datetime) -> 
         job.refresh_from_db(using=jobs.db)
 
     return _as_holder(jobs, id, holder, now, release)
+
+
+def report_progress(
+    jobs: QuerySet[Any], id: UUID, *, holder: Holder, now: datetime, lease: Lease, said: tuple[float | None, str | None]
+) -> Any:
+    """Store how far a worker is, from 0 to 1, and its note; extend its lease as `extend` does; return the job.
+
+    None leaves what was stored before, and so does a smaller fraction. Raises like `ack`.
+    """
+    fraction, note = said
+
+    def store(job: Any) -> None:
+        job.progress = job.progress if fraction is None else max(fraction, job.progress or 0.0)
+        job.progress_note = job.progress_note if note is None else note
+        lifecycle.write(
+            jobs.filter(pk=job.pk),
+            progress=job.progress,
+            progress_note=job.progress_note,
+            lease_expires_at=DatabaseNow() + lease.of(job),
+        )
+        within_time_limits(jobs, [job])
+        job.refresh_from_db(using=jobs.db, fields=["lease_expires_at"])
+
+    return _as_holder(jobs, id, holder, now, store)
 
 
 def extend(
@@ -160,6 +189,19 @@ def _as_holder(jobs: QuerySet[Any], id: UUID, holder: Holder, now: datetime, act
         raise refusal  # after the commit, which keeps the maintenance
 
     return starting_over(jobs.db, step)
+
+
+def _advanced(jobs: QuerySet[Any], job: Any) -> Any:
+    """Advance the workflows that wait for a job that has ended; return the job.
+
+    The end is committed. So if this fails, the next request or a worker does it.
+    """
+    if job.awaited and job.finished_at is not None:
+        try:
+            unless_busy(jobs.db, partial(advance_due, jobs.db))
+        except Exception:
+            logger.exception("The workflow of job %s was not advanced; left for later.", job.pk)
+    return job
 
 
 def _lock(jobs: QuerySet[Any], id: UUID) -> Any:

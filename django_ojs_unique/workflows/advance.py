@@ -18,7 +18,7 @@ from django.db.models.functions import Coalesce
 
 from ..db.dialects import dialect_of
 from ..unit_of_work import UnitOfWork
-from .progress import Progress
+from .progress import Ended, Progress
 from .tables import Tables
 
 BATCH = 1000
@@ -31,7 +31,7 @@ def advance_due(using: str) -> tuple[int, bool]:
     Return how many were advanced, and whether some are left, because another process has locked them or there are many.
     """
     tables = Tables.on(using)
-    ended = list(_ended(tables).values_list("pk", flat=True)[:BATCH])
+    ended = dict(tables.ended.values_list("pk", "replaced_by")[:BATCH])
     if not ended:
         return 0, False
     waiting = _by_root(tables.waiting.filter(job_id__in=ended))
@@ -40,7 +40,12 @@ def advance_due(using: str) -> tuple[int, bool]:
     if unawaited:
         _release(tables, unawaited)
     roots = waiting.keys() | revived.keys()
-    done = _each(roots, lambda root: _advance(tables, root, revived=root in revived))
+
+    def advance(root: UUID) -> bool:
+        jobs = waiting[root] | revived[root]
+        return _advance(tables, root, {job: ended[job] for job in jobs}, is_revived=bool(revived[root]))
+
+    done = _each(roots, advance)
     return done, done < len(roots) or len(ended) == BATCH
 
 
@@ -49,7 +54,7 @@ def fail_deleted(using: str) -> int:
     tables = Tables.on(using)
     kept = tables.jobs.filter(pk=OuterRef("job_id"))
     gone = tables.waiting.exclude(Exists(kept))[:BATCH]
-    return _each(_by_root(gone), lambda root: _advance(tables, root, gone=True))
+    return _each(_by_root(gone), lambda root: _advance(tables, root, {}, is_gone=True))
 
 
 def lock_root(tables: Tables, root: Any, *, waits: bool) -> Any | None:
@@ -78,10 +83,10 @@ def _each(roots: Iterable[UUID], advance: Callable[[UUID], bool]) -> int:
     return done
 
 
-def _advance(tables: Tables, root: UUID, *, revived: bool = False, gone: bool = False) -> bool:
+def _advance(tables: Tables, root: UUID, ended: Ended, *, is_revived: bool = False, is_gone: bool = False) -> bool:
     """Advance one workflow, unless another process does; return whether it was advanced.
 
-    ``revived``: failed jobs were revived; ``gone``: jobs were deleted.
+    ``is_revived``: failed jobs were revived; ``is_gone``: jobs were deleted.
     """
     for work in UnitOfWork(tables.using):
         with work, transaction.atomic(using=tables.using):
@@ -89,14 +94,10 @@ def _advance(tables: Tables, root: UUID, *, revived: bool = False, gone: bool = 
             locked = lock_root(tables, root, waits=False)
             if locked is not None:
                 progress = Progress(tables, locked)
-                if revived:
+                if is_revived:
                     progress.reopen()
-                progress.run(progress.fail_deleted() if gone else ())
+                progress.run(ended, progress.fail_deleted() if is_gone else ())
     return locked is not None
-
-
-def _ended(tables: Tables) -> QuerySet[Any]:
-    return tables.jobs.filter(awaited__isnull=False, finished_at__isnull=False)
 
 
 def _by_root(members: QuerySet[Any]) -> dict[UUID, set[UUID]]:
@@ -112,6 +113,6 @@ def _release(tables: Tables, ids: Iterable[Any]) -> None:
     for work in UnitOfWork(tables.using):
         with work, transaction.atomic(using=tables.using):
             dialect_of(tables.jobs).take_write_lock()
-            rows = _ended(tables).filter(pk__in=ids).order_by("pk").select_for_update()
+            rows = tables.ended.filter(pk__in=ids).order_by("pk").select_for_update()
             if locked := list(rows.values_list("pk", flat=True)):
                 tables.release(locked)

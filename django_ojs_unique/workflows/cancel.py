@@ -41,7 +41,7 @@ def cancel(workflows: QuerySet[Any], id: UUID, *, active: bool = False) -> Cance
             if root is None:
                 raise InvalidTransition(f"Workflow {id} does not exist any more.")
             progress = Progress(tables, root)
-            progress.run()  # what has ended before the cancellation counts
+            progress.run(progress.ended())  # what has ended before the cancellation counts
             workflow = progress.workflows[id]
             if workflow.state != WorkflowState.RUNNING:
                 raise InvalidTransition(
@@ -77,5 +77,5 @@ def _cancel(tables: Tables, progress: Progress, workflow: Any, *, active: bool) 
     for one in reversed(within):
         parent = progress.end(one, WorkflowState.CANCELLED)
     if parent is not None:
-        progress.run([parent])
+        progress.run({}, [parent])
     return Cancelled(len(stopped), len(running))

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
+from django.db import IntegrityError, connections, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from ..db.dialects import dialect_of
-from ..db.fields import new_id
+from ..db.dialects import dialect_of, dialect_on
+from ..db.fields import new_id, unsaved
 from ..enqueue.batch import enqueue_many
 from ..enqueue.request import Request
 from ..enqueue.results import ItemResult
@@ -20,7 +20,7 @@ from ..exceptions import JobIdTaken
 from ..ojs.workflows import Kind, Role
 from ..signals import announce, workflow_created
 from ..unit_of_work import UnitOfWork
-from .definition import Flow, Leaf, placed
+from .definition import Flow, Leaf
 from .stored import to_json
 from .tables import Tables
 
@@ -38,6 +38,7 @@ def create(workflows: QuerySet[Any], flow: Flow, id: UUID | str | None = None) -
             with transaction.atomic(using=tables.using):
                 dialect_of(tables.jobs).take_write_lock()
                 new.store()
+            new.root._state.adding, new.root._state.db = False, tables.using
             announce(workflow_created, workflows.model, workflow=new.root, using=tables.using)
     return new.root
 
@@ -61,30 +62,43 @@ class _New:
         self._workflows: list[Any] = []
         self._members: list[Any] = []
         self._due: list[tuple[Any, Leaf]] = []
-        self._chosen = id
         self.root = self._build(flow, None, id, is_due=True)
 
     def store(self) -> None:
         """Write everything. The jobs come first: who adopts a job writes its row before the member."""
-        self._refuse_taken_id()
         requests = [leaf.request for _, leaf in self._due]
         for (member, leaf), result in zip(self._due, enqueue(self._tables, requests), strict=True):
             if result.error is not None:
-                raise placed(leaf.path, _unlocated(result))
+                raise leaf.located(_unlocated(result))
             member.job_id = result.job.pk
-        self._tables.workflows.bulk_create(self._workflows, batch_size=500)
-        self._tables.members.bulk_create(self._members, batch_size=500)
-
-    def _refuse_taken_id(self) -> None:
-        if self._chosen is not None and self._tables.workflows.filter(pk=self._chosen).exists():
+        if not self._insert_workflows():
             raise JobIdTaken(
-                f"A workflow with the id {self._chosen} already exists.",
-                details={"field": "id", "workflow_id": str(self._chosen)},
+                f"A workflow with the id {self.root.pk} already exists.",
+                details={"field": "id", "workflow_id": str(self.root.pk)},
             )
+        self._insert(self._members)
+
+    def _insert_workflows(self) -> bool:
+        """Insert the workflows; return False if the id is taken: MariaDB says so by an error."""
+        try:
+            with transaction.atomic(using=self._tables.using):
+                return self._insert(self._workflows) == len(self._workflows)
+        except IntegrityError:
+            return False
+
+    def _insert(self, rows: Sequence[Any]) -> int:
+        dialect = dialect_on(type(rows[0]), connections[self._tables.using])
+        return dialect.insert_rows([row.__dict__ for row in rows])
 
     def _build(self, flow: Flow, root: Any, id: UUID | None, *, is_due: bool) -> Any:
-        workflow = self._tables.workflows.model(
-            id=id or new_id(), type=flow.kind, name=flow.name, root=root, extra=flow.extra, created_at=self._now
+        workflow = unsaved(
+            self._tables.workflows.model,
+            id=id or new_id(),
+            type=flow.kind,
+            name=flow.name,
+            root_id=root and root.pk,
+            extra=flow.extra,
+            created_at=self._now,
         )
         self._workflows.append(workflow)
         for position, member in enumerate(flow.members):
@@ -95,11 +109,16 @@ class _New:
         return workflow
 
     def _add(self, workflow: Any, role: Role, position: int, member: Leaf | Flow, root: Any, *, is_due: bool) -> None:
-        row = self._tables.members.model(
-            workflow=workflow, role=role, position=position, name=member.name, enqueued_at=self._now if is_due else None
+        row = unsaved(
+            self._tables.members.model,
+            workflow_id=workflow.pk,
+            role=role,
+            position=position,
+            name=member.name,
+            enqueued_at=self._now if is_due else None,
         )
         if isinstance(member, Flow):
-            row.child = self._build(member, root, None, is_due=is_due)
+            row.child_id = self._build(member, root, None, is_due=is_due).pk
         else:
             row.request = to_json(member.request)
             member.request.workflow_id = workflow.pk

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from datetime import datetime
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef, Q
+from django.dispatch import Signal
 from django.utils import timezone
 
+from ..db.inserts import in_groups
+from ..events import flush
 from ..ojs.states import JobState
 from ..ojs.workflows import Kind, MemberOutcome, Role, WorkflowState
-from ..signals import announce, workflow_called_back, workflow_finished, workflow_member_ended
+from ..signals import announce, workflow_called_back, workflow_finished, workflow_member_ended, workflow_started
 from .create import enqueue
 from .outcomes import error_of, refusal, write_outcomes
 from .stored import from_json
 from .tables import Tables, below
+
+Ended: TypeAlias = Mapping[UUID, UUID | None]
+"""Jobs that have ended, each with the job that has replaced it, or None. Only what is read under the locks counts."""
 
 _BATCH = 1000
 _READ = ("id", "type", "state", "attempt", "result", "errors", "started_at", "finished_at", "expires_at", "replaced_by")
@@ -34,16 +41,23 @@ class Progress:
         self._starting: list[Any] = []
         """The members whose jobs are enqueued next."""
 
-    def run(self, touched: Iterable[UUID] = ()) -> None:
-        """Count what has ended, and enqueue what is due, until nothing is left; ``touched`` have changed already."""
+    def run(self, ended: Ended, touched: Iterable[UUID] = ()) -> None:
+        """Count jobs that have ``ended``, and enqueue what is due, until nothing is left.
+
+        ``touched``: the workflows that have changed already.
+        """
         changed = set(touched)
-        while changed := changed | self._count_ended():
+        while changed := changed | self._count_ended(ended):
             while changed:
                 if parent := self._move_on(self.workflows[changed.pop()]):
                     changed.add(parent)
-            if not self._starting:
-                break
-            changed = self._enqueue()
+            changed, ended = self._enqueue()
+
+    def ended(self) -> Ended:
+        """Look for all jobs that have ended, and are not counted."""
+        waiting = self._tables.waiting.filter(below(self._root.pk, "workflow"))
+        ended = self._tables.ended.filter(pk__in=waiting.values("job_id"))
+        return dict(ended.values_list("pk", "replaced_by"))
 
     def reopen(self) -> None:
         """Wait again for failed jobs that were revived meanwhile."""
@@ -58,12 +72,24 @@ class Progress:
             self._fail(member, {"code": "deleted", "message": f"Job {member.job_id} was deleted."})
         return self._write(members, {})
 
+    def begin(self, workflow: Any, at: datetime) -> None:
+        """Note that the first job of a workflow, and so of those around it, started ``at`` this time or before."""
+        while workflow.started_at is None or at < workflow.started_at:
+            is_first, workflow.started_at = workflow.started_at is None, at
+            workflow.save(update_fields=["started_at"])
+            if is_first:
+                _tell(self._tables, workflow_started, workflow)
+            parent = self._tables.members.filter(child=workflow).values_list("workflow_id", flat=True).first()
+            if parent is None:
+                return
+            workflow = self.workflows[parent]
+
     def end(self, workflow: Any, state: WorkflowState) -> UUID | None:
         """Give a workflow its final state, and its parent's member its outcome; return the parent."""
         workflow.state, workflow.finished_at = state, self._now
         workflow.save(update_fields=["state", "finished_at", "called_back_at", "started_at"])
         self._cancel_waiting(workflow)
-        announce(workflow_finished, type(workflow), workflow=workflow, using=self._tables.using)
+        _tell(self._tables, workflow_finished, workflow)
         member = None if workflow is self._root else self._tables.members.filter(child=workflow, outcome=_OPEN).first()
         if member is None:
             return None
@@ -84,27 +110,22 @@ class Progress:
             found += [self.workflows[id] for id in ids]
         return found
 
-    def _count_ended(self) -> set[UUID]:
-        """Count the jobs that have ended; return the workflows of their members."""
-        waiting = self._tables.waiting.filter(below(self._root.pk, "workflow"))
-        ended = self._tables.jobs.filter(
-            awaited__isnull=False, finished_at__isnull=False, pk__in=waiting.values("job_id")
-        )
+    def _count_ended(self, ended: Ended) -> set[UUID]:
+        """Count jobs that have ended; return the workflows of their members."""
         touched: set[UUID] = set()
-        while found := dict(ended.values_list("pk", "replaced_by")[:_BATCH]):
-            jobs = self._lock(found)
-            members = list(waiting.filter(job_id__in=found).defer("request").order_by("workflow", "position"))
+        for group in in_groups(ended.items()):
+            jobs = self._lock(dict(group))
+            waiting = self._tables.waiting.filter(below(self._root.pk, "workflow"), job_id__in=jobs)
+            members = list(waiting.defer("request").order_by("workflow", "position"))
             for member in members:
                 self._count(member, jobs)
             touched |= self._write(members, jobs)
             self._tables.release([job.pk for job in jobs.values() if job.finished_at is not None])
-            if len(found) < _BATCH:
-                break
         return touched
 
-    def _lock(self, replaced_by: Mapping[UUID, UUID | None]) -> dict[UUID, Any]:
+    def _lock(self, ended: Ended) -> dict[UUID, Any]:
         """Lock jobs and those that have replaced them, all in one order: two advances may need the same ones."""
-        wanted, latest = set(replaced_by), {id for id in replaced_by.values() if id is not None}
+        wanted, latest = set(ended), {id for id in ended.values() if id is not None}
         while latest:
             wanted |= latest
             replaced = self._tables.jobs.filter(pk__in=latest, replaced_by__isnull=False)
@@ -134,10 +155,8 @@ class Progress:
             member.outcome, member.result = MemberOutcome.COMPLETED, job.result
         else:
             self._fail(member, error_of(job))
-        workflow = self.workflows[member.workflow_id]
-        if job.started_at is not None and (workflow.started_at is None or job.started_at < workflow.started_at):
-            workflow.started_at = job.started_at
-            workflow.save(update_fields=["started_at"])
+        if job.started_at is not None:
+            self.begin(self.workflows[member.workflow_id], job.started_at)
 
     def _fail(self, member: Any, error: dict[str, Any]) -> None:
         job = {} if member.job_id is None else {"job_id": str(member.job_id)}
@@ -150,14 +169,7 @@ class Progress:
         ended = [member for member in members if member.outcome != _OPEN]
         for member in ended:
             workflow, job = self.workflows[member.workflow_id], jobs.get(member.job_id)
-            announce(
-                workflow_member_ended,
-                type(workflow),
-                workflow=workflow,
-                member=member,
-                job=job,
-                using=self._tables.using,
-            )
+            _tell(self._tables, workflow_member_ended, workflow, member=member, job=job)
         return {member.workflow_id for member in ended}
 
     def _move_on(self, workflow: Any) -> UUID | None:
@@ -211,8 +223,6 @@ class Progress:
         workflow.save(update_fields=["called_back_at"])
         started = list(callbacks.filter(role__in=fitting).order_by("position"))
         self._start(started)
-        for callback in started:
-            announce(workflow_called_back, type(workflow), workflow=workflow, member=callback, using=self._tables.using)
         return bool(started)
 
     def _start(self, members: Iterable[Any]) -> None:
@@ -229,22 +239,32 @@ class Progress:
             first = self._members(child).order_by("position")
             self._start(first[:1] if child.type == Kind.CHAIN else first)
 
-    def _enqueue(self) -> set[UUID]:
-        """Enqueue the jobs of the members that begin; return the workflows of those that are refused."""
+    def _enqueue(self) -> tuple[set[UUID], Ended]:
+        """Enqueue the jobs of the members that begin.
+
+        Return the workflows of those that are refused, and the stand-ins that have ended already.
+        """
         starting, self._starting = self._starting, []
         if not starting:
-            return set()
-        failed = []
+            return set(), {}
+        flush(self._tables.using)
+        failed, stand_ins = [], set()
         for member, result in zip(starting, enqueue(self._tables, list(map(self._request, starting))), strict=True):
             member.enqueued_at = self._now
-            if result.error is None:
-                member.job_id = result.job.pk
-            else:
+            if result.error is not None:
                 member.job_id = None
                 self._fail(member, refusal(result.error))
                 failed.append(member)
+                continue
+            member.job_id = result.job.pk
+            if not result.created:
+                stand_ins.add(member.job_id)
         self._tables.members.bulk_update(starting, ["enqueued_at", "job_id"], batch_size=500)
-        return self._write(failed, {})
+        for member in starting:
+            if member.role != Role.MEMBER and member.outcome == _OPEN:
+                _tell(self._tables, workflow_called_back, self.workflows[member.workflow_id], member=member)
+        ended = self._tables.ended.filter(pk__in=stand_ins)
+        return self._write(failed, {}), dict(ended.values_list("pk", "replaced_by")) if stand_ins else {}
 
     def _request(self, member: Any) -> Any:
         return from_json(member.request, id=member.job_id, workflow_id=member.workflow_id)
@@ -259,3 +279,7 @@ class Progress:
         waiting.update(outcome=MemberOutcome.CANCELLED, finished_at=self._now)
         for child in children:
             self.end(child, WorkflowState.CANCELLED)
+
+
+def _tell(tables: Tables, signal: Signal, workflow: Any, **more: Any) -> None:
+    announce(signal, type(workflow), workflow=workflow, **more, using=tables.using)

@@ -2,41 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import F
+from django.db.models.fields.json import KT
 
-from ..db.inserts import in_groups
 from ..ojs.workflows import Kind, MemberOutcome, Role
 from .tables import Tables
 
+Reader = Callable[[str, Any], Any]
+"""What is shown of a result, or of an error, of a job of a type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a job in its workflow. ``step``: its index; None for a callback, which has its ``role``.
+
+    ``parent_results``: see `places_of`.
+    """
+
+    workflow_id: UUID
+    root_id: UUID | None
+    role: str
+    step: int | None
+    parent_results: list[Any] = field(repr=False)
+
+
+def places_of(jobs: Sequence[Any], read: Reader | None = None) -> dict[UUID, Place]:
+    """Return the places of those jobs that workflows have enqueued, by the ids of the jobs.
+
+    The number of queries does not depend on the number of jobs, and is zero if no workflow has enqueued any.
+
+    The parent results of a step of a chain: those of all steps before it. Of a callback: those of all jobs of its
+    batch. Of the others: what their workflow itself would have received in its place. A job that failed has
+    ``{"error": {...}}`` there.
+    """
+    made_by = {job.pk: job.workflow_id for job in jobs if job.workflow_id is not None}
+    if not made_by:
+        return {}
+    tables = Tables.on(jobs[0]._state.db)
+    members = tables.members.defer("request", "result", "error").select_related("workflow")
+    found = members.filter(job_id__in=made_by, workflow__in=set(made_by.values())).order_by("-pk")
+    own = {member.job_id: member for member in found if member.workflow_id == made_by[member.job_id]}
+    for job in jobs:
+        if job.pk in made_by and job.pk not in own and (replaced := _replaced(tables, members, job)) is not None:
+            own[job.pk] = replaced
+    received, ahead = _received(members, own), _Results(tables, read)
+    ahead.read({workflow for workflow, _ in received.values()})
+    return {
+        job: Place(
+            member.workflow_id,
+            member.workflow.root_id,
+            member.role,
+            member.position if member.role == Role.MEMBER else None,
+            ahead.of(*received[job]) if job in received else [],
+        )
+        for job, member in own.items()
+    }
+
 
 def parent_results(job: Any) -> list[Any] | None:
-    """Return the results of the jobs before this one; None for a job that no workflow has enqueued.
-
-    For a step of a chain: those of all steps before it. For a callback: those of all jobs of its batch. For the others:
-    what their workflow itself would have received in its place. A job that failed has ``{"error": {...}}`` there.
-    """
+    """Return the results of the jobs before this one; None for a job that no workflow has enqueued."""
     if job.workflow_id is None:
         return None
-    tables = Tables.on(job._state.db)
-    member = _member(tables, job)
-    return [] if member is None else _before(tables, member)
+    place = places_of([job]).get(job.pk)
+    return [] if place is None else place.parent_results
 
 
 def result_of_workflow(workflow: Any) -> Any:
     """Return the result of a workflow: for a chain that of its last step, else those of all jobs in an array."""
-    found = _by_workflow(Tables.on(workflow._state.db), [workflow.pk])[workflow.pk]
-    return found[-1] if workflow.type == Kind.CHAIN else found
+    results = _Results(Tables.on(workflow._state.db), None)
+    results.read({workflow.pk})
+    return results.of_workflow(workflow.pk)
 
 
-def _member(tables: Tables, job: Any) -> Any | None:
-    members = tables.members.filter(workflow=job.workflow_id).order_by("pk")
-    if (member := members.filter(job_id=job.pk).first()) is not None:
-        return member
-    # Until the next advance, the member names a job that this one has replaced.
+def _replaced(tables: Tables, members: Any, job: Any) -> Any | None:
+    """Return the member that names, until the next advance, a job that this one has replaced."""
+    members = members.filter(workflow=job.workflow_id).order_by("pk")
     replaced = tables.jobs.filter(replaced_by__isnull=False)
     first = replaced.filter(pk__in=members.filter(outcome=MemberOutcome.OPEN).order_by().values("job_id"))
     origins = {by: id for id, by in first.values_list("pk", "replaced_by")}
@@ -46,40 +91,63 @@ def _member(tables: Tables, job: Any) -> Any | None:
     return members.filter(job_id=origins[job.pk]).first() if origins else None
 
 
-def _before(tables: Tables, member: Any) -> list[Any]:
-    steps = tables.members.filter(workflow=member.workflow_id, role=Role.MEMBER).defer("request")
-    if member.role == Role.MEMBER:
-        workflow = tables.workflows.get(pk=member.workflow_id)
-        if workflow.type != Kind.CHAIN or member.position == 0:
-            outer = tables.members.filter(child=workflow).first()
-            return [] if outer is None else _before(tables, outer)
-        steps = steps.filter(position__lt=member.position)
-    return _results(tables, steps.select_related("child").order_by("position"))
+def _received(members: Any, own: dict[UUID, Any]) -> dict[UUID, tuple[UUID, int | None]]:
+    """Return for each job the workflow whose results it receives, and how many of them, or None for all.
+
+    Jobs that receive nothing are left out. One query for each level of workflows.
+    """
+    received: dict[UUID, tuple[UUID, int | None]] = {}
+    while own:
+        nested = {}
+        for job, member in own.items():
+            workflow = member.workflow
+            if member.role != Role.MEMBER:
+                received[job] = workflow.pk, None
+            elif workflow.type == Kind.CHAIN and member.position:
+                received[job] = workflow.pk, member.position
+            elif workflow.root_id is not None:
+                nested[job] = workflow.pk
+        outer = {one.child_id: one for one in members.filter(child__in=set(nested.values()))} if nested else {}
+        own = {job: outer[workflow] for job, workflow in nested.items() if workflow in outer}
+    return received
 
 
-def _by_workflow(tables: Tables, ids: Collection[UUID]) -> dict[UUID, list[Any]]:
-    """Return the results of all jobs of some workflows, but of chains only the last: a few queries for each level."""
-    found: dict[UUID, list[Any]] = {id: [] for id in ids}
-    later = tables.members.filter(workflow=OuterRef("workflow"), role=Role.MEMBER, position__gt=OuterRef("position"))
-    counts = ~Q(workflow__type=Kind.CHAIN) | ~Exists(later)
-    for group in in_groups(found):
-        rows = tables.members.filter(counts, workflow__in=group, role=Role.MEMBER).defer("request")
-        members = list(rows.select_related("child").order_by("workflow", "position"))
-        for member, result in zip(members, _results(tables, members), strict=True):
-            found[member.workflow_id].append(result)
-    return found
+class _Results:
+    """The results of workflows, and of those nested in them."""
+
+    def __init__(self, tables: Tables, read: Reader | None) -> None:
+        self._members = tables.members.filter(role=Role.MEMBER).defer("request")
+        self._members = self._members.annotate(job_type=KT("request__type"), kind=F("workflow__type"))
+        self._read = read
+        self._of: dict[UUID, list[Any]] = {}
+
+    def read(self, workflows: Iterable[UUID]) -> None:
+        """Read the results of workflows: one query for each level."""
+        ahead = set(workflows)
+        while ahead:
+            found = list(self._members.filter(workflow__in=ahead).order_by("position"))
+            for member in found:
+                self._of.setdefault(member.workflow_id, []).append(member)
+            ahead = {member.child_id for member in found if member.child_id is not None}
+
+    def of(self, workflow: UUID, count: int | None = None) -> list[Any]:
+        """Return the results of the first members of a workflow, or of all."""
+        return [self._result(member) for member in self._of.get(workflow, ())[:count]]
+
+    def of_workflow(self, workflow: UUID) -> Any:
+        """Return the result of a workflow."""
+        members = self._of.get(workflow, ())
+        if members and members[0].kind == Kind.CHAIN:
+            return self._result(members[-1])
+        return [self._result(member) for member in members]
+
+    def _result(self, member: Any) -> Any:
+        if member.outcome in (MemberOutcome.FAILED, MemberOutcome.CANCELLED):
+            return {"error": self._shown(member, member.error or _NEVER)}
+        return self._shown(member, member.result) if member.child_id is None else self.of_workflow(member.child_id)
+
+    def _shown(self, member: Any, value: Any) -> Any:
+        return value if self._read is None else self._read(member.job_type, value)
 
 
-def _results(tables: Tables, members: Iterable[Any]) -> list[Any]:
-    members = list(members)
-    nested = _by_workflow(tables, [member.child_id for member in members if member.child is not None])
-    return [_result(member, nested) for member in members]
-
-
-def _result(member: Any, nested: Mapping[UUID, list[Any]]) -> Any:
-    if member.outcome in (MemberOutcome.FAILED, MemberOutcome.CANCELLED):
-        return {"error": member.error or {"code": "cancelled", "message": "It was never enqueued."}}
-    if member.child is None:
-        return member.result
-    found = nested[member.child_id]
-    return found[-1] if member.child.type == Kind.CHAIN else found
+_NEVER = {"code": "cancelled", "message": "It was never enqueued."}

@@ -39,6 +39,11 @@ class Tables(NamedTuple):
         return self.members.filter(outcome=MemberOutcome.OPEN, enqueued_at__isnull=False, child=None)
 
     @property
+    def ended(self) -> QuerySet[Any]:
+        """The jobs that have ended, and that a workflow waits for."""
+        return self.jobs.filter(awaited__isnull=False, finished_at__isnull=False)
+
+    @property
     def revived(self) -> QuerySet[Any]:
         """The members that have failed, but whose job was revived, in workflows that count its new end instead."""
         job = self.jobs.filter(pk=OuterRef("job_id"), awaited__isnull=False)

@@ -11,7 +11,7 @@ from django.utils.translation import trans_real
 
 from django_ojs_unique import JobState, RetryPolicy, UniquePolicy
 from django_ojs_unique.admin.sentences import said
-from django_ojs_unique.models import CronJob, Job
+from django_ojs_unique.models import CronJob, Job, Workflow
 from django_ojs_unique.registry import registry
 from tests.admin import test_links
 
@@ -193,7 +193,7 @@ def failures(now):
 
 
 def lists():
-    names = ("job", "suppressedenqueue", "queue", "workerprocess", "cronjob")
+    names = ("job", "suppressedenqueue", "queue", "workerprocess", "cronjob", "workflow")
     yield from (reverse(f"admin:django_ojs_unique_{name}_changelist") for name in names)
 
 
@@ -213,7 +213,7 @@ def seen(client):
     for fingerprint in set(Job.objects.exclude(fingerprint=None).values_list("fingerprint", flat=True)):
         url = reverse("admin:django_ojs_unique_duplicates_of", args=[fingerprint])
         yield url, client.get(url)
-    for model in ("queue", "workerprocess", "cronjob", "suppressedenqueue"):
+    for model in ("queue", "workerprocess", "cronjob", "suppressedenqueue", "workflow"):
         url = reverse(f"admin:django_ojs_unique_{model}_changelist")
         rows = client.get(url).context_data["cl"].result_list
         for row in rows:
@@ -255,6 +255,11 @@ def acted(client, ids, home):
     for action in ("enable", "disable", "run_now", "delete_selected"):
         data = {"action": action, "_selected_action": ["nightly", "unused"]}
         yield action, client.post(crons, data, follow=True)
+    flows, url = list(Workflow.objects.roots()), reverse("admin:django_ojs_unique_workflow_changelist")
+    for more in ({}, {"_confirmed": "yes"}, {"_confirmed": "yes"}):
+        data = {"action": "cancel", "_selected_action": [one.pk for one in flows], **more}
+        yield f"cancel {more}", client.post(url, data, follow=True)
+    yield "no id", client.post(url, {"action": "cancel", "_selected_action": ["x"]}, follow=True)
     for action in ("pause", "pause", "resume", "resume"):
         data = {"action": action, "_selected_action": ["default", "reports"]}
         yield action, client.post(queues, data, follow=True)

@@ -10,9 +10,10 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from django_ojs_unique import DuplicateJob, UniquePolicy
-from django_ojs_unique.models import CronJob, Job, Queue, SuppressedEnqueue
+from django_ojs_unique import DuplicateJob, UniquePolicy, batch, chain, group
+from django_ojs_unique.models import CronJob, Job, Queue, SuppressedEnqueue, Workflow
 from tests.support.past import worker
+from tests.support.workflows import advance
 
 pytestmark = pytest.mark.django_db
 
@@ -59,7 +60,26 @@ def fill():
     Queue.objects.pause("reports")
     CronJob.objects.define("nightly", "0 3 * * *", "email.send")
     CronJob.objects.update(last_job_id=blocked.pk, last_run_at=now, last_outcome="created")
+    flows()
     assert SuppressedEnqueue.objects.filter(existing_job=met).count() == 3
+
+
+def flows():
+    """Store workflows of each kind and state, with members of each state, and a stand-in."""
+    step = {"type": "email.send", "args": {"user_id": 30}, "unique": policy("ignore")}
+    other = {"type": "email.send", "args": {"user_id": 31}}
+    inner = batch([step, other, other], on_complete=other, on_success=other, on_failure=other, name="new")
+    first, second, *_ = [flow.enqueue() for flow in (inner, chain(step, inner, other), group([step]), group([other]))]
+    ends = ({"state": "completed", "result": {"sum": 3}}, {"state": "discarded"}, {"state": "cancelled"})
+    for member, end in zip(first.members, ends, strict=True):
+        now = timezone.now()
+        values = {"started_at": now, "finished_at": now, "attempt": 1, "guarded_states": frozenset(), **end}
+        Job._base_manager.filter(pk=member.job_id).update(**values)
+    advance()
+    due = {"state": "retryable", "run_at": timezone.now() + timedelta(hours=1)}
+    nested = Workflow.objects.get(root=second)
+    Job._base_manager.filter(pk=nested.members[1].job_id).update(**due)
+    Job._base_manager.filter(pk=nested.members[2].job_id).update(state="active", started_at=timezone.now())
 
 
 class Links(HTMLParser):
@@ -105,8 +125,14 @@ def test_every_link_of_every_page_is_answered(admin_client):
     answers = walk(admin_client, [HOME])
     assert refused(answers) == {}
     opened = {urlsplit(url).path for url in answers}
-    names = ["dashboard", "duplicates", "explain", *(f"{name}_changelist" for name in ("job", "queue", "cronjob"))]
-    rows = [("job", job.pk) for job in Job.objects.all()] + [("workerprocess", "host_3A1_3Aab"), ("queue", "reports")]
+    names = [
+        "dashboard",
+        "duplicates",
+        "explain",
+        *(f"{name}_changelist" for name in ("job", "queue", "cronjob", "workflow")),
+    ]
+    rows = [(type(row)._meta.model_name, row.pk) for row in (*Job.objects.all(), *Workflow.objects.roots())]
+    rows += [("workerprocess", "host_3A1_3Aab"), ("queue", "reports")]
     assert opened >= {
         *(reverse(f"admin:django_ojs_unique_{name}") for name in names),
         *(reverse(f"admin:django_ojs_unique_{name}_change", args=[id]) for name, id in rows),

@@ -11,15 +11,16 @@ from django.test import override_settings
 from django.urls import path, reverse
 from django.utils import timezone
 
-from django_ojs_unique import UniquePolicy
+from django_ojs_unique import UniquePolicy, chain, group
 from django_ojs_unique.admin import sight
 from django_ojs_unique.admin.cron import CronJobAdmin
 from django_ojs_unique.admin.jobs import JobAdmin
 from django_ojs_unique.admin.queues import QueueAdmin
 from django_ojs_unique.admin.suppressed import SuppressedEnqueueAdmin
 from django_ojs_unique.admin.workers import WorkerProcessAdmin
+from django_ojs_unique.admin.workflows import WorkflowAdmin
 from django_ojs_unique.db.fields import new_id
-from django_ojs_unique.models import CronJob, Job, Queue, SuppressedEnqueue, WorkerProcess
+from django_ojs_unique.models import CronJob, Job, Queue, SuppressedEnqueue, WorkerProcess, Workflow
 from tests.support.past import worker
 
 
@@ -34,6 +35,7 @@ site.register(Queue, QueueAdmin)
 site.register(CronJob, CronJobAdmin)
 site.register(WorkerProcess, WorkerProcessAdmin)
 site.register(SuppressedEnqueue, SuppressedEnqueueAdmin)
+site.register(Workflow, WorkflowAdmin)
 urlpatterns = [path("admin/", site.urls)]
 
 SECRET = "their-password"
@@ -257,6 +259,45 @@ def test_cron_jobs_name_no_hidden_job(admin_client):
     kept_secret(text_of(answer), hidden)
     (told,) = map(str, answer.context["messages"])
     assert told == f"Cron job nightly enqueued nothing: skipped, because of {HIDDEN}."
+
+
+def flow(*queues):
+    """Enqueue a group with a nested one, whose jobs are in these queues."""
+    args = {"ours": {}, "theirs": {"note": SECRET}}
+    steps = [{"type": "mail.send", "queue": queue, "args": args[queue]} for queue in queues]
+    return group([steps[0], group(steps[1:])], name=SECRET).enqueue()
+
+
+def test_a_workflow_is_shown_if_each_of_its_jobs_is(admin_client):
+    shown, hidden, half = flow("ours", "ours"), flow("theirs", "theirs"), flow("ours", "theirs")
+    gone = flow("ours", "ours")
+    Job.objects.get(pk=gone.members[0].job_id).remove()
+    waits = chain({"type": "mail.send", "queue": "ours"}, {"type": "mail.send", "queue": "theirs"}).enqueue()
+    rows = admin_client.get(url("workflow_changelist")).context["cl"].result_list
+    assert [row.pk for row in rows] == [waits.pk, shown.pk]
+    pages = [admin_client.get(url("workflow_change", each.pk)).status_code for each in (shown, hidden, half, gone)]
+    assert pages == [200, 302, 302, 302]
+    mine = Job.objects.get(pk=half.members[0].job_id)
+    assert "Workflow</dt>" not in look(admin_client, "job_change", mine.pk)
+    mine = Job.objects.get(pk=shown.members[0].job_id)
+    assert "Workflow</dt>" in text_of(admin_client.get(url("job_change", mine.pk)))
+
+
+def test_a_workflow_of_hidden_jobs_is_not_cancelled(admin_client):
+    hidden = flow("ours", "theirs")
+    form = {"action": "cancel", "_selected_action": [hidden.pk], "_confirmed": "yes"}
+    admin_client.post(url("workflow_changelist"), form)
+    hidden.refresh_from_db()
+    assert hidden.state == "running"
+    assert not Job.objects.filter(state="cancelled").exists()
+
+
+def test_a_stand_in_does_not_name_the_workflow_of_others(admin_client):
+    unique = {"keys": ["type"], "on_conflict": "ignore"}
+    step = {"type": "mail.send", "queue": "ours", "unique": unique}
+    chain(step, {"type": "mail.send", "queue": "theirs"}, name=SECRET).enqueue()
+    mine = chain(step).enqueue()
+    assert "a duplicate that stands in</span>" in look(admin_client, "workflow_change", mine.pk)
 
 
 def test_queues_count_the_jobs_that_may_be_seen(admin_client):

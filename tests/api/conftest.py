@@ -1,14 +1,17 @@
 """A client of the binding."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
+from rest_framework.authtoken.models import Token
 
 from django_ojs_unique.api.wire.codec import MEDIA_TYPE
+
+from .servers import serving
 
 THREADED = {"wsgi.multithread": True}
 """What a server that serves each request in a thread says of itself."""
@@ -43,6 +46,9 @@ class OJSClient:
         assert answer.status_code == 200, answer.content
         return answer.json()["jobs"]
 
+    def put(self, path: str, body: Any) -> Any:
+        return self._checked(self._client.generic("PUT", path, json.dumps(body).encode(), content_type=MEDIA_TYPE))
+
     def _checked(self, response: Any) -> Any:
         assert response["Content-Type"] == MEDIA_TYPE
         assert response["OJS-Version"] == "1.0"
@@ -68,6 +74,16 @@ def ojs(staff: User) -> OJSClient:
     client = Client(**THREADED)
     client.force_login(staff)
     return OJSClient(client)
+
+
+@pytest.fixture
+def server(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a server, which the examples find in their environment, with the token of somebody who may call."""
+    token = Token.objects.create(user=User.objects.create_user("caller", is_staff=True))
+    with serving() as (url,):
+        monkeypatch.setenv("OJS_URL", url)
+        monkeypatch.setenv("OJS_TOKEN", token.key)
+        yield url
 
 
 @pytest.fixture

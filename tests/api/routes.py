@@ -16,6 +16,6 @@ VIEWS: dict[str, Any] = {
 OPERATIONS = [
     (method, path)
     for path, view in VIEWS.items()
-    for method in ("GET", "POST", "DELETE")
+    for method in ("GET", "POST", "PUT", "DELETE")
     if hasattr(view, method.lower())
 ]

@@ -17,7 +17,7 @@ def test_an_unknown_route_is_not_found(ojs, refused):
 
 
 def test_another_method_is_not_allowed(ojs, refused):
-    response = ojs.get("/ojs/v1/jobs")
+    response = ojs.get("/ojs/v1/jobs/batch")
     refused(response, 405, "invalid_request")
     assert response["Allow"] == "POST"
 

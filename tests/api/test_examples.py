@@ -8,34 +8,20 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import Mock
 
 import httpx
 import pytest
-from django.contrib.auth.models import User
-from rest_framework.authtoken.models import Token
 
 from django_ojs_unique.models import Job, WorkerProcess
 from tests.support.processes import PATIENCE
 
-from .examples import EXAMPLES, load
-from .servers import serving
+from .examples import EXAMPLES, eventually, load
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def server(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of a server, which the examples find in their environment, with the token of somebody who may call."""
-    token = Token.objects.create(user=User.objects.create_user("caller", is_staff=True))
-    with serving() as (url,):
-        monkeypatch.setenv("OJS_URL", url)
-        monkeypatch.setenv("OJS_TOKEN", token.key)
-        yield url
 
 
 @pytest.fixture
@@ -201,14 +187,6 @@ def talking_to(server: str) -> Iterator[httpx.Client]:
         for thread in set(threading.enumerate()) - before:
             thread.join(PATIENCE)
             assert not thread.is_alive()
-
-
-def eventually(enough: Callable[[], bool]) -> None:
-    """Return as soon as it is so."""
-    deadline = time.monotonic() + PATIENCE
-    while not enough():
-        assert time.monotonic() < deadline, "It never came to pass."
-        time.sleep(0.01)
 
 
 def connect(client: Any, transport: httpx.BaseTransport) -> httpx.Client:

@@ -29,12 +29,13 @@ ROUTES_OF = {
     "pause_resume": ["/ojs/v1/queues/mail/pause", "/ojs/v1/queues/mail/resume"],
     "priority_queues": ["/ojs/v1/jobs"],
     "rate_limiting": ["/ojs/v1/workers/fetch"],
-    "workflows": ["/ojs/v1/workflows"],
+    "workflows": ["/ojs/v1/workflows", f"/ojs/v1/workflows/{SOME_ID}"],
     "explain": ["/ojs/v1/jobs/explain"],
     "bulk_enqueue": ["/ojs/v1/jobs/bulk"],
     "long_polling": ["/ojs/v1/workers/fetch"],
     "worker_control": ["/ojs/v1/workers", "/ojs/v1/workers/w/quiet", "/ojs/v1/workers/w/terminate"],
     "lease_tokens": [f"/ojs/v1/workers/{call}" for call in ("fetch", "ack", "nack", "heartbeat")],
+    "progress": [f"/ojs/v1/jobs/{SOME_ID}/progress", "/ojs/v1/workers/progress"],
 }
 
 
@@ -58,7 +59,7 @@ def test_the_manifest_says_what_the_server_is(ojs):
     assert said["endpoints"]["health"] == "/ojs/v1/health"
 
 
-@pytest.mark.parametrize(("on", "level"), [(True, 2), (False, 0)])
+@pytest.mark.parametrize(("on", "level"), [(True, 4), (False, 0)])
 def test_without_events_the_server_is_of_no_higher_level(on, level, ojs, settings):
     settings.OJS_UNIQUE = {"EVENTS": on}
     said = manifest(ojs)

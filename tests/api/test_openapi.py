@@ -107,9 +107,35 @@ def test_a_job_as_the_server_shows_it_fits_the_document(ojs, document):
     fits(ojs.get("/ojs/v1/jobs/nothing").json(), "Refusal")
 
 
-@pytest.mark.parametrize("name", EXAMPLES["enqueueJob"])
-def test_the_server_accepts_the_examples(name, ojs):
-    assert ojs.post("/ojs/v1/jobs", EXAMPLES["enqueueJob"][name]).status_code == 201
+def test_a_workflow_as_the_server_shows_it_fits_the_document(ojs, document):
+    def fits(value, name):
+        reference = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
+        jsonschema.validate(value, reference, jsonschema.Draft202012Validator)
+
+    jobs = [{"type": "t", "args": []}, {"type": "chain", "steps": [{"type": "t", "args": []}]}]
+    callbacks = {"on_success": {"type": "s", "args": [], "options": {"scheduled_at": "+PT1H", "timeout_ms": 1}}}
+    answer = ojs.post("/ojs/v1/workflows", {"type": "batch", "jobs": jobs, "callbacks": callbacks, "x_extra": 1}).json()
+    fits(answer, "OneWorkflow")
+    (job,) = ojs.fetch()
+    fits(job, "FetchedJob")
+    fits(ojs.get(f"/ojs/v1/jobs/{job['id']}").json(), "OneJob")
+    failure = {"job_id": job["id"], "error": {"code": "c", "message": "m", "retryable": False}}
+    assert ojs.post("/ojs/v1/workers/nack", failure).status_code == 200
+    path = f"/ojs/v1/workflows/{answer['workflow']['id']}"
+    fits(ojs.get(path).json(), "OneWorkflow")
+    fits(ojs.get("/ojs/v1/workflows").json(), "PageOfWorkflows")
+    fits(ojs.delete(path).json(), "CancelledWorkflow")
+
+
+@pytest.mark.parametrize(
+    ("path", "example"),
+    [
+        *(("/ojs/v1/jobs", example) for example in EXAMPLES["enqueueJob"].values()),
+        *(("/ojs/v1/workflows", example) for example in EXAMPLES["startWorkflow"].values()),
+    ],
+)
+def test_the_server_accepts_the_examples(path, example, ojs):
+    assert ojs.post(path, example).status_code == 201
 
 
 def test_the_document_is_served(ojs, document):

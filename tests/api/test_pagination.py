@@ -45,7 +45,12 @@ def crons(count):
     return names
 
 
+def jobs(count):
+    return [str(job.pk) for job in insert_all([Job(id=new_id(), type="t") for _ in range(count)])]
+
+
 LISTS = [
+    pytest.param(jobs, "/ojs/v1/jobs", "jobs", "id", id="jobs"),
     pytest.param(dead_letters, "/ojs/v1/dead-letter", "jobs", "id", id="dead-letter"),
     pytest.param(queues, "/ojs/v1/queues", "queues", "name", id="queues"),
     pytest.param(crons, "/ojs/v1/cron", "crons", "name", id="cron"),

@@ -56,7 +56,7 @@ class Waiting(Thread):
     def look(self):
         options = {"count": 1, "worker_id": None, "lease": Lease(timedelta(minutes=1))}
         try:
-            return remote.fetch(Job.objects.all(), self.queues, **options, now=timezone.now())
+            return remote.fetch(Job.objects.all(), dict.fromkeys(self.queues), **options, now=timezone.now())
         finally:
             assert connection.get_autocommit()
             self.looks += 1

@@ -12,12 +12,13 @@ from typing import Any
 
 from django.utils import timezone
 
-from django_ojs_unique import DuplicateJob, JobState, RetryPolicy, UniquePolicy, job
+from django_ojs_unique import DuplicateJob, JobState, RetryPolicy, UniquePolicy, batch, chain, job
 from django_ojs_unique.enqueue.incoming import read
 from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.models import Job, Queue, SuppressedEnqueue, WorkerProcess
 from tests.support.big_table import id_at
 from tests.support.rows import insert_all
+from tests.support.workflows import advance
 
 UNLESS_IT_FAILED = [state for state in JobState if state not in ("cancelled", "discarded")]
 OUTCOMES = {"ignore": "ignored", "reject": "rejected", "replace": "replaced"}
@@ -88,6 +89,37 @@ def pair() -> tuple[Any, Any]:
     newer = Job.objects.enqueue("newsletter.send", {"user_id": 7}).job
     revived.revive(force=True)
     return _back(revived, minutes=40), _back(newer, minutes=35)
+
+
+def flow() -> Any:
+    """Make a workflow that runs: its first step is done, of the jobs side by side one has failed, the last waits."""
+    side_by_side = batch(
+        [
+            {"type": "invoice.render", "args": {"order": 4712}, "name": "render the invoice"},
+            {"type": "image.resize", "args": {"picture": "label-4712.png"}, "name": "print the label"},
+            {"type": "catalogue.export", "args": {"pages": 3}, "unique": None, "name": "tell the warehouse"},
+        ],
+        on_success={"type": "email.receipt", "args": {"order": 4712}},
+        on_failure={"type": "email.receipt", "args": {"order": 4712, "to": "support"}},
+        name="pack",
+    )
+    pay = {"type": "payment.capture", "args": {"order": 4712}, "name": "pay"}
+    mail = {"type": "email.receipt", "args": {"order": 4712}, "name": "mail"}
+    workflow = chain(pay, side_by_side, mail, name="order-4712").enqueue()
+    now = timezone.now()
+    began = {"attempt": 1, "started_at": now - timedelta(seconds=95), "run_at": None}
+    done = {**began, "state": "completed", "finished_at": now - timedelta(seconds=80), "guarded_states": frozenset()}
+    _change(
+        Job.objects.get(pk=workflow.members[0].job_id), **done, result={"charge": "ch_3MtwBwLkdIwHu7ix", "cents": 4200}
+    )
+    advance()
+    invoice, label, warehouse = workflow.members[1].child.members
+    failed = {**done, "state": "discarded", "attempt": 3, "errors": _errors(3)}
+    _change(Job.objects.get(pk=invoice.job_id), **done, result={"pages": 2})
+    _change(Job.objects.get(pk=label.job_id), **failed)
+    _run(Job.objects.get(pk=warehouse.job_id), now)
+    advance()
+    return workflow
 
 
 def discard(job: Any, **changes: Any) -> Any:

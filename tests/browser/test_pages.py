@@ -15,10 +15,18 @@ PAGES = {
     "job": lambda operator, shown: operator.opens("job_change", shown.holder.pk),
     "duplicates": lambda operator, shown: operator.opens("duplicates", span="hour"),
     "fingerprint": lambda operator, shown: operator.opens("duplicates_of", shown.pair[0].fingerprint),
+    "workflow": lambda operator, shown: operator.opens("workflow_change", gallery.flow().pk),
+    "workflows": lambda operator, shown: operator.opens("workflow_changelist"),
     "explain": lambda operator, shown: operator.opens("explain", type="invoice.render", args='{"order": 17}'),
 }
 
-ROOM = {"dashboard": (1200, 1500), "duplicates": (1200, 880), "job": (1200, 1400), "jobs": (1360, 800)}
+ROOM = {
+    "dashboard": (1200, 1500),
+    "duplicates": (1200, 880),
+    "job": (1200, 1400),
+    "jobs": (1360, 800),
+    "workflow": (1200, 1060),
+}
 """How wide and high the pictures of pages are that need more room than others, in pixels."""
 
 ONLY = {"dark": ["color-contrast", "link-in-text-block"]}

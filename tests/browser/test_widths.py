@@ -4,7 +4,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.urls import reverse
 
-from django_ojs_unique.models import CronJob, Job, Queue, SuppressedEnqueue, WorkerProcess
+from django_ojs_unique.models import CronJob, Job, Queue, SuppressedEnqueue, WorkerProcess, Workflow
 from tests.browser import gallery
 
 TELEPHONE, LAPTOP = 400, 1280
@@ -40,6 +40,7 @@ def fill():
     shown = gallery.fill()
     CronJob.objects.define("reports.nightly", "0 3 * * MON-FRI", "catalogue.export", timezone="Europe/Berlin")
     CronJob.objects.update(last_job_id=shown.holder.pk, last_run_at=shown.holder.created_at, last_outcome="created")
+    gallery.flow()
     return shown
 
 
@@ -52,8 +53,12 @@ def pages(shown):
         ("queue", Queue.objects.first().pk),
         ("workerprocess", WorkerProcess.objects.get(hostname="web-1").pk.replace(":", "_3A")),
         ("cronjob", "reports.nightly"),
+        ("workflow", Workflow.objects.roots().get().pk),
+        ("job", Workflow.objects.roots().get().members[0].job_id),
     ]
-    lists = [f"{name}_changelist" for name in ("job", "suppressedenqueue", "queue", "workerprocess", "cronjob")]
+    lists = [
+        f"{name}_changelist" for name in ("job", "suppressedenqueue", "queue", "workerprocess", "cronjob", "workflow")
+    ]
     named = [(name, ()) for name in ("dashboard", "duplicates", "explain", "cronjob_add", *lists)]
     named += [(f"{name}_change", (id,)) for name, id in changes]
     named += [("job_history", (shown.dead.pk,)), ("job_delete", (shown.dead.pk,))]
@@ -70,6 +75,9 @@ def asked(operator, shown):
         if (button := operator.page.locator(f"button[value={action}]")).count():
             button.click()
             yield action
+    operator.opens("workflow_change", Workflow.objects.roots().get().pk)
+    operator.page.locator("button[value=cancel]").click()
+    yield "cancel workflows"
     operator.opens("duplicates")
     operator.page.get_by_text("Keep the newest").first.click()
     yield "resolve"

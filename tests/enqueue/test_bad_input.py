@@ -460,6 +460,12 @@ def test_a_type_without_a_handler_is_refused_where_the_project_demands_handlers(
         ({"API": {"LEASE": -5}}, "must be a positive length of time"),
         ({"API": {"AUTHENTICATION": "rest_framework.authentication.TokenAuthentication"}}, "must be a list"),
         ({"API": {"AUTHENTICATION": ["rest_framework.authentication.TokenAuth"]}}, "cannot be imported"),
+        ({"API": {"AUTHORIZE": "nowhere.rule"}}, "['AUTHORIZE'] cannot be imported: No module named"),
+        ({"API": {"AUTHORIZE": ["tests.urls"]}}, "must be a function, or the dotted name of one"),
+        ({"API": {"AUTHORIZE": BasePermission()}}, "must be a function, or the dotted name of one"),
+        ({"API": {"AUTHORIZE": "rest_framework.permissions.IsAdminUser"}}, "must name a plain function"),
+        ({"API": {"AUTHORIZE": f"{__name__}.rule_for_later"}}, "must name a plain function"),
+        ({"API": {"AUTHORIZE": f"{__name__}.rule_of_three"}}, "cannot be called with (request, action, queue"),
         ({"API": {"THROTTLES": None}}, "must be a list"),
         ({"API": {"THROTTLES": ["nowhere.Throttle"]}}, "['THROTTLES'][0] cannot be imported: No module named"),
         ({"API": {"THROTTLES": [7]}}, "is not a class"),
@@ -490,6 +496,7 @@ def test_a_wrong_setting_is_said_by_a_check(value, said, settings):
         {"REPLACE_ACTIVE": False, "REQUIRE_HANDLER": True, "SUPPRESSED_RETENTION": "P7D"},
         {"SUPPRESSED_RETENTION": timedelta(days=7)},
         {"EVENTS": True, "API": {"LEASE": "PT1H", "MAX_WAIT": 0, "ARRAYS_ONLY": True, "MAX_BATCH": 1, "THROTTLES": []}},
+        {"API": {"AUTHORIZE": f"{__name__}.rule"}},
         {"API": {"LEASE": timedelta(hours=1), "MAX_WAIT": 5, "AUTHENTICATION": None}},
         {"API": {"AUTHENTICATION": [], "PERMISSIONS": {"workers": [BasePermission]}}},
     ],
@@ -497,6 +504,18 @@ def test_a_wrong_setting_is_said_by_a_check(value, said, settings):
 def test_right_settings_pass_the_check(value, settings):
     settings.OJS_UNIQUE = value
     assert [message for message in run_checks() if message.id == "django_ojs_unique.E001"] == []
+
+
+def rule(request, action, queue, type):
+    return True
+
+
+def rule_of_three(request, action, queue):
+    return True
+
+
+async def rule_for_later(request, action, queue, type):
+    return True
 
 
 def test_a_project_without_time_zones_is_refused_by_a_check(settings):

@@ -35,7 +35,7 @@ def anybody(settings):
 
 def fetch(*queues, count=1, now=None):
     options = {"count": count, "worker_id": "w", "lease": Lease(HOUR), "token": new_token(ANYBODY.account)}
-    return remote.fetch(Job.objects.all(), queues or ("default",), **options, now=now or timezone.now())
+    return remote.fetch(Job.objects.all(), dict.fromkeys(queues or ("default",)), **options, now=now or timezone.now())
 
 
 def post(path, body):

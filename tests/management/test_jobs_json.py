@@ -11,7 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_ojs_unique import OJSError, UniquePolicy, job
+from django_ojs_unique import OJSError, UniquePolicy, chain, job
 from django_ojs_unique.management.commands import jobs as command
 from django_ojs_unique.management.jobs import SUBCOMMANDS, show_system
 from django_ojs_unique.models import CronJob, Job, Queue, WorkerProcess
@@ -35,6 +35,9 @@ CALLS = {
     "queues": [],
     "workers": [],
     "crons": [],
+    "workflows": [],
+    "workflow": ["{workflow}"],
+    "cancel-workflow": ["{workflow}"],
     "pause": ["default"],
     "resume": ["default"],
     "limit": ["default", "3"],
@@ -74,8 +77,8 @@ def waiting(**options):
 
 @pytest.mark.parametrize("name", [each.name for each in SUBCOMMANDS])
 def test_each_subcommand_prints_one_object_or_one_list(name):
-    id = str(waiting().pk)
-    assert isinstance(answer(name, *(each.format(id=id) for each in CALLS[name])), (dict, list))
+    ids = {"id": waiting().pk, "workflow": chain({"type": "email.send", "delay": "PT1H"}).enqueue().pk}
+    assert isinstance(answer(name, *(each.format(**ids) for each in CALLS[name])), (dict, list))
 
 
 def test_the_page_tells_what_each_prints():
@@ -99,7 +102,7 @@ def test_a_row_has_the_names_of_its_fields_and_no_secret():
 
 
 def test_nothing_is_an_empty_list():
-    assert [answer(name) for name in ("list", "queues", "workers", "crons")] == [[], [], [], []]
+    assert [answer(name) for name in ("list", "queues", "workers", "crons", "workflows")] == [[]] * 5
 
 
 def test_the_line_is_ascii_and_moves_no_cursor():

@@ -20,6 +20,29 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
         },
     },
     "enqueueJobs": {"Two jobs": {"jobs": [{"type": "email.send", "args": [1]}, {"type": "email.send", "args": [2]}]}},
+    "startWorkflow": {
+        "A chain": {
+            "type": "chain",
+            "name": "month-end",
+            "options": {"queue": "billing"},
+            "steps": [
+                {"type": "ledger.close", "args": [{"month": "2026-10"}]},
+                {
+                    "type": "group",
+                    "jobs": [
+                        {"type": "export.csv", "args": [{"month": "2026-10"}]},
+                        {"type": "export.pdf", "args": [{"month": "2026-10"}]},
+                    ],
+                },
+                {"type": "mail.notify", "args": ["finance"], "options": {"queue": "mail"}},
+            ],
+        },
+        "A batch": {
+            "type": "batch",
+            "jobs": [{"type": "email.send", "args": [1]}, {"type": "email.send", "args": [2]}],
+            "callbacks": {"on_failure": {"type": "ops.alert", "args": []}},
+        },
+    },
     "fetchJobs": {"Up to five jobs": {"queues": ["emails", "default"], "count": 5, "worker_id": "worker-1"}},
     "ackJob": {
         "With a result": {"job_id": "01890a5d-ac96-774b-bcce-b302099a8057", "result": {"pages": 3}},
@@ -30,6 +53,10 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
             "error": {"code": "handler_error", "type": "smtp.refused", "message": "554", "retryable": True},
         },
         "Given back": {"job_id": "01890a5d-ac96-774b-bcce-b302099a8057", "requeue": True},
+    },
+    "putProgress": {"Almost half": {"progress": 0.47, "progress_note": "14,000 of 30,000 rows"}},
+    "reportProgress": {
+        "Almost half": {"job_id": "01890a5d-ac96-774b-bcce-b302099a8057", "progress": 0.47},
     },
     "heartbeat": {
         "Still busy": {"worker_id": "worker-1", "active_jobs": ["01890a5d-ac96-774b-bcce-b302099a8057"]},

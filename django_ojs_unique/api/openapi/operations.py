@@ -10,8 +10,9 @@ from drf_spectacular.utils import OpenApiParameter
 
 from ...models.event import DEFAULT_LIMIT as DEFAULT_EVENTS
 from ...models.event import LARGEST_LIMIT as MOST_EVENTS
+from ...ojs.workflows import Kind, WorkflowState
 from ..wire.pages import DEFAULT_LIMIT, HIGHEST_LIMIT, HIGHEST_OFFSET, HIGHEST_PAGE
-from .serializers import answers, operators, requests
+from .serializers import answers, operators, requests, work, workflows
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,23 @@ PAGE = (
 )
 
 OPERATIONS: Mapping[str, Operation] = {
+    "GET /ojs/v1/jobs": Operation(
+        "listJobs",
+        "jobs",
+        "List jobs, the newest first",
+        {200: answers.PageOfJobs},
+        query=(
+            _query("state", "In one of these states, with commas."),
+            _query("queue", "Of one queue."),
+            _query("type", "Of one type."),
+            _query("key", "Enqueued with this key."),
+            _query("worker_id", "That this worker holds, or had last."),
+            _query("since", "Enqueued at or after this time, or so long ago, as in PT30M."),
+            _query("until", "Enqueued before this time, or longer ago than this."),
+            _query("dead_letter", "Only dead letters, or none of them.", enum=["true", "false"]),
+            *PAGE,
+        ),
+    ),
     "POST /ojs/v1/jobs": Operation(
         "enqueueJob",
         "jobs",
@@ -74,6 +92,15 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "GET /ojs/v1/jobs/{}": Operation("getJob", "jobs", "Look at a job", {200: answers.OneJob}),
     "DELETE /ojs/v1/jobs/{}": Operation("cancelJob", "jobs", "Cancel a job", {200: answers.Cancelled}, refusals=(409,)),
+    "GET /ojs/v1/jobs/{}/progress": Operation("getProgress", "jobs", "How far a job is", {200: work.JobProgress}),
+    "PUT /ojs/v1/jobs/{}/progress": Operation(
+        "putProgress",
+        "workers",
+        "Say how far a job is; also a heartbeat",
+        {200: work.Reported},
+        requests.Progress,
+        refusals=(409,),
+    ),
     "POST /ojs/v1/jobs/{}/activate": Operation(
         "activateJob", "jobs", "Let a pending job run", {200: answers.OneJob}, refusals=(409,)
     ),
@@ -93,17 +120,55 @@ OPERATIONS: Mapping[str, Operation] = {
         requests.EnqueueAgain,
         refusals=(409,),
     ),
+    "GET /ojs/v1/workflows": Operation(
+        "listWorkflows",
+        "workflows",
+        "List the outermost workflows, the newest first",
+        {200: workflows.PageOfWorkflows},
+        query=(
+            _query("state", "In this state.", enum=[*WorkflowState]),
+            _query("type", "Of this kind.", enum=[*Kind]),
+            _query("name", "With this name."),
+            *PAGE,
+        ),
+    ),
+    "POST /ojs/v1/workflows": Operation(
+        "startWorkflow",
+        "workflows",
+        "Start a chain, a group or a batch of jobs",
+        {201: workflows.OneWorkflow},
+        workflows.StartWorkflow,
+        refusals=(409,),
+    ),
+    "GET /ojs/v1/workflows/{}": Operation(
+        "getWorkflow",
+        "workflows",
+        "Look at a workflow",
+        {200: workflows.OneWorkflow},
+        query=(_query("members", "Whether to show its steps or jobs.", enum=["true", "false"]),),
+    ),
+    "DELETE /ojs/v1/workflows/{}": Operation(
+        "cancelWorkflow", "workflows", "Cancel a workflow", {200: workflows.CancelledWorkflow}, refusals=(409,)
+    ),
     "POST /ojs/v1/workers/fetch": Operation(
         "fetchJobs", "workers", "Take jobs to run", {200: answers.Fetched}, requests.Fetch
     ),
     "POST /ojs/v1/workers/ack": Operation(
-        "ackJob", "workers", "Say that a job is done", {200: answers.Acknowledged}, requests.Ack, refusals=(404, 409)
+        "ackJob", "workers", "Say that a job is done", {200: work.Acknowledged}, requests.Ack, refusals=(404, 409)
     ),
     "POST /ojs/v1/workers/nack": Operation(
-        "nackJob", "workers", "Say that a job failed", {200: answers.Nacked}, requests.Nack, refusals=(404, 409)
+        "nackJob", "workers", "Say that a job failed", {200: work.Nacked}, requests.Nack, refusals=(404, 409)
+    ),
+    "POST /ojs/v1/workers/progress": Operation(
+        "reportProgress",
+        "workers",
+        "Say how far a job is; also a heartbeat",
+        {200: work.Reported},
+        requests.ProgressOf,
+        refusals=(404, 409),
     ),
     "POST /ojs/v1/workers/heartbeat": Operation(
-        "heartbeat", "workers", "Keep jobs, and ask what to do", {200: answers.Beat}, requests.Heartbeat
+        "heartbeat", "workers", "Keep jobs, and ask what to do", {200: work.Beat}, requests.Heartbeat
     ),
     "GET /ojs/v1/workers": Operation(
         "listWorkers", "worker control", "List the workers", {200: answers.Workers}, query=PAGE

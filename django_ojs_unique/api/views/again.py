@@ -8,6 +8,7 @@ from rest_framework.response import Response
 
 from ...insight.preview import Consequence, of_enqueues_again, of_revivals
 from ...maintenance.on_demand import run_maintenance
+from ..authorize import show_allowed
 from ..base import OJSView
 from ..wire.envelope import show
 from ..wire.flags import read_flags
@@ -23,7 +24,7 @@ class Revive(OJSView):
     def post(self, request: Request, id: str) -> Response:
         flags = read_flags(self.body, ("replace", "force", "dry_run"))
         run_maintenance(self.jobs, timezone.now())
-        job = self.found(id)
+        job = self.found(id, "change")
         if flags.pop("dry_run", False):
             return _preview(*of_revivals(self.jobs, [job.pk], timezone.now(), **{"force": False, **flags}))
         job.revive(**flags)
@@ -39,12 +40,12 @@ class EnqueueAgain(OJSView):
     def post(self, request: Request, id: str) -> Response:
         flags = read_flags(self.body, ("dry_run",))
         run_maintenance(self.jobs, timezone.now())
-        job = self.found(id)
+        job = self.found(id, "enqueue")
         if flags.get("dry_run"):
             return _preview(*of_enqueues_again(self.jobs, [job.pk], timezone.now()))
         result = job.enqueue_again()
         if result.deduplicated:
-            return Response({"job": show(result.job), "deduplicated": True})
+            return Response({"job": show_allowed(request, result), "deduplicated": True})
         return Response({"job": show(result.job)}, status=201)
 
 

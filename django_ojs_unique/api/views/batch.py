@@ -13,9 +13,9 @@ from rest_framework.response import Response
 from ...enqueue.results import EnqueueResult, Outcome
 from ...exceptions import OJSError
 from ..accept import accept_all, accept_each
+from ..authorize import demand_enqueue, show_allowed
 from ..base import OJSView
 from ..wire.enqueue import EnqueueBody, read_job, read_jobs
-from ..wire.envelope import show_accepted
 
 
 class Batch(OJSView):
@@ -26,8 +26,12 @@ class Batch(OJSView):
     def post(self, request: Request) -> Response:
         now = timezone.now()
         wanted = [read_job(element, now, index) for index, element in enumerate(read_jobs(self.body))]
+        for one in wanted:
+            demand_enqueue(request, one)
         results = accept_all(self.jobs, wanted)
-        return Response({"jobs": list(map(show_accepted, results)), "count": len(results)}, status=201)
+        return Response(
+            {"jobs": [show_allowed(request, result) for result in results], "count": len(results)}, status=201
+        )
 
 
 class Bulk(OJSView):
@@ -37,7 +41,7 @@ class Bulk(OJSView):
 
     def post(self, request: Request) -> Response:
         now = timezone.now()
-        read = [_read(element, now, index) for index, element in enumerate(read_jobs(self.body))]
+        read = [self._read(element, now, index) for index, element in enumerate(read_jobs(self.body))]
         accepted = iter(accept_each(self.jobs, [one for one in read if isinstance(one, EnqueueBody)]))
         results = [
             self._refused(index, one) if isinstance(one, OJSError) else self._result(index, *next(accepted))
@@ -49,15 +53,16 @@ class Bulk(OJSView):
     def _result(self, index: int, result: EnqueueResult, error: OJSError | None) -> dict[str, Any]:
         if error is not None:
             return self._refused(index, error)
-        return {"index": index, "status": str(result.outcome), "job": show_accepted(result)}
+        return {"index": index, "status": str(result.outcome), "job": show_allowed(self.request, result)}
 
     def _refused(self, index: int, error: OJSError) -> dict[str, Any]:
         status = Outcome.REJECTED if error.code == "duplicate" else Outcome.INVALID
         return {"index": index, "status": str(status), "error": self.told(error)}
 
-
-def _read(element: Any, now: datetime, index: int) -> EnqueueBody | OJSError:
-    try:
-        return read_job(element, now, index)
-    except OJSError as error:
-        return error
+    def _read(self, element: Any, now: datetime, index: int) -> EnqueueBody | OJSError:
+        try:
+            wanted = read_job(element, now, index)
+            demand_enqueue(self.request, wanted)
+        except OJSError as error:
+            return error
+        return wanted

@@ -12,6 +12,7 @@ from rest_framework.response import Response
 from ...exceptions import OJSError
 from ...maintenance.on_demand import run_maintenance
 from ...models import CronJob
+from ..authorize import Action, demand_cron, place_of, readable
 from ..base import OJSView
 from ..wire.cron import read_cron, show, show_flat
 from ..wire.errors import NotFound
@@ -27,21 +28,23 @@ class Crons(OJSView):
     def get(self, request: Request) -> Response:
         page = Page.read(request.query_params, "cron")
         run_maintenance(self.jobs, timezone.now(), crons=True)
-        entries, pagination = page.of_rows(
-            CronJob.objects.using(self.using), "name", large=("args", "options"), copies=2
-        )
+        known = readable(request, CronJob.objects.using(self.using))
+        entries, pagination = page.of_rows(known, "name", large=("args", "options"), copies=2)
         crons = [show(entry) for entry in entries]
         return Response({"crons": crons, "cron_jobs": list(map(show_flat, crons)), "pagination": pagination})
 
     def post(self, request: Request) -> Response:
         """Define an entry (201), or change the one of this name (200). ``enabled`` can be changed alone."""
         wanted = read_cron(self.body, timezone.now())
+        if (stored := _entries(self, wanted.name).first()) is not None:
+            self.demand("change", *place_of(stored))
         try:
             if wanted.definition is None:
-                entry, is_new = _known(_entries(self, wanted.name).first(), wanted.name), False
+                entry, is_new = _known(stored, wanted.name), False
                 entry.switch(wanted.enabled)
                 entry.refresh_from_db()
             else:
+                demand_cron(request, wanted.definition)
                 entry, is_new = CronJob.objects.using(self.using).define_from_outside(**wanted.definition)
         except OJSError as error:
             raise wanted.locate(error) from None
@@ -53,10 +56,10 @@ class Cron(OJSView):
 
     def get(self, request: Request, name: str) -> Response:
         run_maintenance(self.jobs, timezone.now(), crons=True)
-        return Response(_shown(_known(_entries(self, name).first(), name)))
+        return Response(_shown(_found(self, name, "read")))
 
     def delete(self, request: Request, name: str) -> Response:
-        found = _known(_entries(self, name).first(), name)
+        found = _found(self, name, "change")
         entry = _known(CronJob.objects.using(self.using).remove(found.name), name)
         return Response({**_shown(entry), "deleted": True, "name": name})
 
@@ -69,6 +72,12 @@ def _shown(entry: CronJob) -> dict[str, Any]:
 def _entries(view: OJSView, name: Any) -> Any:
     entries = CronJob.objects.using(view.using)
     return entries.filter(pk=name) if isinstance(name, str) and _NAME.fullmatch(name) else entries.none()
+
+
+def _found(view: OJSView, name: str, action: Action) -> CronJob:
+    entry = _known(_entries(view, name).first(), name)
+    view.demand(action, *place_of(entry))
+    return entry
 
 
 def _known(entry: CronJob | None, name: Any) -> CronJob:

@@ -14,6 +14,7 @@ from ...maintenance.on_demand import run_maintenance
 from ...models import Job
 from ...ojs.names import job_type, queue_name
 from ...ojs.states import JobState
+from ..authorize import Action
 from ..base import OJSView
 from ..wire.envelope import show
 from ..wire.errors import NotFound
@@ -38,6 +39,7 @@ class DeadLetters(OJSView):
         parameters = request.query_params
         page = Page.read(parameters, "dead_letter")
         wanted = {name: check(parameters[name]) for name, check in _FILTERS.items() if name in parameters}
+        self.demand("read", wanted.get("queue"), wanted.get("type"))
         run_maintenance(self.jobs, timezone.now())
         jobs, pagination = page.of_rows(self.jobs.filter(**DEAD, **wanted), "-finished_at", "-id", large=OF_A_JOB)
         return Response({"jobs": [_shown(job) for job in jobs], "pagination": pagination})
@@ -47,11 +49,11 @@ class DeadLetter(OJSView):
     """``/ojs/v1/dead-letter/{id}``."""
 
     def get(self, request: Request, id: str) -> Response:
-        return Response({"job": _shown(_found(self, id))})
+        return Response({"job": _shown(_found(self, id, "read"))})
 
     def delete(self, request: Request, id: str) -> Response:
         """Delete the job for good; its key is free then, even if its window was still open."""
-        job = _found(self, id)
+        job = _found(self, id, "change")
         if not lifecycle.remove(self.jobs.filter(pk=job.pk, **DEAD)):
             raise NotFound.of("dead letter", id)
         return Response({"deleted": True, "job_id": id})
@@ -66,13 +68,13 @@ class RetryDeadLetter(OJSView):
 
     def post(self, request: Request, id: str) -> Response:
         ways = read_flags(self.body, ("force", "replace"))
-        job = _found(self, id)
+        job = _found(self, id, "change")
         job.revive(**ways)
         return Response({"job": show(job)})
 
 
-def _found(view: OJSView, id: str) -> Job:
-    job = view.found(id)
+def _found(view: OJSView, id: str, action: Action) -> Job:
+    job = view.found(id, action)
     if job.state != JobState.DISCARDED or not job.dead_letter or job.payload_pruned:
         raise NotFound.of("dead letter", id)
     return job

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from django.http import QueryDict
 from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -16,9 +15,11 @@ from ...maintenance.on_demand import run_maintenance
 from ...models import Event
 from ...models.event import DEFAULT_LIMIT, LARGEST_LIMIT
 from ...ojs.names import job_type, queue_name
+from ..authorize import demand_each
 from ..base import OJSView
 from ..wire.errors import Unsupported
 from ..wire.pages import read_limit
+from ..wire.queries import read_names
 
 
 class Events(OJSView):
@@ -31,7 +32,8 @@ class Events(OJSView):
             )
         parameters = request.query_params
         limit, after = read_limit(parameters, DEFAULT_LIMIT, LARGEST_LIMIT), parameters.get("after")
-        only = {name: _names(parameters, name, check) for name, check in _FILTERS.items()}
+        only = {name: read_names(parameters, name, check) for name, check in _FILTERS.items()}
+        demand_each(request, "read", only["queues"], only["job_types"])
         run_maintenance(self.jobs, timezone.now(), crons=True)
         page = Event.objects.using(self.using).follow(
             after, limit=limit, max_bytes=settings.api["MAX_RESPONSE_BYTES"], **only
@@ -47,15 +49,3 @@ def _event_type(name: str) -> str:
 
 
 _FILTERS: dict[str, Callable[[str], str]] = {"types": _event_type, "queues": queue_name, "job_types": job_type}
-
-
-def _names(parameters: QueryDict, field: str, check: Callable[[str], str]) -> list[str]:
-    """Read comma-separated names from one parameter, or from several of the same name."""
-    names = [name for text in parameters.getlist(field) if text for name in text.split(",")]
-    for name in names:
-        try:
-            check(name)
-        except InvalidRequest as error:
-            problem = error.message.partition(": ")[2]
-            raise InvalidRequest(f"{field}: {problem}", details={**error.details, "field": field}) from None
-    return names

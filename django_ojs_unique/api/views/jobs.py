@@ -1,4 +1,4 @@
-"""Jobs: enqueue, show, cancel, activate (HTTP binding, "Job endpoints")."""
+"""Jobs: enqueue, list, show, cancel, activate (HTTP binding, "Job endpoints")."""
 
 from __future__ import annotations
 
@@ -8,37 +8,61 @@ from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from ...db.sizes import OF_A_JOB
 from ...exceptions import OJSError
+from ...insight.job_filters import filters, matching
+from ...maintenance.on_demand import run_maintenance
 from ...operations.cancel import cancel
+from ...redaction import redacted
+from ...workflows.results import places_of
 from ..accept import accept
-from ..base import OJSView
+from ..authorize import demand_enqueue, show_allowed
+from ..base import OJSView, OneJobView
 from ..wire.enqueue import read_job
-from ..wire.envelope import show, show_accepted, show_explanation
+from ..wire.envelope import show, show_explanation, show_place
+from ..wire.pages import Page
+from ..wire.queries import read_job_filters
+
+MOST_COUNTED = 10_000
+"""How many jobs the list counts at most: counting a million takes longer than showing a page."""
 
 
 class Jobs(OJSView):
     """``/ojs/v1/jobs``."""
 
     group = "producers"
+    groups = {"GET": "operators"}
+
+    def get(self, request: Request) -> Response:
+        """List the jobs that match the filters in the query, the newest first."""
+        now, parameters = timezone.now(), request.query_params
+        page, given = Page.read(parameters, "jobs"), read_job_filters(parameters, now)
+        self.demand("read", given.get("queue"), given.get("type"))
+        run_maintenance(self.jobs, now, crons=True)
+        found = matching(self.jobs, filters(given))
+        jobs, pagination = page.of_rows(found, "-id", large=OF_A_JOB, counted=MOST_COUNTED)
+        return Response({"jobs": [show(job) for job in jobs], "pagination": pagination})
 
     def post(self, request: Request) -> Response:
-        result = accept(self.jobs, read_job(self.body, timezone.now()))
-        answer: dict[str, Any] = {"job": show_accepted(result)}
+        wanted = read_job(self.body, timezone.now())
+        demand_enqueue(request, wanted)
+        result = accept(self.jobs, wanted)
+        answer: dict[str, Any] = {"job": show_allowed(request, result)}
         if result.deduplicated:
             return Response({**answer, "deduplicated": True})
         return Response(answer, status=201, headers={"Location": f"{request.path}/{result.job.pk}"})
 
 
-class Job(OJSView):
+class Job(OneJobView):
     """``/ojs/v1/jobs/{id}``."""
 
-    group = "producers"
-
     def get(self, request: Request, id: str) -> Response:
-        return Response({"job": show(self.found(id))})
+        job = self.found(id, "read")
+        place = places_of([job], redacted).get(job.pk)
+        return Response({"job": {**show(job), **show_place(place)}})
 
     def delete(self, request: Request, id: str) -> Response:
-        job = self.found(id)
+        job = self.found(id, "cancel")
         previous_state = cancel(job)
         return Response({"job": {**show(job), "previous_state": previous_state}})
 
@@ -49,7 +73,7 @@ class Activate(OJSView):
     group = "producers"
 
     def post(self, request: Request, id: str) -> Response:
-        job = self.found(id)
+        job = self.found(id, "change")
         job.activate()
         return Response({"job": show(job)})
 
@@ -61,6 +85,7 @@ class Explain(OJSView):
 
     def post(self, request: Request) -> Response:
         wanted = read_job(self.body, timezone.now())
+        demand_enqueue(request, wanted)
         try:
             explained = self.jobs.explain_request(wanted.request)
         except OJSError as error:

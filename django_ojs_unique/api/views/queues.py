@@ -11,6 +11,7 @@ from ...maintenance.on_demand import run_maintenance
 from ...models import Queue
 from ...ojs.moments import milliseconds
 from ...ojs.names import queue_name
+from ..authorize import may
 from ..base import OJSView
 from ..wire.pages import Page
 
@@ -20,7 +21,7 @@ class Queues(OJSView):
 
     def get(self, request: Request) -> Response:
         page = Page.read(request.query_params, "queues")
-        shown, pagination = page.of_names(names(self.using))
+        shown, pagination = page.of_names([name for name in names(self.using) if may(request, "read", name, None)])
         paused = set(Queue.objects.using(self.using).exclude(paused_at=None).values_list("name", flat=True))
         queues = [{"name": name, "status": _status(name in paused), "paused": name in paused} for name in shown]
         return Response({"queues": queues, "pagination": pagination})
@@ -30,7 +31,7 @@ class QueueStats(OJSView):
     """``/ojs/v1/queues/{name}/stats``."""
 
     def get(self, request: Request, name: str) -> Response:
-        queue_name(name)
+        self.demand("read", queue_name(name), None)
         run_maintenance(self.jobs, timezone.now(), crons=True)
         now = timezone.now()
         by_state = {str(state): count for state, count in counts(self.using, name).items()}
@@ -47,6 +48,7 @@ class PauseQueue(OJSView):
 
     def post(self, request: Request, name: str) -> Response:
         _ = self.body  # read only to refuse a malformed body
+        self.demand("change", name, None)
         queues = Queue.objects.using(self.using)
         queues.pause(name)
         since = queues.filter(name=name).values_list("paused_at", flat=True).first()
@@ -58,6 +60,7 @@ class ResumeQueue(OJSView):
 
     def post(self, request: Request, name: str) -> Response:
         _ = self.body
+        self.demand("change", name, None)
         Queue.objects.using(self.using).resume(name)
         return Response({"queue": {"name": name, "paused": False, "resumed_at": milliseconds(timezone.now())}})
 

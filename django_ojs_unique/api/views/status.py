@@ -28,10 +28,10 @@ CAPABILITIES = {
     "pause_resume": True,
     "priority_queues": True,
     "rate_limiting": True,
-    "workflows": False,
+    "workflows": True,
 }
 """The capabilities in the manifest that do not depend on the settings and the database."""
-EXTENSIONS = ("explain", "bulk_enqueue", "long_polling", "worker_control", "lease_tokens")
+EXTENSIONS = ("explain", "bulk_enqueue", "long_polling", "worker_control", "lease_tokens", "progress")
 """What is beyond the binding, or optional in it."""
 
 
@@ -55,7 +55,7 @@ class Manifest(OJSView):
                     "language": "python",
                 },
                 # A level includes all levels below it. Events belong to level 0, workflows to level 3.
-                "conformance_level": 2 if settings.events else 0,
+                "conformance_level": 4 if settings.events else 0,
                 "conformance_tier": "runtime",
                 "protocols": ["http"],
                 "backend": "django",

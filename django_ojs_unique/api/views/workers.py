@@ -17,6 +17,8 @@ from ...ojs.moments import milliseconds
 from ...ojs.states import JobState
 from ...worker import heartbeat, remote
 from ...worker.holder import Holder, new_token
+from ...workflows.results import places_of
+from ..authorize import fetchable
 from ..base import OJSView
 from ..waiting import COME_BACK, Crowded, has_gone, wait_for
 from ..wire import reports
@@ -34,12 +36,11 @@ class Fetch(OJSView):
 
     def post(self, request: Request) -> Response:
         queues, wait = reports.read_queues(self.body), reports.read_wait(self.body)
-        lease = reports.read_lease(self.body)
+        lease, wanted = reports.read_lease(self.body), fetchable(request, queues, reports.read_types(self.body, queues))
         fetch = partial(
             remote.fetch,
             self.jobs,
-            queues,
-            types=reports.read_types(self.body, queues),
+            wanted,
             count=reports.read_count(self.body),
             worker_id=reports.read_worker_id(self.body),
             token=new_token(self.account),
@@ -50,11 +51,12 @@ class Fetch(OJSView):
         if wait and not jobs:
             try:
                 jobs = wait_for(
-                    lambda: fetch(lease=lease.at_first(), now=timezone.now()), self.jobs, queues, wait, client
+                    lambda: fetch(lease=lease.at_first(), now=timezone.now()), self.jobs, wanted, wait, client
                 )
             except Crowded:
                 headers["Retry-After"] = str(COME_BACK)
-        shown = [show_fetched(job) for job in jobs]
+        places = places_of(jobs)
+        shown = [show_fetched(job, places.get(job.pk)) for job in jobs]
         return Response({"jobs": shown, "job": shown[0]} if shown else {"jobs": []}, headers=headers)
 
 

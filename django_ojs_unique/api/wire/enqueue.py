@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from types import NoneType
 from typing import Any
 
 from ...conf import settings
@@ -35,7 +36,8 @@ OPTIONS = (
 SYSTEM_MANAGED = frozenset({
     "state", "attempt", "max_attempts", "created_at", "enqueued_at", "started_at", "completed_at", "cancelled_at",
     "discarded_at", "error", "errors", "result", "worker_id", "lease_token", "lease_expires_at", "retry_delay_ms",
-    "previous_state", "steps",
+    "previous_state", "steps", "progress", "progress_note", "workflow_id", "workflow_step", "workflow_callback",
+    "root_workflow_id", "parent_results",
 })  # fmt: skip
 """The members that only the server sets; a client's values are ignored."""
 
@@ -74,11 +76,17 @@ class EnqueueBody:
         return relocated(error, self.places, self.index)
 
 
-def read_job(body: Any, now: datetime, index: int | None = None) -> EnqueueBody:
-    """Read one enqueue. Raises InvalidRequest or InvalidRetryPolicy, with the field name that the client wrote."""
+def read_job(body: Any, now: datetime, index: int | None = None, *, is_early: bool = False) -> EnqueueBody:
+    """Read one enqueue. Raises InvalidRequest or InvalidRetryPolicy, with the field name that the client wrote.
+
+    ``is_early``: the job may be enqueued later than ``now``, and relative times count from then.
+    """
     places: dict[str, str] = {}
     try:
-        return _read(body, now, places, index)
+        wanted = _read(body, now, places, index)
+        if is_early:
+            _keep_relative(wanted, body)
+        return wanted
     except OJSError as error:
         if isinstance(error, InvalidRequest) and isinstance(body, dict):
             redact_error(error, body.get("type"))
@@ -128,7 +136,7 @@ def _read(body: Any, now: datetime, places: dict[str, str], index: int | None) -
     values = _options(body, places)
     if (type_ := body.get("type")) is None:
         raise InvalidRequest.at("type", "is missing", mend="Write the job's type, as in 'email.send'.")
-    request = Request(type_, _args(body), id=_id(body), meta=_meta(body, values), full_row=True, elsewhere=True)
+    request = Request(type_, _args(body), id=read_id(body), meta=_meta(body, values), full_row=True, elsewhere=True)
     if (schema := body.get("schema")) is not None:
         request.schema = schema
     if not body.keys() <= _DEFINED:
@@ -157,6 +165,37 @@ def _set_options(request: Request, values: dict[str, Any], places: dict[str, str
             setattr(request, name, read_milliseconds(value, name) if places[name].endswith("_ms") else value)
     if "retry" in values:
         request.retry = _retry(values["retry"])
+
+
+def _keep_relative(wanted: EnqueueBody, body: dict[str, Any]) -> None:
+    """Turn the moments that the client wrote as durations into durations again."""
+    for name, duration in (("scheduled_at", "delay"), ("expires_at", "expires_in")):
+        place = wanted.places.get(name, "").removeprefix("options.")
+        written = (body["options"] if wanted.places.get(name, "").startswith("options.") else body).get(place)
+        if isinstance(written, str) and written[:1] in ("+", "P"):
+            setattr(wanted.request, name, None)
+            setattr(wanted.request, duration, written.removeprefix("+"))
+
+
+def with_defaults(
+    body: dict[str, Any], defaults: Mapping[str, tuple[str, Any]]
+) -> tuple[dict[str, Any], frozenset[str]]:
+    """Add options to a job's body, unless it has them; return it with the names of those that were added.
+
+    ``defaults`` have by their names in `Request` the name and the value that a client wrote.
+    """
+    options = body.get("options")
+    if not defaults or not isinstance(options, (dict, NoneType)):
+        return body, frozenset()
+    written = {name for place in (body, options or {}) for name, value in place.items() if value is not None}
+    own = {_ALIASES.get(name, name) for name in written.intersection(OPTIONS)}
+    added = {name: value for meant, (name, value) in defaults.items() if meant not in own}
+    return {**body, "options": {**(options or {}), **added}}, frozenset(added)
+
+
+def by_meaning(options: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
+    """Return options as `with_defaults` takes them."""
+    return {_ALIASES.get(name, name): (name, value) for name, value in options.items() if value is not None}
 
 
 def _options(body: dict[str, Any], places: dict[str, str]) -> dict[str, Any]:
@@ -194,7 +233,8 @@ def _args(body: dict[str, Any]) -> Any:
     return args
 
 
-def _id(body: dict[str, Any]) -> str | None:
+def read_id(body: Mapping[str, Any]) -> str | None:
+    """Read the ``id`` that a client has chosen. Raises InvalidRequest."""
     if "id" not in body:
         return None
     id = body["id"]

@@ -10,6 +10,7 @@ from ...enqueue.results import EnqueueResult
 from ...ojs.moments import milliseconds, rfc3339
 from ...ojs.states import JobState
 from ...redaction import redacted_canonical, redacted_member
+from ...workflows.results import Place
 
 NOT_STARTED = {JobState.AVAILABLE, JobState.SCHEDULED, JobState.PENDING}
 
@@ -33,8 +34,9 @@ def show_accepted(result: EnqueueResult) -> dict[str, Any]:
     return show_whole(result.job) if is_sent else show(result.job)
 
 
-def _show(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
-    shown: dict[str, Any] = {
+def show_slim(job: Any) -> dict[str, Any]:
+    """Return the members of a job's JSON object that each job has, but not what it carries."""
+    return {
         "specversion": "1.0",
         "id": str(job.pk),
         "type": job.type,
@@ -45,13 +47,26 @@ def _show(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
         "max_attempts": job.max_attempts,
         "created_at": milliseconds(job.created_at),
     }
+
+
+def progress_of(job: Any) -> float | None:
+    """Return how far the last attempt of a job came, from 0 to 1, if it told; one that completed the job came to 1."""
+    if job.state in NOT_STARTED or job.progress is None:
+        return None
+    return 1.0 if job.state == JobState.COMPLETED else float(job.progress)
+
+
+def _show(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
+    shown = show_slim(job)
+    if job.__dict__.get("workflow_id") is not None:
+        shown["workflow_id"] = str(job.workflow_id)
     if "args" not in job.__dict__:
         return shown
     shown["args"], shown["meta"] = read(job, "args"), read(job, "meta")
     for name, write in (("enqueued_at", milliseconds), ("scheduled_at", rfc3339), ("expires_at", rfc3339)):
         if (moment := getattr(job, name)) is not None:
             shown[name] = write(moment)
-    shown |= _start(job) | _finish(job)
+    shown |= _start(job) | _finish(job) | _progress(job)
     if isinstance(job.unique, dict):
         shown["unique"] = {name: value for name, value in job.unique.items() if value is not None}
     for name in ("timeout_ms", "visibility_timeout_ms", "retry", "result"):
@@ -85,10 +100,28 @@ def _finish(job: Any) -> dict[str, Any]:
     return dict.fromkeys(names, milliseconds(job.finished_at))
 
 
-def show_fetched(job: Any) -> dict[str, Any]:
+def _progress(job: Any) -> dict[str, Any]:
+    if (fraction := progress_of(job)) is None:
+        return {}
+    return {"progress": fraction, **({"progress_note": job.progress_note} if job.progress_note else {})}
+
+
+def show_place(place: Place | None) -> dict[str, Any]:
+    """Return the members of a job that tell its place in a workflow."""
+    if place is None:
+        return {}
+    shown: dict[str, Any] = {"parent_results": place.parent_results}
+    if place.root_id is not None:
+        shown["root_workflow_id"] = str(place.root_id)
+    at = {"workflow_callback": place.role} if place.step is None else {"workflow_step": place.step}
+    return {**shown, **at}
+
+
+def show_fetched(job: Any, place: Place | None = None) -> dict[str, Any]:
     """Return the JSON object of a job with its lease, for the worker that has just fetched it."""
     return {
         **show_whole(job),
+        **show_place(place),
         "lease_token": str(job.lease_token),
         "lease_expires_at": milliseconds(job.lease_expires_at),
     }

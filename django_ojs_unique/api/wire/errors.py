@@ -74,6 +74,19 @@ class Forbidden(OJSError):
     code = "x_forbidden"
 
 
+class NotAuthorized(Forbidden):
+    """You may not do that to jobs of this queue and type."""
+
+    @classmethod
+    def to(cls, action: str, queue: str | None, type: str | None) -> NotAuthorized:
+        """Build the error for an action; None stands for any queue, or any type."""
+        queue, type = (None if name is None else name[:LONGEST_ID] for name in (queue, type))
+        where = "any queue" if queue is None else f"queue {as_json(queue)}"
+        what = "any type" if type is None else f"type {as_json(type)}"
+        message = f"You may not {action} jobs of {what} on {where}."
+        return cls(message, details={"action": action, "queue": queue, "type": type})
+
+
 class CSRFFailed(Forbidden):
     """The check against forged requests (CSRF) failed."""
 
@@ -116,6 +129,7 @@ class ErrorEntry:
 CODES: Mapping[str, ErrorEntry] = {
     "invalid_payload": ErrorEntry(400, "Send one JSON object in UTF-8, without a name twice."),
     "invalid_request": ErrorEntry(400, "Correct the field that `details` names; the message says how."),
+    "invalid_workflow": ErrorEntry(400, "Correct the workflow; `details.validation_errors` names the place."),
     "validation_error": ErrorEntry(422, "Correct the retry policy; the message names the field."),
     "x_unauthenticated": ErrorEntry(401, "Send `Authorization: Token KEY` (with rest_framework.authtoken), or log in."),
     "x_forbidden": ErrorEntry(403, "Use an account that OJS_UNIQUE['API']['PERMISSIONS'] admits; by default, staff."),
@@ -130,8 +144,9 @@ CODES: Mapping[str, ErrorEntry] = {
 """Each code of an error answer. Those with ``x_`` are beyond the specification."""
 
 _HINTS: Mapping[type[OJSError], str] = {
-    CSRFFailed: "Send the header X-CSRFToken with each POST and DELETE of a session; programs call with a token.",
+    CSRFFailed: "Send the header X-CSRFToken with each POST, PUT and DELETE of a session; programs call with a token.",
     MethodNotAllowed: "Use a method that the header `Allow` names.",
+    NotAuthorized: "Name a queue and a type on which OJS_UNIQUE['API']['AUTHORIZE'] allows it, or use another account.",
     NoRoute: "Compare the path with /ojs/v1/openapi.json, which has all of them. None ends with a slash.",
 }
 """The hints of errors that say more than their codes."""

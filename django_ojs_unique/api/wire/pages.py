@@ -53,16 +53,24 @@ class Page:
         return cls(limit, offset, after, signer)
 
     def of_rows(
-        self, rows: QuerySet[Any], *by: str, large: Collection[str] = (), copies: int = 1
+        self,
+        rows: QuerySet[Any],
+        *by: str,
+        large: Collection[str] = (),
+        copies: int = 1,
+        counted: int | None = None,
     ) -> tuple[list[Any], dict[str, Any]]:
         """Return the page's rows in the order ``by``, which must be total, and the ``pagination`` object.
 
         A cursor continues after the last entry that was seen, so no entry comes twice or is left out while others are
-        added and removed. ``total`` is exact, so the rows must be few, or counted from an index. ``large`` names the
-        JSON fields that can be large: the page ends before they exceed ``OJS_UNIQUE["API"]["MAX_RESPONSE_BYTES"]``.
-        ``copies``: how often the answer has them.
+        added and removed. ``total`` is exact, so the rows must be few, or counted from an index; or at most ``counted``
+        of them are counted, and if there are more, there is no ``total``. ``large`` names the JSON fields that can be
+        large: the page ends before they exceed ``OJS_UNIQUE["API"]["MAX_RESPONSE_BYTES"]``. ``copies``: how often the
+        answer has them.
         """
-        total = rows.count()
+        total: int | None = rows.count() if counted is None else rows[: counted + 1].count()
+        if counted is not None and total == counted + 1:
+            total = None
         fields = [field.removeprefix("-") for field in by]
         if self.after is not None:
             rows = rows.filter(_behind(by, self.after))
@@ -78,16 +86,13 @@ class Page:
         return self._shown(rest, self.limit, len(names), lambda name: [name])
 
     def _shown(
-        self, rows: Iterable[Any], most: int, total: int, key: Callable[[Any], list[str]]
+        self, rows: Iterable[Any], most: int, total: int | None, key: Callable[[Any], list[str]]
     ) -> tuple[list[Any], dict[str, Any]]:
         found = list(rows)
         shown, has_more = found[:most], len(found) > most
-        pagination: dict[str, Any] = {
-            "total": total,
-            "has_more": has_more,
-            "limit": self.limit,
-            "offset": self.offset,
-        }
+        pagination: dict[str, Any] = {"has_more": has_more, "limit": self.limit, "offset": self.offset}
+        if total is not None:
+            pagination["total"] = total
         if has_more:
             pagination["next_cursor"] = self._signer.sign_object(key(shown[-1]))
         return shown, pagination

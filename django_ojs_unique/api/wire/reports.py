@@ -22,7 +22,7 @@ from ...ojs.names import UUID_TEXT, job_type, printable, queue_name
 from ...ojs.retry import MOST_ATTEMPTS
 from ...worker.holder import Holder
 from ...worker.remote import Failure
-from .errors import NotFound
+from .errors import NotFound, Unsupported
 from .moments import read_milliseconds
 
 MOST_QUEUES, MOST_TYPES, MOST_JOBS = 100, 1000, 1000
@@ -153,6 +153,29 @@ def read_result(body: Mapping[str, Any]) -> Any:
     """Return the result of a job. Raises InvalidRequest or PayloadTooLarge if it cannot be stored."""
     result = body.get("result")
     return None if result is None else sized(plain(result, "result"), "result", settings.max_result_bytes)
+
+
+def read_progress(body: Mapping[str, Any]) -> tuple[float | None, str | None]:
+    """Return how far the work is, from 0 to 1, and a note, cut to the stored length; None for what is not told.
+
+    A number outside the range becomes its nearer end. ``percentage`` and ``message`` say the same, as clients have it.
+    """
+    for name in ("data", "checkpoint"):
+        if body.get(name) is not None:
+            problem = f"{name}: is not stored here. Write a short text as `progress_note` instead."
+            raise Unsupported(problem, details={"field": name})
+    field, most = ("percentage", 100) if body.get("progress") is None else ("progress", 1)
+    fraction = body.get(field)
+    if fraction is not None and (not isinstance(fraction, (int, float)) or isinstance(fraction, bool)):
+        raise InvalidRequest.at(field, f"must be a number from 0 to {most}", value=fraction)
+    place = "message" if body.get("progress_note") is None else "progress_note"
+    note = body.get(place)
+    if note is not None and not isinstance(note, str):
+        raise InvalidRequest.at(place, "must be a string", value=note)
+    if fraction is None and note is None:
+        raise InvalidRequest.at("progress", "is missing", mend="Write a number from 0 to 1, or a `progress_note`.")
+    done = None if fraction is None else min(max(fraction, 0), most) / most
+    return done, None if note is None else storable(note[:LONGEST_REASON])
 
 
 def read_requeue(body: Mapping[str, Any]) -> bool:

@@ -28,6 +28,7 @@ examples:
   manage.py jobs cancel --type email.send --since PT1H --dry-run
                                                       what would that cancel?
   manage.py jobs workers                              who runs them, and which queues nobody takes
+  manage.py jobs workflows --state running            which workflows run, and how far they are
   manage.py jobs queues --watch                       how many jobs wait, every two seconds
   manage.py jobs list --state discarded --json        the same for programs: one line of JSON
   manage.py jobs pause emails                         let no worker take emails

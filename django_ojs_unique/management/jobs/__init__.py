@@ -9,6 +9,7 @@ from .retry_jobs import Retry, Revive
 from .show_jobs import List, Show
 from .show_system import Crons, Queues, Workers
 from .subcommand import Subcommand
+from .workflows import CancelWorkflow, ShowWorkflow, Workflows
 
 SUBCOMMANDS: list[type[Subcommand]] = [
     List,
@@ -23,6 +24,9 @@ SUBCOMMANDS: list[type[Subcommand]] = [
     Queues,
     Workers,
     Crons,
+    Workflows,
+    ShowWorkflow,
+    CancelWorkflow,
     Pause,
     Resume,
     Limit,

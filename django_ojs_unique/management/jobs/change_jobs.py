@@ -15,10 +15,11 @@ from ...by_hand.bulk import change
 from ...by_hand.operations import CANCEL, ENQUEUE_AGAIN, RELEASE, Operation
 from ...by_hand.rows import by_state
 from ...exceptions import DuplicateJob
+from ...insight.job_filters import filters, in_states, matching
 from ...ojs.states import JobState
 from ...ojs.words import counted
 from ..arguments import whole_number
-from .filters import NO_MATCH, add_filters, filters, in_states, matching
+from .filters import NO_MATCH, add_filters
 from .subcommand import Subcommand, job_id
 from .tables import table
 

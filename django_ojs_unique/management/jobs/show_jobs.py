@@ -12,6 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
 from ...insight.glance import glance
+from ...insight.job_filters import filters, matching
 from ...insight.job_options import handler
 from ...insight.text import age, harmless
 from ...insight.waiting import nobody
@@ -20,7 +21,7 @@ from ...ojs.words import counted
 from ...redaction import redacted_member
 from ..arguments import whole_number
 from .answers import fields
-from .filters import NO_MATCH, add_filters, filters, matching
+from .filters import NO_MATCH, add_filters
 from .subcommand import Subcommand, job_id
 
 ENVELOPE = ("args", "meta", "tags", "extra", "schema", "retry", "timeout_ms", "visibility_timeout_ms")

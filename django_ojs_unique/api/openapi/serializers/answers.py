@@ -19,6 +19,7 @@ from rest_framework.fields import (
 from ....enqueue.results import Outcome
 from ....models.worker import WorkerProcess
 from ....ojs.states import JobState
+from ....ojs.workflows import CALLBACKS
 from .fields import ArgsField, having, one_of, texts
 from .requests import Retry, Unique
 
@@ -78,11 +79,18 @@ class Job(serializers.Serializer[Any]):
     retry = Retry(required=False)
     unique = Unique(required=False)
     worker_id = CharField(required=False)
+    progress = FloatField(required=False, help_text="How far the last attempt came, from 0 to 1.")
+    progress_note = CharField(required=False)
     steps = ListField(child=JSONField(), required=False)
     result = JSONField(required=False)
     error = JobError(required=False)
     errors = ListField(child=JobError(), required=False)  # type: ignore[assignment]
     retry_delay_ms = IntegerField(required=False)
+    workflow_id = CharField(required=False)
+    root_workflow_id = CharField(required=False, help_text="If the workflow is nested.")
+    workflow_step = IntegerField(required=False, help_text="Its index in the workflow.")
+    workflow_callback = one_of(CALLBACKS, required=False)
+    parent_results = ListField(child=JSONField(), required=False, help_text="What the jobs before it returned.")
 
 
 OneJob = having("OneJob", job=Job())
@@ -145,7 +153,7 @@ class Fetched(serializers.Serializer[Any]):
 
 
 class Pagination(serializers.Serializer[Any]):
-    total = IntegerField()
+    total = IntegerField(required=False, help_text="Left out of a list of very many.")
     has_more = BooleanField()
     next_cursor = CharField(required=False)
     limit = IntegerField()
@@ -154,32 +162,6 @@ class Pagination(serializers.Serializer[Any]):
 
 PageOfJobs = having("PageOfJobs", jobs=ListField(child=Job()), pagination=Pagination())
 Deleted = having("Deleted", deleted=BooleanField(), job_id=CharField())
-
-
-class Acknowledged(serializers.Serializer[Any]):
-    acknowledged = BooleanField()
-    id = CharField()
-    job_id = CharField()
-    state = one_of(JobState)
-    completed_at = DateTimeField()
-
-
-class Nacked(serializers.Serializer[Any]):
-    id = CharField()
-    job_id = CharField()
-    state = one_of(JobState)
-    attempt = IntegerField()
-    max_attempts = IntegerField()
-    next_attempt_at = DateTimeField(required=False)
-    retry_delay_ms = IntegerField(required=False)
-    discarded_at = DateTimeField(required=False)
-    completed_at = DateTimeField(required=False)
-
-
-class Beat(serializers.Serializer[Any]):
-    state = one_of(("running", "quiet", "terminate"))
-    jobs_extended = texts()
-    server_time = DateTimeField()
 
 
 class Worker(serializers.Serializer[Any]):
@@ -218,10 +200,7 @@ class Events(serializers.Serializer[Any]):
     has_more = BooleanField()
 
 
-class Implementation(serializers.Serializer[Any]):
-    name = CharField()
-    version = CharField()
-    language = CharField()
+Implementation = having("Implementation", name=CharField(), version=CharField(), language=CharField())
 
 
 class Manifest(serializers.Serializer[Any]):

@@ -174,6 +174,25 @@ class Nack(serializers.Serializer[Any]):
     attempt = _attempt()
 
 
+class Progress(serializers.Serializer[Any]):
+    """How far the work on a job is: `progress`, `progress_note`, or both."""
+
+    progress = FloatField(required=False, help_text="From 0 to 1; what is outside becomes the nearer end.")
+    percentage = FloatField(required=False, help_text="The same, from 0 to 100.")
+    progress_note = CharField(required=False, allow_blank=True, help_text="A short text, cut after 255 characters.")
+    message = CharField(required=False, allow_blank=True, help_text="The same.")
+    worker_id = CharField(max_length=LONGEST_REASON, required=False)
+    lease_token = _token()
+    attempt = _attempt()
+    visibility_timeout_ms = milliseconds()
+
+
+class ProgressOf(Progress):
+    """How far the work on a job is, and which job it is."""
+
+    job_id = CharField()
+
+
 class Heartbeat(serializers.Serializer[Any]):
     """A worker that lives."""
 

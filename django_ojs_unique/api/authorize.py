@@ -1,0 +1,109 @@
+"""What a caller may do with the jobs of a queue and a type: only this module asks ``OJS_UNIQUE["API"]["AUTHORIZE"]``.
+
+A queue or type that is None stands for any. The functions named ``demand`` raise NotAuthorized.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any, Literal
+
+from django.db.models import QuerySet
+from rest_framework.request import Request
+
+from ..conf import imported, settings
+from ..enqueue.incoming import Reader
+from ..enqueue.request import Request as Enqueue
+from ..enqueue.results import EnqueueResult
+from ..exceptions import OJSError
+from ..models import CronJob, Job
+from .wire.enqueue import EnqueueBody
+from .wire.envelope import show_accepted, show_slim
+from .wire.errors import NotAuthorized
+
+Action = Literal["enqueue", "fetch", "read", "cancel", "change"]
+"""``change`` is what operators do to jobs, queues and periodic jobs besides."""
+
+
+def may(request: Request, action: Action, queue: str | None, type: str | None) -> bool:
+    """Return whether the project's rule lets the caller do it; without a rule, everybody may."""
+    rule: Any = imported(settings.api["AUTHORIZE"])
+    return rule is None or rule(request, action, queue, type) is True
+
+
+def demand(request: Request, action: Action, queue: str | None, type: str | None) -> None:
+    """Refuse what the caller may not do."""
+    if not may(request, action, queue, type):
+        raise NotAuthorized.to(action, queue, type)
+
+
+def demand_each(request: Request, action: Action, queues: Sequence[str], types: Sequence[str]) -> None:
+    """Refuse a look at several queues and types unless the caller may do it in each; none of them means any."""
+    for queue, type in product(queues or [None], types or [None]):  # type: ignore[list-item]
+        demand(request, action, queue, type)
+
+
+def demand_enqueue(request: Request, wanted: EnqueueBody) -> None:
+    """Refuse an enqueue; raise what the enqueue itself raises about its type, queue and options."""
+    if settings.api["AUTHORIZE"] is not None:
+        try:
+            demand(request, "enqueue", *_place(wanted.request))
+        except OJSError as error:
+            raise wanted.locate(error) from None
+
+
+def demand_request(request: Request, wanted: Enqueue) -> None:
+    """Refuse an enqueue whose request is valid."""
+    if settings.api["AUTHORIZE"] is not None:
+        demand(request, "enqueue", *_place(wanted))
+
+
+def demand_cron(request: Request, definition: Mapping[str, Any]) -> None:
+    """Refuse to define a periodic job that the caller could not enqueue itself. Raises like `demand_enqueue`."""
+    if settings.api["AUTHORIZE"] is not None:
+        queue = definition["options"].get("queue")
+        demand(request, "enqueue", *_place(Enqueue(definition["type"], queue=queue, elsewhere=True)))
+
+
+def fetchable(request: Request, queues: Sequence[str], types: Sequence[str] | None) -> dict[str, Sequence[str] | None]:
+    """Return the queues from which the caller may fetch, each with the types; demand that there is one."""
+    allowed: dict[str, Sequence[str] | None] = {}
+    for queue in dict.fromkeys(queues):
+        if types is None:
+            if may(request, "fetch", queue, None):
+                allowed[queue] = None
+        elif kept := [type for type in types if may(request, "fetch", queue, type)]:
+            allowed[queue] = kept
+    if queues and not allowed:
+        raise NotAuthorized.to("fetch", ", ".join(queues), None if types is None else ", ".join(types))
+    return allowed
+
+
+def readable(request: Request, entries: QuerySet[CronJob]) -> QuerySet[CronJob]:
+    """Return the periodic jobs that the caller may read."""
+    if settings.api["AUTHORIZE"] is None:
+        return entries
+    known = entries.only("type", "options")
+    return entries.filter(pk__in=[entry.pk for entry in known if may(request, "read", *place_of(entry))])
+
+
+def place_of(entry: CronJob) -> tuple[str | None, str]:
+    """Return the queue and type of a periodic job; the queue is None if its row, changed by hand, has no valid one."""
+    queue = entry.options.get("queue") if isinstance(entry.options, dict) else None
+    try:
+        return _place(Enqueue(entry.type, queue=queue, elsewhere=True))
+    except OJSError:
+        return None, entry.type
+
+
+def _place(wanted: Enqueue) -> tuple[str, str]:
+    values = Reader(Job).shape_of(wanted).values
+    return values["queue"], values["type"]
+
+
+def show_allowed(request: Request, result: EnqueueResult) -> dict[str, Any]:
+    """Return the JSON object of the job of an enqueue; a duplicate that the caller may not read has few members."""
+    job = result.job
+    hidden = result.deduplicated and not may(request, "read", job.queue, job.type)
+    return show_slim(job) if hidden else show_accepted(result)

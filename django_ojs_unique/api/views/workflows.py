@@ -1,0 +1,101 @@
+"""Workflows: start, list, show, cancel (HTTP binding, "Workflow endpoints")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from django.utils import timezone
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from ... import models
+from ...conf import settings
+from ...exceptions import InvalidRequest, did_you_mean
+from ...maintenance.on_demand import run_maintenance, unless_busy
+from ...ojs.names import UUID_TEXT
+from ...ojs.workflows import Kind, MemberOutcome, Role, WorkflowState
+from ...operations.workflows import start
+from ...workflows.advance import fail_deleted
+from ...workflows.tree import Tree, counts_of
+from ..authorize import demand_request
+from ..base import OJSView
+from ..wire.errors import NotFound
+from ..wire.pages import Page
+from ..wire.workflows import read_workflow, show, show_in_list
+
+_CHOICES: Mapping[str, Iterable[str]] = {"state": WorkflowState, "type": Kind, "members": ("true", "false")}
+
+
+class Workflows(OJSView):
+    """``/ojs/v1/workflows``."""
+
+    group = "producers"
+
+    def get(self, request: Request) -> Response:
+        """List the outermost ones, the newest first; the parameters ``state``, ``type`` and ``name`` filter them."""
+        parameters = request.query_params
+        page = Page.read(parameters, "workflows")
+        wanted = {name: _choice(parameters, name) for name in ("state", "type") if name in parameters}
+        if "name" in parameters:
+            wanted["name"] = parameters["name"]
+        self.demand("read", None, None)  # a workflow can have jobs of any queue and type
+        run_maintenance(self.jobs, timezone.now())
+        rows = models.Workflow.objects.using(self.using).filter(root=None, **wanted)
+        found, pagination = page.of_rows(rows, "-created_at", "-id", large=("extra",))
+        counts = counts_of(found, self.using)
+        return Response({"workflows": [show_in_list(row, *counts[row.pk]) for row in found], "pagination": pagination})
+
+    def post(self, request: Request) -> Response:
+        wanted = read_workflow(self.body, timezone.now())
+        for leaf in wanted.flow.leaves():
+            demand_request(request, leaf.request)
+        workflow = start(self.jobs, wanted.flow, wanted.id, wanted.rates)
+        location = f"{request.path}/{workflow.pk}"
+        return Response({"workflow": _shown(workflow)}, status=201, headers={"Location": location})
+
+
+class Workflow(OJSView):
+    """``/ojs/v1/workflows/{id}``; also of a nested one."""
+
+    group = "producers"
+
+    def get(self, request: Request, id: str) -> Response:
+        """Show the workflow; with ``?members=false`` without its steps or jobs."""
+        members = "members" not in request.query_params or _choice(request.query_params, "members") == "true"
+        self.demand("read", None, None)
+        run_maintenance(self.jobs, timezone.now())
+        unless_busy(self.using, partial(fail_deleted, self.using))
+        return Response({"workflow": _shown(self._found(id), members=members)})
+
+    def delete(self, request: Request, id: str) -> Response:
+        self.demand("cancel", None, None)
+        workflow = self._found(id)
+        workflow.cancel()
+        counts = workflow.counts()
+        told = {
+            "steps_cancelled": counts[MemberOutcome.CANCELLED],
+            "steps_already_completed": counts[MemberOutcome.COMPLETED],
+        }
+        return Response({"workflow": {**_shown(workflow), **told}})
+
+    def _found(self, id: str) -> models.Workflow:
+        rows = models.Workflow.objects.using(self.using)
+        workflow = rows.filter(pk=id).first() if UUID_TEXT.fullmatch(id) else None
+        if workflow is None:
+            raise NotFound.of("workflow", id)
+        return workflow  # type: ignore[no-any-return]
+
+
+def _shown(workflow: Any, *, members: bool = True) -> dict[str, Any]:
+    tree = Tree(workflow, max_bytes=settings.api["MAX_RESPONSE_BYTES"] if members else 0, is_whole=members)
+    called = workflow.all_members.exclude(role=Role.MEMBER) if workflow.type == Kind.BATCH else ()
+    return show(tree, {one.pk: one.request for one in called}, members=members)
+
+
+def _choice(parameters: Mapping[str, str], name: str) -> str:
+    value, choices = parameters[name], [str(choice) for choice in _CHOICES[name]]
+    if value not in choices:
+        raise InvalidRequest.at(name, "is not a known value", value=value, mend=did_you_mean(value, choices))
+    return value

@@ -1,0 +1,83 @@
+"""Read the query of a list: names, and the filters of jobs.
+
+Functions raise InvalidRequest, which names the parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from django.http import QueryDict
+
+from ...exceptions import InvalidRequest, did_you_mean
+from ...execution.errors import storable
+from ...insight.job_filters import before
+from ...ojs.names import job_type, queue_name
+from ...ojs.states import JobState
+from .moments import read_moment
+
+FILTERS = ("state", "queue", "type", "key", "worker_id", "since", "until", "dead_letter")
+"""The parameters that filter jobs, as those of `manage.py jobs list` do."""
+PAGE = ("limit", "offset", "cursor")
+
+
+def read_names(parameters: QueryDict, field: str, check: Callable[[str], str]) -> list[str]:
+    """Read comma-separated names from one parameter, or from several of the same name."""
+    names = [name for text in parameters.getlist(field) if text for name in text.split(",")]
+    for name in names:
+        try:
+            check(name)
+        except InvalidRequest as error:
+            problem = error.message.partition(": ")[2]
+            raise InvalidRequest(f"{field}: {problem}", details={**error.details, "field": field}) from None
+    return names
+
+
+def read_job_filters(parameters: QueryDict, now: datetime) -> dict[str, Any]:
+    """Return the given filters as `insight.job_filters.filters` takes them; a misspelt one is refused."""
+    known = (*FILTERS, *PAGE)
+    for name in parameters:
+        if name not in known:
+            raise InvalidRequest.at(name, "is not a parameter of this list", mend=did_you_mean(name, known))
+        if name != "state" and len(parameters.getlist(name)) > 1:
+            raise InvalidRequest.at(name, "is given more than once", mend="Make a request for each value.")
+    read: dict[str, Callable[[str], Any]] = {
+        "queue": queue_name,
+        "type": job_type,
+        "key": lambda text: _text(text, "key"),
+        "worker_id": lambda text: _text(text, "worker_id"),
+        "since": lambda text: _past(text, "since", now),
+        "until": lambda text: _past(text, "until", now),
+        "dead_letter": _boolean,
+    }
+    given = {name: read[name](str(parameters[name])) for name in read if name in parameters}
+    if "worker_id" in given:
+        given["worker"] = given.pop("worker_id")
+    return {**given, "state": read_names(parameters, "state", _state) or None}
+
+
+def _state(name: str) -> str:
+    if name not in tuple(JobState):
+        raise InvalidRequest.at("state", "is not a state", value=name, mend=did_you_mean(name, JobState))
+    return name
+
+
+def _text(text: str, field: str) -> str:
+    if storable(text) != text:
+        raise InvalidRequest.at(field, "has a character that no stored text has", value=text)
+    return text
+
+
+def _past(text: str, field: str, now: datetime) -> datetime:
+    try:
+        return before(now, text) or read_moment(text, field, now)
+    except ValueError as error:
+        raise InvalidRequest.at(field, str(error), value=text, mend="Write PT30M for half an hour ago.") from None
+
+
+def _boolean(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise InvalidRequest.at("dead_letter", "must be true or false", value=text)
+    return text == "true"
