@@ -3,10 +3,13 @@
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from django_ojs_unique import Retry, batch, chain, group, job
 from django_ojs_unique.models import Job, Workflow, WorkflowMember
 from django_ojs_unique.testing import run_jobs, run_one, travel
+from django_ojs_unique.workflows.results import parent_results
 
 pytestmark = pytest.mark.django_db
 
@@ -190,3 +193,17 @@ def test_options_of_the_workflow_are_defaults(log, do):
     definition = {"type": "group", "jobs": [do("a"), do("b", queue="own")], "options": {"queue": "shared"}}
     Workflow.objects.enqueue(definition)
     assert set(Job.objects.values_list("queue", flat=True)) == {"shared", "own"}
+
+
+def test_the_results_of_many_nested_workflows_take_few_queries(log, do):
+    nested = [group([do("a"), chain(do("b"), do("c"))]) for _ in range(10)]
+    workflow = chain(group(nested), do("end")).enqueue()
+    run_jobs()
+    assert log[-1] == ("end", [[["a", "c"]] * 10])
+    job = Job.objects.get(args__name="end")
+    with CaptureQueriesContext(connection) as queries:
+        assert parent_results(job) == [[["a", "c"]] * 10]
+    assert len(queries) < 10
+    with CaptureQueriesContext(connection) as queries:
+        assert workflow.members.get(position=0).child.result == [["a", "c"]] * 10
+    assert len(queries) < 10
