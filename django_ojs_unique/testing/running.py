@@ -111,9 +111,10 @@ def _run_next(jobs: QuerySet[Job], types: list[str], queues: QueueFilter, raise_
     now = timezone.now()
     sweep.rescue(jobs, now)
     sweep.promote(jobs, now)
-    sweep.expire(jobs, now)
     fail_deleted(jobs.db)
     advance_due(jobs.db)
+    while sweep.expire(jobs, now):  # a workflow may wait for one of them, and its next step may have expired, too
+        advance_due(jobs.db)
     taken = claim(
         jobs, queues=queues.waiting(jobs), types=types, limit=1, worker_id="test", lease=LEASE, now=timezone.now()
     )

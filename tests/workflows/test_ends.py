@@ -220,3 +220,12 @@ def test_a_nested_workflow_is_not_deleted_alone(log, do):
     assert not WorkflowMember.objects.exists()
     run_jobs()
     assert not Job.objects.filter(awaited=True).exists()
+
+
+def test_a_step_that_has_expired_before_its_turn_fails(log, do):
+    workflow = chain(do("a"), do("b", expires_at=timezone.now() + timedelta(minutes=1)), do("c")).enqueue()
+    with travel(timedelta(minutes=2)):
+        run_jobs()
+    workflow.refresh_from_db()
+    assert workflow.state == "failed"
+    assert workflow.members.get(position=1).error["code"] == "expired"
