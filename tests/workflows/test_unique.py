@@ -6,6 +6,7 @@ from django_ojs_unique import DuplicateJob, batch, chain, group, job
 from django_ojs_unique.exceptions import JobIdTaken
 from django_ojs_unique.models import Job, Workflow, WorkflowMember
 from django_ojs_unique.testing import run_jobs, run_one
+from django_ojs_unique.workflows.results import places_of
 from django_ojs_unique.workflows.results import parent_results
 
 pytestmark = pytest.mark.django_db
@@ -155,3 +156,13 @@ def test_an_id_makes_the_creation_idempotent(log, do):
     with pytest.raises(JobIdTaken, match="A workflow with the id"):
         chain(do("a")).enqueue(id=id)
     assert Job.objects.count() == 1
+
+
+def test_the_place_of_a_stand_in_is_where_it_was_enqueued(log, do):
+    chain(do("x"), do("a", unique=IGNORE)).enqueue()
+    second = group([do("a", unique=IGNORE)]).enqueue()
+    run_one()
+    run_one(types=[])
+    shared = Job.objects.get(args__name="a")
+    assert WorkflowMember.objects.filter(job_id=shared.pk).count() == 2
+    assert places_of(list(Job.objects.all()))[shared.pk].workflow_id == second.pk
