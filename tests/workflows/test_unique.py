@@ -6,8 +6,7 @@ from django_ojs_unique import DuplicateJob, batch, chain, group, job
 from django_ojs_unique.exceptions import JobIdTaken
 from django_ojs_unique.models import Job, Workflow, WorkflowMember
 from django_ojs_unique.testing import run_jobs, run_one
-from django_ojs_unique.workflows.results import places_of
-from django_ojs_unique.workflows.results import parent_results
+from django_ojs_unique.workflows.results import parent_results, places_of
 
 pytestmark = pytest.mark.django_db
 
