@@ -87,6 +87,7 @@ class DefinitionReader:
     def read(self, definition: Any) -> Flow:
         """Read a definition, and check each of its jobs as its enqueue would."""
         flow = self.flow(definition, "", {}, settings.max_workflow_depth)
+        _hand_on_priority(flow)
         reader, now = Reader(apps.get_model("django_ojs_unique", "Job")), timezone.now()
         for number, leaf in enumerate(flow.leaves(), 1):
             if number > settings.max_workflow_jobs:
@@ -210,6 +211,18 @@ class DefinitionReader:
                     raise InvalidWorkflow.at(path, "must be a job, not a workflow", mend=mend)
                 callbacks[role] = self.job(callback, path, options)
         return callbacks
+
+
+def _hand_on_priority(flow: Flow) -> None:
+    """Give the steps of each chain that say no priority that of its first step, if that says one (OJS priority)."""
+    for member in flow.members:
+        if isinstance(member, Flow):
+            _hand_on_priority(member)
+    first = flow.members[0]
+    if flow.kind is Kind.CHAIN and isinstance(first, Leaf) and first.request.priority is not None:
+        for leaf in flow.leaves():
+            if leaf.request.priority is None:
+                leaf.request.priority = first.request.priority
 
 
 def read_name(name: Any, at: str) -> str:

@@ -207,3 +207,13 @@ def test_the_results_of_many_nested_workflows_take_few_queries(log, do):
     with CaptureQueriesContext(connection) as queries:
         assert workflow.members.get(position=0).child.result == [["a", "c"]] * 10
     assert len(queries) < 10
+
+
+def test_the_priority_of_the_first_step_holds_for_a_chain(log, do):
+    inner = chain(do("c", priority=3), do("d"))
+    flow = chain(do("a", priority=7), group([do("b", priority=-1), inner, do("e")]), do("f"))
+    flow.enqueue()
+    chain(do("g"), do("h")).enqueue()
+    run_jobs()
+    found = {job.args["name"]: job.priority for job in Job.objects.all()}
+    assert found == {"a": 7, "b": -1, "c": 3, "d": 3, "e": 7, "f": 7, "g": 0, "h": 0}
