@@ -74,6 +74,9 @@ def make_jobs() -> None:
         Retry,
         RetryPolicy,
         UniquePolicy,
+        batch,
+        chain,
+        group,
         job,
         lifecycle,
     )
@@ -107,7 +110,10 @@ def make_jobs() -> None:
         enqueue("up.done", {"n": 1}, unique=for_good)
         enqueue("up.failed", {"n": 1}, unique=by_args)
         enqueue("up.failing", {"n": 1}, unique=by_args)
+        failed = batch([{"type": "up.failed", "args": {"n": 2}}], on_failure={"type": "up.done"}, name="handled")
+        chain({"type": "up.done", "args": {"n": 2}}, failed, {"type": "up.failing", "args": {"n": 3}}).enqueue()
         run_jobs()
+        group([{"type": "up.done", "args": {"n": 3}}, {"type": "up.done", "delay": 60}]).enqueue().cancel()
     enqueue("up.plain", [1, "two"], meta={"tenant": 7}, tags=["a"], priority=5, timeout="PT30S", expires_at=much_later)
     enqueue("up.waiting", {"n": 1, "ünïcode": "é"}, unique=by_args)
     enqueue("up.by_meta", meta={"tenant": 7}, unique={"keys": ["type", "queue", "meta"], "meta_keys": ["tenant"]})
