@@ -12,7 +12,16 @@ from django.db.migrations.loader import MigrationLoader
 from django_ojs_unique import DuplicateJob, capabilities, job
 from django_ojs_unique.capabilities import STRONG, strength
 from django_ojs_unique.integrity.verify import verify
-from django_ojs_unique.models import CronJob, Event, Job, Queue, SuppressedEnqueue, WorkerProcess
+from django_ojs_unique.models import (
+    CronJob,
+    Event,
+    Job,
+    Queue,
+    SuppressedEnqueue,
+    WorkerProcess,
+    Workflow,
+    WorkflowMember,
+)
 from django_ojs_unique.testing import run_jobs
 
 from .record import APP, FOLDER, record
@@ -105,7 +114,7 @@ def carry_on(release):
     """Use what is stored as its users would."""
     assert not verify(Job.objects.all()).counts
     assert strength(Job, "default") == STRONG
-    models = (Job, Queue, CronJob, Event, SuppressedEnqueue, WorkerProcess)
+    models = (Job, Queue, CronJob, Event, SuppressedEnqueue, WorkerProcess, Workflow, WorkflowMember)
     stored = {model.__name__: model.objects.count() for model in models}
     assert stored == {name: [one for one, _ in release.rows].count(name) for name in stored}
     refused = [row for row in Job.objects.all() if meets_its_duplicates(row)]
@@ -115,7 +124,7 @@ def carry_on(release):
     assert not verify(Job.objects.all()).counts
     assert Event.objects.filter(position=None).exists()
     assert len(Event.objects.follow(limit=1000).events) == stored["Event"]
-    Job.objects.get(type="up.failed").revive()
+    Job.objects.filter(type="up.failed").order_by("pk")[0].revive()
     assert CronJob.objects.get().cron.next_after(CronJob.objects.get().created_at)
 
 
