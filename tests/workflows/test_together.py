@@ -71,9 +71,7 @@ def test_a_draining_worker_counts_the_last_end_that_another_left(log, do):
     assert workflow.state == "completed"
 
 
-@pytest.mark.skipif(
-    connection.vendor == "sqlite", reason="workers wait for a locked workflow here"
-)
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="workers wait for a locked workflow here")
 def test_a_draining_worker_waits_for_a_workflow_that_another_process_advances(log, do, start):
     """That process may have looked before the last end."""
     workflow = chain(do("a")).enqueue()
