@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -40,7 +39,7 @@ def start(jobs: QuerySet[Any], flow: Flow, id: UUID | str | None, rates: Mapping
                 Queue.objects.using(jobs.db).rate_limit(queue, queues[queue])
         return workflow
 
-    return starting_over(jobs.db, partial(store))  # type: ignore[no-any-return]
+    return starting_over(jobs.db, store)  # type: ignore[no-any-return]
 
 
 def _queue(request: Request) -> str:

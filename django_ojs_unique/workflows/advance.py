@@ -19,7 +19,7 @@ from django.db.models.functions import Coalesce
 from ..db.dialects import dialect_of
 from ..unit_of_work import UnitOfWork
 from .progress import Ended, Progress
-from .tables import Tables
+from .tables import Tables, below
 
 BATCH = 1000
 """How many ends one look finds at most."""
@@ -49,11 +49,12 @@ def advance_due(using: str) -> tuple[int, bool]:
     return done, done < len(roots) or len(ended) == BATCH
 
 
-def fail_deleted(using: str) -> int:
-    """Let members fail whose jobs were deleted; return how many workflows that has advanced."""
+def fail_deleted(using: str, root: UUID | None = None) -> int:
+    """Let members fail whose jobs were deleted, of ``root`` only, if given; return how many workflows that advanced."""
     tables = Tables.on(using)
     kept = tables.jobs.filter(pk=OuterRef("job_id"))
-    gone = tables.waiting.exclude(Exists(kept))[:BATCH]
+    waiting = tables.waiting if root is None else tables.waiting.filter(below(root, "workflow"))
+    gone = waiting.exclude(Exists(kept))[:BATCH]
     return _each(_by_root(gone), lambda root: _advance(tables, root, {}, is_gone=True))
 
 

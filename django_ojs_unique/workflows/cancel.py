@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from .. import lifecycle
@@ -69,6 +69,8 @@ def _cancel(tables: Tables, progress: Progress, workflow: Any, *, active: bool) 
     ended = members.exclude(job_id__in=running)
     awaited = sorted(set(ended.values_list("job_id", flat=True)))
     ended.update(outcome=MemberOutcome.CANCELLED, finished_at=now)
+    without_job = tables.members.filter(Q(enqueued_at=None) | Q(child__isnull=False), workflow__in=ids)
+    without_job.filter(outcome=MemberOutcome.OPEN).update(outcome=MemberOutcome.CANCELLED, finished_at=now)
     list(tables.jobs.filter(pk__in=awaited).order_by("pk").select_for_update().values_list("pk"))
     tables.release(awaited)
     for job in tables.jobs.filter(pk__in=stopped):

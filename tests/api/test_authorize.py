@@ -295,6 +295,14 @@ def test_an_enqueue_again_that_meets_such_a_duplicate_does_not_show_it_either(oj
     assert "secret" not in answer.content.decode()
 
 
+def test_an_enqueue_again_shows_the_args_of_the_old_job_and_so_needs_to_read_it(ojs, rule, refused):
+    ended = ojs.enqueue(args=["secret"], options={"queue": "mail"})
+    ojs.delete(f"{JOBS}/{ended['id']}")
+    rule(everything_but_reading)
+    forbidden(refused, ojs.post(f"{JOBS}/{ended['id']}/enqueue-again"), "read", "mail", "t")
+    assert Job.objects.count() == 1
+
+
 def test_a_worker_asks_the_rule_before_it_reads_what_it_holds(ojs, rule, refused, stored):
     ojs.fetch("bank")
     rule(mail_only)

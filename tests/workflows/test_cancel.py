@@ -6,10 +6,11 @@ from django.utils import timezone
 
 from django_ojs_unique import batch, chain, group, lifecycle
 from django_ojs_unique.exceptions import InvalidTransition
-from django_ojs_unique.models import Job, Workflow
+from django_ojs_unique.models import Job, Workflow, WorkflowMember
 from django_ojs_unique.testing import run_jobs, run_one
 from django_ojs_unique.workflows.advance import advance_due
 from django_ojs_unique.workflows.cancel import Cancelled
+from tests.support.workflows import audit
 
 pytestmark = pytest.mark.django_db
 
@@ -139,3 +140,12 @@ def run_one_elsewhere(parent):
     parent.hear()
     run_one()
     advance_due("default")
+
+
+def test_a_nested_workflow_is_cancelled_and_has_not_failed(log, do):
+    """Whether it has begun or not: only the one that is cancelled by its own id fails for the outer one."""
+    workflow = chain(group([do("a"), chain(do("b"), do("c"))]), group([do("d")]), do("e")).enqueue()
+    workflow.cancel()
+    assert workflow.counts() == {"total": 3, "open": 0, "completed": 0, "failed": 0, "cancelled": 3, "skipped": 0}
+    assert set(WorkflowMember.objects.values_list("outcome", flat=True)) == {"cancelled"}
+    audit()

@@ -41,6 +41,7 @@ class EnqueueAgain(OJSView):
         flags = read_flags(self.body, ("dry_run",))
         run_maintenance(self.jobs, timezone.now())
         job = self.found(id, "enqueue")
+        self.demand("read", job.queue, job.type)  # the answer has its args
         if flags.get("dry_run"):
             return _preview(*of_enqueues_again(self.jobs, [job.pk], timezone.now()))
         result = job.enqueue_again()

@@ -66,8 +66,10 @@ class Workflow(OJSView):
         members = "members" not in request.query_params or _choice(request.query_params, "members") == "true"
         self.demand("read", None, None)
         run_maintenance(self.jobs, timezone.now())
-        unless_busy(self.using, partial(fail_deleted, self.using))
-        return Response({"workflow": _shown(self._found(id), members=members)})
+        workflow = self._found(id)
+        if unless_busy(self.using, partial(fail_deleted, self.using, workflow.root_id or workflow.pk)):
+            workflow.refresh_from_db()
+        return Response({"workflow": _shown(workflow, members=members)})
 
     def delete(self, request: Request, id: str) -> Response:
         self.demand("cancel", None, None)
