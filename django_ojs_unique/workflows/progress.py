@@ -38,6 +38,7 @@ class Progress:
         self._now = timezone.now()
         nested = tables.workflows.filter(root=root)
         self.workflows: dict[UUID, Any] = {root.pk: root, **{workflow.pk: workflow for workflow in nested}}
+        self._changed: set[UUID] = set()
         self._starting: list[Any] = []
         """The members whose jobs are enqueued next."""
 
@@ -46,12 +47,13 @@ class Progress:
 
         ``touched``: the workflows that have changed already.
         """
-        changed = set(touched)
-        while changed := changed | self._count_ended(ended):
-            while changed:
-                if parent := self._move_on(self.workflows[changed.pop()]):
-                    changed.add(parent)
-            changed, ended = self._enqueue()
+        self._changed |= set(touched)
+        self._count_ended(ended)
+        while self._changed:
+            if parent := self._move_on(self.workflows[self._changed.pop()]):
+                self._changed.add(parent)
+            if not self._changed and self._starting:
+                self._count_ended(self._enqueue())
 
     def ended(self) -> Ended:
         """Look for all jobs that have ended, and are not counted."""
@@ -110,18 +112,16 @@ class Progress:
             found += [self.workflows[id] for id in ids]
         return found
 
-    def _count_ended(self, ended: Ended) -> set[UUID]:
-        """Count jobs that have ended; return the workflows of their members."""
-        touched: set[UUID] = set()
+    def _count_ended(self, ended: Ended) -> None:
+        """Count jobs that have ended."""
         for group in in_groups(ended.items()):
             jobs = self._lock(dict(group))
             waiting = self._tables.waiting.filter(below(self._root.pk, "workflow"), job_id__in=jobs)
             members = list(waiting.defer("request").order_by("workflow", "position"))
             for member in members:
                 self._count(member, jobs)
-            touched |= self._write(members, jobs)
+            self._changed |= self._write(members, jobs)
             self._tables.release([job.pk for job in jobs.values() if job.finished_at is not None])
-        return touched
 
     def _lock(self, ended: Ended) -> dict[UUID, Any]:
         """Lock jobs and those that have replaced them, all in one order: two advances may need the same ones."""
@@ -173,8 +173,9 @@ class Progress:
         return {member.workflow_id for member in ended}
 
     def _move_on(self, workflow: Any) -> UUID | None:
-        """Do what is due in a workflow; return its parent if it has ended."""
-        if workflow.state != WorkflowState.RUNNING:
+        """Do what is due in a workflow whose turn has come; return its parent if it has ended."""
+        begun = self._tables.members.filter(child=workflow, enqueued_at__isnull=False)
+        if workflow.state != WorkflowState.RUNNING or not (workflow is self._root or begun.exists()):
             return None
         state = self._next_step(workflow) if workflow.type == Kind.CHAIN else self._gather(workflow)
         return None if state is None else self.end(workflow, state)
@@ -227,44 +228,42 @@ class Progress:
 
     def _start(self, members: Iterable[Any]) -> None:
         """Begin members: their jobs are enqueued together later."""
-        nested = []
+        members = list(members)
+        for group in in_groups(members):
+            self._tables.members.filter(pk__in=[member.pk for member in group]).update(enqueued_at=self._now)
         for member in members:
             if member.child_id is None:
                 self._starting.append(member)
-            else:
-                nested.append(member)
-        self._tables.members.filter(pk__in=[member.pk for member in nested]).update(enqueued_at=self._now)
-        for member in nested:
+                continue
             child = self.workflows[member.child_id]
             first = self._members(child).order_by("position")
-            self._start(first[:1] if child.type == Kind.CHAIN else first)
+            # Some have ended already, if a nested workflow was cancelled before its turn.
+            self._start(one for one in (first[:1] if child.type == Kind.CHAIN else first) if one.outcome == _OPEN)
+            self._changed.add(child.pk)
 
-    def _enqueue(self) -> tuple[set[UUID], Ended]:
-        """Enqueue the jobs of the members that begin.
-
-        Return the workflows of those that are refused, and the stand-ins that have ended already.
-        """
+    def _enqueue(self) -> Ended:
+        """Enqueue the jobs of the members that begin; return the stand-ins that have ended already."""
         starting, self._starting = self._starting, []
-        if not starting:
-            return set(), {}
         flush(self._tables.using)
-        failed, stand_ins = [], set()
+        changed, failed, stand_ins = [], [], set()
         for member, result in zip(starting, enqueue(self._tables, list(map(self._request, starting))), strict=True):
-            member.enqueued_at = self._now
             if result.error is not None:
                 member.job_id = None
                 self._fail(member, refusal(result.error))
                 failed.append(member)
-                continue
-            member.job_id = result.job.pk
-            if not result.created:
+            elif not result.created:
+                member.job_id = result.job.pk
                 stand_ins.add(member.job_id)
-        self._tables.members.bulk_update(starting, ["enqueued_at", "job_id"], batch_size=500)
+            else:
+                continue
+            changed.append(member)
+        self._tables.members.bulk_update(changed, ["job_id"], batch_size=500)
         for member in starting:
             if member.role != Role.MEMBER and member.outcome == _OPEN:
                 _tell(self._tables, workflow_called_back, self.workflows[member.workflow_id], member=member)
+        self._changed |= self._write(failed, {})
         ended = self._tables.ended.filter(pk__in=stand_ins)
-        return self._write(failed, {}), dict(ended.values_list("pk", "replaced_by")) if stand_ins else {}
+        return dict(ended.values_list("pk", "replaced_by")) if stand_ins else {}
 
     def _request(self, member: Any) -> Any:
         return from_json(member.request, id=member.job_id, workflow_id=member.workflow_id)

@@ -14,6 +14,7 @@ from tests.support.workflows import audit
 
 pytestmark = pytest.mark.django_db
 
+F = {"type": "do", "args": {"name": "handled"}}
 IGNORE = {"keys": ["type", "args"], "on_conflict": "ignore"}
 
 
@@ -148,4 +149,27 @@ def test_a_nested_workflow_is_cancelled_and_has_not_failed(log, do):
     workflow.cancel()
     assert workflow.counts() == {"total": 3, "open": 0, "completed": 0, "failed": 0, "cancelled": 3, "skipped": 0}
     assert set(WorkflowMember.objects.values_list("outcome", flat=True)) == {"cancelled"}
+    audit()
+
+
+def test_a_part_that_is_cancelled_before_its_turn_starts_nothing(log, do):
+    later = chain(chain(do("b"), group([do("c")], name="part")), do("d"))
+    workflow = chain(do("a"), group([later, do("e")]), do("f")).enqueue()
+    Workflow.objects.get(name="part").cancel()
+    assert Job.objects.count() == 1
+    run_jobs()
+    assert log.names == ["a", "b", "e"]
+    workflow.refresh_from_db()
+    assert workflow.state == "failed"
+    audit()
+
+
+@pytest.mark.parametrize("kind", [chain, lambda *jobs: group(jobs), lambda *jobs: batch(jobs, on_failure=F)])
+def test_a_workflow_whose_parts_were_all_cancelled_before_its_turn_has_failed_when_it_comes(log, do, kind):
+    workflow = chain(do("a"), kind(group([do("b")], name="part"))).enqueue()
+    Workflow.objects.get(name="part").cancel()
+    run_jobs()
+    workflow.refresh_from_db()
+    assert workflow.state == ("completed" if log.names == ["a", "handled"] else "failed")
+    assert "b" not in log.names
     audit()
