@@ -94,8 +94,10 @@ def _audit_member(workflow: Workflow, member: WorkflowMember) -> None:
 
 
 def _audit_jobs(workflow: Workflow) -> None:
-    """Each job that the workflow enqueued is the one of a member, or was replaced, or replaced a revived one."""
-    replaced = set(Job.objects.exclude(replaced_by=None).values_list("replaced_by", flat=True))
-    jobs = Job.objects.filter(workflow_id=workflow.pk, replaced_by=None).exclude(pk__in=replaced)
+    """Each job that the workflow enqueued is the one of a member, or was replaced.
+
+    A job from ``outside`` is left out: it belongs to the workflow of a job that it has replaced.
+    """
+    jobs = [job for job in Job.objects.filter(workflow_id=workflow.pk, replaced_by=None) if "outside" not in job.tags]
     assert {job.state for job in jobs} <= TERMINAL
     assert {job.pk for job in jobs} <= set(workflow.all_members.values_list("job_id", flat=True))
