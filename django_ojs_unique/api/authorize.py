@@ -46,11 +46,10 @@ def demand_each(request: Request, action: Action, queues: Sequence[str], types: 
 
 def demand_enqueue(request: Request, wanted: EnqueueBody) -> None:
     """Refuse an enqueue; raise what the enqueue itself raises about its type, queue and options."""
-    if settings.api["AUTHORIZE"] is not None:
-        try:
-            demand(request, "enqueue", *_place(wanted.request))
-        except OJSError as error:
-            raise wanted.locate(error) from None
+    try:
+        demand_request(request, wanted.request)
+    except OJSError as error:
+        raise wanted.locate(error) from None
 
 
 def demand_request(request: Request, wanted: Enqueue) -> None:
@@ -61,9 +60,8 @@ def demand_request(request: Request, wanted: Enqueue) -> None:
 
 def demand_cron(request: Request, definition: Mapping[str, Any]) -> None:
     """Refuse to define a periodic job that the caller could not enqueue itself. Raises like `demand_enqueue`."""
-    if settings.api["AUTHORIZE"] is not None:
-        queue = definition["options"].get("queue")
-        demand(request, "enqueue", *_place(Enqueue(definition["type"], queue=queue, elsewhere=True)))
+    queue = definition["options"].get("queue")
+    demand_request(request, Enqueue(definition["type"], queue=queue, elsewhere=True))
 
 
 def fetchable(request: Request, queues: Sequence[str], types: Sequence[str] | None) -> dict[str, Sequence[str] | None]:

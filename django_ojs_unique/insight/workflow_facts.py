@@ -9,15 +9,14 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import Count, Exists, OuterRef, Q
-from django.db.models.functions import Coalesce
 
-from ..models import Job, Workflow, WorkflowMember
+from ..models import WorkflowMember
 from ..ojs.states import JobState
 from ..ojs.workflows import MemberOutcome, Role, WorkflowState
+from ..workflows.tables import Tables, below
+from ..workflows.tree import counts_of
 
 MOST_PLACES = 5
-
-_OPEN = MemberOutcome.OPEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +59,14 @@ class Stops:
 
 def progress_of(workflows: Iterable[Any], using: str) -> dict[UUID, Progress]:
     """Count the jobs of outermost workflows by outcome, in one query."""
-    ids = [workflow.pk for workflow in workflows]
-    found: dict[UUID, Counter[str]] = {id: Counter() for id in ids}
-    # Both conditions are about the workflow's row, so that each finds its rows by an index.
-    within = Workflow.objects.using(using).filter(Q(pk__in=ids) | Q(root__in=ids)).order_by()
-    jobs = within.filter(all_members__role=Role.MEMBER, all_members__child=None)
-    groups = jobs.values_list(Coalesce("root", "pk"), "all_members__outcome").annotate(Count("all_members"))
-    for root, outcome, count in groups if ids else ():
-        found[root][outcome] += count
     return {
         id: Progress(
-            sum(counts.values()),
-            counts[MemberOutcome.COMPLETED],
-            counts[MemberOutcome.FAILED],
-            counts[MemberOutcome.CANCELLED],
+            sum(jobs.values()),
+            jobs[MemberOutcome.COMPLETED],
+            jobs[MemberOutcome.FAILED],
+            jobs[MemberOutcome.CANCELLED],
         )
-        for id, counts in found.items()
+        for id, (_, jobs) in counts_of(workflows, using).items()
     }
 
 
@@ -102,28 +93,27 @@ def places_of(job: Any) -> list[Place]:
 
 def stops(workflow: Any) -> Stops:
     """Count what `Workflow.cancel` would stop now. Nothing is locked."""
-    using = workflow._state.db
-    members = WorkflowMember._default_manager.using(using)
-    ids = _within(workflow)
-    mine = members.filter(workflow__in=ids, workflow__state=WorkflowState.RUNNING, child=None, outcome=_OPEN)
-    jobs = Job.objects.using(using).filter(pk__in=mine.filter(enqueued_at__isnull=False).values("job_id"))
-    unfinished = jobs.filter(finished_at__isnull=True)
-    others = members.filter(outcome=_OPEN, enqueued_at__isnull=False, job_id=OuterRef("pk")).exclude(workflow__in=ids)
-    own = unfinished.filter(workflow_id__in=ids).exclude(Exists(others)).order_by()
+    tables = Tables.on(workflow._state.db)
+    within = tables.workflows.filter(_within(tables, workflow), state=WorkflowState.RUNNING).values("pk")
+    unfinished = tables.jobs.filter(
+        pk__in=tables.waiting.filter(workflow__in=within).values("job_id"), finished_at__isnull=True
+    )
+    others = tables.waiting.filter(job_id=OuterRef("pk")).exclude(workflow__in=within)
+    own = unfinished.filter(workflow_id__in=within).exclude(Exists(others)).order_by()
     counts = Counter(dict(own.values_list("state").annotate(Count("pk"))))
     shared = unfinished.count() - counts.total()
     running = counts.pop(JobState.ACTIVE, 0)
-    return Stops(counts.total(), running, mine.filter(enqueued_at=None).count(), shared)
+    unborn = tables.members.filter(workflow__in=within, child=None, outcome=MemberOutcome.OPEN, enqueued_at=None)
+    return Stops(counts.total(), running, unborn.count(), shared)
 
 
-def _within(workflow: Any) -> Any:
-    """Return the ids of a workflow and of all that are nested in it, or the query for them."""
-    using = workflow._state.db
+def _within(tables: Tables, workflow: Any) -> Q:
+    """Return the condition for a workflow and all that are nested in it."""
     if workflow.root_id is None:
-        return Workflow.objects.using(using).filter(Q(pk=workflow.pk) | Q(root=workflow.pk)).values("pk")
-    nested = WorkflowMember._default_manager.using(using).filter(child__isnull=False)
+        return below(workflow.pk)
+    nested = tables.members.filter(child__isnull=False)
     ids, outer = [workflow.pk], [workflow.pk]
     while outer:
         outer = list(nested.filter(workflow__in=outer).values_list("child", flat=True))
         ids += outer
-    return ids
+    return Q(pk__in=ids)

@@ -10,13 +10,14 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Case, Q, When
+from django.db.models import Case, When
 from django.db.models.fields.json import KT
 
 from ..models import Job, Workflow, WorkflowMember
 from ..ojs.states import WAITING
 from ..ojs.workflows import Kind, MemberOutcome, MemberState, Role
 from ..redaction import redacted, redacted_beginning
+from ..workflows.tables import below
 from .glance import TOO_LONG, Begin
 from .text import shortened
 
@@ -108,12 +109,11 @@ class _Tree:
         using, root = workflow._state.db, workflow.root_id or workflow.pk
         self._workflow, self._using = workflow, using
         self._left = MOST_IN_ALL
-        found = Workflow.objects.using(using).filter(Q(pk=root) | Q(root=root)).defer("extra")
+        found = Workflow.objects.using(using).filter(below(root)).defer("extra")
         self._workflows: dict[UUID, Any] = {one.pk: one for one in found}
         members = WorkflowMember._default_manager.using(using)
         self._members: dict[UUID, list[Any]] = {}
-        within = Q(workflow=root) | Q(workflow__root=root)
-        for member in members.filter(within).only(*_LIGHT).order_by("position"):
+        for member in members.filter(below(root, "workflow")).only(*_LIGHT).order_by("position"):
             self._members.setdefault(member.workflow_id, []).append(member)
         self._details: dict[int, Any] = {}
         self._jobs: dict[UUID, Any] = {}

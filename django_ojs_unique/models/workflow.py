@@ -23,6 +23,7 @@ from ..workflows.cancel import Cancelled, cancel
 from ..workflows.create import create
 from ..workflows.definition import read_workflow
 from ..workflows.results import result_of_workflow
+from ..workflows.tables import below
 
 PRUNED_AT_ONCE = 100
 
@@ -175,7 +176,7 @@ class Workflow(PartiallyIndexed):
         """Select the jobs of this workflow and of those nested in it, callbacks and stand-ins included."""
         from .job import Job
 
-        within = Q(workflow=self.pk) | Q(workflow__root=self.pk)
+        within = below(self.pk, "workflow")
         members = WorkflowMember._default_manager.using(self._state.db).filter(within, job_id=OuterRef("pk"))
         return Job.objects.using(self._state.db or router.db_for_read(Job)).filter(Exists(members))
 

@@ -38,6 +38,10 @@ class MemberOutcome(StrEnum):
     SKIPPED = "skipped"
 
 
+UNSUCCESSFUL: Final = (MemberOutcome.FAILED, MemberOutcome.CANCELLED)
+"""The outcomes of members that have not done their work."""
+
+
 class MemberState(StrEnum):
     """What is shown of a member: ``waiting`` for others, ``pending`` as a stored job, or what became of it."""
 

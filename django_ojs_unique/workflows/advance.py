@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import InterfaceError, OperationalError, connections, transaction
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import QuerySet
 from django.db.models.functions import Coalesce
 
 from ..db.dialects import dialect_of
@@ -52,10 +52,8 @@ def advance_due(using: str) -> tuple[int, bool]:
 def fail_deleted(using: str, root: UUID | None = None) -> int:
     """Let members fail whose jobs were deleted, of ``root`` only, if given; return how many workflows that advanced."""
     tables = Tables.on(using)
-    kept = tables.jobs.filter(pk=OuterRef("job_id"))
-    waiting = tables.waiting if root is None else tables.waiting.filter(below(root, "workflow"))
-    gone = waiting.exclude(Exists(kept))[:BATCH]
-    return _each(_by_root(gone), lambda root: _advance(tables, root, {}, is_gone=True))
+    gone = tables.gone if root is None else tables.gone.filter(below(root, "workflow"))
+    return _each(_by_root(gone[:BATCH]), lambda root: _advance(tables, root, {}, is_gone=True))
 
 
 def lock_root(tables: Tables, root: Any, *, waits: bool) -> Any | None:

@@ -11,12 +11,10 @@ from django.db.models.fields.json import KT
 from .. import signals
 from ..db.dialects import dialect_of
 from ..events import LONGEST_MESSAGE, RECEIVERS, write
-from ..ojs.workflows import Kind, MemberOutcome, Role, WorkflowState
+from ..ojs.workflows import UNSUCCESSFUL, Kind, MemberOutcome, Role, WorkflowState
 from .advance import lock_root
 from .progress import Progress
 from .tables import Tables
-
-_FAILED = (MemberOutcome.FAILED, MemberOutcome.CANCELLED)
 
 
 def _job_started(job: Any, using: str, **kwargs: Any) -> None:
@@ -86,7 +84,7 @@ def _finished(workflow: Any, using: str, **kwargs: Any) -> None:
 
 def _failure(workflow: Any, using: str) -> dict[str, Any]:
     """Tell of the callback that failed, else of the first member that did."""
-    everyone = Tables.on(using).members.filter(workflow=workflow, outcome__in=_FAILED).defer("request", "result")
+    everyone = Tables.on(using).members.filter(workflow=workflow, outcome__in=UNSUCCESSFUL).defer("request", "result")
     callback = everyone.exclude(role=Role.MEMBER).order_by("position").first()
     member = callback or everyone.filter(outcome=MemberOutcome.FAILED).order_by("position").first()
     if member is None:

@@ -7,14 +7,14 @@ from datetime import datetime
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Q
 from django.dispatch import Signal
 from django.utils import timezone
 
-from ..db.inserts import in_groups
+from ..db.inserts import ROWS_AT_ONCE, in_groups
 from ..events import flush
 from ..ojs.states import JobState
-from ..ojs.workflows import Kind, MemberOutcome, Role, WorkflowState
+from ..ojs.workflows import UNSUCCESSFUL, Kind, MemberOutcome, Role, WorkflowState
 from ..signals import announce, workflow_called_back, workflow_finished, workflow_member_ended, workflow_started
 from .create import enqueue
 from .outcomes import error_of, refusal, write_outcomes
@@ -24,9 +24,8 @@ from .tables import Tables, below
 Ended: TypeAlias = Mapping[UUID, UUID | None]
 """Jobs that have ended, each with the job that has replaced it, or None. Only what is read under the locks counts."""
 
-_BATCH = 1000
 _READ = ("id", "type", "state", "attempt", "result", "errors", "started_at", "finished_at", "expires_at", "replaced_by")
-_OPEN, _FAILED = MemberOutcome.OPEN, (MemberOutcome.FAILED, MemberOutcome.CANCELLED)
+_OPEN = MemberOutcome.OPEN
 
 
 class Progress:
@@ -67,9 +66,8 @@ class Progress:
 
     def fail_deleted(self) -> set[UUID]:
         """Let the members fail whose jobs were deleted; return their workflows."""
-        kept = self._tables.jobs.filter(pk=OuterRef("job_id"))
-        waiting = self._tables.waiting.filter(below(self._root.pk, "workflow"))
-        members = list(waiting.exclude(Exists(kept)).defer("request")[:_BATCH])
+        gone = self._tables.gone.filter(below(self._root.pk, "workflow"))
+        members = list(gone.defer("request")[:ROWS_AT_ONCE])
         for member in members:
             self._fail(member, {"code": "deleted", "message": f"Job {member.job_id} was deleted."})
         return self._write(members, {})
@@ -89,7 +87,7 @@ class Progress:
     def end(self, workflow: Any, state: WorkflowState) -> UUID | None:
         """Give a workflow its final state, and its parent's member its outcome; return the parent."""
         workflow.state, workflow.finished_at = state, self._now
-        workflow.save(update_fields=["state", "finished_at", "called_back_at", "started_at"])
+        workflow.save(update_fields=["state", "finished_at"])
         self._cancel_waiting(workflow)
         _tell(self._tables, workflow_finished, workflow)
         member = None if workflow is self._root else self._tables.members.filter(child=workflow, outcome=_OPEN).first()
@@ -201,9 +199,9 @@ class Progress:
             callbacks = self._tables.members.filter(workflow=workflow).exclude(role=Role.MEMBER)
             if callbacks.filter(outcome=_OPEN).exists():
                 return None
-            failed = callbacks.filter(outcome__in=_FAILED).exists()
+            failed = callbacks.filter(outcome__in=UNSUCCESSFUL).exists()
         else:
-            failed = members.filter(outcome__in=_FAILED).exists()
+            failed = members.filter(outcome__in=UNSUCCESSFUL).exists()
             if failed and self._reopen(Q(workflow=workflow)):
                 return None
             if workflow.type == Kind.BATCH and self._call_back(workflow, failed=failed):

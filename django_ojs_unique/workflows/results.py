@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db.models import F
 from django.db.models.fields.json import KT
 
-from ..ojs.workflows import Kind, MemberOutcome, Role
+from ..ojs.workflows import UNSUCCESSFUL, Kind, MemberOutcome, Role
 from .tables import Tables
 
 Reader = Callable[[str, Any], Any]
@@ -142,7 +142,7 @@ class _Results:
         return [self._result(member) for member in members]
 
     def _result(self, member: Any) -> Any:
-        if member.outcome in (MemberOutcome.FAILED, MemberOutcome.CANCELLED):
+        if member.outcome in UNSUCCESSFUL:
             return {"error": self._shown(member, member.error or _NEVER)}
         return self._shown(member, member.result) if member.child_id is None else self.of_workflow(member.child_id)
 

@@ -39,6 +39,11 @@ class Tables(NamedTuple):
         return self.members.filter(outcome=MemberOutcome.OPEN, enqueued_at__isnull=False, child=None)
 
     @property
+    def gone(self) -> QuerySet[Any]:
+        """Those of them whose job was deleted."""
+        return self.waiting.exclude(Exists(self.jobs.filter(pk=OuterRef("job_id"))))
+
+    @property
     def ended(self) -> QuerySet[Any]:
         """The jobs that have ended, and that a workflow waits for."""
         return self.jobs.filter(awaited__isnull=False, finished_at__isnull=False)

@@ -50,7 +50,7 @@ class Tree:
             side.setdefault(member.workflow_id, []).append(member)
             if member.child_id is not None:
                 self._parents[member.child_id] = member.workflow_id
-        open_ones = members.filter(outcome=MemberOutcome.OPEN, enqueued_at__isnull=False, child=None)
+        open_ones = tables.waiting.filter(below(root, "workflow"))
         jobs = tables.jobs.filter(pk__in=open_ones.values("job_id"))
         self._first_start = None
         if self._counts is not None:
@@ -126,11 +126,14 @@ def counts_of(roots: Iterable[Any], using: str) -> dict[UUID, tuple[Counter[str]
     """Return what `Tree.counts` returns for outermost workflows, in one query."""
     ids = [root.pk for root in roots]
     found: dict[UUID, tuple[Counter[str], Counter[str]]] = {id: (Counter(), Counter()) for id in ids}
-    members = Tables.on(using).members.filter(Q(workflow__in=ids) | Q(workflow__root__in=ids), role=Role.MEMBER)
-    groups = members.order_by().values_list(
-        Coalesce("workflow__root", "workflow"), "workflow__root", IsNull(F("child"), True), "outcome"
+    if not ids:
+        return found
+    # Both conditions are about the workflow's row, so that each finds its rows by an index.
+    within = Tables.on(using).workflows.filter(Q(pk__in=ids) | Q(root__in=ids)).order_by()
+    groups = within.filter(all_members__role=Role.MEMBER).values_list(
+        Coalesce("root", "pk"), "root", IsNull(F("all_members__child"), True), "all_members__outcome"
     )
-    for root, is_nested, is_job, outcome, count in groups.annotate(Count("pk")):
+    for root, is_nested, is_job, outcome, count in groups.annotate(Count("all_members")):
         direct, jobs = found[root]
         if is_nested is None:
             direct[outcome] += count

@@ -6,7 +6,8 @@ import argparse
 import shutil
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from enum import StrEnum
+from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 from django.core.management.base import CommandParser, OutputWrapper
@@ -21,6 +22,8 @@ from ...ojs.states import JobState
 from ..arguments import whole_number
 from .answers import as_line
 from .tables import folded, table
+
+Word = TypeVar("Word", bound=StrEnum)
 
 CLEAR = "\x1b[2J\x1b[H"
 """Makes a terminal clear its screen, and go to the first line."""
@@ -94,10 +97,23 @@ _FAILED = "A failed job is 'retryable' until its last attempt, and 'discarded' t
 
 def job_id(text: str) -> UUID:
     """Read a job's id."""
+    return read_id(text, "list")
+
+
+def read_id(text: str, shown_by: str) -> UUID:
+    """Read an id that the subcommand ``shown_by`` shows."""
     try:
         return UUID(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a UUID; `manage.py jobs list` shows ids") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a UUID; `manage.py jobs {shown_by}` shows ids") from None
+
+
+def read_word(text: str, words: type[Word], noun: str) -> Word:
+    """Read one of some words; ``noun`` is what one of them is called."""
+    try:
+        return words(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a {noun}. {did_you_mean(text, words)}") from None
 
 
 def state(text: str) -> JobState:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -11,7 +10,6 @@ from uuid import UUID
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
-from ...exceptions import did_you_mean
 from ...insight.text import age, distance, harmless, said_duration
 from ...insight.workflow_facts import progress_of, stops
 from ...insight.workflows import Node, tree
@@ -20,7 +18,7 @@ from ...ojs.words import counted
 from ...ojs.workflows import Kind, WorkflowState
 from ..arguments import whole_number
 from .answers import fields
-from .subcommand import Subcommand
+from .subcommand import Subcommand, read_id, read_word
 
 
 class OnWorkflows(Subcommand):
@@ -49,11 +47,16 @@ class Workflows(OnWorkflows):
             "--state",
             nargs="+",
             action="extend",
-            type=_state,
+            type=lambda text: read_word(text, WorkflowState, "state"),
             metavar="STATE",
             help=f"Only workflows in these states: {states}.",
         )
-        parser.add_argument("--kind", type=_kind, metavar="KIND", help=f"Only this kind: {', '.join(Kind)}.")
+        parser.add_argument(
+            "--kind",
+            type=lambda text: read_word(text, Kind, "kind"),
+            metavar="KIND",
+            help=f"Only this kind: {', '.join(Kind)}.",
+        )
         parser.add_argument("--name", metavar="NAME", help="Only workflows with this name.")
         parser.add_argument("--limit", type=whole_number, default=20, metavar="N", help="At most so many (default 20).")
 
@@ -217,25 +220,4 @@ def _took(workflow: Any) -> str:
 
 
 def _add_id(parser: CommandParser) -> None:
-    parser.add_argument("id", type=_workflow_id, metavar="ID", help="The workflow's id.")
-
-
-def _workflow_id(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a UUID; `manage.py jobs workflows` shows ids") from None
-
-
-def _state(text: str) -> WorkflowState:
-    try:
-        return WorkflowState(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a state. {did_you_mean(text, WorkflowState)}") from None
-
-
-def _kind(text: str) -> Kind:
-    try:
-        return Kind(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a kind. {did_you_mean(text, Kind)}") from None
+    parser.add_argument("id", type=lambda text: read_id(text, "workflows"), metavar="ID", help="The workflow's id.")
