@@ -16,7 +16,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ..insight.text import harmless
-from ..insight.workflow_facts import Place, Progress, places_of, progress_of
+from ..insight.workflow_facts import JobCounts, Membership, job_counts, memberships_of
 from ..insight.workflows import Node, tree
 from ..models import Job, Workflow
 from ..ojs.workflows import Kind, MemberState, Role, WorkflowState
@@ -86,7 +86,7 @@ def took(workflow: Any) -> str:
     return seconds((workflow.finished_at - (workflow.started_at or workflow.created_at)).total_seconds())
 
 
-def progress_bar(progress: Progress) -> SafeString:
+def progress_bar(progress: JobCounts) -> SafeString:
     """Draw how many jobs have completed and failed."""
     total = progress.total or 1
     completed, failed = 100 * progress.completed / total, 100 * progress.failed / total
@@ -105,7 +105,7 @@ def progress_bar(progress: Progress) -> SafeString:
 
 def places(sight: Sight, job: Any) -> Iterator[tuple[str, Any]]:
     """Yield which step of which workflow a job is, for its page."""
-    found = places_of(job)
+    found = memberships_of(job)
     if sight.is_narrowed and found:
         roots = Workflow.objects.using(job._state.db).filter(pk__in=[place.root.pk for place in found])
         seen = set(sight.workflows(roots).values_list("pk", flat=True))
@@ -115,7 +115,7 @@ def places(sight: Sight, job: Any) -> Iterator[tuple[str, Any]]:
         yield gettext("Workflow") if is_own else gettext("Stands in as"), _place(place)
 
 
-def _place(place: Place) -> SafeString:
+def _place(place: Membership) -> SafeString:
     link = format_html('<a href="{}">{}</a>', workflow_url(place.workflow), brief(name_of(place.root)))
     if place.role is not Role.MEMBER:
         return format_html(gettext("the callback {name} of {workflow}"), name=place.role, workflow=link)
@@ -129,7 +129,7 @@ def _place(place: Place) -> SafeString:
 def _facts(workflow: Any) -> Iterator[tuple[str, Any]]:
     yield gettext("Id"), format_html("<code>{}</code>", workflow.pk)
     yield gettext("Kind"), said(workflow.type)
-    yield gettext("Jobs done"), progress_bar(progress_of([workflow], workflow._state.db)[workflow.pk])
+    yield gettext("Jobs done"), progress_bar(job_counts([workflow], workflow._state.db)[workflow.pk])
     yield gettext("Created"), when(workflow.created_at)
     for label, moment in ((gettext("Started"), workflow.started_at), (gettext("Finished"), workflow.finished_at)):
         if moment:

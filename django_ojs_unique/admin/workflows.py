@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy as _
 from ..exceptions import InvalidTransition
 from ..insight.text import harmless
 from ..insight.typed import read_id
-from ..insight.workflow_facts import Stops, progress_of, stops
+from ..insight.workflow_facts import Stops, job_counts, stops
 from ..models import Workflow, WorkflowMember
 from ..ojs.workflows import Kind, WorkflowState
 from .base import FROM_PAGE, BoundedList, may, render
@@ -61,7 +61,7 @@ class WorkflowList(BoundedList):
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         rows: list[Any] = list(self.result_list)
-        counts = progress_of(rows, self.root_queryset.db)
+        counts = job_counts(rows, self.root_queryset.db)
         for row in rows:
             row.jobs_done = counts[row.pk]
         self.result_list = rows

@@ -20,7 +20,7 @@ MOST_PLACES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class JobCounts:
     """How many ``jobs`` workflows have, with those that are nested in them, without callbacks; how many have ended."""
 
     total: int
@@ -34,7 +34,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Membership:
     """The place of a job in a workflow: ``number`` ``of`` so many, or the callback ``role``; and its ``root``."""
 
     workflow: Any
@@ -57,10 +57,10 @@ class Stops:
     shared: int
 
 
-def progress_of(workflows: Iterable[Any], using: str) -> dict[UUID, Progress]:
+def job_counts(workflows: Iterable[Any], using: str) -> dict[UUID, JobCounts]:
     """Count the jobs of outermost workflows by outcome, in one query."""
     return {
-        id: Progress(
+        id: JobCounts(
             sum(jobs.values()),
             jobs[MemberOutcome.COMPLETED],
             jobs[MemberOutcome.FAILED],
@@ -70,7 +70,7 @@ def progress_of(workflows: Iterable[Any], using: str) -> dict[UUID, Progress]:
     }
 
 
-def places_of(job: Any) -> list[Place]:
+def memberships_of(job: Any) -> list[Membership]:
     """Find the workflows in which a job is a member, or stands in for one: the first `MOST_PLACES`. Two queries."""
     members = WorkflowMember._default_manager.using(job._state.db)
     found = members.filter(job_id=job.pk).only("workflow", "role", "position").select_related("workflow__root")
@@ -80,7 +80,7 @@ def places_of(job: Any) -> list[Place]:
     siblings = members.filter(workflow__in={one.workflow_id for one in mine}, role=Role.MEMBER).order_by()
     totals = dict(siblings.values_list("workflow").annotate(Count("pk")))
     return [
-        Place(
+        Membership(
             one.workflow,
             one.workflow.root or one.workflow,
             Role(one.role),

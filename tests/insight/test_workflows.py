@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from django_ojs_unique import batch, chain, group
 from django_ojs_unique.insight import workflows as insight
-from django_ojs_unique.insight.workflow_facts import places_of, progress_of
+from django_ojs_unique.insight.workflow_facts import job_counts, memberships_of
 from django_ojs_unique.insight.workflows import tree
 from django_ojs_unique.models import Job, Workflow
 from django_ojs_unique.testing import run_jobs
@@ -124,11 +124,11 @@ def test_progress_counts_the_jobs_of_nested_workflows_and_no_callbacks():
     second = chain(fail("f"), do("g")).enqueue()
     run_jobs()
     with CaptureQueriesContext(connection) as seen:
-        found = progress_of([first, second], "default")
+        found = job_counts([first, second], "default")
     assert len(seen) == 1
     assert str(found[first.pk]) == "3 of 4, 1 failed"
     assert (found[second.pk].total, found[second.pk].failed, found[second.pk].cancelled) == (2, 1, 1)
-    assert progress_of([], "default") == {}
+    assert job_counts([], "default") == {}
 
 
 def test_the_places_of_a_job():
@@ -138,11 +138,11 @@ def test_the_places_of_a_job():
     advance()
     group([do("z"), do("a", unique=unique)], name="other").enqueue()
     job = Job.objects.get(args__what="a")
-    first, second = places_of(job)
+    first, second = memberships_of(job)
     assert (first.root.pk, first.workflow.type, first.number, first.of) == (workflow.pk, "batch", 1, 2)
     assert (second.root.name, second.role, second.number, second.of) == ("other", "member", 2, 2)
     Job._base_manager.update(state="completed", finished_at=timezone.now())
     advance()
-    (callback,) = places_of(Job.objects.get(args__what="c"))
+    (callback,) = memberships_of(Job.objects.get(args__what="c"))
     assert (callback.role, callback.of) == ("on_complete", 2)
-    assert places_of(Job.objects.enqueue("do").job) == []
+    assert memberships_of(Job.objects.enqueue("do").job) == []

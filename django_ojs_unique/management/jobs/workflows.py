@@ -11,7 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
 from ...insight.text import age, distance, harmless, said_duration
-from ...insight.workflow_facts import progress_of, stops
+from ...insight.workflow_facts import job_counts, stops
 from ...insight.workflows import Node, tree
 from ...models import Workflow
 from ...ojs.words import counted
@@ -68,7 +68,7 @@ class Workflows(OnWorkflows):
         workflows = Workflow.objects.using(self.using).roots()
         found = list(workflows.filter(**wanted).order_by("-created_at", "-pk")[: limit + 1])
         shown, now = found[:limit], timezone.now()
-        progress = progress_of(shown, self.using)
+        progress = job_counts(shown, self.using)
         self.answer([{**fields(one), **_counts(progress[one.pk])} for one in shown])
         if not found:
             none = "No workflow matches. Leave a filter out to match others."
