@@ -108,6 +108,14 @@ def workflows(options: argparse.Namespace) -> None:
         workflows.report(options.rounds or 5)
 
 
+def limits(options: argparse.Namespace) -> None:
+    """A thousand keys beside jobs without limits, and a claim past a blocked key with few and with many jobs."""
+    with on_postgres("limits"):
+        from . import limits
+
+        limits.report(options.rounds or 5)
+
+
 def sweep(options: argparse.Namespace) -> None:
     """The self-healing sweep over many records."""
     with on_postgres("sweep"):
@@ -157,6 +165,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
         hosts,
         admin,
         workflows,
+        limits,
         sweep,
         api,
         api_sqlite,
@@ -177,7 +186,7 @@ def main() -> int:
     parser.add_argument(
         "--rounds",
         type=int,
-        help="pairs of turns (7 for enqueue, bulk, api; 5 for worker, workflows; 3 for sqlite, hosts; else 15)",
+        help="pairs of turns (7 for enqueue, bulk, api; 5 for worker, workflows, limits; 3 for sqlite, hosts; else 15)",
     )
     parser.add_argument("--seconds", type=float, default=1.0, help="enqueue, api: length of one turn (default 1)")
     parser.add_argument(

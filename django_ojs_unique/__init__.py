@@ -21,6 +21,7 @@ from .handlers.control import Discard, Retry, Skip, TimeLimitExceeded
 from .handlers.declare import job
 from .ojs import presets
 from .ojs.cron import Cron
+from .ojs.limits import Limit
 from .ojs.policy import OnConflict, UniquePolicy
 from .ojs.retry import RetryPolicy
 from .ojs.states import JobState
@@ -37,7 +38,8 @@ else:
 
     _ELSEWHERE = {
         **dict.fromkeys(
-            ("Job", "CronJob", "Event", "Queue", "SuppressedEnqueue", "WorkerProcess", "Workflow"), "models"
+            ("Job", "CronJob", "Event", "LimitOverride", "Queue", "SuppressedEnqueue", "WorkerProcess", "Workflow"),
+            "models",
         ),
         **dict.fromkeys(("run_jobs", "run_one", "travel", "tick", "capture_jobs", "assert_enqueued"), "testing"),
         **dict.fromkeys(("OJSBackend",), "tasks"),
@@ -66,6 +68,7 @@ __all__ = [
     "JobContext",
     "JobState",
     "LeaseLost",
+    "Limit",
     "OJSError",
     "OnConflict",
     "Outcome",

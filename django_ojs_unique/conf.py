@@ -18,6 +18,7 @@ DEFAULTS: dict[str, Any] = {
     "EAGER": False,
     "EVENTS": False,
     "EVENT_RETENTION": "P7D",
+    "FAIR_QUEUES": {},
     "LISTEN_DATABASES": {},
     "MAX_ARGS_BYTES": 1_048_576,
     "MAX_META_BYTES": 65_536,
@@ -105,6 +106,11 @@ class Settings:
     def default_queue(self) -> str:
         """The queue of a job when neither its caller nor its handler names one."""
         return self._read("DEFAULT_QUEUE")  # type: ignore[no-any-return]
+
+    @property
+    def fair_queues(self) -> dict[str, Any]:
+        """For each fair queue: the parts of a job, as in a limit's key, by which its jobs are in lanes."""
+        return self._read("FAIR_QUEUES")  # type: ignore[no-any-return]
 
     @property
     def listen_databases(self) -> dict[str, str]:

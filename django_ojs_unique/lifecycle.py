@@ -14,14 +14,16 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import connections, transaction
-from django.db.models import BooleanField, Case, DateTimeField, F, Q, QuerySet, When
+from django.db import transaction
+from django.db.models import BooleanField, Case, DateTimeField, F, Q, QuerySet, Value, When
 from django.db.models.functions import Now
 from django.db.models.lookups import Exact
 
 from .db.dialects import dialect_of
 from .db.fields import StateSetField
 from .db.transactions import starting_over
+from .db.updates import update_each
+from .ojs.gates import LIMITED, OPEN
 from .ojs.keys import HOLDING
 from .ojs.states import MOVES, POSTPONED, REVIVABLE, TIMED, WAITING, JobState
 
@@ -59,6 +61,9 @@ OWNED: Final = frozenset(
         "payload_pruned",
         "workflow_id",
         "awaited",
+        "limits",
+        "lane",
+        "gate",
     }
 )
 """The fields of a job that only this package writes: one that is written alone contradicts the others."""
@@ -74,6 +79,8 @@ def move(jobs: QuerySet[Any], target: JobState, *, sources: Iterable[JobState] |
     allowed = {source for source in JobState if target in MOVES[source]}
     starts = allowed if sources is None else allowed & set(sources)
     changes.setdefault("guarded_states", _guard_after(target))
+    if target == JobState.AVAILABLE:
+        changes["gate"] = _entrance()
     rows = jobs.filter(state__in=sorted(starts))
     return starting_over(jobs.db, lambda: write(rows, state=target, **changes))
 
@@ -221,7 +228,7 @@ def rewrite(jobs: QuerySet[Any], rows: Sequence[Any], fields: Collection[str]) -
 
     ``rows`` are locked, and hold the new values.
     """
-    return _write(jobs, rows, fields, HOLDING - {JobState.ACTIVE})
+    return update_each(jobs, rows, fields, HOLDING - {JobState.ACTIVE})
 
 
 def detach(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
@@ -231,7 +238,7 @@ def detach(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
         row.guarded_states = frozenset()
         row.max_attempts = row.attempt  # the policy stays as it is, for an enqueue again
     fields = ("key", "fingerprint", "guarded_states", "max_attempts")
-    return _write(jobs, rows, fields, {JobState.ACTIVE})
+    return update_each(jobs, rows, fields, {JobState.ACTIVE})
 
 
 def last_attempt(jobs: QuerySet[Any]) -> int:
@@ -273,25 +280,18 @@ def _remove(jobs: QuerySet[Any]) -> int:
         return deleted
 
 
+def park(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
+    """Let available jobs wait at their ``gate``; ``rows`` hold the new value."""
+    return update_each(jobs, rows, ("gate",), {JobState.AVAILABLE})
+
+
+def _entrance() -> Case:
+    """Return the gate of a job that becomes available."""
+    return Case(
+        When(lane__isnull=False, then=F("lane")), When(limits__isnull=False, then=Value(LIMITED)), default=Value(OPEN)
+    )
+
+
 def _guard_after(target: JobState) -> Case:
     keeps = Exact(F("guarded_states").bitand(target.bit), target.bit)
     return Case(When(keeps, then=F("guarded_states")), default=0, output_field=StateSetField())
-
-
-def _write(jobs: QuerySet[Any], rows: Sequence[Any], fields: Collection[str], sources: Collection[JobState]) -> int:
-    """Write some fields of rows whose state is in ``sources``: a short UPDATE for each, all sent together."""
-    if not rows:
-        return 0
-    connection, options = connections[jobs.db], jobs.model._meta
-    quote, columns = connection.ops.quote_name, [options.get_field(name) for name in fields]
-    assignments = ", ".join(f"{quote(column.column)} = %s" for column in columns)
-    states = ", ".join(f"'{state}'" for state in sorted(sources))
-    values = [
-        [column.get_db_prep_save(getattr(row, column.attname), connection) for column in (*columns, options.pk)]
-        for row in rows
-    ]
-    with connection.cursor() as cursor:
-        cursor.executemany(
-            f"UPDATE {quote(options.db_table)} SET {assignments} WHERE id = %s AND state IN ({states})", values
-        )
-        return int(cursor.rowcount)

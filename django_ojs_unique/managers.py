@@ -23,6 +23,7 @@ from .enqueue.request import INHERIT, Request, refuse_unknown, snapshot
 from .enqueue.results import BatchResult, EnqueueResult, ItemResult, JobT
 from .exceptions import InvalidRequest
 from .ojs.keys import KeyMode, KeyScope
+from .ojs.limits import Limit
 from .ojs.policy import UniquePolicy
 from .ojs.retry import RetryPolicy
 
@@ -52,6 +53,7 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         unique: UniquePolicy | Mapping[str, Any] | None = INHERIT,  # type: ignore[assignment]
         retry: RetryPolicy | Mapping[str, Any] | None = INHERIT,  # type: ignore[assignment]
         timeout: str | timedelta | float | None = INHERIT,  # type: ignore[assignment]
+        limit: Limit | Mapping[str, Any] | Sequence[Limit | Mapping[str, Any]] | None = INHERIT,  # type: ignore[assignment]
         tags: Collection[str] = (),
         key: str | None = None,
         key_mode: KeyMode | str = KeyMode.REPLACE,
@@ -63,9 +65,10 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
 
         ``args``: an object (keyword arguments) or an array (positional), at most 1 MiB as JSON.
         ``meta``: an object that is stored with the job; ``tags``: strings.
-        ``queue``, ``priority`` (-100 to 100), ``unique``, ``retry`` and ``timeout`` (of one attempt: ISO 8601, a
-        timedelta or seconds) are by default those of the type's ``@job``. None switches ``unique`` and ``timeout``
-        off, and gives ``retry`` its default of 3 attempts.
+        ``queue``, ``priority`` (-100 to 100), ``unique``, ``retry``, ``timeout`` (of one attempt: ISO 8601, a timedelta
+        or seconds) and ``limit`` (a `Limit` or several: how many jobs of a key run at once, or start in a time) are by
+        default those of the type's ``@job``. None switches ``unique``, ``timeout`` and ``limit`` off, and gives
+        ``retry`` its default of 3 attempts.
         ``scheduled_at``, ``expires_at``: aware datetimes; the job starts not before the first and not after the second.
         ``delay``, instead of ``scheduled_at``: how long to wait from now; ISO 8601, a timedelta or seconds.
         ``key``: a name for the job, of up to 512 characters, instead of ``unique``. ``key_mode`` says what an enqueue
@@ -93,6 +96,7 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
             unique=unique,
             retry=retry,
             timeout=timeout,
+            limit=limit,
             tags=tags,
             key=key,
             key_mode=key_mode,

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from .exceptions import HandlerError, UnknownJobType, did_you_mean, nearest
 from .ojs.cron import Cron
+from .ojs.limits import Limit
 from .ojs.policy import UniquePolicy
 from .ojs.retry import RetryPolicy
 
@@ -54,6 +55,7 @@ class Definition:
     heal: SupportsHeal | None = None
     converter: SupportsConvert | None = None
     redact: tuple[str, ...] = ()
+    limits: tuple[Limit, ...] = ()
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:

@@ -8,9 +8,9 @@ BANDS = [
     ("the specification", 0, 1),
     ("the ground", 2, 6),
     ("the heart", 7, 7),
-    ("rows and handlers", 8, 13),
-    ("at work", 14, 17),
-    ("surfaces", 18, 20),
+    ("rows and handlers", 8, 14),
+    ("at work", 15, 18),
+    ("surfaces", 19, 21),
 ]
 """What the picture calls some floors that lie above each other: its name, the lowest one, the highest one."""
 HEIGHT, WIDTH, LEFT = 30, 760, 150

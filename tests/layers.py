@@ -39,6 +39,7 @@ FLOORS: list[tuple[str, str]] = [
     ("workflows", "from the definition of a workflow to its rows, and from the ends of its jobs to the next ones"),
     ("managers", "`Job.objects`"),
     ("models", "the tables"),
+    ("limits", "how many jobs of a key run at once or start in a time; whose turn it is in a fair queue"),
     ("handlers compose", "the functions that run jobs, and workflows of them: declaration, context, signature"),
     (". idempotency", "the public names; help for handlers that are safe to repeat"),
     ("execution", "claim, run and settle a job, in any kind of worker"),

@@ -190,6 +190,8 @@ def test_the_columns_of_a_table_are_those_of_the_model(model: Any) -> None:
 
 
 def column_type(field: Any) -> str:
+    if field.is_relation:
+        return column_type(field.target_field)
     kind = field.get_internal_type()
     return f"char({field.max_length})" if kind == "CharField" else TYPES[kind]
 

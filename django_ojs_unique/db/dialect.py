@@ -81,6 +81,8 @@ class Dialect:
     """Whether another enqueue can come between a query and an insert although `lock_keys` was called."""
     may_insert_first = True
     """Whether an enqueue may insert before it looks for other jobs."""
+    has_lateral = False
+    """Whether a subquery can refer to the table before it."""
     claims_at_once = False
     """Whether `claim` and `complete` are implemented: a batch in one statement."""
     keeps_unicode_in_json = False

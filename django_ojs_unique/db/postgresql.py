@@ -40,7 +40,7 @@ WHERE job.id = ANY(ARRAY(
   SELECT next.id FROM unnest(%(queues)s::text[], %(rooms)s::int[]) AS queue (name, room)
   LEFT JOIN {queues} AS rule ON rule.name = queue.name CROSS JOIN LATERAL (
     SELECT id, priority, enqueued_at FROM {table}
-    WHERE queue = queue.name AND state = 'available' AND finished_at IS NULL
+    WHERE queue = queue.name AND state = 'available' AND gate = '' AND finished_at IS NULL
       AND (%(types)s::text[] IS NULL OR type = ANY(%(types)s::text[]))
       AND (expires_at IS NULL OR expires_at > %(now)s OR started_at IS NOT NULL)
     ORDER BY priority DESC, enqueued_at, id LIMIT queue.room FOR UPDATE SKIP LOCKED
@@ -71,6 +71,7 @@ class PostgreSQL(Dialect):
     mechanism = "partial unique index on fingerprint while the row's state is guarded; ON CONFLICT DO NOTHING"
     can_notify = True
     lets_rivals_in = True
+    has_lateral = True
     claims_at_once = True
     keeps_unicode_in_json = True
     now = "SELECT clock_timestamp()"

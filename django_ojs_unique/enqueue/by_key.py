@@ -52,6 +52,9 @@ _ENVELOPE = (
     "visibility_timeout_ms",
     "expires_at",
     "fingerprint_scheme",
+    "limits",
+    "lane",
+    "gate",
 )
 _UNTRIED = (
     "attempt",

@@ -12,7 +12,9 @@ from ..db.fields import new_id
 from ..exceptions import InvalidPolicy, InvalidRequest
 from ..ojs.durations import read_delay
 from ..ojs.fingerprint import CONTEXT, canonical_text, fingerprint
+from ..ojs.gates import LIMITED
 from ..ojs.keys import JobKey
+from ..ojs.limits import lane_of
 from ..ojs.policy import OnConflict, UniquePolicy
 from ..ojs.states import JobState
 from ..registry import misfit
@@ -110,6 +112,8 @@ class Reader:
             "args": request.args,
             "meta": sized(meta, "meta", self._shapes.largest_meta),
         }
+        if shape.limits or shape.fair_by is not None:
+            _set_gate(values, shape)
         if request.tags:
             values["tags"] = sized(request.tags, "tags", self._shapes.largest_meta, "META")
         if request.extra:
@@ -146,6 +150,16 @@ class Reader:
             sized(request.args, "args", self._shapes.largest_args)
         set_times(incoming, now)
         return incoming
+
+
+def _set_gate(values: dict[str, Any], shape: Shape) -> None:
+    """Set what the job must pass before a worker may claim it: its limits, and its lane in a fair queue."""
+    whole = {name: values[name] for name in ("type", "queue", "args", "meta")}
+    if shape.limits:
+        values["limits"] = [limit.of(**whole) for limit in shape.limits]
+        values["gate"] = LIMITED
+    if shape.fair_by is not None:
+        values["lane"] = values["gate"] = lane_of(shape.fair_by, **whole)
 
 
 def _bounds_args(incoming: Incoming) -> bool:

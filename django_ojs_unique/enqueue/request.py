@@ -13,6 +13,7 @@ from ..exceptions import InvalidRequest, nearest, shorten
 from ..ojs.canonical import plain
 from ..ojs.fingerprint import CONTEXT
 from ..ojs.keys import KeyMode, KeyScope
+from ..ojs.limits import limits_of
 from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
 from ..redaction import redact_error, redacted
@@ -53,6 +54,7 @@ class Request:
     retry: Any = INHERIT
     timeout: Any = INHERIT
     lease: Any = INHERIT
+    limit: Any = INHERIT
     key: str | None = None
     key_mode: str = KeyMode.REPLACE
     key_scope: str = KeyScope.TYPE
@@ -123,6 +125,8 @@ def snapshot(request: Request) -> Request:
             request.unique = UniquePolicy.parse(request.unique)
         if request.retry is not INHERIT and isinstance(request.retry, Mapping):
             request.retry = RetryPolicy.parse(request.retry)
+        if request.limit is not INHERIT:
+            request.limit = limits_of(request.limit)
     except InvalidRequest as error:
         redact_error(error, request.type)
         raise

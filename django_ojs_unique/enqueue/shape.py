@@ -14,6 +14,7 @@ from ..db.fields import SharedJSON, unsaved
 from ..exceptions import InvalidRequest, nearest
 from ..ojs.durations import milliseconds
 from ..ojs.keys import HOLDING, KeyMode, KeyScope
+from ..ojs.limits import Limit
 from ..ojs.names import job_type, priority_number, queue_name
 from ..ojs.policy import UniquePolicy, Window
 from ..ojs.presets import resque_uniqueue
@@ -51,6 +52,10 @@ class Shape:
         retry = (definition and definition.retry) if request.retry is INHERIT else request.retry
         timeout = (definition and definition.timeout) if request.timeout is INHERIT else request.timeout
         lease = (definition and definition.lease) if request.lease is INHERIT else request.lease
+        self.limits: tuple[Limit, ...] = definition.limits if request.limit is INHERIT and definition else ()
+        if request.limit is not INHERIT:
+            self.limits = request.limit
+        self.fair_by = settings.fair_queues.get(queue)
         priority = request.priority if request.priority is not None else definition.priority if definition else 0
         _refuse_what_contradicts_the_key(request)
         self.policy = None if request.key is not None or unique is None else UniquePolicy.parse(unique)
@@ -104,7 +109,7 @@ class Shapes:
             factor = getattr(request.retry, "backoff_coefficient", None)
             values = request.priority, request.timeout, request.lease, factor
             identity = (
-                (request.type, request.queue, request.unique, request.retry, request.elsewhere),
+                (request.type, request.queue, request.unique, request.retry, request.limit, request.elsewhere),
                 (request.key is None, request.key_mode, request.key_scope),
                 (values, *map(type, values)),
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDic
 from ..exceptions import did_you_mean
 from ..ojs.cron import Cron
 from ..ojs.durations import milliseconds
+from ..ojs.limits import Limit, limits_of
 from ..ojs.names import job_type, priority_number, queue_name
 from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
@@ -40,6 +41,7 @@ class JobOptions(TypedDict, total=False):
     convert: bool
     atomic: bool
     redact: Collection[str]
+    limit: Limit | Mapping[str, Any] | Sequence[Limit | Mapping[str, Any]] | None
 
 
 OPTIONS = (*JobOptions.__annotations__, "takes_context")
@@ -73,6 +75,7 @@ def job(
     convert: bool = False,
     atomic: bool = False,
     redact: Collection[str] = (),
+    limit: Limit | Mapping[str, Any] | Sequence[Limit | Mapping[str, Any]] | None = None,
     **unknown: Any,
 ) -> Any:
     """Declare the handler of a job type, a plain or an ``async def`` function, and the defaults of its enqueues.
@@ -83,12 +86,13 @@ def job(
     returns false, the job completes as skipped. ``cron`` enqueues the job periodically. ``heal`` enqueues it for every
     record that still needs it. ``convert`` lets the args be dates, model instances and more, by the type hints.
     ``atomic`` commits what the handler writes together with its completion, or neither.
-    ``redact`` names members of args, meta and results that nobody is shown. Put handlers into an app's ``jobs.py``:
+    ``redact`` names members of args, meta and results that nobody is shown. ``limit``: a `Limit`, or several, on how
+    many of its jobs run at once or start in a time. Put handlers into an app's ``jobs.py``:
     that module is imported at the start.
 
     Raises HandlerError when the type already has a handler, the function does not fit or ``redact`` is no list of
-    names, InvalidRequest for an invalid name, InvalidPolicy and InvalidRetryPolicy for invalid policies: all when the
-    module is imported.
+    names, InvalidRequest for an invalid name or limit, InvalidPolicy and InvalidRetryPolicy for invalid policies: all
+    when the module is imported.
     """
     if callable(type):
         name = getattr(type, "__qualname__", "it")
@@ -99,6 +103,8 @@ def job(
         "unique": None if unique is None else UniquePolicy.parse(unique),
         "retry": None if retry is None else RetryPolicy.parse(retry),
     }
+
+    limits = limits_of(limit)
 
     def declare(function: Callable[..., R]) -> Handler[..., R]:
         definition = Definition(
@@ -113,6 +119,7 @@ def job(
             cron=Cron(cron) if isinstance(cron, str) else cron,
             heal=heal,
             atomic=atomic,
+            limits=limits,
             redact=redacted_names(redact, f"{function.__module__}.{function.__qualname__}"),
             **policies,  # type: ignore[arg-type]
         )

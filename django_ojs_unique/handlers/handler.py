@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
@@ -11,6 +11,7 @@ from uuid import UUID
 
 from ..exceptions import InvalidRequest, did_you_mean
 from ..ojs.keys import KeyMode, KeyScope
+from ..ojs.limits import Limit
 from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
 from ..registry import Definition, parameters_of, suggestion
@@ -33,6 +34,7 @@ class EnqueueOptions(TypedDict, total=False):
     unique: UniquePolicy | Mapping[str, Any] | None
     retry: RetryPolicy | Mapping[str, Any] | None
     timeout: str | timedelta | float | None
+    limit: Limit | Mapping[str, Any] | Sequence[Limit | Mapping[str, Any]] | None
     tags: Collection[str]
     key: str | None
     key_mode: KeyMode | str

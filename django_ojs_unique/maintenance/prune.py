@@ -30,6 +30,7 @@ from .. import lifecycle
 from ..conf import settings
 from ..db.locking import any_of, unlocked
 from ..db.transactions import starting_over
+from ..limits.prune import prune_limits
 from ..models import WorkerProcess
 from ..ojs.states import JobState
 from .sweep import BATCH
@@ -74,7 +75,7 @@ def prune(
     batch: int = BATCH,
     retention: Mapping[str, timedelta | None] | None = None,
 ) -> Pruned:
-    """Prune at most ``batch`` rows of each kind, the oldest first, and delete the rows of workers silent for a day.
+    """Prune at most ``batch`` rows of each kind, the oldest first, and what silent workers and limits have left.
 
     ``retention``: by default the setting. Locked rows are skipped, so any number of workers may prune at once. A zero
     result means that nothing is left to prune, or that other workers have locked it.
@@ -85,6 +86,7 @@ def prune(
             pruned += starting_over(jobs.db, partial(_prune, jobs, rows, now, batch))
     silent = WorkerProcess.objects.using(jobs.db).filter(heartbeat_at__lt=now - SILENT_FOR)
     starting_over(jobs.db, silent.delete)
+    prune_limits(jobs, now)
     return pruned
 
 

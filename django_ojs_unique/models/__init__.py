@@ -3,9 +3,22 @@
 from .cron import CronJob
 from .event import Event
 from .job import Job
+from .limit import LimitKey, LimitOverride, Slot
 from .queue import Queue
 from .suppressed import SuppressedEnqueue
 from .worker import WorkerProcess
 from .workflow import Workflow, WorkflowMember
 
-__all__ = ["CronJob", "Event", "Job", "Queue", "SuppressedEnqueue", "WorkerProcess", "Workflow", "WorkflowMember"]
+__all__ = [
+    "CronJob",
+    "Event",
+    "Job",
+    "LimitKey",
+    "LimitOverride",
+    "Queue",
+    "Slot",
+    "SuppressedEnqueue",
+    "WorkerProcess",
+    "Workflow",
+    "WorkflowMember",
+]

@@ -16,6 +16,8 @@ from ..db.constraints import ConditionalUniqueConstraint, PartiallyIndexed, fini
 from ..db.fields import PayloadField, SparseCharField, SparsePayloadField, StateSetField, new_id
 from ..managers import JobManager, only_enqueued
 from ..ojs.fingerprint import SCHEME
+from ..ojs.gates import LONGEST as LONGEST_GATE
+from ..ojs.gates import OPEN
 from ..ojs.names import LONGEST_KEY
 from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
@@ -74,6 +76,21 @@ class Job(Movable, PartiallyIndexed):
         db_constraint=False,
         db_index=False,
         related_name="replaces",
+    )
+
+    limits = PayloadField(
+        null=True, blank=True, editable=False, help_text="The limits under which the job runs, with their keys."
+    )
+    lane = models.CharField(
+        max_length=LONGEST_GATE, null=True, blank=True, editable=False, help_text="Its lane in a fair queue."
+    )
+    gate = models.CharField(
+        max_length=LONGEST_GATE,
+        default=OPEN,
+        db_default=OPEN,
+        blank=True,
+        editable=False,
+        help_text="What the job must pass before a worker may claim it: see `ojs.gates`.",
     )
 
     created_at = models.DateTimeField(default=timezone.now, editable=False)
@@ -155,9 +172,10 @@ class Job(Movable, PartiallyIndexed):
             ),
             # The jobs with a key, of all types.
             models.Index(fields=["key"], condition=Q(key__isnull=False), name="ojs_job_key"),
-            # The claim: one queue, priority first, then first in, first out. Also the depth of each queue.
+            # The claim: one queue, priority first, then first in, first out. Also the depth of each queue, and the keys
+            # for whose slots jobs wait.
             models.Index(
-                fields=["state", "queue", "-priority", "enqueued_at", "id"],
+                fields=["state", "queue", "gate", "-priority", "enqueued_at", "id"],
                 condition=Q(finished_at__isnull=True),
                 name="ojs_job_live",
             ),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from ..exceptions import InvalidPolicy, did_you_mean
+from ..exceptions import InvalidPolicy, InvalidRequest, did_you_mean
 from .canonical import canonical, to_nfc
 from .policy import UniquePolicy, Window
 
@@ -34,11 +34,12 @@ def canonical_text(
     if "queue" in policy.keys:
         dimensions["queue"] = queue
     if "args" in policy.keys:
-        dimensions["args"] = (
-            args if policy.args_keys is None else _select(_single_object(args), policy.args_keys, "args")
-        )
+        dimensions["args"] = args
+        if policy.args_keys is not None:
+            members = _single_object(args)
+            dimensions["args"] = select_members(members, policy.args_keys, "args", InvalidPolicy, "unique.args_keys")
     if "meta" in policy.keys:
-        dimensions["meta"] = _select(meta, policy.meta_keys or (), "meta")
+        dimensions["meta"] = select_members(meta, policy.meta_keys or (), "meta", InvalidPolicy, "unique.meta_keys")
     if context := unique_context(meta):
         dimensions["context"] = context
     if policy.window is Window.FIXED:
@@ -95,32 +96,41 @@ def fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _single_object(args: Any) -> dict[str, Any]:
+def object_of(args: Any) -> dict[str, Any] | None:
+    """Return args that are an object, or the single object of an array of one; else None."""
     if isinstance(args, list) and len(args) == 1:
         args = args[0]
-    if isinstance(args, dict):
-        return args
-    raise InvalidPolicy.at(
-        "unique.args_keys",
-        "needs args that are an object, or an array holding exactly one object",
-        mend="Send args as an object, or leave args_keys out.",
-    )
+    return args if isinstance(args, dict) else None
 
 
-def _select(source: dict[str, Any], names: Iterable[str], dimension: str) -> dict[str, Any]:
+def select_members(
+    source: Mapping[str, Any], names: Iterable[str], dimension: str, error: type[InvalidRequest], field: str
+) -> dict[str, Any]:
+    """Return the named members of args or meta (``dimension``); raise an ``error`` about ``field`` if there is none."""
     members: dict[str, Any] = to_nfc(source)
     selected = {}
     for name in names:
         try:
             selected[name] = members[name] if name in members else _follow(members, name)
         except LookupError:
-            raise InvalidPolicy.at(
-                f"unique.{dimension}_keys",
+            raise error.at(
+                field,
                 f"names a key that {dimension} does not have",
                 value=name,
                 mend=did_you_mean(name, members) if members else f"This job's {dimension} is empty.",
             ) from None
     return selected
+
+
+def _single_object(args: Any) -> dict[str, Any]:
+    found = object_of(args)
+    if found is None:
+        raise InvalidPolicy.at(
+            "unique.args_keys",
+            "needs args that are an object, or an array holding exactly one object",
+            mend="Send args as an object, or leave args_keys out.",
+        )
+    return found
 
 
 def _follow(members: dict[str, Any], pointer: str) -> Any:

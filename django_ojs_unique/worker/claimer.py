@@ -15,7 +15,8 @@ from django.db.models import QuerySet
 from ..db.clock import DatabaseClock
 from ..db.dialect import FEW_ROWS
 from ..db.dialects import dialect_of
-from ..execution.claim import Claimed, claim, limited_queues
+from ..execution.by_rules import queues_with_rules
+from ..execution.claim import Claimed, claim
 from ..execution.leases import Lease
 from ..execution.run import Run
 from ..registry import registry
@@ -73,7 +74,7 @@ class Claimer:
         self._empty: dict[Pool, float] = {}
         """Since when no more jobs are known for a pool, on the monotonic clock: its last claim found too few."""
         self._limited: tuple[frozenset[str], float] = frozenset(), float("-inf")
-        """The queues with a limit, and when they were read on the monotonic clock."""
+        """The queues with a limit or with jobs at gates, and when they were read on the monotonic clock."""
 
     def claim(self, *, ask_for_limits: bool = False) -> bool:
         """Claim jobs for the free places in the pools; return whether there were any.
@@ -219,7 +220,7 @@ class Claimer:
         names, read_at = self._limited
         now = time.monotonic()
         if now - read_at > LIMITS_SECONDS:
-            names = limited_queues(self._jobs.db)
+            names = queues_with_rules(self._jobs, self._poller.queues())
             self._limited = names, now
         return names
 

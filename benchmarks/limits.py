@@ -1,0 +1,98 @@
+"""What limits cost: a thousand keys beside jobs without limits, and a blocked key with few and with many jobs."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from datetime import timedelta
+from typing import Any
+
+from django.db import connection
+from django.utils import timezone
+
+from django_ojs_unique import Limit, job
+from django_ojs_unique.execution.claim import claim
+from django_ojs_unique.execution.finished import Finished
+from django_ojs_unique.execution.settle import settle
+from django_ojs_unique.models import Job, LimitKey, Slot
+from django_ojs_unique.worker import Worker
+
+JOBS, KEYS, AT_ONCE = 10_000, 1_000, 200
+FEW, MANY, CLAIMS = 100, 100_000, 50
+LEASE = timedelta(minutes=1)
+PER_KEY = Limit(key=["args.n"], running=1)
+
+
+def report(rounds: int) -> None:
+    """Print rates of claims and of whole workers with and without limits, and what a claim past a blocked key takes."""
+    job("limits.nothing")(lambda n: None)
+    _warm_up()
+    for name, measure in (
+        (f"claim and settle, {AT_ONCE} at a time", _claims),
+        ("one worker", _worker),
+    ):
+        plain, limited = zip(*((measure(None), measure(PER_KEY)) for _ in range(rounds)), strict=True)
+        ratios = sorted(one / other for one, other in zip(limited, plain, strict=True))
+        print(
+            f"{name:<40} without {statistics.median(plain):8,.0f}/s  {KEYS:,} keys {statistics.median(limited):8,.0f}/s"
+            f"  ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})",
+            flush=True,
+        )
+    few, many = zip(*((_blocked(FEW), _blocked(MANY)) for _ in range(rounds)), strict=True)
+    ratios = sorted(one / other for one, other in zip(many, few, strict=True))
+    print(
+        f"{'a claim past one blocked key':<40} {FEW:,} wait {statistics.median(few):.2f} ms  {MANY:,} wait"
+        f" {statistics.median(many):.2f} ms  ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
+    )
+
+
+def _warm_up() -> None:
+    _fill(1_000, PER_KEY)
+    _drain()
+
+
+def _fill(count: int, limit: Any, keys: int = KEYS) -> None:
+    for model in (Job, Slot, LimitKey):
+        model.objects.all().delete()
+    Job.objects.enqueue_many({"type": "limits.nothing", "args": {"n": n % keys}, "limit": limit} for n in range(count))
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")
+
+
+def _drain() -> int:
+    jobs, done = Job.objects.all(), 0
+    options: dict[str, Any] = {"types": ["limits.nothing"], "worker_id": "w", "lease": LEASE, "limit": AT_ONCE}
+    while claimed := list(claim(jobs, queues=["default"], now=timezone.now(), **options)):
+        done += len(settle(jobs, [Finished(each, at=timezone.now()) for each in claimed]))
+    return done
+
+
+def _claims(limit: Any) -> float:
+    _fill(JOBS, limit)
+    begin = time.perf_counter()
+    assert _drain() == JOBS
+    return JOBS / (time.perf_counter() - begin)
+
+
+def _worker(limit: Any) -> float:
+    _fill(JOBS, limit)
+    begin = time.perf_counter()
+    assert Worker(concurrency=8).run(drain=True).completed == JOBS
+    return JOBS / (time.perf_counter() - begin)
+
+
+def _blocked(waiting: int) -> float:
+    """Return the milliseconds of a claim of one job behind a blocked key for which many wait."""
+    _fill(waiting + 1, PER_KEY, keys=1)
+    jobs = Job.objects.all()
+    options: dict[str, Any] = {"types": ["limits.nothing"], "worker_id": "w", "lease": LEASE, "queues": ["default"]}
+    while Job.objects.filter(gate="0", state="available").exists():
+        claim(jobs, limit=AT_ONCE, now=timezone.now(), **options)
+    others = [{"type": "limits.nothing", "args": {"n": -n}, "limit": PER_KEY} for n in range(1, CLAIMS + 1)]
+    Job.objects.enqueue_many(others)
+    seconds = []
+    for _ in range(CLAIMS):
+        begin = time.perf_counter()
+        assert len(claim(jobs, limit=1, now=timezone.now(), **options)) == 1
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds) * 1000

@@ -1,0 +1,51 @@
+"""What limits leave behind: the slots of ended runs, and the rows of keys that nobody uses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from django.db import connections, transaction
+from django.db.models import QuerySet
+
+from ..db.locking import unlocked
+from ..db.transactions import starting_over
+from ..models import LimitKey, Slot
+from .waiting import IS_RUNNING
+
+AT_ONCE = 1_000
+UNUSED_FOR = timedelta(days=1)
+"""How long the row of a key is kept after its last claim; a later claim stores it again."""
+
+
+def prune_limits(jobs: QuerySet[Any], now: datetime) -> None:
+    """Delete a batch of slots and of keys that are needed no more."""
+    while delete_stale(jobs, now) == AT_ONCE:
+        pass
+    starting_over(jobs.db, partial(_delete_unused, jobs.db, now))
+
+
+def delete_stale(jobs: QuerySet[Any], now: datetime, keys: Collection[str] | None = None) -> int:
+    """Delete slots of ended runs that no rate counts any more, of some keys or of all; return how many."""
+    is_running = IS_RUNNING.format(jobs=jobs.model._meta.db_table)
+    connection = connections[jobs.db]
+    of_keys = "" if keys is None else f" AND key_id IN ({', '.join(['%s'] * len(keys))})"
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT slot.id FROM {Slot._meta.db_table} AS slot WHERE kept_until <= %s{of_keys} AND NOT {is_running}"
+            f" ORDER BY kept_until LIMIT {AT_ONCE}",
+            [connection.ops.adapt_datetimefield_value(now), *(keys or ())],
+        )
+        ids = [id for (id,) in cursor.fetchall()]
+    starting_over(jobs.db, Slot.objects.using(jobs.db).filter(pk__in=ids).delete)
+    return len(ids)
+
+
+def _delete_unused(using: str, now: datetime) -> None:
+    with transaction.atomic(using=using):
+        rows = LimitKey.objects.using(using)
+        unused = rows.filter(used_at__lt=now - UNUSED_FOR).order_by("used_at")
+        if unused.exists():
+            rows.filter(pk__in=list(unlocked(unused).values_list("pk", flat=True)[:AT_ONCE])).delete()

@@ -1,0 +1,169 @@
+"""What waits at the gates of some queues: read before a claim's transaction, so it only says where to look."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import chain, zip_longest
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from django.db import connections
+from django.db.models import QuerySet
+
+from ..db.heads import first_of_each
+from ..models import LimitKey, Slot
+from ..ojs.gates import AFTER_KEYS, KEYS, LANES, LIMITED
+
+ORDER = ("-priority", "enqueued_at", "id")
+FIELDS = ("id", "queue", "priority", "enqueued_at", "limits", "lane", "gate")
+LEAST_HEADS = 2
+LEAST_NEW = 100
+"""How many new jobs a claim looks at, at least: a small one finds something behind many that must wait."""
+MOST_KEYS = 1_000
+"""How many keys with free slots a claim looks at."""
+QUEUES_AT_ONCE = 50
+
+IS_RUNNING = (
+    "EXISTS (SELECT 1 FROM {jobs} AS job WHERE job.id = slot.job_id AND job.lease_token = slot.lease_token"
+    " AND job.state = 'active' LIMIT 1 OFFSET 0)"
+)
+"""Whether a slot's run goes on. OFFSET keeps PostgreSQL from joining whole tables when its statistics are old."""
+
+
+Rank: TypeAlias = tuple[int, datetime, UUID]
+
+
+@dataclass(slots=True)
+class Waiting:
+    """The first jobs at the gates of some queues, as rows with the ``FIELDS``.
+
+    ``lines``: the jobs by queue, in no order; ``turns``: those of the lanes, in the order of their turns. ``opened``:
+    the keys that had slots, and the last job that was read of those that wait for them; None if all were read.
+    ``is_cut``: not all jobs were read.
+    """
+
+    lines: dict[str, list[Any]] = field(default_factory=dict)
+    turns: dict[str, list[Any]] = field(default_factory=dict)
+    keys: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The keys of all these jobs: a limit with it, by its id."""
+    opened: dict[str, Rank | None] = field(default_factory=dict)
+    is_cut: bool = False
+
+
+def gated_queues(jobs: QuerySet[Any], queues: Collection[str]) -> list[str]:
+    """Return those of the queues in which available jobs wait at a gate: one index look-up for each."""
+    found: list[str] = []
+    names = sorted(queues)
+    table = jobs.model._meta.db_table
+    first = (
+        f"SELECT queue FROM {table} WHERE state = 'available' AND finished_at IS NULL AND queue = %s AND gate > ''"
+        " ORDER BY gate LIMIT 1"
+    )
+    with connections[jobs.db].cursor() as cursor:
+        for start in range(0, len(names), QUEUES_AT_ONCE):
+            some = names[start : start + QUEUES_AT_ONCE]
+            cursor.execute(
+                " UNION ALL ".join(f"SELECT * FROM ({first}) AS q{number}" for number in range(len(some))), some
+            )
+            found += [name for (name,) in cursor.fetchall()]
+    return found
+
+
+def look(
+    ready: QuerySet[Any], queues: Iterable[str], count: int, now: datetime, turns: MutableMapping[str, str]
+) -> Waiting:
+    """Read the first jobs at the gates of the queues, enough to claim ``count`` of them.
+
+    ``ready``: the jobs that may start. ``turns`` holds where the last look at each queue ended; it is updated.
+    """
+    waiting = Waiting()
+    most_new = max(2 * count, LEAST_NEW)
+    for queue in queues:
+        rows = ready.filter(queue=queue)
+        new = list(rows.filter(gate=LIMITED).order_by(*ORDER).only(*FIELDS)[:most_new])
+        waiting.is_cut = waiting.is_cut or len(new) == most_new
+        opened = _open_keys(ready, queue, now, turns)
+        most = max(-(-2 * count // max(len(opened), 1)), LEAST_HEADS)
+        heads = first_of_each(rows, opened, most, ORDER, FIELDS)
+        for key in opened:
+            waiting.opened.setdefault(key, None)
+            if len(line := heads.get(key, [])) == most:
+                last = rank(line[-1])
+                waiting.opened[key] = min(waiting.opened[key] or last, last)
+                waiting.is_cut = True
+        waiting.lines[queue] = [*chain.from_iterable(heads.values()), *new]
+        lanes = _lanes(ready, queue, count, turns)
+        most = -(-count // max(len(lanes), 1)) + 1
+        waiting.turns[queue] = _in_turns(lanes, first_of_each(rows, lanes, most, ORDER, FIELDS))
+        for job in (*waiting.lines[queue], *waiting.turns[queue]):
+            waiting.keys |= {limit["id"]: limit for limit in job.limits or ()}
+    return waiting
+
+
+def first_in_line(ready: QuerySet[Any], queues: Iterable[str], key: str) -> Rank | None:
+    """Return the place of the first job of the queues that waits for a slot of a key; None if none does."""
+    heads = [first_of_each(ready.filter(queue=queue), [key], 1, ORDER, FIELDS).get(key, []) for queue in queues]
+    return min(map(rank, chain.from_iterable(heads)), default=None)
+
+
+def rank(job: Any) -> Rank:
+    """Return the place of a job in the order of `ORDER`."""
+    return -job.priority, job.enqueued_at, job.id
+
+
+def _open_keys(ready: QuerySet[Any], queue: str, now: datetime, turns: MutableMapping[str, str]) -> list[str]:
+    """Return the keys for which jobs of the queue wait and which have slots again."""
+    connection, place = connections[ready.db], f"{KEYS} {queue}"
+    table = connection.ops.quote_name(LimitKey._meta.db_table)
+    in_use = (
+        f"SELECT COALESCE(SUM(slot.weight), 0) FROM {Slot._meta.db_table} AS slot WHERE slot.key_id = known.id AND "
+        + IS_RUNNING.format(jobs=ready.model._meta.db_table)
+    )
+    gates, parameters = _gates(ready, queue, turns.pop(place, KEYS), AFTER_KEYS)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"{gates} SELECT gate FROM waiting WHERE gate IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {table} AS known"
+            " WHERE known.id = waiting.gate AND (known.opens_at > %s"
+            f" OR (known.full_at IS NOT NULL AND ({in_use}) >= known.full_at)) LIMIT 1 OFFSET 0) LIMIT {MOST_KEYS}",
+            [*parameters, connection.ops.adapt_datetimefield_value(now)],
+        )
+        found = [gate for (gate,) in cursor.fetchall()]
+    if len(found) == MOST_KEYS:
+        turns[place] = found[-1]
+    return found
+
+
+def _lanes(ready: QuerySet[Any], queue: str, count: int, turns: MutableMapping[str, str]) -> list[str]:
+    """Return the next lanes of a fair queue: from the one after the last turn on, then from the first one on."""
+    last = turns.get(queue, LANES)
+    lanes = _lanes_after(ready, queue, last, count)
+    if len(lanes) < count and last > LANES:
+        lanes += [lane for lane in _lanes_after(ready, queue, LANES, count - len(lanes)) if lane <= last]
+    return lanes
+
+
+def _lanes_after(ready: QuerySet[Any], queue: str, last: str, count: int) -> list[str]:
+    gates, parameters = _gates(ready, queue, last, KEYS, count)
+    with connections[ready.db].cursor() as cursor:
+        cursor.execute(f"{gates} SELECT gate FROM waiting WHERE gate IS NOT NULL", parameters)
+        return [gate for (gate,) in cursor.fetchall()]
+
+
+def _in_turns(lanes: Sequence[str], heads: dict[str, list[Any]]) -> list[Any]:
+    """Return the first job of each lane, then the second of each, and so on."""
+    rounds = zip_longest(*(heads.get(lane, []) for lane in lanes))
+    return [head for one in rounds for head in one if head is not None]
+
+
+def _gates(ready: QuerySet[Any], queue: str, after: str, before: str, most: int = 2**31) -> tuple[str, list[Any]]:
+    """Return the start of a statement that names the gates of a queue, one index look-up for each; its parameters."""
+    table = ready.model._meta.db_table
+    some = f"SELECT gate FROM {table} WHERE state = 'available' AND finished_at IS NULL AND queue = %s AND gate < %s"
+    return (
+        f"WITH RECURSIVE waiting (gate, number) AS (SELECT ({some} AND gate > %s ORDER BY gate LIMIT 1), 1 UNION ALL"
+        f" SELECT ({some} AND gate > waiting.gate ORDER BY gate LIMIT 1), waiting.number + 1 FROM waiting"
+        " WHERE waiting.gate IS NOT NULL AND waiting.number < %s)",
+        [queue, before, after, queue, before, most],
+    )

@@ -1,0 +1,139 @@
+"""What limits need in the database: a row for each key to lock, the slots that runs have taken, operators' numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models, router, transaction
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from ..db.fields import PayloadField
+from ..db.transactions import starting_over
+from ..exceptions import InvalidRequest
+from ..ojs.gates import LONGEST as LONGEST_GATE
+from ..ojs.limits import LARGEST, LONGEST_NAME
+
+
+class LimitKey(models.Model):
+    """One key of a limit, such as customer 42: claims of its jobs lock the row, so that they take turns."""
+
+    id = models.CharField(max_length=LONGEST_GATE, primary_key=True, editable=False)
+    name = models.CharField(max_length=LONGEST_NAME)
+    key = PayloadField()
+    full_at = models.IntegerField(
+        null=True, blank=True, help_text="The weight that ran when a job last found no slot; NULL: none waits for one."
+    )
+    full_since = models.DateTimeField(null=True, blank=True, help_text="Since when jobs may wait for its slots.")
+    opens_at = models.DateTimeField(null=True, blank=True, help_text="When its rate lets the next job start.")
+    used_at = models.DateTimeField(help_text="When a job of the key was last claimed.")
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["name"], name="ojs_limit_name"),
+            models.Index(fields=["used_at"], name="ojs_limit_used"),
+        ]
+        verbose_name = _("key of a limit")
+        verbose_name_plural = _("keys of limits")
+
+    def __str__(self) -> str:
+        return said(self.name, self.key)
+
+
+class Slot(models.Model):
+    """A slot that a run has taken. It counts as running only while the job's row has the same lease token.
+
+    So a slot cannot be lost: it has no state of its own. A rate counts it by ``taken_at``.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    key = models.ForeignKey(
+        LimitKey, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="slots"
+    )
+    job_id = models.UUIDField()
+    lease_token = models.UUIDField()
+    weight = models.IntegerField(default=1)
+    taken_at = models.DateTimeField()
+    kept_until = models.DateTimeField(help_text="Until when a rate may count it.")
+
+    class Meta:
+        verbose_name = _("slot")
+        verbose_name_plural = _("slots")
+        indexes = [
+            models.Index(fields=["key", "taken_at"], name="ojs_slot_key"),
+            # Pruning: only slots that run, or that a rate counts, come before those that are to be deleted.
+            models.Index(fields=["kept_until"], name="ojs_slot_kept"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.key_id} {self.job_id}"
+
+
+class LimitOverrideQuerySet(models.QuerySet["LimitOverride"]):
+    """The numbers of operators. An invalid name or number raises InvalidRequest."""
+
+    def set(self, name: str, *, running: int | None = None, rate: int | None = None) -> bool:
+        """Let these numbers count for the limit of this name, also for the jobs that wait; None: the limit's own.
+
+        ``rate`` is per the limit's own second, minute or hour. Return False when nothing changed.
+        """
+        if not isinstance(name, str) or not 1 <= len(name) <= LONGEST_NAME:
+            raise InvalidRequest.at("name", f"must be text of 1 to {LONGEST_NAME} characters", value=name)
+        for field, value in (("running", running), ("rate", rate)):
+            if value is not None and (
+                not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST
+            ):
+                raise InvalidRequest.at(
+                    field,
+                    f"must be a whole number from 1 to {LARGEST:,}, or None",
+                    value=value,
+                    mend="To stop a queue, pause it.",
+                )
+        using = self._db or router.db_for_write(self.model)  # type: ignore[attr-defined]
+        return starting_over(using, lambda: self._store(using, name, running, rate))
+
+    def _store(self, using: str, name: str, running: int | None, rate: int | None) -> bool:
+        rows = LimitOverride.objects.using(using)
+        with transaction.atomic(using=using):
+            old = rows.filter(name=name).first()
+            if (running, rate) == ((old.running, old.rate) if old else (None, None)):
+                return False
+            if running is None and rate is None:
+                rows.filter(name=name).delete()
+            else:
+                rows.update_or_create(name=name, defaults={"running": running, "rate": rate})
+            # The jobs that wait are looked at again.
+            LimitKey.objects.using(using).filter(name=name).update(full_at=None, opens_at=None)
+        return True
+
+
+class LimitOverrideManager(models.Manager.from_queryset(LimitOverrideQuerySet)):  # type: ignore[misc]
+    """The manager of `LimitOverride`."""
+
+
+class LimitOverride(models.Model):
+    """The numbers that an operator has set for the limit of a name, in the place of those in the jobs."""
+
+    name = models.CharField(max_length=LONGEST_NAME, primary_key=True)
+    running = models.PositiveIntegerField(
+        null=True, blank=True, help_text=_("How many jobs of a key may run at once; empty: as the code says.")
+    )
+    rate = models.PositiveIntegerField(
+        null=True, blank=True, help_text=_("How many may start in the limit's time; empty: as the code says.")
+    )
+    changed_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    objects = LimitOverrideManager()
+
+    class Meta:
+        verbose_name = _("limit set by an operator")
+        verbose_name_plural = _("limits set by operators")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def said(name: str, key: Any) -> str:
+    """Return a limit's key in words, such as ``args.customer_id 42``."""
+    parts = ", ".join(f"{part} {value}" for part, value in key.items()) if isinstance(key, dict) else ""
+    return parts if not parts or name == ",".join(key) else f"{name}: {parts}"

@@ -1,0 +1,208 @@
+"""`Limit`: how many jobs of a key may run at once, and how many may start in a time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from ..exceptions import InvalidRequest, did_you_mean
+from .canonical import canonical, to_nfc
+from .fingerprint import object_of, select_members
+from .gates import KEYS, LANES
+from .suggesting import suggesting
+
+RATES: Final = {"per_second": 1, "per_minute": 60, "per_hour": 3600}
+"""The rates of a limit, and the seconds in which each counts."""
+LARGEST: Final = 1_000_000
+MOST_LIMITS: Final = 10
+LONGEST_NAME: Final = 100
+_PARTS: Final = ("type", "queue", "args", "meta")
+
+
+@suggesting
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many jobs with the same key may run side by side, over all workers, and how many may start in a time.
+
+    ``key``: what the jobs have in common: ``type``, ``queue``, ``args``, ``meta``, a member such as
+    ``args.customer_id``, or a JSON Pointer (RFC 6901) such as ``args/customer/id``. An empty key is one for all jobs of
+    the limit's ``name``.
+    ``running``: how many may run at once. ``per_second``, ``per_minute`` or ``per_hour``, at most one of them: how many
+    may start in any such time. At least one of these numbers is needed.
+    ``weight``: how many of them this job counts for. ``name``: jobs share a key only under the same name; by default
+    the key's parts, joined by commas. Operators change a limit by its name.
+
+    Raises InvalidRequest, which names the field and says how to fix it.
+    """
+
+    key: Collection[str] = ()
+    running: int | None = None
+    per_second: int | None = None
+    per_minute: int | None = None
+    per_hour: int | None = None
+    weight: int = 1
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", _parts(self.key))
+        for name in ("running", *RATES):
+            if getattr(self, name) is not None:
+                _number(getattr(self, name), name)
+        _number(self.weight, "weight")
+        rates = [name for name in RATES if getattr(self, name) is not None]
+        if len(rates) > 1:
+            raise _wrong(rates[1], f"cannot be combined with {rates[0]}", mend="Give the job two limits.")
+        if self.running is None and not rates:
+            raise _wrong("running", "is missing", mend=f"Say running=1, for example, or one of {', '.join(RATES)}.")
+        for name in ("running", *rates):
+            most = getattr(self, name)
+            if most is not None and self.weight > most:
+                raise _wrong(
+                    "weight",
+                    f"is more than {name}, so the job could never run",
+                    value=self.weight,
+                    mend=f"Write at most {most}.",
+                )
+        self._check_name()
+
+    def _check_name(self) -> None:
+        if not isinstance(self.name, str) or len(self.name) > LONGEST_NAME or not self.name.isprintable():
+            raise _wrong("name", f"must be printable text of at most {LONGEST_NAME} characters", value=self.name)
+        if not self.name:
+            if not self.key:
+                raise _wrong("name", "is missing", mend="A limit without a key is one for all jobs of its name.")
+            object.__setattr__(self, "name", ",".join(self.key)[:LONGEST_NAME])
+
+    @classmethod
+    def parse(cls, value: Any) -> Limit:
+        """Return a limit, or the one that a mapping with its members describes. Raises InvalidRequest."""
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, Mapping):
+            raise InvalidRequest.at(
+                "limit", "must be a Limit or an object", value=value, mend='Write Limit(key=["type"], running=1).'
+            )
+        names = [field.name for field in fields(cls)]
+        for name in value:
+            if name not in names:
+                raise _wrong(str(name), "is not a member of a limit", mend=did_you_mean(name, names))
+        return cls(**value)
+
+    @property
+    def seconds(self) -> int:
+        """In how many seconds the rate counts; 0 without a rate."""
+        return next((seconds for name, seconds in RATES.items() if getattr(self, name) is not None), 0)
+
+    @property
+    def rate(self) -> int | None:
+        """How many jobs may start in any ``seconds``, or None."""
+        return next((getattr(self, name) for name in RATES if getattr(self, name) is not None), None)
+
+    def of(self, *, type: str, queue: str, args: Any, meta: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a job stores of the limit: its numbers, the members of its key, and the id of the key.
+
+        Raises InvalidRequest when ``args`` or ``meta`` has no such member.
+        """
+        whole = {"type": type, "queue": queue, "args": args, "meta": meta}
+        members = to_nfc({part: _value(part, whole, "limit.key") for part in self.key})
+        stored: dict[str, Any] = {"name": self.name, "key": members, "id": key_id(self.name, members)}
+        if self.running is not None:
+            stored["running"] = self.running
+        if self.rate is not None:
+            stored |= {"rate": self.rate, "seconds": self.seconds}
+        if self.weight != 1:
+            stored["weight"] = self.weight
+        return stored
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the limit as JSON, without the members that have their defaults."""
+        given: dict[str, Any] = {"key": list(self.key)}
+        given |= {name: value for name in ("running", *RATES) if (value := getattr(self, name)) is not None}
+        return given | ({} if self.weight == 1 else {"weight": self.weight}) | {"name": self.name}
+
+
+def limits_of(value: Any) -> tuple[Limit, ...]:
+    """Return the limits that a ``limit`` option names: none, one, or several. Raises InvalidRequest."""
+    if value is None:
+        return ()
+    given = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+    limits = tuple(map(Limit.parse, given))
+    if len(limits) > MOST_LIMITS:
+        raise InvalidRequest.at("limit", f"names more than {MOST_LIMITS} limits", value=len(limits))
+    names = [limit.name for limit in limits]
+    for name in names:
+        if names.count(name) > 1:
+            raise _wrong("name", "is that of two limits of this job", value=name, mend="Name each of them.")
+    return limits
+
+
+def key_id(name: str, members: Mapping[str, Any]) -> str:
+    """Return the id of a limit's key, the same for all jobs that share it. It is a gate."""
+    return KEYS + hashlib.sha256(canonical({"key": members, "limit": name}).encode()).hexdigest()[:32]
+
+
+def lane_of(parts: Collection[str], *, type: str, queue: str, args: Any, meta: Mapping[str, Any]) -> str:
+    """Return the lane of a job in a fair queue: a gate. Jobs that lack a part of the key share a lane for that."""
+    whole = {"type": type, "queue": queue, "args": args, "meta": meta}
+    members: dict[str, Any] = {}
+    for part in parts:
+        try:
+            members[part] = [_value(part, whole, "fair_by")]
+        except InvalidRequest:
+            members[part] = None
+    return LANES + hashlib.sha256(canonical(members).encode()).hexdigest()[:32]
+
+
+def _value(part: str, whole: Mapping[str, Any], field: str) -> Any:
+    """Return what a part of a key names in a job. Raises InvalidRequest about a ``field`` if the job has no such."""
+    if part in _PARTS:
+        return whole[part]
+    source = "args" if _has_member(part, "args") else "meta"
+    name = part[len(source) :].removeprefix(".")
+    members = object_of(whole[source])
+    if members is None:
+        raise InvalidRequest.at(
+            field,
+            f"names {part}, but the args are no object, nor an array holding exactly one",
+            mend="Send args as an object.",
+        )
+    return select_members(members, [name], source, InvalidRequest, field)[name]
+
+
+def key_parts(value: Any) -> tuple[str, ...]:
+    """Return the parts of a key, checked and sorted. Raises InvalidRequest."""
+    return _parts(value)
+
+
+def _parts(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise _wrong("key", "must be a list of names", value=value, mend=f"Write key=[{str(value)!r}].")
+    parts = tuple(value)
+    for part in parts:
+        if not isinstance(part, str) or not (part in _PARTS or any(_has_member(part, name) for name in _PARTS[2:])):
+            mend = "Write type, queue, args, meta, a member such as args.customer_id, or a pointer such as args/a/b."
+            raise _wrong("key", "has a part that names nothing of a job", value=part, mend=mend)
+        if parts.count(part) > 1:
+            raise _wrong("key", "names a part twice", value=part, mend="Write it once.")
+        whole = part.partition(".")[0].partition("/")[0]
+        if whole != part and whole in parts:
+            raise _wrong("key", f"has {whole} and a part of it", value=part, mend="Leave one of them out.")
+    return tuple(sorted(parts))
+
+
+def _has_member(part: str, source: str) -> bool:
+    """Tell whether a part of a key names a member, or a JSON Pointer, in args or meta."""
+    rest = part[len(source) :]
+    return part.startswith(source) and len(rest) > 1 and rest[0] in "./"
+
+
+def _number(value: Any, field: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST:
+        mend = "To stop a queue, pause it." if field != "weight" else ""
+        raise _wrong(field, f"must be a whole number from 1 to {LARGEST:,}", value=value, mend=mend)
+
+
+def _wrong(field: str, problem: str, *, value: Any = ..., mend: str = "") -> InvalidRequest:
+    return InvalidRequest.at(f"limit.{field}", problem, value=value, mend=mend)

@@ -1,0 +1,173 @@
+"""The order of claims with limits and fairness, against a reference in plain Python."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+
+from django_ojs_unique import Limit
+from django_ojs_unique.execution import by_rules
+from django_ojs_unique.execution.claim import claim
+from django_ojs_unique.execution.finished import Finished
+from django_ojs_unique.execution.leases import give_back
+from django_ojs_unique.execution.settle import settle
+from django_ojs_unique.limits import waiting
+from django_ojs_unique.models import Job, LimitKey, LimitOverride, Slot
+
+EXAMPLES = int(os.environ.get("OJS_LIMIT_EXAMPLES", "0"))
+CUSTOMER, TENANT, TYPE = "args.customer", "meta.tenant", "type"
+
+
+@dataclass
+class Reference:
+    """Whose turn it is: the whole rule, as a reader may want to have it."""
+
+    numbers: dict[str, int]
+    waiting: list[Any] = field(default_factory=list)
+    active: list[Any] = field(default_factory=list)
+    parked: set[Any] = field(default_factory=set)
+    last: dict[str, str] = field(default_factory=dict)
+
+    def claim(self, queues: list[str], count: int) -> list[Any]:
+        chosen: list[Any] = []
+        full: set[Any] = set()
+        lines = [self.line(queue, count) for queue in queues]
+        while len(chosen) < count and any(lines):
+            line = min(filter(None, lines), key=lambda line: rank(line[0]))
+            job = line.pop(0)
+            used = Counter(
+                key for each in (*self.active, *chosen) for key in keys(each) for _ in range(self.weight(each, key))
+            )
+            blocked = [
+                key for key in keys(job) if key in full or used[key] + self.weight(job, key) > self.numbers[key[0]]
+            ]
+            if blocked:
+                full.add(blocked[0])
+                self.parked.add(job.id)
+            else:
+                chosen.append(job)
+                if job.lane and job.id not in self.parked:
+                    self.last[job.queue] = job.lane
+        self.active += chosen
+        self.waiting = [job for job in self.waiting if job not in chosen]
+        return chosen
+
+    def weight(self, job: Any, key: Any) -> int:
+        own = next(limit.get("weight", 1) for limit in job.limits if limit["id"] == key[1])
+        return min(own, self.numbers[key[0]])
+
+    def line(self, queue: str, count: int) -> list[Any]:
+        jobs = sorted((job for job in self.waiting if job.queue == queue), key=rank)
+        first = [job for job in jobs if not job.lane or job.id in self.parked]
+        lanes: dict[str, list[Any]] = {}
+        for job in jobs:
+            if job not in first:
+                lanes.setdefault(job.lane, []).append(job)
+        last = self.last.get(queue, "")
+        turns = sorted(lanes, key=lambda lane: (lane <= last, lane))[:count]
+        most = -(-count // max(len(turns), 1)) + 1
+        return first + [lanes[lane][n] for n in range(most) for lane in turns if n < len(lanes[lane])]
+
+
+def keys(job: Any) -> list[Any]:
+    return [(limit["name"], limit["id"]) for limit in job.limits or ()]
+
+
+def rank(job: Any) -> Any:
+    return -job.priority, job.enqueued_at, job.id
+
+
+running = st.integers(1, 3)
+counts = st.integers(1, 8)
+
+
+class Machine(RuleBasedStateMachine):
+    """Jobs of a few customers and tenants come and go; each claim must take what the reference takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        by_rules._turns.clear()
+        self.numbers = {CUSTOMER: 1, TENANT: 3, TYPE: 5}
+        for part, number in self.numbers.items():
+            LimitOverride.objects.set(part, running=number)
+        self.reference = Reference(self.numbers)
+
+    @rule(
+        customer=st.integers(1, 3),
+        tenant=st.sampled_from("ab"),
+        queue=st.sampled_from(["plain", "fair"]),
+        priority=st.sampled_from([0, 0, 0, 1]),
+        limits=st.sets(st.sampled_from([CUSTOMER, TENANT, TYPE])),
+        weight=st.sampled_from([1, 1, 2]),
+        times=st.integers(1, 3),
+    )
+    def enqueue(
+        self, customer: int, tenant: str, queue: str, priority: int, limits: set[str], weight: int, times: int
+    ) -> None:
+        for _ in range(times):
+            wanted = [Limit(key=[part], running=9, weight=weight if part != CUSTOMER else 1) for part in sorted(limits)]
+            options: dict[str, Any] = {"queue": queue, "priority": priority, "meta": {"tenant": tenant}}
+            job = Job.objects.enqueue("t", {"customer": customer}, limit=wanted, **options).job
+            self.reference.waiting.append(Job.objects.get(pk=job.pk))
+
+    @rule(count=counts, queues=st.sampled_from([["plain", "fair"], ["plain"], ["fair"]]))
+    def claim(self, count: int, queues: list[str]) -> None:
+        options: dict[str, Any] = {"types": None, "worker_id": "w", "lease": timedelta(hours=1)}
+        found = list(claim(Job.objects.all(), queues=queues, limit=count, now=timezone.now(), **options))
+        assert [job.pk for job in found] == [job.pk for job in self.reference.claim(queues, count)]
+        tokens = {job.pk: job.lease_token for job in found}
+        for job in self.reference.active:
+            job.lease_token = tokens.get(job.pk, job.lease_token)
+
+    @rule(number=st.integers(0, 100), end=st.sampled_from(["done", "done", "give back", "cancel"]))
+    def end(self, number: int, end: str) -> None:
+        if not self.reference.active:
+            return
+        job = self.reference.active.pop(number % len(self.reference.active))
+        if end == "done":
+            assert settle(Job.objects.all(), [Finished(job, at=timezone.now())])
+        elif end == "cancel":
+            Job.objects.get(pk=job.pk).cancel()
+        else:
+            assert give_back(Job.objects.all(), [job])[0] == 1
+            self.reference.parked.discard(job.pk)
+            self.reference.waiting.append(job)
+
+    @rule(number=st.integers(0, 100))
+    def cancel_one_that_waits(self, number: int) -> None:
+        if self.reference.waiting:
+            job = self.reference.waiting.pop(number % len(self.reference.waiting))
+            Job.objects.get(pk=job.pk).cancel()
+
+    @rule(part=st.sampled_from([CUSTOMER, TENANT, TYPE]), number=running)
+    def change_the_number(self, part: str, number: int) -> None:
+        LimitOverride.objects.set(part, running=number)
+        self.numbers[part] = number
+
+    def teardown(self) -> None:
+        for model in (Job, Slot, LimitKey, LimitOverride):
+            model.objects.all().delete()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_each_claim_takes_what_the_reference_takes(settings, monkeypatch):
+    settings.OJS_UNIQUE = {"FAIR_QUEUES": {"fair": ["meta.tenant"]}}
+    monkeypatch.setattr(waiting, "LEAST_HEADS", 100)
+    options = hypothesis_settings(
+        derandomize=not EXAMPLES,
+        max_examples=EXAMPLES or 60,
+        stateful_step_count=40,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(Machine, settings=options)  # type: ignore[no-untyped-call]

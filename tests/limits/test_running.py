@@ -1,0 +1,214 @@
+"""How many jobs of a key run at once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from django_ojs_unique import Limit, job
+from django_ojs_unique.execution.claim import claim
+from django_ojs_unique.execution.finished import Finished
+from django_ojs_unique.execution.settle import settle
+from django_ojs_unique.models import Job, LimitKey, LimitOverride, Queue, Slot
+from django_ojs_unique.worker import Worker
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LEASE = timedelta(seconds=30)
+ONE = Limit(key=["args.n"], running=1)
+
+
+def take(count: int = 10, **options: Any) -> list[Any]:
+    rules: dict[str, Any] = {"queues": ["default"], "types": None, **options}
+    return list(claim(Job.objects.all(), limit=count, worker_id="w", lease=LEASE, now=timezone.now(), **rules))
+
+
+def done(*jobs: Any) -> None:
+    assert len(settle(Job.objects.all(), [Finished(each, at=timezone.now()) for each in jobs])) == len(jobs)
+
+
+def enqueue(n: Any, limit: Any = ONE, **options: Any) -> Any:
+    return Job.objects.enqueue("t", {"n": n}, limit=limit, **options).job.id
+
+
+def test_one_job_of_a_key_runs_at_a_time_and_the_others_wait_their_turn():
+    first, other, second, third = enqueue(1), enqueue(2), enqueue(1), enqueue(1)
+    running = take()
+    assert [each.id for each in running] == [first, other]
+    assert take() == []
+    done(running[1])
+    assert take() == []
+    done(running[0])
+    running = take()
+    assert [each.id for each in running] == [second]
+    done(*running)
+    assert [each.id for each in take()] == [third]
+
+
+def test_a_job_without_a_limit_passes_those_that_wait():
+    enqueue(1), enqueue(1)
+    plain = Job.objects.enqueue("t", {"n": 1}).job.id
+    assert len(take(1)) == 1
+    assert [each.id for each in take()] == [plain]
+
+
+def test_a_later_job_of_the_key_does_not_go_before_one_that_waits():
+    first, second = enqueue(1), enqueue(1)
+    running = take()
+    assert take() == []
+    urgent, third = enqueue(1, priority=5), enqueue(1)
+    done(*running)
+    order = []
+    for _ in range(3):
+        running = take()
+        order += [each.id for each in running]
+        done(*running)
+    assert order == [urgent, second, third]
+    assert first not in order
+
+
+@pytest.mark.parametrize("move", ["cancel", "rescue", "delete", "give back", "retry"])
+def test_the_end_of_a_lease_is_the_end_of_its_slot(move):
+    first, second = enqueue(1), enqueue(1)
+    (running,) = take()
+    assert take() == []
+    if move == "cancel":
+        Job.objects.get(pk=first).cancel()
+    elif move == "delete":
+        Job.objects.filter(pk=first).delete()
+    elif move == "give back":
+        from django_ojs_unique.execution.leases import give_back
+
+        give_back(Job.objects.all(), [running])
+    elif move == "rescue":
+        from django_ojs_unique.lifecycle import write
+        from django_ojs_unique.maintenance.sweep import rescue
+
+        write(Job.objects.filter(pk=first), lease_expires_at=timezone.now() - timedelta(hours=1))
+        rescue(Job.objects.all(), timezone.now())
+    else:
+        settle(Job.objects.all(), [Finished(running, error={"type": "E", "message": ""}, at=timezone.now())])
+    expected = first if move == "give back" else second  # a rescued job goes to the end of its line
+    assert [each.id for each in take()] == [expected]
+    assert take() == []
+
+
+def test_several_limits_hold_together():
+    limits = [Limit(key=["args.n"], running=1), Limit(key=["meta.tenant"], running=2), Limit(name="all", running=3)]
+    jobs = [
+        enqueue(n, limits, meta={"tenant": tenant})
+        for n, tenant in [(1, "a"), (1, "a"), (2, "a"), (3, "a"), (4, "b"), (5, "b")]
+    ]
+    running = take()
+    assert [each.id for each in running] == [jobs[0], jobs[2], jobs[4]]
+    done(running[0])
+    running = [*running[1:], *take()]
+    assert [each.id for each in running] == [jobs[2], jobs[4], jobs[1]]
+    done(running[0])
+    assert [each.id for each in take()] == [jobs[3]]
+
+
+def test_weights_count_and_a_heavy_job_is_not_passed_by_light_ones():
+    heavy, light = Limit(key=["args.n"], running=3, weight=2), Limit(key=["args.n"], running=3)
+    first, second, third = enqueue(1, heavy), enqueue(1, heavy), enqueue(1, light)
+    running = take()
+    assert [each.id for each in running] == [first]
+    assert take() == []
+    done(*running)
+    assert [each.id for each in take()] == [second, third]
+
+
+def test_an_operators_number_counts_for_the_jobs_that_wait():
+    jobs = [enqueue(1) for _ in range(4)]
+    running = take()
+    assert len(running) == 1
+    assert LimitOverride.objects.set("args.n", running=3)
+    assert not LimitOverride.objects.set("args.n", running=3)
+    running += take()
+    assert [each.id for each in running] == jobs[:3]
+    assert LimitOverride.objects.set("args.n")
+    done(running[0])
+    assert take() == []
+    done(*running[1:])
+    assert [each.id for each in take()] == jobs[3:]
+
+
+def test_a_rate_counts_what_started_in_any_such_time(monkeypatch):
+    limit = Limit(key=["args.n"], per_minute=2)
+    jobs = [enqueue(1, limit) for _ in range(5)]
+    start = timezone.now()
+
+    def take_at(seconds: float) -> list[Any]:
+        taken = claim(
+            Job.objects.all(),
+            queues=["default"],
+            types=None,
+            limit=10,
+            worker_id="w",
+            lease=LEASE,
+            now=start + timedelta(seconds=seconds),
+        )
+        done(*taken)
+        return [each.id for each in taken]
+
+    assert take_at(0) == jobs[:2]
+    assert take_at(59.9) == []
+    assert take_at(60.1) == jobs[2:4]
+    assert take_at(119) == []
+    assert take_at(120.2) == jobs[4:]
+
+
+def test_a_job_that_becomes_available_again_is_looked_at_again():
+    _, second = enqueue(1), enqueue(1)
+    (running,) = take()
+    take()
+    assert Job.objects.get(pk=second).gate.startswith("k")
+    Job.objects.get(pk=second).cancel()
+    done(running)
+    Job.objects.get(pk=second).revive()
+    assert [each.id for each in take()] == [second]
+
+
+def test_a_paused_queue_keeps_no_slot():
+    enqueue(1, queue="paused")
+    second = enqueue(1)
+    Queue.objects.pause("paused")
+    assert [each.id for each in take(queues=["paused", "default"])] == [second]
+
+
+def test_a_worker_drains_them_all(handlers):
+    ran = []
+    job("t")(lambda n: ran.append(n))
+    for n in range(30):
+        enqueue(n % 3)
+    Worker(concurrency=4).run(drain=True)
+    assert sorted(ran) == sorted(n % 3 for n in range(30))
+
+
+def test_jobs_without_limits_leave_nothing():
+    Job.objects.enqueue("t")
+    done(*take())
+    assert not Slot.objects.exists()
+    assert not LimitKey.objects.exists()
+
+
+def test_a_claim_costs_the_same_whatever_waits_at_a_full_key():
+    for _ in range(5):
+        enqueue(1)
+    take(), take()
+    with CaptureQueriesContext(
+        connection,
+    ) as few:
+        take()
+    for _ in range(300):
+        enqueue(1)
+    take(), take(), take()
+    with CaptureQueriesContext(connection) as many:
+        take()
+    assert len(few) == len(many)
+    assert Job.objects.filter(gate="0", state="available").count() == 0
