@@ -34,6 +34,7 @@ class ClaimRequest:
 
     ``lease`` is the length of the lease of jobs that have none of their own; with ``is_forced``, of all jobs. With
     ``is_timed`` a lease ends no later than the time limit of the attempt. ``fields`` are the fields to return.
+    ``gates``: claim these jobs, if they are still available, and no others, and let them stand at these gates.
     """
 
     rooms: Mapping[str, int]
@@ -46,6 +47,7 @@ class ClaimRequest:
     is_timed: bool
     now: datetime
     fields: tuple[str, ...]
+    gates: Mapping[UUID, str] | None = None
 
 
 class LookUp(NamedTuple):
@@ -81,6 +83,8 @@ class Dialect:
     """Whether another enqueue can come between a query and an insert although `lock_keys` was called."""
     may_insert_first = True
     """Whether an enqueue may insert before it looks for other jobs."""
+    repeats_reads = False
+    """Whether a transaction reads what was committed before its first statement, and not what was since."""
     has_lateral = False
     """Whether a subquery can refer to the table before it."""
     claims_at_once = False
@@ -231,6 +235,11 @@ class Dialect:
     def complete(self, runs: Sequence[Any]) -> set[UUID]:
         """Complete the jobs of the runs that are still held, and skip locked rows; return the ids of these jobs."""
         raise NotImplementedError
+
+    @staticmethod
+    def among(column: str, values: Sequence[str]) -> tuple[str, list[Any]]:
+        """Return the condition that a column has one of the values, and its parameters."""
+        return f"{column} IN ({', '.join(['%s'] * len(values))})", list(values)
 
     def exactly(self, field: str, text: str) -> Q:
         """Return the condition for an exact match, where the database ignores case, accents and trailing spaces."""

@@ -23,6 +23,8 @@ from .rows import RowReader, UnreadRows
 from .sessions import Session
 
 _HEX = attrgetter("hex")
+_READ_COMMITTED = 2
+"""The driver's number of PostgreSQL's default isolation level; those of stricter ones are higher."""
 LARGEST_STATEMENT = 2**25
 """In characters: PostgreSQL takes up to a gigabyte, but holds each statement in memory several times."""
 
@@ -30,13 +32,15 @@ LARGEST_STATEMENT = 2**25
 _CLAIM = """
 UPDATE {table} AS job SET
   state = 'active', guarded_states = {guard_if_active}, attempt = job.attempt + 1, started_at = %(now)s,
-  worker_id = %(worker_id)s, lease_token = %(token)s, progress = NULL, progress_note = NULL,
+  worker_id = %(worker_id)s, lease_token = %(token)s, progress = NULL, progress_note = NULL{gate},
   lease_expires_at = least(
     statement_timestamp()
       + coalesce(%(forced_ms)s::bigint, job.visibility_timeout_ms, %(lease_ms)s::bigint) * interval '1 millisecond',
     CASE WHEN %(timed)s THEN %(now)s + job.timeout_ms * interval '1 millisecond' END
   )
-WHERE job.id = ANY(ARRAY(
+WHERE job.id = ANY(ARRAY({chosen})) RETURNING {columns}
+"""
+_FIRST_OF_QUEUES = """
   SELECT next.id FROM unnest(%(queues)s::text[], %(rooms)s::int[]) AS queue (name, room)
   LEFT JOIN {queues} AS rule ON rule.name = queue.name CROSS JOIN LATERAL (
     SELECT id, priority, enqueued_at FROM {table}
@@ -46,8 +50,11 @@ WHERE job.id = ANY(ARRAY(
     ORDER BY priority DESC, enqueued_at, id LIMIT queue.room FOR UPDATE SKIP LOCKED
   ) AS next WHERE rule.paused_at IS NULL AND rule.concurrency_limit IS NULL AND rule.max_per_second IS NULL
   ORDER BY next.priority DESC, next.enqueued_at, next.id LIMIT %(limit)s
-)) RETURNING {columns}
 """
+_AT_GATES = """
+  SELECT id FROM {table} WHERE id = ANY(%(ids)s::uuid[]) AND state = 'available' FOR UPDATE SKIP LOCKED
+"""
+_NEW_GATE = ", gate = (%(gates)s::text[])[array_position(%(ids)s::uuid[], job.id)]"
 _COMPLETE = """
 UPDATE {table} AS job SET
   state = 'completed', guarded_states = {guard_if_completed}, finished_at = run.at, result = run.result::jsonb,
@@ -76,6 +83,14 @@ class PostgreSQL(Dialect):
     keeps_unicode_in_json = True
     now = "SELECT clock_timestamp()"
 
+    @property
+    def repeats_reads(self) -> bool:  # type: ignore[override]
+        return bool((self.connection.isolation_level or 0) > _READ_COMMITTED)  # type: ignore[attr-defined]
+
+    @staticmethod
+    def among(column: str, values: Sequence[str]) -> tuple[str, list[Any]]:
+        return f"{column} = ANY(%s)", [list(values)]
+
     def decides_at_once(self, policy: UniquePolicy) -> bool:
         # While the statement runs, another job may be enqueued, run and finish. Then it has no guard, so the constraint
         # does not stop this insert. A policy that counts finished jobs must stop it.
@@ -96,7 +111,7 @@ class PostgreSQL(Dialect):
                 cursor.execute("SELECT pg_notify(%s, q) FROM unnest(%s::text[]) AS q", [CHANNEL, sorted(queues)])
 
     def claim(self, wanted: ClaimRequest, meanwhile: Callable[[], Any] | None = None) -> UnreadRows:
-        reader, statement = self._claim(wanted.fields)
+        reader, statement = self._claim(wanted.fields, wanted.gates is not None)
         lease_ms = wanted.lease // timedelta(milliseconds=1)
         _, rows = execute(
             self,
@@ -112,18 +127,22 @@ class PostgreSQL(Dialect):
                 "timed": wanted.is_timed,
                 "types": None if wanted.types is None else list(wanted.types),
                 "limit": wanted.limit,
+                "ids": None if wanted.gates is None else [id.hex for id in wanted.gates],
+                "gates": None if wanted.gates is None else list(wanted.gates.values()),
             },
             meanwhile,
-            _plan_for(wanted.limit),
+            _plan_for(wanted.limit if wanted.gates is None else len(wanted.gates)),
         )
         return UnreadRows(reader, rows)
 
     @kept
-    def _claim(self, fields: tuple[str, ...]) -> tuple[RowReader, str]:
+    def _claim(self, fields: tuple[str, ...], at_gates: bool) -> tuple[RowReader, str]:
         """Return the reader of the claimed rows, and the statement that claims them."""
         reader = RowReader(self.model, self.connection, fields)
         columns = ", ".join(f'job."{column}"' for column in reader.columns)
-        return reader, _statement(_CLAIM, self.model).replace("{columns}", columns)
+        text = _CLAIM.replace("{chosen}", _AT_GATES if at_gates else _FIRST_OF_QUEUES)
+        text = text.replace("{gate}", _NEW_GATE if at_gates else "")
+        return reader, _statement(text, self.model).replace("{columns}", columns)
 
     def complete(self, runs: Sequence[Any]) -> set[UUID]:
         results = [None if run.result is None else TO_JSON(run.result) for run in runs]

@@ -15,16 +15,15 @@ from ..db.dialect import ClaimRequest
 from ..db.dialects import dialect_of
 from ..db.rows import UnreadRows
 from ..ojs.states import JobState
-from .by_rules import Rules, Wanted, claim_by_rules, rules_of
+from .by_rules import Wanted, claim_by_rules
 from .leases import Lease
+from .queue_rules import Rules, rules_of
 
 NEEDED = (
     "id", "type", "queue", "args", "meta", "tags", "extra", "priority", "attempt", "max_attempts", "timeout_ms",
     "visibility_timeout_ms", "created_at", "enqueued_at", "scheduled_at", "errors", "workflow_id",
 )  # fmt: skip
 """The fields of a job that an attempt needs; the other fields are read on access."""
-AT_GATES = ("limits", "lane", "gate")
-"""What else a claim must know of a job that waits at a gate."""
 
 
 _priority = attrgetter("priority")
@@ -101,12 +100,12 @@ def claim(
     token = token or uuid4()
     dialect = dialect_of(jobs)
     if dialect.claims_at_once and limited is not None and set(limited).isdisjoint(queues):
-        rules = Rules(list(queues), [], [])
+        rules = Rules(list(queues), [], {})
     else:
         rules = rules_of(jobs, queues, now)
     if not rules.queues:
         return nothing
-    if dialect.claims_at_once and not rules.limited and not rules.gated and only is None:
+    if dialect.claims_at_once and not rules.limited and not rules.gates and only is None:
         found: UnreadRows | list[Any] = dialect.claim(
             ClaimRequest(
                 rooms=dict.fromkeys(rules.queues, limit),
@@ -125,10 +124,8 @@ def claim(
     else:
         if meanwhile is not None:
             meanwhile()
-        wanted = Wanted(types, limit, worker_id, token, lease, now, (*NEEDED, *AT_GATES), passed_over, only)
+        wanted = Wanted(types, limit, worker_id, token, lease, now, NEEDED, passed_over, only)
         found = claim_by_rules(jobs, rules, wanted)
-        for job in found:
-            job.attempt += 1
     held = {
         "state": JobState.ACTIVE,
         "started_at": now,

@@ -12,28 +12,42 @@ from uuid import UUID
 from django.db import connections
 from django.db.models import QuerySet, Sum
 
+from ..db.dialects import dialect_of
 from ..db.locking import unlocked
+from ..db.rows import read_fields
 from ..models import LimitKey, LimitOverride, Slot
+from ..ojs.gates import LIMITED
 from .prune import delete_stale
 from .waiting import IS_RUNNING, Rank, Waiting, first_in_line, rank
 
+USED_AGAIN = timedelta(hours=1)
+"""How old the time of a key's last use may be, before a claim writes it again."""
 MOST_STALE = 100
 """How many slots of ended runs the keys of a claim may have before it deletes them; maintenance deletes the others."""
 
 
+_known: dict[str, set[str]] = defaultdict(set)
+"""By database: the keys that had rows when this process last looked."""
+MOST_KNOWN = 100_000
+
+
 def ensure_keys(using: str, waiting: Waiting, now: datetime) -> None:
     """Store the keys that have no row yet, in a transaction of its own: others wait for it only for a moment."""
-    rows, keys = LimitKey.objects.using(using), waiting.keys
-    if not keys:
-        return
-    known = set(rows.filter(pk__in=keys).values_list("pk", flat=True))
-    new = [
-        LimitKey(pk=id, name=limit["name"], key=limit["key"], used_at=now)
-        for id, limit in sorted(keys.items())
-        if id not in known
-    ]
+    known = _known[using]
+    new = waiting.keys.keys() - known
     if new:
-        rows.bulk_create(new, ignore_conflicts=True)
+        rows = [
+            LimitKey(pk=id, name=limit["name"], key=limit["key"], used_at=now) for id, limit in _sorted(waiting, new)
+        ]
+        LimitKey.objects.using(using).bulk_create(rows, ignore_conflicts=True)
+        if len(known) > MOST_KNOWN:
+            known.clear()
+        known |= new
+
+
+def _sorted(waiting: Waiting, ids: Collection[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Return some of the keys in the order in which all claims store them, so that none waits for another in turn."""
+    return [(id, waiting.keys[id]) for id in sorted(ids)]
 
 
 @dataclass(slots=True)
@@ -60,47 +74,52 @@ class Slots:
     """The slots of the keys for which jobs wait, in one claim and its transaction.
 
     A key that another claim has locked is left to it, with its jobs: ``passed_over`` tells whether there was one.
+    If the rows of some keys are gone, ``are_known`` is false: then store them, and begin again.
     """
 
     def __init__(self, ready: QuerySet[Any], waiting: Waiting, now: datetime) -> None:
         self._ready = ready
         self._now = now
         self._waiting = waiting
-        self._taken: list[Slot] = []
-        self._overrides = {row.name: row for row in LimitOverride.objects.using(ready.db)} if waiting.keys else {}
-        rows = LimitKey.objects.using(ready.db).filter(pk__in=waiting.keys)
-        self._keys = {row.pk: _Key(row) for row in unlocked(rows.order_by("pk"))} if waiting.keys else {}
-        self.passed_over = len(self._keys) < len(waiting.keys)
+        self._taken: list[dict[str, Any]] = []
+        self._keys = self._lock()
+        # After the locks: where a transaction reads from a snapshot, it has all claims that held them before.
+        self._overrides = {row.name: row for row in LimitOverride.objects.using(ready.db)} if self._keys else {}
+        missing = waiting.keys.keys() - self._keys.keys()
+        self.passed_over = bool(missing)
+        self.are_known = not missing or self._forget(missing)
         if self._keys:
             self._count_what_runs()
             self._count_what_started()
 
-    def take(self, job: Any) -> str | None:
-        """Take the slots that a job needs, and return None; else return the gate where it must wait.
+    def take(self, job: Any) -> bool | None:
+        """Take the slots that a job needs; return False if it must wait for one, None if that is not known.
 
-        The gate is "" if it is not known whether there is a slot.
+        Its ``gate`` becomes the place where it stands while it runs, or where it must wait.
         """
         needed = [(self._keys.get(limit["id"]), limit) for limit in job.limits or ()]
         if any(key is None for key, _ in needed):
-            return ""
+            return None
         for key, limit in needed:
             assert key is not None
             key.is_full = key.is_full or not self._has_room(key, limit)
             key.is_closed = key.is_closed or key.is_full or self._is_behind(key, job)
             if key.is_closed:
-                return key.row.pk
-        for key, limit in needed:
+                job.gate = key.row.pk
+                return False
+        job.gate = job.lane or LIMITED
+        for number, (key, limit) in enumerate(needed):
             assert key is not None
-            self._use(key, limit, job.pk)
-        return None
+            self._use(key, limit, job, is_first=number == 0)
+        return True
 
     def store(self, token: UUID, claimed: Collection[UUID]) -> None:
         """Store the slots of the jobs that were ``claimed``, under their lease token, and which keys are full."""
         using = self._ready.db
-        taken = [slot for slot in self._taken if slot.job_id in claimed]
-        for slot in taken:
-            slot.lease_token = token
-        Slot.objects.using(using).bulk_create(taken)
+        slots = [{**slot, "lease_token": token} for slot in self._taken if slot["job_id"] in claimed]
+        if slots:
+            dialect_of(Slot.objects.using(using)).insert_rows(slots)
+        touches = dialect_of(self._ready).repeats_reads
         groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
         for id, key in self._keys.items():
             row = key.row
@@ -111,12 +130,29 @@ class Slots:
                 after = full_at, row.full_since or self._now, key.opens_at
             elif not key.is_closed and self._waiting.opened.get(id, ...) is None:
                 after = None, None, None
-            if key.is_used or after != before:
+            # Where a later claim may read from an older snapshot, it must meet a row that was written since.
+            if after != before or (key.is_used and (touches or self._now - row.used_at > USED_AGAIN)):
                 groups[after].append(id)
         for (full_at, full_since, opens_at), ids in groups.items():
-            LimitKey.objects.using(using).filter(pk__in=ids).update(
-                full_at=full_at, full_since=full_since, opens_at=opens_at, used_at=self._now
-            )
+            self._rows_of(ids).update(full_at=full_at, full_since=full_since, opens_at=opens_at, used_at=self._now)
+
+    def _forget(self, missing: Collection[str]) -> bool:
+        """Forget the keys whose rows were pruned; return whether there were none."""
+        locked = set(self._rows_of(list(missing)).values_list("pk", flat=True))
+        _known[self._ready.db] -= set(missing) - locked
+        return len(locked) == len(missing)
+
+    def _lock(self) -> dict[str, _Key]:
+        if not self._waiting.keys:
+            return {}
+        fields = ("id", "full_at", "full_since", "opens_at", "used_at")
+        rows = unlocked(self._rows_of(list(self._waiting.keys)).order_by("pk"))
+        return {row.pk: _Key(row) for row in read_fields(rows, fields)}
+
+    def _rows_of(self, ids: list[str]) -> QuerySet[LimitKey]:
+        rows = LimitKey.objects.using(self._ready.db)
+        condition, parameters = dialect_of(self._ready).among("id", ids)
+        return rows.extra(where=[condition], params=parameters)
 
     def _is_behind(self, key: _Key, job: Any) -> bool:
         """Tell whether jobs wait for the key that were not read and come before this one."""
@@ -148,15 +184,19 @@ class Slots:
                 return False
         return True
 
-    def _use(self, key: _Key, limit: Mapping[str, Any], id: UUID) -> None:
+    def _use(self, key: _Key, limit: Mapping[str, Any], job: Any, *, is_first: bool) -> None:
         running, rate = self._numbers(limit)
         weight = _weight(limit, running, rate)
         key.is_used = True
         key.running += weight
         for seconds in key.recent:
             key.recent[seconds] += weight
+        if is_first and weight == 1 and "seconds" not in limit:
+            job.gate = key.row.pk  # its row is the slot
+            return
         kept_until = self._now + timedelta(seconds=limit.get("seconds", 0))
-        self._taken.append(Slot(key_id=key.row.pk, job_id=id, weight=weight, taken_at=self._now, kept_until=kept_until))
+        taken = {"key_id": key.row.pk, "job_id": job.pk, "weight": weight}
+        self._taken.append({**taken, "taken_at": self._now, "kept_until": kept_until})
 
     def _numbers(self, limit: Mapping[str, Any]) -> tuple[int | None, int | None]:
         """Return how many may run, and start in the limit's time: as an operator says, else as the job says."""
@@ -177,22 +217,30 @@ class Slots:
         return self._now + length
 
     def _count_what_runs(self) -> None:
-        places = ", ".join(["%s"] * len(self._keys))
-        is_running = IS_RUNNING.format(jobs=self._ready.model._meta.db_table)
-        stale = 0
+        jobs, stale = self._ready.model._meta.db_table, 0
+        dialect, ids = dialect_of(self._ready), list(self._keys)
         with connections[self._ready.db].cursor() as cursor:
+            condition, parameters = dialect.among("gate", ids)
             cursor.execute(
-                f"SELECT key_id, SUM(CASE WHEN is_running THEN weight ELSE 0 END),"
-                " SUM(CASE WHEN is_running THEN 0 ELSE 1 END) FROM (SELECT key_id, weight,"
-                f" {is_running} AS is_running FROM {Slot._meta.db_table} AS slot WHERE key_id IN ({places})) AS taken"
-                " GROUP BY key_id",
-                list(self._keys),
+                f"SELECT gate, COUNT(*) FROM {jobs} WHERE state = 'active' AND finished_at IS NULL AND {condition}"
+                " GROUP BY gate",
+                parameters,
             )
-            for key, weight, ended in cursor.fetchall():
-                self._keys[key].running = int(weight)
+            for id, count in cursor.fetchall():
+                self._keys[id].running = int(count)
+            condition, parameters = dialect.among("key_id", ids)
+            cursor.execute(
+                "SELECT key_id, SUM(CASE WHEN is_running THEN weight ELSE 0 END),"
+                " SUM(CASE WHEN is_running THEN 0 ELSE 1 END) FROM (SELECT key_id, weight,"
+                f" {IS_RUNNING.format(jobs=jobs)} AS is_running FROM {Slot._meta.db_table} AS slot WHERE {condition})"
+                " AS taken GROUP BY key_id",
+                parameters,
+            )
+            for id, weight, ended in cursor.fetchall():
+                self._keys[id].running += int(weight)
                 stale += int(ended)
         if stale > MOST_STALE:
-            delete_stale(self._ready, self._now, list(self._keys))
+            delete_stale(self._ready, self._now, ids)
 
     def _count_what_started(self) -> None:
         by_seconds: dict[int, list[str]] = defaultdict(list)

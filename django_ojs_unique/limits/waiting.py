@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain, zip_longest
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from django.db import connections
 from django.db.models import QuerySet
 
 from ..db.heads import first_of_each
+from ..db.rows import read_fields
 from ..models import LimitKey, Slot
 from ..ojs.gates import AFTER_KEYS, KEYS, LANES, LIMITED
 
 ORDER = ("-priority", "enqueued_at", "id")
 FIELDS = ("id", "queue", "priority", "enqueued_at", "limits", "lane", "gate")
 LEAST_HEADS = 2
-LEAST_NEW = 100
-"""How many new jobs a claim looks at, at least: a small one finds something behind many that must wait."""
+LEAST_NEW, MOST_NEW = 10, 2_000
+"""How many new jobs a claim reads at least, and at most when those that it read before must all wait."""
 MOST_KEYS = 1_000
 """How many keys with free slots a claim looks at."""
 QUEUES_AT_ONCE = 50
@@ -52,39 +53,56 @@ class Waiting:
     is_cut: bool = False
 
 
-def gated_queues(jobs: QuerySet[Any], queues: Collection[str]) -> list[str]:
-    """Return those of the queues in which available jobs wait at a gate: one index look-up for each."""
-    found: list[str] = []
+class Gates(NamedTuple):
+    """At which gates available jobs of a queue wait: new ones for a look at their limits, in lanes, for slots."""
+
+    new: bool
+    lanes: bool
+    keys: bool
+
+
+def gates_of(jobs: QuerySet[Any], queues: Collection[str]) -> dict[str, Gates]:
+    """Return those of the queues in which available jobs wait at gates: a few index look-ups for each."""
+    found: dict[str, Gates] = {}
     names = sorted(queues)
-    table = jobs.model._meta.db_table
-    first = (
-        f"SELECT queue FROM {table} WHERE state = 'available' AND finished_at IS NULL AND queue = %s AND gate > ''"
-        " ORDER BY gate LIMIT 1"
+    some = (
+        f"EXISTS (SELECT 1 FROM {jobs.model._meta.db_table} WHERE state = 'available' AND finished_at IS NULL"
+        " AND queue = %s AND gate {})"
     )
+    kinds = [some.format(f"= '{LIMITED}'"), some.format(f"> '{LANES}' AND gate < '{KEYS}'"), some.format(f"> '{KEYS}'")]
     with connections[jobs.db].cursor() as cursor:
         for start in range(0, len(names), QUEUES_AT_ONCE):
-            some = names[start : start + QUEUES_AT_ONCE]
+            part = names[start : start + QUEUES_AT_ONCE]
             cursor.execute(
-                " UNION ALL ".join(f"SELECT * FROM ({first}) AS q{number}" for number in range(len(some))), some
+                " UNION ALL ".join([f"SELECT {', '.join(kinds)}, {number}" for number in range(len(part))]),
+                [name for name in part for _ in kinds],
             )
-            found += [name for (name,) in cursor.fetchall()]
+            for *gates, number in cursor.fetchall():
+                if any(gates):
+                    found[part[number]] = Gates(*map(bool, gates))
     return found
 
 
 def look(
-    ready: QuerySet[Any], queues: Iterable[str], count: int, now: datetime, turns: MutableMapping[str, str]
+    ready: QuerySet[Any],
+    gates: Mapping[str, Gates],
+    count: int,
+    now: datetime,
+    turns: MutableMapping[str, str],
+    repeated: int,
 ) -> Waiting:
-    """Read the first jobs at the gates of the queues, enough to claim ``count`` of them.
+    """Read the first jobs at the ``gates`` of some queues, enough to claim ``count`` of them.
 
     ``ready``: the jobs that may start. ``turns`` holds where the last look at each queue ended; it is updated.
+    ``repeated``: how often this claim has looked before.
     """
     waiting = Waiting()
-    most_new = max(2 * count, LEAST_NEW)
-    for queue in queues:
+    most_new = min(max(count, LEAST_NEW) * 4**repeated, MOST_NEW)
+    for queue, which in gates.items():
         rows = ready.filter(queue=queue)
-        new = list(rows.filter(gate=LIMITED).order_by(*ORDER).only(*FIELDS)[:most_new])
+        new = read_fields(rows.filter(gate=LIMITED).order_by(*ORDER)[:most_new], FIELDS) if which.new else []
         waiting.is_cut = waiting.is_cut or len(new) == most_new
-        opened = _open_keys(ready, queue, now, turns)
+        opened = _open_keys(ready, queue, now, turns) if which.keys else []
         most = max(-(-2 * count // max(len(opened), 1)), LEAST_HEADS)
         heads = first_of_each(rows, opened, most, ORDER, FIELDS)
         for key in opened:
@@ -94,11 +112,12 @@ def look(
                 waiting.opened[key] = min(waiting.opened[key] or last, last)
                 waiting.is_cut = True
         waiting.lines[queue] = [*chain.from_iterable(heads.values()), *new]
-        lanes = _lanes(ready, queue, count, turns)
+        lanes = _lanes(ready, queue, count, turns) if which.lanes else []
         most = -(-count // max(len(lanes), 1)) + 1
         waiting.turns[queue] = _in_turns(lanes, first_of_each(rows, lanes, most, ORDER, FIELDS))
-        for job in (*waiting.lines[queue], *waiting.turns[queue]):
-            waiting.keys |= {limit["id"]: limit for limit in job.limits or ()}
+        for job in chain(waiting.lines[queue], waiting.turns[queue]):
+            for limit in job.limits or ():
+                waiting.keys[limit["id"]] = limit
     return waiting
 
 
@@ -117,16 +136,22 @@ def _open_keys(ready: QuerySet[Any], queue: str, now: datetime, turns: MutableMa
     """Return the keys for which jobs of the queue wait and which have slots again."""
     connection, place = connections[ready.db], f"{KEYS} {queue}"
     table = connection.ops.quote_name(LimitKey._meta.db_table)
-    in_use = (
+    jobs = ready.model._meta.db_table
+    slots = (
         f"SELECT COALESCE(SUM(slot.weight), 0) FROM {Slot._meta.db_table} AS slot WHERE slot.key_id = known.id AND "
-        + IS_RUNNING.format(jobs=ready.model._meta.db_table)
+        + IS_RUNNING.format(jobs=jobs)
+    )
+    rows = (
+        f"SELECT gate, COUNT(*) AS number FROM {jobs}"
+        f" WHERE state = 'active' AND finished_at IS NULL AND gate > '{KEYS}' GROUP BY gate"
     )
     gates, parameters = _gates(ready, queue, turns.pop(place, KEYS), AFTER_KEYS)
     with connection.cursor() as cursor:
         cursor.execute(
-            f"{gates} SELECT gate FROM waiting WHERE gate IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {table} AS known"
-            " WHERE known.id = waiting.gate AND (known.opens_at > %s"
-            f" OR (known.full_at IS NOT NULL AND ({in_use}) >= known.full_at)) LIMIT 1 OFFSET 0) LIMIT {MOST_KEYS}",
+            f"{gates}, running AS ({rows}) SELECT waiting.gate FROM waiting LEFT JOIN running"
+            " ON running.gate = waiting.gate WHERE waiting.gate IS NOT NULL AND NOT EXISTS"
+            f" (SELECT 1 FROM {table} AS known WHERE known.id = waiting.gate AND (known.opens_at > %s"
+            f" OR COALESCE(running.number, 0) + ({slots}) >= known.full_at) LIMIT 1 OFFSET 0) LIMIT {MOST_KEYS}",
             [*parameters, connection.ops.adapt_datetimefield_value(now)],
         )
         found = [gate for (gate,) in cursor.fetchall()]

@@ -15,9 +15,9 @@ from django.db.models import QuerySet
 from ..db.clock import DatabaseClock
 from ..db.dialect import FEW_ROWS
 from ..db.dialects import dialect_of
-from ..execution.by_rules import queues_with_rules
 from ..execution.claim import Claimed, claim
 from ..execution.leases import Lease
+from ..execution.queue_rules import queues_with_rules
 from ..execution.run import Run
 from ..registry import registry
 from .claimed_runs import ClaimedRuns

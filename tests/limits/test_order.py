@@ -162,7 +162,8 @@ class Machine(RuleBasedStateMachine):
 @pytest.mark.django_db(transaction=True)
 def test_each_claim_takes_what_the_reference_takes(settings, monkeypatch):
     settings.OJS_UNIQUE = {"FAIR_QUEUES": {"fair": ["meta.tenant"]}}
-    monkeypatch.setattr(waiting, "LEAST_HEADS", 100)
+    for name in ("LEAST_HEADS", "LEAST_NEW"):  # with all jobs in view, the order is the reference's also across keys
+        monkeypatch.setattr(waiting, name, 100)
     options = hypothesis_settings(
         derandomize=not EXAMPLES,
         max_examples=EXAMPLES or 60,

@@ -1,0 +1,96 @@
+"""Queue rules: what operators allow for whole queues, and in which queues jobs wait at gates."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import F, QuerySet
+
+from ..db.locking import unlocked
+from ..limits.waiting import Gates, gates_of
+from ..models import Queue
+from ..ojs.states import JobState
+
+WINDOW = timedelta(seconds=1)
+"""The window in which a queue's ``max_per_second`` is counted; it begins with the first job that is handed out."""
+SKEW = timedelta(minutes=1)
+"""How far in the future a window may begin for a claim, which may have read its clock before it waited for a lock."""
+
+
+class Rules(NamedTuple):
+    """The queues that may give jobs now: all of them, those with a limit, and the gates at which their jobs wait."""
+
+    queues: list[str]
+    limited: list[str]
+    gates: Mapping[str, Gates]
+
+
+def rules_of(jobs: QuerySet[Any], queues: Collection[str], now: datetime) -> Rules:
+    """Read the rules of some queues."""
+    rules = _rules(connections[jobs.db], now)
+    closed = {name for name, is_closed, _ in rules if is_closed}
+    limited = {name for name, _, is_limited in rules if is_limited}
+    found = [name for name in dict.fromkeys(queues) if name not in closed]
+    return Rules(found, [name for name in found if name in limited], gates_of(jobs, found))
+
+
+def queues_with_rules(jobs: QuerySet[Any], queues: Collection[str]) -> frozenset[str]:
+    """Return the names of all queues with a limit, and those of ``queues`` in which jobs wait at gates."""
+    rows = Queue.objects.using(jobs.db).exclude(concurrency_limit=None, max_per_second=None)
+    return frozenset([*rows.values_list("name", flat=True), *gates_of(jobs, queues)])
+
+
+def hold(jobs: QuerySet[Any], limited: Collection[str]) -> list[Queue]:
+    """Lock the rows of limited queues until the transaction ends, except those that another transaction has locked."""
+    if not limited:
+        return []
+    rows = Queue.objects.using(jobs.db)
+    held = list(unlocked(rows.filter(name__in=limited).order_by("name")))
+    # Write the rows before the first query of the jobs: then a snapshot that is older than the last claim raises an
+    # error, and under every isolation level the query sees the result of that claim.
+    rows.filter(name__in=[row.name for row in held]).update(window_count=F("window_count"))
+    return held
+
+
+def rooms_left(jobs: QuerySet[Any], rooms: dict[str, int], held: Collection[Queue], now: datetime) -> dict[str, int]:
+    """Return how many jobs the limits still allow for each of the ``held`` queues."""
+    found = {}
+    for row in held:
+        left = [rooms[row.name]]
+        if row.concurrency_limit is not None:
+            active = jobs.filter(state=JobState.ACTIVE, queue=row.name, finished_at=None)
+            left.append(row.concurrency_limit - active.filter(lease_expires_at__isnull=False).count())
+        if row.max_per_second is not None:
+            left.append(row.max_per_second - (row.window_count if _in_window(row, now) else 0))
+        found[row.name] = min(left)
+    return {name: room for name, room in found.items() if room > 0}
+
+
+def count_handed_out(using: str, handed_out: Mapping[str, int], now: datetime) -> None:
+    """Add the jobs handed out to the windows of the limited queues, whose rows are locked."""
+    for row in Queue.objects.using(using).filter(name__in=handed_out, max_per_second__isnull=False):
+        if not _in_window(row, now):
+            row.window_started_at, row.window_count = now, 0
+        row.window_count += handed_out[row.name]
+        row.save(using=using, update_fields=["window_started_at", "window_count"])
+
+
+def _in_window(row: Queue, now: datetime) -> bool:
+    return row.window_started_at is not None and -SKEW < now - row.window_started_at < WINDOW
+
+
+def _rules(connection: BaseDatabaseWrapper, now: datetime) -> list[tuple[str, bool, bool]]:
+    """Return (name, gives nothing now, is limited) for each row of a queue. There are few."""
+    table = Queue._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT name, paused_at IS NOT NULL"
+            " OR (window_count >= max_per_second AND window_started_at > %s AND window_started_at < %s),"
+            f" concurrency_limit IS NOT NULL OR max_per_second IS NOT NULL FROM {table}",
+            [connection.ops.adapt_datetimefield_value(moment) for moment in (now - WINDOW, now + SKEW)],
+        )
+        return cursor.fetchall()  # type: ignore[no-any-return]
