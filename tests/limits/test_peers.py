@@ -186,7 +186,7 @@ def test_good_jobs_key_of_class_queue_and_arguments_is_a_list_of_parts():
     assert Job.objects.get(pk=same).state == "available"
 
 
-# Oban Pro: "Smart Engine", queue options
+# Oban Pro: "Oban.Pro.Engines.Smart"
 
 
 @pytest.mark.parametrize("by", ["a limit", "an operator"])
