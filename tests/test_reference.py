@@ -15,7 +15,17 @@ from django.dispatch import Signal
 from django.utils import timezone
 
 import django_ojs_unique
-from django_ojs_unique import DuplicateJob, InvalidPolicy, RetryPolicy, UniquePolicy, conf, exceptions, presets, signals
+from django_ojs_unique import (
+    DuplicateJob,
+    InvalidPolicy,
+    Limit,
+    RetryPolicy,
+    UniquePolicy,
+    conf,
+    exceptions,
+    presets,
+    signals,
+)
 from django_ojs_unique.handlers.declare import job
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.fingerprint import canonical_text
@@ -80,6 +90,7 @@ def test_the_fields_are_the_fields() -> None:
     assert policy == [field.name for field in fields(UniquePolicy) if field.init]
     retry = {row[0] for row in table("docs/worker.md", "`RetryPolicy`")}
     assert retry == {field.name for field in fields(RetryPolicy) if field.init}
+    assert [row[0] for row in table("docs/limits.md", "field")] == [field.name for field in fields(Limit)]
     *options, _unknown = inspect.signature(job).parameters
     assert [row[0] for row in table("docs/worker.md", "argument")] == options
 

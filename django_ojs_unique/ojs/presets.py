@@ -119,6 +119,7 @@ def newest_waits(
 
     ``args``: True for all of them, or the names of those that count; False for none. ``queue``: whether it counts.
     ``meta``: the names in meta that count. A failed job is discarded when its retry is due and a newer job waits.
+    With a `Limit` of ``running=1`` on the same key, the newest job waits until the running one has ended.
     """
     return UniquePolicy(
         **_counting(_args(args, "args"), _flag(queue, "queue"), meta),

@@ -11,50 +11,33 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import Limit, job
-from django_ojs_unique.execution.claim import claim
-from django_ojs_unique.execution.finished import Finished
-from django_ojs_unique.execution.settle import settle
+from django_ojs_unique.execution.leases import give_back
 from django_ojs_unique.models import Job, LimitKey, LimitOverride, Queue, Slot
 from django_ojs_unique.worker import Worker
+from tests.support.limits import done, enqueue, fail, ids, lose, take
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-LEASE = timedelta(seconds=30)
-ONE = Limit(key=["args.n"], running=1)
-
-
-def take(count: int = 10, **options: Any) -> list[Any]:
-    rules: dict[str, Any] = {"queues": ["default"], "types": None, **options}
-    return list(claim(Job.objects.all(), limit=count, worker_id="w", lease=LEASE, now=timezone.now(), **rules))
-
-
-def done(*jobs: Any) -> None:
-    assert len(settle(Job.objects.all(), [Finished(each, at=timezone.now()) for each in jobs])) == len(jobs)
-
-
-def enqueue(n: Any, limit: Any = ONE, **options: Any) -> Any:
-    return Job.objects.enqueue("t", {"n": n}, limit=limit, **options).job.id
 
 
 def test_one_job_of_a_key_runs_at_a_time_and_the_others_wait_their_turn():
     first, other, second, third = enqueue(1), enqueue(2), enqueue(1), enqueue(1)
     running = take()
-    assert [each.id for each in running] == [first, other]
+    assert ids(running) == [first, other]
     assert take() == []
     done(running[1])
     assert take() == []
     done(running[0])
     running = take()
-    assert [each.id for each in running] == [second]
+    assert ids(running) == [second]
     done(*running)
-    assert [each.id for each in take()] == [third]
+    assert ids(take()) == [third]
 
 
 def test_a_job_without_a_limit_passes_those_that_wait():
     enqueue(1), enqueue(1)
     plain = Job.objects.enqueue("t", {"n": 1}).job.id
     assert len(take(1)) == 1
-    assert [each.id for each in take()] == [plain]
+    assert ids(take()) == [plain]
 
 
 def test_a_later_job_of_the_key_does_not_go_before_one_that_waits():
@@ -66,7 +49,7 @@ def test_a_later_job_of_the_key_does_not_go_before_one_that_waits():
     order = []
     for _ in range(3):
         running = take()
-        order += [each.id for each in running]
+        order += ids(running)
         done(*running)
     assert order == [urgent, second, third]
     assert first not in order
@@ -82,19 +65,13 @@ def test_the_end_of_a_lease_is_the_end_of_its_slot(move):
     elif move == "delete":
         Job.objects.filter(pk=first).delete()
     elif move == "give back":
-        from django_ojs_unique.execution.leases import give_back
-
         give_back(Job.objects.all(), [running])
     elif move == "rescue":
-        from django_ojs_unique.lifecycle import write
-        from django_ojs_unique.maintenance.sweep import rescue
-
-        write(Job.objects.filter(pk=first), lease_expires_at=timezone.now() - timedelta(hours=1))
-        rescue(Job.objects.all(), timezone.now())
+        lose(first)
     else:
-        settle(Job.objects.all(), [Finished(running, error={"type": "E", "message": ""}, at=timezone.now())])
+        fail(running)
     expected = first if move == "give back" else second  # a rescued job goes to the end of its line
-    assert [each.id for each in take()] == [expected]
+    assert ids(take()) == [expected]
     assert take() == []
 
 
@@ -105,22 +82,22 @@ def test_several_limits_hold_together():
         for n, tenant in [(1, "a"), (1, "a"), (2, "a"), (3, "a"), (4, "b"), (5, "b")]
     ]
     running = take()
-    assert [each.id for each in running] == [jobs[0], jobs[2], jobs[4]]
+    assert ids(running) == [jobs[0], jobs[2], jobs[4]]
     done(running[0])
     running = [*running[1:], *take()]
-    assert [each.id for each in running] == [jobs[2], jobs[4], jobs[1]]
+    assert ids(running) == [jobs[2], jobs[4], jobs[1]]
     done(running[0])
-    assert [each.id for each in take()] == [jobs[3]]
+    assert ids(take()) == [jobs[3]]
 
 
 def test_weights_count_and_a_heavy_job_is_not_passed_by_light_ones():
     heavy, light = Limit(key=["args.n"], running=3, weight=2), Limit(key=["args.n"], running=3)
     first, second, third = enqueue(1, heavy), enqueue(1, heavy), enqueue(1, light)
     running = take()
-    assert [each.id for each in running] == [first]
+    assert ids(running) == [first]
     assert take() == []
     done(*running)
-    assert [each.id for each in take()] == [second, third]
+    assert ids(take()) == [second, third]
 
 
 def test_an_operators_number_counts_for_the_jobs_that_wait():
@@ -130,31 +107,23 @@ def test_an_operators_number_counts_for_the_jobs_that_wait():
     assert LimitOverride.objects.set("args.n", running=3)
     assert not LimitOverride.objects.set("args.n", running=3)
     running += take()
-    assert [each.id for each in running] == jobs[:3]
+    assert ids(running) == jobs[:3]
     assert LimitOverride.objects.set("args.n")
     done(running[0])
     assert take() == []
     done(*running[1:])
-    assert [each.id for each in take()] == jobs[3:]
+    assert ids(take()) == jobs[3:]
 
 
-def test_a_rate_counts_what_started_in_any_such_time(monkeypatch):
+def test_a_rate_counts_what_started_in_any_such_time():
     limit = Limit(key=["args.n"], per_minute=2)
     jobs = [enqueue(1, limit) for _ in range(5)]
     start = timezone.now()
 
     def take_at(seconds: float) -> list[Any]:
-        taken = claim(
-            Job.objects.all(),
-            queues=["default"],
-            types=None,
-            limit=10,
-            worker_id="w",
-            lease=LEASE,
-            now=start + timedelta(seconds=seconds),
-        )
+        taken = take(now=start + timedelta(seconds=seconds))
         done(*taken)
-        return [each.id for each in taken]
+        return ids(taken)
 
     assert take_at(0) == jobs[:2]
     assert take_at(59.9) == []
@@ -171,14 +140,14 @@ def test_a_job_that_becomes_available_again_is_looked_at_again():
     Job.objects.get(pk=second).cancel()
     done(running)
     Job.objects.get(pk=second).revive()
-    assert [each.id for each in take()] == [second]
+    assert ids(take()) == [second]
 
 
 def test_a_paused_queue_keeps_no_slot():
     enqueue(1, queue="paused")
     second = enqueue(1)
     Queue.objects.pause("paused")
-    assert [each.id for each in take(queues=["paused", "default"])] == [second]
+    assert ids(take(queues=["paused", "default"])) == [second]
 
 
 def test_a_worker_drains_them_all(handlers):
