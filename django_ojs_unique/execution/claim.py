@@ -53,10 +53,15 @@ class Claimed(Sequence[Any]):
         found = self._found
         return [getattr(job, name) for job in found] if isinstance(found, list) else found.values(name)
 
+    @property
+    def by_rules(self) -> bool:
+        """Whether the claim looked at limits and lanes."""
+        return isinstance(self._found, list)
+
     @cached_property
     def _jobs(self) -> list[Any]:
         jobs = list(self._found)
-        if isinstance(self._found, UnreadRows):
+        if not self.by_rules:
             # Two sorts by plain attributes are faster than one by a function; the second keeps the order of equals.
             jobs.sort(key=_age)
             jobs.sort(key=_priority, reverse=True)
@@ -88,8 +93,8 @@ def claim(
     claimed if each of its keys has a slot; in a fair queue, the claims of a process go round the lanes. Only one worker
     at a time claims from a queue with a limit, or jobs of a key: when another one has locked its row, the queue or the
     key is skipped, and ``passed_over`` is called. ``limited`` are the queues with a limit or with jobs at gates, as far
-    as the caller knows; such jobs of other queues may be skipped. None means to query for them, as databases do that
-    cannot claim at once.
+    as the caller knows; other such queues are seen only if there is nothing else to claim. None means to query for
+    them, as databases do that cannot claim at once.
     ``meanwhile`` is called before or while the database claims, unless there is nothing to claim from; it must not use
     the connection. ``only`` is the id of the one job to claim, if the rules allow it.
     """
@@ -105,8 +110,10 @@ def claim(
         rules = rules_of(jobs, queues, now)
     if not rules.queues:
         return nothing
-    if dialect.claims_at_once and not rules.limited and not rules.gates and only is None:
-        found: UnreadRows | list[Any] = dialect.claim(
+    found: UnreadRows | list[Any] = []
+    at_once = dialect.claims_at_once and not rules.limited and not rules.gates and only is None
+    if at_once:
+        found = dialect.claim(
             ClaimRequest(
                 rooms=dict.fromkeys(rules.queues, limit),
                 types=types,
@@ -121,9 +128,9 @@ def claim(
             ),
             meanwhile,
         )
-    else:
-        if meanwhile is not None:
-            meanwhile()
+    elif meanwhile is not None:
+        meanwhile()
+    if not at_once or (not found and limited is not None and (rules := rules_of(jobs, queues, now)).gates):
         wanted = Wanted(types, limit, worker_id, token, lease, now, NEEDED, passed_over, only)
         found = claim_by_rules(jobs, rules, wanted)
     held = {

@@ -16,7 +16,7 @@ from ..db.dialects import dialect_of
 from ..db.locking import unlocked
 from ..db.rows import read_fields
 from ..models import LimitKey, LimitOverride, Slot
-from ..ojs.gates import LIMITED
+from ..ojs.gates import ID, LIMITED
 from .prune import delete_stale
 from .waiting import IS_RUNNING, Rank, Waiting, first_in_line, rank
 
@@ -105,7 +105,7 @@ class Slots:
             key.is_full = key.is_full or not self._has_room(key, limit)
             key.is_closed = key.is_closed or key.is_full or self._is_behind(key, job)
             if key.is_closed:
-                job.gate = key.row.pk
+                job.gate = key.row.pk + (job.lane or "")
                 return False
         job.gate = job.lane or LIMITED
         for number, (key, limit) in enumerate(needed):
@@ -156,8 +156,8 @@ class Slots:
 
     def _is_behind(self, key: _Key, job: Any) -> bool:
         """Tell whether jobs wait for the key that were not read and come before this one."""
-        if job.gate == key.row.pk:
-            return False
+        if job.gate[:ID] == key.row.pk or (job.lane and key.row.pk in self._waiting.opened):
+            return False  # the jobs of lanes go by their turns
         if not key.is_line_known:
             self._find_line(key)
         return key.line is not None and rank(job) > key.line

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain, zip_longest
 from typing import Any, NamedTuple, TypeAlias
-from uuid import UUID
 
 from django.db import connections
 from django.db.models import QuerySet
@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 from ..db.heads import first_of_each
 from ..db.rows import read_fields
 from ..models import LimitKey, Slot
-from ..ojs.gates import AFTER_KEYS, KEYS, LANES, LIMITED
+from ..ojs.gates import AFTER_KEYS, ID, KEYS, LANES, LIMITED
 
 ORDER = ("-priority", "enqueued_at", "id")
 FIELDS = ("id", "queue", "priority", "enqueued_at", "limits", "lane", "gate")
@@ -33,7 +33,8 @@ IS_RUNNING = (
 """Whether a slot's run goes on. OFFSET keeps PostgreSQL from joining whole tables when its statistics are old."""
 
 
-Rank: TypeAlias = tuple[int, datetime, UUID]
+Rank: TypeAlias = tuple[Any, ...]
+BEFORE_ALL: Rank = (float("-inf"),)
 
 
 @dataclass(slots=True)
@@ -105,16 +106,21 @@ def look(
         opened = _open_keys(ready, queue, now, turns) if which.keys else []
         most = max(-(-2 * count // max(len(opened), 1)), LEAST_HEADS)
         heads = first_of_each(rows, opened, most, ORDER, FIELDS)
-        for key in opened:
+        for gate in opened:
+            key, line = gate[:ID], heads.get(gate, [])
             waiting.opened.setdefault(key, None)
-            if len(line := heads.get(key, [])) == most:
+            if len(line) == most:
                 last = rank(line[-1])
                 waiting.opened[key] = min(waiting.opened[key] or last, last)
                 waiting.is_cut = True
-        waiting.lines[queue] = [*chain.from_iterable(heads.values()), *new]
-        lanes = _lanes(ready, queue, count, turns) if which.lanes else []
-        most = -(-count // max(len(lanes), 1)) + 1
-        waiting.turns[queue] = _in_turns(lanes, first_of_each(rows, lanes, most, ORDER, FIELDS))
+        most_lanes = max(count, LEAST_NEW) * 4**repeated
+        lanes = _lanes(ready, queue, most_lanes, turns) if which.lanes else []
+        waiting.is_cut = waiting.is_cut or len(lanes) == most_lanes
+        most = max(-(-count // max(len(lanes), 1)) + 1, LEAST_HEADS)
+        first = [*chain.from_iterable(heads.values()), *new]
+        turn = [*chain.from_iterable(first_of_each(rows, lanes, most, ORDER, FIELDS).values())]
+        waiting.lines[queue] = [job for job in first if not job.lane]
+        waiting.turns[queue] = _in_turns([*turn, *(job for job in first if job.lane)], turns.get(queue, LANES))
         for job in chain(waiting.lines[queue], waiting.turns[queue]):
             for limit in job.limits or ():
                 waiting.keys[limit["id"]] = limit
@@ -123,8 +129,13 @@ def look(
 
 def first_in_line(ready: QuerySet[Any], queues: Iterable[str], key: str) -> Rank | None:
     """Return the place of the first job of the queues that waits for a slot of a key; None if none does."""
-    heads = [first_of_each(ready.filter(queue=queue), [key], 1, ORDER, FIELDS).get(key, []) for queue in queues]
-    return min(map(rank, chain.from_iterable(heads)), default=None)
+    first: list[Rank] = []
+    for queue in queues:
+        rows = ready.filter(queue=queue)
+        first += map(rank, first_of_each(rows, [key], 1, ORDER, FIELDS).get(key, ()))
+        if rows.filter(gate__gt=key + LANES, gate__lt=key + KEYS).exists():
+            first.append(BEFORE_ALL)  # lanes have an order of their own
+    return min(first, default=None)
 
 
 def rank(job: Any) -> Rank:
@@ -133,7 +144,7 @@ def rank(job: Any) -> Rank:
 
 
 def _open_keys(ready: QuerySet[Any], queue: str, now: datetime, turns: MutableMapping[str, str]) -> list[str]:
-    """Return the keys for which jobs of the queue wait and which have slots again."""
+    """Return the gates at which jobs of the queue wait for a slot, and there is one again."""
     connection, place = connections[ready.db], f"{KEYS} {queue}"
     table = connection.ops.quote_name(LimitKey._meta.db_table)
     jobs = ready.model._meta.db_table
@@ -149,8 +160,8 @@ def _open_keys(ready: QuerySet[Any], queue: str, now: datetime, turns: MutableMa
     with connection.cursor() as cursor:
         cursor.execute(
             f"{gates}, running AS ({rows}) SELECT waiting.gate FROM waiting LEFT JOIN running"
-            " ON running.gate = waiting.gate WHERE waiting.gate IS NOT NULL AND NOT EXISTS"
-            f" (SELECT 1 FROM {table} AS known WHERE known.id = waiting.gate AND (known.opens_at > %s"
+            f" ON running.gate = SUBSTR(waiting.gate, 1, {ID}) WHERE waiting.gate IS NOT NULL AND NOT EXISTS"
+            f" (SELECT 1 FROM {table} AS known WHERE known.id = SUBSTR(waiting.gate, 1, {ID}) AND (known.opens_at > %s"
             f" OR COALESCE(running.number, 0) + ({slots}) >= known.full_at) LIMIT 1 OFFSET 0) LIMIT {MOST_KEYS}",
             [*parameters, connection.ops.adapt_datetimefield_value(now)],
         )
@@ -176,10 +187,13 @@ def _lanes_after(ready: QuerySet[Any], queue: str, last: str, count: int) -> lis
         return [gate for (gate,) in cursor.fetchall()]
 
 
-def _in_turns(lanes: Sequence[str], heads: dict[str, list[Any]]) -> list[Any]:
-    """Return the first job of each lane, then the second of each, and so on."""
-    rounds = zip_longest(*(heads.get(lane, []) for lane in lanes))
-    return [head for one in rounds for head in one if head is not None]
+def _in_turns(jobs: Iterable[Any], last: str) -> list[Any]:
+    """Return the first job of each lane, then the second of each, and so on, from the lane after the last turn on."""
+    lanes: dict[str, list[Any]] = defaultdict(list)
+    for job in sorted(jobs, key=rank):
+        lanes[job.lane].append(job)
+    rounds = zip_longest(*(lanes[lane] for lane in sorted(lanes, key=lambda lane: (lane <= last, lane))))
+    return [job for one in rounds for job in one if job is not None]
 
 
 def _gates(ready: QuerySet[Any], queue: str, after: str, before: str, most: int = 2**31) -> tuple[str, list[Any]]:

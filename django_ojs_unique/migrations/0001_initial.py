@@ -177,7 +177,7 @@ class Migration(migrations.Migration):
                 ('revision', models.IntegerField(db_default=0, default=0, editable=False, help_text='How often the job was rewritten by its key.')),
                 ('limits', django_ojs_unique.db.fields.PayloadField(blank=True, editable=False, help_text='The limits under which the job runs, with their keys.', null=True)),
                 ('lane', models.CharField(blank=True, editable=False, help_text='Its lane in a fair queue.', max_length=33, null=True)),
-                ('gate', models.CharField(blank=True, db_default='', default='', editable=False, help_text='What the job must pass before a worker may claim it: see `ojs.gates`.', max_length=33)),
+                ('gate', models.CharField(blank=True, db_default='', default='', editable=False, help_text='What the job must pass before a worker may claim it: see `ojs.gates`.', max_length=66)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
                 ('enqueued_at', models.DateTimeField(blank=True, help_text='When the job last became available.', null=True)),
                 ('scheduled_at', models.DateTimeField(blank=True, help_text='What the caller asked for.', null=True)),

@@ -16,6 +16,7 @@ from ..db.constraints import ConditionalUniqueConstraint, PartiallyIndexed, fini
 from ..db.fields import PayloadField, SparseCharField, SparsePayloadField, StateSetField, new_id
 from ..managers import JobManager, only_enqueued
 from ..ojs.fingerprint import SCHEME
+from ..ojs.gates import ID as ID_LENGTH
 from ..ojs.gates import LONGEST as LONGEST_GATE
 from ..ojs.gates import OPEN
 from ..ojs.names import LONGEST_KEY
@@ -82,7 +83,7 @@ class Job(Movable, PartiallyIndexed):
         null=True, blank=True, editable=False, help_text="The limits under which the job runs, with their keys."
     )
     lane = models.CharField(
-        max_length=LONGEST_GATE, null=True, blank=True, editable=False, help_text="Its lane in a fair queue."
+        max_length=ID_LENGTH, null=True, blank=True, editable=False, help_text="Its lane in a fair queue."
     )
     gate = models.CharField(
         max_length=LONGEST_GATE,

@@ -11,14 +11,14 @@ from django.utils.translation import gettext_lazy as _
 from ..db.fields import PayloadField
 from ..db.transactions import starting_over
 from ..exceptions import InvalidRequest
-from ..ojs.gates import LONGEST as LONGEST_GATE
+from ..ojs.gates import ID as ID_LENGTH
 from ..ojs.limits import LARGEST, LONGEST_NAME
 
 
 class LimitKey(models.Model):
     """One key of a limit, such as customer 42: claims of its jobs lock the row, so that they take turns."""
 
-    id = models.CharField(max_length=LONGEST_GATE, primary_key=True, editable=False)
+    id = models.CharField(max_length=ID_LENGTH, primary_key=True, editable=False)
     name = models.CharField(max_length=LONGEST_NAME)
     key = PayloadField()
     full_at = models.IntegerField(

@@ -11,8 +11,10 @@ LIMITED: Final = "0"
 LANES: Final = "f"
 """A gate that begins so is a lane of a fair queue; the claims go round the lanes."""
 KEYS: Final = "k"
-"""A gate that begins so is the id of a limit's key, for whose slot the job waits."""
+"""A gate that begins so is the id of a limit's key, for whose slot the job waits; in a fair queue its lane follows."""
 AFTER_KEYS: Final = "l"
 """All gates of keys come before it, and all lanes before those."""
-LONGEST: Final = 33
+ID: Final = 33
+"""The length of a key's id and of a lane, in characters."""
+LONGEST: Final = 2 * ID
 """The longest gate, in characters."""

@@ -154,6 +154,9 @@ class Claimer:
         else:
             self._empty.pop(pool, None)
         if jobs:
+            if jobs.by_rules:
+                names, read_at = self._limited
+                self._limited = names.union(queues), read_at
             self._unread[pool] = jobs, claimed_at, token
             self._start_unless_full(pool, jobs)
         return bool(jobs)

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import zip_longest
 from typing import Any
 
 import pytest
@@ -35,13 +36,12 @@ class Reference:
     numbers: dict[str, int]
     waiting: list[Any] = field(default_factory=list)
     active: list[Any] = field(default_factory=list)
-    parked: set[Any] = field(default_factory=set)
     last: dict[str, str] = field(default_factory=dict)
 
     def claim(self, queues: list[str], count: int) -> list[Any]:
         chosen: list[Any] = []
         full: set[Any] = set()
-        lines = [self.line(queue, count) for queue in queues]
+        lines = [self.line(queue) for queue in queues]
         while len(chosen) < count and any(lines):
             line = min(filter(None, lines), key=lambda line: rank(line[0]))
             job = line.pop(0)
@@ -53,10 +53,9 @@ class Reference:
             ]
             if blocked:
                 full.add(blocked[0])
-                self.parked.add(job.id)
             else:
                 chosen.append(job)
-                if job.lane and job.id not in self.parked:
+                if job.lane:
                     self.last[job.queue] = job.lane
         self.active += chosen
         self.waiting = [job for job in self.waiting if job not in chosen]
@@ -66,17 +65,14 @@ class Reference:
         own = next(limit.get("weight", 1) for limit in job.limits if limit["id"] == key[1])
         return min(own, self.numbers[key[0]])
 
-    def line(self, queue: str, count: int) -> list[Any]:
+    def line(self, queue: str) -> list[Any]:
         jobs = sorted((job for job in self.waiting if job.queue == queue), key=rank)
-        first = [job for job in jobs if not job.lane or job.id in self.parked]
         lanes: dict[str, list[Any]] = {}
         for job in jobs:
-            if job not in first:
-                lanes.setdefault(job.lane, []).append(job)
-        last = self.last.get(queue, "")
-        turns = sorted(lanes, key=lambda lane: (lane <= last, lane))[:count]
-        most = -(-count // max(len(turns), 1)) + 1
-        return first + [lanes[lane][n] for n in range(most) for lane in turns if n < len(lanes[lane])]
+            lanes.setdefault(job.lane or "", []).append(job)
+        first, last = lanes.pop("", []), self.last.get(queue, "")
+        rounds = zip_longest(*(lanes[lane] for lane in sorted(lanes, key=lambda lane: (lane <= last, lane))))
+        return first + [job for one in rounds for job in one if job is not None]
 
 
 def keys(job: Any) -> list[Any]:
@@ -140,7 +136,6 @@ class Machine(RuleBasedStateMachine):
             Job.objects.get(pk=job.pk).cancel()
         else:
             assert give_back(Job.objects.all(), [job])[0] == 1
-            self.reference.parked.discard(job.pk)
             self.reference.waiting.append(job)
 
     @rule(number=st.integers(0, 100))

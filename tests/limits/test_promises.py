@@ -174,3 +174,17 @@ def test_a_lane_whose_limit_is_full_loses_its_turn(fair):
     assert sorted(ids(running)) == sorted([big[0], small[0]])
     done(*running)
     assert sorted(ids(take(queues=["imports"]))) == sorted([big[1], small[1]])
+
+
+def test_the_lanes_of_a_fair_queue_take_turns_for_the_slots_of_a_limit_that_they_share(fair):
+    one = Limit(name="all", running=1)
+    add("big", 50, limit=one)
+    running = take(queues=["imports"])
+    assert take(queues=["imports"]) == []
+    add("small", 1, limit=one)
+    order: list[str] = []
+    while running and "small" not in order:
+        done(*running)
+        running = take(queues=["imports"])
+        order += tenants(running)
+    assert order.index("small") <= 2

@@ -1,0 +1,22 @@
+"""A job with limits wakes an idle worker as any other job does."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from django_ojs_unique.execution.claim import claim
+from django_ojs_unique.models import Job
+from tests.support.limits import enqueue
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_claim_that_finds_nothing_else_looks_at_gates_of_which_it_was_not_told():
+    first, _ = enqueue(1), enqueue(1)
+    options = {"types": None, "worker_id": "w", "lease": timedelta(minutes=1), "limited": []}
+    claimed = claim(Job.objects.all(), queues=["default"], limit=5, now=timezone.now(), **options)
+    assert [job.pk for job in claimed] == [first]
+    assert claimed.by_rules
