@@ -18,6 +18,8 @@ RATES: Final = {"per_second": 1, "per_minute": 60, "per_hour": 3600}
 LARGEST: Final = 1_000_000
 MOST_LIMITS: Final = 10
 LONGEST_NAME: Final = 100
+LONGEST_SHOWN: Final = 200
+"""How long the JSON of a key's value may be to be stored whole with a job, in characters."""
 _PARTS: Final = ("type", "queue", "args", "meta")
 
 
@@ -107,7 +109,8 @@ class Limit:
         """
         whole = {"type": type, "queue": queue, "args": args, "meta": meta}
         members = to_nfc({part: _value(part, whole, "limit.key") for part in self.key})
-        stored: dict[str, Any] = {"name": self.name, "key": members, "id": key_id(self.name, members)}
+        shown = {part: _short(value) for part, value in members.items()}
+        stored: dict[str, Any] = {"name": self.name, "key": shown, "id": key_id(self.name, members)}
         if self.running is not None:
             stored["running"] = self.running
         if self.rate is not None:
@@ -190,6 +193,12 @@ def _parts(value: Any) -> tuple[str, ...]:
         if whole != part and whole in parts:
             raise _wrong("key", f"has {whole} and a part of it", value=part, mend="Leave one of them out.")
     return tuple(sorted(parts))
+
+
+def _short(value: Any) -> Any:
+    """Return a value of a key, or the start of its JSON if that is long: it is only shown, and the id tells keys."""
+    text = canonical(value)
+    return value if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
 
 
 def _has_member(part: str, source: str) -> bool:
