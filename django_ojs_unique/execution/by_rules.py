@@ -107,7 +107,7 @@ def _claim_at_gates(
         slots.store(wanted.token, {job.pk for job in claimed})
         count_handed_out(jobs.db, Counter(job.queue for job in claimed if job.queue in rules.limited), now)
     _note_turns(turns, waiting, chosen)
-    return claimed, waiting.is_cut
+    return claimed, waiting.is_cut or bool(slots.looks_again)
 
 
 def _rooms(jobs: QuerySet[Any], rules: Rules, wanted: Wanted) -> dict[str, int]:
@@ -143,6 +143,8 @@ def _choose(found: Iterator[Any], rooms: Mapping[str, int], limit: int, slots: S
             continue
         before = job.gate
         is_taken = slots.take(job) if job.limits else True
+        if slots.looks_again:
+            return [], must_wait  # once more, with the jobs that must be read first
         if is_taken:
             chosen.append(job)
             left[job.queue] -= 1

@@ -64,6 +64,7 @@ class _Key:
     recent: dict[int, int] = field(default_factory=dict)
     line: Rank | None = None
     is_line_known: bool = False
+    is_unread: bool = False
     is_full: bool = False
     is_closed: bool = False
     is_used: bool = False
@@ -87,6 +88,8 @@ class Slots:
         self._overrides = {row.name: row for row in LimitOverride.objects.using(ready.db)} if self._keys else {}
         missing = waiting.keys.keys() - self._keys.keys()
         self.passed_over = bool(missing)
+        self.looks_again: set[str] = set()
+        """The keys with slots for which jobs wait that must be read first."""
         self.are_known = not missing or self._forget(missing)
         if self._keys:
             self._count_what_runs()
@@ -102,8 +105,13 @@ class Slots:
             return None
         for key, limit in needed:
             assert key is not None
-            key.is_full = key.is_full or not self._has_room(key, limit)
-            key.is_closed = key.is_closed or key.is_full or self._is_behind(key, job)
+            if not key.is_closed:
+                key.is_full = not self._has_room(key, limit)
+                is_behind = not key.is_full and self._is_behind(key, job)
+                if is_behind and key.is_unread:
+                    self.looks_again.add(key.row.pk)
+                    return None
+                key.is_closed = key.is_full or is_behind
             if key.is_closed:
                 job.gate = key.row.pk + (job.lane or "")
                 return False
@@ -125,7 +133,9 @@ class Slots:
             row = key.row
             before = row.full_at, row.full_since, row.opens_at
             after = before
-            if key.is_full:
+            if id in self.looks_again:
+                after = None, row.full_since, None
+            elif key.is_full:
                 full_at = None if key.opens_at else key.running
                 after = full_at, row.full_since or self._now, key.opens_at
             elif not key.is_closed and self._waiting.opened.get(id, ...) is None:
@@ -155,22 +165,26 @@ class Slots:
         return rows.extra(where=[condition], params=parameters)
 
     def _is_behind(self, key: _Key, job: Any) -> bool:
-        """Tell whether jobs wait for the key that were not read and come before this one."""
-        if job.gate[:ID] == key.row.pk or (job.lane and key.row.pk in self._waiting.opened):
-            return False  # the jobs of lanes go by their turns
+        """Tell whether jobs that wait for the key, and were not read, come before this one."""
+        if job.gate[:ID] == key.row.pk:
+            return False
         if not key.is_line_known:
-            self._find_line(key)
+            key.is_line_known, key.line = True, self._find_line(key)
+        if job.lane and not key.is_unread:
+            return False  # the jobs of lanes go by their turns
         return key.line is not None and rank(job) > key.line
 
-    def _find_line(self, key: _Key) -> None:
-        row, opened = key.row, self._waiting.opened
-        key.is_line_known = True
+    def _find_line(self, key: _Key) -> Rank | None:
+        opened, row = self._waiting.opened, key.row
         if row.pk in opened:
-            key.line = opened[row.pk]
-        elif (row.full_at, row.opens_at) != (None, None):
-            key.line = first_in_line(self._ready, self._waiting.lines, row.pk)
-            if key.line is None:
-                opened[row.pk] = None
+            return opened[row.pk]
+        if (row.full_at, row.opens_at) == (None, None):
+            return None
+        line = first_in_line(self._ready, self._waiting.lines, row.pk)
+        key.is_unread = line is not None
+        if line is None:
+            opened[row.pk] = None
+        return line
 
     def _has_room(self, key: _Key, limit: Mapping[str, Any]) -> bool:
         running, rate = self._numbers(limit)
