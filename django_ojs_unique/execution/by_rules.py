@@ -97,6 +97,7 @@ def _claim_at_gates(
         plain = [
             row
             for queue, room in rooms.items()
+            if queue not in rules.gates or rules.gates[queue].open
             for row in read_fields(ready.filter(gate=OPEN, queue=queue).order_by(*ORDER)[:room], FIELDS)
         ]
         chosen, must_wait = _choose(_merged(plain, rooms, waiting), rooms, wanted.limit, slots)

@@ -231,24 +231,19 @@ class Slots:
         return self._now + length
 
     def _count_what_runs(self) -> None:
+        """Count the running rows that stand at the gates of the keys, and the further slots of running rows."""
         jobs, stale = self._ready.model._meta.db_table, 0
         dialect, ids = dialect_of(self._ready), list(self._keys)
+        at_gates, gates = dialect.among("gate", ids)
+        of_keys, keys = dialect.among("key_id", ids)
         with connections[self._ready.db].cursor() as cursor:
-            condition, parameters = dialect.among("gate", ids)
             cursor.execute(
-                f"SELECT gate, COUNT(*) FROM {jobs} WHERE state = 'active' AND finished_at IS NULL AND {condition}"
-                " GROUP BY gate",
-                parameters,
-            )
-            for id, count in cursor.fetchall():
-                self._keys[id].running = int(count)
-            condition, parameters = dialect.among("key_id", ids)
-            cursor.execute(
-                "SELECT key_id, SUM(CASE WHEN is_running THEN weight ELSE 0 END),"
+                f"SELECT gate, COUNT(*), 0 FROM {jobs} WHERE state = 'active' AND finished_at IS NULL AND {at_gates}"
+                " GROUP BY gate UNION ALL SELECT key_id, SUM(CASE WHEN is_running THEN weight ELSE 0 END),"
                 " SUM(CASE WHEN is_running THEN 0 ELSE 1 END) FROM (SELECT key_id, weight,"
-                f" {IS_RUNNING.format(jobs=jobs)} AS is_running FROM {Slot._meta.db_table} AS slot WHERE {condition})"
+                f" {IS_RUNNING.format(jobs=jobs)} AS is_running FROM {Slot._meta.db_table} AS slot WHERE {of_keys})"
                 " AS taken GROUP BY key_id",
-                parameters,
+                [*gates, *keys],
             )
             for id, weight, ended in cursor.fetchall():
                 self._keys[id].running += int(weight)

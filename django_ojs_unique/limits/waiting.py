@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 from ..db.heads import first_of_each
 from ..db.rows import read_fields
 from ..models import LimitKey, Slot
-from ..ojs.gates import AFTER_KEYS, ID, KEYS, LANES, LIMITED
+from ..ojs.gates import AFTER_KEYS, ID, KEYS, LANES, LIMITED, OPEN
 
 ORDER = ("-priority", "enqueued_at", "id")
 FIELDS = ("id", "queue", "priority", "enqueued_at", "limits", "lane", "gate")
@@ -55,8 +55,9 @@ class Waiting:
 
 
 class Gates(NamedTuple):
-    """At which gates available jobs of a queue wait: new ones for a look at their limits, in lanes, for slots."""
+    """Where available jobs of a queue stand: at open gates, new and with limits, in lanes, or waiting for slots."""
 
+    open: bool
     new: bool
     lanes: bool
     keys: bool
@@ -70,7 +71,8 @@ def gates_of(jobs: QuerySet[Any], queues: Collection[str]) -> dict[str, Gates]:
         f"EXISTS (SELECT 1 FROM {jobs.model._meta.db_table} WHERE state = 'available' AND finished_at IS NULL"
         " AND queue = %s AND gate {})"
     )
-    kinds = [some.format(f"= '{LIMITED}'"), some.format(f"> '{LANES}' AND gate < '{KEYS}'"), some.format(f"> '{KEYS}'")]
+    conditions = (f"= '{OPEN}'", f"= '{LIMITED}'", f"> '{LANES}' AND gate < '{KEYS}'", f"> '{KEYS}'")
+    kinds = [some.format(condition) for condition in conditions]
     with connections[jobs.db].cursor() as cursor:
         for start in range(0, len(names), QUEUES_AT_ONCE):
             part = names[start : start + QUEUES_AT_ONCE]
@@ -78,9 +80,9 @@ def gates_of(jobs: QuerySet[Any], queues: Collection[str]) -> dict[str, Gates]:
                 " UNION ALL ".join([f"SELECT {', '.join(kinds)}, {number}" for number in range(len(part))]),
                 [name for name in part for _ in kinds],
             )
-            for *gates, number in cursor.fetchall():
-                if any(gates):
-                    found[part[number]] = Gates(*map(bool, gates))
+            for *found_at, number in cursor.fetchall():
+                if any(found_at[1:]):
+                    found[part[number]] = Gates(*map(bool, found_at))
     return found
 
 
