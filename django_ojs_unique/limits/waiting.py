@@ -67,9 +67,9 @@ def gates_of(jobs: QuerySet[Any], queues: Collection[str]) -> dict[str, Gates]:
     """Return those of the queues in which available jobs wait at gates: a few index look-ups for each."""
     found: dict[str, Gates] = {}
     names = sorted(queues)
-    some = (
-        f"EXISTS (SELECT 1 FROM {jobs.model._meta.db_table} WHERE state = 'available' AND finished_at IS NULL"
-        " AND queue = %s AND gate {})"
+    some = (  # ordered, so that PostgreSQL does not read the table until it meets such a row
+        f"(SELECT gate FROM {jobs.model._meta.db_table} WHERE state = 'available' AND finished_at IS NULL"
+        " AND queue = %s AND gate {} ORDER BY gate, priority DESC, enqueued_at, id LIMIT 1) IS NOT NULL"
     )
     conditions = (f"= '{OPEN}'", f"= '{LIMITED}'", f"> '{LANES}' AND gate < '{KEYS}'", f"> '{KEYS}'")
     kinds = [some.format(condition) for condition in conditions]

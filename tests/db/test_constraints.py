@@ -12,8 +12,10 @@ from django.utils import timezone
 from django_ojs_unique import JobState, lifecycle
 from django_ojs_unique.db.constraints import of_fingerprint
 from django_ojs_unique.execution.leases import give_back_claims
+from django_ojs_unique.limits.slots import Slots
+from django_ojs_unique.limits.waiting import Gates, Waiting, gates_of, look
 from django_ojs_unique.maintenance import superseded, sweep
-from django_ojs_unique.models import Job
+from django_ojs_unique.models import Job, LimitKey
 from django_ojs_unique.ojs.states import TERMINAL, from_mask, to_mask
 from django_ojs_unique.worker.queues import waiting_queues
 from tests.support.jobs import ALL_STATES, LEASE, attempt, enqueue, fresh, outcome, row, stored
@@ -359,6 +361,17 @@ def test_a_claim_reads_its_queue_in_the_order_of_an_index(limit, many_jobs):
         assert SORT[connection.vendor] not in explained, explained
 
 
+def ready(jobs):
+    return jobs.filter(state="available", finished_at=None)
+
+
+def running(jobs, now):
+    """Count what runs under keys."""
+    LimitKey.objects.create(id="k" * 33, name="n", key={}, used_at=now)
+    with transaction.atomic():
+        Slots(ready(jobs), Waiting(keys={"k" * 33: {"id": "k" * 33, "name": "n"}}), now)
+
+
 MAINTENANCE = {
     "promote": (sweep.promote_unseen, "ojs_job_timer"),
     "next": (lambda jobs, now: sweep.next_due(jobs), "ojs_job_timer"),
@@ -366,6 +379,9 @@ MAINTENANCE = {
     "rescue": (sweep.rescue, "ojs_job_timer"),
     "expire": (sweep.expire, "ojs_job_expiry"),
     "queues": (lambda jobs, now: waiting_queues(jobs), "ojs_job_live"),
+    "gates": (lambda jobs, now: gates_of(jobs, ["q1"]), "ojs_job_live"),
+    "slots": (lambda jobs, now: look(ready(jobs), {"q1": Gates(*[True] * 4)}, 5, now, {}, 0), "ojs_job_live"),
+    "running": (running, "ojs_job_live"),
     "give-back": (lambda jobs, now: give_back_claims(jobs, [uuid4()]), "ojs_job_live"),
 }
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -15,6 +15,7 @@ from django_ojs_unique.execution.leases import give_back
 from django_ojs_unique.models import Job, LimitKey, LimitOverride, Queue, Slot
 from django_ojs_unique.worker import Worker
 from tests.support.limits import done, enqueue, fail, ids, lose, take
+from tests.support.processes import Parent
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -98,6 +99,54 @@ def test_weights_count_and_a_heavy_job_is_not_passed_by_light_ones():
     assert take() == []
     done(*running)
     assert ids(take()) == [second, third]
+
+
+def test_a_light_job_that_comes_later_does_not_pass_a_heavy_one_that_waits():
+    heavy, light = Limit(key=["args.n"], running=3, weight=2), Limit(key=["args.n"], running=3)
+    enqueue(1, heavy)
+    second = enqueue(1, heavy)
+    running = take()
+    third = enqueue(1, light)
+    assert take() == []
+    done(*running)
+    assert ids(take()) == [second, third]
+
+
+def test_a_later_job_passes_one_that_waits_for_another_key_by_now():
+    one, two = Limit(key=["args.n"], running=1), Limit(name="all", running=3, weight=2)
+    first = enqueue(1, [one, two])
+    waits = enqueue(2, [one, two])
+    running = take()
+    assert ids(running) == [first]
+    urgent = enqueue(2, one, priority=1)
+    assert ids(take()) == [urgent]
+    light = enqueue(3, [one, Limit(name="all", running=3)])
+    assert ids(take()) == [light]
+    assert Job.objects.get(pk=waits).state == "available"
+
+
+@pytest.mark.skipif("connection.vendor == 'sqlite'", reason="SQLite has no locks of rows")
+def test_a_key_that_another_claim_has_locked_is_left_to_it(start):
+    enqueue(1), enqueue(1)
+    running = take()
+    assert take() == []
+    done(*running)
+    other = enqueue(2)
+
+    def hold(parent: Parent) -> None:
+        with transaction.atomic():
+            list(LimitKey.objects.exclude(full_since=None).select_for_update())
+            parent.tell()
+            parent.hear()
+
+    child = start(hold)
+    child.hear()
+    skipped: list[bool] = []
+    assert ids(take(passed_over=lambda: skipped.append(True))) == [other]
+    assert skipped
+    child.tell()
+    child.result()
+    assert len(take()) == 1
 
 
 def test_an_operators_number_counts_for_the_jobs_that_wait():
