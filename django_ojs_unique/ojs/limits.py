@@ -55,7 +55,7 @@ class Limit:
         if len(rates) > 1:
             raise _wrong(rates[1], f"cannot be combined with {rates[0]}", mend="Give the job two limits.")
         if self.running is None and not rates:
-            raise _wrong("running", "is missing", mend=f"Say running=1, for example, or one of {', '.join(RATES)}.")
+            raise _wrong("running", "is missing", mend=f"Set it, or one of {', '.join(RATES)}.")
         for name in ("running", *rates):
             most = getattr(self, name)
             if most is not None and self.weight > most:
@@ -82,13 +82,22 @@ class Limit:
             return value
         if not isinstance(value, Mapping):
             raise InvalidRequest.at(
-                "limit", "must be a Limit or an object", value=value, mend='Write Limit(key=["type"], running=1).'
+                "limit", "must be a Limit or an object", value=value, mend="Write {'key': ['type'], 'running': 1}."
             )
         names = [field.name for field in fields(cls)]
         for name in value:
             if name not in names:
                 raise _wrong(str(name), "is not a member of a limit", mend=did_you_mean(name, names))
         return cls(**value)
+
+    @classmethod
+    def of_stored(cls, stored: Mapping[str, Any]) -> Limit:
+        """Return the limit of which a job has stored this: see `of`."""
+        members = {name: stored[name] for name in ("key", "running", "weight", "name") if name in stored}
+        rates = {
+            name: stored["rate"] for name, seconds in RATES.items() if "rate" in stored and stored["seconds"] == seconds
+        }
+        return cls(**members, **rates)
 
     @property
     def seconds(self) -> int:
@@ -127,15 +136,31 @@ def limits_of(value: Any) -> tuple[Limit, ...]:
     """Return the limits that a ``limit`` option names: none, one, or several. Raises InvalidRequest."""
     if value is None:
         return ()
-    given = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
-    limits = tuple(map(Limit.parse, given))
-    if len(limits) > MOST_LIMITS:
-        raise InvalidRequest.at("limit", f"names more than {MOST_LIMITS} limits", value=len(limits))
-    names = [limit.name for limit in limits]
-    for name in names:
-        if names.count(name) > 1:
-            raise _wrong("name", "is that of two limits of this job", value=name, mend="Name each of them.")
-    return limits
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return (Limit.parse(value),)
+    if len(value) > MOST_LIMITS:
+        raise InvalidRequest.at("limit", f"names more than {MOST_LIMITS} limits", value=len(value))
+    limits: list[Limit] = []
+    for index, one in enumerate(value):
+        try:
+            limit = Limit.parse(one)
+            if any(other.name == limit.name for other in limits):
+                raise _wrong("name", "is that of two limits of this job", value=limit.name, mend="Name each of them.")
+        except InvalidRequest as error:
+            raise _numbered(error, index) from None
+        limits.append(limit)
+    return tuple(limits)
+
+
+def stored_limits(limits: Sequence[Limit], **whole: Any) -> list[dict[str, Any]]:
+    """Return what a job stores of its limits. Raises as `Limit.of`."""
+    stored = []
+    for index, limit in enumerate(limits):
+        try:
+            stored.append(limit.of(**whole))
+        except InvalidRequest as error:
+            raise (_numbered(error, index) if len(limits) > 1 else error) from None
+    return stored
 
 
 def key_id(name: str, members: Mapping[str, Any]) -> str:
@@ -178,7 +203,7 @@ def key_parts(value: Any) -> tuple[str, ...]:
 
 def _parts(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise _wrong("key", "must be a list of names", value=value, mend=f"Write key=[{str(value)!r}].")
+        raise _wrong("key", "must be a list of names", value=value, mend=f"Write [{str(value)!r}].")
     parts = tuple(value)
     for part in parts:
         if not isinstance(part, str) or not (part in _PARTS or any(_has_member(part, name) for name in _PARTS[2:])):
@@ -206,3 +231,11 @@ def _number(value: Any, field: str) -> None:
 
 def _wrong(field: str, problem: str, *, value: Any = ..., mend: str = "") -> InvalidRequest:
     return InvalidRequest.at(f"limit.{field}", problem, value=value, mend=mend)
+
+
+def _numbered(error: InvalidRequest, index: int) -> InvalidRequest:
+    """Let an error about a limit name its place among several, such as ``limit[1].running``; return the error."""
+    error.details["field"] = error.details["field"].replace("limit", f"limit[{index}]", 1)
+    error.message = error.message.replace("limit", f"limit[{index}]", 1)
+    error.args = (error.message,)
+    return error
