@@ -87,6 +87,8 @@ def redacted_member(row: Any, name: str) -> Any:
     value = getattr(row, name)
     if name == "steps":
         return redacted_steps(row.type, value)
+    if name == "limits":
+        return _redacted_limits(row.type, row.args, value)
     return redacted_args(row.type, value) if name == "args" else redacted(row.type, value)
 
 
@@ -101,6 +103,28 @@ def redacted_steps(type: Any, steps: Any) -> Any:
         else masked(one, names)
         for one in steps
     ]
+
+
+def _redacted_limits(type: Any, args: Any, limits: Any) -> Any:
+    """Return the limits of a job with the redacted values in their keys masked."""
+    names = names_of(type)
+    if not names or not isinstance(limits, list):
+        return limits
+    hides_all = isinstance(args, list) and hidden_places(type, names)(0)
+    shown = []
+    for limit in limits:
+        key = dict(limit["key"])
+        for part, value in key.items():
+            source = "args" if part.startswith("args") else "meta"
+            member = part.removeprefix(source).removeprefix(".")
+            if source == "args" and not member:
+                key[part] = redacted_args(type, value)
+            elif is_hidden(member, names) or (source == "args" and hides_all):
+                key[part] = MASK
+            else:
+                key[part] = masked(value, names)
+        shown.append({**limit, "key": key})
+    return shown
 
 
 def redacted_canonical(type: Any, text: str) -> str:

@@ -11,6 +11,7 @@ from ...ojs.moments import milliseconds, rfc3339
 from ...ojs.states import JobState
 from ...redaction import redacted_canonical, redacted_member
 from ...workflows.results import Place
+from .limits import show_limits
 
 NOT_STARTED = {JobState.AVAILABLE, JobState.SCHEDULED, JobState.PENDING}
 
@@ -66,9 +67,7 @@ def _show(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
     for name, write in (("enqueued_at", milliseconds), ("scheduled_at", rfc3339), ("expires_at", rfc3339)):
         if (moment := getattr(job, name)) is not None:
             shown[name] = write(moment)
-    shown |= _start(job) | _finish(job) | _progress(job)
-    if isinstance(job.unique, dict):
-        shown["unique"] = {name: value for name, value in job.unique.items() if value is not None}
+    shown |= _start(job) | _finish(job) | _progress(job) | _rules(job, read)
     for name in ("timeout_ms", "visibility_timeout_ms", "retry", "result"):
         if (value := read(job, name)) is not None:
             shown[name] = value
@@ -82,6 +81,15 @@ def _show(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
         if (delay := last.get("retry_delay_ms")) is not None:
             shown["retry_delay_ms"] = delay
     return {**read(job, "extra"), **shown} if job.extra else shown
+
+
+def _rules(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    if isinstance(job.unique, dict):
+        shown["unique"] = {name: value for name, value in job.unique.items() if value is not None}
+    if job.limits:
+        shown["limits"] = show_limits(read(job, "limits"))
+    return shown
 
 
 def _start(job: Any) -> dict[str, Any]:
