@@ -15,6 +15,7 @@ from typing import Any
 from .conf import settings
 from .exceptions import InvalidRequest
 from .ojs.canonical import canonical, to_nfc
+from .ojs.limits import part_of
 from .registry import parameters_of, registry
 
 MASK = "[redacted]"
@@ -115,8 +116,7 @@ def _redacted_limits(type: Any, args: Any, limits: Any) -> Any:
     for limit in limits:
         key = dict(limit["key"])
         for part, value in key.items():
-            source = "args" if part.startswith("args") else "meta"
-            member = part.removeprefix(source).removeprefix(".")
+            source, member = part_of(part)
             if source == "args" and not member:
                 key[part] = redacted_args(type, value)
             elif is_hidden(member, names) or (source == "args" and hides_all):

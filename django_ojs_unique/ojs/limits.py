@@ -184,8 +184,7 @@ def _value(part: str, whole: Mapping[str, Any], field: str) -> Any:
     """Return what a part of a key names in a job. Raises InvalidRequest about a ``field`` if the job has no such."""
     if part in _PARTS:
         return whole[part]
-    source = "args" if _has_member(part, "args") else "meta"
-    name = part[len(source) :].removeprefix(".")
+    source, name = part_of(part)
     members = object_of(whole[source])
     if members is None:
         raise InvalidRequest.at(
@@ -194,6 +193,12 @@ def _value(part: str, whole: Mapping[str, Any], field: str) -> Any:
             mend="Send args as an object.",
         )
     return select_members(members, [name], source, InvalidRequest, field)[name]
+
+
+def part_of(part: str) -> tuple[str, str]:
+    """Return the member of a job in which a part of a key is, and the name or JSON Pointer there, or an empty one."""
+    source = part.partition(".")[0].partition("/")[0]
+    return source, part[len(source) :].removeprefix(".")
 
 
 def key_parts(value: Any) -> tuple[str, ...]:
@@ -211,7 +216,7 @@ def _parts(value: Any) -> tuple[str, ...]:
             raise _wrong("key", "has a part that names nothing of a job", value=part, mend=mend)
         if parts.count(part) > 1:
             raise _wrong("key", "names a part twice", value=part, mend="Write it once.")
-        whole = part.partition(".")[0].partition("/")[0]
+        whole, _ = part_of(part)
         if whole != part and whole in parts:
             raise _wrong("key", f"has {whole} and a part of it", value=part, mend="Leave one of them out.")
     return tuple(sorted(parts))
