@@ -163,6 +163,11 @@ def stored_limits(limits: Sequence[Limit], **whole: Any) -> list[dict[str, Any]]
     return stored
 
 
+def with_values(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a limit that a job has stored as `Limit.to_dict` does, but with the values of its key."""
+    return {**Limit.of_stored(stored).to_dict(), "key": stored["key"]}
+
+
 def key_id(name: str, members: Mapping[str, Any]) -> str:
     """Return the id of a limit's key, the same for all jobs that share it. It is a gate."""
     return KEYS + hashlib.sha256(canonical({"key": members, "limit": name}).encode()).hexdigest()[:32]
@@ -185,7 +190,7 @@ def _value(part: str, whole: Mapping[str, Any], field: str) -> Any:
     if part in _PARTS:
         return whole[part]
     source, name = part_of(part)
-    members = object_of(whole[source])
+    members = object_of(whole.get(source))
     if members is None:
         raise InvalidRequest.at(
             field,
