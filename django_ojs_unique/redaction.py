@@ -89,7 +89,7 @@ def redacted_member(row: Any, name: str) -> Any:
     if name == "steps":
         return redacted_steps(row.type, value)
     if name == "limits":
-        return _redacted_limits(row.type, row.args, value)
+        return redacted_limits(row.type, row.args, value)
     return redacted_args(row.type, value) if name == "args" else redacted(row.type, value)
 
 
@@ -106,7 +106,7 @@ def redacted_steps(type: Any, steps: Any) -> Any:
     ]
 
 
-def _redacted_limits(type: Any, args: Any, limits: Any) -> Any:
+def redacted_limits(type: Any, args: Any, limits: Any) -> Any:
     """Return the limits of a job with the redacted values in their keys masked."""
     names = names_of(type)
     if not names or not isinstance(limits, list):

@@ -177,6 +177,9 @@ def test_the_key_of_a_limit_shows_nothing_that_is_redacted(ojs, handlers):
     shown = ojs.get(f"{JOBS}/{sent['id']}").json()["job"]["limits"]
     assert shown[0]["key"] == {"args.iban": "[redacted]"}
     assert shown[-1]["key"] == {"type": "bank.pay"}
+    explained = ojs.post(f"{JOBS}/explain", {**body, "options": options})
+    assert secret not in explained.content.decode()
+    assert explained.json()["explanation"]["limits"] == shown
     Job.objects.all().delete()
     array = {**body, "args": [{"iban2": secret}], "options": {"limits": [{"key": ["args.iban2"], "running": 1}]}}
     id = ojs.enqueue(**array)["id"]

@@ -200,6 +200,25 @@ def test_a_revived_or_retried_job_waits_at_its_gate_again(count):
     assert limits_of(first) == [ONE]
 
 
+def test_an_explanation_has_the_limits_that_the_job_would_have(count):
+    explained = Job.objects.explain("count", {"n": 1})
+    assert [Limit.of_stored(one) for one in explained.limits] == [ONE]
+    assert "\nlimit:          args.n 1: running 1" in str(explained)
+    named = Limit(key=["type"], name="mails", per_minute=9, weight=2)
+    said = str(Job.objects.explain("count", {"n": 1}, limit=[named, Limit(name="all", running=2)], key="k")).split("\n")
+    assert said[1:3] == [
+        "limit:          mails, type 'count': per_minute 9, weight 2",
+        "limit:          all: running 2",
+    ]
+    assert Job.objects.explain("count", {"n": 1}, limit=None).limits == ()
+
+
+@override_settings(OJS_UNIQUE={"FAIR_QUEUES": {"default": "meta.tenant"}})
+def test_a_fair_queue_that_is_declared_wrongly_has_one_lane():
+    rows = [Job.objects.enqueue("t", {"n": n}).job for n in range(2)]
+    assert len({row.lane for row in rows}) == 1
+
+
 def claim_all() -> list[Any]:
     rules: Any = {"queues": ["default"], "types": None, "limit": 10, "worker_id": "w", "lease": timedelta(minutes=1)}
     return list(claim(Job.objects.all(), **rules, now=timezone.now()))

@@ -7,11 +7,11 @@ from typing import Any
 
 from ...enqueue.explain import Explanation
 from ...enqueue.results import EnqueueResult
+from ...ojs.limits import with_values
 from ...ojs.moments import milliseconds, rfc3339
 from ...ojs.states import JobState
-from ...redaction import redacted_canonical, redacted_member
+from ...redaction import redacted_canonical, redacted_limits, redacted_member
 from ...workflows.results import Place
-from .limits import show_limits
 
 NOT_STARTED = {JobState.AVAILABLE, JobState.SCHEDULED, JobState.PENDING}
 
@@ -88,7 +88,7 @@ def _rules(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
     if isinstance(job.unique, dict):
         shown["unique"] = {name: value for name, value in job.unique.items() if value is not None}
     if job.limits:
-        shown["limits"] = show_limits(read(job, "limits"))
+        shown["limits"] = list(map(with_values, read(job, "limits")))
     return shown
 
 
@@ -135,7 +135,7 @@ def show_fetched(job: Any, place: Place | None = None) -> dict[str, Any]:
     }
 
 
-def show_explanation(type: str, explained: Explanation) -> dict[str, Any]:
+def show_explanation(type: str, args: Any, explained: Explanation) -> dict[str, Any]:
     """Return the JSON object of what an enqueue would do. A duplicate that counts without an end has no ``until``."""
     shown: dict[str, Any] = {"action": explained.action, "reason": explained.reason}
     if explained.fingerprint:
@@ -143,6 +143,8 @@ def show_explanation(type: str, explained: Explanation) -> dict[str, Any]:
         shown["canonical_text"] = redacted_canonical(type, explained.canonical_text)
     if explained.policy is not None:
         shown["unique"] = {name: value for name, value in explained.policy.to_dict().items() if value is not None}
+    if explained.limits:
+        shown["limits"] = list(map(with_values, redacted_limits(type, args, list(explained.limits))))
     shown["duplicates"] = [
         {
             "job_id": str(duplicate.job.pk),

@@ -1,4 +1,4 @@
-"""Read the limits of a job, and show the stored ones (docs: HTTP, "Enqueue")."""
+"""Read the limits of a job (docs: HTTP, "Enqueue")."""
 
 from __future__ import annotations
 
@@ -24,8 +24,3 @@ def read_limits(value: Any, places: dict[str, str]) -> tuple[Limit, ...]:
     if len(value) == 1:
         places.update({f"limit.{member}": f"{places[LIMITS]}[0].{member}" for member in _MEMBERS})
     return limits_of(value)
-
-
-def show_limits(stored: Any) -> list[dict[str, Any]]:
-    """Return the stored limits of a job as clients write them, with the values of each key."""
-    return [{**Limit.of_stored(one).to_dict(), "key": one["key"]} for one in stored]

@@ -125,6 +125,7 @@ class Explanation(serializers.Serializer[Any]):
     unique_key = CharField(required=False)
     canonical_text = CharField(required=False)
     unique = Unique(required=False)
+    limits = ListField(child=JobLimit(), required=False)
     duplicates = ListField(child=DictField())
 
 
