@@ -30,9 +30,9 @@ from ..execution.finished import Finished
 from ..execution.leases import Lease, mark_first, within_time_limits
 from ..execution.settle import Settled, announce_outcome, settle
 from ..lifecycle import DatabaseNow
+from ..limits.slots import forget_slots
 from ..limits.waiting import gated_queues
 from ..maintenance.on_demand import is_overdue, run_maintenance, unless_busy
-from ..models import Slot
 from ..ojs.gates import OPEN
 from ..ojs.states import JobState
 from ..signals import announce, job_started
@@ -100,8 +100,8 @@ def _within(jobs: QuerySet[Any], claimed: Sequence[Any], room: int, least: int) 
         size = sizes.get(job.pk, 0) + OF_THE_REST
         if size > room and count >= least:
             rest = [job.pk for job in claimed[count:]]
-            Slot.objects.using(jobs.db).filter(job_id__in=rest, lease_token=job.lease_token).delete()
             lifecycle.give_back(jobs.filter(pk__in=rest), token=job.lease_token)
+            forget_slots(jobs.db, rest, job.lease_token)
             return claimed[:count], 0
         room -= size
     return claimed, room
