@@ -31,7 +31,6 @@ from ..execution.leases import Lease, mark_first, within_time_limits
 from ..execution.settle import Settled, announce_outcome, settle
 from ..lifecycle import DatabaseNow
 from ..limits.slots import forget_slots
-from ..limits.waiting import gated_queues
 from ..maintenance.on_demand import is_overdue, run_maintenance, unless_busy
 from ..ojs.gates import OPEN
 from ..ojs.states import JobState
@@ -61,15 +60,15 @@ def fetch(
     """
     run_maintenance(jobs, now, crons=True)
     taken: list[Any] = []
-    gated = gated_queues(jobs, queues)
     for queue, types in queues.items():
         if len(taken) == count or (taken and max_bytes <= 0):
             break
-        wanted = jobs if types is None else jobs.filter(type__in=types)
-        waiting = wanted.filter(state=JobState.AVAILABLE, queue=queue, finished_at=None, gate=OPEN)
+        available = jobs.filter(state=JobState.AVAILABLE, queue=queue, finished_at=None)
+        at_gates = any_of(available.filter(gate__gt=OPEN).order_by("gate"))
+        waiting = available.filter(gate=OPEN) if types is None else available.filter(gate=OPEN, type__in=types)
         waiting = waiting.order_by("-priority", "enqueued_at", "id")
         least = 0 if taken else 1
-        if queue in gated:  # only the claim can tell which of the jobs are next
+        if at_gates:  # only the claim can tell which of the jobs are next
             room = count - len(taken)
         elif count == 1:
             room = int(any_of(waiting))
@@ -79,7 +78,7 @@ def fetch(
             options: Any = {"limit": room, "worker_id": worker_id, "lease": lease, "now": now, "token": token}
             take = partial(claim, jobs, queues=[queue], types=types, **options)
             claimed: Sequence[Any] = unless_busy(jobs.db, take) or []
-            if queue in gated and count > 1:
+            if at_gates and count > 1:
                 claimed, max_bytes = _within(jobs, claimed, max_bytes, least)
             if claimed and lease.first:
                 held = jobs.filter(pk__in=[job.pk for job in claimed], lease_token=claimed[0].lease_token)
@@ -101,7 +100,7 @@ def _within(jobs: QuerySet[Any], claimed: Sequence[Any], room: int, least: int) 
         if size > room and count >= least:
             rest = [job.pk for job in claimed[count:]]
             lifecycle.give_back(jobs.filter(pk__in=rest), token=job.lease_token)
-            forget_slots(jobs.db, rest, job.lease_token)
+            unless_busy(jobs.db, partial(forget_slots, jobs.db, rest, job.lease_token))
             return claimed[:count], 0
         room -= size
     return claimed, room
