@@ -117,10 +117,12 @@ def redacted_limits(type: Any, args: Any, limits: Any) -> Any:
         key = dict(limit["key"])
         for part, value in key.items():
             source, member = part_of(part)
-            if source == "args" and not member:
-                key[part] = redacted_args(type, value)
-            elif is_hidden(member, names) or (source == "args" and hides_all):
+            if member and (is_hidden(member, names) or (source == "args" and hides_all)):
                 key[part] = MASK
+            elif isinstance(value, str) and value.endswith("…"):  # the start of a long value's JSON
+                key[part] = redacted_beginning(type, value)
+            elif source == "args" and not member:
+                key[part] = redacted_args(type, value)
             else:
                 key[part] = masked(value, names)
         shown.append({**limit, "key": key})

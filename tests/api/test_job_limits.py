@@ -181,6 +181,10 @@ def test_the_key_of_a_limit_shows_nothing_that_is_redacted(ojs, handlers):
     assert secret not in explained.content.decode()
     assert explained.json()["explanation"]["limits"] == shown
     Job.objects.all().delete()
+    long = {"type": "bank.pay", "args": {"iban": "", "to": {"iban": secret, "name": "x" * 300}}}
+    for key in (["args"], ["args.to"]):
+        id = ojs.enqueue(**long, options={"limits": [{"key": key, "running": 1}]})["id"]
+        assert secret not in ojs.get(f"{JOBS}/{id}").content.decode()
     array = {**body, "args": [{"iban2": secret}], "options": {"limits": [{"key": ["args.iban2"], "running": 1}]}}
     id = ojs.enqueue(**array)["id"]
     assert secret not in ojs.get(f"{JOBS}/{id}").content.decode()
