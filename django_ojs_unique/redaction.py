@@ -15,6 +15,7 @@ from typing import Any
 from .conf import settings
 from .exceptions import InvalidRequest
 from .ojs.canonical import canonical, to_nfc
+from .ojs.limits import part_of
 from .registry import parameters_of, registry
 
 MASK = "[redacted]"
@@ -87,6 +88,8 @@ def redacted_member(row: Any, name: str) -> Any:
     value = getattr(row, name)
     if name == "steps":
         return redacted_steps(row.type, value)
+    if name == "limits":
+        return redacted_limits(row.type, row.args, value)
     return redacted_args(row.type, value) if name == "args" else redacted(row.type, value)
 
 
@@ -101,6 +104,29 @@ def redacted_steps(type: Any, steps: Any) -> Any:
         else masked(one, names)
         for one in steps
     ]
+
+
+def redacted_limits(type: Any, args: Any, limits: Any) -> Any:
+    """Return the limits of a job with the redacted values in their keys masked."""
+    names = names_of(type)
+    if not names or not isinstance(limits, list):
+        return limits
+    hides_all = isinstance(args, list) and hidden_places(type, names)(0)
+    shown = []
+    for limit in limits:
+        key = dict(limit["key"])
+        for part, value in key.items():
+            source, member = part_of(part)
+            if member and (is_hidden(member, names) or (source == "args" and hides_all)):
+                key[part] = MASK
+            elif isinstance(value, str) and value.endswith("…"):  # the start of a long value's JSON
+                key[part] = redacted_beginning(type, value)
+            elif source == "args" and not member:
+                key[part] = redacted_args(type, value)
+            else:
+                key[part] = masked(value, names)
+        shown.append({**limit, "key": key})
+    return shown
 
 
 def redacted_canonical(type: Any, text: str) -> str:

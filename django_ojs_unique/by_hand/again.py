@@ -18,6 +18,7 @@ from ..enqueue.results import ItemResult
 from ..exceptions import DuplicateJob, InvalidRequest, OJSError
 from ..ojs.fingerprint import canonical_key, fingerprint
 from ..ojs.keys import KeyMode, KeyScope
+from ..ojs.limits import Limit
 from ..ojs.states import JobState
 from ..unit_of_work import UnitOfWork
 from .operations import ENQUEUE_AGAIN
@@ -44,6 +45,7 @@ def request_of(job: Any) -> Request:
             retry=job.retry,
             timeout=_duration(job.timeout_ms),
             lease=_duration(job.visibility_timeout_ms),
+            limit=[Limit.of_stored(one) for one in job.limits or ()],
             tags=job.tags,
             schema=job.schema,
             extra=dict(job.extra),

@@ -13,6 +13,7 @@ from ..conf import API_DEFAULTS, DEFAULTS, imported, retention_period
 from ..context import Context
 from ..exceptions import InvalidRequest, did_you_mean
 from ..ojs.durations import milliseconds
+from ..ojs.limits import key_parts
 from ..ojs.names import are_names, queue_name
 
 
@@ -125,6 +126,16 @@ def _queue_rule_problems(setting: str, given: Any) -> Iterator[str]:
         yield from _queue_problems(f"{setting}[{index}]", name)
 
 
+def _fair_problems(setting: str, given: Any) -> Iterator[str]:
+    for name, parts in given.items():
+        yield from _queue_problems(setting, name)
+        try:
+            if not key_parts(parts):
+                yield f"{setting}[{name!r}] is empty. Name what its jobs take turns by, such as 'meta.tenant'."
+        except InvalidRequest as error:
+            yield f"{setting}[{name!r}] {error.message.removeprefix('limit.key: ')}"
+
+
 def _api_problems(setting: str, given: Any) -> Iterator[str]:
     for name, value in given.items():
         member = f"{setting}[{name!r}]"
@@ -219,6 +230,7 @@ _PROBLEMS: dict[str, Callable[[str, Any], Iterator[str]]] = {
     "DEFAULT_QUEUE": _queue_problems,
     "EAGER": _eager_problems,
     "EVENT_RETENTION": _retention_problems,
+    "FAIR_QUEUES": _fair_problems,
     "LISTEN_DATABASES": _listen_problems,
     "REDACT": _redact_problems,
     "RETENTION": _kinds_problems,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -10,10 +10,11 @@ from typing import Any
 from django.db.models import QuerySet
 
 from ..db.constraints import guarding
-from ..exceptions import did_you_mean
+from ..exceptions import did_you_mean, shorten
 from ..ojs.conflict import Action, duplicates, judge
 from ..ojs.keys import JobKey, KeyAction
 from ..ojs.keys import judge as judge_key
+from ..ojs.limits import Limit
 from ..ojs.policy import UniquePolicy
 from ..ojs.states import TERMINAL
 from ..ojs.words import counted as number_of
@@ -39,7 +40,8 @@ class Explanation:
     """What an enqueue would do now.
 
     ``action`` is ``create``, ``replace``, ``reject`` or ``ignore``. ``duplicates`` come newest first: at most 1,000
-    live ones, and 100 finished ones in each state. Their payloads are loaded on access.
+    live ones, and 100 finished ones in each state. Their payloads are loaded on access. ``limits`` are those of the
+    new job as it would store them (`Limit.of`).
     ``fingerprint`` and ``canonical_text`` are empty for a job with neither a policy nor a key.
     """
 
@@ -49,12 +51,15 @@ class Explanation:
     canonical_text: str = field(repr=False)
     policy: UniquePolicy | None
     duplicates: tuple[Duplicate, ...] = ()
+    limits: tuple[dict[str, Any], ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
         yield f"would {self.action}: {self.reason}"
+        for limit in self.limits:
+            yield f"limit:          {_limit_in_words(limit)}"
         if not self.fingerprint:
             return
         yield f"canonical text: {self.canonical_text}"
@@ -68,7 +73,7 @@ class Explanation:
 
 def explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanation:
     """Explain one valid request against the rows of ``jobs``."""
-    explanation = _explain(jobs, incoming, now)
+    explanation = replace(_explain(jobs, incoming, now), limits=tuple(incoming.job.limits or ()))
     same_id = jobs.filter(pk=incoming.job.pk)
     if incoming.has_id and explanation.action in ("create", "replace") and same_id.exists():
         return replace(explanation, action="reject", reason=f"a job with the id {incoming.job.pk} already exists.")
@@ -108,6 +113,15 @@ def _explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanat
         policy,
         tuple(Duplicate(row, policy.kept_until(row.created_at, incoming.at)) for row in counted),
     )
+
+
+def _limit_in_words(stored: Mapping[str, Any]) -> str:
+    """Say a limit, such as ``args.customer_id 42: running 1``."""
+    limit, key = Limit.of_stored(stored), stored["key"]
+    parts = [f"{part} {shorten(value)}" for part, value in key.items()]
+    name = [] if key and limit.name == ",".join(key) else [limit.name]
+    numbers = [f"{name} {value}" for name, value in limit.to_dict().items() if name not in ("key", "name")]
+    return f"{', '.join([*name, *parts])}: {', '.join(numbers)}"
 
 
 def _newest(matches: QuerySet[Any]) -> Iterator[Any]:

@@ -14,7 +14,7 @@ from ..ojs.durations import read_delay
 from ..ojs.fingerprint import CONTEXT, canonical_text, fingerprint
 from ..ojs.gates import LIMITED
 from ..ojs.keys import JobKey
-from ..ojs.limits import lane_of
+from ..ojs.limits import lane_of, stored_limits
 from ..ojs.policy import OnConflict, UniquePolicy
 from ..ojs.states import JobState
 from ..registry import misfit
@@ -156,7 +156,7 @@ def _set_gate(values: dict[str, Any], shape: Shape) -> None:
     """Set what the job must pass before a worker may claim it: its limits, and its lane in a fair queue."""
     whole = {name: values[name] for name in ("type", "queue", "args", "meta")}
     if shape.limits:
-        values["limits"] = [limit.of(**whole) for limit in shape.limits]
+        values["limits"] = stored_limits(shape.limits, **whole)
         values["gate"] = LIMITED
     if shape.fair_by is not None:
         values["lane"] = values["gate"] = lane_of(shape.fair_by, **whole)

@@ -22,6 +22,7 @@ class JobRow(Protocol):
     meta: Any
     tags: Any
     extra: Any
+    limits: Any
     schema: str
     state: str
     key: str | None

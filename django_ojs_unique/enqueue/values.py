@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -15,10 +15,13 @@ from django.utils.functional import Promise
 
 from ..exceptions import InvalidRequest, PayloadTooLarge, shorten
 from ..ojs.canonical import plain
-from ..ojs.durations import Duration, end_of, read_delay
+from ..ojs.durations import Duration, end_of, format_duration, read_delay
 from ..ojs.encoder import encoder
+from ..ojs.limits import Limit
 from ..ojs.mends import MENDS, Mend, mend_for, sentence
 from ..ojs.names import printable
+from ..ojs.policy import UniquePolicy
+from ..ojs.retry import RetryPolicy
 from ..registry import SupportsConvert
 
 _LONGEST_TAG = 255
@@ -140,3 +143,14 @@ def _is_delay(value: Any) -> bool:
     except InvalidRequest:
         return False
     return True
+
+
+def as_stored(option: Any) -> Any:
+    """Return an option of an enqueue as `Request` takes it, too, and without objects of ours; moments stay."""
+    if isinstance(option, (UniquePolicy, RetryPolicy, Limit)):
+        return option.to_dict()
+    if isinstance(option, timedelta):
+        return format_duration(option)
+    if isinstance(option, (list, tuple)):
+        return [one.to_dict() if isinstance(one, Limit) else one for one in option]
+    return option

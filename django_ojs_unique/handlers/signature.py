@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..exceptions import HandlerError, did_you_mean, shorten
+from ..ojs.limits import part_of
 from ..ojs.names import are_names
 from ..registry import Definition, misfit, parameters_of
 
@@ -31,8 +33,8 @@ def still_wanted(definition: Definition, args: Any) -> Any:
     return definition.skip_unless(**{name: value for name, value in args.items() if takes_any or name in wanted})
 
 
-def refuse_unknown_args_keys(definition: Definition) -> None:
-    """Raise HandlerError when a name in the policy's ``args_keys`` is not a parameter of the handler.
+def refuse_unknown_args(definition: Definition) -> None:
+    """Raise HandlerError when the policy or a limit names a member of args that is not a parameter of the handler.
 
     A handler that takes ``**kwargs`` takes any name. So does one that begins with ``*args`` or a positional-only
     parameter: its args are an array, and the names are those of the one object in it.
@@ -42,12 +44,24 @@ def refuse_unknown_args_keys(definition: Definition) -> None:
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()) or (
         first is not None and first.kind in (first.POSITIONAL_ONLY, first.VAR_POSITIONAL)
     )
-    for name in () if takes_any or definition.unique is None else definition.unique.args_keys or ():
+    for option, place, shown, name in () if takes_any else _named_args(definition):
         if name not in parameters and name.removeprefix("/").partition("/")[0] not in parameters:
             raise HandlerError(
-                f"{definition.place}: args_keys names {name!r}, which is not a parameter."
-                f" {did_you_mean(name, parameters) if parameters else 'It has none.'}"
+                f"{definition.place}: {place} names {shown!r}, which is not a parameter."
+                f" {did_you_mean(name, parameters) if parameters else 'It has none.'}",
+                details={"option": option},
             )
+
+
+def _named_args(definition: Definition) -> Iterator[tuple[str, str, str, str]]:
+    """Yield each member of args that an option names: the option, where in it, the name there, and the member's."""
+    for name in (definition.unique and definition.unique.args_keys) or ():
+        yield "unique", "args_keys", name, name
+    for limit in definition.limits:
+        for part in limit.key:
+            source, member = part_of(part)
+            if source == "args" and member:
+                yield "limit", "the key of a limit", part, member
 
 
 def refuse_a_wrong_atomic(definition: Definition) -> None:
@@ -82,7 +96,7 @@ def refuse_a_misfit(definition: Definition) -> None:
         )
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     refuse_a_wrong_atomic(definition)
-    refuse_unknown_args_keys(definition)
+    refuse_unknown_args(definition)
     if definition.skip_unless is not None and not takes_any:
         for name, wanted in inspect.signature(definition.skip_unless).parameters.items():
             if wanted.default is wanted.empty and wanted.kind is not wanted.VAR_KEYWORD and name not in parameters:

@@ -50,6 +50,15 @@ def _sorted(waiting: Waiting, ids: Collection[str]) -> list[tuple[str, dict[str,
     return [(id, waiting.keys[id]) for id in sorted(ids)]
 
 
+def forget_slots(using: str, jobs: Collection[UUID], token: UUID) -> None:
+    """Delete the slots that jobs have taken under a lease token, as they were given back and have not started."""
+    taken = Slot.objects.using(using).filter(job_id__in=jobs, lease_token=token)
+    if keys := set(taken.values_list("key_id", flat=True)):
+        taken.delete()
+        # The jobs that wait are looked at again.
+        LimitKey.objects.using(using).filter(pk__in=sorted(keys)).update(full_at=None, opens_at=None)
+
+
 @dataclass(slots=True)
 class _Key:
     """What a claim knows of a key whose row it has locked.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -19,18 +19,16 @@ from ..db.fields import PayloadField
 from ..db.transactions import starting_over
 from ..enqueue.incoming import read
 from ..enqueue.request import Request
+from ..enqueue.values import as_stored
 from ..exceptions import DeclaredInCode, InvalidRequest, did_you_mean
 from ..ojs.canonical import plain
 from ..ojs.cron import Cron, OverlapPolicy
-from ..ojs.durations import format_duration
 from ..ojs.moments import rfc3339
-from ..ojs.policy import UniquePolicy
-from ..ojs.retry import RetryPolicy
 from ..redaction import hiding_values, redacted
 from .job import Job
 
 OPTIONS = (
-    "queue", "meta", "priority", "unique", "retry", "timeout", "lease", "tags", "key", "key_mode", "key_scope",
+    "queue", "meta", "priority", "unique", "retry", "timeout", "lease", "limit", "tags", "key", "key_mode", "key_scope",
     "schema", "extra",
 )  # fmt: skip
 """The members of a `Request` that every occurrence can share, besides its type and its arguments."""
@@ -267,7 +265,7 @@ def _read(
     """Return a valid entry that is not saved."""
     with hiding_values(type):
         cron = Cron(expression, "UTC" if timezone is None else timezone, overlap_policy, {} if args is None else args)
-        options = plain({name: _as_json(value) for name, value in options.items()}, "options")
+        options = plain({name: as_stored(value) for name, value in options.items()}, "options")
     entry = CronJob(
         name=name,
         expression=expression,
@@ -292,9 +290,3 @@ def _insert(entry: CronJob, using: str) -> bool:
     except IntegrityError:
         return False
     return True
-
-
-def _as_json(option: Any) -> Any:
-    if isinstance(option, (UniquePolicy, RetryPolicy)):
-        return option.to_dict()
-    return format_duration(option) if isinstance(option, timedelta) else option

@@ -57,7 +57,7 @@ class Limit:
         if len(rates) > 1:
             raise _wrong(rates[1], f"cannot be combined with {rates[0]}", mend="Give the job two limits.")
         if self.running is None and not rates:
-            raise _wrong("running", "is missing", mend=f"Say running=1, for example, or one of {', '.join(RATES)}.")
+            raise _wrong("running", "is missing", mend=f"Set it, or one of {', '.join(RATES)}.")
         for name in ("running", *rates):
             most = getattr(self, name)
             if most is not None and self.weight > most:
@@ -84,13 +84,22 @@ class Limit:
             return value
         if not isinstance(value, Mapping):
             raise InvalidRequest.at(
-                "limit", "must be a Limit or an object", value=value, mend='Write Limit(key=["type"], running=1).'
+                "limit", "must be a Limit or an object", value=value, mend="Write {'key': ['type'], 'running': 1}."
             )
         names = [field.name for field in fields(cls)]
         for name in value:
             if name not in names:
                 raise _wrong(str(name), "is not a member of a limit", mend=did_you_mean(name, names))
         return cls(**value)
+
+    @classmethod
+    def of_stored(cls, stored: Mapping[str, Any]) -> Limit:
+        """Return the limit of which a job has stored this: see `of`."""
+        members = {name: stored[name] for name in ("key", "running", "weight", "name") if name in stored}
+        rates = {
+            name: stored["rate"] for name, seconds in RATES.items() if "rate" in stored and stored["seconds"] == seconds
+        }
+        return cls(**members, **rates)
 
     @property
     def seconds(self) -> int:
@@ -130,15 +139,36 @@ def limits_of(value: Any) -> tuple[Limit, ...]:
     """Return the limits that a ``limit`` option names: none, one, or several. Raises InvalidRequest."""
     if value is None:
         return ()
-    given = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
-    limits = tuple(map(Limit.parse, given))
-    if len(limits) > MOST_LIMITS:
-        raise InvalidRequest.at("limit", f"names more than {MOST_LIMITS} limits", value=len(limits))
-    names = [limit.name for limit in limits]
-    for name in names:
-        if names.count(name) > 1:
-            raise _wrong("name", "is that of two limits of this job", value=name, mend="Name each of them.")
-    return limits
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return (Limit.parse(value),)
+    if len(value) > MOST_LIMITS:
+        raise InvalidRequest.at("limit", f"names more than {MOST_LIMITS} limits", value=len(value))
+    limits: list[Limit] = []
+    for index, one in enumerate(value):
+        try:
+            limit = Limit.parse(one)
+            if any(other.name == limit.name for other in limits):
+                raise _wrong("name", "is that of two limits of this job", value=limit.name, mend="Name each of them.")
+        except InvalidRequest as error:
+            raise _numbered(error, index) from None
+        limits.append(limit)
+    return tuple(limits)
+
+
+def stored_limits(limits: Sequence[Limit], **whole: Any) -> list[dict[str, Any]]:
+    """Return what a job stores of its limits. Raises as `Limit.of`."""
+    stored = []
+    for index, limit in enumerate(limits):
+        try:
+            stored.append(limit.of(**whole))
+        except InvalidRequest as error:
+            raise (_numbered(error, index) if len(limits) > 1 else error) from None
+    return stored
+
+
+def with_values(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a limit that a job has stored as `Limit.to_dict` does, but with the values of its key."""
+    return {**Limit.of_stored(stored).to_dict(), "key": stored["key"]}
 
 
 def key_id(name: str, members: Mapping[str, Any]) -> str:
@@ -162,9 +192,8 @@ def _value(part: str, whole: Mapping[str, Any], field: str) -> Any:
     """Return what a part of a key names in a job. Raises InvalidRequest about a ``field`` if the job has no such."""
     if part in _PARTS:
         return whole[part]
-    source = "args" if _has_member(part, "args") else "meta"
-    name = part[len(source) :].removeprefix(".")
-    members = object_of(whole[source])
+    source, name = part_of(part)
+    members = object_of(whole.get(source))
     if members is None:
         raise InvalidRequest.at(
             field,
@@ -174,6 +203,12 @@ def _value(part: str, whole: Mapping[str, Any], field: str) -> Any:
     return select_members(members, [name], source, InvalidRequest, field)[name]
 
 
+def part_of(part: str) -> tuple[str, str]:
+    """Return the member of a job in which a part of a key is, and the name or JSON Pointer there, or an empty one."""
+    source = part.partition(".")[0].partition("/")[0]
+    return source, part[len(source) :].removeprefix(".")
+
+
 def key_parts(value: Any) -> tuple[str, ...]:
     """Return the parts of a key, checked and sorted. Raises InvalidRequest."""
     return _parts(value)
@@ -181,7 +216,7 @@ def key_parts(value: Any) -> tuple[str, ...]:
 
 def _parts(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise _wrong("key", "must be a list of names", value=value, mend=f"Write key=[{str(value)!r}].")
+        raise _wrong("key", "must be a list of names", value=value, mend=f"Write [{str(value)!r}].")
     parts = tuple(value)
     for part in parts:
         if not isinstance(part, str) or not (part in _PARTS or any(_has_member(part, name) for name in _PARTS[2:])):
@@ -189,7 +224,7 @@ def _parts(value: Any) -> tuple[str, ...]:
             raise _wrong("key", "has a part that names nothing of a job", value=part, mend=mend)
         if parts.count(part) > 1:
             raise _wrong("key", "names a part twice", value=part, mend="Write it once.")
-        whole = part.partition(".")[0].partition("/")[0]
+        whole, _ = part_of(part)
         if whole != part and whole in parts:
             raise _wrong("key", f"has {whole} and a part of it", value=part, mend="Leave one of them out.")
     return tuple(sorted(parts))
@@ -215,3 +250,11 @@ def _number(value: Any, field: str) -> None:
 
 def _wrong(field: str, problem: str, *, value: Any = ..., mend: str = "") -> InvalidRequest:
     return InvalidRequest.at(f"limit.{field}", problem, value=value, mend=mend)
+
+
+def _numbered(error: InvalidRequest, index: int) -> InvalidRequest:
+    """Let an error about a limit name its place among several, such as ``limit[1].running``; return the error."""
+    error.details["field"] = error.details["field"].replace("limit", f"limit[{index}]", 1)
+    error.message = error.message.replace("limit", f"limit[{index}]", 1)
+    error.args = (error.message,)
+    return error

@@ -15,7 +15,9 @@ from ..conf import settings
 from ..enqueue.request import Request
 from ..exceptions import HandlerError, InvalidRequest, InvalidRetryPolicy, did_you_mean
 from ..execution import eager
+from ..ojs.limits import Limit
 from ..ojs.names import queue_name
+from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
 from .arguments import NOTE, backend_of, store
 from .declare import OJSTask
@@ -26,14 +28,14 @@ from .framework import (
     TaskResultDoesNotExist,
     task_enqueued,
 )
-from .options import Policies, QueueAliases
+from .options import ByPath, QueueAliases, limits, policies
 from .results import result_of
-from .running import register, task_of, tell, type_of
+from .running import path_of, register, task_of, tell, type_of
 
-OPTIONS = ("database", "retry", "unique", "queue_aliases")
+OPTIONS = ("database", "retry", "unique", "limit", "queue_aliases")
 _TAKES = (
-    "OPTIONS takes 'database', an alias; 'retry', a RetryPolicy or its members; 'unique', unique policies by paths of"
-    " tasks; 'queue_aliases', names of queues. QUEUES takes names of queues."
+    "OPTIONS takes 'database', an alias; 'retry', a RetryPolicy or its members; 'unique' and 'limit', unique policies"
+    " and limits by paths of tasks; 'queue_aliases', names of queues. QUEUES takes names of queues."
 )
 ONE_ATTEMPT = RetryPolicy(max_attempts=1)
 
@@ -43,7 +45,8 @@ class OJSBackend(BaseTaskBackend):
 
     ``OPTIONS``: ``database``, the alias where the jobs are, by default the router's for writing; ``retry``, the retry
     policy of tasks that have none, by default a single attempt, because Django has no retries; ``unique``, the
-    `Policies` of tasks that have neither a policy nor a key; ``queue_aliases``, as `QueueAliases` takes them.
+    `policies` of tasks that have neither a policy nor a key; ``limit``, the `limits` of tasks that have none;
+    ``queue_aliases``, as `QueueAliases` takes them.
     """
 
     task_class = OJSTask
@@ -60,9 +63,14 @@ class OJSBackend(BaseTaskBackend):
         return ONE_ATTEMPT if given is None else RetryPolicy.parse(given)
 
     @cached_property
-    def policies(self) -> Policies:
+    def policies(self) -> ByPath[UniquePolicy | None]:
         """The unique policies of tasks that have none."""
-        return Policies(self.options.get("unique"))
+        return policies(self.options.get("unique"))
+
+    @cached_property
+    def limits(self) -> ByPath[tuple[Limit, ...]]:
+        """The limits of tasks that have none."""
+        return limits(self.options.get("limit"))
 
     @cached_property
     def queue_aliases(self) -> QueueAliases:
@@ -74,13 +82,18 @@ class OJSBackend(BaseTaskBackend):
         own = getattr(task, "unique", None)
         if own is not None or getattr(task, "key", None) is not None:
             return own
-        return self.policies.of(f"{task.func.__module__}.{task.func.__qualname__}")
+        return self.policies.of(path_of(task.func))
+
+    def limits_of(self, task: Any) -> tuple[Limit, ...]:
+        """Return the limits of a task: its own, else those of ``OPTIONS``."""
+        own = getattr(task, "limit", None)
+        return self.limits.of(path_of(task.func)) or () if own is None else own
 
     def validate_task(self, task: Any) -> None:
         """Check a task, and register it for the workers of this process.
 
         Raises InvalidTask as Django does, also for a queue whose name OJS does not allow and that has no alias;
-        InvalidPolicy or HandlerError for a policy in ``OPTIONS`` that is wrong or does not fit the task.
+        InvalidRequest or HandlerError for a policy or a limit in ``OPTIONS`` that is wrong or does not fit the task.
         """
         super().validate_task(task)
         queue = self.queue_aliases.stored(task.queue_name)
@@ -90,13 +103,13 @@ class OJSBackend(BaseTaskBackend):
             raise InvalidTask(
                 f"{error.message} Or give it a name of OJS in TASKS[{self.alias!r}]['OPTIONS']['queue_aliases']."
             ) from None
-        unique = self.unique_of(task)
         try:
-            register(task, queue, self.retry, unique)
+            register(task, queue, self.retry, self.unique_of(task), self.limits_of(task))
         except HandlerError as error:
-            if unique is getattr(task, "unique", None):
+            option = error.details.get("option")
+            if option is None or getattr(task, option, None) is not None:
                 raise
-            raise HandlerError(f"TASKS[{self.alias!r}]['OPTIONS']['unique']: {error.message}") from None
+            raise HandlerError(f"TASKS[{self.alias!r}]['OPTIONS'][{option!r}]: {error.message}") from None
 
     def enqueue(self, task: Any, args: Any, kwargs: Any, *, id: UUID | str | None = None) -> TaskResult[Any, Any]:
         """Enqueue a task in the caller's transaction; return its result, or that of the job that it duplicates.
@@ -133,6 +146,7 @@ class OJSBackend(BaseTaskBackend):
             unique=self.unique_of(task),
             retry=getattr(task, "retry", None) or self.retry,
             timeout=getattr(task, "timeout", None),
+            limit=self.limits_of(task),
             key=getattr(task, "key", None),
             **({"key_mode": task.key_mode} if hasattr(task, "key_mode") else {}),
             id=id,
@@ -182,8 +196,10 @@ class OJSBackend(BaseTaskBackend):
             _ = self.retry
         except InvalidRetryPolicy as error:
             yield f"{place}['OPTIONS']['retry']: {error.message}"
-        if self.options.get("unique") is not None:
-            yield from (f"{place}['OPTIONS']['unique']{problem}" for problem in self.policies.problems())
+        by_path: dict[str, ByPath[Any]] = {"unique": self.policies, "limit": self.limits}
+        for option, values in by_path.items():
+            if self.options.get(option) is not None:
+                yield from (f"{place}['OPTIONS'][{option!r}]{problem}" for problem in values.problems())
         if self.options.get("queue_aliases") is not None:
             problems = self.queue_aliases.problems(self.queues)
             yield from (f"{place}['OPTIONS']['queue_aliases']{problem}" for problem in problems)

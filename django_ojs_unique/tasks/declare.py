@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
@@ -12,6 +12,7 @@ from ..exceptions import InvalidRequest
 from ..handlers.signature import redacted_names
 from ..ojs.durations import milliseconds
 from ..ojs.keys import KeyMode
+from ..ojs.limits import Limit, limits_of
 from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
 from .framework import (
@@ -43,18 +44,20 @@ class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
     """A task with the options of a job, which take effect if its backend is an `OJSBackend`.
 
     ``unique``: the unique policy. ``retry``: the retry policy; None leaves it to the backend. ``timeout``: of one
-    attempt, ISO 8601, a timedelta or seconds. ``key`` and ``key_mode``: a job key, instead of ``unique``. ``atomic``:
+    attempt, ISO 8601, a timedelta or seconds. ``limit``: a `Limit`, or several, on how many run at once or start in a
+    time; None leaves it to the backend. ``key`` and ``key_mode``: a job key, instead of ``unique``. ``atomic``:
     commit what the function writes together with its completion, or neither. ``redact``: the members of args, meta and
     results that nobody is shown.
 
     Raises InvalidTask, InvalidPolicy, InvalidRetryPolicy or InvalidRequest, and HandlerError when a name in
-    ``args_keys`` is not a parameter, the function cannot be ``atomic`` or ``redact`` is no list of names: all when the
-    module is imported.
+    ``args_keys`` or in the key of a limit is not a parameter, the function cannot be ``atomic`` or ``redact`` is no
+    list of names: all when the module is imported.
     """
 
     unique: UniquePolicy | Mapping[str, Any] | None = None
     retry: RetryPolicy | Mapping[str, Any] | None = None
     timeout: str | timedelta | float | None = None
+    limit: Limit | Mapping[str, Any] | Sequence[Limit | Mapping[str, Any]] | None = None
     key: str | None = None
     key_mode: KeyMode | str = KeyMode.REPLACE
     atomic: bool = False
@@ -67,6 +70,8 @@ class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
             object.__setattr__(self, "retry", RetryPolicy.parse(self.retry))
         if self.timeout is not None:
             milliseconds(self.timeout, "timeout")
+        if self.limit is not None:
+            object.__setattr__(self, "limit", limits_of(self.limit))
         if self.redact != ():
             place = f"{self.func.__module__}.{self.func.__qualname__}"
             object.__setattr__(self, "redact", redacted_names(self.redact, place))
@@ -78,20 +83,22 @@ class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
         unique: UniquePolicy | Mapping[str, Any] | None = INHERIT,  # type: ignore[assignment]
         retry: RetryPolicy | Mapping[str, Any] | None = INHERIT,  # type: ignore[assignment]
         timeout: str | timedelta | float | None = INHERIT,  # type: ignore[assignment]
+        limit: Limit | Mapping[str, Any] | Sequence[Any] | None = INHERIT,  # type: ignore[assignment]
         key: str | None = INHERIT,  # type: ignore[assignment]
         key_mode: KeyMode | str = INHERIT,  # type: ignore[assignment]
         **changes: Unpack[DjangoOptions],
     ) -> OJSTask[P, R]:
         """Return this task with other options for its next enqueues.
 
-        None switches ``unique``, ``timeout`` and ``key`` off and leaves ``retry`` to the backend; for Django's own
-        options (``priority``, ``queue_name``, ``run_after``, ``backend``) it means no change. A ``unique`` replaces the
-        task's ``key``, and the reverse.
+        None switches ``unique``, ``timeout`` and ``key`` off and leaves ``retry`` and ``limit`` to the backend; for
+        Django's own options (``priority``, ``queue_name``, ``run_after``, ``backend``) it means no change. An empty
+        list switches ``limit`` off. A ``unique`` replaces the task's ``key``, and the reverse.
         """
         given: dict[str, Any] = {
             "unique": unique,
             "retry": retry,
             "timeout": timeout,
+            "limit": limit,
             "key": key,
             "key_mode": key_mode,
         }
@@ -134,6 +141,7 @@ class TaskOptions(TypedDict, total=False):
     unique: UniquePolicy | Mapping[str, Any] | None
     retry: RetryPolicy | Mapping[str, Any] | None
     timeout: str | timedelta | float | None
+    limit: Limit | Mapping[str, Any] | Sequence[Limit | Mapping[str, Any]] | None
     key: str | None
     key_mode: KeyMode | str
     atomic: bool
@@ -169,6 +177,7 @@ def task(
     unique: UniquePolicy | Mapping[str, Any] | None = None,
     retry: RetryPolicy | Mapping[str, Any] | None = None,
     timeout: str | timedelta | float | None = None,
+    limit: Limit | Mapping[str, Any] | Sequence[Limit | Mapping[str, Any]] | None = None,
     key: str | None = None,
     key_mode: KeyMode | str = KeyMode.REPLACE,
     atomic: bool = False,
@@ -192,6 +201,7 @@ def task(
             unique=unique,
             retry=retry,
             timeout=timeout,
+            limit=limit,
             key=key,
             key_mode=key_mode,
             atomic=atomic,

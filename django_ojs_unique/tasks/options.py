@@ -1,71 +1,84 @@
-"""What ``OPTIONS`` of a backend say about tasks that somebody else wrote: their unique policies and their queues."""
+"""What ``OPTIONS`` of a backend say about tasks that somebody else wrote: policies, limits and queues."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from ..exceptions import InvalidPolicy, InvalidRequest
+from ..exceptions import InvalidRequest
+from ..ojs.limits import Limit, limits_of
 from ..ojs.names import queue_name
 from ..ojs.policy import UniquePolicy
+
+T = TypeVar("T")
 
 _WILDCARD = re.compile(r"[*?[]")
 
 
-class Policies:
-    """Unique policies by the path of a task's function, or a pattern of paths such as ``wagtail.*`` (`fnmatch`).
+class ByPath(Generic[T]):
+    """What an option says by the path of a task's function, or a pattern of paths such as ``wagtail.*`` (`fnmatch`).
 
-    The exact path counts first, then the pattern with the longest text before its first wildcard. A policy of None
-    stands for no policy. Reading one raises InvalidPolicy.
+    The exact path counts first, then the pattern with the longest text before its first wildcard. ``parse`` reads one
+    value; it raises InvalidRequest. ``plural`` is what the values are called.
     """
 
-    def __init__(self, given: Any) -> None:
-        self._given = given
-        self._found: dict[str, UniquePolicy | None] = {}
+    def __init__(self, option: str, plural: str, parse: Callable[[Any], T], given: Any) -> None:
+        self._option, self._plural, self._parse, self._given = option, plural, parse, given
+        self._found: dict[str, T | None] = {}
 
-    def of(self, path: str) -> UniquePolicy | None:
-        """Return the policy for the task of this path, or None."""
-        if not self._policies:
+    def of(self, path: str) -> T | None:
+        """Return the value for the task of this path; None if there is none. Raises what ``parse`` raises."""
+        if not self._values:
             return None
         if path not in self._found:
-            self._found[path] = next((self._policies[each] for each in self._order if _fits(path, each)), None)
+            self._found[path] = next((self._values[each] for each in self._order if _fits(path, each)), None)
         return self._found[path]
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong, each text to follow the name of the option."""
         if not isinstance(self._given, Mapping):
-            yield f" must be a dict of policies by paths of tasks (got {self._given!r})."
+            yield f" must be a dict of {self._plural} by paths of tasks (got {self._given!r})."
             return
         starts: dict[str, str] = {}
-        for path, policy in self._given.items():
+        for path, value in self._given.items():
             if not isinstance(path, str):
                 yield f" has the key {path!r}, which is no path of a task, such as 'wagtail.*'."
                 continue
             try:
-                _parse(policy)
-            except InvalidPolicy as error:
+                self._parse(value)
+            except InvalidRequest as error:
                 yield f"[{path!r}]: {error.message}"
             if _WILDCARD.search(path) and (other := starts.setdefault(_start(path), path)) != path:
                 yield f" has {other!r} and {path!r}, which begin with the same text: nothing says which goes first."
 
     @cached_property
-    def _policies(self) -> dict[str, UniquePolicy | None]:
+    def _values(self) -> dict[str, T]:
         given = self._given if isinstance(self._given, Mapping) else {}
-        found: dict[str, UniquePolicy | None] = {}
-        for path, policy in given.items():
+        found: dict[str, T] = {}
+        for path, value in given.items():
             try:
-                found[str(path)] = _parse(policy)
-            except InvalidPolicy as error:
-                problem = f"OPTIONS['unique'][{path!r}]: {error.message}"
-                raise InvalidPolicy(problem, details=error.details) from None
+                found[str(path)] = self._parse(value)
+            except InvalidRequest as error:
+                problem = f"OPTIONS[{self._option!r}][{path!r}]: {error.message}"
+                raise type(error)(problem, details=error.details) from None
         return found
 
     @cached_property
     def _order(self) -> list[str]:
-        return sorted(self._policies, key=lambda path: (not _WILDCARD.search(path), len(_start(path))), reverse=True)
+        return sorted(self._values, key=lambda path: (not _WILDCARD.search(path), len(_start(path))), reverse=True)
+
+
+def policies(given: Any) -> ByPath[UniquePolicy | None]:
+    """Return the unique policies by paths; None stands for no policy."""
+    return ByPath("unique", "policies", lambda one: None if one is None else UniquePolicy.parse(one), given)
+
+
+def limits(given: Any) -> ByPath[tuple[Limit, ...]]:
+    """Return the limits by paths: for each one or several, or None."""
+    return ByPath("limit", "limits", limits_of, given)
 
 
 class QueueAliases:
@@ -103,10 +116,6 @@ class QueueAliases:
                 yield f"[{name!r}] is {stored!r}, which is another queue of this backend: two would become one."
             elif (other := meant.setdefault(stored, name)) != name:
                 yield f" has {stored!r} for {other!r} and {name!r}: two would become one."
-
-
-def _parse(policy: Any) -> UniquePolicy | None:
-    return None if policy is None else UniquePolicy.parse(policy)
 
 
 def _fits(path: str, pattern: str) -> bool:

@@ -17,8 +17,9 @@ from django.dispatch import Signal
 from ..conf import settings
 from ..enqueue.values import sized
 from ..handlers.context import JobContext
-from ..handlers.signature import refuse_a_wrong_atomic, refuse_unknown_args_keys
+from ..handlers.signature import refuse_a_wrong_atomic, refuse_unknown_args
 from ..ojs.canonical import plain
+from ..ojs.limits import Limit
 from ..ojs.names import LONGEST_TYPE
 from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
@@ -40,13 +41,18 @@ _DIGITS = 12
 _PLAIN = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
 
 
+def path_of(function: Callable[..., Any]) -> str:
+    """Return the path of a task's function, as in ``shop.tasks.send_welcome``."""
+    return f"{function.__module__}.{function.__qualname__}"
+
+
 def type_of(function: Callable[..., Any]) -> str:
     """Return the job type of a task's function: ``task.`` and its path, as in ``task.shop.tasks.send_welcome``.
 
     A path that is not a valid job type, such as one with capitals, is rewritten and ends in a hash of the path. No two
     paths have the same type: the hash follows a ``-``, which no path has, and the registry would refuse a clash.
     """
-    path = f"{function.__module__}.{function.__qualname__}"
+    path = path_of(function)
     type = f"task.{path}"
     if _PLAIN.fullmatch(path) and len(type) <= LONGEST_TYPE:
         return type
@@ -62,12 +68,12 @@ class TaskDefinition(Definition):
     task: Any
 
 
-def register(task: Any, queue: str, retry: RetryPolicy, unique: UniquePolicy | None) -> None:
+def register(task: Any, queue: str, retry: RetryPolicy, unique: UniquePolicy | None, limits: tuple[Limit, ...]) -> None:
     """Let workers of this process run a task; its first declaration sets the defaults of its jobs.
 
-    ``retry``: of a task that has none. ``unique``: the task's own policy, or that of its backend.
+    ``retry``: of a task that has none. ``unique``, ``limits``: the task's own, or those of its backend.
 
-    Raises HandlerError when the unique policy or ``atomic`` does not fit the function.
+    Raises HandlerError when the unique policy, a limit or ``atomic`` does not fit the function.
     """
     type = type_of(task.func)
     known = task_of(type)
@@ -81,13 +87,14 @@ def register(task: Any, queue: str, retry: RetryPolicy, unique: UniquePolicy | N
         unique=unique,
         retry=getattr(task, "retry", None) or retry,
         timeout=getattr(task, "timeout", None),
+        limits=limits,
         takes_context=True,
         atomic=getattr(task, "atomic", False),
         redact=getattr(task, "redact", ()),
         task=task,
     )
     refuse_a_wrong_atomic(definition)
-    refuse_unknown_args_keys(definition)
+    refuse_unknown_args(definition)
     registry.register(definition)
 
 

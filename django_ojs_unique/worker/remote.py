@@ -21,7 +21,7 @@ from django.db.models import Q, QuerySet
 from .. import lifecycle
 from ..db.dialects import dialect_of
 from ..db.locking import any_of
-from ..db.sizes import fitting
+from ..db.sizes import OF_A_JOB, OF_THE_REST, bytes_of, fitting
 from ..db.transactions import starting_over
 from ..events import tell
 from ..execution.claim import claim
@@ -30,7 +30,9 @@ from ..execution.finished import Finished
 from ..execution.leases import Lease, mark_first, within_time_limits
 from ..execution.settle import Settled, announce_outcome, settle
 from ..lifecycle import DatabaseNow
+from ..limits.slots import forget_slots
 from ..maintenance.on_demand import is_overdue, run_maintenance, unless_busy
+from ..ojs.gates import OPEN
 from ..ojs.states import JobState
 from ..signals import announce, job_started
 from ..workflows.advance import advance_due
@@ -59,19 +61,25 @@ def fetch(
     run_maintenance(jobs, now, crons=True)
     taken: list[Any] = []
     for queue, types in queues.items():
-        if len(taken) == count:
+        if len(taken) == count or (taken and max_bytes <= 0):
             break
-        wanted = jobs if types is None else jobs.filter(type__in=types)
-        waiting = wanted.filter(state=JobState.AVAILABLE, queue=queue, finished_at=None)
+        available = jobs.filter(state=JobState.AVAILABLE, queue=queue, finished_at=None)
+        at_gates = any_of(available.filter(gate__gt=OPEN).order_by("gate"))
+        waiting = available.filter(gate=OPEN) if types is None else available.filter(gate=OPEN, type__in=types)
         waiting = waiting.order_by("-priority", "enqueued_at", "id")
-        if count == 1:
+        least = 0 if taken else 1
+        if at_gates:  # only the claim can tell which of the jobs are next
+            room = count - len(taken)
+        elif count == 1:
             room = int(any_of(waiting))
         else:
-            room, max_bytes = fitting(waiting, count - len(taken), max_bytes, least=0 if taken else 1)
+            room, max_bytes = fitting(waiting, count - len(taken), max_bytes, least=least)
         if room:
             options: Any = {"limit": room, "worker_id": worker_id, "lease": lease, "now": now, "token": token}
             take = partial(claim, jobs, queues=[queue], types=types, **options)
             claimed: Sequence[Any] = unless_busy(jobs.db, take) or []
+            if at_gates and count > 1:
+                claimed, max_bytes = _within(jobs, claimed, max_bytes, least)
             if claimed and lease.first:
                 held = jobs.filter(pk__in=[job.pk for job in claimed], lease_token=claimed[0].lease_token)
                 unless_busy(jobs.db, partial(mark_first, held))
@@ -79,6 +87,23 @@ def fetch(
     if taken and job_started.has_listeners(jobs.model):
         tell(jobs.db, [partial(announce, job_started, jobs.model, job=job, using=jobs.db) for job in taken])
     return taken
+
+
+def _within(jobs: QuerySet[Any], claimed: Sequence[Any], room: int, least: int) -> tuple[Sequence[Any], int]:
+    """Return the first claimed jobs that fit into ``room`` bytes, and how many are left; give the others back.
+
+    The first ``least`` jobs always fit.
+    """
+    sizes = dict(jobs.filter(pk__in=[job.pk for job in claimed]).values_list("pk", bytes_of(OF_A_JOB)))
+    for count, job in enumerate(claimed):
+        size = sizes.get(job.pk, 0) + OF_THE_REST
+        if size > room and count >= least:
+            rest = [job.pk for job in claimed[count:]]
+            lifecycle.give_back(jobs.filter(pk__in=rest), token=job.lease_token)
+            unless_busy(jobs.db, partial(forget_slots, jobs.db, rest, job.lease_token))
+            return claimed[:count], 0
+        room -= size
+    return claimed, room
 
 
 def ack(jobs: QuerySet[Any], id: UUID, *, holder: Holder, now: datetime, result: Any = None) -> Any:

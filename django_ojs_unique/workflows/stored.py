@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from ..enqueue.request import INHERIT, Request
-from ..ojs.durations import format_duration
-from ..ojs.policy import UniquePolicy
-from ..ojs.retry import RetryPolicy
+from ..enqueue.values import as_stored
 
 _MOMENTS = ("scheduled_at", "expires_at")
 _LEFT_OUT = ("id", "full_row", "elsewhere", "workflow_id")
@@ -19,7 +17,7 @@ _DEFAULTS = Request(type="")
 def to_json(request: Request) -> dict[str, Any]:
     """Return what differs from the defaults in a request that `snapshot` has returned."""
     return {
-        name: _plain(value)
+        name: value.isoformat() if isinstance(value, datetime) else as_stored(value)
         for name in Request.__slots__
         if name not in _LEFT_OUT
         and (value := getattr(request, name)) is not INHERIT
@@ -31,11 +29,3 @@ def from_json(stored: dict[str, Any], **more: Any) -> Request:
     """Return the request again."""
     moments = {name: datetime.fromisoformat(stored[name]) for name in _MOMENTS if name in stored}
     return Request(**{**stored, **moments, "elsewhere": True, **more})
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (UniquePolicy, RetryPolicy)):
-        return value.to_dict()
-    if isinstance(value, timedelta):
-        return format_duration(value)
-    return value.isoformat() if isinstance(value, datetime) else value

@@ -14,7 +14,7 @@ from tests.support.pages import ROOT
 
 pytestmark = pytest.mark.django_db
 
-OJS = "canonical cron durations fingerprint keys members names policy retry"
+OJS = "canonical cron durations fingerprint keys limits members names policy retry"
 ENQUEUE = "by_key incoming request shape values"
 MODULES = [f"ojs/{name}.py" for name in OJS.split()] + [f"enqueue/{name}.py" for name in ENQUEUE.split()]
 MODULES += ["models/cron.py", "registry.py"]
@@ -63,7 +63,7 @@ def texts(module):
         found = []
         if isinstance(node, ast.Call):
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            if name in ("at", "invalid", "_invalid"):
+            if name in ("at", "invalid", "_invalid", "_wrong"):
                 found = [
                     *node.args[1:2],
                     *node.args[3:4],

@@ -346,6 +346,24 @@ OPTIONS = st.fixed_dictionaries(
         "metadata": mostly(st.dictionaries(st.text(max_size=3), JSON, max_size=2)),
         "pending": mostly(st.booleans()),
         "rate_limit": mostly(st.fixed_dictionaries({"max_per_second": mostly(st.integers(1, 2**31 - 1))})),
+        "limits": mostly(
+            st.lists(
+                st.fixed_dictionaries(
+                    {
+                        "key": mostly(
+                            st.lists(st.sampled_from(["type", "queue", "args", "meta.a", "args/0/b"]), unique=True)
+                        )
+                    },
+                    optional={
+                        "running": mostly(st.integers(1, 1_000_000)),
+                        "per_hour": mostly(st.integers(1, 1_000_000)),
+                        "weight": mostly(st.integers(1, 3)),
+                        "name": mostly(st.text(max_size=100)),
+                    },
+                ),
+                max_size=3,
+            )
+        ),
         "retry": mostly(
             st.fixed_dictionaries(
                 {},

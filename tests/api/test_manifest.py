@@ -35,6 +35,7 @@ ROUTES_OF = {
     "long_polling": ["/ojs/v1/workers/fetch"],
     "worker_control": ["/ojs/v1/workers", "/ojs/v1/workers/w/quiet", "/ojs/v1/workers/w/terminate"],
     "lease_tokens": [f"/ojs/v1/workers/{call}" for call in ("fetch", "ack", "nack", "heartbeat")],
+    "job_limits": ["/ojs/v1/jobs", "/ojs/v1/workers/fetch"],
     "progress": [f"/ojs/v1/jobs/{SOME_ID}/progress", "/ojs/v1/workers/progress"],
 }
 

@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from django_ojs_unique import InvalidPolicy, InvalidRequest, InvalidRetryPolicy, UniquePolicy, job
+from django_ojs_unique import InvalidPolicy, InvalidRequest, InvalidRetryPolicy, Limit, UniquePolicy, job
 from django_ojs_unique.exceptions import HandlerError, UnknownJobType
 from django_ojs_unique.handlers.declare import OPTIONS
 from django_ojs_unique.handlers.handler import ENQUEUE_OPTIONS
@@ -91,11 +91,30 @@ def declare(type="t", function=lambda user_id: None, **options):
         ({"retry": {"max_attempts": -1}}, InvalidRetryPolicy, "max_attempts"),
         ({"unique": {"keys": ["args"], "args_keys": ["user"]}}, HandlerError, "Did you mean 'user_id'"),
         ({"takes_context": True}, HandlerError, "named 'context'"),
+        ({"limit": {"key": ["args.usr_id"], "running": 1}}, HandlerError, "a limit names 'args.usr_id', which is not"),
+        ({"limit": {"key": ["args/user/id"], "running": 1}}, HandlerError, "Did you mean 'user_id'"),
+        ({"limit": [{"name": "a", "running": 1}, {"running": 0}]}, InvalidRequest, r"limit\[1\].running"),
     ],
 )
 def test_a_wrong_declaration_is_refused_when_it_is_made(handlers, options, error, said):
     with pytest.raises(error, match=said):
         declare(**options)
+
+
+@pytest.mark.parametrize(
+    ("function", "key"),
+    [
+        (lambda user_id: None, ["args.user_id", "meta.any", "queue"]),
+        (lambda user_id: None, ["args/user_id/0"]),
+        (lambda user_id: None, ["args"]),
+        (lambda user_id, **more: None, ["args.any"]),
+        (lambda user_id, /: None, ["args.any"]),
+        (lambda *users: None, ["args.any"]),
+    ],
+)
+def test_a_limit_names_parameters_or_what_cannot_be_known(handlers, function, key):
+    limit = {"key": key, "running": 1}
+    assert declare(function=function, limit=limit).definition.limits == (Limit(**limit),)
 
 
 def test_a_cron_line_whose_arguments_do_not_fit_the_handler_is_refused(handlers):

@@ -7,7 +7,7 @@ import pytest
 from django.core.management import call_command
 from django.utils import timezone
 
-from django_ojs_unique import UniquePolicy, job
+from django_ojs_unique import Limit, UniquePolicy, job
 from django_ojs_unique.models import CronJob, Job, SuppressedEnqueue
 from django_ojs_unique.testing import run_jobs
 from tests.support.secrets import ARGS, META, SECRET, assert_hidden
@@ -66,6 +66,25 @@ def test_nothing_prints_the_secret(paid, call, form):
         assert SECRET[:4] not in out.getvalue()
     else:
         assert_hidden(out.getvalue())
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+def test_an_explanation_masks_the_key_of_a_limit(handlers, form):
+    limits = [Limit(key=["args.iban"], running=1), Limit(key=["args.to"], per_hour=2)]
+    job("bank.pay", redact=["iban"], limit=limits)(lambda iban, to: None)
+    out = io.StringIO()
+    call_command("jobs", "explain", "bank.pay", "--args", json.dumps({"iban": SECRET, "to": 7}), *form, stdout=out)
+    assert_hidden(out.getvalue())
+    if form:
+        shown = json.loads(out.getvalue())["limits"]
+        assert [(one["key"], one["name"]) for one in shown] == [
+            ({"args.iban": "[redacted]"}, "args.iban"),
+            ({"args.to": 7}, "args.to"),
+        ]
+    else:
+        assert (
+            "limit:          args.iban '[redacted]': running 1\nlimit:          args.to 7: per_hour 2" in out.getvalue()
+        )
 
 
 def test_an_array_is_masked_where_the_handler_has_the_parameter(paid):

@@ -14,7 +14,7 @@ from django_ojs_unique.insight.queue_names import in_code
 from django_ojs_unique.models import Job
 from django_ojs_unique.registry import registry
 from django_ojs_unique.tasks import framework
-from django_ojs_unique.tasks.options import Policies
+from django_ojs_unique.tasks.options import policies
 from django_ojs_unique.tasks.running import type_of
 from tests.app import tasks
 
@@ -59,9 +59,9 @@ def test_the_exact_path_counts_first_then_the_longest_beginning(path, most):
         "wagtail.search.none": None,
     }
     for patterns in (given, dict(reversed(given.items()))):
-        assert Policies(patterns).of(path) == (None if most is None else policy(most))
-    assert Policies({"wagtail.*": policy(1)}).of("mails.wagtail.send") is None
-    assert Policies({"Wagtail.*": policy(1)}).of("wagtail.send") is None
+        assert policies(patterns).of(path) == (None if most is None else policy(most))
+    assert policies({"wagtail.*": policy(1)}).of("mails.wagtail.send") is None
+    assert policies({"Wagtail.*": policy(1)}).of("wagtail.send") is None
 
 
 def test_a_task_of_another_package_gets_the_policy_of_its_path(handlers):

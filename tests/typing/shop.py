@@ -7,6 +7,7 @@ from django_ojs_unique import (
     BatchResult,
     EnqueueResult,
     JobContext,
+    Limit,
     Outcome,
     UniquePolicy,
     job,
@@ -88,6 +89,7 @@ assert_type(Job.objects.explain("email.welcome", {"user_id": 1}), Explanation)
 assert_type(Job.objects.using("jobs").explain(verbose=True), str)
 Job.objects.enqueue_on_commit("email.welcome", {"user_id": 1})
 
+Job.objects.enqueue("email.welcome", limit=Limit(name="erp", running=5))
 Job.objects.enqueue("email.welcome", delay=60, unique=presets.debounce("PT1M", args=["user_id"]))
 Job.objects.enqueue("email.welcome", delay=timedelta(minutes=1), unique=UniquePolicy(delay=0.5))
 
@@ -109,6 +111,10 @@ def greet(user_id: int, locale: str = "en") -> str:
     return f"{user_id} {locale}"
 
 
+@task(limit=Limit(key=["args.user_id"], running=1))
+def limited(user_id: int) -> None: ...
+
+
 @task(takes_context=True)
 def count(context: object, parts: int) -> int:
     return parts
@@ -123,11 +129,14 @@ assert_type(greet.using(unique=None, priority=5).enqueue(user_id=1).id, str)
 assert_type(count.enqueue(3).return_value, int)
 assert_type(count.get_result("1").return_value, int)
 plain.enqueue(1)
+limited.using(limit=[{"key": ["type"], "per_minute": 5}]).enqueue(1)
+limited.using(limit=None).enqueue(1)
 
 greet.enqueue("ada")  # type: ignore[arg-type]
 greet.using(priority=5).enqueue()  # type: ignore[call-arg]
 greet.using(run_after=datetime.now(), queue_name="mail", timeout=5)
 greet.using(prioritee=3)  # type: ignore[call-arg]
+limited.using(limit=3)  # type: ignore[arg-type]
 greet.using(run_after=60)  # type: ignore[arg-type]
 count.enqueue("3")  # type: ignore[arg-type]
 plain.enqueue(1, locale="de")  # type: ignore[call-arg]

@@ -90,4 +90,4 @@ class Explain(OJSView):
             explained = self.jobs.explain_request(wanted.request)
         except OJSError as error:
             raise wanted.locate(error) from None
-        return Response({"explanation": show_explanation(wanted.request.type, explained)})
+        return Response({"explanation": show_explanation(wanted.request.type, wanted.request.args, explained)})

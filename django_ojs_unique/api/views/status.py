@@ -31,7 +31,7 @@ CAPABILITIES = {
     "workflows": True,
 }
 """The capabilities in the manifest that do not depend on the settings and the database."""
-EXTENSIONS = ("explain", "bulk_enqueue", "long_polling", "worker_control", "lease_tokens", "progress")
+EXTENSIONS = ("explain", "bulk_enqueue", "long_polling", "worker_control", "lease_tokens", "progress", "job_limits")
 """What is beyond the binding, or optional in it."""
 
 

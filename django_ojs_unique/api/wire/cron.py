@@ -15,13 +15,15 @@ from ...ojs import moments
 from ...ojs.durations import milliseconds
 from ...redaction import redacted_member
 from .enqueue import read_job, relocated
+from .limits import LIMITS
 
 MEMBERS = ("name", "expression", "timezone", "overlap_policy", "enabled", "description", "job_template")
 _SYSTEM_MANAGED = {"created_at", "next_run_at", "last_run_at", "run_count"}
 _OF_ONE_JOB = ("id", "scheduled_at", "delay", "delay_until", "expires_at", "pending", "rate_limit")
 _TEMPLATE = "Write job_template, an object with `type` and `args`."
-_WIRE = {"timeout": "timeout_ms", "lease": "visibility_timeout_ms"}
-"""The options that are durations, and their names in JSON."""
+_LENGTHS = {"timeout": "timeout_ms", "lease": "visibility_timeout_ms"}
+_WIRE = {**_LENGTHS, "limit": LIMITS}
+"""The options that have other names in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,9 @@ def _template(entry: CronJob) -> dict[str, Any]:
     shown = {}
     for name, value in options.items():
         try:
-            shown[_WIRE.get(name, name)] = milliseconds(value, name) if name in _WIRE and value is not None else value
+            shown[_WIRE.get(name, name)] = (
+                milliseconds(value, name) if name in _LENGTHS and value is not None else value
+            )
         except InvalidRequest:
             shown[name] = value
     if shown := {name: value for name, value in shown.items() if value is not None}:

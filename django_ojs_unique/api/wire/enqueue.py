@@ -23,13 +23,14 @@ from ...models.queue import HIGHEST_LIMIT
 from ...ojs.durations import format_duration
 from ...ojs.names import UUID7_TEXT
 from ...redaction import masked, names_of_any, redact_error
+from .limits import read_limits
 from .moments import read_milliseconds, read_moment
 from .unique import read_unique
 
 OPTIONS = (
     "queue", "priority", "timeout_ms", "timeout", "delay", "delay_until", "scheduled_at", "expires_at", "retry",
     "retry_policy", "unique", "visibility_timeout_ms", "visibility_timeout", "rate_limit", "tags", "metadata",
-    "pending",
+    "pending", "limits",
 )  # fmt: skip
 """The members that a job may have under ``options``, or beside it."""
 
@@ -165,6 +166,8 @@ def _set_options(request: Request, values: dict[str, Any], places: dict[str, str
             setattr(request, name, read_milliseconds(value, name) if places[name].endswith("_ms") else value)
     if "retry" in values:
         request.retry = _retry(values["retry"])
+    if "limits" in values:
+        request.limit = read_limits(values["limits"], places)
 
 
 def _keep_relative(wanted: EnqueueBody, body: dict[str, Any]) -> None:

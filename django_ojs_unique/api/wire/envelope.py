@@ -7,9 +7,10 @@ from typing import Any
 
 from ...enqueue.explain import Explanation
 from ...enqueue.results import EnqueueResult
+from ...ojs.limits import with_values
 from ...ojs.moments import milliseconds, rfc3339
 from ...ojs.states import JobState
-from ...redaction import redacted_canonical, redacted_member
+from ...redaction import redacted_canonical, redacted_limits, redacted_member
 from ...workflows.results import Place
 
 NOT_STARTED = {JobState.AVAILABLE, JobState.SCHEDULED, JobState.PENDING}
@@ -66,9 +67,7 @@ def _show(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
     for name, write in (("enqueued_at", milliseconds), ("scheduled_at", rfc3339), ("expires_at", rfc3339)):
         if (moment := getattr(job, name)) is not None:
             shown[name] = write(moment)
-    shown |= _start(job) | _finish(job) | _progress(job)
-    if isinstance(job.unique, dict):
-        shown["unique"] = {name: value for name, value in job.unique.items() if value is not None}
+    shown |= _start(job) | _finish(job) | _progress(job) | _rules(job, read)
     for name in ("timeout_ms", "visibility_timeout_ms", "retry", "result"):
         if (value := read(job, name)) is not None:
             shown[name] = value
@@ -82,6 +81,15 @@ def _show(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
         if (delay := last.get("retry_delay_ms")) is not None:
             shown["retry_delay_ms"] = delay
     return {**read(job, "extra"), **shown} if job.extra else shown
+
+
+def _rules(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    if isinstance(job.unique, dict):
+        shown["unique"] = {name: value for name, value in job.unique.items() if value is not None}
+    if job.limits:
+        shown["limits"] = list(map(with_values, read(job, "limits")))
+    return shown
 
 
 def _start(job: Any) -> dict[str, Any]:
@@ -127,7 +135,7 @@ def show_fetched(job: Any, place: Place | None = None) -> dict[str, Any]:
     }
 
 
-def show_explanation(type: str, explained: Explanation) -> dict[str, Any]:
+def show_explanation(type: str, args: Any, explained: Explanation) -> dict[str, Any]:
     """Return the JSON object of what an enqueue would do. A duplicate that counts without an end has no ``until``."""
     shown: dict[str, Any] = {"action": explained.action, "reason": explained.reason}
     if explained.fingerprint:
@@ -135,6 +143,8 @@ def show_explanation(type: str, explained: Explanation) -> dict[str, Any]:
         shown["canonical_text"] = redacted_canonical(type, explained.canonical_text)
     if explained.policy is not None:
         shown["unique"] = {name: value for name, value in explained.policy.to_dict().items() if value is not None}
+    if explained.limits:
+        shown["limits"] = list(map(with_values, redacted_limits(type, args, list(explained.limits))))
     shown["duplicates"] = [
         {
             "job_id": str(duplicate.job.pk),

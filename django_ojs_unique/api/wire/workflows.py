@@ -21,6 +21,7 @@ from ...workflows.definition import MEMBERS, DefinitionReader, Flow, Leaf, place
 from ...workflows.tree import Tree
 from .enqueue import by_meaning, read_id, read_job, relocated, with_defaults
 from .errors import Unsupported
+from .limits import LIMITS
 
 _SYSTEM_MANAGED = {
     "specversion", "state", "metadata", "steps_total", "steps_completed", "jobs_total", "jobs_completed", "created_at",
@@ -242,6 +243,8 @@ def _state(tree: Tree, member: Any) -> dict[str, Any]:
 def _definition(type: str, stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return a stored request as a client would write it."""
     options = {name: stored[name] for name in _AS_THEY_ARE if stored.get(name) not in (None, [])}
+    if "limit" in stored:
+        options[LIMITS] = stored["limit"]
     for name, option in _DELAYS.items():
         if (delay := stored.get(name)) is not None:
             options[option] = f"+{delay if isinstance(delay, str) else format_duration(timedelta(seconds=delay))}"

@@ -18,8 +18,9 @@ from ...insight.text import age, harmless
 from ...insight.typed import read_json
 from ...models import Job, SuppressedEnqueue
 from ...ojs.keys import KeyMode, KeyScope
+from ...ojs.limits import with_values
 from ...ojs.words import counted
-from ...redaction import redacted_canonical
+from ...redaction import redacted_canonical, redacted_limits
 from .answers import fields
 from .subcommand import Subcommand, moment, queue, type_
 
@@ -68,7 +69,8 @@ class Explain(Subcommand):
         given = {name: None if value is NULL else value for name, value in given.items()}
         explanation = self.jobs.explain(type, **given)
         text = redacted_canonical(type, explanation.canonical_text)
-        explanation = replace(explanation, canonical_text=text)
+        limits = tuple(redacted_limits(type, given.get("args"), list(explanation.limits)))
+        explanation = replace(explanation, canonical_text=text, limits=limits)
         self.answer(_explained(explanation))
         first, *others = str(explanation).split("\n")
         self.say(self.style.MIGRATE_HEADING(harmless(first)))
@@ -211,6 +213,7 @@ def _explained(explanation: Explanation) -> dict[str, Any]:
         "unique_key": explanation.fingerprint or None,
         "canonical_text": explanation.canonical_text or None,
         "unique": policy and {name: value for name, value in policy.to_dict().items() if value is not None},
+        "limits": list(map(with_values, explanation.limits)) or None,
         "duplicates": [
             {"job_id": one.job.pk, "state": one.job.state, "created_at": one.job.created_at, "until": one.until}
             for one in explanation.duplicates

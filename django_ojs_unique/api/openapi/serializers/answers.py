@@ -21,7 +21,7 @@ from ....models.worker import WorkerProcess
 from ....ojs.states import JobState
 from ....ojs.workflows import CALLBACKS
 from .fields import ArgsField, having, one_of, texts
-from .requests import Retry, Unique
+from .requests import JobLimit, Retry, Unique
 
 
 class Error(serializers.Serializer[Any]):
@@ -78,6 +78,7 @@ class Job(serializers.Serializer[Any]):
     schema = CharField(required=False)
     retry = Retry(required=False)
     unique = Unique(required=False)
+    limits = ListField(child=JobLimit(), required=False)
     worker_id = CharField(required=False)
     progress = FloatField(required=False, help_text="How far the last attempt came, from 0 to 1.")
     progress_note = CharField(required=False)
@@ -124,6 +125,7 @@ class Explanation(serializers.Serializer[Any]):
     unique_key = CharField(required=False)
     canonical_text = CharField(required=False)
     unique = Unique(required=False)
+    limits = ListField(child=JobLimit(), required=False)
     duplicates = ListField(child=DictField())
 
 

@@ -22,6 +22,8 @@ from ....models.cron import LONGEST_NAME, NAME
 from ....models.queue import HIGHEST_LIMIT
 from ....ojs import names
 from ....ojs.cron import OverlapPolicy
+from ....ojs.limits import LARGEST, MOST_LIMITS
+from ....ojs.limits import LONGEST_NAME as LONGEST_LIMIT_NAME
 from ....ojs.policy import DIMENSIONS, OnConflict, OnRetry, Window
 from ....ojs.retry import EXHAUSTION, LONGEST_ERROR, MOST_ATTEMPTS, MOST_ERRORS, STRATEGIES
 from ....ojs.states import JobState
@@ -84,6 +86,28 @@ class RateLimit(serializers.Serializer[Any]):
     max_per_second = IntegerField(min_value=1, max_value=HIGHEST_LIMIT)
 
 
+class _LimitNumbers(serializers.Serializer[Any]):
+    running = IntegerField(min_value=1, max_value=LARGEST, required=False, help_text="How many run at once.")
+    per_second = IntegerField(min_value=1, max_value=LARGEST, required=False, help_text="How many start in a second.")
+    per_minute = IntegerField(min_value=1, max_value=LARGEST, required=False)
+    per_hour = IntegerField(min_value=1, max_value=LARGEST, required=False)
+    weight = IntegerField(min_value=1, max_value=LARGEST, required=False, help_text="How many the job counts for.")
+
+
+class Limit(_LimitNumbers):
+    """How many jobs of a key may run at once, or start in a time. Beyond the specification."""
+
+    key = texts(required=False, help_text="What the jobs have in common, such as `args.customer_id`.")
+    name = CharField(max_length=LONGEST_LIMIT_NAME, required=False, allow_blank=True)
+
+
+class JobLimit(_LimitNumbers):
+    """A limit of a job, with the values of its key."""
+
+    key = DictField()
+    name = CharField()
+
+
 class Options(serializers.Serializer[Any]):
     """How to treat a job."""
 
@@ -101,6 +125,7 @@ class Options(serializers.Serializer[Any]):
     tags = texts(required=False)
     metadata = DictField(required=False)
     pending = BooleanField(required=False)
+    limits = ListField(child=Limit(), max_length=MOST_LIMITS, required=False)
 
 
 class Enqueue(serializers.Serializer[Any]):
