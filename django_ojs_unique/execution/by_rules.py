@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -100,7 +101,7 @@ def _claim_at_gates(
             if queue not in rules.gates or rules.gates[queue].open
             for row in read_fields(ready.filter(gate=OPEN, queue=queue).order_by(*ORDER)[:room], FIELDS)
         ]
-        chosen, must_wait = _choose(_merged(plain, rooms, waiting), rooms, wanted.limit, slots)
+        chosen, must_wait = _choose(plain, rooms, waiting, wanted.limit, slots)
         if must_wait:
             free = set(unlocked(ready.filter(pk__in=[job.pk for job in must_wait])).values_list("pk", flat=True))
             lifecycle.park(jobs, [job for job in must_wait if job.pk in free])
@@ -120,38 +121,59 @@ def _rooms(jobs: QuerySet[Any], rules: Rules, wanted: Wanted) -> dict[str, int]:
     return rooms | rooms_left(jobs, dict.fromkeys(rules.limited, wanted.limit), held, wanted.now)
 
 
-def _merged(plain: Collection[Any], rooms: Mapping[str, int], waiting: Waiting) -> Iterator[Any]:
-    """Yield the jobs of all queues in the order in which they should start."""
-    by_queue: dict[str, list[Any]] = defaultdict(list)
-    for job in plain:
-        by_queue[job.queue].append(job)
-    lines = [
-        [*sorted([*by_queue[queue], *waiting.lines.get(queue, ())], key=rank), *waiting.turns.get(queue, ())]
-        for queue in rooms
-    ]
-    return heapq.merge(*lines, key=rank)
-
-
-def _choose(found: Iterator[Any], rooms: Mapping[str, int], limit: int, slots: Slots) -> tuple[list[Any], list[Any]]:
+def _choose(
+    plain: Collection[Any], rooms: Mapping[str, int], waiting: Waiting, limit: int, slots: Slots
+) -> tuple[list[Any], list[Any]]:
     """Return the first jobs that find slots, and those before them that must wait, each with its new ``gate``."""
     chosen: list[Any] = []
     must_wait: list[Any] = []
+    passed: set[UUID] = set()
     left = dict(rooms)
-    for job in found:
+    for job in _merged(plain, rooms, waiting, passed):
         if len(chosen) == limit:
             break
-        if not left[job.queue]:
-            continue
         before = job.gate
-        is_taken = slots.take(job) if job.limits else True
+        is_taken = left[job.queue] > 0 and (slots.take(job) if job.limits else True)
         if slots.looks_again:
             return [], must_wait  # once more, with the jobs that must be read first
         if is_taken:
             chosen.append(job)
             left[job.queue] -= 1
-        elif job.gate != before:
+            continue
+        passed.add(job.pk)
+        if job.gate != before:
             must_wait.append(job)
     return chosen, must_wait
+
+
+def _merged(
+    plain: Collection[Any], rooms: Mapping[str, int], waiting: Waiting, passed: Collection[UUID]
+) -> Iterator[Any]:
+    """Yield the jobs of all queues in the order in which they should start."""
+    by_queue: dict[str, list[Any]] = defaultdict(list)
+    for job in plain:
+        by_queue[job.queue].append(job)
+    lines = [
+        chain(
+            sorted([*by_queue[queue], *waiting.lines.get(queue, ())], key=rank),
+            _in_turns(waiting.lanes.get(queue, ()), passed),
+        )
+        for queue in rooms
+    ]
+    return heapq.merge(*lines, key=rank)
+
+
+def _in_turns(lanes: Iterable[Iterable[Any]], passed: Collection[UUID]) -> Iterator[Any]:
+    """Yield a job of each lane, then another one, and so on; in the place of one that was ``passed``, its next."""
+    left = [iter(lane) for lane in lanes]
+    while left:
+        for lane in list(left):
+            for job in lane:
+                yield job
+                if job.pk not in passed:
+                    break
+            else:
+                left.remove(lane)
 
 
 def _claim_these(jobs: QuerySet[Any], ready: QuerySet[Any], chosen: Sequence[Any], wanted: Wanted) -> list[Any]:
@@ -201,8 +223,8 @@ def _take(jobs: QuerySet[Any], chosen: Collection[Any], wanted: Wanted) -> None:
 
 def _note_turns(turns: MutableMapping[str, str], waiting: Waiting, chosen: Sequence[Any]) -> None:
     """Note the lane of each fair queue that had the last turn."""
-    for queue, line in waiting.turns.items():
-        with_turn = {job.pk for job in line}
+    for queue, lanes in waiting.lanes.items():
+        with_turn = {job.pk for lane in lanes for job in lane}
         for job in chosen:
             if job.pk in with_turn:
                 turns[queue] = job.lane

@@ -208,8 +208,7 @@ class Slots:
         return True
 
     def _use(self, key: _Key, limit: Mapping[str, Any], job: Any, *, is_first: bool) -> None:
-        running, rate = self._numbers(limit)
-        weight = _weight(limit, running, rate)
+        weight = limit.get("weight", 1)
         key.is_used = True
         key.running += weight
         for seconds in key.recent:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import chain, zip_longest
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 from django.db import connections
@@ -41,13 +41,13 @@ BEFORE_ALL: Rank = (float("-inf"),)
 class Waiting:
     """The first jobs at the gates of some queues, as rows with the ``FIELDS``.
 
-    ``lines``: the jobs by queue, in no order; ``turns``: those of the lanes, in the order of their turns. ``opened``:
+    ``lines``: the jobs by queue, in no order; ``lanes``: those of each lane, in the order of their turns. ``opened``:
     the keys that had slots, and the last job that was read of those that wait for them; None if all were read.
     ``is_cut``: not all jobs were read.
     """
 
     lines: dict[str, list[Any]] = field(default_factory=dict)
-    turns: dict[str, list[Any]] = field(default_factory=dict)
+    lanes: dict[str, list[list[Any]]] = field(default_factory=dict)
     keys: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The keys of all these jobs: a limit with it, by its id."""
     opened: dict[str, Rank | None] = field(default_factory=dict)
@@ -122,8 +122,8 @@ def look(
         first = [*chain.from_iterable(heads.values()), *new]
         turn = [*chain.from_iterable(first_of_each(rows, lanes, most, ORDER, FIELDS).values())]
         waiting.lines[queue] = [job for job in first if not job.lane]
-        waiting.turns[queue] = _in_turns([*turn, *(job for job in first if job.lane)], turns.get(queue, LANES))
-        for job in chain(waiting.lines[queue], waiting.turns[queue]):
+        waiting.lanes[queue] = _in_order([*turn, *(job for job in first if job.lane)], turns.get(queue, LANES))
+        for job in chain(waiting.lines[queue], *waiting.lanes[queue]):
             for limit in job.limits or ():
                 waiting.keys[limit["id"]] = limit
     return waiting
@@ -189,13 +189,12 @@ def _lanes_after(ready: QuerySet[Any], queue: str, last: str, count: int) -> lis
         return [gate for (gate,) in cursor.fetchall()]
 
 
-def _in_turns(jobs: Iterable[Any], last: str) -> list[Any]:
-    """Return the first job of each lane, then the second of each, and so on, from the lane after the last turn on."""
+def _in_order(jobs: Iterable[Any], last: str) -> list[list[Any]]:
+    """Return the jobs of each lane in their order; the lane after the last turn comes first."""
     lanes: dict[str, list[Any]] = defaultdict(list)
     for job in sorted(jobs, key=rank):
         lanes[job.lane].append(job)
-    rounds = zip_longest(*(lanes[lane] for lane in sorted(lanes, key=lambda lane: (lane <= last, lane))))
-    return [job for one in rounds for job in one if job is not None]
+    return [lanes[lane] for lane in sorted(lanes, key=lambda lane: (lane <= last, lane))]
 
 
 def _gates(ready: QuerySet[Any], queue: str, after: str, before: str, most: int = 2**31) -> tuple[str, list[Any]]:
