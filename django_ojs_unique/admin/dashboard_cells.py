@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from ..insight.activity import Span, Spread
 from ..insight.failures import Cause, Failures
 from ..insight.overview import QueueActivity
-from ..insight.queues import UNFINISHED, Now
+from ..insight.queues import UNFINISHED, Now, said_count
 from ..insight.text import harmless
 from ..insight.workers import WorkerInsight
 from ..models import Job
@@ -22,7 +22,7 @@ from ..ojs.states import JobState
 from .charts import seconds
 from .display import ago, badge, brief, job_link
 from .filters import NO_ERROR
-from .queues import jobs_url, said_count
+from .queues import jobs_url
 from .sentences import said, said_age
 from .workers import held_link, said_patterns, worker_url
 

@@ -18,7 +18,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ..exceptions import InvalidRequest
-from ..insight.queues import MOST_COUNTED, said_limits, unfinished
+from ..insight.queues import said_count, said_limits, unfinished
 from ..insight.text import harmless
 from ..models import Queue
 from ..models.queue import HIGHEST_LIMIT
@@ -222,11 +222,6 @@ def pause_or_resume(model_admin: Any, request: HttpRequest, action: str, names: 
         else:
             told = ngettext("Was not paused: {names}.", "Were not paused: {count} queues: {names}.", len(unchanged))
         model_admin.message_user(request, _named(told, unchanged), messages.WARNING)
-
-
-def said_count(count: int) -> str:
-    """Write a number of jobs; above `MOST_COUNTED`, as that number and a plus sign."""
-    return f"{count:,}" if count <= MOST_COUNTED else f"{MOST_COUNTED:,}+"
 
 
 def jobs_url(**filters: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -15,8 +16,8 @@ from ..models.limit import in_force, said
 from ..ojs.gates import KEYS, LANES, LIMITED
 from ..ojs.states import JobState
 from ..redaction import redacted_member
-from .queues import MOST_COUNTED, in_use
-from .text import full, listed, shortened
+from .queues import MOST_COUNTED, in_use, said_count
+from .text import full, shortened
 
 MOST_HOLDERS = 3
 """How many of the jobs that hold slots of a key are named."""
@@ -46,8 +47,86 @@ def key_text(limit: Mapping[str, Any]) -> str:
     return shortened(said(limit["name"], limit["key"]), LONGEST_KEY)
 
 
-def held(using: str, key: str) -> tuple[int, list[UUID]]:
-    """Return the weight of the runs that hold slots of a key, and the first of these jobs. Two statements."""
+def would_meet(job: Any, using: str) -> tuple[str, ...]:
+    """Say of each limit of a job that is not stored, but has its ``type``, ``args`` and ``limits``, if it would wait.
+
+    At most five statements for each limit.
+    """
+    queues, found = sorted(in_use(using)), []
+    for limit in redacted_member(job, "limits") or ():
+        key, now = key_text(limit), _standing(limit, using)
+        waiting = _at_gate(using, queues, limit["id"]).order_by()[: MOST_COUNTED + 1].count()
+        would = "Would wait for" if now.is_full or now.is_early or waiting else "Would have"
+        found.append(f"{would} a slot of {key}: {now.numbers}, {said_count(waiting)} waiting.")
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What runs under a limit's key, and what has started in its time.
+
+    ``is_full``: too many run for the job; ``is_early``: too many have started.
+    """
+
+    running: int | None
+    rate: int | None
+    used: int
+    started: int
+    holders: list[UUID]
+    is_full: bool
+    is_early: bool
+    time: str
+
+    @property
+    def numbers(self) -> str:
+        said = [] if self.running is None else [f"{self.used:,} of {self.running:,} in use"]
+        if self.rate is not None:
+            said.append(f"{self.started:,} of {self.rate:,} started in the last {self.time}")
+        return ", ".join(said)
+
+
+def _standing(limit: Mapping[str, Any], using: str) -> _Standing:
+    running, rate = in_force(limit, LimitOverride.objects.using(using).filter(pk=limit["name"]).first())
+    weight, seconds = limit.get("weight", 1), limit.get("seconds", 0)
+    used, holders = _held(using, limit["id"]) if running is not None else (0, [])
+    started = _started(using, limit["id"], seconds) if rate is not None else 0
+    return _Standing(
+        running,
+        rate,
+        used,
+        started,
+        holders,
+        is_full=running is not None and used + min(weight, running) > running,
+        is_early=rate is not None and started + min(weight, rate) > rate,
+        time=TIMES.get(seconds, ""),
+    )
+
+
+def _for_a_slot(job: Any, using: str) -> Iterator[str]:
+    limit = next((one for one in redacted_member(job, "limits") or () if one["id"] == job.gate), None)
+    if limit is None:
+        yield "Waits at a gate that is none of its own: `manage.py jobs verify --fix` mends that."
+        return
+    key, weight, now = key_text(limit), limit.get("weight", 1), _standing(limit, using)
+    if now.is_full:
+        yield f"Waits for a slot of {key}: {now.used:,} of {now.running:,} in use."
+        if now.holders:
+            names = ", ".join(map(str, now.holders[:MOST_HOLDERS]))
+            yield f"Held by {names}{' and others' if len(now.holders) > MOST_HOLDERS else ''}."
+    if now.is_early:
+        yield f"Waits for {key}: {now.started:,} of {now.rate:,} have started in the last {now.time}."
+        opens_at = LimitKey.objects.using(using).filter(pk=job.gate).values_list("opens_at", flat=True).first()
+        if opens_at is not None and opens_at > timezone.now():
+            yield f"The next may start at {full(opens_at)}."
+    if not now.is_full and not now.is_early:
+        yield f"Waits for its turn of {key}: a slot is free."
+    if weight > 1:
+        yield f"It takes {weight:,} slots."
+    yield _before(job, using, sorted(in_use(using)))
+
+
+def _held(using: str, key: str) -> tuple[int, list[UUID]]:
+    """Return the weight of the runs that hold slots of a key, and the first of these jobs."""
     runs = Job.objects.using(using).filter(
         pk=OuterRef("job_id"), lease_token=OuterRef("lease_token"), state=JobState.ACTIVE
     )
@@ -56,43 +135,19 @@ def held(using: str, key: str) -> tuple[int, list[UUID]]:
     return weight, list(slots.order_by("taken_at", "pk").values_list("job_id", flat=True)[: MOST_HOLDERS + 1])
 
 
-def _for_a_slot(job: Any, using: str) -> Iterator[str]:
-    limit = next((one for one in redacted_member(job, "limits") or () if one["id"] == job.gate), None)
-    if limit is None:
-        yield "Waits at a gate that is none of its own: `manage.py jobs verify --fix` mends that."
-        return
-    key, weight = key_text(limit), limit.get("weight", 1)
-    running, rate = in_force(limit, LimitOverride.objects.using(using).filter(pk=limit["name"]).first())
-    used, holders = held(using, job.gate) if running is not None else (0, [])
-    started = _started(using, job.gate, limit["seconds"]) if rate is not None else 0
-    is_full = running is not None and used + min(weight, running) > running
-    is_early = rate is not None and started + min(weight, rate) > rate
-    if is_full:
-        yield f"Waits for a slot of {key}: {used:,} of {running:,} in use."
-        if holders:
-            names = listed(map(str, holders[:MOST_HOLDERS]), "and")
-            yield f"Held by {names}{' and others' if len(holders) > MOST_HOLDERS else ''}."
-    if is_early:
-        yield f"Waits for {key}: {started:,} of {rate:,} have started in the last {TIMES[limit['seconds']]}."
-        opens_at = LimitKey.objects.using(using).filter(pk=job.gate).values_list("opens_at", flat=True).first()
-        if opens_at is not None and opens_at > timezone.now():
-            yield f"The next may start at {full(opens_at)}."
-    if not is_full and not is_early:
-        yield f"Waits for its turn of {key}: a slot is free."
-    if weight > 1:
-        yield f"It takes {weight:,} slots."
-    yield _before(job, using, sorted(in_use(using)))
-
-
 def _started(using: str, key: str, seconds: int) -> int:
     since = timezone.now() - timedelta(seconds=seconds)
     found: int | None = Slot.objects.using(using).filter(key=key, taken_at__gt=since).aggregate(n=Sum("weight"))["n"]
     return found or 0
 
 
-def _before(job: Any, using: str, queues: list[str], which: str = "") -> str:
+def _at_gate(using: str, queues: Collection[str], gate: str) -> QuerySet[Any]:
+    return Job.objects.using(using).filter(state=JobState.AVAILABLE, finished_at=None, queue__in=queues, gate=gate)
+
+
+def _before(job: Any, using: str, queues: Collection[str], which: str = "") -> str:
     """Say how many jobs at the same gate have their turn before this one. Three statements."""
-    rows = Job.objects.using(using).filter(state=JobState.AVAILABLE, finished_at=None, queue__in=queues, gate=job.gate)
+    rows = _at_gate(using, queues, job.gate)
     same, since = rows.filter(priority=job.priority), job.enqueued_at or job.created_at
     # Three ranges of the index, so that no statement reads the jobs behind this one.
     parts: tuple[QuerySet[Any], ...] = (

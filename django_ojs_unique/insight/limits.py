@@ -155,14 +155,6 @@ def blocking(using: str, most: int) -> list[KeyInsight]:
     return _shown(using, _keys(using, with_running=False), most)
 
 
-def is_known(using: str, name: str) -> bool:
-    """Whether a limit is declared, or has keys or numbers of an operator. At most two statements."""
-    if any(name == declared for declared, _ in _declared()):
-        return True
-    models = (LimitKey, LimitOverride)
-    return any(model._default_manager.using(using).filter(name=name).exists() for model in models)
-
-
 def _shown(using: str, keys: Mapping[str, _Key], most: int) -> list[KeyInsight]:
     if not keys:
         return []

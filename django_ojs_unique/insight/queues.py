@@ -111,6 +111,11 @@ def said_limits(limit: int | None, max_per_second: int | None) -> str:
     return ", ".join(said)
 
 
+def said_count(count: int) -> str:
+    """Write a number of jobs; above `MOST_COUNTED`, as that number and a plus sign."""
+    return f"{count:,}" if count <= MOST_COUNTED else f"{MOST_COUNTED:,}+"
+
+
 def unfinished(using: str) -> dict[str, int]:
     """Return the number of unfinished jobs by queue, counted like `QueueInsight.depth`. One statement."""
     return {name: sum(depth.values()) for name, depth in _depths(using, exact=False)[0].items()}
