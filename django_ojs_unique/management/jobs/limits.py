@@ -119,7 +119,7 @@ class Limits(Watched):
         self.answer({"name": name, **numbers, "changed": changed})
         one = next((one for one in limits(self.using) if one.name == name), LimitInsight(name))
         self.say(harmless(f"{name}: {_numbers(one)}{'.' if changed else ', as before.'}"))
-        if numbers["rate"] is not None and one.given and not any(each.seconds for each in one.given):
+        if given.get("rate") is not None and one.given and not any(each.seconds for each in one.given):
             self.warn("The limit has no rate in the code, so --rate has no effect on it.")
 
     def _named(self, found: list[LimitInsight], name: str) -> LimitInsight:
