@@ -23,12 +23,14 @@ from ..insight.queues import now as queues_now
 from ..insight.text import harmless
 from ..insight.unknown_types import named
 from ..models import Job, WorkerProcess
+from ..ojs.states import JobState
 from .base import may_view, render
 from .charts import Chart, chart, jobs_chart, waits_chart
 from .dashboard_cells import failure_cells, now_cells, queue_cells, run_cells, shown_states, worker_cells
 from .display import IN_LAST, LAST
 from .drawing import HEIGHT, WIDTH, can_draw, draw
 from .filters import NO_ERROR
+from .limits import blocked_cells
 from .queues import PAUSE, RESUME, may_pause, pause_or_resume
 from .sentences import said, said_minutes
 from .sight import sight_of
@@ -75,6 +77,7 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "long_wait": said_minutes(LONG_WAIT),
         "long_waits": [harmless(queue.queue.name) for queue in seen.queues if queue.waits_long(now)],
         "queues": [queue_cells(queue, states, span, seen.activity.edges[0], now) for queue in seen.queues],
+        "blocked": blocked_cells(request, _database()) if seen.now.depth.get(JobState.AVAILABLE) else (),
         "runs": [
             run_cells(type, runs, span) for type, runs in sorted(seen.waits.runs.items(), key=_by_median)[:MOST_TYPES]
         ],

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
+from django.db import router
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..enqueue.explain import Explanation
 from ..exceptions import OJSError, did_you_mean
+from ..insight.limit_waits import would_meet
 from ..insight.text import harmless
 from ..models import Job
 from ..ojs.keys import KeyMode
@@ -72,6 +76,7 @@ def _answer(sight: Sight, form: ExplainForm) -> dict[str, Any] | None:
         "name": explanation.action,
         "reason": harmless(sight.said(explanation.reason))[:LONGEST_SENTENCE],
         "warnings": list(_warnings(options, explanation.reason)),
+        "limits": [harmless(said(one)) for one in _limits(options, explanation)],
         "policy": "" if explanation.policy is None else pretty(explanation.policy.to_dict()),
         "key": harmless(options.get("key", "")),
         "text": plain_text(text) if text else "",
@@ -96,6 +101,13 @@ def _shown(options: dict[str, Any]) -> dict[str, Any]:
     type = options["type"]
     shown: dict[str, Any] = redacted(type, options)
     return shown | ({"args": redacted_args(type, options["args"])} if "args" in options else {})
+
+
+def _limits(options: dict[str, Any], explanation: Explanation) -> tuple[str, ...]:
+    if not explanation.limits:
+        return ()
+    job = SimpleNamespace(type=options["type"], args=options.get("args"), limits=list(explanation.limits))
+    return would_meet(job, router.db_for_read(Job) or "default")
 
 
 def _warnings(options: dict[str, Any], reason: str) -> Iterator[str]:
