@@ -16,21 +16,18 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..insight.limits import LimitInsight, Numbers, blocking, keys_of, limits
+from ..insight.limits import LimitInsight, Numbers, keys_of, limits
 from ..insight.queues import said_count
 from ..insight.text import harmless
 from ..models import LimitOverride
 from ..ojs.limits import LARGEST, LONGEST_NAME
-from .base import ReadOnlyAdmin, dress, may_view, render
-from .display import ago, brief, job_link
+from .base import ReadOnlyAdmin, dress, render
 from .numbers_form import LimitField, NumbersForm
 from .sentences import said
 from .sight import Sight, sight_of
 
 MOST_KEYS = 20
 """How many keys the page of a limit shows."""
-MOST_BLOCKED = 5
-"""How many of the keys for which jobs wait the dashboard shows."""
 
 
 class OverrideForm(NumbersForm):
@@ -148,22 +145,6 @@ class LimitOverrideAdmin(ReadOnlyAdmin):
 def said_numbers(numbers: Any) -> str:
     """Write the numbers of a limit in the visitor's language; several, if jobs say different ones."""
     return " / ".join(filter(None, map(_said, numbers))) or gettext("not known here")
-
-
-def blocked_cells(request: HttpRequest, using: str) -> list[dict[str, Any]]:
-    """Return what the dashboard shows of the keys for which most jobs wait; only for who may see all jobs."""
-    may = may_view(request, LimitOverride)
-    return [
-        {
-            "name": harmless(key.name),
-            "url": limit_url(key.name) if may else "",
-            "key": brief(key.text),
-            "waiting": said_count(key.waiting),
-            "since": ago(key.since) if key.since else "",
-            "first": job_link(key.first) if key.first else "",
-        }
-        for key in blocking(using, MOST_BLOCKED)
-    ]
 
 
 def limit_url(name: str) -> str:

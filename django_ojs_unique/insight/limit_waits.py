@@ -13,7 +13,8 @@ from django.utils import timezone
 
 from ..models import Job, LimitKey, LimitOverride, Slot
 from ..models.limit import in_force, said
-from ..ojs.gates import KEYS, LANES, LIMITED
+from ..ojs.gates import AFTER_KEYS, KEYS, LANES, LIMITED
+from ..ojs.limits import key_id
 from ..ojs.states import JobState
 from ..redaction import redacted_member
 from .queues import MOST_COUNTED, in_use, said_count
@@ -22,13 +23,15 @@ from .text import full, shortened
 MOST_HOLDERS = 3
 """How many of the jobs that hold slots of a key are named."""
 LONGEST_KEY = 120
+ID_LENGTH = len(key_id("", {}))
+"""The length of a key's id. In a fair queue the gate of a key has the lane behind it."""
 TIMES = {1: "second", 60: "minute", 3600: "hour"}
 
 
 def waits_for(job: Any, using: str) -> tuple[str, ...]:
     """Say what an available job waits for before a worker may claim it; empty if it waits for a worker only.
 
-    At most eight statements, whatever waits. Redacted values are masked.
+    At most eleven statements, whatever waits. Redacted values are masked.
     """
     if job.state != JobState.AVAILABLE:
         return ()
@@ -50,14 +53,15 @@ def key_text(limit: Mapping[str, Any]) -> str:
 def would_meet(job: Any, using: str) -> tuple[str, ...]:
     """Say of each limit of a job that is not stored, but has its ``type``, ``args`` and ``limits``, if it would wait.
 
-    At most five statements for each limit.
+    At most seven statements for each limit.
     """
     queues, found = sorted(in_use(using)), []
     for limit in redacted_member(job, "limits") or ():
         key, now = key_text(limit), _standing(limit, using)
-        waiting = _at_gate(using, queues, limit["id"]).order_by()[: MOST_COUNTED + 1].count()
+        gates = {"gate__gte": limit["id"], "gate__lt": limit["id"] + AFTER_KEYS}
+        waiting = _available(using, queues).filter(**gates).order_by()[: MOST_COUNTED + 1].count()
         would = "Would wait for" if now.is_full or now.is_early or waiting else "Would have"
-        found.append(f"{would} a slot of {key}: {now.numbers}, {said_count(waiting)} waiting.")
+        found.append(f"{would} a slot of {key}: {now.numbers}; {said_count(waiting)} waiting.")
     return tuple(found)
 
 
@@ -103,7 +107,7 @@ def _standing(limit: Mapping[str, Any], using: str) -> _Standing:
 
 
 def _for_a_slot(job: Any, using: str) -> Iterator[str]:
-    limit = next((one for one in redacted_member(job, "limits") or () if one["id"] == job.gate), None)
+    limit = next((one for one in redacted_member(job, "limits") or () if one["id"] == job.gate[:ID_LENGTH]), None)
     if limit is None:
         yield "Waits at a gate that is none of its own: `manage.py jobs verify --fix` mends that."
         return
@@ -115,24 +119,32 @@ def _for_a_slot(job: Any, using: str) -> Iterator[str]:
             yield f"Held by {names}{' and others' if len(now.holders) > MOST_HOLDERS else ''}."
     if now.is_early:
         yield f"Waits for {key}: {now.started:,} of {now.rate:,} have started in the last {now.time}."
-        opens_at = LimitKey.objects.using(using).filter(pk=job.gate).values_list("opens_at", flat=True).first()
+        opens_at = LimitKey.objects.using(using).filter(pk=limit["id"]).values_list("opens_at", flat=True).first()
         if opens_at is not None and opens_at > timezone.now():
             yield f"The next may start at {full(opens_at)}."
     if not now.is_full and not now.is_early:
         yield f"Waits for its turn of {key}: a slot is free."
     if weight > 1:
         yield f"It takes {weight:,} slots."
-    yield _before(job, using, sorted(in_use(using)))
+    yield _before(job, using, sorted(in_use(using)), "of its lane " if job.gate != limit["id"] else "")
 
 
 def _held(using: str, key: str) -> tuple[int, list[UUID]]:
-    """Return the weight of the runs that hold slots of a key, and the first of these jobs."""
-    runs = Job.objects.using(using).filter(
-        pk=OuterRef("job_id"), lease_token=OuterRef("lease_token"), state=JobState.ACTIVE
+    """Return the weight of the runs that hold slots of a key, and the first of these jobs.
+
+    A run holds a slot by its row, which stands at the gate of the key, or by a row of its own.
+    """
+    active = Job.objects.using(using).filter(state=JobState.ACTIVE, finished_at=None)
+    rows = active.filter(gate=key)
+    slots = Slot.objects.using(using).filter(
+        Exists(active.filter(pk=OuterRef("job_id"), lease_token=OuterRef("lease_token"))), key=key
     )
-    slots = Slot.objects.using(using).filter(Exists(runs), key=key)
-    weight = slots.aggregate(weight=Sum("weight"))["weight"] or 0
-    return weight, list(slots.order_by("taken_at", "pk").values_list("job_id", flat=True)[: MOST_HOLDERS + 1])
+    weight = rows.count() + (slots.aggregate(weight=Sum("weight"))["weight"] or 0)
+    first = [
+        *rows.order_by("started_at", "pk").values_list("started_at", "pk")[: MOST_HOLDERS + 1],
+        *slots.order_by("taken_at", "pk").values_list("taken_at", "job_id")[: MOST_HOLDERS + 1],
+    ]
+    return weight, [id for _, id in sorted(first)[: MOST_HOLDERS + 1]]
 
 
 def _started(using: str, key: str, seconds: int) -> int:
@@ -141,13 +153,13 @@ def _started(using: str, key: str, seconds: int) -> int:
     return found or 0
 
 
-def _at_gate(using: str, queues: Collection[str], gate: str) -> QuerySet[Any]:
-    return Job.objects.using(using).filter(state=JobState.AVAILABLE, finished_at=None, queue__in=queues, gate=gate)
+def _available(using: str, queues: Collection[str]) -> QuerySet[Any]:
+    return Job.objects.using(using).filter(state=JobState.AVAILABLE, finished_at=None, queue__in=queues)
 
 
 def _before(job: Any, using: str, queues: Collection[str], which: str = "") -> str:
     """Say how many jobs at the same gate have their turn before this one. Three statements."""
-    rows = _at_gate(using, queues, job.gate)
+    rows = _available(using, queues).filter(gate=job.gate)
     same, since = rows.filter(priority=job.priority), job.enqueued_at or job.created_at
     # Three ranges of the index, so that no statement reads the jobs behind this one.
     parts: tuple[QuerySet[Any], ...] = (

@@ -17,7 +17,7 @@ from ..ojs.gates import AFTER_KEYS, KEYS
 from ..ojs.states import JobState
 from ..redaction import redacted_member
 from ..registry import registry
-from .limit_waits import TIMES, key_text
+from .limit_waits import ID_LENGTH, TIMES, key_text
 from .queues import MOST_COUNTED, MOST_QUEUES, live, walk
 
 MOST_NAMES = 200
@@ -233,13 +233,14 @@ def _used(using: str) -> dict[str, int]:
 
 
 def _waiting(using: str) -> list[tuple[str, int, UUID]]:
-    """Return the keys for which jobs wait, by queue: the id, how many wait, and the first of them.
+    """Return the keys for which jobs wait, by queue and lane: the id, how many wait, and the first of them.
 
     One statement, which goes through the index from key to key.
     """
     with connections[using].cursor() as cursor:
         cursor.execute(_WAITING)
-        return [(id, count, UUID(str(first))) for id, count, first in cursor.fetchall() if first is not None]
+        rows = cursor.fetchall()
+    return [(gate[:ID_LENGTH], count, UUID(str(first))) for gate, count, first in rows if first is not None]
 
 
 _AVAILABLE = live(JobState.AVAILABLE)

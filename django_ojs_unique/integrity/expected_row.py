@@ -187,10 +187,10 @@ def _require_columns_of_state(expected: ExpectedRow) -> None:
 
 
 def _keys(row: Any) -> Iterator[str]:
-    """Yield the gates of a row's limits."""
+    """Yield the gates of a row's limits; in a fair queue the lane may stand behind the key."""
     for limit in row.limits if isinstance(row.limits, list) else ():
         if isinstance(limit, dict) and "id" in limit:
-            yield limit["id"]
+            yield from (limit["id"], f"{limit['id']}{row.lane or ''}")
 
 
 def _govern(expected: ExpectedRow, policy: UniquePolicy) -> None:

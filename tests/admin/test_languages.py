@@ -236,7 +236,6 @@ def asked(client, ids):
         {"type": "unknown.type"},
         {"type": "email.send", "args": "{"},
         {"type": "email.send", "key": "inbox0"},
-        {"type": "limited.type", "args": '{"user_id": 40}'},
         {"type": "email.send", "key": "inbox3"},
         {"type": "email.send", "args": '{"user_id": 1}', "key": "inbox2", "key_mode": "unsafe_dedupe"},
     ):

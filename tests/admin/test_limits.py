@@ -9,11 +9,12 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import quote
 from django.urls import reverse
+from django.utils import translation
 
 from django_ojs_unique import Limit, job
 from django_ojs_unique.admin.jobs import JobAdmin
 from django_ojs_unique.models import Job, LimitOverride
-from tests.insight.test_limits import ONE, enqueue, take
+from tests.support.limits import ONE, enqueue, take
 from tests.support.people import log_in
 from tests.support.secrets import SECRET, assert_hidden
 
@@ -122,7 +123,19 @@ def test_a_jobs_page_says_what_it_waits_for(admin_client, waiting):
 def test_explain_says_whether_a_job_would_wait(admin_client, waiting, handlers):
     job("u", limit=ONE)(lambda n: None)
     text = seen(admin_client, reverse("admin:django_ojs_unique_explain"), type="u", args='{"n": 1}')
-    assert "Would wait for a slot of args.n 1: 1 of 1 in use, 2 waiting." in text
+    assert "Would wait for a slot of args.n 1: 1 of 1 in use; 2 waiting." in text
+
+
+def test_sentences_are_said_in_the_language_of_the_visitor(admin_client, waiting, handlers):
+    first, second, *_ = waiting
+    job("u", limit=Limit(key=["args.n"], running=1, per_minute=9))(lambda n: None)
+    with translation.override("de"):
+        text = seen(admin_client, job_page(second))
+        assert f"Wartet auf einen Platz von args.n 1: 1 von 1 belegt. Belegt durch {first}. Kein Job wartet vor" in text
+        text = seen(admin_client, reverse("admin:django_ojs_unique_explain"), type="u", args='{"n": 1}')
+        numbers = "1 von 1 belegt, 0 von 9 in der letzten Minute begonnen; 2 wartend."
+        assert f"Würde auf einen Platz von args.n 1 warten: {numbers}" in text
+        assert "args.n 1 gleichzeitig / 1 gleichzeitig, 9 je Minute nein" in seen(admin_client, LIST)
 
 
 def test_the_dashboard_shows_the_full_keys_only_if_there_are_any(admin_client):

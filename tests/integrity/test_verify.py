@@ -25,9 +25,9 @@ from django_ojs_unique.ojs.presets import resque_uniqueue
 from django_ojs_unique.ojs.states import TERMINAL, WAITING
 from django_ojs_unique.signals import job_cancelled
 from django_ojs_unique.testing import run_jobs
-from tests.insight.test_limits import take
 from tests.support.audit import audit
 from tests.support.jobs import claim, fresh, put, row
+from tests.support.limits import take
 from tests.support.pages import table as documented
 from tests.support.processes import together
 from tests.support.rows import insert_all

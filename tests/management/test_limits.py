@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 
 from django_ojs_unique import Limit, UniquePolicy, job
 from django_ojs_unique.models import Job, LimitOverride
-from tests.insight.test_limits import ONE, enqueue, take
+from tests.support.limits import ONE, enqueue, take
 from tests.support.secrets import SECRET, assert_hidden
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -113,11 +113,11 @@ def test_show_says_what_a_job_waits_for(waiting):
 
 def test_explain_says_whether_an_enqueue_would_wait(waiting, handlers):
     job("u", limit=ONE)(lambda n: None)
-    assert "limit:          Would wait for a slot of args.n 1: 1 of 1 in use, 2 waiting." in jobs(
+    assert "limit:          Would wait for a slot of args.n 1: 1 of 1 in use; 2 waiting." in jobs(
         "explain", "u", "--args", '{"n": 1}'
     )
     assert answer("explain", "u", "--args", '{"n": 3}')["limits"] == [
-        "Would have a slot of args.n 3: 0 of 1 in use, 0 waiting."
+        "Would have a slot of args.n 3: 0 of 1 in use; 0 waiting."
     ]
     assert answer("explain", "plain")["limits"] == []
 
