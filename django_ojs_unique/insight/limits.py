@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django.db import connections
 
+from ..db.dialects import kind_of
 from ..models import Job, LimitKey, LimitOverride
 from ..models.limit import in_force
 from ..ojs.gates import AFTER_KEYS, KEYS
@@ -235,26 +236,37 @@ def _used(using: str) -> dict[str, int]:
 def _waiting(using: str) -> list[tuple[str, int, UUID]]:
     """Return the keys for which jobs wait, by queue and lane: the id, how many wait, and the first of them.
 
-    One statement, which goes through the index from key to key.
+    One statement, which goes through the index from key to key; on MariaDB, through the waiting jobs.
     """
-    with connections[using].cursor() as cursor:
-        cursor.execute(_WAITING)
+    connection = connections[using]
+    with connection.cursor() as cursor:
+        cursor.execute((_WALKED if kind_of(connection).walks_indexes else _LISTED) + _COUNTED)
         rows = cursor.fetchall()
     return [(gate[:ID_LENGTH], count, UUID(str(first))) for gate, count, first in rows if first is not None]
 
 
 _AVAILABLE = live(JobState.AVAILABLE)
 _GATE = f"SELECT gate FROM {_AVAILABLE} AND gate < '{AFTER_KEYS}' AND queue ="
-_AT_GATE = f"FROM {_AVAILABLE} AND queue = keyed.queue AND gate = keyed.gate"
-_WAITING = (
+_WALKED = (
     f"WITH RECURSIVE {walk(JobState.AVAILABLE, MOST_QUEUES)}, keyed (queue, gate, number) AS ("
     f"SELECT queue, ({_GATE} named.queue AND gate > '{KEYS}' ORDER BY gate LIMIT 1), 1"
     f" FROM {JobState.AVAILABLE}_queues named WHERE queue IS NOT NULL UNION ALL"
     f" SELECT queue, ({_GATE} walked.queue AND gate > walked.gate ORDER BY gate LIMIT 1), number + 1"
     f" FROM keyed walked WHERE gate IS NOT NULL AND number < {MOST_KEYS})"
+)
+"""SQL that lists the keys for which jobs wait by one index search for each."""
+
+# Without finished_at, which an available job has not, only the index is read.
+_LISTED = (
+    f"WITH keyed AS (SELECT DISTINCT queue, gate FROM {Job._meta.db_table} WHERE state = '{JobState.AVAILABLE}'"
+    f" AND gate > '{KEYS}' AND gate < '{AFTER_KEYS}' LIMIT {MOST_KEYS})"
+)
+"""SQL that lists them for a database that walks no index."""
+
+_AT_GATE = f"FROM {_AVAILABLE} AND queue = keyed.queue AND gate = keyed.gate"
+_COUNTED = (
     f" SELECT gate, CASE WHEN (SELECT 1 {_AT_GATE} LIMIT 1 OFFSET {MOST_COUNTED}) IS NOT NULL THEN {MOST_COUNTED + 1}"
     f" ELSE (SELECT COUNT(*) {_AT_GATE}) END,"
     f" (SELECT id {_AT_GATE} ORDER BY priority DESC, enqueued_at, id LIMIT 1)"
     f" FROM keyed WHERE gate IS NOT NULL LIMIT {MOST_KEYS}"
 )
-"""SQL that lists the keys for which jobs wait by one index search for each."""

@@ -159,7 +159,7 @@ def test_jobs_that_only_wait_say_the_numbers_too():
 
 def test_counts_stop(monkeypatch):
     monkeypatch.setattr(limits, "MOST_COUNTED", 2)
-    monkeypatch.setattr(limits, "_WAITING", limits._WAITING.replace("10001", "3").replace("10000", "2"))
+    monkeypatch.setattr(limits, "_COUNTED", limits._COUNTED.replace("10001", "3").replace("10000", "2"))
     for n in (1, 1, 1, 1, 2, 2, 3, 4):
         enqueue(n)
     take(), take()
