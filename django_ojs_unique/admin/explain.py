@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from types import SimpleNamespace
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -21,7 +20,7 @@ from ..insight.limit_waits import would_meet
 from ..insight.text import harmless
 from ..models import Job
 from ..ojs.keys import KeyMode
-from ..redaction import redacted, redacted_args, redacted_canonical
+from ..redaction import redacted, redacted_args, redacted_canonical, redacted_limits
 from ..registry import registry
 from .base import dress, render
 from .display import UNSAFE, ago, badge, fingerprint_link, plain_text, pretty
@@ -104,10 +103,10 @@ def _shown(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _limits(options: dict[str, Any], explanation: Explanation) -> tuple[str, ...]:
-    if not explanation.limits:
+    if explanation.action not in ("create", "replace"):
         return ()
-    job = SimpleNamespace(type=options["type"], args=options.get("args"), limits=list(explanation.limits))
-    return would_meet(job, router.db_for_read(Job) or "default")
+    limits = redacted_limits(options["type"], options.get("args"), list(explanation.limits))
+    return would_meet(limits, router.db_for_read(Job) or "default")
 
 
 def _warnings(options: dict[str, Any], reason: str) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -13,8 +13,7 @@ from django.utils import timezone
 
 from ..models import Job, LimitKey, LimitOverride, Slot
 from ..models.limit import in_force, said
-from ..ojs.gates import AFTER_KEYS, KEYS, LANES, LIMITED
-from ..ojs.limits import key_id
+from ..ojs.gates import AFTER_KEYS, ID, KEYS, LANES, LIMITED
 from ..ojs.states import JobState
 from ..redaction import redacted_member
 from .queues import MOST_COUNTED, in_use, said_count
@@ -23,8 +22,6 @@ from .text import full, shortened
 MOST_HOLDERS = 3
 """How many of the jobs that hold slots of a key are named."""
 LONGEST_KEY = 120
-ID_LENGTH = len(key_id("", {}))
-"""The length of a key's id. In a fair queue the gate of a key has the lane behind it."""
 TIMES = {1: "second", 60: "minute", 3600: "hour"}
 
 
@@ -50,13 +47,13 @@ def key_text(limit: Mapping[str, Any]) -> str:
     return shortened(said(limit["name"], limit["key"]), LONGEST_KEY)
 
 
-def would_meet(job: Any, using: str) -> tuple[str, ...]:
-    """Say of each limit of a job that is not stored, but has its ``type``, ``args`` and ``limits``, if it would wait.
+def would_meet(limits: Sequence[Mapping[str, Any]], using: str) -> tuple[str, ...]:
+    """Say of each limit of a job that is not stored yet whether the job would wait; redact the limits before.
 
     At most seven statements for each limit.
     """
-    queues, found = sorted(in_use(using)), []
-    for limit in redacted_member(job, "limits") or ():
+    queues, found = sorted(in_use(using)) if limits else [], []
+    for limit in limits:
         key, now = key_text(limit), _standing(limit, using)
         gates = {"gate__gte": limit["id"], "gate__lt": limit["id"] + AFTER_KEYS}
         waiting = _available(using, queues).filter(**gates).order_by()[: MOST_COUNTED + 1].count()
@@ -107,7 +104,7 @@ def _standing(limit: Mapping[str, Any], using: str) -> _Standing:
 
 
 def _for_a_slot(job: Any, using: str) -> Iterator[str]:
-    limit = next((one for one in redacted_member(job, "limits") or () if one["id"] == job.gate[:ID_LENGTH]), None)
+    limit = next((one for one in redacted_member(job, "limits") or () if one["id"] == job.gate[:ID]), None)
     if limit is None:
         yield "Waits at a gate that is none of its own: `manage.py jobs verify --fix` mends that."
         return

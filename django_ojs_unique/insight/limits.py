@@ -14,11 +14,11 @@ from django.db import connections
 from ..db.dialects import kind_of
 from ..models import Job, LimitKey, LimitOverride
 from ..models.limit import in_force
-from ..ojs.gates import AFTER_KEYS, KEYS
+from ..ojs.gates import AFTER_KEYS, ID, KEYS
 from ..ojs.states import JobState
 from ..redaction import redacted_member
 from ..registry import registry
-from .limit_waits import ID_LENGTH, TIMES, key_text
+from .limit_waits import TIMES, key_text
 from .queues import MOST_COUNTED, MOST_QUEUES, live, walk
 
 MOST_NAMES = 200
@@ -242,7 +242,7 @@ def _waiting(using: str) -> list[tuple[str, int, UUID]]:
     with connection.cursor() as cursor:
         cursor.execute((_WALKED if kind_of(connection).walks_indexes else _LISTED) + _COUNTED)
         rows = cursor.fetchall()
-    return [(gate[:ID_LENGTH], count, UUID(str(first))) for gate, count, first in rows if first is not None]
+    return [(gate[:ID], count, UUID(str(first))) for gate, count, first in rows if first is not None]
 
 
 _AVAILABLE = live(JobState.AVAILABLE)

@@ -90,6 +90,18 @@ def test_a_job_waits_for_the_turn_of_its_lane(settings):
     assert waits(last) == ("Waits for a turn of its lane in the fair queue default. 2 jobs of its lane wait before it.")
 
 
+def test_in_a_fair_queue_it_waits_for_a_slot_in_its_lane(settings):
+    settings.OJS_UNIQUE = {"FAIR_QUEUES": {"default": ["args.n"]}}
+    limit = Limit(name="all", running=1)
+    *_, last = [enqueue(n, limit) for n in (1, 1, 2, 2, 2)]
+    for _ in range(3):
+        take()
+    assert waits(last).startswith("Waits for a slot of all: 1 of 1 in use. Held by ")
+    assert waits(last).endswith(" 2 jobs of its lane wait before it.")
+    (key,) = blocking("default", 10)
+    assert (key.text, key.waiting) == ("all", 4)
+
+
 def test_a_gate_that_is_none_of_its_own_is_said():
     id = enqueue(1)
     Job._base_manager.filter(pk=id).update(gate="k" + "0" * 32)

@@ -116,10 +116,10 @@ def test_explain_says_whether_an_enqueue_would_wait(waiting, handlers):
     assert "limit:          Would wait for a slot of args.n 1: 1 of 1 in use; 2 waiting." in jobs(
         "explain", "u", "--args", '{"n": 1}'
     )
-    assert answer("explain", "u", "--args", '{"n": 3}')["limits"] == [
+    assert answer("explain", "u", "--args", '{"n": 3}')["waits_for"] == [
         "Would have a slot of args.n 3: 0 of 1 in use; 0 waiting."
     ]
-    assert answer("explain", "plain")["limits"] == []
+    assert answer("explain", "plain")["waits_for"] == []
 
 
 def test_explain_says_what_the_existing_job_waits_for():
