@@ -13,8 +13,9 @@ from django.utils.translation import gettext_lazy as _
 
 from ..insight.activity import Span, Spread
 from ..insight.failures import Cause, Failures
+from ..insight.limits import KeyInsight
 from ..insight.overview import QueueActivity
-from ..insight.queues import UNFINISHED, Now
+from ..insight.queues import UNFINISHED, Now, said_count
 from ..insight.text import harmless
 from ..insight.workers import WorkerInsight
 from ..models import Job
@@ -22,7 +23,8 @@ from ..ojs.states import JobState
 from .charts import seconds
 from .display import ago, badge, brief, job_link
 from .filters import NO_ERROR
-from .queues import jobs_url, said_count
+from .limits import limit_url
+from .queues import jobs_url
 from .sentences import said, said_age
 from .workers import held_link, said_patterns, worker_url
 
@@ -86,6 +88,21 @@ def run_cells(type: str, runs: Spread, span: Span) -> dict[str, Any]:
         "count": f"{runs.count:,}",
         "lengths": [seconds(runs.median), seconds(runs.p95), seconds(runs.longest)],
     }
+
+
+def blocked_cells(keys: Sequence[KeyInsight], *, with_links: bool) -> list[dict[str, Any]]:
+    """Return the cells of the keys for which most jobs wait; ``with_links``: to the pages of their limits."""
+    return [
+        {
+            "name": harmless(key.name),
+            "url": limit_url(key.name) if with_links else "",
+            "key": brief(key.text),
+            "waiting": said_count(key.waiting),
+            "since": ago(key.since) if key.since else "",
+            "first": job_link(key.first) if key.first else "",
+        }
+        for key in keys
+    ]
 
 
 def worker_cells(worker: WorkerInsight, running: Sequence[Job], now: datetime) -> dict[str, Any]:

@@ -7,17 +7,20 @@ from datetime import datetime
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
+from django.db import router
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..enqueue.explain import Explanation
 from ..exceptions import OJSError, did_you_mean
+from ..insight.limit_waits import would_meet
 from ..insight.text import harmless
 from ..models import Job
 from ..ojs.keys import KeyMode
-from ..redaction import redacted, redacted_args, redacted_canonical
+from ..redaction import redacted, redacted_args, redacted_canonical, redacted_limits
 from ..registry import registry
 from .base import dress, render
 from .display import UNSAFE, ago, badge, fingerprint_link, plain_text, pretty
@@ -72,6 +75,7 @@ def _answer(sight: Sight, form: ExplainForm) -> dict[str, Any] | None:
         "name": explanation.action,
         "reason": harmless(sight.said(explanation.reason))[:LONGEST_SENTENCE],
         "warnings": list(_warnings(options, explanation.reason)),
+        "limits": [harmless(said(one)) for one in _limits(options, explanation)],
         "policy": "" if explanation.policy is None else pretty(explanation.policy.to_dict()),
         "key": harmless(options.get("key", "")),
         "text": plain_text(text) if text else "",
@@ -96,6 +100,13 @@ def _shown(options: dict[str, Any]) -> dict[str, Any]:
     type = options["type"]
     shown: dict[str, Any] = redacted(type, options)
     return shown | ({"args": redacted_args(type, options["args"])} if "args" in options else {})
+
+
+def _limits(options: dict[str, Any], explanation: Explanation) -> tuple[str, ...]:
+    if explanation.action not in ("create", "replace"):
+        return ()
+    limits = redacted_limits(options["type"], options.get("args"), list(explanation.limits))
+    return would_meet(limits, router.db_for_read(Job) or "default")
 
 
 def _warnings(options: dict[str, Any], reason: str) -> Iterator[str]:

@@ -15,6 +15,7 @@ from django.utils.translation import gettext, ngettext
 
 from ..insight import job_options
 from ..insight.canonical_text import recompute
+from ..insight.limit_waits import waits_for
 from ..insight.relations import Relations, relations
 from ..insight.suppressed import MOST_DIFFERENCES, Attempts, Encounter, attempts_that_met
 from ..insight.text import harmless
@@ -57,7 +58,7 @@ def panels(sight: Sight, request: HttpRequest, job: Job, now: datetime) -> dict[
     sight.look([job.replaced_by_id, *(id for row in others if row for id in (row.pk, row.replaced_by_id))])
     return {
         "state": badge(job.state),
-        "facts": [(label, value) for label, value in _facts(request, job) if value not in ("", None)],
+        "facts": [(label, value) for label, value in _facts(sight, request, job) if value not in ("", None)],
         "links": [*_links(sight, related, job), *_places(sight, request, job)],
         "uniqueness": _uniqueness(sight, job, now, computed),
         "family": [_relative(sight, row, job) for row in related.family],
@@ -75,7 +76,7 @@ def panels(sight: Sight, request: HttpRequest, job: Job, now: datetime) -> dict[
     }
 
 
-def _facts(request: HttpRequest, job: Job) -> Iterator[tuple[str, Any]]:
+def _facts(sight: Sight, request: HttpRequest, job: Job) -> Iterator[tuple[str, Any]]:
     yield gettext("Id"), format_html("<code>{}</code>", job.pk)
     yield gettext("Type"), format_html("<code>{}</code>", harmless(job.type))
     yield gettext("Handler"), harmless(said(job_options.handler(job)))
@@ -84,6 +85,8 @@ def _facts(request: HttpRequest, job: Job) -> Iterator[tuple[str, Any]]:
         gettext("Taken by nobody"),
         said(nobody(job, job._state.db or "default")) if may_view(request, WorkerProcess) else "",
     )
+    waits = (harmless(sight.said(sentence)) for sentence in waits_for(job, job._state.db or "default"))
+    yield gettext("Limits"), " ".join(waits)
     yield gettext("Priority"), str(job.priority)
     yield gettext("Tags"), harmless(", ".join(map(str, job.tags)) if isinstance(job.tags, list) else str(job.tags))
     yield gettext("Schema"), harmless(job.schema)

@@ -18,13 +18,14 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ..exceptions import InvalidRequest
-from ..insight.queues import MOST_COUNTED, said_limits, unfinished
+from ..insight.queues import said_count, said_limits, unfinished
 from ..insight.text import harmless
 from ..models import Queue
 from ..models.queue import HIGHEST_LIMIT
 from ..ojs.names import queue_name
 from .base import ReadOnlyAdmin, dress, may
 from .display import ago
+from .numbers_form import LimitField, NumbersForm
 from .sentences import said
 from .sight import Sight, sight_of
 
@@ -33,28 +34,18 @@ SHOWN = {"concurrency_limit": "shown_limit", "max_per_second": "shown_rate"}
 """The limits, and for each the hidden field with the value that the form showed."""
 
 
-class LimitField(forms.IntegerField):
-    """A limit; empty for none."""
+class LimitForm(NumbersForm):
+    """The limits of a queue."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(required=False, max_value=HIGHEST_LIMIT, **options)
-
-    def clean(self, value: Any) -> Any:
-        limit = super().clean(value)
-        if limit is not None and limit < 1:
-            told = gettext("A limit is at least 1. To stop the queue, pause it; leave this empty for no limit.")
-            raise ValidationError(told)
-        return limit
-
-
-class LimitForm(forms.ModelForm):  # type: ignore[type-arg]
-    """The limits of a queue; a limit that has changed since the form was shown is not overwritten."""
-
+    shown = SHOWN
     concurrency_limit = LimitField(
-        label=_("Limit"), help_text=_("How many of its jobs may run at once, over all workers. Empty: any number.")
+        label=_("Limit"),
+        max_value=HIGHEST_LIMIT,
+        help_text=_("How many of its jobs may run at once, over all workers. Empty: any number."),
     )
     max_per_second = LimitField(
         label=_("Limit per second"),
+        max_value=HIGHEST_LIMIT,
         help_text=_("How many of its jobs may be handed out in a second, over all workers. Empty: any number."),
     )
     shown_limit = forms.CharField(required=False, label="", widget=forms.HiddenInput)
@@ -64,24 +55,12 @@ class LimitForm(forms.ModelForm):  # type: ignore[type-arg]
         model = Queue
         fields = list(SHOWN)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for field, shown in SHOWN.items():
-            self.initial[shown] = _limit_text(getattr(self.instance, field))
-
     def clean(self) -> dict[str, Any] | None:
         try:
             queue_name(self.instance.name)
         except InvalidRequest as error:  # the name in the row was changed by hand
             raise ValidationError(harmless(said(error.message))) from None
-        for field, shown in SHOWN.items():
-            now = self.initial[shown]
-            if self.cleaned_data.get(shown, "") != now:
-                self.data = {**self.data, field: self.data.get(field, ""), shown: now}
-                told = gettext("{field}: somebody else has changed it meanwhile to {value}. Save again to replace it.")
-                value = now or gettext("none")
-                raise ValidationError(told.format(field=self.fields[field].label, value=value))
-        return self.cleaned_data
+        return super().clean()
 
 
 class PausedFilter(admin.SimpleListFilter):
@@ -224,11 +203,6 @@ def pause_or_resume(model_admin: Any, request: HttpRequest, action: str, names: 
         model_admin.message_user(request, _named(told, unchanged), messages.WARNING)
 
 
-def said_count(count: int) -> str:
-    """Write a number of jobs; above `MOST_COUNTED`, as that number and a plus sign."""
-    return f"{count:,}" if count <= MOST_COUNTED else f"{MOST_COUNTED:,}+"
-
-
 def jobs_url(**filters: str) -> str:
     """Return the address of the list of jobs, filtered."""
     return f"{reverse('admin:django_ojs_unique_job_changelist')}?{urlencode(filters)}"
@@ -242,7 +216,3 @@ def _seen(sight: Sight, rows: Iterable[Queue]) -> dict[str, int]:
     """Count the unfinished jobs of some queues that somebody may see who may not see all."""
     jobs = sight.jobs.filter(queue__in=[row.name for row in rows], finished_at=None).order_by()
     return dict(jobs.values_list("queue").annotate(count=Count("*")))
-
-
-def _limit_text(limit: int | None) -> str:
-    return "" if limit is None else str(limit)

@@ -23,7 +23,7 @@ LONGEST = 4000
 
 _SPOKEN = frozenset(
     {"rest", "state", "ending", "said", "held", "waits", "reason", "meant", "verb", "since", "done", "problem", "mend"}
-)
+) | {"numbers"}
 """The placeholders that stand for texts with a pattern of their own; the others stand for names and numbers."""
 
 _LENGTHS = frozenset({"first", "most", "length"})

@@ -85,6 +85,8 @@ class Dialect:
     """Whether an enqueue may insert before it looks for other jobs."""
     repeats_reads = False
     """Whether a transaction reads what was committed before its first statement, and not what was since."""
+    walks_indexes = True
+    """Whether a recursive query finds each next value of an index by one search."""
     has_lateral = False
     """Whether a subquery can refer to the table before it."""
     claims_at_once = False

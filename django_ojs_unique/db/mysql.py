@@ -23,6 +23,7 @@ class MySQL(Dialect):
     mechanism = "unique index on a generated column that holds the fingerprint while the row's state is guarded"
     guarded_column = "ojs_unique_guard"
     may_insert_first = False
+    walks_indexes = False
     now = "SELECT UTC_TIMESTAMP(6)"
     skips_conflicts = ""
 

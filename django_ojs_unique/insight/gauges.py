@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from ..models import Job, SuppressedEnqueue
 from ..ojs.states import JobState
+from .limits import LimitInsight, limits
 from .queues import MOST_COUNTED, QueueInsight, declared, queues
 from .workers import WorkerInsight, is_stranded, workers
 
@@ -32,10 +33,11 @@ class Levels:
     discarded: Mapping[bool, int]
     finished: Mapping[str, int]
     suppressed: Mapping[str, int]
+    limits: Sequence[LimitInsight] = ()
 
 
 def levels(using: str, now: datetime) -> Levels:
-    """Read the levels in nine statements; each reads a bounded part of an index."""
+    """Read the levels in twelve statements, with limits in up to sixteen; each reads a bounded part of an index."""
     named = declared()
     found, present = queues(using, named), workers(using, now)
     # The filter names every leading column of the index ojs_job_finished, so that only the index is read.
@@ -56,4 +58,5 @@ def levels(using: str, now: datetime) -> Levels:
             for state in (JobState.COMPLETED, JobState.CANCELLED, JobState.DISCARDED)
         },
         suppressed=Counter(suppressed.values_list("outcome", flat=True)[:most]),
+        limits=limits(using),
     )

@@ -111,6 +111,11 @@ def said_limits(limit: int | None, max_per_second: int | None) -> str:
     return ", ".join(said)
 
 
+def said_count(count: int) -> str:
+    """Write a number of jobs; above `MOST_COUNTED`, as that number and a plus sign."""
+    return f"{count:,}" if count <= MOST_COUNTED else f"{MOST_COUNTED:,}+"
+
+
 def unfinished(using: str) -> dict[str, int]:
     """Return the number of unfinished jobs by queue, counted like `QueueInsight.depth`. One statement."""
     return {name: sum(depth.values()) for name, depth in _depths(using, exact=False)[0].items()}
@@ -131,7 +136,7 @@ def in_use(using: str, most: int = MOST_QUEUES) -> set[str]:
 
 
 def _names(using: str, most: int, others: Iterable[str] = ()) -> set[str]:
-    walks = ", ".join(_walk(state, most) for state in UNFINISHED)
+    walks = ", ".join(walk(state, most) for state in UNFINISHED)
     found = [f"SELECT queue FROM {state}_queues WHERE queue IS NOT NULL" for state in UNFINISHED]
     with connections[using].cursor() as cursor:
         cursor.execute(f"WITH RECURSIVE {walks} {' UNION '.join([*found, *others])}")
@@ -169,7 +174,7 @@ def _depths(using: str, exact: bool) -> tuple[dict[str, dict[str, int]], dict[st
     most_queues, most = (_NO_BOUND, _NO_BOUND) if exact else (MOST_QUEUES, MOST_COUNTED)
     walks, counts = [], []
     for state in UNFINISHED:
-        walks.append(_walk(state, most_queues))
+        walks.append(walk(state, most_queues))
         counts.append(_count(state, most))
     connection = connections[using]
     with connection.cursor() as cursor:
@@ -186,9 +191,9 @@ def _depths(using: str, exact: bool) -> tuple[dict[str, dict[str, int]], dict[st
     return depths, oldest
 
 
-def _walk(state: str, most_queues: int) -> str:
+def walk(state: str, most_queues: int) -> str:
     """Return SQL that lists the queues with jobs of a state by one index search for each queue."""
-    first = f"SELECT queue FROM {_live(state)}"
+    first = f"SELECT queue FROM {live(state)}"
     return (
         f"{state}_queues (queue, number) AS (SELECT ({first} ORDER BY queue LIMIT 1), 1 UNION ALL"
         f" SELECT ({first} AND queue > {state}_queues.queue ORDER BY queue LIMIT 1), number + 1 FROM {state}_queues"
@@ -197,7 +202,7 @@ def _walk(state: str, most_queues: int) -> str:
 
 
 def _count(state: str, most: int) -> str:
-    jobs = f"{_live(state)} AND queue = named.queue"
+    jobs = f"{live(state)} AND queue = named.queue"
     more = f"(SELECT 1 FROM {jobs} LIMIT 1 OFFSET {most}) IS NOT NULL"
     return (
         f"SELECT '{state}', queue, CASE WHEN {more} THEN {most + 1} ELSE (SELECT COUNT(*) FROM {jobs}) END, NULL, NULL"
@@ -205,11 +210,11 @@ def _count(state: str, most: int) -> str:
     )
 
 
-def _live(state: str) -> str:
+def live(state: str) -> str:
     return f"{Job._meta.db_table} WHERE finished_at IS NULL AND state = '{state}'"
 
 
-_AVAILABLE = _live(JobState.AVAILABLE)
+_AVAILABLE = live(JobState.AVAILABLE)
 _PRIORITIES = (
     f"priorities (queue, priority) AS (SELECT queue, (SELECT priority FROM {_AVAILABLE} AND queue = named.queue"
     f" ORDER BY priority DESC LIMIT 1) FROM {JobState.AVAILABLE}_queues named WHERE queue IS NOT NULL UNION ALL"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -12,6 +13,7 @@ from ..conf import settings
 from ..enqueue.incoming import FOREVER
 from ..exceptions import OJSError
 from ..ojs.fingerprint import SCHEME, fingerprint, stored_moments, stored_texts
+from ..ojs.gates import LIMITED, OPEN
 from ..ojs.keys import HOLDING, JobKey
 from ..ojs.policy import UniquePolicy, Window
 from ..ojs.presets import resque_uniqueue
@@ -39,6 +41,9 @@ READ = (
     "lease_expires_at",
     "payload_pruned",
     "worker_id",
+    "limits",
+    "lane",
+    "gate",
 )
 """The fields that `examine` and `declare` need."""
 
@@ -176,6 +181,16 @@ def _require_columns_of_state(expected: ExpectedRow) -> None:
     if row.fingerprint is None and row.guarded_states:
         expected.kinds.append(Kind.LOOSE)
         expected.set(guarded_states=frozenset())
+    if row.state == JobState.AVAILABLE and row.gate not in (OPEN, LIMITED, row.lane, *_keys(row)):
+        expected.kinds.append(Kind.GATE)
+        expected.set(gate=row.lane or (LIMITED if row.limits else OPEN))
+
+
+def _keys(row: Any) -> Iterator[str]:
+    """Yield the gates of a row's limits; in a fair queue the lane may stand behind the key."""
+    for limit in row.limits if isinstance(row.limits, list) else ():
+        if isinstance(limit, dict) and "id" in limit:
+            yield from (limit["id"], f"{limit['id']}{row.lane or ''}")
 
 
 def _govern(expected: ExpectedRow, policy: UniquePolicy) -> None:

@@ -21,6 +21,10 @@ class Kind(Enum):
         "it is set to now, or cleared; no worker takes a job that has it",
     )
     TIMER = ("A run_at or a lease that the state does not have", "it is cleared; no lease expires beside a run_at")
+    GATE = (
+        "An available job at a gate that is none of its own",
+        "it goes to its lane, or its limits are looked at again",
+    )
     LOOSE = ("A guard without a fingerprint", "it is given up")
     POLICY = (
         "A policy or key that cannot be read, or does not fit the job",

@@ -16,6 +16,7 @@ from ..db.dialects import dialect_of
 from ..db.locking import unlocked
 from ..db.rows import read_fields
 from ..models import LimitKey, LimitOverride, Slot
+from ..models.limit import in_force
 from ..ojs.gates import ID, LIMITED
 from .prune import delete_stale
 from .waiting import IS_RUNNING, Rank, Waiting, first_in_line, rank
@@ -221,12 +222,7 @@ class Slots:
         self._taken.append({**taken, "taken_at": self._now, "kept_until": kept_until})
 
     def _numbers(self, limit: Mapping[str, Any]) -> tuple[int | None, int | None]:
-        """Return how many may run, and start in the limit's time: as an operator says, else as the job says."""
-        running, rate = limit.get("running"), limit.get("rate")
-        if (row := self._overrides.get(limit["name"])) is not None:
-            running = row.running or running
-            rate = (row.rate or rate) if "seconds" in limit else None
-        return running, rate
+        return in_force(limit, self._overrides.get(limit["name"]))
 
     def _when_open(self, key: _Key, seconds: int, needed: int) -> datetime:
         """Return when so much weight will have left the time in which the rate counts."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from django.db import models, router, transaction
@@ -133,7 +135,25 @@ class LimitOverride(models.Model):
         return self.name
 
 
+def in_force(limit: Mapping[str, Any], override: LimitOverride | None) -> tuple[int | None, int | None]:
+    """Return how many jobs may run, and start in the limit's time: as an operator says, else as the job's limit does.
+
+    None: any number. A rate counts only for a limit that has one.
+    """
+    running, rate = limit.get("running"), limit.get("rate")
+    if override is not None:
+        running = override.running or running
+        rate = (override.rate or rate) if "seconds" in limit else None
+    return running, rate
+
+
 def said(name: str, key: Any) -> str:
-    """Return a limit's key in words, such as ``args.customer_id 42``."""
-    parts = ", ".join(f"{part} {value}" for part, value in key.items()) if isinstance(key, dict) else ""
-    return parts if not parts or name == ",".join(key) else f"{name}: {parts}"
+    """Return a limit's key in words, such as ``args.customer_id 42``; without a key, the limit's name."""
+    if not isinstance(key, dict) or not key:
+        return name
+    parts = ", ".join(f"{part} {_text(value)}" for part, value in key.items())
+    return parts if name == ",".join(key) else f"{name}: {parts}"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 
@@ -12,14 +12,15 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ..insight.gauges import Levels, levels
+from ..insight.limits import LimitInsight
 from ..insight.queues import MOST_COUNTED, UNFINISHED, QueueInsight
 from ..insight.workers import SILENT
 from ..models import Job, SuppressedEnqueue, WorkerProcess
 
-MOST_QUEUES = 100
-"""How many queues have their own series: callers can invent queues, and each would have its series for ever."""
+MOST_QUEUES, MOST_LIMITS = 100, 100
+"""How many queues and limits have their own series: callers can invent them, and each would have it for ever."""
 OTHERS = "(others)"
-"""The label of all other queues together; no queue can have this name."""
+"""The label of all others together; no queue can have this name, and a limit of this name is one of them."""
 
 _CAPPED = f"counted up to {MOST_COUNTED:,}; {MOST_COUNTED + 1:,} means more"
 
@@ -37,12 +38,14 @@ class JobsCollector(Collector):
         now = timezone.now()
         found = levels(self._using or router.db_for_read(Job), now)
         yield from _of_queues(found, now)
+        yield from _of_limits(found)
         yield from _of_the_rest(found)
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """Name the gauges without a query: a registry asks for the names when the project starts."""
         nothing = Levels((), (), (), (), {}, {}, {})
         yield from _of_queues(nothing, timezone.now())
+        yield from _of_limits(nothing)
         yield from _of_the_rest(nothing)
 
 
@@ -75,6 +78,23 @@ def _labelled(
         yield queue.name, [queue]
     if len(ordered) > MOST_QUEUES:
         yield OTHERS, ordered[MOST_QUEUES:]
+
+
+def _of_limits(found: Levels) -> Iterator[GaugeMetricFamily]:
+    running = GaugeMetricFamily("ojs_limit_running_jobs", "Jobs that run under a limit, by its name.", labels=["limit"])
+    waiting = GaugeMetricFamily(
+        "ojs_limit_waiting_jobs", f"Jobs that wait for slots of a limit, {_CAPPED}.", labels=["limit"]
+    )
+    full = GaugeMetricFamily("ojs_limit_full_keys", "Keys of a limit for which jobs wait.", labels=["limit"])
+    ordered = sorted(found.limits, key=lambda one: (one.name == OTHERS, -one.waiting, -one.running, one.name))
+    by_label: dict[str, list[LimitInsight]] = defaultdict(list)
+    for number, limit in enumerate(ordered):
+        by_label[limit.name if number < MOST_LIMITS else OTHERS].append(limit)
+    for name, limits in by_label.items():
+        running.add_metric([name], sum(limit.running for limit in limits))
+        waiting.add_metric([name], sum(limit.waiting for limit in limits))
+        full.add_metric([name], sum(limit.full for limit in limits))
+    yield from (running, waiting, full)
 
 
 def _of_the_rest(found: Levels) -> Iterator[GaugeMetricFamily]:

@@ -5,6 +5,7 @@ from datetime import timedelta
 from html.parser import HTMLParser
 
 import pytest
+from django.contrib.admin.utils import quote
 from django.urls import reverse
 from django.utils import timezone, translation
 from django.utils.translation import trans_real
@@ -77,6 +78,7 @@ ROWS = {
     "all",
     "no",
     "enqueue",
+    "limited",
 }
 """Words of rows, and names of options, that pages show as they are."""
 
@@ -193,7 +195,7 @@ def failures(now):
 
 
 def lists():
-    names = ("job", "suppressedenqueue", "queue", "workerprocess", "cronjob", "workflow")
+    names = ("job", "suppressedenqueue", "queue", "workerprocess", "cronjob", "workflow", "limitoverride")
     yield from (reverse(f"admin:django_ojs_unique_{name}_changelist") for name in names)
 
 
@@ -219,6 +221,9 @@ def seen(client):
         for row in rows:
             change = reverse(f"admin:django_ojs_unique_{model}_change", args=[row.pk])
             yield change, client.get(change)
+    for name in ("args.user_id", "send"):
+        change = reverse("admin:django_ojs_unique_limitoverride_change", args=[quote(name)])
+        yield change, client.get(change)
     yield "add", client.get(reverse("admin:django_ojs_unique_cronjob_add"))
     yield from asked(client, ids)
     yield from acted(client, ids, home)

@@ -10,8 +10,9 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from django_ojs_unique import DuplicateJob, UniquePolicy, batch, chain, group
-from django_ojs_unique.models import CronJob, Job, Queue, SuppressedEnqueue, Workflow
+from django_ojs_unique import DuplicateJob, Limit, UniquePolicy, batch, chain, group
+from django_ojs_unique.models import CronJob, Job, LimitOverride, Queue, SuppressedEnqueue, Workflow
+from tests.support.limits import take
 from tests.support.past import worker
 from tests.support.workflows import advance
 
@@ -61,6 +62,7 @@ def fill():
     CronJob.objects.define("nightly", "0 3 * * *", "email.send")
     CronJob.objects.update(last_job_id=blocked.pk, last_run_at=now, last_outcome="created")
     flows()
+    limited()
     assert SuppressedEnqueue.objects.filter(existing_job=met).count() == 3
 
 
@@ -80,6 +82,22 @@ def flows():
     nested = Workflow.objects.get(root=second)
     Job._base_manager.filter(pk=nested.members[1].job_id).update(**due)
     Job._base_manager.filter(pk=nested.members[2].job_id).update(state="active", started_at=timezone.now())
+
+
+def limited():
+    """Store jobs with limits that run and wait for a slot, for a rate, for a look, and for the turn of a lane."""
+    one = Limit(key=["args.user_id"], running=1)
+    soon = Limit(key=["args.user_id"], per_minute=2, running=5, weight=2, name="send")
+    for _ in range(2):
+        for limit in (one, soon):
+            Job.objects.enqueue("email.send", {"user_id": 40}, queue="limited", limit=limit)
+    for _ in range(2):
+        take(queues=["limited"])
+    Job._base_manager.filter(worker_id="w").update(worker_id="host:1:ab")
+    LimitOverride.objects.set("send", running=4)
+    ids = [Job.objects.enqueue("email.send", {"user_id": 41}, queue="limited", limit=one).job.pk for _ in range(4)]
+    Job._base_manager.filter(pk=ids[1]).update(gate="k" + "0" * 32)
+    Job._base_manager.filter(pk__in=ids[2:]).update(gate="f" + "0" * 32)
 
 
 class Links(HTMLParser):

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from django_ojs_unique.models import CronJob, Job, Queue, SuppressedEnqueue, WorkerProcess
+from django_ojs_unique.models import CronJob, Job, LimitOverride, Queue, SuppressedEnqueue, WorkerProcess
 from tests.support.big_table import disperse, gather
 
 pytestmark = pytest.mark.django_db
@@ -76,7 +76,7 @@ def main_pages(crowd):
     lists = {"job list": Job, "attempt list": SuppressedEnqueue}
     return {
         **{part: {"all": list_url(model)} for part, model in lists.items()},
-        "other lists": {model.__name__: list_url(model) for model in (Queue, WorkerProcess, CronJob)},
+        "other lists": {model.__name__: list_url(model) for model in (Queue, WorkerProcess, CronJob, LimitOverride)},
         "job page": {
             name: reverse("admin:django_ojs_unique_job_change", args=[job.pk]) for name, job in vars(crowd).items()
         },

@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
-from django_ojs_unique import DuplicateJob, UniquePolicy, capabilities, job, lifecycle
+from django_ojs_unique import DuplicateJob, Limit, UniquePolicy, capabilities, job, lifecycle
 from django_ojs_unique.enqueue.incoming import FOREVER
 from django_ojs_unique.exceptions import UnknownJobType
 from django_ojs_unique.integrity import Kind, rekey, verify
@@ -27,6 +27,7 @@ from django_ojs_unique.signals import job_cancelled
 from django_ojs_unique.testing import run_jobs
 from tests.support.audit import audit
 from tests.support.jobs import claim, fresh, put, row
+from tests.support.limits import take
 from tests.support.pages import table as documented
 from tests.support.processes import together
 from tests.support.rows import insert_all
@@ -302,6 +303,21 @@ def a_lease_of_a_waiting_job():
     return by_sql(a_job(), lease_expires_at=timezone.now())
 
 
+ANOTHER_KEY, A_LANE = f"k{'0' * 32}", f"f{'0' * 32}"
+
+
+def a_limited_job_at_the_gate_of_another_key():
+    return by_sql(a_job(args={"n": 1}, limit=Limit(key=["args.n"], running=1)), gate=ANOTHER_KEY)
+
+
+def a_job_without_limits_at_the_gate_of_a_key():
+    return by_sql(a_job(unique=BY_ARGS), gate=ANOTHER_KEY)
+
+
+def a_job_in_a_lane_that_is_not_its_own():
+    return by_sql(a_job(), gate=A_LANE, lane=A_LANE.replace("0", "1"))
+
+
 def a_guard_of_nothing():
     return by_sql(a_job(), guarded_states=1)
 
@@ -320,6 +336,9 @@ INCONSISTENT = [
     (a_time_of_a_running_job, "TIMER"),
     (a_time_of_a_finished_job, "TIMER"),
     (a_lease_of_a_waiting_job, "TIMER"),
+    (a_limited_job_at_the_gate_of_another_key, "GATE"),
+    (a_job_without_limits_at_the_gate_of_a_key, "GATE"),
+    (a_job_in_a_lane_that_is_not_its_own, "GATE"),
     (a_guard_of_nothing, "LOOSE"),
     (a_guard_of_nothing_in_another_state, "LOOSE"),
     (wrong_fingerprint, "FINGERPRINT"),
@@ -354,6 +373,30 @@ def test_an_inconsistency_is_found_named_and_mended(make, kind):
     assert said.splitlines()[-1].startswith("Nothing to mend")
     assert fresh(job).state == job.state
     mended()
+
+
+def test_a_job_at_the_gate_of_a_full_key_that_is_not_its_own_runs_after_the_mend():
+    limit = Limit(key=["args.n"], running=1)
+    _, second = a_job(args={"n": 1}, limit=limit), a_job(args={"n": 1}, limit=limit)
+    take(), take()
+    other, plain = (by_sql(job, gate=fresh(second).gate) for job in (a_job(args={"n": 2}, limit=limit), a_job()))
+    assert take() == []
+    mended()
+    assert {job.pk for job in take()} == {other.pk, plain.pk}
+
+
+def test_jobs_that_wait_at_their_gates_are_left_alone(settings):
+    settings.OJS_UNIQUE = {"FAIR_QUEUES": {"fair": ["args.n"]}}
+    limit = Limit(key=["args.n"], running=1)
+    for queue in ("default", "fair"):
+        for n in (1, 1, 2):
+            a_job(args={"n": n}, queue=queue, limit=limit)
+        a_job(args={"n": 3}, queue=queue)
+    for _ in range(2):
+        take(3, queues=["default", "fair"])
+    a_job(args={"n": 4}, limit=limit)
+    assert {gate[:1] for gate in Job.objects.filter(state="available").values_list("gate", flat=True)} >= {"k", "0"}
+    assert found() == {}
 
 
 @pytest.mark.parametrize("state", ["running", "", "AVAILABLE"])

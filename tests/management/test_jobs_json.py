@@ -41,6 +41,7 @@ CALLS = {
     "pause": ["default"],
     "resume": ["default"],
     "limit": ["default", "3"],
+    "limits": [],
     "verify": [],
     "rekey": [],
     "index-args": ["--drop"],
@@ -92,6 +93,7 @@ def test_a_row_has_the_names_of_its_fields_and_no_secret():
     (listed,) = answer("list")
     shown = answer("show", str(job.pk))
     assert shown.pop("is_guarding") is True
+    assert shown.pop("waits_for") == []
     assert listed == shown
     assert set(listed) == {field.attname for field in Job._meta.concrete_fields} - {"lease_token"}
     assert listed["id"] == str(job.pk)
@@ -325,7 +327,7 @@ def rounds(monkeypatch):
     return pauses
 
 
-@pytest.mark.parametrize("name", ["queues", "workers"])
+@pytest.mark.parametrize("name", ["queues", "workers", "limits"])
 def test_a_watch_shows_it_again_until_ctrl_c(name, rounds):
     out, _, code = separately(name, "--watch")
     assert out.count("Ctrl-C ends it.") == 3

@@ -15,7 +15,7 @@ from django.utils import timezone
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from django_ojs_unique import Retry, Skip, job
+from django_ojs_unique import Limit, Retry, Skip, job
 from django_ojs_unique.execution.run import Run
 from django_ojs_unique.execution.settle import Settled
 from django_ojs_unique.insight import gauges
@@ -27,6 +27,7 @@ from django_ojs_unique.prometheus.worker import WorkerMetrics, serving
 from django_ojs_unique.testing import run_jobs
 from django_ojs_unique.worker.claimed_runs import ClaimedRuns
 from django_ojs_unique.worker.loop import Worker
+from tests.support.limits import take
 
 pytestmark = pytest.mark.django_db
 
@@ -160,9 +161,44 @@ def test_nothing_is_counted_without_end(gauge, monkeypatch):
     assert gauge("ojs_recently_suppressed_enqueues", outcome="ignored") == 2
 
 
-def test_a_scrape_is_nine_statements(gauge, django_assert_num_queries):
+def limited(*names, count=3):
+    """Enqueue jobs of limits that let one run at a time, and let workers claim what they may."""
+    for name in names:
+        for _ in range(count):
+            Job.objects.enqueue("t", limit=Limit(name=name, running=1))
+    take(100), take(100)
+
+
+def test_limits_are_counted_by_their_names_and_keys_are_not_told():
+    limited("exports")
+    for n in (1, 1, 2):
+        Job.objects.enqueue("t", {"n": n}, limit=Limit(key=["args.n"], running=1))
+    take(), take()
+    registry = CollectorRegistry()
+    registry.register(JobsCollector())
+    names = ("ojs_limit_running_jobs", "ojs_limit_waiting_jobs", "ojs_limit_full_keys")
+    for limit, values in (("exports", [1, 2, 1]), ("args.n", [2, 1, 1])):
+        assert [registry.get_sample_value(name, {"limit": limit}) for name in names] == values
+    assert not [metric for metric in registry.collect() for sample in metric.samples if "key" in sample.labels]
+
+
+def test_callers_cannot_make_series_of_limits_without_end(gauge, monkeypatch):
+    monkeypatch.setattr(collecting, "MOST_LIMITS", 2)
+    limited("a", "b", "(others)", count=2)
+    limited("c", count=4)
+    assert gauge("ojs_limit_waiting_jobs", limit="c") == 3
+    assert gauge("ojs_limit_waiting_jobs", limit="a") == 1
+    assert gauge("ojs_limit_waiting_jobs", limit="b") is None
+    assert gauge("ojs_limit_waiting_jobs", limit="(others)") == 2
+    assert gauge("ojs_limit_running_jobs", limit="(others)") == 2
+
+
+def test_a_scrape_is_a_few_statements(gauge, django_assert_num_queries):
     enqueue("a", "b", "c")
-    with django_assert_num_queries(9):
+    with django_assert_num_queries(12):
+        list(JobsCollector().collect())
+    limited("a", "b", count=30)
+    with django_assert_num_queries(13):
         list(JobsCollector().collect())
 
 

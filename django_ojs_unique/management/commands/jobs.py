@@ -31,6 +31,7 @@ examples:
   manage.py jobs workflows --state running            which workflows run, and how far they are
   manage.py jobs queues --watch                       how many jobs wait, every two seconds
   manage.py jobs list --state discarded --json        the same for programs: one line of JSON
+  manage.py jobs limits args.customer_id --running 3  let three jobs of each customer run at once
   manage.py jobs pause emails                         let no worker take emails
   manage.py jobs verify                               do rows, fingerprints and guards agree?
 

@@ -5,6 +5,7 @@ from .change_jobs import Cancel, EnqueueAgain, Release
 from .change_queues import Limit, Pause, Resume
 from .explain import Duplicates, Explain
 from .integrity import Rekey, Verify
+from .limits import Limits
 from .retry_jobs import Retry, Revive
 from .show_jobs import List, Show
 from .show_system import Crons, Queues, Workers
@@ -30,6 +31,7 @@ SUBCOMMANDS: list[type[Subcommand]] = [
     Pause,
     Resume,
     Limit,
+    Limits,
     Verify,
     Rekey,
     IndexArgs,

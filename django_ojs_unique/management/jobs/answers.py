@@ -14,7 +14,7 @@ from ...exceptions import OJSError
 from ...ojs.moments import rfc3339
 from ...redaction import redacted_member
 
-PAYLOADS = frozenset({"args", "meta", "extra", "options", "steps", "result", "errors"})
+PAYLOADS = frozenset({"args", "meta", "extra", "options", "steps", "result", "errors", "limits"})
 """Fields with members that may be redacted."""
 SECRET = frozenset({"lease_token"})
 """Fields that no answer has: whoever knows the token may settle the job."""

@@ -14,6 +14,7 @@ from django.utils import timezone
 from ...enqueue.explain import Explanation
 from ...insight import duplicates as insight
 from ...insight.activity import SPANS
+from ...insight.limit_waits import waits_for, would_meet
 from ...insight.text import age, harmless
 from ...insight.typed import read_json
 from ...models import Job, SuppressedEnqueue
@@ -27,6 +28,8 @@ from .subcommand import Subcommand, moment, queue, type_
 SHORT = 16
 """How many characters of a fingerprint a table shows; `jobs duplicates` finds it by them."""
 MOST_ATTEMPTS = 20
+MOST_WAITING = 5
+"""Of how many duplicates is said what they wait for."""
 MET = ("fingerprint", "type", "args", "count", "rejected", "ignored", "replaced", "last_at")
 
 _MORE = "more job"
@@ -36,7 +39,8 @@ class Explain(Subcommand):
     """Say what an enqueue would do now, and why; nothing is enqueued.
 
     `jobs explain email.send --args '{"user_id": 42}'` prints the answer, the canonical text, the fingerprint, and each
-    stored job that counts as a duplicate, with the end of its window.
+    stored job that counts as a duplicate, with the end of its window. Of each limit it says whether the job would wait
+    for a slot.
     """
 
     name = "explain"
@@ -71,11 +75,15 @@ class Explain(Subcommand):
         text = redacted_canonical(type, explanation.canonical_text)
         limits = tuple(redacted_limits(type, given.get("args"), list(explanation.limits)))
         explanation = replace(explanation, canonical_text=text, limits=limits)
-        self.answer(_explained(explanation))
+        meets = would_meet(limits, self.using) if explanation.action in ("create", "replace") else ()
+        self.answer({**_explained(explanation), "waits_for": meets})
         first, *others = str(explanation).split("\n")
         self.say(self.style.MIGRATE_HEADING(harmless(first)))
-        for line in others:
+        for line in (*others, *(f"limit:          {said}" for said in meets)):
             self.say(harmless(line))
+        for duplicate in explanation.duplicates[:MOST_WAITING]:
+            if waits := waits_for(duplicate.job, self.using):
+                self.say(harmless(f"job {duplicate.job.pk}: {' '.join(waits)}"))
 
 
 class Duplicates(Subcommand):

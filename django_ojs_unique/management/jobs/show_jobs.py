@@ -14,6 +14,7 @@ from django.utils import timezone
 from ...insight.glance import glance
 from ...insight.job_filters import filters, matching
 from ...insight.job_options import handler
+from ...insight.limit_waits import waits_for
 from ...insight.text import age, harmless
 from ...insight.waiting import nobody
 from ...models import Job, SuppressedEnqueue
@@ -79,6 +80,8 @@ def _told(job: Job, now: datetime) -> tuple[object, ...]:
 class Show(Subcommand):
     """Show everything about one job: its envelope, its times, its key, and each error with its traceback.
 
+    Of a job with limits that waits it says for which slot, and who holds it.
+
     Control characters in what handlers wrote are shown as escapes such as \\x1b.
     """
 
@@ -92,18 +95,20 @@ class Show(Subcommand):
         job = self.jobs.filter(pk=id).first()
         if job is None:
             raise CommandError(f"There is no job {id} in database {self.using!r}. It may have been pruned.")
-        self.answer({**fields(job), "is_guarding": job.is_guarding})
+        waits = waits_for(job, self.using)
+        self.answer({**fields(job), "is_guarding": job.is_guarding, "waits_for": waits})
         self.say(self.style.MIGRATE_HEADING(harmless(str(job))))
-        for label, value in self._facts(job):
+        for label, value in self._facts(job, " ".join(waits)):
             if value not in (None, "", [], {}):
                 self._print_fact(label, value)
         for error in job.errors:
             self._print_error(error)
 
-    def _facts(self, job: Job) -> Iterator[tuple[str, Any]]:
+    def _facts(self, job: Job, waits: str) -> Iterator[tuple[str, Any]]:
         yield "handler", handler(job)
         yield "queue", job.queue
         yield "taken by nobody", nobody(job, self.using)
+        yield "limits", waits
         yield "priority", job.priority
         yield "attempt", f"{job.attempt} of {job.max_attempts}"
         for name in ENVELOPE:

@@ -24,8 +24,8 @@ PAUSE, SHORTEST_PAUSE = 2.0, 0.1
 """Seconds between two rounds of ``--watch``."""
 
 
-class Around(Subcommand):
-    """A subcommand that shows a table and, below it, the queues and job types that no worker takes."""
+class Watched(Subcommand):
+    """A subcommand that shows a table, once or again and again."""
 
     @staticmethod
     def add_arguments(parser: CommandParser) -> None:
@@ -38,7 +38,8 @@ class Around(Subcommand):
             help=f"Show it again every so many seconds (default {PAUSE:.0f}) until Ctrl-C.",
         )
 
-    def run(self, *, watch: float | None, **options: Any) -> None:
+    def keep_showing(self, watch: float | None) -> None:
+        """Show the state of now, and every ``watch`` seconds again; None: only once."""
         if watch is None:
             self.show()
             return
@@ -53,6 +54,13 @@ class Around(Subcommand):
     def show(self) -> None:
         """Show the state of now."""
         raise NotImplementedError
+
+
+class Around(Watched):
+    """A subcommand that shows a table and, below it, the queues and job types that no worker takes."""
+
+    def run(self, *, watch: float | None, **options: Any) -> None:
+        self.keep_showing(watch)
 
     def warn_of_what_nobody_takes(self, found: list[QueueInsight], present: list[WorkerInsight]) -> None:
         """Name the queues that no worker takes, except paused ones, and the types without a handler here."""

@@ -1,0 +1,171 @@
+"""Limits per key: what runs and waits under each, and the numbers that operators set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.contrib.admin.utils import quote
+from django.core.exceptions import PermissionDenied
+from django.db import router
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ..insight.limits import LimitInsight, Numbers, keys_of, limits
+from ..insight.queues import said_count
+from ..insight.text import harmless
+from ..models import LimitOverride
+from ..ojs.limits import LARGEST, LONGEST_NAME
+from .base import ReadOnlyAdmin, dress, render
+from .numbers_form import LimitField, NumbersForm
+from .sentences import said
+from .sight import Sight, sight_of
+
+MOST_KEYS = 20
+"""How many keys the page of a limit shows."""
+
+
+class OverrideForm(NumbersForm):
+    """The numbers of an operator for a limit; empty: as the code says."""
+
+    shown = {"running": "shown_running", "rate": "shown_rate"}
+    running = LimitField(
+        label=_("At once"),
+        max_value=LARGEST,
+        help_text=_("How many jobs of each key may run at once, over all workers. Empty: as the code says."),
+    )
+    rate = LimitField(
+        label=_("Rate"),
+        max_value=LARGEST,
+        help_text=_(
+            "How many jobs of each key may start in the second, minute or hour that the code says."
+            " Empty: as the code says."
+        ),
+    )
+    shown_running = forms.CharField(required=False, label="", widget=forms.HiddenInput)
+    shown_rate = forms.CharField(required=False, label="", widget=forms.HiddenInput)
+
+    class Meta:
+        model = LimitOverride
+        fields = ["running", "rate"]
+
+
+@admin.register(LimitOverride)
+class LimitOverrideAdmin(ReadOnlyAdmin):
+    """All limits by name: also those for which no operator has set a number, which have no row."""
+
+    form = OverrideForm
+    readonly_fields = ["shown_name", "in_code", "in_force", "now", "busiest_keys"]
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        numbers = [*OverrideForm.shown, *OverrideForm.shown.values()]
+        changed = numbers if self.has_change_permission(request, obj) else ["in_force"]
+        return ["shown_name", "in_code", *changed, "now", "busiest_keys"]
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        form = super().get_form(request, obj, change=change, **kwargs)
+        dress(self, request, form.base_fields)
+        return form
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return super(ReadOnlyAdmin, self).has_change_permission(request, obj)
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        if not self.has_view_or_change_permission(request):
+            raise PermissionDenied
+        sight = sight_of(self, request)
+        rows = [_cells(each, sight) for each in limits(_database())]
+        return render(self, request, "limits.html", gettext("Limits"), rows=rows, is_narrowed=sight.is_narrowed)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        stored = super().get_object(request, object_id, from_field)
+        insight = next((one for one in limits(_database()) if one.name == object_id), None)
+        if stored is None and (insight is None or len(object_id) > LONGEST_NAME):
+            return None
+        found: Any = stored or LimitOverride(name=object_id)
+        found.sight, found.insight = sight_of(self, request), insight or LimitInsight(object_id, override=stored)
+        return found
+
+    @admin.display(description=_("name"))
+    def shown_name(self, row: LimitOverride) -> str:
+        return harmless(row.name)
+
+    @admin.display(description=_("in the code"))
+    def in_code(self, row: Any) -> str:
+        return said_numbers(row.insight.given)
+
+    @admin.display(description=_("in force"))
+    def in_force(self, row: Any) -> str:
+        return said_numbers(row.insight.numbers)
+
+    @admin.display(description=_("now"))
+    def now(self, row: Any) -> str:
+        if row.sight.is_narrowed:
+            return "-"
+        insight = row.insight
+        told = gettext("running: {running}, waiting: {waiting}, keys for which jobs wait: {full}")
+        return told.format(running=said_count(insight.running), waiting=said_count(insight.waiting), full=insight.full)
+
+    @admin.display(description=_("keys"))
+    def busiest_keys(self, row: Any) -> SafeString | str:
+        if row.sight.is_narrowed:
+            return gettext("Only who may see all jobs may see the keys.")
+        keys = keys_of(_database(), row.name, MOST_KEYS)
+        if not keys:
+            return gettext("No job runs under it or waits for it now.")
+        told = gettext("{key}: running: {running}, waiting: {waiting}")
+        lines = (
+            (
+                told.format(key=harmless(key.text), running=key.running, waiting=said_count(key.waiting)),
+                row.sight.link(key.first) if key.first else "",
+            )
+            for key in keys
+        )
+        return format_html('<ul class="ojs-held">{}</ul>', format_html_join("", "<li>{} {}</li>", lines))
+
+    def save_model(self, request: HttpRequest, obj: LimitOverride, form: Any, change: bool) -> None:
+        LimitOverride.objects.set(obj.name, running=obj.running, rate=obj.rate)
+
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
+        told = []
+        for field, name in (("running", "at once"), ("rate", "started in its time")):
+            if field in form.changed_data:
+                number = form.cleaned_data[field]
+                told.append(
+                    f"Let the code say how many are {name}." if number is None else f"Limited to {number} {name}."
+                )
+        return " ".join(told) or "Nothing changed."
+
+
+def said_numbers(numbers: Any) -> str:
+    """Write the numbers of a limit in the visitor's language; several, if jobs say different ones."""
+    return " / ".join(filter(None, map(_said, numbers))) or gettext("not known here")
+
+
+def limit_url(name: str) -> str:
+    """Return the address of a limit's page."""
+    return reverse("admin:django_ojs_unique_limitoverride_change", args=[quote(name)])
+
+
+def _cells(one: LimitInsight, sight: Sight) -> dict[str, Any]:
+    counts = (one.keys, one.running, one.waiting, one.full)
+    return {
+        "name": harmless(one.name),
+        "url": limit_url(one.name),
+        "in_force": said_numbers(one.numbers),
+        "in_code": said_numbers(one.given) if one.override else "",
+        "counts": ["-" if sight.is_narrowed else said_count(count) for count in counts],
+    }
+
+
+def _said(numbers: Numbers) -> str:
+    return ", ".join(map(said, filter(None, str(numbers).split(", "))))
+
+
+def _database() -> str:
+    return router.db_for_read(LimitOverride) or "default"

@@ -1,0 +1,165 @@
+"""The subcommand about limits per key: limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.utils import timezone
+
+from ...exceptions import nearest
+from ...insight.limits import KeyInsight, LimitInsight, keys_of, limits
+from ...insight.queues import said_count
+from ...insight.text import age, harmless
+from ...models import LimitOverride
+from ...ojs.limits import LARGEST
+from ..arguments import whole_number
+from .show_system import Watched
+
+KEEP: Any = ...
+"""The value of a number that was not given; None takes the operator's number back."""
+
+
+class Limits(Watched):
+    """Show the limits per key: the numbers in force, how many keys they have, what runs, and what waits for a slot.
+
+    `jobs limits NAME` shows the keys of one limit, those for which most jobs wait first. `jobs limits NAME --running 3`
+    lets three jobs of each of its keys run at once, from the next claim on, also those that wait already. Such numbers
+    stand in the place of those in the code until `--reset` takes them back. `jobs show ID` says what one job waits for.
+    """
+
+    name = "limits"
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        parser.add_argument("limit", nargs="?", metavar="NAME", help="The name of a limit, as in args.customer_id.")
+        number = "a whole number, or none for the number in the code"
+        parser.add_argument(
+            "--running",
+            type=_number,
+            default=KEEP,
+            metavar="N",
+            help=f"How many jobs of a key may run at once: {number}.",
+        )
+        parser.add_argument(
+            "--rate", type=_number, default=KEEP, metavar="N", help=f"How many may start in the limit's time: {number}."
+        )
+        parser.add_argument("--reset", action="store_true", help="Let the numbers in the code count again.")
+        parser.add_argument(
+            "--most", type=whole_number, default=20, metavar="N", help="At most so many keys (default 20)."
+        )
+        Watched.add_arguments(parser)
+
+    def run(
+        self, *, limit: str | None, running: Any, rate: Any, reset: bool, most: int, watch: float | None, **options: Any
+    ) -> None:
+        given = {name: value for name, value in (("running", running), ("rate", rate)) if value is not KEEP}
+        if not reset and not given:
+            self._limit, self._most = limit, most
+            self.keep_showing(watch)
+            return
+        if limit is None:
+            raise CommandError("Name the limit that you want to change; `manage.py jobs limits` shows their names.")
+        if reset and given:
+            raise CommandError("--reset goes without --running and --rate: it takes both numbers back.")
+        if watch is not None:
+            raise CommandError("--watch goes without a change.")
+        self._change(limit, given)
+
+    def show(self) -> None:
+        found = limits(self.using)
+        if self._limit is None:
+            self._show_all(found)
+            return
+        one = self._named(found, self._limit)
+        keys = keys_of(self.using, self._limit, self._most)
+        self.answer({**_told(one), "keys_with_jobs": list(map(_key, keys))})
+        self.say(self.style.MIGRATE_HEADING(harmless(f"{one.name}: {_numbers(one)}")))
+        if one.override is not None:
+            self.say(f"Set by an operator; the code says {' or '.join(map(str, one.given)) or 'nothing here'}.")
+        if not keys:
+            self.say("No job runs under it or waits for it now.")
+            return
+        now = timezone.now()
+        rows = [(key.text, key.running, said_count(key.waiting), age(key.since, now), key.first or "-") for key in keys]
+        self.print_table(["key", "running", "waiting", "since", "first that waits"], rows, cut=[0])
+        if len(keys) == self._most:
+            self.say(f"These are the first {self._most}; --most {self._most * 5} shows up to {self._most * 5}.")
+
+    def _show_all(self, found: list[LimitInsight]) -> None:
+        self.answer(list(map(_told, found)))
+        if not found:
+            self.say(
+                f"No job in database {self.using!r} has a limit. @job(..., limit=Limit(key=['args.customer_id'],"
+                " running=1)) lets one job of each customer run at a time."
+            )
+            return
+        rows = [
+            (
+                one.name,
+                _numbers(one),
+                "operator" if one.override else "code",
+                said_count(one.keys),
+                said_count(one.running),
+                said_count(one.waiting),
+                one.full,
+            )
+            for one in found
+        ]
+        self.print_table(["limit", "numbers", "set by", "keys", "running", "waiting", "full keys"], rows, cut=[0])
+
+    def _change(self, name: str, given: dict[str, int | None]) -> None:
+        found = limits(self.using)
+        if all(one.name != name for one in found):
+            self.warn(f"{_unknown(name, found)} It counts for a limit that will be named so.")
+        overrides = LimitOverride.objects.using(self.using)
+        old = overrides.filter(pk=name).first() if given else None
+        numbers = {field: getattr(old, field, None) for field in ("running", "rate")} | given
+        changed = overrides.set(name, **numbers)
+        self.answer({"name": name, **numbers, "changed": changed})
+        one = next((one for one in limits(self.using) if one.name == name), LimitInsight(name))
+        self.say(harmless(f"{name}: {_numbers(one)}{'.' if changed else ', as before.'}"))
+        if given.get("rate") is not None and one.given and not any(each.seconds for each in one.given):
+            self.warn("The limit has no rate in the code, so --rate has no effect on it.")
+
+    def _named(self, found: list[LimitInsight], name: str) -> LimitInsight:
+        for one in found:
+            if one.name == name:
+                return one
+        raise CommandError(_unknown(name, found))
+
+
+def _unknown(name: str, found: list[LimitInsight]) -> str:
+    close = nearest(name, {one.name for one in found})
+    meant = f"Did you mean {close!r}?" if close else "`manage.py jobs limits` shows those that there are."
+    return f"Nothing knows a limit {name!r}: no job, no handler. {meant}"
+
+
+def _numbers(one: LimitInsight) -> str:
+    return " or ".join(map(str, one.numbers)) or "as the code says"
+
+
+def _told(one: LimitInsight) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "numbers": [_plain(numbers) for numbers in one.numbers],
+        "in_code": [_plain(numbers) for numbers in one.given],
+        "override": one.override and {"running": one.override.running, "rate": one.override.rate},
+        "keys": one.keys,
+        "running": one.running,
+        "waiting": one.waiting,
+        "full_keys": one.full,
+    }
+
+
+def _plain(numbers: Any) -> dict[str, int | None]:
+    return {"running": numbers.running, "rate": numbers.rate, "seconds": numbers.seconds or None}
+
+
+def _key(key: KeyInsight) -> dict[str, Any]:
+    names = ("text", "running", "waiting", "since")
+    return {**{name: getattr(key, name) for name in names}, "first_job_id": key.first}
+
+
+def _number(text: str) -> int | None:
+    return None if text.lower() == "none" else whole_number(text, most=LARGEST)
