@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
@@ -65,25 +65,28 @@ class Gates(NamedTuple):
 
 
 def gates_of(jobs: QuerySet[Any], queues: Collection[str]) -> dict[str, Gates]:
-    """Return those of the queues in which available jobs wait at gates: a few index look-ups for each."""
-    found: dict[str, Gates] = {}
-    names = sorted(queues)
+    """Return those of the queues in which available jobs wait at gates: one index look-up for each, four if so."""
+    gated = [queue for queue, (waits,) in _seen(jobs, sorted(queues), [f"> '{OPEN}'"]).items() if waits]
+    kinds = [f"= '{OPEN}'", f"= '{LIMITED}'", f"> '{LANES}' AND gate < '{KEYS}'", f"> '{KEYS}'"]
+    return {queue: Gates(*seen) for queue, seen in _seen(jobs, gated, kinds).items()}
+
+
+def _seen(jobs: QuerySet[Any], queues: Sequence[str], conditions: Sequence[str]) -> dict[str, list[bool]]:
+    """Tell for each queue whether it has available jobs at a gate that meets each condition."""
     some = (  # ordered, so that PostgreSQL does not read the table until it meets such a row
         f"(SELECT gate FROM {jobs.model._meta.db_table} WHERE state = 'available' AND finished_at IS NULL"
         " AND queue = %s AND gate {} ORDER BY gate, priority DESC, enqueued_at, id LIMIT 1) IS NOT NULL"
     )
-    conditions = (f"= '{OPEN}'", f"= '{LIMITED}'", f"> '{LANES}' AND gate < '{KEYS}'", f"> '{KEYS}'")
-    kinds = [some.format(condition) for condition in conditions]
+    columns = ", ".join(map(some.format, conditions))
+    found: dict[str, list[bool]] = {}
     with connections[jobs.db].cursor() as cursor:
-        for start in range(0, len(names), QUEUES_AT_ONCE):
-            part = names[start : start + QUEUES_AT_ONCE]
+        for start in range(0, len(queues), QUEUES_AT_ONCE):
+            part = queues[start : start + QUEUES_AT_ONCE]
             cursor.execute(
-                " UNION ALL ".join([f"SELECT {', '.join(kinds)}, {number}" for number in range(len(part))]),
-                [name for name in part for _ in kinds],
+                " UNION ALL ".join(f"SELECT {columns}, {number}" for number in range(len(part))),
+                [queue for queue in part for _ in conditions],
             )
-            for *found_at, number in cursor.fetchall():
-                if any(found_at[1:]):
-                    found[part[number]] = Gates(*map(bool, found_at))
+            found |= {part[number]: list(map(bool, seen)) for *seen, number in cursor.fetchall()}
     return found
 
 
