@@ -240,7 +240,7 @@ class Dialect:
 
     @staticmethod
     def among(column: str, values: Sequence[str]) -> tuple[str, list[Any]]:
-        """Return the condition that a column has one of the values, and its parameters."""
+        """Return the condition that a column has one of the values, which need no quotes, and its parameters."""
         return f"{column} IN ({', '.join(['%s'] * len(values))})", list(values)
 
     def exactly(self, field: str, text: str) -> Q:

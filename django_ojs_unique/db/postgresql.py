@@ -89,7 +89,7 @@ class PostgreSQL(Dialect):
 
     @staticmethod
     def among(column: str, values: Sequence[str]) -> tuple[str, list[Any]]:
-        return f"{column} = ANY(%s)", [list(values)]
+        return f"{column} = ANY(%s::text[])", [bare_array(values)]
 
     def decides_at_once(self, policy: UniquePolicy) -> bool:
         # While the statement runs, another job may be enqueued, run and finish. Then it has no guard, so the constraint
@@ -127,8 +127,8 @@ class PostgreSQL(Dialect):
                 "timed": wanted.is_timed,
                 "types": None if wanted.types is None else list(wanted.types),
                 "limit": wanted.limit,
-                "ids": None if wanted.gates is None else [id.hex for id in wanted.gates],
-                "gates": None if wanted.gates is None else list(wanted.gates.values()),
+                "ids": None if wanted.gates is None else bare_array([id.hex for id in wanted.gates]),
+                "gates": None if wanted.gates is None else bare_array([gate or '""' for gate in wanted.gates.values()]),
             },
             meanwhile,
             _plan_for(wanted.limit if wanted.gates is None else len(wanted.gates)),

@@ -110,11 +110,12 @@ class Slots:
 
         Its ``gate`` becomes the place where it stands while it runs, or where it must wait.
         """
-        needed = [(self._keys.get(limit["id"]), limit) for limit in job.limits or ()]
-        if any(key is None for key, _ in needed):
-            return None
+        needed: list[tuple[_Key, dict[str, Any]]] = []
+        for limit in job.limits:
+            if (key := self._keys.get(limit["id"])) is None:
+                return None
+            needed.append((key, limit))
         for key, limit in needed:
-            assert key is not None
             if not key.is_closed:
                 key.is_full = not self._has_room(key, limit)
                 is_behind = not key.is_full and self._is_behind(key, job)
@@ -127,7 +128,6 @@ class Slots:
                 return False
         job.gate = job.lane or LIMITED
         for number, (key, limit) in enumerate(needed):
-            assert key is not None
             self._use(key, limit, job, is_first=number == 0)
         return True
 
