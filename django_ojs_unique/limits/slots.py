@@ -203,7 +203,7 @@ class Slots:
             return False
         if rate is not None:
             seconds = limit["seconds"]
-            if key.recent.get(seconds, 0) + weight > rate:
+            if key.recent[seconds] + weight > rate:
                 key.opens_at = self._when_open(key, seconds, key.recent[seconds] + weight - rate)
                 return False
         return True
@@ -256,14 +256,10 @@ class Slots:
             delete_stale(self._ready, self._now, ids)
 
     def _count_what_started(self) -> None:
-        by_seconds: dict[int, list[str]] = defaultdict(list)
-        for id, limit in self._waiting.keys.items():
-            if "seconds" in limit and id in self._keys:
-                by_seconds[limit["seconds"]].append(id)
-        for seconds, ids in by_seconds.items():
-            slots = Slot.objects.using(self._ready.db).filter(
-                key__in=ids, taken_at__gt=self._now - timedelta(seconds=seconds)
-            )
+        for seconds, keys in self._waiting.rates.items():
+            ids = [id for id in keys if id in self._keys]
+            after = self._now - timedelta(seconds=seconds)
+            slots = Slot.objects.using(self._ready.db).filter(key__in=ids, taken_at__gt=after)
             started = dict(slots.values_list("key").annotate(Sum("weight")))
             for id in ids:
                 self._keys[id].recent[seconds] = started.get(id, 0)

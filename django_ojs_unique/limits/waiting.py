@@ -51,6 +51,8 @@ class Waiting:
     lanes: dict[str, list[list[Any]]] = field(default_factory=dict)
     keys: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The keys of all these jobs: a limit with it, by its id."""
+    rates: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """The keys of all rates that count in so many seconds."""
     opened: dict[str, Rank | None] = field(default_factory=dict)
     is_cut: bool = False
 
@@ -130,6 +132,8 @@ def look(
         for job in chain(waiting.lines[queue], *waiting.lanes[queue]):
             for limit in job.limits or ():
                 waiting.keys[limit["id"]] = limit
+                if "seconds" in limit:
+                    waiting.rates[limit["seconds"]].add(limit["id"])
     return waiting
 
 

@@ -162,7 +162,7 @@ def test_each_claim_takes_what_the_reference_takes(settings, monkeypatch):
         monkeypatch.setattr(waiting, name, 100)
     options = hypothesis_settings(
         derandomize=not EXAMPLES,
-        max_examples=EXAMPLES or 60,
+        max_examples=EXAMPLES or 30,
         stateful_step_count=40,
         deadline=None,
         suppress_health_check=list(HealthCheck),

@@ -181,6 +181,15 @@ def test_a_rate_counts_what_started_in_any_such_time():
     assert take_at(120.2) == jobs[4:]
 
 
+def test_jobs_of_two_deploys_share_a_key_and_each_keeps_its_own_rate():
+    old, new = Limit(key=["args.n"], per_minute=1), Limit(key=["args.n"], per_hour=2)
+    first, second, third = enqueue(1, new), enqueue(1, old), enqueue(1, new)
+    plain = enqueue(1, Limit(key=["args.n"], running=9))
+    start = timezone.now()
+    taken = [ids(take(now=start + timedelta(seconds=seconds))) for seconds in (0, 59, 61, 3599, 3662)]
+    assert taken == [[first], [], [second], [], [third, plain]]
+
+
 def test_a_job_that_becomes_available_again_is_looked_at_again():
     _, second = enqueue(1), enqueue(1)
     (running,) = take()
