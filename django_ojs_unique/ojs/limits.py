@@ -48,7 +48,7 @@ class Limit:
     name: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", _parts(self.key))
+        object.__setattr__(self, "key", key_parts(self.key))
         for name in ("running", *RATES):
             if getattr(self, name) is not None:
                 _number(getattr(self, name), name)
@@ -211,10 +211,6 @@ def part_of(part: str) -> tuple[str, str]:
 
 def key_parts(value: Any) -> tuple[str, ...]:
     """Return the parts of a key, checked and sorted. Raises InvalidRequest."""
-    return _parts(value)
-
-
-def _parts(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise _wrong("key", "must be a list of names", value=value, mend=f"Write [{str(value)!r}].")
     parts = tuple(value)
