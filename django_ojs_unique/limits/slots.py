@@ -64,16 +64,17 @@ def forget_slots(using: str, jobs: Collection[UUID], token: UUID) -> None:
 class _Key:
     """What a claim knows of a key whose row it has locked.
 
-    ``recent``: the weight that has started in the last so many seconds. ``line``: jobs whose place is after this one
-    must wait: it is the first job that waits without having been read, or the last one that was read. ``is_full``: a
-    job has found no slot. ``is_closed``: a job must wait, so those behind it must wait, too.
+    ``running``: the weight that runs; ``recent``: the weight that has started in the last so many seconds. ``cutoff``:
+    jobs whose place is after this one must wait: it is the first job that waits without having been read, or the last
+    one that was read. ``is_full``: a job has found no slot. ``is_closed``: a job must wait, so those behind it must
+    wait, too.
     """
 
     row: LimitKey
     running: int = 0
     recent: dict[int, int] = field(default_factory=dict)
-    line: Rank | None = None
-    is_line_known: bool = False
+    cutoff: Rank | None = None
+    is_cutoff_known: bool = False
     is_unread: bool = False
     is_full: bool = False
     is_closed: bool = False
@@ -178,23 +179,23 @@ class Slots:
         """Tell whether jobs that wait for the key, and were not read, come before this one."""
         if job.gate[:ID] == key.row.pk:
             return False
-        if not key.is_line_known:
-            key.is_line_known, key.line = True, self._find_line(key)
+        if not key.is_cutoff_known:
+            key.is_cutoff_known, key.cutoff = True, self._find_cutoff(key)
         if job.lane and not key.is_unread:
             return False  # the jobs of lanes go by their turns
-        return key.line is not None and rank(job) > key.line
+        return key.cutoff is not None and rank(job) > key.cutoff
 
-    def _find_line(self, key: _Key) -> Rank | None:
+    def _find_cutoff(self, key: _Key) -> Rank | None:
         opened, row = self._waiting.opened, key.row
         if row.pk in opened:
             return opened[row.pk]
         if (row.full_at, row.opens_at) == (None, None):
             return None
-        line = first_in_line(self._ready, self._waiting.lines, row.pk)
-        key.is_unread = line is not None
-        if line is None:
+        first = first_in_line(self._ready, self._waiting.lines, row.pk)
+        key.is_unread = first is not None
+        if first is None:
             opened[row.pk] = None
-        return line
+        return first
 
     def _has_room(self, key: _Key, limit: Mapping[str, Any]) -> bool:
         running, rate = self._numbers(limit)
