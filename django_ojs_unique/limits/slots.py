@@ -25,11 +25,12 @@ USED_AGAIN = timedelta(hours=1)
 """How old the time of a key's last use may be, before a claim writes it again."""
 MOST_STALE = 100
 """How many slots of ended runs the keys of a claim may have before it deletes them; maintenance deletes the others."""
+MOST_KNOWN = 100_000
+"""How many keys a process remembers as stored, before it forgets them all: about 12 MB."""
 
 
 _known: dict[str, set[str]] = defaultdict(set)
 """By database: the keys that had rows when this process last looked."""
-MOST_KNOWN = 100_000
 
 
 def ensure_keys(using: str, waiting: Waiting, now: datetime) -> None:
@@ -38,17 +39,14 @@ def ensure_keys(using: str, waiting: Waiting, now: datetime) -> None:
     new = waiting.keys.keys() - known
     if new:
         rows = [
-            LimitKey(pk=id, name=limit["name"], key=limit["key"], used_at=now) for id, limit in _sorted(waiting, new)
+            LimitKey(pk=id, name=limit["name"], key=limit["key"], used_at=now)
+            # In the same order in all claims, so that none waits for another in turn.
+            for id, limit in sorted((id, waiting.keys[id]) for id in new)
         ]
         LimitKey.objects.using(using).bulk_create(rows, ignore_conflicts=True)
         if len(known) > MOST_KNOWN:
             known.clear()
         known |= new
-
-
-def _sorted(waiting: Waiting, ids: Collection[str]) -> list[tuple[str, dict[str, Any]]]:
-    """Return some of the keys in the order in which all claims store them, so that none waits for another in turn."""
-    return [(id, waiting.keys[id]) for id in sorted(ids)]
 
 
 def forget_slots(using: str, jobs: Collection[UUID], token: UUID) -> None:
