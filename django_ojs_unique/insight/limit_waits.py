@@ -12,7 +12,7 @@ from django.db.models import Exists, OuterRef, QuerySet, Sum
 from django.utils import timezone
 
 from ..models import Job, LimitKey, LimitOverride, Slot
-from ..models.limit import in_force, said
+from ..models.limit import in_force, said, weight_in_force
 from ..ojs.gates import AFTER_KEYS, ID, KEYS, LANES, LIMITED
 from ..ojs.states import JobState
 from ..redaction import redacted_member
@@ -88,7 +88,7 @@ class _Standing:
 
 def _standing(limit: Mapping[str, Any], using: str) -> _Standing:
     running, rate = in_force(limit, LimitOverride.objects.using(using).filter(pk=limit["name"]).first())
-    weight, seconds = limit.get("weight", 1), limit.get("seconds", 0)
+    weight, seconds = weight_in_force(limit, running, rate), limit.get("seconds", 0)
     used, holders = _held(using, limit["id"]) if running is not None else (0, [])
     started = _started(using, limit["id"], seconds) if rate is not None else 0
     return _Standing(
@@ -97,8 +97,8 @@ def _standing(limit: Mapping[str, Any], using: str) -> _Standing:
         used,
         started,
         holders,
-        is_full=running is not None and used + min(weight, running) > running,
-        is_early=rate is not None and started + min(weight, rate) > rate,
+        is_full=running is not None and used + weight > running,
+        is_early=rate is not None and started + weight > rate,
         time=TIMES.get(seconds, ""),
     )
 

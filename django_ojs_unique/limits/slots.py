@@ -16,7 +16,7 @@ from ..db.dialects import dialect_of
 from ..db.locking import unlocked
 from ..db.rows import read_fields
 from ..models import LimitKey, LimitOverride, Slot
-from ..models.limit import in_force
+from ..models.limit import in_force, weight_in_force
 from ..ojs.gates import ID, LIMITED
 from .prune import delete_stale
 from .waiting import IS_RUNNING, Rank, Waiting, first_in_line, rank
@@ -197,7 +197,7 @@ class Slots:
 
     def _has_room(self, key: _Key, limit: Mapping[str, Any]) -> bool:
         running, rate = self._numbers(limit)
-        weight = _weight(limit, running, rate)
+        weight = weight_in_force(limit, running, rate)
         if running is not None and key.running + weight > running:
             return False
         if rate is not None:
@@ -262,9 +262,3 @@ class Slots:
             started = dict(slots.values_list("key").annotate(Sum("weight")))
             for id in ids:
                 self._keys[id].recent[seconds] = started.get(id, 0)
-
-
-def _weight(limit: Mapping[str, Any], *most: int | None) -> int:
-    """Return what a job counts for: no more than an operator allows, so that it can run at all."""
-    weight: int = min(limit.get("weight", 1), *(number for number in most if number is not None))
-    return weight

@@ -147,6 +147,12 @@ def in_force(limit: Mapping[str, Any], override: LimitOverride | None) -> tuple[
     return running, rate
 
 
+def weight_in_force(limit: Mapping[str, Any], *most: int | None) -> int:
+    """Return for how many a job counts that asks for a slot: for no more than the numbers in force, so it can run."""
+    weight: int = min(limit.get("weight", 1), *(number for number in most if number is not None))
+    return weight
+
+
 def said(name: str, key: Any) -> str:
     """Return a limit's key in words, such as ``args.customer_id 42``; without a key, the limit's name."""
     if not isinstance(key, dict) or not key:
