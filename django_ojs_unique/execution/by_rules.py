@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from ..db.dialects import dialect_of
 from ..db.locking import unlocked
 from ..db.rows import read_fields
 from ..limits.slots import Slots, ensure_keys
-from ..limits.waiting import FIELDS, ORDER, Waiting, look, rank
+from ..limits.waiting import FIELDS, ORDER, Turns, Waiting, look, rank
 from ..ojs.gates import OPEN
 from ..ojs.states import JobState
 from .leases import Lease, within_time_limits
@@ -43,8 +43,8 @@ class Wanted(NamedTuple):
     only: UUID | None
 
 
-_turns: dict[str, dict[str, str]] = defaultdict(dict)
-"""By database and fair queue: the lane that had the last turn in this process."""
+_turns: dict[str, Turns] = defaultdict(Turns)
+"""By database."""
 
 
 def claim_by_rules(jobs: QuerySet[Any], rules: Rules, wanted: Wanted) -> list[Any]:
@@ -221,10 +221,10 @@ def _take(jobs: QuerySet[Any], chosen: Collection[Any], wanted: Wanted) -> None:
         job.attempt += 1
 
 
-def _note_turns(turns: MutableMapping[str, str], waiting: Waiting, chosen: Sequence[Any]) -> None:
+def _note_turns(turns: Turns, waiting: Waiting, chosen: Sequence[Any]) -> None:
     """Note the lane of each fair queue that had the last turn."""
     for queue, lanes in waiting.lanes.items():
         with_turn = {job.pk for lane in lanes for job in lane}
         for job in chosen:
             if job.pk in with_turn:
-                turns[queue] = job.lane
+                turns.lanes[queue] = job.lane

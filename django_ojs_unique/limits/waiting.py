@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
@@ -57,6 +57,14 @@ class Waiting:
     is_cut: bool = False
 
 
+@dataclass(slots=True)
+class Turns:
+    """Where the looks of this process at each queue ended: the lane that had the last turn, and the key read last."""
+
+    lanes: dict[str, str] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+
+
 class Gates(NamedTuple):
     """Where available jobs of a queue stand: at open gates, new and with limits, in lanes, or waiting for slots."""
 
@@ -93,17 +101,11 @@ def _seen(jobs: QuerySet[Any], queues: Sequence[str], conditions: Sequence[str])
 
 
 def look(
-    ready: QuerySet[Any],
-    gates: Mapping[str, Gates],
-    count: int,
-    now: datetime,
-    turns: MutableMapping[str, str],
-    repeated: int,
+    ready: QuerySet[Any], gates: Mapping[str, Gates], count: int, now: datetime, turns: Turns, repeated: int
 ) -> Waiting:
     """Read the first jobs at the ``gates`` of some queues, enough to claim ``count`` of them.
 
-    ``ready``: the jobs that may start. ``turns`` holds where the last look at each queue ended; it is updated.
-    ``repeated``: how often this claim has looked before.
+    ``ready``: the jobs that may start. ``turns`` is updated. ``repeated``: how often this claim has looked before.
     """
     waiting = Waiting()
     most_new = min(max(count, LEAST_NEW) * 4**repeated, MOST_NEW)
@@ -128,7 +130,7 @@ def look(
         first = [*chain.from_iterable(heads.values()), *new]
         turn = [*chain.from_iterable(first_of_each(rows, lanes, most, ORDER, FIELDS).values())]
         waiting.lines[queue] = [job for job in first if not job.lane]
-        waiting.lanes[queue] = _in_order([*turn, *(job for job in first if job.lane)], turns.get(queue, LANES))
+        waiting.lanes[queue] = _in_order([*turn, *(job for job in first if job.lane)], turns.lanes.get(queue, LANES))
         for job in chain(waiting.lines[queue], *waiting.lanes[queue]):
             for limit in job.limits or ():
                 waiting.keys[limit["id"]] = limit
@@ -153,9 +155,9 @@ def rank(job: Any) -> Rank:
     return -job.priority, job.enqueued_at, job.id
 
 
-def _open_keys(ready: QuerySet[Any], queue: str, now: datetime, turns: MutableMapping[str, str]) -> list[str]:
+def _open_keys(ready: QuerySet[Any], queue: str, now: datetime, turns: Turns) -> list[str]:
     """Return the gates at which jobs of the queue wait for a slot, and there is one again."""
-    connection, place = connections[ready.db], f"{KEYS} {queue}"
+    connection = connections[ready.db]
     table = connection.ops.quote_name(LimitKey._meta.db_table)
     jobs = ready.model._meta.db_table
     slots = (
@@ -166,7 +168,7 @@ def _open_keys(ready: QuerySet[Any], queue: str, now: datetime, turns: MutableMa
         f"SELECT gate, COUNT(*) AS number FROM {jobs}"
         f" WHERE state = 'active' AND finished_at IS NULL AND gate > '{KEYS}' GROUP BY gate"
     )
-    gates, parameters = _gates(ready, queue, turns.pop(place, KEYS), AFTER_KEYS)
+    gates, parameters = _gates(ready, queue, turns.keys.pop(queue, KEYS), AFTER_KEYS)
     with connection.cursor() as cursor:
         cursor.execute(
             f"{gates}, running AS ({rows}) SELECT waiting.gate FROM waiting LEFT JOIN running"
@@ -177,13 +179,13 @@ def _open_keys(ready: QuerySet[Any], queue: str, now: datetime, turns: MutableMa
         )
         found = [gate for (gate,) in cursor.fetchall()]
     if len(found) == MOST_KEYS:
-        turns[place] = found[-1]
+        turns.keys[queue] = found[-1]
     return found
 
 
-def _lanes(ready: QuerySet[Any], queue: str, count: int, turns: MutableMapping[str, str]) -> list[str]:
+def _lanes(ready: QuerySet[Any], queue: str, count: int, turns: Turns) -> list[str]:
     """Return the next lanes of a fair queue: from the one after the last turn on, then from the first one on."""
-    last = turns.get(queue, LANES)
+    last = turns.lanes.get(queue, LANES)
     lanes = _lanes_after(ready, queue, last, count)
     if len(lanes) < count and last > LANES:
         lanes += [lane for lane in _lanes_after(ready, queue, LANES, count - len(lanes)) if lane <= last]

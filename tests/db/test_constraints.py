@@ -13,7 +13,7 @@ from django_ojs_unique import JobState, lifecycle
 from django_ojs_unique.db.constraints import of_fingerprint
 from django_ojs_unique.execution.leases import give_back_claims
 from django_ojs_unique.limits.slots import Slots
-from django_ojs_unique.limits.waiting import Gates, Waiting, gates_of, look
+from django_ojs_unique.limits.waiting import Gates, Turns, Waiting, gates_of, look
 from django_ojs_unique.maintenance import superseded, sweep
 from django_ojs_unique.models import Job, LimitKey
 from django_ojs_unique.ojs.states import TERMINAL, from_mask, to_mask
@@ -380,7 +380,7 @@ MAINTENANCE = {
     "expire": (sweep.expire, "ojs_job_expiry"),
     "queues": (lambda jobs, now: waiting_queues(jobs), "ojs_job_live"),
     "gates": (lambda jobs, now: gates_of(jobs, ["q1"]), "ojs_job_live"),
-    "slots": (lambda jobs, now: look(ready(jobs), {"q1": Gates(*[True] * 4)}, 5, now, {}, 0), "ojs_job_live"),
+    "slots": (lambda jobs, now: look(ready(jobs), {"q1": Gates(*[True] * 4)}, 5, now, Turns(), 0), "ojs_job_live"),
     "running": (running, "ojs_job_live"),
     "give-back": (lambda jobs, now: give_back_claims(jobs, [uuid4()]), "ojs_job_live"),
 }
