@@ -281,7 +281,7 @@ def _remove(jobs: QuerySet[Any]) -> int:
 
 
 def park(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
-    """Let available jobs wait at their ``gate``; ``rows`` hold the new value."""
+    """Write the gates of available jobs, where they wait, or stand once they run; ``rows`` hold the new values."""
     return update_each(jobs, rows, ("gate",), {JobState.AVAILABLE})
 
 

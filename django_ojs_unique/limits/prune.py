@@ -21,14 +21,14 @@ UNUSED_FOR = timedelta(days=1)
 
 
 def prune_limits(jobs: QuerySet[Any], now: datetime) -> None:
-    """Delete a batch of slots and of keys that are needed no more."""
+    """Delete all slots, and a batch of keys, that are needed no more."""
     while delete_stale(jobs, now) == AT_ONCE:
         pass
     starting_over(jobs.db, partial(_delete_unused, jobs.db, now))
 
 
 def delete_stale(jobs: QuerySet[Any], now: datetime, keys: Collection[str] | None = None) -> int:
-    """Delete slots of ended runs that no rate counts any more, of some keys or of all; return how many."""
+    """Delete a batch of slots of ended runs that no rate counts any more, of some keys or of all; return how many."""
     is_running = IS_RUNNING.format(jobs=jobs.model._meta.db_table)
     connection = connections[jobs.db]
     of_keys = "" if keys is None else f" AND key_id IN ({', '.join(['%s'] * len(keys))})"

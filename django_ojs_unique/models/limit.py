@@ -1,4 +1,4 @@
-"""What limits need in the database: a row for each key to lock, the slots that runs have taken, operators' numbers."""
+"""What limits need in the database: a row for each key to lock, slots of runs, operators' numbers."""
 
 from __future__ import annotations
 
@@ -43,9 +43,11 @@ class LimitKey(models.Model):
 
 
 class Slot(models.Model):
-    """A slot that a run has taken. It counts as running only while the job's row has the same lease token.
+    """A slot that a run has taken, unless the job's own row is that slot.
 
-    So a slot cannot be lost: it has no state of its own. A rate counts it by ``taken_at``.
+    A running job's row is the slot of its first limit, if that has neither a rate nor a weight: the row's gate is the
+    key. A slot here counts as running only while the job's row has the same lease token, so it has no state that could
+    be lost. A rate counts it by ``taken_at``.
     """
 
     id = models.BigAutoField(primary_key=True)

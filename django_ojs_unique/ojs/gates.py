@@ -11,7 +11,8 @@ LIMITED: Final = "0"
 LANES: Final = "f"
 """A gate that begins so is a lane of a fair queue; the claims go round the lanes."""
 KEYS: Final = "k"
-"""A gate that begins so is the id of a limit's key, for whose slot the job waits; in a fair queue its lane follows."""
+"""A gate that begins so is the id of a limit's key. An available job waits for a slot of it, and in a fair queue its
+lane follows; the row of a running job is a slot of it."""
 AFTER_KEYS: Final = "l"
 """All gates of keys come before it, and all lanes before those."""
 ID: Final = 33
