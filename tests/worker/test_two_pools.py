@@ -64,13 +64,13 @@ def test_it_looks_again_after_a_call(worker):
 
 
 def test_it_looks_again_after_a_call_that_comes_while_it_asks_for_the_limits(worker, monkeypatch):
-    def called_meanwhile(using):
+    def called_meanwhile(jobs, queues):
         worker._poller.call("default")
         return frozenset()
 
     worker._claimer.claim()
     monkeypatch.setattr(claimer, "LIMITS_SECONDS", 0)
-    monkeypatch.setattr(claimer, "limited_queues", called_meanwhile)
+    monkeypatch.setattr(claimer, "queues_with_rules", called_meanwhile)
     worker._claimer.claim()
     assert worker.looks.count("coroutine") == 2
 
