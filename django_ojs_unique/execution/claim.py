@@ -80,7 +80,7 @@ def claim(
     lease: Lease | timedelta,
     now: datetime,
     token: UUID | None = None,
-    limited: Collection[str] | None = None,
+    with_rules: Collection[str] | None = None,
     passed_over: Callable[[], None] = lambda: None,
     meanwhile: Callable[[], Any] | None = None,
     only: UUID | None = None,
@@ -92,8 +92,8 @@ def claim(
     are skipped, not waited for, where the database can (SKIP LOCKED). Paused queues are skipped. A job with limits is
     claimed if each of its keys has a slot; in a fair queue, the claims of a process go round the lanes. Only one worker
     at a time claims from a queue with a limit, or jobs of a key: when another one has locked its row, the queue or the
-    key is skipped, and ``passed_over`` is called. ``limited`` are the queues with a limit or with jobs at gates, as far
-    as the caller knows; other such queues are seen only if there is nothing else to claim. None means to query for
+    key is skipped, and ``passed_over`` is called. ``with_rules`` are the queues with a limit or with jobs at gates, as
+    far as the caller knows; other such queues are seen only if there is nothing else to claim. None means to query for
     them, as databases do that cannot claim at once.
     ``meanwhile`` is called before or while the database claims, unless there is nothing to claim from; it must not use
     the connection. ``only`` is the id of the one job to claim, if the rules allow it.
@@ -104,7 +104,7 @@ def claim(
     lease = lease if isinstance(lease, Lease) else Lease(lease)
     token = token or uuid4()
     dialect = dialect_of(jobs)
-    if dialect.claims_at_once and limited is not None and set(limited).isdisjoint(queues):
+    if dialect.claims_at_once and with_rules is not None and set(with_rules).isdisjoint(queues):
         rules = Rules(list(queues), [], {})
     else:
         rules = rules_of(jobs, queues, now)
@@ -130,7 +130,7 @@ def claim(
         )
     elif meanwhile is not None:
         meanwhile()
-    if not at_once or (not found and limited is not None and (rules := rules_of(jobs, queues, now)).gates):
+    if not at_once or (not found and with_rules is not None and (rules := rules_of(jobs, queues, now)).gates):
         wanted = Wanted(types, limit, worker_id, token, lease, now, NEEDED, passed_over, only)
         found = claim_by_rules(jobs, rules, wanted)
     held = {

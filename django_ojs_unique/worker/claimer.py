@@ -29,8 +29,8 @@ from .unanswered import Unanswered
 
 SMALL_CLAIM, LARGEST_CLAIM = FEW_ROWS, 200
 """How many jobs to claim at once: few, whose plan is kept, until a claim has found as many as it asked for."""
-LIMITS_SECONDS = LISTENING_POLL * 0.9
-"""How long the claimer relies on which queues have a limit; every poll of a listening worker reads them again."""
+RULES_SECONDS = LISTENING_POLL * 0.9
+"""How long the claimer relies on which queues have rules; every poll of a listening worker reads them again."""
 
 
 class Claimer:
@@ -73,19 +73,19 @@ class Claimer:
         """The runs that are held, but not yet in their pools."""
         self._empty: dict[Pool, float] = {}
         """Since when no more jobs are known for a pool, on the monotonic clock: its last claim found too few."""
-        self._limited: tuple[frozenset[str], float] = frozenset(), float("-inf")
+        self._with_rules: tuple[frozenset[str], float] = frozenset(), float("-inf")
         """The queues with a limit or with jobs at gates, and when they were read on the monotonic clock."""
 
-    def claim(self, *, ask_for_limits: bool = False) -> bool:
+    def claim(self, *, ask_for_rules: bool = False) -> bool:
         """Claim jobs for the free places in the pools; return whether there were any.
 
         Where one statement claims a batch, a full batch is not even read before the next call has sent its statement.
-        If there is no next call, `start_all` must be called. ``ask_for_limits``: do not rely on the last second's
-        knowledge of which queues have a limit.
+        If there is no next call, `start_all` must be called. ``ask_for_rules``: do not rely on the last second's
+        knowledge of which queues have rules.
         """
         found = full = False
         types_of = self._types()
-        skipped = {} if ask_for_limits else self._known_to_be_empty(types_of)
+        skipped = {} if ask_for_rules else self._known_to_be_empty(types_of)
         began = self._poller.begin()
         for pool, types in types_of.items():
             if pool in skipped:
@@ -93,8 +93,8 @@ class Claimer:
             room = pool.room(LARGEST_CLAIM, self._count_unread(pool))
             room = min(room, self._remaining(), self._most.get(pool, SMALL_CLAIM))
             if room > 0:
-                limited = None if ask_for_limits else self._limited_queues()
-                found = self._claim(pool, types, room, limited) or found
+                with_rules = None if ask_for_rules else self._queues_with_rules()
+                found = self._claim(pool, types, room, with_rules) or found
             else:
                 self._start(pool)
                 full = True
@@ -102,8 +102,8 @@ class Claimer:
         return found
 
     def made_room(self, queue: str) -> None:
-        """Look at a queue again, because a job of it has ended, if it has a limit: no enqueue tells of the room."""
-        if queue in self._limited[0]:
+        """Look at a queue again, because a job of it has ended, if it has rules: no enqueue tells of the room."""
+        if queue in self._with_rules[0]:
             self._poller.call(queue)
 
     def start_all(self) -> None:
@@ -127,7 +127,7 @@ class Claimer:
             self._note_released(released)
             self._poller.call()
 
-    def _claim(self, pool: Pool, types: Sequence[str], room: int, limited: Collection[str] | None) -> bool:
+    def _claim(self, pool: Pool, types: Sequence[str], room: int, with_rules: Collection[str] | None) -> bool:
         """Claim a batch for a pool, and start the batch before it; return whether there were any jobs."""
         try:
             queues, claimed_at = self._poller.queues(), time.monotonic()
@@ -141,7 +141,7 @@ class Claimer:
                     lease=self._lease,
                     now=self._clock.now(),
                     token=token,
-                    limited=limited,
+                    with_rules=with_rules,
                     passed_over=self._poller.passed_over,
                     meanwhile=partial(self._start, pool) if pool in self._unread else None,
                 )
@@ -155,8 +155,8 @@ class Claimer:
             self._empty.pop(pool, None)
         if jobs:
             if jobs.by_rules:
-                names, read_at = self._limited
-                self._limited = names.union(queues), read_at
+                names, read_at = self._with_rules
+                self._with_rules = names.union(queues), read_at
             self._unread[pool] = jobs, claimed_at, token
             self._start_unless_full(pool, jobs)
         return bool(jobs)
@@ -201,7 +201,7 @@ class Claimer:
         While the others have jobs, each claim for such a pool would read the whole queue. A call or the next interval
         ends this. It is not for queues with a limit, where also the end of a job makes room.
         """
-        if not self._empty or self._limited_queues() != frozenset():
+        if not self._empty or self._queues_with_rules() != frozenset():
             return {}
         if self._poller.called:  # read last: a call may come during the query for the limits
             return {}
@@ -216,15 +216,15 @@ class Claimer:
             pools[self._event_loop if definition.is_async else self._threads].append(definition.type)
         return {pool: types for pool, types in pools.items() if types}
 
-    def _limited_queues(self) -> frozenset[str] | None:
-        """Return the queues with a limit, or None where each claim queries for the rules anyway."""
+    def _queues_with_rules(self) -> frozenset[str] | None:
+        """Return the queues with rules, or None where each claim queries for the rules anyway."""
         if not dialect_of(self._jobs).claims_at_once:
             return None
-        names, read_at = self._limited
+        names, read_at = self._with_rules
         now = time.monotonic()
-        if now - read_at > LIMITS_SECONDS:
+        if now - read_at > RULES_SECONDS:
             names = queues_with_rules(self._jobs, self._poller.queues())
-            self._limited = names, now
+            self._with_rules = names, now
         return names
 
     def _remaining(self) -> int:

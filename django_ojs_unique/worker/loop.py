@@ -180,7 +180,7 @@ class Worker:
         if not self._housekeeper.is_thread:
             self._housekeeper.keep_house()
         is_time = self._poller.due <= time.monotonic() or bool(self._held) or self._control.draining
-        claimed = is_time and self._control.may_claim and self._claimer.claim(ask_for_limits=self._control.draining)
+        claimed = is_time and self._control.may_claim and self._claimer.claim(ask_for_rules=self._control.draining)
         return heard or claimed
 
     # Messages of the other threads

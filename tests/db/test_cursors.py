@@ -544,7 +544,9 @@ def test_a_plan_for_an_empty_table_does_not_stay_when_the_table_grows(monkeypatc
 def test_a_burst_after_a_time_with_few_jobs_does_not_read_the_table_once_for_each_job():
     def work(limit):
         jobs = Job.objects.all()
-        taken = claim(jobs, queues=["default"], types=None, limit=limit, worker_id="w", lease=HOUR, now=now, limited=())
+        taken = claim(
+            jobs, queues=["default"], types=None, limit=limit, worker_id="w", lease=HOUR, now=now, with_rules=()
+        )
         return settle(jobs, [Finished(job) for job in taken])
 
     enqueue(0)
@@ -572,7 +574,7 @@ def test_a_plan_for_few_rows_does_not_stay_when_the_table_grows_between_two_batc
         Job.objects.enqueue_many({"type": "t", "args": {"bulk": number}, "unique": POLICY} for number in numbers)
         count = 0
         while taken := claim(
-            jobs, queues=["default"], types=None, limit=100, worker_id="w", lease=HOUR, now=now, limited=()
+            jobs, queues=["default"], types=None, limit=100, worker_id="w", lease=HOUR, now=now, with_rules=()
         ):
             count += len(settle(jobs, [Finished(job) for job in taken]))
         return count

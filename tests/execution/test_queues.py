@@ -124,7 +124,7 @@ def test_a_claim_skips_a_queue_whose_rule_its_worker_does_not_know(take, change,
     getattr(Queue.objects, change)("a", *values)
     for number, queue in enumerate(["a", "b", "a"]):
         Job.objects.enqueue("t", {"n": number}, queue=queue)
-    assert [row.args["n"] for row in take(4, queues=("a", "b"), limited=())] == [1]
+    assert [row.args["n"] for row in take(4, queues=("a", "b"), with_rules=())] == [1]
 
 
 def test_a_worker_learns_of_a_first_limit_while_it_works(handlers):

@@ -90,7 +90,7 @@ def test_a_full_batch_starts_although_a_queue_has_got_a_limit(worker):
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(watch):
-        assert worker._claimer.claim(ask_for_limits=True) is True
+        assert worker._claimer.claim(ask_for_rules=True) is True
     assert ("UPDATE", BATCH) in started
     assert ("UPDATE", 0) not in started
     assert states() == {("active", 1): 2 * BATCH}

@@ -39,7 +39,14 @@ def ended(count):
     Job.objects.enqueue_many({"type": "t", "args": {"n": number}} for number in range(count))
     lease, now = timedelta(minutes=1), timezone.now()
     taken = claim(
-        Job.objects.all(), queues=["default"], types=None, limit=count, worker_id="w", lease=lease, now=now, limited=()
+        Job.objects.all(),
+        queues=["default"],
+        types=None,
+        limit=count,
+        worker_id="w",
+        lease=lease,
+        now=now,
+        with_rules=(),
     )
     return [Finished(job) for job in taken]
 

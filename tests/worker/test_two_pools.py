@@ -63,13 +63,13 @@ def test_it_looks_again_after_a_call(worker):
     assert worker.looks.count("coroutine") == 2
 
 
-def test_it_looks_again_after_a_call_that_comes_while_it_asks_for_the_limits(worker, monkeypatch):
+def test_it_looks_again_after_a_call_that_comes_while_it_asks_for_the_rules(worker, monkeypatch):
     def called_meanwhile(jobs, queues):
         worker._poller.call("default")
         return frozenset()
 
     worker._claimer.claim()
-    monkeypatch.setattr(claimer, "LIMITS_SECONDS", 0)
+    monkeypatch.setattr(claimer, "RULES_SECONDS", 0)
     monkeypatch.setattr(claimer, "queues_with_rules", called_meanwhile)
     worker._claimer.claim()
     assert worker.looks.count("coroutine") == 2
@@ -120,10 +120,10 @@ def test_it_may_give_jobs_back_while_it_leaves_a_pool_out(worker):
 
 
 def test_it_looks_each_time_while_a_queue_has_a_limit_or_it_drains(worker):
-    worker._claimer.claim(ask_for_limits=True)
-    worker._claimer.claim(ask_for_limits=True)
+    worker._claimer.claim(ask_for_rules=True)
+    worker._claimer.claim(ask_for_rules=True)
     Queue.objects.create(name="slow", concurrency_limit=1)
-    worker._claimer._limited = frozenset(), float("-inf")
+    worker._claimer._with_rules = frozenset(), float("-inf")
     worker._claimer.claim()
     worker._claimer.claim()
     assert worker.looks.count("coroutine") == 4
