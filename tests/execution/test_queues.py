@@ -15,8 +15,10 @@ from django_ojs_unique.db.dialects import dialect_of
 from django_ojs_unique.exceptions import InvalidRequest
 from django_ojs_unique.execution import claim as claiming
 from django_ojs_unique.execution import leases
+from django_ojs_unique.execution.by_rules import Wanted, claim_by_rules
 from django_ojs_unique.execution.finished import Finished
 from django_ojs_unique.execution.leases import Lease
+from django_ojs_unique.execution.queue_rules import Rules
 from django_ojs_unique.execution.settle import settle
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.ojs.states import JobState
@@ -326,8 +328,9 @@ def test_the_single_statements_of_postgresql_do_what_the_others_do_to_each_colum
         yield rows(now), None
 
     def row_by_row():
-        claimed = claiming._claim(jobs, rooms, [], ["t"], limit, "w", token, lease, now, lambda: None)
-        yield rows(now), sorted((row.pk, row.attempt + 1, row.args, row.meta, row.tags) for row in claimed)
+        wanted = Wanted(["t"], limit, "w", token, lease, now, claiming.NEEDED, lambda: None, None)
+        claimed = claim_by_rules(jobs, Rules(list(rooms), [], {}), wanted)
+        yield rows(now), sorted((row.pk, row.attempt, row.args, row.meta, row.tags) for row in claimed)
         for end in ends(claimed):
             row = jobs.filter(pk=end.job.pk)
             lifecycle.complete(row, end.at, token=token, result=end.result, skipped=end.skipped)
