@@ -18,7 +18,7 @@ from django.views.decorators.http import require_safe
 from ..insight import workers
 from ..insight.activity import SAMPLE, SPANS, Span, Spread
 from ..insight.failures import MOST_FAILED
-from ..insight.limits import blocking
+from ..insight.limits import full_keys
 from ..insight.overview import LONG_WAIT, Overview, overview
 from ..insight.queues import now as queues_now
 from ..insight.text import harmless
@@ -27,7 +27,7 @@ from ..models import Job, LimitOverride, WorkerProcess
 from ..ojs.states import JobState
 from .base import may_view, render
 from .charts import Chart, chart, jobs_chart, waits_chart
-from .dashboard_cells import blocked_cells, failure_cells, now_cells, queue_cells, run_cells, shown_states, worker_cells
+from .dashboard_cells import failure_cells, key_cells, now_cells, queue_cells, run_cells, shown_states, worker_cells
 from .display import IN_LAST, LAST
 from .drawing import HEIGHT, WIDTH, can_draw, draw
 from .filters import NO_ERROR
@@ -42,7 +42,7 @@ LIVE_SECONDS = 3
 """Seconds between two refreshes of its first lines, which cost one statement."""
 
 MOST_TYPES = 30
-MOST_BLOCKED = 5
+MOST_FULL_KEYS = 5
 """How many of the keys for which jobs wait are shown."""
 
 
@@ -61,7 +61,7 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
     now = timezone.now()
     seen = overview(_database(), span, now, with_workers=may_view(request, WorkerProcess))
     states = shown_states(seen.now)
-    blocked = blocking(_database(), MOST_BLOCKED) if seen.now.depth.get(JobState.AVAILABLE) else []
+    full = full_keys(_database(), MOST_FULL_KEYS) if seen.now.depth.get(JobState.AVAILABLE) else []
     context = {
         "seen": seen,
         "span": span,
@@ -80,7 +80,7 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "long_wait": said_minutes(LONG_WAIT),
         "long_waits": [harmless(queue.queue.name) for queue in seen.queues if queue.waits_long(now)],
         "queues": [queue_cells(queue, states, span, seen.activity.edges[0], now) for queue in seen.queues],
-        "blocked": blocked_cells(blocked, with_links=may_view(request, LimitOverride)),
+        "full_keys": key_cells(full, with_links=may_view(request, LimitOverride)),
         "runs": [
             run_cells(type, runs, span) for type, runs in sorted(seen.waits.runs.items(), key=_by_median)[:MOST_TYPES]
         ],

@@ -90,7 +90,7 @@ def run_cells(type: str, runs: Spread, span: Span) -> dict[str, Any]:
     }
 
 
-def blocked_cells(keys: Sequence[KeyInsight], *, with_links: bool) -> list[dict[str, Any]]:
+def key_cells(keys: Sequence[KeyInsight], *, with_links: bool) -> list[dict[str, Any]]:
     """Return the cells of the keys for which most jobs wait; ``with_links``: to the pages of their limits."""
     return [
         {

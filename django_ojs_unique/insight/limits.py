@@ -148,7 +148,7 @@ def keys_of(using: str, name: str, most: int) -> list[KeyInsight]:
     return _shown(using, keys, most)
 
 
-def blocking(using: str, most: int) -> list[KeyInsight]:
+def full_keys(using: str, most: int) -> list[KeyInsight]:
     """Return up to ``most`` keys for which jobs wait, those for which most wait first.
 
     At most five statements; one while no job waits for a slot.

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django_ojs_unique import Limit, job
 from django_ojs_unique.insight import limit_waits, limits
 from django_ojs_unique.insight.limit_waits import waits_for
-from django_ojs_unique.insight.limits import Numbers, blocking, keys_of
+from django_ojs_unique.insight.limits import Numbers, full_keys, keys_of
 from django_ojs_unique.models import Job, LimitKey, LimitOverride
 from tests.support.limits import enqueue, take
 from tests.support.secrets import SECRET, assert_hidden
@@ -110,7 +110,7 @@ def test_in_a_fair_queue_it_waits_for_a_slot_in_its_lane(settings):
         take()
     assert waits(last).startswith("Waits for a slot of all: 1 of 1 in use. Held by ")
     assert waits(last).endswith(" 2 jobs of its lane wait before it.")
-    (key,) = blocking("default", 10)
+    (key,) = full_keys("default", 10)
     assert (key.text, key.waiting) == ("all", 4)
 
 
@@ -215,11 +215,11 @@ def test_the_keys_for_which_most_jobs_wait_come_first():
         enqueue(n)
     enqueue(2, queue="other")
     take(queues=["default", "other"]), take(queues=["default", "other"])
-    found = blocking("default", 10)
+    found = full_keys("default", 10)
     assert [(key.text, key.waiting, key.running) for key in found] == [("args.n 2", 3, 0), ("args.n 3", 1, 0)]
     assert found[0].since is not None
     assert waits(found[0].first)
-    assert len(blocking("default", 1)) == 1
+    assert len(full_keys("default", 1)) == 1
     assert [(key.text, key.waiting, key.running) for key in keys_of("default", "args.n", 10)] == [
         ("args.n 2", 3, 1),
         ("args.n 3", 1, 1),
@@ -232,14 +232,14 @@ def test_a_key_without_a_row_is_named_by_its_jobs():
     enqueue(1), enqueue(1)
     take(), take()
     LimitKey.objects.all().delete()
-    (key,) = blocking("default", 10)
+    (key,) = full_keys("default", 10)
     assert (key.name, key.text, key.since) == ("args.n", "args.n 1", None)
 
 
 def test_without_limits_the_keys_cost_one_statement(django_assert_num_queries):
     Job.objects.enqueue("t")
     with django_assert_num_queries(1):
-        assert blocking("default", 10) == []
+        assert full_keys("default", 10) == []
 
 
 def test_redacted_values_are_in_no_text(handlers):
@@ -250,5 +250,5 @@ def test_redacted_values_are_in_no_text(handlers):
     ids = [pay.enqueue(iban=SECRET, to={"iban": SECRET}).job.id for _ in range(2)]
     take(), take()
     assert_hidden(waits(ids[1]))
-    for found in (blocking("default", 10), keys_of("default", "args.iban,args/to/iban", 10)):
+    for found in (full_keys("default", 10), keys_of("default", "args.iban,args/to/iban", 10)):
         assert_hidden(str(found))
