@@ -143,6 +143,7 @@ def test_the_dashboard_shows_the_full_keys_only_if_there_are_any(admin_client):
     assert "Full keys" not in seen(admin_client, DASHBOARD)
     take(), take()
     text = seen(admin_client, DASHBOARD)
+    assert "Full keys" in text
     assert re.search(rf"args\.n 1 args\.n 1 \d+s ago {second}", text)
     Job.objects.get(pk=second).cancel()
     assert "Full keys" not in seen(admin_client, DASHBOARD)
