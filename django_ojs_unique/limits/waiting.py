@@ -19,7 +19,7 @@ from ..models import LimitKey, Slot
 from ..ojs.gates import AFTER_KEYS, ID, KEYS, LANES, LIMITED, OPEN
 
 ORDER = ("-priority", "enqueued_at", "id")
-FIELDS = ("id", "queue", "priority", "enqueued_at", "limits", "lane", "gate")
+FIELDS = ("id", "queue", "priority", "enqueued_at", "revision", "limits", "lane", "gate")
 LEAST_HEADS = 2
 LEAST_NEW, MOST_NEW = 10, 2_000
 """How many new jobs a claim reads at least, and at most when those that it read before must all wait."""
