@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -66,7 +67,8 @@ class _Key:
 
     ``recent``: the weight that has started in the last so many seconds. ``line``: jobs whose place is after this one
     must wait: it is the first job that waits without having been read, or the last one that was read. ``is_full``: a
-    job has found no slot. ``is_closed``: a job must wait, so those behind it must wait, too.
+    job has found no slot. ``is_closed``: a job must wait, so those behind it must wait, too. ``users``: the jobs that
+    have taken slots.
     """
 
     row: LimitKey
@@ -77,8 +79,8 @@ class _Key:
     is_unread: bool = False
     is_full: bool = False
     is_closed: bool = False
-    is_used: bool = False
     opens_at: datetime | None = None
+    users: set[UUID] = field(default_factory=set)
 
 
 class Slots:
@@ -131,8 +133,11 @@ class Slots:
             self._use(key, limit, job, is_first=number == 0)
         return True
 
-    def store(self, token: UUID, claimed: Collection[UUID]) -> None:
-        """Store the slots of the jobs that were ``claimed``, under their lease token, and which keys are full."""
+    def store(self, token: UUID, claimed: AbstractSet[UUID]) -> None:
+        """Store the slots of the jobs that were ``claimed``, under their lease token, and which keys are full.
+
+        The keys for which a job took slots, but was not claimed, are looked at again.
+        """
         using = self._ready.db
         slots = [{**slot, "lease_token": token} for slot in self._taken if slot["job_id"] in claimed]
         if slots:
@@ -143,7 +148,7 @@ class Slots:
             row = key.row
             before = row.full_at, row.full_since, row.opens_at
             after = before
-            if id in self.looks_again:
+            if id in self.looks_again or not key.users <= claimed:
                 after = None, row.full_since, None
             elif key.is_full:
                 full_at = None if key.opens_at else key.running
@@ -151,7 +156,7 @@ class Slots:
             elif not key.is_closed and self._waiting.opened.get(id, ...) is None:
                 after = None, None, None
             # Where a later claim may read from an older snapshot, it must meet a row that was written since.
-            if after != before or (key.is_used and (touches or self._now - row.used_at > USED_AGAIN)):
+            if after != before or (key.users and (touches or self._now - row.used_at > USED_AGAIN)):
                 groups[after].append(id)
         for (full_at, full_since, opens_at), ids in groups.items():
             self._rows_of(ids).update(full_at=full_at, full_since=full_since, opens_at=opens_at, used_at=self._now)
@@ -210,7 +215,7 @@ class Slots:
 
     def _use(self, key: _Key, limit: Mapping[str, Any], job: Any, *, is_first: bool) -> None:
         weight = limit.get("weight", 1)
-        key.is_used = True
+        key.users.add(job.pk)
         key.running += weight
         for seconds in key.recent:
             key.recent[seconds] += weight

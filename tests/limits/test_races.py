@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from django_ojs_unique import Limit
 from django_ojs_unique.execution import by_rules
 from django_ojs_unique.limits import slots
 from django_ojs_unique.limits.slots import ensure_keys
@@ -54,3 +55,11 @@ def test_a_job_that_must_wait_and_is_rewritten_waits_for_its_new_slot_only(meanw
     found = ids(take())
     assert len(running) == 1
     assert Job.objects.get(pk=rewritten).state == "active", found
+
+
+def test_a_start_that_did_not_happen_closes_no_rate(meanwhile):
+    limit = Limit(key=["args.n"], per_hour=1)
+    first, second = enqueue(1, limit), enqueue(1, limit)
+    meanwhile(Job.objects.filter(pk=first).cancel)
+    take()
+    assert ids(take()) == [second]
