@@ -135,8 +135,6 @@ def _choose(
             break
         before = job.gate
         is_taken = left[job.queue] > 0 and (slots.take(job) if job.limits else True)
-        if slots.looks_again:
-            return [], must_wait  # once more, with the jobs that must be read first
         if is_taken:
             chosen.append(job)
             left[job.queue] -= 1
@@ -144,6 +142,8 @@ def _choose(
         passed.add(job.pk)
         if job.gate != before:
             must_wait.append(job)
+    if slots.looks_again:
+        return [], must_wait  # once more, with the jobs that must be read first
     return chosen, must_wait
 
 

@@ -112,6 +112,19 @@ def test_a_light_job_that_comes_later_does_not_pass_a_heavy_one_that_waits():
     assert ids(take()) == [second, third]
 
 
+def test_many_keys_that_must_be_looked_at_again_keep_no_other_job_waiting():
+    light, heavy = (Limit(key=["args.n"], running=2, weight=weight) for weight in (1, 2))
+    running = [enqueue(n, light) for n in range(20)]
+    assert ids(take(20)) == running
+    for n in range(20):
+        enqueue(n, heavy)
+    assert take() == []
+    for n in range(20):
+        enqueue(n, light)
+    plain = enqueue(1, None)
+    assert ids(take()) == [plain]
+
+
 def test_a_later_job_passes_one_that_waits_for_another_key_by_now():
     one, two = Limit(key=["args.n"], running=1), Limit(name="all", running=3, weight=2)
     first = enqueue(1, [one, two])
