@@ -122,11 +122,16 @@ def look(
                 waiting.opened[key] = min(waiting.opened[key] or last, last)
                 waiting.is_cut = True
         most_lanes = max(count, LEAST_NEW) * 4**repeated
-        lanes = _lanes(ready, queue, most_lanes, turns) if which.lanes else []
-        waiting.is_cut = waiting.is_cut or len(lanes) == most_lanes
+        place = f"{LANES} {queue}"
+        last_lane = turns.pop(place, turns.get(queue, LANES))
+        lanes = _lanes(ready, queue, most_lanes, last_lane) if which.lanes else []
         most = max(-(-count // max(len(lanes), 1)) + 1, LEAST_HEADS)
         first = [*chain.from_iterable(heads.values()), *new]
         turn = [*chain.from_iterable(first_of_each(rows, lanes, most, ORDER, FIELDS).values())]
+        if len(lanes) == most_lanes:
+            waiting.is_cut = True
+            if not turn:
+                turns[place] = lanes[-1]  # they have no job for this claim: the next look begins behind them
         waiting.lines[queue] = [job for job in first if not job.lane]
         waiting.lanes[queue] = _in_order([*turn, *(job for job in first if job.lane)], turns.get(queue, LANES))
         for job in chain(waiting.lines[queue], *waiting.lanes[queue]):
@@ -181,9 +186,8 @@ def _open_keys(ready: QuerySet[Any], queue: str, now: datetime, turns: MutableMa
     return found
 
 
-def _lanes(ready: QuerySet[Any], queue: str, count: int, turns: MutableMapping[str, str]) -> list[str]:
-    """Return the next lanes of a fair queue: from the one after the last turn on, then from the first one on."""
-    last = turns.get(queue, LANES)
+def _lanes(ready: QuerySet[Any], queue: str, count: int, last: str) -> list[str]:
+    """Return the next lanes of a fair queue: from the one after the ``last`` on, then from the first one on."""
     lanes = _lanes_after(ready, queue, last, count)
     if len(lanes) < count and last > LANES:
         lanes += [lane for lane in _lanes_after(ready, queue, LANES, count - len(lanes)) if lane <= last]
