@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import QuerySet, Sum
+from django.db.models import F, QuerySet, Sum
 
 from ..db.dialects import dialect_of
 from ..db.locking import unlocked
@@ -65,10 +65,10 @@ def forget_slots(using: str, jobs: Collection[UUID], token: UUID) -> None:
 class _Key:
     """What a claim knows of a key whose row it has locked.
 
-    ``recent``: the weight that has started in the last so many seconds. ``line``: jobs whose place is after this one
-    must wait: it is the first job that waits without having been read, or the last one that was read. ``is_full``: a
-    job has found no slot. ``is_closed``: a job must wait, so those behind it must wait, too. ``users``: the jobs that
-    have taken slots.
+    ``recent``: the weight of jobs with a rate that has started in the last so many seconds. ``line``: jobs whose place
+    is after this one must wait: it is the first job that waits without having been read, or the last one that was read.
+    ``is_full``: a job has found no slot. ``is_closed``: a job must wait, so those behind it must wait, too. ``users``:
+    the jobs that have taken slots.
     """
 
     row: LimitKey
@@ -217,8 +217,9 @@ class Slots:
         weight = limit.get("weight", 1)
         key.users.add(job.pk)
         key.running += weight
-        for seconds in key.recent:
-            key.recent[seconds] += weight
+        if "seconds" in limit:
+            for seconds in key.recent:
+                key.recent[seconds] += weight
         if is_first and weight == 1 and "seconds" not in limit:
             job.gate = key.row.pk  # its row is the slot
             return
@@ -232,7 +233,7 @@ class Slots:
     def _when_open(self, key: _Key, seconds: int, needed: int) -> datetime:
         """Return when so much weight will have left the time in which the rate counts."""
         length = timedelta(seconds=seconds)
-        slots = Slot.objects.using(self._ready.db).filter(key=key.row.pk, taken_at__gt=self._now - length)
+        slots = self._started(seconds).filter(key=key.row.pk)
         for taken_at, weight in slots.order_by("taken_at").values_list("taken_at", "weight")[:needed]:
             needed -= weight
             if needed <= 0:
@@ -263,11 +264,15 @@ class Slots:
     def _count_what_started(self) -> None:
         for seconds, keys in self._waiting.rates.items():
             ids = [id for id in keys if id in self._keys]
-            after = self._now - timedelta(seconds=seconds)
-            slots = Slot.objects.using(self._ready.db).filter(key__in=ids, taken_at__gt=after)
+            slots = self._started(seconds).filter(key__in=ids)
             started = dict(slots.values_list("key").annotate(Sum("weight")))
             for id in ids:
                 self._keys[id].recent[seconds] = started.get(id, 0)
+
+    def _started(self, seconds: int) -> QuerySet[Slot]:
+        """Return the slots of jobs that have a rate, and have started in the last so many seconds."""
+        slots = Slot.objects.using(self._ready.db).filter(kept_until__gt=F("taken_at"))
+        return slots.filter(taken_at__gt=self._now - timedelta(seconds=seconds))
 
 
 def _weight(limit: Mapping[str, Any], *most: int | None) -> int:

@@ -203,6 +203,14 @@ def test_jobs_of_two_deploys_share_a_key_and_each_keeps_its_own_rate():
     assert taken == [[first], [], [second], [], [third, plain]]
 
 
+@pytest.mark.parametrize("weight", [1, 2])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_job_without_a_rate_counts_for_no_rate_of_its_key(weight, count):
+    plain, rated = enqueue(1, Limit(key=["args.n"], running=9, weight=weight)), Limit(key=["args.n"], per_hour=1)
+    first, _ = enqueue(1, rated), enqueue(1, rated)
+    assert [*ids(take(count)), *ids(take(count))] == [plain, first]
+
+
 def test_a_job_that_becomes_available_again_is_looked_at_again():
     _, second = enqueue(1), enqueue(1)
     (running,) = take()
