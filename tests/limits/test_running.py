@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import Limit, job
+from django_ojs_unique.exceptions import InvalidRequest
 from django_ojs_unique.execution.leases import give_back
 from django_ojs_unique.models import Job, LimitKey, LimitOverride, Queue, Slot
 from django_ojs_unique.worker import Worker
@@ -175,6 +176,12 @@ def test_an_operators_number_counts_for_the_jobs_that_wait():
     assert take() == []
     done(*running[1:])
     assert ids(take()) == jobs[3:]
+
+
+@pytest.mark.parametrize("name", ["", "a" * 101, "a\0", "a\n", "\ud800", 1])
+def test_an_operator_names_a_limit_in_printable_text(name):
+    with pytest.raises(InvalidRequest, match=r"^name: must be printable text of 1 to 100 characters"):
+        LimitOverride.objects.set(name, running=1)
 
 
 def test_a_rate_counts_what_started_in_any_such_time():
