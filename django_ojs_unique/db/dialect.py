@@ -34,7 +34,8 @@ class ClaimRequest:
 
     ``lease`` is the length of the lease of jobs that have none of their own; with ``is_forced``, of all jobs. With
     ``is_timed`` a lease ends no later than the time limit of the attempt. ``fields`` are the fields to return.
-    ``gates``: claim these jobs, if they are still available, and no others, and let them stand at these gates.
+    ``gates``: claim these jobs, if they are still available in these ``revisions``, and no others, and let them stand
+    at these gates.
     """
 
     rooms: Mapping[str, int]
@@ -48,6 +49,7 @@ class ClaimRequest:
     now: datetime
     fields: tuple[str, ...]
     gates: Mapping[UUID, str] | None = None
+    revisions: Sequence[int] = ()
 
 
 class LookUp(NamedTuple):

@@ -52,7 +52,8 @@ _FIRST_OF_QUEUES = """
   ORDER BY next.priority DESC, next.enqueued_at, next.id LIMIT %(limit)s
 """
 _AT_GATES = """
-  SELECT id FROM {table} WHERE id = ANY(%(ids)s::uuid[]) AND state = 'available' FOR UPDATE SKIP LOCKED
+  SELECT id FROM {table} WHERE id = ANY(%(ids)s::uuid[]) AND state = 'available'
+    AND revision = (%(revisions)s::int[])[array_position(%(ids)s::uuid[], id)] FOR UPDATE SKIP LOCKED
 """
 _NEW_GATE = ", gate = (%(gates)s::text[])[array_position(%(ids)s::uuid[], job.id)]"
 _COMPLETE = """
@@ -129,6 +130,7 @@ class PostgreSQL(Dialect):
                 "limit": wanted.limit,
                 "ids": None if wanted.gates is None else bare_array([id.hex for id in wanted.gates]),
                 "gates": None if wanted.gates is None else bare_array([gate or '""' for gate in wanted.gates.values()]),
+                "revisions": list(wanted.revisions),
             },
             meanwhile,
             _plan_for(wanted.limit if wanted.gates is None else len(wanted.gates)),

@@ -103,8 +103,9 @@ def _claim_at_gates(
         ]
         chosen, must_wait = _choose(plain, rooms, waiting, wanted.limit, slots)
         if must_wait:
-            free = set(unlocked(ready.filter(pk__in=[job.pk for job in must_wait])).values_list("pk", flat=True))
-            lifecycle.park(jobs, [job for job in must_wait if job.pk in free])
+            rows = unlocked(ready.filter(pk__in=[job.pk for job in must_wait]))
+            free = dict(rows.values_list("pk", "revision"))
+            lifecycle.park(jobs, [job for job in must_wait if job.revision == free.get(job.pk)])
         claimed = _claim_these(jobs, ready, chosen, wanted)
         slots.store(wanted.token, {job.pk for job in claimed})
         count_handed_out(jobs.db, Counter(job.queue for job in claimed if job.queue in rules.limited), now)
@@ -134,8 +135,6 @@ def _choose(
             break
         before = job.gate
         is_taken = left[job.queue] > 0 and (slots.take(job) if job.limits else True)
-        if slots.looks_again:
-            return [], must_wait  # once more, with the jobs that must be read first
         if is_taken:
             chosen.append(job)
             left[job.queue] -= 1
@@ -143,6 +142,8 @@ def _choose(
         passed.add(job.pk)
         if job.gate != before:
             must_wait.append(job)
+    if slots.looks_again:
+        return [], must_wait  # once more, with the jobs that must be read first
     return chosen, must_wait
 
 
@@ -177,13 +178,13 @@ def _in_turns(lanes: Iterable[Iterable[Any]], passed: Collection[UUID]) -> Itera
 
 
 def _claim_these(jobs: QuerySet[Any], ready: QuerySet[Any], chosen: Sequence[Any], wanted: Wanted) -> list[Any]:
-    """Claim these jobs, but for those that were claimed or locked meanwhile; return them in this order.
+    """Claim these jobs, but for those that were claimed, rewritten or locked meanwhile; return them in this order.
 
     Their ``gate`` is where they stand while they run.
     """
     if not chosen:
         return []
-    gates = {job.pk: job.gate for job in chosen}
+    gates, revisions = {job.pk: job.gate for job in chosen}, {job.pk: job.revision for job in chosen}
     dialect = dialect_of(jobs)
     if dialect.claims_at_once:
         lease = wanted.lease
@@ -200,11 +201,13 @@ def _claim_these(jobs: QuerySet[Any], ready: QuerySet[Any], chosen: Sequence[Any
                 now=wanted.now,
                 fields=wanted.fields,
                 gates=gates,
+                revisions=[*revisions.values()],
             )
         )
         by_id = {job.pk: job for job in rows}
     else:
-        by_id = {job.pk: job for job in unlocked(ready.only(*wanted.fields, "gate")).filter(pk__in=list(gates))}
+        locked = unlocked(ready.only(*wanted.fields, "gate", "revision")).filter(pk__in=list(gates))
+        by_id = {job.pk: job for job in locked if job.revision == revisions[job.pk]}
         lifecycle.park(jobs, [job for job in chosen if job.pk in by_id and job.gate != by_id[job.pk].gate])
         _take(jobs, by_id.values(), wanted)
     return [by_id[id] for id in gates if id in by_id]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import QuerySet, Sum
+from django.db.models import F, QuerySet, Sum
 
 from ..db.dialects import dialect_of
 from ..db.locking import unlocked
@@ -62,10 +63,10 @@ def forget_slots(using: str, jobs: Collection[UUID], token: UUID) -> None:
 class _Key:
     """What a claim knows of a key whose row it has locked.
 
-    ``running``: the weight that runs; ``recent``: the weight that has started in the last so many seconds. ``cutoff``:
-    jobs whose place is after this one must wait: it is the first job that waits without having been read, or the last
-    one that was read. ``is_full``: a job has found no slot. ``is_closed``: a job must wait, so those behind it must
-    wait, too.
+    ``running``: the weight that runs; ``recent``: the weight of jobs with a rate that has started in the last so many
+    seconds. ``cutoff``: jobs whose place is after this one must wait: it is the first job that waits without having
+    been read, or the last one that was read. ``is_full``: a job has found no slot. ``is_closed``: a job must wait, so
+    those behind it must wait, too. ``users``: the jobs that have taken slots.
     """
 
     row: LimitKey
@@ -76,8 +77,8 @@ class _Key:
     is_unread: bool = False
     is_full: bool = False
     is_closed: bool = False
-    is_used: bool = False
     opens_at: datetime | None = None
+    users: set[UUID] = field(default_factory=set)
 
 
 class Slots:
@@ -130,8 +131,11 @@ class Slots:
             self._use(key, limit, job, is_first=number == 0)
         return True
 
-    def store(self, token: UUID, claimed: Collection[UUID]) -> None:
-        """Store the slots of the jobs that were ``claimed``, under their lease token, and which keys are full."""
+    def store(self, token: UUID, claimed: AbstractSet[UUID]) -> None:
+        """Store the slots of the jobs that were ``claimed``, under their lease token, and which keys are full.
+
+        The keys for which a job took slots, but was not claimed, are looked at again.
+        """
         using = self._ready.db
         slots = [{**slot, "lease_token": token} for slot in self._taken if slot["job_id"] in claimed]
         if slots:
@@ -142,7 +146,7 @@ class Slots:
             row = key.row
             before = row.full_at, row.full_since, row.opens_at
             after = before
-            if id in self.looks_again:
+            if id in self.looks_again or not key.users <= claimed:
                 after = None, row.full_since, None
             elif key.is_full:
                 full_at = None if key.opens_at else key.running
@@ -150,7 +154,7 @@ class Slots:
             elif not key.is_closed and self._waiting.opened.get(id, ...) is None:
                 after = None, None, None
             # Where a later claim may read from an older snapshot, it must meet a row that was written since.
-            if after != before or (key.is_used and (touches or self._now - row.used_at > USED_AGAIN)):
+            if after != before or (key.users and (touches or self._now - row.used_at > USED_AGAIN)):
                 groups[after].append(id)
         for (full_at, full_since, opens_at), ids in groups.items():
             self._rows_of(ids).update(full_at=full_at, full_since=full_since, opens_at=opens_at, used_at=self._now)
@@ -209,10 +213,11 @@ class Slots:
 
     def _use(self, key: _Key, limit: Mapping[str, Any], job: Any, *, is_first: bool) -> None:
         weight = limit.get("weight", 1)
-        key.is_used = True
+        key.users.add(job.pk)
         key.running += weight
-        for seconds in key.recent:
-            key.recent[seconds] += weight
+        if "seconds" in limit:
+            for seconds in key.recent:
+                key.recent[seconds] += weight
         if is_first and weight == 1 and "seconds" not in limit:
             job.gate = key.row.pk  # its row is the slot
             return
@@ -226,7 +231,7 @@ class Slots:
     def _when_open(self, key: _Key, seconds: int, needed: int) -> datetime:
         """Return when so much weight will have left the time in which the rate counts."""
         length = timedelta(seconds=seconds)
-        slots = Slot.objects.using(self._ready.db).filter(key=key.row.pk, taken_at__gt=self._now - length)
+        slots = self._started(seconds).filter(key=key.row.pk)
         for taken_at, weight in slots.order_by("taken_at").values_list("taken_at", "weight")[:needed]:
             needed -= weight
             if needed <= 0:
@@ -257,8 +262,12 @@ class Slots:
     def _count_what_started(self) -> None:
         for seconds, keys in self._waiting.rates.items():
             ids = [id for id in keys if id in self._keys]
-            after = self._now - timedelta(seconds=seconds)
-            slots = Slot.objects.using(self._ready.db).filter(key__in=ids, taken_at__gt=after)
+            slots = self._started(seconds).filter(key__in=ids)
             started = dict(slots.values_list("key").annotate(Sum("weight")))
             for id in ids:
                 self._keys[id].recent[seconds] = started.get(id, 0)
+
+    def _started(self, seconds: int) -> QuerySet[Slot]:
+        """Return the slots of jobs that have a rate, and have started in the last so many seconds."""
+        slots = Slot.objects.using(self._ready.db).filter(kept_until__gt=F("taken_at"))
+        return slots.filter(taken_at__gt=self._now - timedelta(seconds=seconds))

@@ -19,7 +19,7 @@ from ..models import LimitKey, Slot
 from ..ojs.gates import AFTER_KEYS, ID, KEYS, LANES, LIMITED, OPEN
 
 ORDER = ("-priority", "enqueued_at", "id")
-FIELDS = ("id", "queue", "priority", "enqueued_at", "limits", "lane", "gate")
+FIELDS = ("id", "queue", "priority", "enqueued_at", "revision", "limits", "lane", "gate")
 LEAST_HEADS = 2
 LEAST_NEW, MOST_NEW = 10, 2_000
 """How many new jobs a claim reads at least, and at most when those that it read before must all wait."""
@@ -59,9 +59,14 @@ class Waiting:
 
 @dataclass(slots=True)
 class Turns:
-    """Where the looks of this process at each queue ended: the lane that had the last turn, and the key read last."""
+    """Where the looks of this process at each queue ended.
+
+    ``lanes``: the lane that had the last turn; ``skipped``: the last one of those in which a look has found no job;
+    ``keys``: the key read last.
+    """
 
     lanes: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
 
 
@@ -124,11 +129,15 @@ def look(
                 waiting.opened[key] = min(waiting.opened[key] or last, last)
                 waiting.is_cut = True
         most_lanes = max(count, LEAST_NEW) * 4**repeated
-        lanes = _lanes(ready, queue, most_lanes, turns) if which.lanes else []
-        waiting.is_cut = waiting.is_cut or len(lanes) == most_lanes
+        last_lane = turns.skipped.pop(queue, turns.lanes.get(queue, LANES))
+        lanes = _lanes(ready, queue, most_lanes, last_lane) if which.lanes else []
         most = max(-(-count // max(len(lanes), 1)) + 1, LEAST_HEADS)
         first = [*chain.from_iterable(heads.values()), *new]
         turn = [*chain.from_iterable(first_of_each(rows, lanes, most, ORDER, FIELDS).values())]
+        if len(lanes) == most_lanes:
+            waiting.is_cut = True
+            if not turn:
+                turns.skipped[queue] = lanes[-1]  # they have no job for this claim: the next look begins behind them
         waiting.lines[queue] = [job for job in first if not job.lane]
         waiting.lanes[queue] = _in_order([*turn, *(job for job in first if job.lane)], turns.lanes.get(queue, LANES))
         for job in chain(waiting.lines[queue], *waiting.lanes[queue]):
@@ -183,9 +192,8 @@ def _open_keys(ready: QuerySet[Any], queue: str, now: datetime, turns: Turns) ->
     return found
 
 
-def _lanes(ready: QuerySet[Any], queue: str, count: int, turns: Turns) -> list[str]:
-    """Return the next lanes of a fair queue: from the one after the last turn on, then from the first one on."""
-    last = turns.lanes.get(queue, LANES)
+def _lanes(ready: QuerySet[Any], queue: str, count: int, last: str) -> list[str]:
+    """Return the next lanes of a fair queue: from the one after the ``last`` on, then from the first one on."""
     lanes = _lanes_after(ready, queue, last, count)
     if len(lanes) < count and last > LANES:
         lanes += [lane for lane in _lanes_after(ready, queue, LANES, count - len(lanes)) if lane <= last]

@@ -81,8 +81,8 @@ class LimitOverrideQuerySet(models.QuerySet["LimitOverride"]):
 
         ``rate`` is per the limit's own second, minute or hour. Return False when nothing changed.
         """
-        if not isinstance(name, str) or not 1 <= len(name) <= LONGEST_NAME:
-            raise InvalidRequest.at("name", f"must be text of 1 to {LONGEST_NAME} characters", value=name)
+        if not isinstance(name, str) or not 1 <= len(name) <= LONGEST_NAME or not name.isprintable():
+            raise InvalidRequest.at("name", f"must be printable text of 1 to {LONGEST_NAME} characters", value=name)
         for field, value in (("running", running), ("rate", rate)):
             if value is not None and (
                 not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST

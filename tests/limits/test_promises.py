@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from django_ojs_unique import Limit, job, presets
 from django_ojs_unique.execution import by_rules
+from django_ojs_unique.limits import waiting
 from django_ojs_unique.models import Job, LimitOverride
 from tests.support.limits import done, enqueue, fail, ids, lose, take
 
@@ -165,6 +166,17 @@ def test_jobs_without_the_member_share_a_lane(fair):
     lanes = [each.lane for each in take(4, queues=["imports"])]
     assert lanes == [lanes[0], lanes[1]] * 2
     assert lanes[0] != lanes[1]
+
+
+def test_lanes_without_a_job_for_a_worker_keep_no_other_lane_waiting(fair, monkeypatch):
+    for n in range(9):
+        add(f"tenant {n}")
+    one = Job.objects.order_by("lane")[4].pk
+    Job.objects.filter(pk=one).update(type="served")
+    monkeypatch.setattr(waiting, "LEAST_NEW", 1)  # a lane for each look, and one look for each claim
+    monkeypatch.setattr(by_rules, "MOST_ROUNDS", 1)
+    found = [take(1, queues=["imports"], types=["served"]) for _ in range(5)]
+    assert [ids(each) for each in found] == [[], [], [], [], [one]]
 
 
 def test_a_lane_whose_limit_is_full_loses_its_turn(fair):

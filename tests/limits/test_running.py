@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import Limit, job
+from django_ojs_unique.exceptions import InvalidRequest
 from django_ojs_unique.execution.leases import give_back
 from django_ojs_unique.models import Job, LimitKey, LimitOverride, Queue, Slot
 from django_ojs_unique.worker import Worker
@@ -112,6 +113,19 @@ def test_a_light_job_that_comes_later_does_not_pass_a_heavy_one_that_waits():
     assert ids(take()) == [second, third]
 
 
+def test_many_keys_that_must_be_looked_at_again_keep_no_other_job_waiting():
+    light, heavy = (Limit(key=["args.n"], running=2, weight=weight) for weight in (1, 2))
+    running = [enqueue(n, light) for n in range(20)]
+    assert ids(take(20)) == running
+    for n in range(20):
+        enqueue(n, heavy)
+    assert take() == []
+    for n in range(20):
+        enqueue(n, light)
+    plain = enqueue(1, None)
+    assert ids(take()) == [plain]
+
+
 def test_a_later_job_passes_one_that_waits_for_another_key_by_now():
     one, two = Limit(key=["args.n"], running=1), Limit(name="all", running=3, weight=2)
     first = enqueue(1, [one, two])
@@ -164,6 +178,12 @@ def test_an_operators_number_counts_for_the_jobs_that_wait():
     assert ids(take()) == jobs[3:]
 
 
+@pytest.mark.parametrize("name", ["", "a" * 101, "a\0", "a\n", "\ud800", 1])
+def test_an_operator_names_a_limit_in_printable_text(name):
+    with pytest.raises(InvalidRequest, match=r"^name: must be printable text of 1 to 100 characters"):
+        LimitOverride.objects.set(name, running=1)
+
+
 def test_a_rate_counts_what_started_in_any_such_time():
     limit = Limit(key=["args.n"], per_minute=2)
     jobs = [enqueue(1, limit) for _ in range(5)]
@@ -188,6 +208,14 @@ def test_jobs_of_two_deploys_share_a_key_and_each_keeps_its_own_rate():
     start = timezone.now()
     taken = [ids(take(now=start + timedelta(seconds=seconds))) for seconds in (0, 59, 61, 3599, 3662)]
     assert taken == [[first], [], [second], [], [third, plain]]
+
+
+@pytest.mark.parametrize("weight", [1, 2])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_job_without_a_rate_counts_for_no_rate_of_its_key(weight, count):
+    plain, rated = enqueue(1, Limit(key=["args.n"], running=9, weight=weight)), Limit(key=["args.n"], per_hour=1)
+    first, _ = enqueue(1, rated), enqueue(1, rated)
+    assert [*ids(take(count)), *ids(take(count))] == [plain, first]
 
 
 def test_a_job_that_becomes_available_again_is_looked_at_again():

@@ -1,0 +1,65 @@
+"""What happens to jobs between the look of a claim at the gates and its locks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_ojs_unique import Limit
+from django_ojs_unique.execution import by_rules
+from django_ojs_unique.limits import slots
+from django_ojs_unique.limits.slots import ensure_keys
+from django_ojs_unique.models import Job
+from tests.support.limits import enqueue, ids, take
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Meanwhile = Callable[[Callable[[], Any]], None]
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: Any) -> Meanwhile:
+    """Return a function that lets the next claim do something between its look at the gates and its locks."""
+
+    monkeypatch.setattr(slots, "_known", defaultdict(set))
+
+    def between(act: Callable[[], Any]) -> None:
+        def once(*given: Any) -> None:
+            monkeypatch.setattr(by_rules, "ensure_keys", ensure_keys)
+            act()
+            ensure_keys(*given)
+
+        monkeypatch.setattr(by_rules, "ensure_keys", once)
+
+    return between
+
+
+def test_a_job_that_is_rewritten_while_a_claim_begins_runs_under_its_new_limits(meanwhile):
+    running = enqueue(2)
+    assert ids(take()) == [running]
+    rewritten = enqueue(1, key="x")
+    meanwhile(lambda: enqueue(2, key="x"))
+    assert take() == []
+    assert take() == []
+    assert Job.objects.get(pk=rewritten).args == {"n": 2}
+
+
+def test_a_job_that_must_wait_and_is_rewritten_waits_for_its_new_slot_only(meanwhile):
+    running = take() if enqueue(1) else []
+    rewritten = enqueue(1, key="x")
+    meanwhile(lambda: enqueue(2, key="x"))
+    take()
+    found = ids(take())
+    assert len(running) == 1
+    assert Job.objects.get(pk=rewritten).state == "active", found
+
+
+def test_a_start_that_did_not_happen_closes_no_rate(meanwhile):
+    limit = Limit(key=["args.n"], per_hour=1)
+    first, second = enqueue(1, limit), enqueue(1, limit)
+    meanwhile(Job.objects.filter(pk=first).cancel)
+    take()
+    assert ids(take()) == [second]
