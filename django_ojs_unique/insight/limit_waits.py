@@ -11,6 +11,7 @@ from uuid import UUID
 from django.db.models import Exists, OuterRef, QuerySet, Sum
 from django.utils import timezone
 
+from ..limits.slots import started_since
 from ..models import Job, LimitKey, LimitOverride, Slot
 from ..models.limit import in_force, said, weight_in_force
 from ..ojs.gates import AFTER_KEYS, ID, KEYS, LANES, LIMITED
@@ -146,7 +147,7 @@ def _held(using: str, key: str) -> tuple[int, list[UUID]]:
 
 def _started(using: str, key: str, seconds: int) -> int:
     since = timezone.now() - timedelta(seconds=seconds)
-    found: int | None = Slot.objects.using(using).filter(key=key, taken_at__gt=since).aggregate(n=Sum("weight"))["n"]
+    found: int | None = started_since(using, since).filter(key=key).aggregate(n=Sum("weight"))["n"]
     return found or 0
 
 

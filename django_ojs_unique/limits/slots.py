@@ -268,6 +268,9 @@ class Slots:
                 self._keys[id].recent[seconds] = started.get(id, 0)
 
     def _started(self, seconds: int) -> QuerySet[Slot]:
-        """Return the slots of jobs that have a rate, and have started in the last so many seconds."""
-        slots = Slot.objects.using(self._ready.db).filter(kept_until__gt=F("taken_at"))
-        return slots.filter(taken_at__gt=self._now - timedelta(seconds=seconds))
+        return started_since(self._ready.db, self._now - timedelta(seconds=seconds))
+
+
+def started_since(using: str, moment: datetime) -> QuerySet[Slot]:
+    """Return the slots that a rate counts: of jobs that have one and have started after a moment."""
+    return Slot.objects.using(using).filter(kept_until__gt=F("taken_at"), taken_at__gt=moment)
