@@ -15,7 +15,7 @@ from typing import Any
 from .conf import settings
 from .exceptions import InvalidRequest
 from .ojs.canonical import canonical, to_nfc
-from .ojs.limits import part_of
+from .ojs.limits import are_readable, part_of
 from .registry import parameters_of, registry
 
 MASK = "[redacted]"
@@ -107,9 +107,11 @@ def redacted_steps(type: Any, steps: Any) -> Any:
 
 
 def redacted_limits(type: Any, args: Any, limits: Any) -> Any:
-    """Return the limits of a job with the redacted values in their keys masked."""
+    """Return the limits of a job with the redacted values in their keys masked; none, if they cannot be read."""
     names = names_of(type)
-    if not names or not isinstance(limits, list):
+    if not are_readable(limits):
+        return []
+    if not names or limits is None:
         return limits
     hides_all = isinstance(args, list) and hidden_places(type, names)(0)
     shown = []

@@ -17,6 +17,7 @@ from ..db.heads import first_of_each
 from ..db.rows import read_fields
 from ..models import LimitKey, Slot
 from ..ojs.gates import AFTER_KEYS, ID, KEYS, LANES, LIMITED, OPEN
+from ..ojs.limits import are_readable
 
 ORDER = ("-priority", "enqueued_at", "id")
 FIELDS = ("id", "queue", "priority", "enqueued_at", "revision", "limits", "lane", "gate")
@@ -132,14 +133,15 @@ def look(
         last_lane = turns.skipped.pop(queue, turns.lanes.get(queue, LANES))
         lanes = _lanes(ready, queue, most_lanes, last_lane) if which.lanes else []
         most = max(-(-count // max(len(lanes), 1)) + 1, LEAST_HEADS)
-        first = [*chain.from_iterable(heads.values()), *new]
+        first = [job for job in chain(*heads.values(), new) if are_readable(job.limits)]
         turn = [*chain.from_iterable(first_of_each(rows, lanes, most, ORDER, FIELDS).values())]
         if len(lanes) == most_lanes:
             waiting.is_cut = True
             if not turn:
                 turns.skipped[queue] = lanes[-1]  # they have no job for this claim: the next look begins behind them
         waiting.lines[queue] = [job for job in first if not job.lane]
-        waiting.lanes[queue] = _in_order([*turn, *(job for job in first if job.lane)], turns.lanes.get(queue, LANES))
+        laned = [*(job for job in turn if are_readable(job.limits)), *(job for job in first if job.lane)]
+        waiting.lanes[queue] = _in_order(laned, turns.lanes.get(queue, LANES))
         for job in chain(waiting.lines[queue], *waiting.lanes[queue]):
             for limit in job.limits or ():
                 waiting.keys[limit["id"]] = limit

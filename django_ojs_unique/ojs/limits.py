@@ -10,7 +10,7 @@ from typing import Any, Final
 from ..exceptions import InvalidRequest, did_you_mean
 from .canonical import canonical, to_nfc
 from .fingerprint import object_of, select_members
-from .gates import KEYS, LANES
+from .gates import ID, KEYS, LANES
 from .suggesting import suggesting
 
 RATES: Final = {"per_second": 1, "per_minute": 60, "per_hour": 3600}
@@ -169,6 +169,23 @@ def stored_limits(limits: Sequence[Limit], **whole: Any) -> list[dict[str, Any]]
 def with_values(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return a limit that a job has stored as `Limit.to_dict` does, but with the values of its key."""
     return {**Limit.of_stored(stored).to_dict(), "key": stored["key"]}
+
+
+def are_readable(stored: Any) -> bool:
+    """Tell whether a job's stored limits are what `Limit.of` returns, and nothing that was written by hand."""
+    return stored is None or (isinstance(stored, list) and all(map(_is_readable, stored)))
+
+
+def _is_readable(limit: Any) -> bool:
+    if not isinstance(limit, dict) or not isinstance(limit.get("id"), str) or len(limit["id"]) != ID:
+        return False
+    numbers = [limit.get("weight", 1), *(limit[name] for name in ("running", "rate", "seconds") if name in limit)]
+    return (
+        isinstance(limit.get("name"), str)
+        and isinstance(limit.get("key"), dict)
+        and ("rate" in limit) is ("seconds" in limit)
+        and all(type(number) is int and number > 0 for number in numbers)
+    )
 
 
 def key_id(name: str, members: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from django.utils import timezone
 from django_ojs_unique import Limit, job
 from django_ojs_unique.exceptions import InvalidRequest
 from django_ojs_unique.execution.leases import give_back
+from django_ojs_unique.lifecycle import write
 from django_ojs_unique.models import Job, LimitKey, LimitOverride, Queue, Slot
 from django_ojs_unique.worker import Worker
 from tests.support.limits import done, enqueue, fail, ids, lose, take
@@ -267,3 +268,12 @@ def test_a_claim_costs_the_same_whatever_waits_at_a_full_key():
         take()
     assert len(few) == len(many)
     assert Job.objects.filter(gate="0", state="available").count() == 0
+
+
+@pytest.mark.parametrize("limits", [{"a": 1}, "x", 5, [1], [{}], [{"id": "k"}]])
+def test_a_job_whose_limits_were_broken_by_hand_keeps_no_other_job_waiting(limits):
+    broken = enqueue(1)
+    write(Job.objects.filter(pk=broken), limits=limits)
+    assert ids(take()) == []
+    other = enqueue(2)
+    assert ids(take()) == [other]
