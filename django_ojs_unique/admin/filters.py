@@ -31,7 +31,7 @@ NO_ERROR = "none recorded"
 """What the filter by the last error calls jobs that have none."""
 
 _FINISHED = ("payload_pruned", "state", "dead_letter", "finished_at")
-_LIVE = ("state", "queue", "-priority")
+_LIVE = ("state", "queue", "gate", "-priority")
 
 
 class JobFilter(admin.SimpleListFilter):
