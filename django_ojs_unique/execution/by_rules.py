@@ -42,6 +42,22 @@ class Wanted(NamedTuple):
     passed_over: Callable[[], None]
     only: UUID | None
 
+    def request(self, rooms: Mapping[str, int], **chosen: Any) -> ClaimRequest:
+        """Return this for a dialect: jobs of the queues in ``rooms``, or the ``chosen`` ones."""
+        return ClaimRequest(
+            rooms=rooms,
+            types=self.types,
+            limit=self.limit,
+            worker_id=self.worker_id,
+            token=self.token,
+            lease=self.lease.length,
+            is_forced=self.lease.forced,
+            is_timed=self.lease.timed,
+            now=self.now,
+            fields=self.fields,
+            **chosen,
+        )
+
 
 _turns: dict[str, Turns] = defaultdict(Turns)
 """By database."""
@@ -119,7 +135,7 @@ def _rooms(jobs: QuerySet[Any], rules: Rules, wanted: Wanted) -> dict[str, int]:
     if len(held) < len(rules.limited):
         wanted.passed_over()
     rooms = dict.fromkeys((name for name in rules.queues if name not in rules.limited), wanted.limit)
-    return rooms | rooms_left(jobs, dict.fromkeys(rules.limited, wanted.limit), held, wanted.now)
+    return rooms | rooms_left(jobs, wanted.limit, held, wanted.now)
 
 
 def _choose(
@@ -187,23 +203,7 @@ def _claim_these(jobs: QuerySet[Any], ready: QuerySet[Any], chosen: Sequence[Any
     gates, revisions = {job.pk: job.gate for job in chosen}, {job.pk: job.revision for job in chosen}
     dialect = dialect_of(jobs)
     if dialect.claims_at_once:
-        lease = wanted.lease
-        rows = dialect.claim(
-            ClaimRequest(
-                rooms={},
-                types=None,
-                limit=0,
-                worker_id=wanted.worker_id,
-                token=wanted.token,
-                lease=lease.length,
-                is_forced=lease.forced,
-                is_timed=lease.timed,
-                now=wanted.now,
-                fields=wanted.fields,
-                gates=gates,
-                revisions=[*revisions.values()],
-            )
-        )
+        rows = dialect.claim(wanted.request({}, gates=gates, revisions=[*revisions.values()]))
         by_id = {job.pk: job for job in rows}
     else:
         locked = unlocked(ready.only(*wanted.fields, "gate", "revision")).filter(pk__in=list(gates))

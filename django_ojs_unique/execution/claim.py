@@ -11,7 +11,6 @@ from uuid import UUID, uuid4
 
 from django.db.models import QuerySet
 
-from ..db.dialect import ClaimRequest
 from ..db.dialects import dialect_of
 from ..db.rows import UnreadRows
 from ..ojs.states import JobState
@@ -110,28 +109,14 @@ def claim(
         rules = rules_of(jobs, queues, now)
     if not rules.queues:
         return nothing
+    wanted = Wanted(types, limit, worker_id, token, lease, now, NEEDED, passed_over, only)
     found: UnreadRows | list[Any] = []
     at_once = dialect.claims_at_once and not rules.limited and not rules.gates and only is None
     if at_once:
-        found = dialect.claim(
-            ClaimRequest(
-                rooms=dict.fromkeys(rules.queues, limit),
-                types=types,
-                limit=limit,
-                worker_id=worker_id,
-                token=token,
-                lease=lease.length,
-                is_forced=lease.forced,
-                is_timed=lease.timed,
-                now=now,
-                fields=NEEDED,
-            ),
-            meanwhile,
-        )
+        found = dialect.claim(wanted.request(dict.fromkeys(rules.queues, limit)), meanwhile)
     elif meanwhile is not None:
         meanwhile()
     if not at_once or (not found and with_rules is not None and (rules := rules_of(jobs, queues, now)).gates):
-        wanted = Wanted(types, limit, worker_id, token, lease, now, NEEDED, passed_over, only)
         found = claim_by_rules(jobs, rules, wanted)
     held = {
         "state": JobState.ACTIVE,

@@ -56,11 +56,11 @@ def hold(jobs: QuerySet[Any], limited: Collection[str]) -> list[Queue]:
     return held
 
 
-def rooms_left(jobs: QuerySet[Any], rooms: dict[str, int], held: Collection[Queue], now: datetime) -> dict[str, int]:
-    """Return how many jobs the limits still allow for each of the ``held`` queues."""
+def rooms_left(jobs: QuerySet[Any], most: int, held: Collection[Queue], now: datetime) -> dict[str, int]:
+    """Return how many jobs, and ``most`` at most, the limits still allow for each of the ``held`` queues."""
     found = {}
     for row in held:
-        left = [rooms[row.name]]
+        left = [most]
         if row.concurrency_limit is not None:
             active = jobs.filter(state=JobState.ACTIVE, queue=row.name, finished_at=None)
             left.append(row.concurrency_limit - active.filter(lease_expires_at__isnull=False).count())

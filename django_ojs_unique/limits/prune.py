@@ -10,6 +10,7 @@ from typing import Any
 from django.db import connections, transaction
 from django.db.models import QuerySet
 
+from ..db.dialects import dialect_of
 from ..db.locking import unlocked
 from ..db.transactions import starting_over
 from ..models import LimitKey, Slot
@@ -31,15 +32,18 @@ def delete_stale(jobs: QuerySet[Any], now: datetime, keys: Collection[str] | Non
     """Delete a batch of slots of ended runs that no rate counts any more, of some keys or of all; return how many."""
     is_running = IS_RUNNING.format(jobs=jobs.model._meta.db_table)
     connection = connections[jobs.db]
-    of_keys = "" if keys is None else f" AND key_id IN ({', '.join(['%s'] * len(keys))})"
+    which, parameters = "TRUE", list[Any]()
+    if keys is not None:
+        which, parameters = dialect_of(jobs).among("key_id", list(keys))
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT slot.id FROM {Slot._meta.db_table} AS slot WHERE kept_until <= %s{of_keys} AND NOT {is_running}"
-            f" ORDER BY kept_until LIMIT {AT_ONCE}",
-            [connection.ops.adapt_datetimefield_value(now), *(keys or ())],
+            f"SELECT slot.id FROM {Slot._meta.db_table} AS slot WHERE kept_until <= %s AND {which}"
+            f" AND NOT {is_running} ORDER BY kept_until LIMIT {AT_ONCE}",
+            [connection.ops.adapt_datetimefield_value(now), *parameters],
         )
         ids = [id for (id,) in cursor.fetchall()]
-    starting_over(jobs.db, Slot.objects.using(jobs.db).filter(pk__in=ids).delete)
+    if ids:
+        starting_over(jobs.db, Slot.objects.using(jobs.db).filter(pk__in=ids).delete)
     return len(ids)
 
 
