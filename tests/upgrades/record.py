@@ -51,7 +51,7 @@ def make_rows() -> None:
     from django.test import override_settings
     from django.utils import timezone
 
-    from django_ojs_unique.models import CronJob, Event, Queue
+    from django_ojs_unique.models import CronJob, Event, LimitOverride, Queue
     from django_ojs_unique.worker import heartbeat
 
     with override_settings(OJS_UNIQUE={"EVENTS": True}):
@@ -60,6 +60,7 @@ def make_rows() -> None:
         Queue.objects.pause("paused")  # an event without a position
     Queue.objects.limit("limited", 3)
     Queue.objects.rate_limit("limited", 10)
+    LimitOverride.objects.set("up.tenant", rate=2)
     CronJob.objects.define("nightly", "0 3 * * *", "up.cron", {"a": 1}, timezone="Europe/Berlin", queue="reports")
     heartbeat.say_hello("default", "worker-1", timezone.now(), hostname="host", queues=["*"], concurrency=4)
 
@@ -71,6 +72,7 @@ def make_jobs() -> None:
     from django_ojs_unique import (
         Discard,
         DuplicateJob,
+        Limit,
         Retry,
         RetryPolicy,
         UniquePolicy,
@@ -104,6 +106,11 @@ def make_jobs() -> None:
         job("up.done")(complete)
         job("up.failed", retry=RetryPolicy(max_attempts=1, on_exhaustion="dead_letter"))(fail)
         job("up.failing")(wait)
+        job(
+            "up.limited",
+            limit=[Limit(key=["type"], running=1), Limit(key=["meta.tenant"], per_hour=1, name="up.tenant")],
+        )(complete)
+        enqueue("up.limited", meta={"tenant": 7})
         enqueue("up.done", {"payload_pruned": True}, unique=for_good)
         run_jobs()
         prune.prune(Job.objects.all(), timezone.now(), retention={"completed": timedelta(0)})
@@ -113,6 +120,7 @@ def make_jobs() -> None:
         failed = batch([{"type": "up.failed", "args": {"n": 2}}], on_failure={"type": "up.done"}, name="handled")
         chain({"type": "up.done", "args": {"n": 2}}, failed, {"type": "up.failing", "args": {"n": 3}}).enqueue()
         run_jobs()
+        enqueue("up.limited", meta={"tenant": 8})
         group([{"type": "up.done", "args": {"n": 3}}, {"type": "up.done", "delay": 60}]).enqueue().cancel()
     enqueue("up.plain", [1, "two"], meta={"tenant": 7}, tags=["a"], priority=5, timeout="PT30S", expires_at=much_later)
     enqueue("up.waiting", {"n": 1, "ünïcode": "é"}, unique=by_args)

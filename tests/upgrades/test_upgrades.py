@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 
 import pytest
+from django.apps import apps
 from django.core.management.color import no_style
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
@@ -12,16 +13,7 @@ from django.db.migrations.loader import MigrationLoader
 from django_ojs_unique import DuplicateJob, capabilities, job
 from django_ojs_unique.capabilities import STRONG, strength
 from django_ojs_unique.integrity.verify import verify
-from django_ojs_unique.models import (
-    CronJob,
-    Event,
-    Job,
-    Queue,
-    SuppressedEnqueue,
-    WorkerProcess,
-    Workflow,
-    WorkflowMember,
-)
+from django_ojs_unique.models import CronJob, Event, Job, SuppressedEnqueue
 from django_ojs_unique.testing import run_jobs
 
 from .record import APP, FOLDER, record
@@ -114,7 +106,7 @@ def carry_on(release):
     """Use what is stored as its users would."""
     assert not verify(Job.objects.all()).counts
     assert strength(Job, "default") == STRONG
-    models = (Job, Queue, CronJob, Event, SuppressedEnqueue, WorkerProcess, Workflow, WorkflowMember)
+    models = apps.get_app_config(APP).get_models()
     stored = {model.__name__: model.objects.count() for model in models}
     assert stored == {name: [one for one, _ in release.rows].count(name) for name in stored}
     refused = [row for row in Job.objects.all() if meets_its_duplicates(row)]
