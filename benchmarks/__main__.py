@@ -109,7 +109,7 @@ def workflows(options: argparse.Namespace) -> None:
 
 
 def limits(options: argparse.Namespace) -> None:
-    """A thousand keys beside jobs without limits, and a claim past a blocked key with few and with many jobs."""
+    """A thousand keys beside jobs without limits, and claims past blocked keys with few and with many jobs."""
     with on_postgres("limits"):
         from . import limits
 

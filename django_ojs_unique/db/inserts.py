@@ -19,7 +19,7 @@ CHANNEL = "django_ojs_unique"
 
 ROWS_AT_ONCE = 1000
 LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "created_at", "expires_at", "lease_expires_at")
-"""The fields of a duplicate that the deciding statement reads, in the model's order."""
+"""The fields of a duplicate that the deciding statement reads."""
 
 _RETURNING = {False: "", True: f" RETURNING pg_notify('{CHANNEL}', queue)"}
 TO_JSON = encoder()

@@ -7,6 +7,7 @@ from typing import Any
 from django.db import connections
 from django.db.models import QuerySet
 
+from .dialect import Dialect
 from .dialects import dialect_of
 
 
@@ -25,3 +26,12 @@ def unlocked(rows: QuerySet[Any]) -> QuerySet[Any]:
     """
     dialect_of(rows).take_write_lock()
     return rows.select_for_update(skip_locked=connections[rows.db].features.has_select_for_update_skip_locked)
+
+
+def skipping_locked(dialect: Dialect) -> str:
+    """Return the end of a SELECT that does the same as `unlocked`; needs a transaction."""
+    dialect.take_write_lock()
+    features, ops = dialect.connection.features, dialect.connection.ops
+    if not features.has_select_for_update:
+        return ""
+    return str(ops.for_update_sql(skip_locked=features.has_select_for_update_skip_locked))

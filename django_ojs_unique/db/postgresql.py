@@ -130,7 +130,7 @@ class PostgreSQL(Dialect):
                 "limit": wanted.limit,
                 "ids": None if wanted.gates is None else bare_array([id.hex for id in wanted.gates]),
                 "gates": None if wanted.gates is None else bare_array([gate or '""' for gate in wanted.gates.values()]),
-                "revisions": list(wanted.revisions),
+                "revisions": bare_array(map(str, wanted.revisions)),
             },
             meanwhile,
             _plan_for(wanted.limit if wanted.gates is None else len(wanted.gates)),

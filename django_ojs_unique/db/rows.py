@@ -6,35 +6,38 @@ import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from django.db import connections, models
+from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import QuerySet
 from django.db.models.base import ModelState
 
 from .fields import PayloadField, Sparse
 
 
 class RowReader:
-    """Builds instances of one model from rows with the ``columns``; fields that were not read are deferred."""
+    """Builds instances of one model from rows with the ``columns``; fields that were not read are deferred.
+
+    The columns are in the order of the ``names``, by default that of the model.
+    """
 
     def __init__(
         self, model: type[models.Model], connection: BaseDatabaseWrapper, names: Collection[str] | None = None
     ) -> None:
-        fields = [field for field in model._meta.concrete_fields if names is None or field.attname in names]
+        of_model = {field.attname: field for field in model._meta.concrete_fields}
+        fields = list(of_model.values()) if names is None else [of_model[name] for name in names if name in of_model]
         self.columns = [field.column for field in fields]
         self._model = model
         self._connection = connection
         self._names = [field.attname for field in fields]
         self._payloads: list[tuple[str, Callable[[], Any]]] = []
         """Each field with JSON, and the function that returns its value when the column is NULL."""
-        self._converters: list[tuple[str, Any, Any]] = []
-        for field in fields:
+        self._converters: list[tuple[int, str, Any, Any]] = []
+        for position, field in enumerate(fields):
             if isinstance(field, PayloadField):
                 self._payloads.append((field.attname, field.default if isinstance(field, Sparse) else _null))
                 continue
             column = field.get_col(model._meta.db_table)
             for convert in (*connection.ops.get_db_converters(column), *column.get_db_converters(connection)):
-                self._converters.append((field.attname, convert, column))
+                self._converters.append((position, field.attname, convert, column))
 
     def read(self, row: Sequence[Any]) -> Any:
         """Build the instance of a row. It may have more values than there are columns."""
@@ -43,22 +46,22 @@ class RowReader:
         values.update(zip(self._names, row, strict=False))
         for name, empty in self._payloads:
             text = values[name]
-            values[name] = empty() if text is None else _loaded(text)
-        for name, convert, column in self._converters:
+            values[name] = empty() if text is None else loaded(text)
+        for _, name, convert, column in self._converters:
             values[name] = convert(values[name], column, self._connection)
         values["_state"] = state = ModelState()
         state.adding, state.db = False, self._connection.alias
         return instance
 
-
-def read_fields(rows: QuerySet[Any], names: Collection[str]) -> list[Any]:
-    """Return the rows of a query as instances that have only some fields, without the slow `Model.__init__`."""
-    connection = connections[rows.db]
-    reader = RowReader(rows.model, connection, names)
-    sql, parameters = rows.values_list(*map(str, reader.columns)).query.get_compiler(rows.db).as_sql()
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
-        return list(map(reader.read, cursor.fetchall()))
+    def convert(self, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+        """Return the values of the fields in each row; JSON stays text."""
+        if not self._converters:
+            return rows
+        found = [list(row) for row in rows]
+        for position, _, convert, column in self._converters:
+            for values in found:
+                values[position] = convert(values[position], column, self._connection)
+        return found
 
 
 class UnreadRows:
@@ -83,7 +86,8 @@ class UnreadRows:
 _decoder = json.JSONDecoder()
 
 
-def _loaded(text: str) -> Any:
+def loaded(text: str) -> Any:
+    """Return the value of a JSON column; text that is no JSON as it is."""
     try:
         value, end = _decoder.raw_decode(text)  # for a short text, `json.loads` takes twice the time
         if end == len(text):

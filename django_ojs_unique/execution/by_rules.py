@@ -11,26 +11,25 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 
 from .. import lifecycle
 from ..db.dialect import ClaimRequest
-from ..db.dialects import dialect_of
 from ..db.locking import unlocked
-from ..db.rows import read_fields
+from ..limits.candidates import ORDER, Candidate, Ready, rank
 from ..limits.slots import Slots, ensure_keys
-from ..limits.waiting import FIELDS, ORDER, Turns, Waiting, look, rank
+from ..limits.waiting import Turns, Waiting, look
+from ..models import Queue
 from ..ojs.gates import OPEN
-from ..ojs.states import JobState
 from .leases import Lease, within_time_limits
 from .queue_rules import Rules, count_handed_out, hold, rooms_left
 
 MOST_ROUNDS = 5
-"""How often a claim looks again when it found too few jobs among those that it read."""
+"""How often a claim looks, while it finds too few jobs among those that it reads."""
 
 
 class Wanted(NamedTuple):
-    """What a claim wants: see `claim.claim`, which documents the members."""
+    """What a claim wants: see the parameters of `claim.claim`. ``fields``: those that an attempt needs."""
 
     types: Sequence[str] | None
     limit: int
@@ -41,6 +40,7 @@ class Wanted(NamedTuple):
     fields: tuple[str, ...]
     passed_over: Callable[[], None]
     only: UUID | None
+    meanwhile: Callable[[], Any] | None = None
 
     def request(self, rooms: Mapping[str, int], **chosen: Any) -> ClaimRequest:
         """Return this for a dialect: jobs of the queues in ``rooms``, or the ``chosen`` ones."""
@@ -65,31 +65,35 @@ _turns: dict[str, Turns] = defaultdict(Turns)
 
 def claim_by_rules(jobs: QuerySet[Any], rules: Rules, wanted: Wanted) -> list[Any]:
     """Lock, choose, then claim; return the jobs in the order in which they should start."""
-    # The expiry limits only the first start: a job that has started once may run again after it.
-    fresh = Q(expires_at=None) | Q(expires_at__gt=wanted.now) | Q(started_at__isnull=False)
-    ready = jobs.filter(fresh, state=JobState.AVAILABLE, finished_at=None)
-    if wanted.types is not None:
-        ready = ready.filter(type__in=wanted.types)
-    if wanted.only is not None:
-        ready = ready.filter(pk=wanted.only)
-    if dialect_of(jobs).single_writer and not ready.filter(queue__in=rules.queues).exists():
+    ready = Ready(jobs, wanted.now, wanted.types, wanted.only)
+    if ready.dialect.single_writer and not ready.rows.filter(queue__in=rules.queues).exists():
         return []  # an idle worker does not take the only write lock
     if not rules.gates:
-        return _claim_from_limited(jobs, ready, rules, wanted)
+        return _claim_from_limited(ready, rules, wanted)
     found: list[Any] = []
+    again: set[str] = set()
     for repeated in range(MOST_ROUNDS):
         rest = wanted._replace(limit=wanted.limit - len(found))
-        claimed, may_find_more = _claim_at_gates(jobs, ready, rules, rest, repeated)
+        waiting = look(ready, rules.gates, rest.limit, _turns[jobs.db], repeated, again)
+        if repeated == MOST_ROUNDS - 1:
+            waiting.last_new = None  # take what was read, although there may be earlier jobs
+        claimed, unread = _claim_at_gates(ready, rules, rest, waiting)
         found += claimed
-        if len(found) == wanted.limit or not may_find_more:
+        if len(found) == wanted.limit:
+            return found
+        if not waiting.is_cut and not unread:
             break
+        again.update(unread)
+    if waiting.is_walk_cut:
+        wanted.passed_over()
     return found
 
 
-def _claim_from_limited(jobs: QuerySet[Any], ready: QuerySet[Any], rules: Rules, wanted: Wanted) -> list[Any]:
+def _claim_from_limited(ready: Ready, rules: Rules, wanted: Wanted) -> list[Any]:
+    jobs = ready.jobs
     with transaction.atomic(using=jobs.db):
-        rooms = _rooms(jobs, rules, wanted)
-        rows = unlocked(ready.only(*wanted.fields).order_by(*ORDER))
+        rooms = _rooms(jobs, rules, wanted, _hold(jobs, rules, wanted))
+        rows = unlocked(ready.rows.only(*wanted.fields).order_by(*ORDER))
         plain = (row for queue, room in rooms.items() for row in rows.filter(gate=OPEN, queue=queue)[:room])
         chosen = heapq.nsmallest(wanted.limit, plain, key=rank)
         _take(jobs, chosen, wanted)
@@ -97,77 +101,84 @@ def _claim_from_limited(jobs: QuerySet[Any], ready: QuerySet[Any], rules: Rules,
     return chosen
 
 
-def _claim_at_gates(
-    jobs: QuerySet[Any], ready: QuerySet[Any], rules: Rules, wanted: Wanted, repeated: int
-) -> tuple[list[Any], bool]:
-    """Claim once; return the jobs, and whether others may be found behind those that were read."""
-    now, turns = wanted.now, _turns[jobs.db]
-    waiting = look(ready, rules.gates, wanted.limit, now, turns, repeated)
-    ensure_keys(jobs.db, waiting, now)
+def _claim_at_gates(ready: Ready, rules: Rules, wanted: Wanted, waiting: Waiting) -> tuple[list[Any], Collection[str]]:
+    """Claim once; return the jobs, and the keys for which the next look must read those that wait."""
+    jobs = ready.jobs
+    with_open = [queue for queue in rules.queues if queue not in rules.gates or rules.gates[queue].open]
+    if not waiting.has_jobs and not with_open:
+        waiting.is_cut = waiting.is_cut or any(waiting.opened.values())
+        return [], ()
+    ensure_keys(ready, waiting)
     with transaction.atomic(using=jobs.db):
-        rooms = _rooms(jobs, rules, wanted)
-        slots = Slots(ready, waiting, now)
+        held = _hold(jobs, rules, wanted)
+        slots = Slots(ready, waiting)  # before anything is counted: then no count is older than the locks
+        rooms = _rooms(jobs, rules, wanted, held)
         if not slots.are_known:
-            return [], True
+            waiting.is_cut = True  # they are stored in the next round
+            return [], ()
         if slots.passed_over:
             wanted.passed_over()
-        plain = [
-            row
-            for queue, room in rooms.items()
-            if queue not in rules.gates or rules.gates[queue].open
-            for row in read_fields(ready.filter(gate=OPEN, queue=queue).order_by(*ORDER)[:room], FIELDS)
-        ]
+        plain = [row for queue in with_open if (room := rooms.get(queue)) for row in ready.first(queue, OPEN, room)]
         chosen, must_wait = _choose(plain, rooms, waiting, wanted.limit, slots)
         if must_wait:
-            rows = unlocked(ready.filter(pk__in=[job.pk for job in must_wait]))
+            rows = unlocked(ready.rows.filter(pk__in=[job.id for job in must_wait]))
             free = dict(rows.values_list("pk", "revision"))
-            lifecycle.park(jobs, [job for job in must_wait if job.revision == free.get(job.pk)])
-        claimed = _claim_these(jobs, ready, chosen, wanted)
-        slots.store(wanted.token, {job.pk for job in claimed})
-        count_handed_out(jobs.db, Counter(job.queue for job in claimed if job.queue in rules.limited), now)
-    _note_turns(turns, waiting, chosen)
-    return claimed, waiting.is_cut or bool(slots.looks_again)
+            lifecycle.park(jobs, [job for job in must_wait if job.revision == free.get(job.id)])
+        claimed = _claim_these(ready, chosen, wanted)
+        slots.store(wanted.token, {job.id for job in claimed})
+        waiting.is_cut = waiting.is_cut or slots.leaves_unread
+        if rules.limited:
+            count_handed_out(jobs.db, Counter(job.queue for job in claimed if job.queue in rules.limited), wanted.now)
+    _note_turns(_turns[jobs.db], waiting, chosen)
+    return claimed, slots.unread_keys
 
 
-def _rooms(jobs: QuerySet[Any], rules: Rules, wanted: Wanted) -> dict[str, int]:
-    """Return how many jobs each queue may give; lock the rows of those with a limit."""
+def _hold(jobs: QuerySet[Any], rules: Rules, wanted: Wanted) -> list[Queue]:
+    """Lock the rows of the queues with a limit, and return those that no other claim has locked."""
     held = hold(jobs, rules.limited)
     if len(held) < len(rules.limited):
         wanted.passed_over()
+    return held
+
+
+def _rooms(jobs: QuerySet[Any], rules: Rules, wanted: Wanted, held: Collection[Queue]) -> dict[str, int]:
+    """Return how many jobs each queue may give."""
     rooms = dict.fromkeys((name for name in rules.queues if name not in rules.limited), wanted.limit)
     return rooms | rooms_left(jobs, wanted.limit, held, wanted.now)
 
 
 def _choose(
-    plain: Collection[Any], rooms: Mapping[str, int], waiting: Waiting, limit: int, slots: Slots
-) -> tuple[list[Any], list[Any]]:
+    plain: Collection[Candidate], rooms: Mapping[str, int], waiting: Waiting, limit: int, slots: Slots
+) -> tuple[list[Candidate], list[Candidate]]:
     """Return the first jobs that find slots, and those before them that must wait, each with its new ``gate``."""
-    chosen: list[Any] = []
-    must_wait: list[Any] = []
+    chosen: list[Candidate] = []
+    must_wait: list[Candidate] = []
     passed: set[UUID] = set()
     left = dict(rooms)
     for job in _merged(plain, rooms, waiting, passed):
         if len(chosen) == limit:
             break
+        if waiting.may_be_preceded(job):
+            continue
         before = job.gate
         is_taken = left[job.queue] > 0 and (slots.take(job) if job.limits else True)
         if is_taken:
             chosen.append(job)
             left[job.queue] -= 1
             continue
-        passed.add(job.pk)
+        passed.add(job.id)
         if job.gate != before:
             must_wait.append(job)
-    if slots.looks_again:
+    if slots.unread_keys:
         return [], must_wait  # once more, with the jobs that must be read first
     return chosen, must_wait
 
 
 def _merged(
-    plain: Collection[Any], rooms: Mapping[str, int], waiting: Waiting, passed: Collection[UUID]
-) -> Iterator[Any]:
+    plain: Collection[Candidate], rooms: Mapping[str, int], waiting: Waiting, passed: Collection[UUID]
+) -> Iterator[Candidate]:
     """Yield the jobs of all queues in the order in which they should start."""
-    by_queue: dict[str, list[Any]] = defaultdict(list)
+    by_queue: dict[str, list[Candidate]] = defaultdict(list)
     for job in plain:
         by_queue[job.queue].append(job)
     lines = [
@@ -180,35 +191,35 @@ def _merged(
     return heapq.merge(*lines, key=rank)
 
 
-def _in_turns(lanes: Iterable[Iterable[Any]], passed: Collection[UUID]) -> Iterator[Any]:
+def _in_turns(lanes: Iterable[Iterable[Candidate]], passed: Collection[UUID]) -> Iterator[Candidate]:
     """Yield a job of each lane, then another one, and so on; in the place of one that was ``passed``, its next."""
     left = [iter(lane) for lane in lanes]
     while left:
         for lane in list(left):
             for job in lane:
                 yield job
-                if job.pk not in passed:
+                if job.id not in passed:
                     break
             else:
                 left.remove(lane)
 
 
-def _claim_these(jobs: QuerySet[Any], ready: QuerySet[Any], chosen: Sequence[Any], wanted: Wanted) -> list[Any]:
+def _claim_these(ready: Ready, chosen: Sequence[Candidate], wanted: Wanted) -> list[Any]:
     """Claim these jobs, but for those that were claimed, rewritten or locked meanwhile; return them in this order.
 
     Their ``gate`` is where they stand while they run.
     """
     if not chosen:
         return []
-    gates, revisions = {job.pk: job.gate for job in chosen}, {job.pk: job.revision for job in chosen}
-    dialect = dialect_of(jobs)
+    gates, revisions = {job.id: job.gate for job in chosen}, {job.id: job.revision for job in chosen}
+    jobs, dialect = ready.jobs, ready.dialect
     if dialect.claims_at_once:
-        rows = dialect.claim(wanted.request({}, gates=gates, revisions=[*revisions.values()]))
-        by_id = {job.pk: job for job in rows}
+        rows = dialect.claim(wanted.request({}, gates=gates, revisions=[*revisions.values()]), wanted.meanwhile)
+        by_id = {job.id: job for job in rows}
     else:
-        locked = unlocked(ready.only(*wanted.fields, "gate", "revision")).filter(pk__in=list(gates))
-        by_id = {job.pk: job for job in locked if job.revision == revisions[job.pk]}
-        lifecycle.park(jobs, [job for job in chosen if job.pk in by_id and job.gate != by_id[job.pk].gate])
+        locked = unlocked(ready.rows.only(*wanted.fields, "gate", "revision")).filter(pk__in=list(gates))
+        by_id = {job.id: job for job in locked if job.revision == revisions[job.id]}
+        lifecycle.park(jobs, [job for job in chosen if job.id in by_id and job.gate != by_id[job.id].gate])
         _take(jobs, by_id.values(), wanted)
     return [by_id[id] for id in gates if id in by_id]
 
@@ -224,10 +235,10 @@ def _take(jobs: QuerySet[Any], chosen: Collection[Any], wanted: Wanted) -> None:
         job.attempt += 1
 
 
-def _note_turns(turns: Turns, waiting: Waiting, chosen: Sequence[Any]) -> None:
+def _note_turns(turns: Turns, waiting: Waiting, chosen: Sequence[Candidate]) -> None:
     """Note the lane of each fair queue that had the last turn."""
     for queue, lanes in waiting.lanes.items():
-        with_turn = {job.pk for lane in lanes for job in lane}
+        with_turn = {job.id for lane in lanes for job in lane}
         for job in chosen:
-            if job.pk in with_turn:
-                turns.lanes[queue] = job.lane
+            if job.id in with_turn:
+                turns.lanes[queue] = job.lane or ""

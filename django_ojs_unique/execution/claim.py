@@ -69,6 +69,18 @@ class Claimed(Sequence[Any]):
         return jobs
 
 
+class _Once:
+    """Calls a function at the first call only."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function: Callable[[], Any] | None = function
+
+    def __call__(self) -> None:
+        function, self._function = self._function, None
+        if function is not None:
+            function()
+
+
 def claim(
     jobs: QuerySet[Any],
     *,
@@ -91,7 +103,8 @@ def claim(
     are skipped, not waited for, where the database can (SKIP LOCKED). Paused queues are skipped. A job with limits is
     claimed if each of its keys has a slot; in a fair queue, the claims of a process go round the lanes. Only one worker
     at a time claims from a queue with a limit, or jobs of a key: when another one has locked its row, the queue or the
-    key is skipped, and ``passed_over`` is called. ``with_rules`` are the queues with a limit or with jobs at gates, as
+    key is skipped. ``passed_over`` is called then, and when there were too many keys to ask each of them for slots:
+    claim again soon. ``with_rules`` are the queues with a limit or with jobs at gates, as
     far as the caller knows; other such queues are seen only if there is nothing else to claim. None means to query for
     them, as databases do that cannot claim at once.
     ``meanwhile`` is called before or while the database claims, unless there is nothing to claim from; it must not use
@@ -109,15 +122,18 @@ def claim(
         rules = rules_of(jobs, queues, now)
     if not rules.queues:
         return nothing
-    wanted = Wanted(types, limit, worker_id, token, lease, now, NEEDED, passed_over, only)
+    begun = _Once(meanwhile) if meanwhile is not None else None
+    wanted = Wanted(types, limit, worker_id, token, lease, now, NEEDED, passed_over, only, begun)
     found: UnreadRows | list[Any] = []
     at_once = dialect.claims_at_once and not rules.limited and not rules.gates and only is None
     if at_once:
-        found = dialect.claim(wanted.request(dict.fromkeys(rules.queues, limit)), meanwhile)
-    elif meanwhile is not None:
-        meanwhile()
+        found = dialect.claim(wanted.request(dict.fromkeys(rules.queues, limit)), begun)
     if not at_once or (not found and with_rules is not None and (rules := rules_of(jobs, queues, now)).gates):
+        if begun is not None and not (dialect.claims_at_once and rules.gates):
+            begun()  # at gates, it is done while the chosen jobs are claimed
         found = claim_by_rules(jobs, rules, wanted)
+    if begun is not None:
+        begun()
     held = {
         "state": JobState.ACTIVE,
         "started_at": now,

@@ -6,12 +6,13 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, QuerySet
 
+from ..db.cursors import execute
+from ..db.dialect import Dialect
+from ..db.dialects import dialect_of
 from ..db.locking import unlocked
-from ..limits.waiting import Gates, gates_of
+from ..limits.walks import Gates, gates_of
 from ..models import Queue
 from ..ojs.states import JobState
 
@@ -31,7 +32,7 @@ class Rules(NamedTuple):
 
 def rules_of(jobs: QuerySet[Any], queues: Collection[str], now: datetime) -> Rules:
     """Read the rules of some queues."""
-    rules = _rules(connections[jobs.db], now)
+    rules = _rules(dialect_of(jobs), now)
     closed = {name for name, is_closed, _ in rules if is_closed}
     limited = {name for name, _, is_limited in rules if is_limited}
     found = [name for name in dict.fromkeys(queues) if name not in closed]
@@ -83,14 +84,14 @@ def _in_window(row: Queue, now: datetime) -> bool:
     return row.window_started_at is not None and -SKEW < now - row.window_started_at < WINDOW
 
 
-def _rules(connection: BaseDatabaseWrapper, now: datetime) -> list[tuple[str, bool, bool]]:
+def _rules(dialect: Dialect, now: datetime) -> list[tuple[str, bool, bool]]:
     """Return (name, gives nothing now, is limited) for each row of a queue. There are few."""
-    table = Queue._meta.db_table
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT name, paused_at IS NOT NULL"
-            " OR (window_count >= max_per_second AND window_started_at > %s AND window_started_at < %s),"
-            f" concurrency_limit IS NOT NULL OR max_per_second IS NOT NULL FROM {table}",
-            [connection.ops.adapt_datetimefield_value(moment) for moment in (now - WINDOW, now + SKEW)],
-        )
-        return cursor.fetchall()  # type: ignore[no-any-return]
+    adapt = dialect.connection.ops.adapt_datetimefield_value
+    _, rows = execute(
+        dialect,
+        "SELECT name, paused_at IS NOT NULL"
+        " OR (window_count >= max_per_second AND window_started_at > %s AND window_started_at < %s),"
+        f" concurrency_limit IS NOT NULL OR max_per_second IS NOT NULL FROM {Queue._meta.db_table}",
+        [adapt(now - WINDOW), adapt(now + SKEW)],
+    )
+    return rows

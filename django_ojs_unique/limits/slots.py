@@ -5,25 +5,29 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db import connections
-from django.db.models import F, QuerySet, Sum
+from django.db.models import F, Min, QuerySet, Sum
 
+from ..db.cursors import Plan, execute
 from ..db.dialects import dialect_of
-from ..db.locking import unlocked
-from ..db.rows import read_fields
+from ..db.locking import skipping_locked
+from ..db.rows import RowReader
 from ..models import LimitKey, LimitOverride, Slot
 from ..models.limit import in_force, weight_in_force
 from ..ojs.gates import ID, LIMITED
+from .candidates import Candidate, Rank, Ready, rank
+from .locked_key import COLUMNS, LockedKey
 from .prune import delete_stale
-from .waiting import IS_RUNNING, Rank, Waiting, first_in_line, rank
+from .waiting import Waiting, first_in_line
+from .walks import IS_RUNNING
 
 USED_AGAIN = timedelta(hours=1)
 """How old the time of a key's last use may be, before a claim writes it again."""
+HEAVY_PAUSE = timedelta(seconds=1)
+"""When a claim looks again at a key with free slots that were too few for a heavy job: that job may be gone."""
 MOST_STALE = 100
 """How many slots of ended runs the keys of a claim may have before it deletes them; maintenance deletes the others."""
 MOST_KNOWN = 100_000
@@ -34,17 +38,17 @@ _known: dict[str, set[str]] = defaultdict(set)
 """By database: the keys that had rows when this process last looked."""
 
 
-def ensure_keys(using: str, waiting: Waiting, now: datetime) -> None:
+def ensure_keys(ready: Ready, waiting: Waiting) -> None:
     """Store the keys that have no row yet, in a transaction of its own: others wait for it only for a moment."""
-    known = _known[using]
+    known = _known[ready.using]
     new = waiting.keys.keys() - known
     if new:
         rows = [
-            LimitKey(pk=id, name=limit["name"], key=limit["key"], used_at=now)
+            LimitKey(pk=id, name=limit["name"], key=limit["key"], used_at=ready.now)
             # In the same order in all claims, so that none waits for another in turn.
             for id, limit in sorted((id, waiting.keys[id]) for id in new)
         ]
-        LimitKey.objects.using(using).bulk_create(rows, ignore_conflicts=True)
+        LimitKey.objects.using(ready.using).bulk_create(rows, ignore_conflicts=True)
         if len(known) > MOST_KNOWN:
             known.clear()
         known |= new
@@ -59,28 +63,6 @@ def forget_slots(using: str, jobs: Collection[UUID], token: UUID) -> None:
         LimitKey.objects.using(using).filter(pk__in=sorted(keys)).update(full_at=None, opens_at=None)
 
 
-@dataclass(slots=True)
-class _Key:
-    """What a claim knows of a key whose row it has locked.
-
-    ``running``: the weight that runs; ``recent``: the weight of jobs with a rate that has started in the last so many
-    seconds. ``cutoff``: jobs whose place is after this one must wait: it is the first job that waits without having
-    been read, or the last one that was read. ``is_full``: a job has found no slot. ``is_closed``: a job must wait, so
-    those behind it must wait, too. ``users``: the jobs that have taken slots.
-    """
-
-    row: LimitKey
-    running: int = 0
-    recent: dict[int, int] = field(default_factory=dict)
-    cutoff: Rank | None = None
-    is_cutoff_known: bool = False
-    is_unread: bool = False
-    is_full: bool = False
-    is_closed: bool = False
-    opens_at: datetime | None = None
-    users: set[UUID] = field(default_factory=set)
-
-
 class Slots:
     """The slots of the keys for which jobs wait, in one claim and its transaction.
 
@@ -88,43 +70,55 @@ class Slots:
     If the rows of some keys are gone, ``are_known`` is false: then store them, and begin again.
     """
 
-    def __init__(self, ready: QuerySet[Any], waiting: Waiting, now: datetime) -> None:
+    def __init__(self, ready: Ready, waiting: Waiting) -> None:
         self._ready = ready
-        self._now = now
+        self._now = ready.now
         self._waiting = waiting
         self._taken: list[dict[str, Any]] = []
         self._keys = self._lock()
         # After the locks: where a transaction reads from a snapshot, it has all claims that held them before.
-        self._overrides = {row.name: row for row in LimitOverride.objects.using(ready.db)} if self._keys else {}
+        self._overrides = self._read_overrides() if self._keys else {}
         missing = waiting.keys.keys() - self._keys.keys()
         self.passed_over = bool(missing)
-        self.looks_again: set[str] = set()
-        """The keys with slots for which jobs wait that must be read first."""
+        self.unread_keys: set[str] = set()
+        """The keys with slots whose waiting jobs the next look must read: later ones would pass them."""
         self.are_known = not missing or self._forget(missing)
         if self._keys:
             self._count_what_runs()
             self._count_what_started()
 
-    def take(self, job: Any) -> bool | None:
-        """Take the slots that a job needs; return False if it must wait for one, None if that is not known.
+    @property
+    def leaves_unread(self) -> bool:
+        """Whether jobs wait for a key that may have slots left, and were not read."""
+        for id, place in self._waiting.opened.items():
+            if place is None and id not in self._waiting.cut_lanes:
+                continue
+            if id not in self._waiting.keys:
+                return True  # none of its jobs was read
+            if id in self._keys and not self._keys[id].is_full:
+                return True
+        return False
 
-        Its ``gate`` becomes the place where it stands while it runs, or where it must wait.
+    def take(self, job: Candidate) -> bool:
+        """Take the slots that a job needs; return whether it got them.
+
+        Its ``gate`` becomes the one where it stands while it runs, or must wait; it stays while that is not known.
         """
-        needed: list[tuple[_Key, dict[str, Any]]] = []
+        needed: list[tuple[LockedKey, Mapping[str, Any]]] = []
         for limit in job.limits:
             if (key := self._keys.get(limit["id"])) is None:
-                return None
+                return False
             needed.append((key, limit))
         for key, limit in needed:
             if not key.is_closed:
                 key.is_full = not self._has_room(key, limit)
                 is_behind = not key.is_full and self._is_behind(key, job)
                 if is_behind and key.is_unread:
-                    self.looks_again.add(key.row.pk)
-                    return None
+                    self.unread_keys |= {key.id for key, _ in needed if self._is_behind(key, job) and key.is_unread}
+                    return False
                 key.is_closed = key.is_full or is_behind
             if key.is_closed:
-                job.gate = key.row.pk + (job.lane or "")
+                job.gate = key.id + (job.lane or "")
                 return False
         job.gate = job.lane or LIMITED
         for number, (key, limit) in enumerate(needed):
@@ -136,139 +130,141 @@ class Slots:
 
         The keys for which a job took slots, but was not claimed, are looked at again.
         """
-        using = self._ready.db
+        using = self._ready.using
         slots = [{**slot, "lease_token": token} for slot in self._taken if slot["job_id"] in claimed]
         if slots:
             dialect_of(Slot.objects.using(using)).insert_rows(slots)
-        touches = dialect_of(self._ready).repeats_reads
+        touches = self._ready.dialect.repeats_reads
+        awaited = {job.gate[:ID] for job in self._waiting.jobs() if job.id not in claimed}
         groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
         for id, key in self._keys.items():
-            row = key.row
-            before = row.full_at, row.full_since, row.opens_at
-            after = before
-            if id in self.looks_again or not key.users <= claimed:
-                after = None, row.full_since, None
+            after = key.stored
+            if id in self.unread_keys or not key.users <= claimed:
+                after = None, key.full_since, None
             elif key.is_full:
-                full_at = None if key.opens_at else key.running
-                after = full_at, row.full_since or self._now, key.opens_at
-            elif not key.is_closed and self._waiting.opened.get(id, ...) is None:
+                full_at = None if key.is_early else key.running
+                after = full_at, key.full_since or self._now, key.looks_at
+            elif key.is_closed or id in awaited:
+                after = key.full_at, key.full_since or self._now, key.opens_at
+            elif self._waiting.has_all_of(id):
                 after = None, None, None
             # Where a later claim may read from an older snapshot, it must meet a row that was written since.
-            if after != before or (key.users and (touches or self._now - row.used_at > USED_AGAIN)):
+            if after != key.stored or (key.users and (touches or self._now - key.used_at > USED_AGAIN)):
                 groups[after].append(id)
         for (full_at, full_since, opens_at), ids in groups.items():
             self._rows_of(ids).update(full_at=full_at, full_since=full_since, opens_at=opens_at, used_at=self._now)
 
     def _forget(self, missing: Collection[str]) -> bool:
-        """Forget the keys whose rows were pruned; return whether there were none."""
+        """Forget the keys whose rows were pruned; return whether all are there, only locked."""
         locked = set(self._rows_of(list(missing)).values_list("pk", flat=True))
-        _known[self._ready.db] -= set(missing) - locked
+        _known[self._ready.using] -= set(missing) - locked
         return len(locked) == len(missing)
 
-    def _lock(self) -> dict[str, _Key]:
+    def _lock(self) -> dict[str, LockedKey]:
         if not self._waiting.keys:
             return {}
-        fields = ("id", "full_at", "full_since", "opens_at", "used_at")
-        rows = unlocked(self._rows_of(list(self._waiting.keys)).order_by("pk"))
-        return {row.pk: _Key(row) for row in read_fields(rows, fields)}
+        dialect = dialect_of(LimitKey.objects.using(self._ready.using))
+        reader, table = RowReader(LimitKey, dialect.connection, COLUMNS), LimitKey._meta.db_table
+        among, ids = dialect.among("id", list(self._waiting.keys))
+        columns, lock = ", ".join(COLUMNS), skipping_locked(dialect)
+        statement = f"SELECT {columns} FROM {table} WHERE {among} ORDER BY id {lock}"
+        # A plan for any array would compare each key of a small table with all of them.
+        rows = execute(dialect, statement, ids, plan=Plan.ONCE)[1]
+        return {key.id: key for key in (LockedKey(*row) for row in reader.convert(rows))}
+
+    def _read_overrides(self) -> dict[str, LimitOverride]:
+        dialect = self._ready.dialect
+        reader = RowReader(LimitOverride, dialect.connection, ("name", "running", "rate"))
+        rows = execute(dialect, f"SELECT name, running, rate FROM {LimitOverride._meta.db_table}", ())[1]
+        return {row.name: row for row in map(reader.read, rows)}
 
     def _rows_of(self, ids: list[str]) -> QuerySet[LimitKey]:
-        rows = LimitKey.objects.using(self._ready.db)
-        condition, parameters = dialect_of(self._ready).among("id", ids)
+        rows = LimitKey.objects.using(self._ready.using)
+        condition, parameters = self._ready.dialect.among("id", ids)
         return rows.extra(where=[condition], params=parameters)
 
-    def _is_behind(self, key: _Key, job: Any) -> bool:
+    def _is_behind(self, key: LockedKey, job: Candidate) -> bool:
         """Tell whether jobs that wait for the key, and were not read, come before this one."""
-        if job.gate[:ID] == key.row.pk:
-            return False
         if not key.is_cutoff_known:
             key.is_cutoff_known, key.cutoff = True, self._find_cutoff(key)
         if job.lane and not key.is_unread:
             return False  # the jobs of lanes go by their turns
         return key.cutoff is not None and rank(job) > key.cutoff
 
-    def _find_cutoff(self, key: _Key) -> Rank | None:
-        opened, row = self._waiting.opened, key.row
-        if row.pk in opened:
-            return opened[row.pk]
-        if (row.full_at, row.opens_at) == (None, None):
-            return None
-        first = first_in_line(self._ready, self._waiting.lines, row.pk)
+    def _find_cutoff(self, key: LockedKey) -> Rank | None:
+        waiting = self._waiting
+        place, is_opened = waiting.opened.get(key.id), key.id in waiting.opened
+        unread = waiting.lines.keys() - waiting.read_in.get(key.id, set())
+        if not unread or (not waiting.is_walk_cut if is_opened else key.full_since is None):
+            return place
+        first = first_in_line(self._ready, unread, key.id)
         key.is_unread = first is not None
         if first is None:
-            opened[row.pk] = None
-        return first
+            waiting.opened.setdefault(key.id, None)
+        return min((one for one in (place, first) if one is not None), default=None)
 
-    def _has_room(self, key: _Key, limit: Mapping[str, Any]) -> bool:
+    def _has_room(self, key: LockedKey, limit: Mapping[str, Any]) -> bool:
         running, rate = self._numbers(limit)
         weight = weight_in_force(limit, running, rate)
         if running is not None and key.running + weight > running:
+            if key.running < running:
+                key.looks_at = self._now + HEAVY_PAUSE
             return False
         if rate is not None:
             seconds = limit["seconds"]
             if key.recent[seconds] + weight > rate:
-                key.opens_at = self._when_open(key, seconds, key.recent[seconds] + weight - rate)
+                key.is_early = True
+                key.looks_at = key.first_start.get(seconds, self._now) + timedelta(seconds=seconds)
                 return False
         return True
 
-    def _use(self, key: _Key, limit: Mapping[str, Any], job: Any, *, is_first: bool) -> None:
+    def _use(self, key: LockedKey, limit: Mapping[str, Any], job: Candidate, *, is_first: bool) -> None:
         weight = limit.get("weight", 1)
-        key.users.add(job.pk)
+        key.users.add(job.id)
         key.running += weight
         if "seconds" in limit:
             for seconds in key.recent:
                 key.recent[seconds] += weight
         if is_first and weight == 1 and "seconds" not in limit:
-            job.gate = key.row.pk  # its row is the slot
+            job.gate = key.id  # its row is the slot
             return
         kept_until = self._now + timedelta(seconds=limit.get("seconds", 0))
-        taken = {"key_id": key.row.pk, "job_id": job.pk, "weight": weight}
+        taken = {"key_id": key.id, "job_id": job.id, "weight": weight}
         self._taken.append({**taken, "taken_at": self._now, "kept_until": kept_until})
 
     def _numbers(self, limit: Mapping[str, Any]) -> tuple[int | None, int | None]:
         return in_force(limit, self._overrides.get(limit["name"]))
 
-    def _when_open(self, key: _Key, seconds: int, needed: int) -> datetime:
-        """Return when so much weight will have left the time in which the rate counts."""
-        length = timedelta(seconds=seconds)
-        slots = self._started(seconds).filter(key=key.row.pk)
-        for taken_at, weight in slots.order_by("taken_at").values_list("taken_at", "weight")[:needed]:
-            needed -= weight
-            if needed <= 0:
-                return taken_at + length
-        return self._now + length
-
     def _count_what_runs(self) -> None:
         """Count the running rows that stand at the gates of the keys, and the further slots of running rows."""
-        jobs, stale = self._ready.model._meta.db_table, 0
-        dialect, ids = dialect_of(self._ready), list(self._keys)
+        dialect, jobs, ids, stale = self._ready.dialect, self._ready.table, list(self._keys), 0
         at_gates, gates = dialect.among("gate", ids)
         of_keys, keys = dialect.among("key_id", ids)
-        with connections[self._ready.db].cursor() as cursor:
-            cursor.execute(
-                f"SELECT gate, COUNT(*), 0 FROM {jobs} WHERE state = 'active' AND finished_at IS NULL AND {at_gates}"
-                " GROUP BY gate UNION ALL SELECT key_id, SUM(CASE WHEN is_running THEN weight ELSE 0 END),"
-                " SUM(CASE WHEN is_running THEN 0 ELSE 1 END) FROM (SELECT key_id, weight,"
-                f" {IS_RUNNING.format(jobs=jobs)} AS is_running FROM {Slot._meta.db_table} AS slot WHERE {of_keys})"
-                " AS taken GROUP BY key_id",
-                [*gates, *keys],
-            )
-            for id, weight, ended in cursor.fetchall():
-                self._keys[id].running += int(weight)
-                stale += int(ended)
+        _, found = execute(
+            dialect,
+            f"SELECT gate, COUNT(*), 0 FROM {jobs} WHERE state = 'active' AND finished_at IS NULL AND {at_gates}"
+            " GROUP BY gate UNION ALL SELECT key_id, SUM(CASE WHEN is_running THEN weight ELSE 0 END),"
+            " SUM(CASE WHEN is_running THEN 0 ELSE 1 END) FROM (SELECT key_id, weight,"
+            f" {IS_RUNNING.format(jobs=jobs)} AS is_running FROM {Slot._meta.db_table} AS slot WHERE {of_keys})"
+            " AS taken GROUP BY key_id",
+            [*gates, *keys],
+            plan=Plan.FRESH,
+        )
+        for id, weight, ended in found:
+            self._keys[id].running += int(weight)
+            stale += int(ended)
         if stale > MOST_STALE:
-            delete_stale(self._ready, self._now, ids)
+            delete_stale(self._ready.jobs, self._now, ids)
 
     def _count_what_started(self) -> None:
         for seconds, keys in self._waiting.rates.items():
             ids = [id for id in keys if id in self._keys]
-            slots = self._started(seconds).filter(key__in=ids)
-            started = dict(slots.values_list("key").annotate(Sum("weight")))
             for id in ids:
-                self._keys[id].recent[seconds] = started.get(id, 0)
-
-    def _started(self, seconds: int) -> QuerySet[Slot]:
-        return started_since(self._ready.db, self._now - timedelta(seconds=seconds))
+                self._keys[id].recent[seconds] = 0
+            slots = started_since(self._ready.using, self._now - timedelta(seconds=seconds)).filter(key__in=ids)
+            for id, weight, first in slots.values_list("key").annotate(Sum("weight"), Min("taken_at")):
+                self._keys[id].recent[seconds] = weight
+                self._keys[id].first_start[seconds] = first
 
 
 def started_since(using: str, moment: datetime) -> QuerySet[Slot]:

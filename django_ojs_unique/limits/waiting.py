@@ -3,59 +3,84 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
-from django.db import connections
-from django.db.models import QuerySet
+from ..ojs.gates import ID, KEYS, LANES, LIMITED, lanes_of
+from .candidates import Candidate, Rank, Ready, rank, readable
+from .walks import Gates, gates_with_slots, lanes_in_a_circle, walk
 
-from ..db.dialects import dialect_of
-from ..db.heads import first_of_each
-from ..db.rows import read_fields
-from ..models import LimitKey, Slot
-from ..ojs.gates import AFTER_KEYS, ID, KEYS, LANES, LIMITED, OPEN
-from ..ojs.limits import are_readable
-
-ORDER = ("-priority", "enqueued_at", "id")
-FIELDS = ("id", "queue", "priority", "enqueued_at", "revision", "limits", "lane", "gate")
 LEAST_HEADS = 2
+"""How many jobs of a key, or of a lane, the first look of a claim reads at least: most claims take one of each."""
 LEAST_NEW, MOST_NEW = 10, 2_000
-"""How many new jobs a claim reads at least, and at most when those that it read before must all wait."""
-MOST_KEYS = 1_000
-"""How many keys with free slots a claim looks at."""
-QUEUES_AT_ONCE = 50
-
-IS_RUNNING = (
-    "EXISTS (SELECT 1 FROM {jobs} AS job WHERE job.id = slot.job_id AND job.lease_token = slot.lease_token"
-    " AND job.state = 'active' LIMIT 1 OFFSET 0)"
-)
-"""Whether a slot's run goes on. OFFSET keeps PostgreSQL from joining whole tables when its statistics are old."""
-
-
-Rank: TypeAlias = tuple[Any, ...]
+"""How many jobs of each kind the first look of a claim reads at least, and how many new ones any look reads at most."""
+GROWTH = 4
+"""How many times as many the next look of a claim reads: those that were read before must wait."""
 BEFORE_ALL: Rank = (float("-inf"),)
+"""A place before that of every job."""
 
 
 @dataclass(slots=True)
 class Waiting:
-    """The first jobs at the gates of some queues, as rows with the ``FIELDS``.
+    """The first jobs at the gates of some queues.
 
     ``lines``: the jobs by queue, in no order; ``lanes``: those of each lane, in the order of their turns. ``opened``:
-    the keys that had slots, and the last job that was read of those that wait for them; None if all were read.
-    ``is_cut``: not all jobs were read.
+    the keys that had slots, and the place behind which jobs that wait for them were not read; None if all were read.
+    ``is_cut``: not all jobs were read that may be claimed. ``is_walk_cut``: not all keys were asked for slots.
     """
 
-    lines: dict[str, list[Any]] = field(default_factory=dict)
-    lanes: dict[str, list[list[Any]]] = field(default_factory=dict)
-    keys: dict[str, dict[str, Any]] = field(default_factory=dict)
+    lines: dict[str, list[Candidate]] = field(default_factory=dict)
+    lanes: dict[str, list[list[Candidate]]] = field(default_factory=dict)
+    keys: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """The keys of all these jobs: a limit with it, by its id."""
     rates: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The keys of all rates that count in so many seconds."""
     opened: dict[str, Rank | None] = field(default_factory=dict)
+    read_in: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """The queues whose jobs were read that wait for a key."""
+    cut_lanes: set[str] = field(default_factory=set)
+    """The keys that had slots, and jobs in lanes wait for them that were not read."""
+    last_new: Rank | None = None
+    """The place of the last new job that was read, if not all were."""
     is_cut: bool = False
+    is_walk_cut: bool = False
+
+    def jobs(self) -> Iterator[Candidate]:
+        """Yield all these jobs, in no order."""
+        yield from chain.from_iterable(self.lines.values())
+        for lanes in self.lanes.values():
+            yield from chain.from_iterable(lanes)
+
+    @property
+    def has_jobs(self) -> bool:
+        """Whether there are any."""
+        return any(True for _ in self.jobs())
+
+    def has_all_of(self, key: str) -> bool:
+        """Tell whether all jobs that wait for a key were read."""
+        return key in self.opened and self.opened[key] is None and key not in self.cut_lanes
+
+    def may_be_preceded(self, job: Candidate) -> bool:
+        """Tell whether a new job that was not read may come before this one and need the same slots."""
+        return self.last_new is not None and bool(job.limits) and not job.lane and rank(job) > self.last_new
+
+    def cut(self, job: Candidate) -> None:
+        """Note that jobs behind this one wait for the key at whose gate it is, and were not read."""
+        key = job.gate[:ID]
+        if job.lane:
+            self.cut_lanes.add(key)
+            return
+        self.opened[key] = min(self.opened[key] or rank(job), rank(job))
+
+    def add_keys(self, jobs: Iterable[Candidate]) -> None:
+        """Note the keys of some jobs."""
+        for job in jobs:
+            for limit in job.limits:
+                self.keys[limit["id"]] = limit
+                if "seconds" in limit:
+                    self.rates[limit["seconds"]].add(limit["id"])
 
 
 @dataclass(slots=True)
@@ -63,7 +88,7 @@ class Turns:
     """Where the looks of this process at each queue ended.
 
     ``lanes``: the lane that had the last turn; ``skipped``: the last one of those in which a look has found no job;
-    ``keys``: the key read last.
+    ``keys``: the gate at which the last walk ended.
     """
 
     lanes: dict[str, str] = field(default_factory=dict)
@@ -71,165 +96,115 @@ class Turns:
     keys: dict[str, str] = field(default_factory=dict)
 
 
-class Gates(NamedTuple):
-    """Where available jobs of a queue stand: at open gates, new and with limits, in lanes, or waiting for slots."""
-
-    open: bool
-    new: bool
-    lanes: bool
-    keys: bool
-
-
-def gates_of(jobs: QuerySet[Any], queues: Collection[str]) -> dict[str, Gates]:
-    """Return those of the queues in which available jobs wait at gates: one index look-up for each, four if so."""
-    gated = [queue for queue, (waits,) in _seen(jobs, sorted(queues), [f"> '{OPEN}'"]).items() if waits]
-    kinds = [f"= '{OPEN}'", f"= '{LIMITED}'", f"> '{LANES}' AND gate < '{KEYS}'", f"> '{KEYS}'"]
-    return {queue: Gates(*seen) for queue, seen in _seen(jobs, gated, kinds).items()}
-
-
-def _seen(jobs: QuerySet[Any], queues: Sequence[str], conditions: Sequence[str]) -> dict[str, list[bool]]:
-    """Tell for each queue whether it has available jobs at a gate that meets each condition."""
-    some = (  # ordered, so that PostgreSQL does not read the table until it meets such a row
-        f"(SELECT gate FROM {jobs.model._meta.db_table} WHERE state = 'available' AND finished_at IS NULL"
-        " AND queue = %s AND gate {} ORDER BY gate, priority DESC, enqueued_at, id LIMIT 1) IS NOT NULL"
-    )
-    columns = ", ".join(map(some.format, conditions))
-    found: dict[str, list[bool]] = {}
-    with connections[jobs.db].cursor() as cursor:
-        for start in range(0, len(queues), QUEUES_AT_ONCE):
-            part = queues[start : start + QUEUES_AT_ONCE]
-            cursor.execute(
-                " UNION ALL ".join(f"SELECT {columns}, {number}" for number in range(len(part))),
-                [queue for queue in part for _ in conditions],
-            )
-            found |= {part[number]: list(map(bool, seen)) for *seen, number in cursor.fetchall()}
-    return found
-
-
 def look(
-    ready: QuerySet[Any], gates: Mapping[str, Gates], count: int, now: datetime, turns: Turns, repeated: int
+    ready: Ready,
+    gates: Mapping[str, Gates],
+    count: int,
+    turns: Turns,
+    repeated: int = 0,
+    again: Collection[str] = (),
 ) -> Waiting:
     """Read the first jobs at the ``gates`` of some queues, enough to claim ``count`` of them.
 
-    ``ready``: the jobs that may start. ``turns`` is updated. ``repeated``: how often this claim has looked before.
+    ``turns`` is updated. ``repeated``: how often this claim has looked before.
+    ``again``: keys for which jobs wait that must be read.
     """
-    waiting = Waiting()
-    most_new = min(max(count, LEAST_NEW) * 4**repeated, MOST_NEW)
+    one = _Look(ready, count, GROWTH**repeated, turns, again)
     for queue, which in gates.items():
-        rows = ready.filter(queue=queue)
-        new = read_fields(rows.filter(gate=LIMITED).order_by(*ORDER)[:most_new], FIELDS) if which.new else []
-        waiting.is_cut = waiting.is_cut or len(new) == most_new
-        opened = _open_keys(ready, queue, now, turns) if which.keys else []
-        most = max(-(-2 * count // max(len(opened), 1)), LEAST_HEADS)
-        heads = first_of_each(rows, opened, most, ORDER, FIELDS)
-        for gate in opened:
-            key, line = gate[:ID], heads.get(gate, [])
-            waiting.opened.setdefault(key, None)
-            if len(line) == most:
-                last = rank(line[-1])
-                waiting.opened[key] = min(waiting.opened[key] or last, last)
-                waiting.is_cut = True
-        most_lanes = max(count, LEAST_NEW) * 4**repeated
-        last_lane = turns.skipped.pop(queue, turns.lanes.get(queue, LANES))
-        lanes = _lanes(ready, queue, most_lanes, last_lane) if which.lanes else []
-        most = max(-(-count // max(len(lanes), 1)) + 1, LEAST_HEADS)
-        first = [job for job in chain(*heads.values(), new) if are_readable(job.limits)]
-        turn = [*chain.from_iterable(first_of_each(rows, lanes, most, ORDER, FIELDS).values())]
-        if len(lanes) == most_lanes:
-            waiting.is_cut = True
-            if not turn:
-                turns.skipped[queue] = lanes[-1]  # they have no job for this claim: the next look begins behind them
-        waiting.lines[queue] = [job for job in first if not job.lane]
-        laned = [*(job for job in turn if are_readable(job.limits)), *(job for job in first if job.lane)]
-        waiting.lanes[queue] = _in_order(laned, turns.lanes.get(queue, LANES))
-        for job in chain(waiting.lines[queue], *waiting.lanes[queue]):
-            for limit in job.limits or ():
-                waiting.keys[limit["id"]] = limit
-                if "seconds" in limit:
-                    waiting.rates[limit["seconds"]].add(limit["id"])
-    return waiting
+        one.look_at(queue, which)
+    return one.waiting
 
 
-def first_in_line(ready: QuerySet[Any], queues: Iterable[str], key: str) -> Rank | None:
+def first_in_line(ready: Ready, queues: Iterable[str], key: str) -> Rank | None:
     """Return the place of the first job of the queues that waits for a slot of a key; None if none does."""
     first: list[Rank] = []
     for queue in queues:
-        rows = ready.filter(queue=queue)
-        first += map(rank, first_of_each(rows, [key], 1, ORDER, FIELDS).get(key, ()))
-        if rows.filter(gate__gt=key + LANES, gate__lt=key + KEYS).exists():
+        first += map(rank, ready.first(queue, key, 1))
+        if ready.any_between(queue, *lanes_of(key)):
             first.append(BEFORE_ALL)  # lanes have an order of their own
     return min(first, default=None)
 
 
-def rank(job: Any) -> Rank:
-    """Return the place of a job in the order of `ORDER`."""
-    return -job.priority, job.enqueued_at, job.id
+@dataclass(slots=True)
+class _Look:
+    """One look for ``count`` jobs. It reads ``growth`` times as many as the first look of a claim."""
 
+    ready: Ready
+    count: int
+    growth: int
+    turns: Turns
+    again: Collection[str]
+    waiting: Waiting = field(default_factory=Waiting)
 
-def _open_keys(ready: QuerySet[Any], queue: str, now: datetime, turns: Turns) -> list[str]:
-    """Return the gates at which jobs of the queue wait for a slot, and there is one again."""
-    connection = connections[ready.db]
-    table = connection.ops.quote_name(LimitKey._meta.db_table)
-    jobs = ready.model._meta.db_table
-    slots = (
-        f"SELECT COALESCE(SUM(slot.weight), 0) FROM {Slot._meta.db_table} AS slot WHERE slot.key_id = known.id AND "
-        + IS_RUNNING.format(jobs=jobs)
-    )
-    rows = (
-        f"SELECT gate, COUNT(*) AS number FROM {jobs}"
-        f" WHERE state = 'active' AND finished_at IS NULL AND gate > '{KEYS}' GROUP BY gate"
-    )
-    gates, parameters = _gates(ready, queue, turns.keys.pop(queue, KEYS), AFTER_KEYS)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"{gates}, running AS ({rows}) SELECT waiting.gate FROM waiting LEFT JOIN running"
-            f" ON running.gate = SUBSTR(waiting.gate, 1, {ID}) WHERE waiting.gate IS NOT NULL AND NOT EXISTS"
-            f" (SELECT 1 FROM {table} AS known WHERE known.id = SUBSTR(waiting.gate, 1, {ID}) AND (known.opens_at > %s"
-            f" OR COALESCE(running.number, 0) + ({slots}) >= known.full_at) LIMIT 1 OFFSET 0) LIMIT {MOST_KEYS}",
-            [*parameters, connection.ops.adapt_datetimefield_value(now)],
+    @property
+    def most(self) -> int:
+        """How many jobs, or lanes, of a queue to read."""
+        return max(self.count, LEAST_NEW) * self.growth
+
+    def most_of_each(self, lines: int) -> int:
+        """Return how many jobs to read of each of so many lines."""
+        return (max(-(-2 * self.count // max(lines, 1)), LEAST_HEADS)) * self.growth
+
+    def look_at(self, queue: str, gates: Gates) -> None:
+        heads = self._first_of_open_keys(queue) if gates.keys else []
+        new = self._new(queue) if gates.new else []
+        lanes = self._first_of_lanes(queue) if gates.lanes else []
+        found = readable([*heads, *new, *lanes])
+        self.waiting.lines[queue] = [job for job in found if not job.lane]
+        self.waiting.lanes[queue] = _by_lane([job for job in found if job.lane], self.turns.lanes.get(queue, LANES))
+        self.waiting.add_keys(found)
+
+    def _new(self, queue: str) -> list[Candidate]:
+        most = min(self.most, MOST_NEW)
+        found = self.ready.first(queue, LIMITED, most)
+        if len(found) == most:
+            self.waiting.is_cut = True
+            self.waiting.last_new = min(self.waiting.last_new or rank(found[-1]), rank(found[-1]))
+        return found
+
+    def _first_of_open_keys(self, queue: str) -> list[Candidate]:
+        """Return the first ``most`` jobs that wait for keys with slots, and all that were read of those in lanes."""
+        waiting, dialect = self.waiting, self.ready.dialect
+        after = self.turns.keys.pop(queue, KEYS)
+        opened, end = gates_with_slots(dialect, queue, self.ready.now, after)
+        if end is not None:
+            self.turns.keys[queue] = end
+        waiting.is_walk_cut = waiting.is_walk_cut or end is not None or after > KEYS
+        again = [gate for key in self.again for gate in (key, *walk(dialect, queue, *lanes_of(key)))]
+        opened = list(dict.fromkeys([*opened, *again]))
+        each = self.most_of_each(len(opened))
+        heads = self.ready.first_of_each(queue, opened, each)
+        found: list[Candidate] = []
+        for gate in opened:
+            line = heads.get(gate, [])
+            waiting.opened.setdefault(gate[:ID], None)
+            waiting.read_in[gate[:ID]].add(queue)
+            if len(line) == each:
+                waiting.cut(line[-1])
+            found += line
+        in_line = sorted((job for job in found if not job.lane), key=rank)
+        for job in in_line[self.most :]:
+            waiting.cut(job)
+        return [*(job for job in found if job.lane), *in_line[: self.most]]
+
+    def _first_of_lanes(self, queue: str) -> list[Candidate]:
+        """Return the first jobs of the lanes that have the next turns."""
+        turns = self.turns
+        lanes = lanes_in_a_circle(
+            self.ready.dialect, queue, turns.skipped.pop(queue, turns.lanes.get(queue, LANES)), self.most
         )
-        found = [gate for (gate,) in cursor.fetchall()]
-    if len(found) == MOST_KEYS:
-        turns.keys[queue] = found[-1]
-    return found
+        each = self.most_of_each(len(lanes))
+        found = [job for line in self.ready.first_of_each(queue, lanes, each).values() for job in line]
+        if len(lanes) == self.most:
+            self.waiting.is_cut = True
+            if not found:
+                turns.skipped[queue] = lanes[-1]  # they have no job for this claim: the next look begins behind them
+        return found
 
 
-def _lanes(ready: QuerySet[Any], queue: str, count: int, last: str) -> list[str]:
-    """Return the next lanes of a fair queue: from the one after the ``last`` on, then from the first one on."""
-    lanes = _lanes_after(ready, queue, last, count)
-    if len(lanes) < count and last > LANES:
-        lanes += [lane for lane in _lanes_after(ready, queue, LANES, count - len(lanes)) if lane <= last]
-    return lanes
-
-
-def _lanes_after(ready: QuerySet[Any], queue: str, last: str, count: int) -> list[str]:
-    gates, parameters = _gates(ready, queue, last, KEYS, count)
-    with connections[ready.db].cursor() as cursor:
-        cursor.execute(f"{gates} SELECT gate FROM waiting WHERE gate IS NOT NULL", parameters)
-        return [gate for (gate,) in cursor.fetchall()]
-
-
-def _in_order(jobs: Iterable[Any], last: str) -> list[list[Any]]:
+def _by_lane(jobs: Iterable[Candidate], last: str) -> list[list[Candidate]]:
     """Return the jobs of each lane in their order; the lane after the last turn comes first."""
-    lanes: dict[str, list[Any]] = defaultdict(list)
+    lanes: dict[str, list[Candidate]] = defaultdict(list)
     for job in sorted(jobs, key=rank):
-        lanes[job.lane].append(job)
+        lanes[job.lane or ""].append(job)
     return [lanes[lane] for lane in sorted(lanes, key=lambda lane: (lane <= last, lane))]
-
-
-def _gates(ready: QuerySet[Any], queue: str, after: str, before: str, most: int = 2**31) -> tuple[str, list[Any]]:
-    """Return the start of a statement that names the gates of a queue, one index look-up for each; its parameters."""
-    table = ready.model._meta.db_table
-    if not dialect_of(ready).walks_indexes:  # without finished_at, which an available job has not, no row is read
-        return (
-            f"WITH waiting (gate) AS (SELECT DISTINCT gate FROM {table} WHERE state = 'available' AND queue = %s"
-            " AND gate > %s AND gate < %s ORDER BY gate LIMIT %s)",
-            [queue, after, before, most],
-        )
-    some = f"SELECT gate FROM {table} WHERE state = 'available' AND finished_at IS NULL AND queue = %s AND gate < %s"
-    return (
-        f"WITH RECURSIVE waiting (gate, number) AS (SELECT ({some} AND gate > %s ORDER BY gate LIMIT 1), 1 UNION ALL"
-        f" SELECT ({some} AND gate > waiting.gate ORDER BY gate LIMIT 1), waiting.number + 1 FROM waiting"
-        " WHERE waiting.gate IS NOT NULL AND waiting.number < %s)",
-        [queue, before, after, queue, before, most],
-    )

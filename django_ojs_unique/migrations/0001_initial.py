@@ -29,9 +29,9 @@ class Migration(migrations.Migration):
                 ('id', models.CharField(editable=False, max_length=33, primary_key=True, serialize=False)),
                 ('name', models.CharField(max_length=100)),
                 ('key', django_ojs_unique.db.fields.PayloadField()),
-                ('full_at', models.IntegerField(blank=True, help_text='The weight that ran when a job last found no slot; NULL: none waits for one.', null=True)),
+                ('full_at', models.IntegerField(blank=True, help_text='The weight that ran when a job last found no slot; NULL: none waits, or for its rate only.', null=True)),
                 ('full_since', models.DateTimeField(blank=True, help_text='Since when jobs may wait for its slots.', null=True)),
-                ('opens_at', models.DateTimeField(blank=True, help_text='When its rate lets the next job start.', null=True)),
+                ('opens_at', models.DateTimeField(blank=True, help_text='When a claim is to look at its jobs again.', null=True)),
                 ('used_at', models.DateTimeField(help_text='When a job of the key was last claimed.')),
             ],
             options={

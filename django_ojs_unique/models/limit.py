@@ -24,10 +24,12 @@ class LimitKey(models.Model):
     name = models.CharField(max_length=LONGEST_NAME)
     key = PayloadField()
     full_at = models.IntegerField(
-        null=True, blank=True, help_text="The weight that ran when a job last found no slot; NULL: none waits for one."
+        null=True,
+        blank=True,
+        help_text="The weight that ran when a job last found no slot; NULL: none waits, or for its rate only.",
     )
     full_since = models.DateTimeField(null=True, blank=True, help_text="Since when jobs may wait for its slots.")
-    opens_at = models.DateTimeField(null=True, blank=True, help_text="When its rate lets the next job start.")
+    opens_at = models.DateTimeField(null=True, blank=True, help_text="When a claim is to look at its jobs again.")
     used_at = models.DateTimeField(help_text="When a job of the key was last claimed.")
 
     class Meta:
@@ -151,8 +153,8 @@ def in_force(limit: Mapping[str, Any], override: LimitOverride | None) -> tuple[
 
 def weight_in_force(limit: Mapping[str, Any], *most: int | None) -> int:
     """Return for how many a job counts that asks for a slot: for no more than the numbers in force, so it can run."""
-    weight: int = min(limit.get("weight", 1), *(number for number in most if number is not None))
-    return weight
+    weight: int = limit.get("weight", 1)
+    return weight if weight == 1 else min(weight, *(number for number in most if number is not None))
 
 
 def said(name: str, key: Any) -> str:

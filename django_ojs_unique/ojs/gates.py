@@ -19,3 +19,13 @@ ID: Final = 33
 """The length of a key's id and of a lane, in characters."""
 LONGEST: Final = 2 * ID
 """The longest gate, in characters."""
+
+
+def through(gate: str) -> str:
+    """Return a bound between a gate and all later ones."""
+    return gate + LANES
+
+
+def lanes_of(key: str) -> tuple[str, str]:
+    """Return the bounds between which the gates of a key's lanes are."""
+    return key + LANES, key + KEYS

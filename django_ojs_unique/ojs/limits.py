@@ -179,12 +179,15 @@ def are_readable(stored: Any) -> bool:
 def _is_readable(limit: Any) -> bool:
     if not isinstance(limit, dict) or not isinstance(limit.get("id"), str) or len(limit["id"]) != ID:
         return False
-    numbers = [limit.get("weight", 1), *(limit[name] for name in ("running", "rate", "seconds") if name in limit)]
+    most = [limit[name] for name in ("running", "rate") if name in limit]
     return (
         isinstance(limit.get("name"), str)
+        and 1 <= len(limit["name"]) <= LONGEST_NAME
+        and limit["name"].isprintable()
         and isinstance(limit.get("key"), dict)
-        and ("rate" in limit) is ("seconds" in limit)
-        and all(type(number) is int and number > 0 for number in numbers)
+        and limit.get("seconds") in (RATES.values() if "rate" in limit else [None])
+        and bool(most)
+        and all(type(number) is int and 1 <= number <= LARGEST for number in (*most, limit.get("weight", 1)))
     )
 
 

@@ -66,7 +66,7 @@ class Poller:
         self._waiting = []
 
     def passed_over(self) -> None:
-        """Poll again soon: a queue was skipped only because its row was locked."""
+        """Poll again soon: the claim left out jobs, as a row was locked, or there were too many keys of limits."""
         self._passed_over = True
 
     def begin(self) -> float:

@@ -12,8 +12,10 @@ from django.utils import timezone
 from django_ojs_unique import JobState, lifecycle
 from django_ojs_unique.db.constraints import of_fingerprint
 from django_ojs_unique.execution.leases import give_back_claims
+from django_ojs_unique.limits.candidates import Ready
 from django_ojs_unique.limits.slots import Slots
-from django_ojs_unique.limits.waiting import Gates, Turns, Waiting, gates_of, look
+from django_ojs_unique.limits.waiting import Turns, Waiting, look
+from django_ojs_unique.limits.walks import Gates, gates_of
 from django_ojs_unique.maintenance import superseded, sweep
 from django_ojs_unique.models import Job, LimitKey
 from django_ojs_unique.ojs.states import TERMINAL, from_mask, to_mask
@@ -361,15 +363,11 @@ def test_a_claim_reads_its_queue_in_the_order_of_an_index(limit, many_jobs):
         assert SORT[connection.vendor] not in explained, explained
 
 
-def ready(jobs):
-    return jobs.filter(state="available", finished_at=None)
-
-
 def running(jobs, now):
     """Count what runs under keys."""
     LimitKey.objects.create(id="k" * 33, name="n", key={}, used_at=now)
     with transaction.atomic():
-        Slots(ready(jobs), Waiting(keys={"k" * 33: {"id": "k" * 33, "name": "n"}}), now)
+        Slots(Ready(jobs, now), Waiting(keys={"k" * 33: {"id": "k" * 33, "name": "n"}}))
 
 
 MAINTENANCE = {
@@ -380,7 +378,9 @@ MAINTENANCE = {
     "expire": (sweep.expire, "ojs_job_expiry"),
     "queues": (lambda jobs, now: waiting_queues(jobs), "ojs_job_live"),
     "gates": (lambda jobs, now: gates_of(jobs, ["q1"]), "ojs_job_live"),
-    "slots": (lambda jobs, now: look(ready(jobs), {"q1": Gates(*[True] * 4)}, 5, now, Turns(), 0), "ojs_job_live"),
+    "slots": (lambda jobs, now: look(Ready(jobs, now), {"q1": Gates(*[True] * 4)}, 5, Turns()), "ojs_job_live"),
+    "heads": (lambda jobs, now: Ready(jobs, now).first_of_each("q1", ["k" * 33, "k" * 34], 2), "ojs_job_live"),
+    "lanes": (lambda jobs, now: Ready(jobs, now).any_between("q1", "kf", "kk"), "ojs_job_live"),
     "running": (running, "ojs_job_live"),
     "give-back": (lambda jobs, now: give_back_claims(jobs, [uuid4()]), "ojs_job_live"),
 }

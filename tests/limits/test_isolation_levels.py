@@ -8,7 +8,7 @@ import pytest
 from django.db import OperationalError
 
 from django_ojs_unique.limits import slots
-from django_ojs_unique.models import Job
+from django_ojs_unique.models import Job, Queue
 from tests.concurrency.test_isolation_levels import LEVELS, is_serialization_failure, isolate
 from tests.support.limits import enqueue, take
 from tests.support.processes import Parent
@@ -22,15 +22,15 @@ pytestmark = [
 def slow(parent: Parent, level: str) -> None:
     """Claim from the queue "a", and let the parent claim in the moment before the keys are locked."""
     isolate(level)
-    lock = slots.unlocked
+    lock = slots.skipping_locked
 
-    def wait(rows: Any) -> Any:
-        slots.unlocked = lock
+    def wait(dialect: Any) -> Any:
+        slots.skipping_locked = lock
         parent.tell()
         parent.hear()
-        return lock(rows)
+        return lock(dialect)
 
-    slots.unlocked = wait
+    slots.skipping_locked = wait
     try:
         take(queues=["a"])
     except OperationalError as error:
@@ -39,7 +39,10 @@ def slow(parent: Parent, level: str) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_two_claims_never_take_the_same_slot(start, level):
+@pytest.mark.parametrize("is_limited", [False, True])
+def test_two_claims_never_take_the_same_slot(start, level, is_limited):
+    if is_limited:
+        Queue.objects.limit("a", 5)
     enqueue(1, queue="a"), enqueue(1, queue="b")
     child = start(slow, level)
     child.hear()

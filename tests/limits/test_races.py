@@ -13,7 +13,7 @@ from django_ojs_unique.execution import by_rules
 from django_ojs_unique.limits import slots
 from django_ojs_unique.limits.slots import ensure_keys
 from django_ojs_unique.models import Job
-from tests.support.limits import enqueue, ids, take
+from tests.support.limits import done, enqueue, ids, take
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -55,6 +55,25 @@ def test_a_job_that_must_wait_and_is_rewritten_waits_for_its_new_slot_only(meanw
     found = ids(take())
     assert len(running) == 1
     assert Job.objects.get(pk=rewritten).state == "active", found
+
+
+def test_a_job_that_was_read_and_not_taken_is_not_passed_by_a_claim_that_looked_before(meanwhile):
+    two = Limit(key=["args.n"], running=2)
+    holders = [enqueue(n, two) for n in (0, 0, 1, 1)]
+    running = take()
+    assert ids(running) == holders
+    other, waits = enqueue(0, two), enqueue(1, two)
+    assert take() == []
+    enqueue(1, two)
+    taken: list[Any] = []
+
+    def free_and_claim() -> None:
+        done(*running)
+        taken.extend(ids(take(1)))
+
+    meanwhile(free_and_claim)
+    assert ids(take(1)) == [waits]
+    assert taken == [other]
 
 
 def test_a_start_that_did_not_happen_closes_no_rate(meanwhile):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from datetime import timedelta
 from typing import Any
 
@@ -12,11 +13,14 @@ from django.utils import timezone
 
 from django_ojs_unique import Limit, job
 from django_ojs_unique.exceptions import InvalidRequest
+from django_ojs_unique.execution import by_rules
 from django_ojs_unique.execution.leases import give_back
 from django_ojs_unique.lifecycle import write
+from django_ojs_unique.limits import waiting, walks
+from django_ojs_unique.limits.waiting import LEAST_NEW, Turns
 from django_ojs_unique.models import Job, LimitKey, LimitOverride, Queue, Slot
 from django_ojs_unique.worker import Worker
-from tests.support.limits import done, enqueue, fail, ids, lose, take
+from tests.support.limits import ONE, done, enqueue, fail, ids, lose, take
 from tests.support.processes import Parent
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -112,6 +116,36 @@ def test_a_light_job_that_comes_later_does_not_pass_a_heavy_one_that_waits():
     assert take() == []
     done(*running)
     assert ids(take()) == [second, third]
+
+
+@pytest.mark.parametrize("how", ["cancel", "expire", "pause"])
+def test_a_heavy_job_that_stops_waiting_keeps_no_light_one_waiting(how):
+    light, heavy = Limit(key=["args.n"], running=3), Limit(key=["args.n"], running=3, weight=3)
+    options = {"expires_at": timezone.now() + timedelta(seconds=30)} if how == "expire" else {}
+    enqueue(1, light)
+    waits = enqueue(1, heavy, queue="other", **options)
+    queues = ["default", "other"]
+    assert len(take(queues=queues)) == 1
+    behind = enqueue(1, light)
+    now = timezone.now()
+    assert take(queues=queues, now=now) == []
+    assert take(queues=queues, now=now + timedelta(seconds=2)) == []
+    if how == "cancel":
+        Job.objects.get(pk=waits).cancel()
+    if how == "pause":
+        Queue.objects.pause("other")
+    assert take(queues=queues, now=now + timedelta(seconds=2.5)) == []
+    assert ids(take(queues=queues, now=now + timedelta(minutes=1))) == [behind]
+
+
+def test_a_heavy_job_is_looked_at_once_a_second_and_no_other_that_waits():
+    heavy, light = (Limit(key=["args.n"], running=3, weight=weight) for weight in (3, 1))
+    enqueue(1, light), enqueue(1, heavy)
+    enqueue(2, heavy), enqueue(2, heavy)
+    now = timezone.now() + timedelta(seconds=1)
+    assert len(take(now=now)) == 2
+    opens = {key.key["args.n"]: key.opens_at for key in LimitKey.objects.all()}
+    assert opens == {1: now + timedelta(seconds=1), 2: None}
 
 
 def test_many_keys_that_must_be_looked_at_again_keep_no_other_job_waiting():
@@ -270,10 +304,205 @@ def test_a_claim_costs_the_same_whatever_waits_at_a_full_key():
     assert Job.objects.filter(gate="0", state="available").count() == 0
 
 
-@pytest.mark.parametrize("limits", [{"a": 1}, "x", 5, [1], [{}], [{"id": "k"}]])
+def test_claims_go_round_more_full_keys_than_one_claim_asks(monkeypatch):
+    monkeypatch.setattr(walks, "MOST_WALKED", 4)
+    first, waits = ([enqueue(n) for n in range(10)] for _ in range(2))
+    running = {run.id: run for run in take(20)}
+    assert [*running] == first
+    assert take(20) == []
+    for left, freed, next_one in zip(range(10, 0, -1), first, waits, strict=True):
+        done(running[freed])
+        said: list[bool] = []
+        claims = [ids(take(passed_over=lambda said=said: said.append(True))) for _ in range(4)]
+        assert sorted(claims) == [[], [], [], [next_one]]
+        if left > 5:
+            assert len(said) == 4  # so that a worker looks again soon
+
+
+def test_a_small_claim_of_many_open_keys_goes_by_age_and_then_by_priority(monkeypatch):
+    monkeypatch.setattr(waiting, "LEAST_NEW", 2)
+    first = [enqueue(n) for n in range(12)]
+    waits = [enqueue(n) for n in range(12)]
+    running = take(20)
+    assert ids(running) == first
+    assert take(20) == []
+    done(*running)
+    enqueue(3), enqueue(11)  # behind those that wait for their keys
+    urgent = enqueue(11, priority=1)
+    assert [one for _ in waits for one in ids(take(1))] == [urgent, *waits[:11]]
+    assert take(1) == []
+
+
+def test_keys_whose_jobs_a_worker_does_not_run_hide_no_other_key(monkeypatch):
+    monkeypatch.setattr(walks, "MOST_KEYS", 3)
+    running = [*map(enqueue, range(10))]
+    claimed = take(20)
+    assert ids(claimed) == running
+    waits = [enqueue(n) for n in range(10)]
+    assert take(20) == []
+    done(*claimed)
+    last = Job.objects.filter(pk__in=waits).order_by("-gate")[0]
+    write(Job.objects.filter(pk=last.pk), type="other")
+    assert [last.pk] in [ids(take(types=["other"])) for _ in range(4)]
+
+
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_a_small_claim_reads_on_behind_jobs_that_must_wait(is_followed, monkeypatch):
+    monkeypatch.setattr(waiting, "LEAST_NEW", 2)
+    both = [ONE, Limit(name="all", running=1)]
+    holders = [enqueue(n) for n in (1, 2, 3)]
+    enqueue(0, [Limit(name="all", running=1)])
+    running = take(10)
+    assert len(running) == 4
+    first, second, third = enqueue(1, both), enqueue(2, both), enqueue(3)
+    assert take() == []
+    done(*running[:3])
+    if is_followed:
+        enqueue(3)  # it does not pass the one of its key that is read later
+    assert ids(take(1)) == [third]
+    assert {*holders, first, second}.isdisjoint(ids(take()))
+
+
+def test_a_job_whose_keys_must_be_read_apart_is_taken_and_keeps_no_other_waiting(monkeypatch):
+    monkeypatch.setattr(walks, "MOST_WALKED", 3)
+    monkeypatch.setattr(by_rules, "_turns", defaultdict(Turns))
+    two = Limit(key=["args.n"], running=2)
+    holders = [enqueue(n, two) for n in range(20) for _ in range(2)]
+    running = take(40)
+    assert ids(running) == holders
+    for n in range(20):
+        enqueue(n, two)
+    while Job.objects.filter(gate="0", state="available").exists():
+        take(40)
+    first, *_, last = Job.objects.filter(state="available").order_by("gate")
+    done(*(run for run in running if run.limits[0]["id"] in (first.gate, last.gate)))
+    both = enqueue(first.args["n"], two)
+    write(Job.objects.filter(pk=both), limits=[first.limits[0], last.limits[0]])
+    other = enqueue("another", two)
+    taken = {id for _ in range(10) for id in ids(take())}
+    assert taken == {first.pk, last.pk, both, other}
+
+
+def test_a_new_job_of_a_higher_priority_is_not_passed_because_many_new_ones_must_wait():
+    enqueue(2)
+    free = enqueue(1)
+    running = {run.id: run for run in take()}
+    enqueue(1)
+    assert take() == []
+    for _ in range(LEAST_NEW):
+        enqueue(2, priority=5)
+    urgent = enqueue(1, priority=5)
+    done(running[free])
+    assert ids(take(1)) == [urgent]
+
+
+def test_a_job_without_limits_does_not_wait_until_many_new_ones_were_looked_at():
+    enqueue(1)
+    assert len(take()) == 1
+    for _ in range(4 * LEAST_NEW):
+        enqueue(1, priority=5)
+    plain = enqueue(1, None)
+    assert ids(take(1)) == [plain]
+    assert Job.objects.filter(gate="0", state="available").count() == 3 * LEAST_NEW
+
+
+def test_a_job_of_another_queue_does_not_pass_one_that_a_claim_has_not_read():
+    three = Limit(key=["args.n"], running=3)
+    holders = [enqueue(1, three) for _ in range(3)] + [enqueue(n) for n in range(2, 11)]
+    running = take(20)
+    assert ids(running) == holders
+    waits = [enqueue(1, three) for _ in range(3)]
+    later = enqueue(1, three, queue="other")
+    others = [enqueue(n) for n in range(2, 11)]
+    queues = ["default", "other"]
+    assert take(20, queues=queues) == []
+    done(*running)
+    found = ids(take(10, queues=queues)) + ids(take(10, queues=queues))
+    assert sorted(found) == sorted([*waits, *others])
+    assert later not in found
+
+
+def test_a_claim_reads_on_where_one_key_has_many_slots():
+    many = Limit(key=["args.n"], running=50)
+    holders = [enqueue(0, many) for _ in range(50)] + [enqueue(n) for n in range(1, 31)]
+    running = take(100)
+    assert ids(running) == holders
+    waits = [enqueue(0, many) for _ in range(60)] + [enqueue(n) for n in range(1, 31)]
+    assert take(100) == []
+    done(*running)
+    assert sorted(ids(take(70))) == sorted([*waits[:40], *waits[60:]])
+
+
+def test_a_key_is_full_until_nothing_waits_for_it():
+    enqueue(1)
+    running = take()
+    waits = [enqueue(1) for _ in range(2)]
+    assert take() == []
+    for each, is_full in zip(waits, (True, False), strict=True):
+        done(*running)
+        running = take()
+        assert ids(running) == [each]
+        take()
+        assert (LimitKey.objects.get().full_since is not None) is is_full
+    done(*running)
+    many = Limit(key=["args.n"], running=3)
+    running = [take(1)[0] for _ in map(enqueue, [1] * 3, [many] * 3)]
+    waits = [enqueue(1, many) for _ in range(5)]
+    assert take() == []
+    done(*running)
+    running = take(1)  # it reads some of them only
+    assert LimitKey.objects.get().full_since is not None
+    running += take()
+    assert ids(running) == waits[:3]
+    Job.objects.filter(pk__in=waits[3:]).delete()
+    enqueue(2, Limit(key=["args.n"], per_hour=1)), enqueue(2, Limit(key=["args.n"], per_hour=1))
+    (started,) = take()
+    take()
+    key = LimitKey.objects.get(pk=started.limits[0]["id"])
+    assert (key.full_at, key.opens_at) == (None, started.started_at + timedelta(hours=1))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_what_is_to_be_done_meanwhile_is_done_once(count):
+    called: list[int] = []
+    for _ in range(count):
+        enqueue(1)
+    take(meanwhile=lambda: called.append(1))
+    assert called == [1]
+
+
+WRITTEN = {"id": "k" * 33, "name": "n", "key": {}, "running": 1}
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        *({"a": 1}, "x", 5, [1], [{}], [{"id": "k"}]),
+        [{**WRITTEN, "running": None}],
+        [{**WRITTEN, "running": 10**12}],
+        [{**WRITTEN, "weight": 10**12}],
+        [{**WRITTEN, "weight": True}],
+        [{**WRITTEN, "name": "n" * 101}],
+        [{**WRITTEN, "name": ""}],
+        [{**WRITTEN, "seconds": 60}],
+        [{**WRITTEN, "rate": 1}],
+        [{**WRITTEN, "rate": 1, "seconds": 10**15}],
+        [{name: value for name, value in WRITTEN.items() if name != "running"}],
+    ],
+)
 def test_a_job_whose_limits_were_broken_by_hand_keeps_no_other_job_waiting(limits):
     broken = enqueue(1)
     write(Job.objects.filter(pk=broken), limits=limits)
     assert ids(take()) == []
     other = enqueue(2)
     assert ids(take()) == [other]
+
+
+def test_jobs_whose_limits_were_broken_while_they_waited_keep_no_other_job_waiting():
+    enqueue(1)
+    waits = [enqueue(1) for _ in range(5)]
+    running = take(1)
+    assert take() == []
+    write(Job.objects.filter(pk__in=waits[:3]), limits="x")
+    done(*running)
+    assert ids(take(1)) == [waits[3]]
