@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from operator import attrgetter
 from typing import Any
 from uuid import UUID, uuid4
@@ -69,18 +69,6 @@ class Claimed(Sequence[Any]):
         return jobs
 
 
-class _Once:
-    """Calls a function at the first call only."""
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self._function: Callable[[], Any] | None = function
-
-    def __call__(self) -> None:
-        function, self._function = self._function, None
-        if function is not None:
-            function()
-
-
 def claim(
     jobs: QuerySet[Any],
     *,
@@ -122,7 +110,7 @@ def claim(
         rules = rules_of(jobs, queues, now)
     if not rules.queues:
         return nothing
-    begun = _Once(meanwhile) if meanwhile is not None else None
+    begun = None if meanwhile is None else cache(meanwhile)  # only its first call does something
     wanted = Wanted(types, limit, worker_id, token, lease, now, NEEDED, passed_over, only, begun)
     found: UnreadRows | list[Any] = []
     at_once = dialect.claims_at_once and not rules.limited and not rules.gates and only is None

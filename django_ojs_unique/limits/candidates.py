@@ -35,7 +35,7 @@ class Ready:
 
     def __init__(
         self, jobs: QuerySet[Any], now: datetime, types: Sequence[str] | None = None, only: UUID | None = None
-    ):
+    ) -> None:
         self.jobs = jobs
         self.now = now
         self.dialect = dialect_of(jobs)

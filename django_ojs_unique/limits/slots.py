@@ -168,7 +168,7 @@ class Slots:
         among, ids = dialect.among("id", list(self._waiting.keys))
         columns, lock = ", ".join(COLUMNS), skipping_locked(dialect)
         statement = f"SELECT {columns} FROM {table} WHERE {among} ORDER BY id {lock}"
-        # A plan for any array would compare each key of a small table with all of them.
+        # A kept plan of PostgreSQL would compare each row of a small table with every id.
         rows = execute(dialect, statement, ids, plan=Plan.ONCE)[1]
         return {key.id: key for key in (LockedKey(*row) for row in reader.convert(rows))}
 

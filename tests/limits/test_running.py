@@ -319,7 +319,7 @@ def test_claims_go_round_more_full_keys_than_one_claim_asks(monkeypatch):
             assert len(said) == 4  # so that a worker looks again soon
 
 
-def test_a_small_claim_of_many_open_keys_goes_by_age_and_then_by_priority(monkeypatch):
+def test_a_small_claim_of_many_open_keys_goes_by_priority_and_then_by_age(monkeypatch):
     monkeypatch.setattr(waiting, "LEAST_NEW", 2)
     first = [enqueue(n) for n in range(12)]
     waits = [enqueue(n) for n in range(12)]
