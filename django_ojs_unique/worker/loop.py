@@ -167,12 +167,13 @@ class Worker:
         self._limits.ensure()
         if (now := time.monotonic()) >= min(self._held.extend_at, self._timetable.due, self._housekeeper.due):
             self._claimer.start_all()  # what is due may take a while
-        if now >= self._held.extend_at:  # first, so that no failure of another step can prevent it
+        # First, so that no failure of another step prevents it: a handler may hold the lock that all steps wait for.
+        self._held.enforce_time_limits()
+        if now >= self._held.extend_at:
             self._held.extend()
         if not self._settler.is_thread:
             self._settler.settle_waiting()
         heard = self._collect(0)
-        self._held.enforce_time_limits()
         if self._control.stopping:
             self._held.take_back()
         self._claimer.give_back()

@@ -5,14 +5,15 @@ import os
 import sys
 import threading
 import time
+from datetime import timedelta
 from select import select
 from threading import Event, Thread
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 
 from django_ojs_unique import job
-from django_ojs_unique.execution import interrupt
+from django_ojs_unique.execution import interrupt, leases
 from django_ojs_unique.execution.interrupt import Interruptible
 from django_ojs_unique.handlers.control import TimeLimitExceeded
 from django_ojs_unique.models import Job
@@ -150,6 +151,30 @@ def test_the_connection_of_an_interrupted_handler_is_not_used_again(handlers):
     before, tags, in_atomic_block, after = seen
     assert (tags, in_atomic_block) == ([], False)
     assert before is not after
+
+
+def test_a_handler_is_interrupted_though_no_lease_can_be_extended(handlers, monkeypatch):
+    """A handler that holds SQLite's write lock keeps its own worker from extending leases."""
+
+    extend, failures, unlocked = leases.extend, [], Event()
+
+    def fail(*args):
+        if unlocked.is_set() or len(failures) == 20:
+            return extend(*args)
+        failures.append(args)
+        raise OperationalError("database is locked")
+
+    @job("t", timeout="PT1.5S", retry=IN_AN_HOUR)
+    def lock():
+        try:
+            go_on()
+        finally:
+            unlocked.set()
+
+    monkeypatch.setattr(leases, "extend", fail)
+    Job.objects.enqueue("t")
+    assert Worker(lease=timedelta(seconds=3)).run(drain=True).retried == 1  # it extends after a second
+    assert 0 < len(failures) < 20
 
 
 def test_an_async_handler_is_cancelled_where_it_awaits(handlers):
