@@ -13,7 +13,9 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..insight.activity import SAMPLE, SPANS, Activity, Span, Waits, activity, waits
+from ..insight.activity import Activity, activity
+from ..insight.spans import SPANS, Span
+from ..insight.waits import SAMPLE, Waits, waits
 
 Numbers = Sequence[float | None]
 
@@ -104,7 +106,7 @@ def seconds(number: float | None) -> str:
 
 
 _CHARTS: dict[str, Callable[[str, Span, datetime], Chart]] = {
-    "jobs": lambda using, span, now: jobs_chart(activity(using, span, now, with_queues=False), span),
+    "jobs": lambda using, span, now: jobs_chart(activity(using, span, now), span),
     "waits": lambda using, span, now: waits_chart(waits(using, span, now), span),
 }
 

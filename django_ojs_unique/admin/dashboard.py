@@ -16,13 +16,14 @@ from django.utils.translation import gettext
 from django.views.decorators.http import require_safe
 
 from ..insight import workers
-from ..insight.activity import SAMPLE, SPANS, Span, Spread
 from ..insight.failures import MOST_FAILED
 from ..insight.limits import full_keys
 from ..insight.overview import LONG_WAIT, Overview, overview
 from ..insight.queues import now as queues_now
+from ..insight.spans import SPANS, Span
 from ..insight.text import harmless
 from ..insight.unknown_types import named
+from ..insight.waits import SAMPLE, Spread
 from ..models import Job, LimitOverride, WorkerProcess
 from ..ojs.states import JobState
 from .base import may_view, render
@@ -36,7 +37,7 @@ from .sentences import said, said_minutes
 from .sight import sight_of
 
 REFRESH_SECONDS = {"hour": 15, "day": 30, "week": 120}
-"""Seconds between two refreshes of the page, by span: counting a week of jobs takes longer, and changes less."""
+"""Seconds between two refreshes of the page, by span: a week changes less."""
 
 LIVE_SECONDS = 3
 """Seconds between two refreshes of its first lines, which cost one statement."""

@@ -11,12 +11,13 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..insight.activity import Span, Spread
 from ..insight.failures import Cause, Failures
 from ..insight.limits import KeyInsight
 from ..insight.overview import QueueActivity
 from ..insight.queues import UNFINISHED, Now, said_count
+from ..insight.spans import Span
 from ..insight.text import harmless
+from ..insight.waits import Spread
 from ..insight.workers import WorkerInsight
 from ..models import Job
 from ..ojs.states import JobState

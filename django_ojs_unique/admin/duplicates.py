@@ -17,7 +17,7 @@ from django.utils.translation import gettext
 
 from ..by_hand.rows import everything
 from ..insight import duplicates as insight
-from ..insight.activity import SPANS
+from ..insight.spans import SPANS
 from ..insight.text import harmless
 from ..models import SuppressedEnqueue
 from .base import may_view, render

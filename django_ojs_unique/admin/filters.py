@@ -13,9 +13,9 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..insight.activity import SPANS
 from ..insight.glance import error_type
 from ..insight.queues import in_use
+from ..insight.spans import SPANS
 from ..insight.text import harmless
 from ..models import Job, Queue, SuppressedEnqueue
 from ..ojs.states import TERMINAL, JobState

@@ -17,7 +17,7 @@ from ..db.constraints import guarding, of_fingerprint, unguarded
 from ..models import Job, SuppressedEnqueue
 from ..ojs.states import INCOMPLETE
 from ..redaction import redacted_args, redacted_beginning
-from .activity import Span
+from .spans import Span
 from .typed import fingerprint_begins, read_id
 
 MOST_FINGERPRINTS = 50

@@ -8,10 +8,12 @@ from datetime import datetime, timedelta
 
 from ..models import Job
 from ..ojs.states import JobState
-from .activity import Activity, Span, Spread, Waits, activity, waits
+from .activity import Activity, activity
 from .failures import Failures, failures
 from .queues import MOST_QUEUES, Now, QueueInsight, declared, queues, together
+from .spans import Span
 from .unknown_types import unknown_types
+from .waits import Spread, Waits, waits
 from .workers import WorkerInsight, is_stranded, misspelt, running, workers
 
 LONG_WAIT = timedelta(minutes=5)
@@ -77,7 +79,10 @@ class Overview:
 
 
 def overview(using: str, span: Span, now: datetime, *, with_workers: bool = True) -> Overview:
-    """Read everything in eleven statements: one less if no job waits, one more if there is nothing to show."""
+    """Read everything in twelve statements.
+
+    There are two more for a day or a week, one less if no job waits, and one more if there is nothing to show.
+    """
     present = workers(using, now) if with_workers else None
     happened, waited = activity(using, span, now), waits(using, span, now)
     names = declared()

@@ -71,6 +71,21 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='ActivityRollup',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('start', models.DateTimeField()),
+                ('queue', models.CharField(max_length=128)),
+                ('enqueued', models.PositiveIntegerField()),
+                ('suppressed', models.PositiveIntegerField()),
+                ('completed', models.PositiveIntegerField()),
+                ('failed', models.PositiveIntegerField()),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=['queue', 'start'], name='ojs_rollup_unique')],
+            },
+        ),
+        migrations.CreateModel(
             name='Queue',
             fields=[
                 ('name', models.CharField(max_length=128, primary_key=True, serialize=False)),

@@ -21,6 +21,7 @@ from ..db.clock import DatabaseClock
 from ..db.dialects import dialect_of
 from ..db.session_limits import SessionLimits
 from ..db.transactions import is_busy, is_transient
+from ..insight.rollups import roll_up
 from ..maintenance import cron, superseded, sweep
 from ..maintenance.prune import prune
 from ..models import Event, SuppressedEnqueue, Workflow
@@ -91,6 +92,7 @@ class Housekeeper:
                 self._prune_suppressed,
                 self._prune_events,
                 self._prune_workflows,
+                self._roll_up,
                 self._doubt_queues,
                 self._report_unknown,
             ]
@@ -256,6 +258,10 @@ class Housekeeper:
     def _prune_workflows(self) -> float:
         Workflow.objects.using(self._using).prune(self._clock.now())
         return SWEEP_SECONDS
+
+    def _roll_up(self) -> float:
+        now = self._clock.now()
+        return max(0.0, (roll_up(self._using, now) - now).total_seconds())
 
     def _doubt_queues(self) -> float:
         hints.tell_of_queues(self._using, self._queues)

@@ -14,7 +14,7 @@ from django.db import connection
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy
-from django_ojs_unique.models import Job, Queue, SuppressedEnqueue, WorkerProcess
+from django_ojs_unique.models import ActivityRollup, Job, Queue, SuppressedEnqueue, WorkerProcess
 from tests.support.rows import insert_all
 
 SAMPLE = 2_000
@@ -70,7 +70,7 @@ def gather(jobs: int = SAMPLE, copies: int = 1) -> Crowd:
 
 def disperse() -> None:
     """Empty the tables."""
-    models = (Job, SuppressedEnqueue, Queue, WorkerProcess)
+    models = (Job, SuppressedEnqueue, Queue, WorkerProcess, ActivityRollup)
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute(f"TRUNCATE {', '.join(model._meta.db_table for model in models)}")

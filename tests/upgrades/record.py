@@ -51,6 +51,7 @@ def make_rows() -> None:
     from django.test import override_settings
     from django.utils import timezone
 
+    from django_ojs_unique.insight.rollups import roll_up
     from django_ojs_unique.models import CronJob, Event, LimitOverride, Queue
     from django_ojs_unique.worker import heartbeat
 
@@ -62,6 +63,7 @@ def make_rows() -> None:
     Queue.objects.rate_limit("limited", 10)
     LimitOverride.objects.set("up.tenant", rate=2)
     CronJob.objects.define("nightly", "0 3 * * *", "up.cron", {"a": 1}, timezone="Europe/Berlin", queue="reports")
+    roll_up("default", timezone.now() + timedelta(hours=1))
     heartbeat.say_hello("default", "worker-1", timezone.now(), hostname="host", queues=["*"], concurrency=4)
 
 

@@ -13,8 +13,8 @@ from django.utils import timezone
 
 from ...enqueue.explain import Explanation
 from ...insight import duplicates as insight
-from ...insight.activity import SPANS
 from ...insight.limit_waits import waits_for, would_meet
+from ...insight.spans import SPANS
 from ...insight.text import age, harmless
 from ...insight.typed import read_json
 from ...models import Job, SuppressedEnqueue

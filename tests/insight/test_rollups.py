@@ -1,0 +1,125 @@
+"""Rollups: the numbers of a page do not depend on them, and they outlive the jobs that they count."""
+
+from datetime import timedelta
+from random import Random
+
+import pytest
+from django.db.models import Sum
+from django.utils import timezone
+
+from django_ojs_unique import job as job_of
+from django_ojs_unique.insight.activity import activity
+from django_ojs_unique.insight.rollups import ALL, COUNTED_AFTER, KEPT, LENGTH, roll_up
+from django_ojs_unique.insight.spans import SPANS
+from django_ojs_unique.models import ActivityRollup, Job
+from django_ojs_unique.ojs.states import JobState
+from django_ojs_unique.worker import Worker
+from tests.support.past import NOW, ago, job, suppressed
+from tests.support.processes import together
+
+pytestmark = pytest.mark.django_db
+DAY, WEEK = SPANS["day"], SPANS["week"]
+
+
+def live_a_week(seed):
+    """Store jobs at moments of the last ten days, many of them on the edges of quarters."""
+    dice = Random(seed)
+    quarter = NOW.replace(minute=0, second=0)
+    for _ in range(150):
+        created = quarter - dice.choice([LENGTH, timedelta(minutes=1)]) * dice.randrange(40 * 24)
+        created -= dice.choice([timedelta(0), timedelta(microseconds=1), timedelta(seconds=dice.randrange(900))])
+        state = dice.choice(list(JobState))
+        waited, ran = dice.choice([0, 1, 899, 100_000]), dice.choice([0, 1, 900, 300_000])
+        if created + timedelta(seconds=waited + ran) > NOW:
+            waited = ran = 0
+        job(created, state=state, waited=waited, ran=ran, queue=dice.choice(["mail", "reports", "a"]))
+        if dice.random() < 0.3:
+            suppressed(created)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Asia/Kathmandu"])
+@pytest.mark.parametrize("until", [timedelta(0), timedelta(hours=7), timedelta(days=3)], ids=str)
+def test_pages_show_the_same_numbers_with_rollups_and_without(zone, until, settings):
+    settings.TIME_ZONE = zone
+    live_a_week(seed=f"{zone} {until}")
+    plain = [activity("default", span, NOW) for span in (DAY, WEEK)]
+    assert plain[1].by_queue
+    assert all(map(sum, (plain[1].enqueued, plain[1].suppressed, plain[1].completed, plain[1].failed)))
+    roll_up("default", NOW - until)
+    assert [activity("default", span, NOW) for span in (DAY, WEEK)] == plain
+
+
+def test_numbers_stay_when_the_jobs_are_deleted_or_run_again():
+    live_a_week(seed="pruned")
+    plain = activity("default", WEEK, NOW)
+    roll_up("default", NOW)
+    Job.objects.exclude(finished_at=None).filter(finished_at__lt=ago(hours=1)).delete()
+    assert activity("default", WEEK, NOW) == plain
+
+
+def test_what_happened_is_told_by_queue_and_of_all_queues():
+    job(ago(hours=3), state="completed", waited=0, ran=60, queue="mail")
+    job(ago(hours=3), state="discarded", waited=0, ran=60, queue="reports")
+    suppressed(ago(hours=3))
+    roll_up("default", NOW)
+    numbers = ActivityRollup.objects.filter(enqueued__gt=0).order_by("queue")
+    assert list(numbers.values_list("queue", "enqueued", "suppressed", "completed", "failed")) == [
+        ("", 2, 1, 1, 1),
+        ("mail", 1, 0, 1, 0),
+        ("reports", 1, 0, 0, 1),
+    ]
+    assert len({row.start for row in numbers}) == 1
+
+
+def test_where_nothing_happened_only_the_end_of_what_was_counted_has_a_row():
+    due = roll_up("default", NOW)
+    rows = ActivityRollup.objects.order_by("start")
+    assert rows.count() == 1
+    assert rows.last().start + 2 * LENGTH + COUNTED_AFTER == due
+    assert rows.last().start + LENGTH + COUNTED_AFTER <= NOW < due
+
+
+def test_a_quarter_is_counted_when_its_transactions_have_had_time_to_commit():
+    quarter = NOW.replace(minute=0, second=0)
+    due = roll_up("default", quarter)
+    assert due == quarter + COUNTED_AFTER
+    job(quarter - timedelta(seconds=1))  # it commits after the quarter
+    assert roll_up("default", due - timedelta.resolution) == due
+    assert not ActivityRollup.objects.filter(enqueued__gt=0)
+    assert roll_up("default", due) == due + LENGTH
+    assert ActivityRollup.objects.get(queue=ALL, enqueued=1).start == quarter - LENGTH
+
+
+def test_after_a_long_pause_old_quarters_are_left_out_and_their_rows_deleted():
+    roll_up("default", NOW - 2 * KEPT)
+    job(NOW - KEPT - timedelta(days=1))
+    job(ago(days=1))
+    roll_up("default", NOW)
+    assert not ActivityRollup.objects.filter(start__lte=NOW - KEPT - LENGTH)
+    assert sum(activity("default", WEEK, NOW).enqueued) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_workers_that_count_the_same_quarter_one_stores_its_rows():
+    live_a_week(seed="race")
+    plain = activity("default", WEEK, NOW)
+    together([lambda number: roll_up("default", NOW - timedelta(hours=8 - number))] * 4, rounds=9)
+    assert roll_up("default", NOW) > NOW
+    assert activity("default", WEEK, NOW) == plain
+    rows = list(ActivityRollup.objects.values_list("queue", "start"))
+    assert len(rows) == len(set(rows))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_counts(handlers):
+    job(timezone.now() - timedelta(hours=1), state="completed")
+    job_of("email.send")(lambda: None).enqueue()
+    Worker().run(drain=True)
+    assert ActivityRollup.objects.filter(queue=ALL).aggregate(Sum("completed")) == {"completed__sum": 1}
+
+
+def test_a_page_of_rollups_takes_two_statements_more(django_assert_max_num_queries):
+    live_a_week(seed="statements")
+    roll_up("default", NOW)
+    with django_assert_max_num_queries(6):
+        activity("default", WEEK, NOW)
