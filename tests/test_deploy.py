@@ -84,7 +84,7 @@ def image_command() -> list[str]:
 
 def options_of_instances() -> list[str]:
     """Return the WORKER_OPTIONS that the unit and its page suggest."""
-    texts = [(DEPLOY / "systemd" / WORKER_UNIT).read_text(), (ROOT / "docs" / "deploy-systemd.md").read_text()]
+    texts = [(DEPLOY / "systemd" / WORKER_UNIT).read_text(), (ROOT / "docs" / "deploy.md").read_text()]
     return re.findall(r"WORKER_OPTIONS=(-.*)$", "\n".join(texts), re.MULTILINE)
 
 

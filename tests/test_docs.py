@@ -1,6 +1,5 @@
 """The documentation tells the truth: whatever the language of a block, something runs it, or reads it."""
 
-import configparser
 import json
 import re
 import shlex
@@ -132,11 +131,6 @@ def check_command(page: Path, words: list[str]) -> None:
         pytest.fail(f"manage.py {shlex.join([name, *arguments])}: {error}")
 
 
-def check_ini(page: Path, text: str) -> None:
-    """Read what systemd and PgBouncer read; systemd allows a name to be repeated."""
-    configparser.ConfigParser(strict=False, interpolation=None).read_string(text)
-
-
 def check_json(page: Path, text: str) -> None:
     json.loads(text)
 
@@ -162,7 +156,6 @@ CHECKS: dict[str, Callable[[Path, str], None]] = {
     "{eval-rst}": checked_elsewhere,
     "console": check_shell,
     "sh": check_shell,
-    "ini": check_ini,
     "json": check_json,
     "py": check_foreign_python,
     "ruby": check_foreign,

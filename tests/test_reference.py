@@ -77,7 +77,7 @@ def test_the_checks_are_the_checks() -> None:
 
 
 def test_the_signals_are_the_signals() -> None:
-    rows = [(name, row[2]) for row in table("docs/watching.md", "signal") for name in re.split(r"`, `", row[0])]
+    rows = [(name, row[2]) for row in table("docs/observability.md", "signal") for name in re.split(r"`, `", row[0])]
     declared = re.findall(r'^(\w+) = Signal\(\)\n"""(.+?)"""', inspect.getsource(signals), re.MULTILINE | re.DOTALL)
     assert {name for name, _ in rows} == {name for name, value in vars(signals).items() if isinstance(value, Signal)}
     for name, described in declared:

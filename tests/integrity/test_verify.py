@@ -28,7 +28,6 @@ from django_ojs_unique.testing import run_jobs
 from tests.support.audit import audit
 from tests.support.jobs import claim, fresh, put, row
 from tests.support.limits import take
-from tests.support.pages import table as documented
 from tests.support.processes import together
 from tests.support.rows import insert_all
 
@@ -790,10 +789,6 @@ def test_another_database_is_verified_by_name():
     assert "--fix --database other" in refused("verify", "--database", "other")
     command("verify", "--fix", "--database", "other")
     assert Job.objects.using("other").get().fingerprint == one.fingerprint
-
-
-def test_the_page_lists_the_kinds():
-    assert documented("docs/operations.md", "what is wrong") == [[kind.problem, kind.mend] for kind in Kind]
 
 
 # Beside workers and producers
