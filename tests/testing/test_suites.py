@@ -191,14 +191,14 @@ def test_the_suite_of_the_documentation_passes_under_pytest_and_nothing_leaks(sh
         shop, "pytest_django.plugin", "django_ojs_unique.pytest_plugin", DJANGO_SETTINGS_MODULE="settings"
     )
     assert "FAILED shop/test_leaks.py::test_that_fails_in_the_middle" in said, said
-    assert "1 failed, 14 passed" in said, said
+    assert "1 failed, 9 passed" in said, said
     assert code == 1
 
 
 @pytest.mark.slow
 def test_the_suite_of_the_documentation_passes_under_unittest(shop):
     code, said = run(shop, "django", "test", "--settings", "settings")
-    assert "Ran 10 tests" in said, said
+    assert "Ran 5 tests" in said, said
     assert code == 0, said
 
 
