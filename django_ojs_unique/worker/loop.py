@@ -164,11 +164,10 @@ class Worker:
         for helper, does in ((self._settler, "settles"), (self._housekeeper, "does the upkeep")):
             if not helper.is_alive:
                 raise RuntimeError(f"The thread that {does} died; its last words are in the log.")
+        self._held.enforce_time_limits()  # first: a handler may hold the lock that the other steps wait for
         self._limits.ensure()
         if (now := time.monotonic()) >= min(self._held.extend_at, self._timetable.due, self._housekeeper.due):
             self._claimer.start_all()  # what is due may take a while
-        # First, so that no failure of another step prevents it: a handler may hold the lock that all steps wait for.
-        self._held.enforce_time_limits()
         if now >= self._held.extend_at:
             self._held.extend()
         if not self._settler.is_thread:
