@@ -90,6 +90,27 @@ def test_a_quarter_is_counted_when_its_transactions_have_had_time_to_commit():
     assert ActivityRollup.objects.get(queue=ALL, enqueued=1).start == quarter - LENGTH
 
 
+def test_a_quarter_is_counted_once():
+    due = roll_up("default", NOW)
+    job(ago(hours=5))
+    job(due - COUNTED_AFTER - LENGTH - timedelta(seconds=1))
+    roll_up("default", due)
+    assert not ActivityRollup.objects.filter(enqueued__gt=0)
+
+
+def test_while_there_is_nothing_to_count_a_look_takes_one_statement(django_assert_num_queries):
+    roll_up("default", NOW)
+    with django_assert_num_queries(1):
+        roll_up("default", NOW)
+
+
+def test_a_host_whose_clock_is_behind_reads_no_later_quarters():
+    live_a_week(seed="behind")
+    plain = activity("default", DAY, ago(hours=3))
+    roll_up("default", NOW)
+    assert activity("default", DAY, ago(hours=3)) == plain
+
+
 def test_after_a_long_pause_old_quarters_are_left_out_and_their_rows_deleted():
     roll_up("default", NOW - 2 * KEPT)
     job(NOW - KEPT - timedelta(days=1))
