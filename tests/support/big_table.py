@@ -14,6 +14,7 @@ from django.db import connection
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy
+from django_ojs_unique.insight.rollups import roll_up
 from django_ojs_unique.models import ActivityRollup, Job, Queue, SuppressedEnqueue, WorkerProcess
 from tests.support.rows import insert_all
 
@@ -60,6 +61,7 @@ def gather(jobs: int = SAMPLE, copies: int = 1) -> Crowd:
     _around(now)
     if copies > 1:
         _multiply(copies, [job.pk for job in single], MONTH / jobs)
+    roll_up("default", now)  # as a worker has done
     return Crowd(
         hot=hot,
         keyed=next(job for job in sample if job.key),
