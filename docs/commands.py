@@ -3,7 +3,8 @@
 import argparse
 import re
 import textwrap
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import django
 from django.core.management import load_command_class
@@ -14,14 +15,16 @@ INTRODUCTION = """\
 # Commands
 
 `manage.py COMMAND --help` says the same; `make reference` writes this page from it. Each command takes
-`--database ALIAS`, the database of the jobs, and Django's own options, such as `--settings` and `--verbosity`. Each
-subcommand of `jobs` also takes `--json` and prints [one line for programs](operations.md#for-programs). The
-[worker](worker.md), [operations](operations.md) and [retention](retention.md) pages show the commands at work.
+`--database ALIAS`, the database of the jobs, and Django's own options. Each subcommand of `jobs` also takes `--json`
+and prints [one line for programs](operations.md#for-programs). The [worker](worker.md), [operations](operations.md) and
+[retention](retention.md) pages show the commands at work.
 
 `ojs_worker` is `runworker` under a name that no other package uses.
 """
 FILTERS = ("--state", "--queue", "--type", "--key", "--worker", "--since", "--until", "--dead-letter")
 """Arguments that several subcommands of `jobs` share: told once."""
+FEW = 2
+"""Other arguments are told once, too, if more subcommands than this have them, with the same meaning."""
 
 
 def write() -> str:
@@ -33,31 +36,49 @@ def parser_of(name: str) -> CommandParser:
     return load_command_class("django_ojs_unique", name).create_parser("manage.py", name)
 
 
-def section(parser: CommandParser, heading: str) -> Iterator[str]:
+def section(parser: argparse.ArgumentParser, heading: str, shared: Sequence[str] = ()) -> Iterator[str]:
     """Yield the lines about a command, and those about its subcommands."""
     yield f"{heading}\n"
     for paragraph in (parser.description or "").split("\n\n"):
         yield textwrap.fill(marked(" ".join(paragraph.split())), 120, break_on_hyphens=False) + "\n"
     arguments = [action for action in own(parser) if action.nargs != argparse.PARSER]
+    told = []
     if is_filtered(parser):
         arguments = [action for action in arguments if not is_filter(action)]
-        yield "It takes the [filters](#filters).\n"
-    if arguments:
+        told.append("the [filters](#filters)")
+    told += [said(action) for action in arguments if row(action) in shared]
+    if told:
+        yield f"Takes {', '.join(told[:-1])} and {told[-1]}.\n" if told[1:] else f"Takes {told[0]}.\n"
+    if arguments := [action for action in arguments if row(action) not in shared]:
         yield from table_of(arguments)
     for action in own(parser):
         if action.nargs == argparse.PARSER:
-            yield f"#{heading[:2]} Filters\n"
-            yield "A job must match all that are given.\n"
-            first = next(subparser for subparser in action.choices.values() if is_filtered(subparser))
-            yield from table_of([one for one in own(first) if is_filter(one)])
-            for name, subparser in action.choices.items():
-                yield from section(subparser, f"#{heading} {name}")
+            yield from subsections(list(action.choices.items()), heading)
+
+
+def subsections(parsers: list[tuple[str, argparse.ArgumentParser]], heading: str) -> Iterator[str]:
+    """Yield the lines about all subcommands: first the arguments that they share."""
+    yield f"#{heading[:2]} Filters\n"
+    yield "A job must match all that are given.\n"
+    first = next(parser for _, parser in parsers if is_filtered(parser))
+    yield from table_of([action for action in own(first) if is_filter(action)])
+    found = {row(action): action for _, parser in parsers for action in own(parser) if not is_filter(action)}
+    counts = Counter(row(action) for _, parser in parsers for action in own(parser))
+    shared = [line for line in found if counts[line] > FEW]
+    yield f"#{heading[:2]} Shared arguments\n"
+    yield from table_of([found[line] for line in shared])
+    for name, parser in parsers:
+        yield from section(parser, f"#{heading} {name}", shared)
 
 
 def table_of(arguments: list[argparse.Action]) -> Iterator[str]:
     yield "| argument | meaning |\n|---|---|"
-    yield from (f"| {said(action)} | {meaning(action)} |" for action in arguments)
+    yield from map(row, arguments)
     yield ""
+
+
+def row(action: argparse.Action) -> str:
+    return f"| {said(action)} | {meaning(action)} |"
 
 
 def is_filter(action: argparse.Action) -> bool:

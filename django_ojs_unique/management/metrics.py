@@ -23,15 +23,14 @@ def add_metrics(parser: CommandParser) -> None:
         "--metrics-port",
         type=partial(whole_number, most=HIGHEST_PORT),
         metavar="PORT",
-        help="Serve metrics for Prometheus on this port; not by default. With --processes each process has its own:"
-        " PORT, PORT+1 and so on.",
+        help="Serve metrics for Prometheus on this port. With --processes: PORT, PORT+1 and so on.",
     )
     parser.add_argument(
         "--metrics-address",
         default="127.0.0.1",
         metavar="ADDRESS",
-        help="The address to listen on (default 127.0.0.1, this machine only). Whoever reaches it, reads the metrics:"
-        " use 0.0.0.0 or :: behind a firewall.",
+        help="The address to listen on (default 127.0.0.1, this machine only). Use 0.0.0.0 or :: only"
+        " behind a firewall.",
     )
 
 

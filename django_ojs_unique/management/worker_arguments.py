@@ -67,14 +67,14 @@ def add_worker_arguments(parser: CommandParser) -> None:
         default=SHUTDOWN_SECONDS,
         metavar="SECONDS",
         help=f"How long running jobs may take to finish after the first signal (default {SHUTDOWN_SECONDS:.0f});"
-        " then they are given back, and the attempt does not count.",
+        " then they are given back.",
     )
     parser.add_argument(
         "--wait-for-database",
         type=seconds_or_zero,
         metavar="SECONDS",
-        help="How long to wait at the start for a database server that does not answer, before the command ends"
-        f" with exit code 1 (default {WAIT_SECONDS:.0f}; with --drain 0).",
+        help="How long to wait at the start for a database server that does not answer"
+        f" (default {WAIT_SECONDS:.0f}; with --drain 0).",
     )
     parser.add_argument(
         "--max-jobs",
@@ -82,20 +82,17 @@ def add_worker_arguments(parser: CommandParser) -> None:
         metavar="N",
         help="Stop after N jobs (with --processes: start afresh), against memory that leaks in handlers.",
     )
-    parser.add_argument(
-        "--drain", action="store_true", help="Stop when no job is due: for cron, for tests, for a first look."
-    )
+    parser.add_argument("--drain", action="store_true", help="Stop when no job is due.")
     parser.add_argument(
         "--reload",
         action="store_true",
-        help="Start again when the code changes: for development, with one process and without --drain. A file that"
-        " cannot be imported ends it.",
+        help="Start again when the code changes: for development, with one process and without --drain.",
     )
     parser.add_argument(
         "--health-file",
         metavar="PATH",
-        help="A file that is written every second while all is well, for probes that look at its age. With"
-        " --processes each process writes its own: PATH.0, PATH.1 and so on.",
+        help="A file that is written every second while all is well, for probes. With --processes: PATH.0, PATH.1"
+        " and so on.",
     )
     add_metrics(parser)
     add_database(parser)

@@ -25,10 +25,9 @@ LARGEST_BATCH = 10_000
 class Command(BaseCommand):
     help = (
         "Delete jobs that finished longer ago than OJS_UNIQUE['RETENTION'] says, and old suppressed enqueues and"
-        " events. Workers do so, too, a batch at a time; this command does all of it now. A job whose unique policy"
-        " still counts it as a duplicate is not deleted, since the same work could be queued again: it loses its"
-        " payload (args, meta, tags, result, errors), and the rest goes when the window has ended. Safe while workers"
-        " run."
+        " events. Workers do so, too, a batch at a time; this command does all of it now. A job that"
+        " still counts as a duplicate loses only its payload (args, meta, tags, result, errors) until its window has"
+        " ended. Safe while workers run."
     )
     requires_system_checks = [TAG]
 
@@ -38,15 +37,14 @@ class Command(BaseCommand):
             action="append",
             type=_kind,
             metavar="STATE",
-            help="Prune only completed, cancelled, discarded or dead_letter (discarded under a retry policy that says"
-            " so) jobs, and no suppressed enqueues or events; may be repeated.",
+            help="Prune only completed, cancelled, discarded or dead_letter jobs, and no suppressed enqueues or"
+            " events; may be repeated.",
         )
         parser.add_argument(
             "--older-than",
             type=_period,
             metavar="DURATION",
-            help="Prune jobs that finished this long ago, such as P30D or PT12H, whatever the setting says, even of"
-            " kinds that it keeps for ever.",
+            help="Prune jobs that finished this long ago, such as P30D or PT12H, whatever the setting says.",
         )
         parser.add_argument("--dry-run", action="store_true", help="Say what would be done, and why; change nothing.")
         parser.add_argument(

@@ -45,10 +45,9 @@ SWITCH_SECONDS = 0.0005
 
 class Command(BaseCommand):
     help = (
-        "Run jobs until stopped. Handlers are the @job functions in each app's jobs.py. The first SIGTERM or Ctrl-C"
-        " lets running jobs finish and gives back the rest; a second one ends at once, and what ran returns when its"
-        " lease runs out. Exit codes: 0 stopped as asked or drained, 1 could not start, 128 + the signal's number when"
-        " forced."
+        "Run jobs until stopped. The first SIGTERM or Ctrl-C lets running jobs finish and gives back the rest; a second"
+        " one ends at once, and what ran returns when its lease runs out. Exit codes: 0 stopped as asked or drained, 1"
+        " could not start, 128 + the signal's number when forced."
     )
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -15,9 +15,8 @@ from .subcommand import Subcommand
 class IndexArgs(Subcommand):
     """Let searches such as user_id=42 find jobs by an index, in a table of any size. PostgreSQL only.
 
-    Without the index, the admin looks at the newest 20,000 jobs. Every enqueue pays for the index, so a project has it
-    only if it asks for it. It is built while jobs are enqueued and run. Migrations neither create nor drop it. Do not
-    call this in a transaction.
+    Without the index, the admin looks at the newest 20,000 jobs. Every enqueue pays for the index. It is built while
+    jobs are enqueued and run.
     """
 
     name = "index-args"

@@ -169,7 +169,7 @@ class OnMatchingJobs(OnJobs):
 class Cancel(OnMatchingJobs):
     """Cancel jobs that have not finished. One that runs is told, and its result is refused.
 
-    Give ids, or filters: `jobs cancel --type email.send --since PT1H`. Look first, with --dry-run.
+    Give ids, or filters: `jobs cancel --type email.send --since PT1H`.
     """
 
     name = "cancel"
@@ -185,9 +185,7 @@ class Cancel(OnMatchingJobs):
 class EnqueueAgain(OnMatchingJobs):
     """Enqueue finished jobs again: new jobs with the same args and options, through their policies.
 
-    The old jobs stay as they are. A job that duplicates another one is refused; with --dry-run it says so before.
-
-    Give ids, or filters: `jobs enqueue-again --type report.build`. Filters select completed jobs only, unless --state
+    A job that duplicates another one is refused. Give ids, or filters; these select completed jobs only, unless --state
     says otherwise.
     """
 
@@ -205,7 +203,7 @@ class EnqueueAgain(OnMatchingJobs):
 class Release(OnJobs):
     """Take jobs out of uniqueness for good: they go on, and the next enqueue of their keys is admitted.
 
-    For a finished job that still counts as a duplicate while the work must be done again. `jobs explain` names it.
+    For a finished job that still counts as a duplicate while the work must be done again.
     """
 
     name = "release"

@@ -36,11 +36,10 @@ _MORE = "more job"
 
 
 class Explain(Subcommand):
-    """Say what an enqueue would do now, and why; nothing is enqueued.
+    """Say what an enqueue would do now, and why. Nothing is enqueued.
 
-    `jobs explain email.send --args '{"user_id": 42}'` prints the answer, the canonical text, the fingerprint, and each
-    stored job that counts as a duplicate, with the end of its window. Of each limit it says whether the job would wait
-    for a slot.
+    `jobs explain email.send --args '{"user_id": 42}'` prints the fingerprint, each stored job that counts as a
+    duplicate with the end of its window, and whether the job would wait for a slot of a limit.
     """
 
     name = "explain"

@@ -29,10 +29,8 @@ class Upkeep(Subcommand):
 class Verify(Upkeep):
     """Report where rows, fingerprints and guards do not agree, and with --fix mend it.
 
-    The exit code is 1 when an inconsistency is left, and 0 when there is none. Safe beside workers and producers: each
-    fingerprint is mended in a transaction of its own, under the locks of an enqueue. Of waiting jobs that duplicate one
-    another the oldest stays, and --fix cancels the newer ones; a job that runs is never cancelled. Pruned jobs that are
-    kept for their windows have lost their args, so their fingerprints are not computed again.
+    The exit code is 1 if an inconsistency is left. Safe beside workers and producers. Of waiting jobs that duplicate
+    one another the oldest stays, and --fix cancels the newer ones; a job that runs is never cancelled.
     """
 
     name = "verify"
@@ -86,10 +84,10 @@ class Verify(Upkeep):
 class Rekey(Upkeep):
     """Give live jobs the unique policy that their handlers declare now, with fingerprint and guard anew.
 
-    For when a policy changes while jobs wait. Where several jobs then share a fingerprint, the oldest keeps the guard,
-    and the others go on without it. A job with a key keeps it. A job whose args do not fit the policy is named and left
-    as it is. Also a job that was enqueued with a policy of its own gets the handler's. Safe beside workers and
-    producers.
+    For when a policy changes while jobs wait. Safe beside workers and producers. Where several jobs then share a
+    fingerprint, the oldest keeps the guard, and the others go on without it. A job with a key keeps it. A job whose
+    args do not fit the policy is named and left as it is. A job that was enqueued with a policy of its own gets the
+    handler's, too.
     """
 
     name = "rekey"

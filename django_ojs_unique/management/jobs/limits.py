@@ -23,9 +23,8 @@ KEEP: Any = ...
 class Limits(Watched):
     """Show the limits per key: the numbers in force, how many keys they have, what runs, and what waits for a slot.
 
-    `jobs limits NAME` shows the keys of one limit, those for which most jobs wait first. `jobs limits NAME --running 3`
-    lets three jobs of each of its keys run at once, from the next claim on, also those that wait already. Such numbers
-    stand in the place of those in the code until `--reset` takes them back. `jobs show ID` says what one job waits for.
+    `jobs limits NAME` shows the keys of one limit. `jobs limits NAME --running 3` lets three jobs of each key run at
+    once, from the next claim on, also those that wait already. Such numbers replace those in the code until --reset.
     """
 
     name = "limits"

@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 class Retry(OnMatchingJobs):
     """Make jobs available now: those that are scheduled, retryable or pending, and discarded ones with new attempts.
 
-    A cancelled job is revived, too, if you name it by its id or say `--state cancelled`. A job is refused while a live
-    job has its key; the message names that job. With --dry-run it says so before.
-
-    Give ids, or filters: `jobs retry --type email.send --dead-letter`. Filters select discarded jobs only, unless
-    --state says otherwise.
+    A job is refused while a live job has its key. Give ids, or filters: `jobs retry --type email.send --dead-letter`.
+    Filters select discarded jobs only, unless --state says otherwise. A cancelled job is revived, too, if you give its
+    id or `--state cancelled`.
     """
 
     name = "retry"
@@ -57,9 +55,7 @@ class Retry(OnMatchingJobs):
 class Revive(Retry):
     """Make discarded and cancelled jobs available with new attempts, those that are not due yet scheduled.
 
-    A job is refused while a live job has its key; the message names that job. With --dry-run it says so before.
-
-    Give ids, or filters: `jobs revive --type email.send --since PT1H`. Filters select discarded jobs only, unless
+    A job is refused while a live job has its key. Give ids, or filters; these select discarded jobs only, unless
     --state says otherwise.
     """
 

@@ -42,7 +42,7 @@ TIMES = (
 class List(Subcommand):
     """List jobs, the newest first.
 
-    Filters add up: `jobs list --state retryable discarded --queue emails` lists what failed among the emails.
+    Filters add up: `jobs list --state retryable discarded --queue emails`.
     """
 
     name = "list"
@@ -78,11 +78,9 @@ def _told(job: Job, now: datetime) -> tuple[object, ...]:
 
 
 class Show(Subcommand):
-    """Show everything about one job: its envelope, its times, its key, and each error with its traceback.
+    """Show everything about one job, each error with its traceback.
 
-    Of a job with limits that waits it says for which slot, and who holds it.
-
-    Control characters in what handlers wrote are shown as escapes such as \\x1b.
+    If the job waits for a slot of a limit, it says for which one, and who holds it.
     """
 
     name = "show"

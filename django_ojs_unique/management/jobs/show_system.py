@@ -80,8 +80,8 @@ class Around(Watched):
 class Queues(Around):
     """Show each queue: its unfinished jobs by state, since when it is paused, and its limits.
 
-    Below the table are the queues with waiting jobs that no worker takes, and types of which jobs wait and that have no
-    handler here. Workers over HTTP may have one, and need not say which queues they take.
+    Below the table are the queues whose waiting jobs no worker takes, and the types of waiting jobs that have no
+    handler here. Workers over HTTP may take them.
     """
 
     name = "queues"
@@ -113,8 +113,7 @@ class Queues(Around):
 class Workers(Around):
     """Show the workers: how each stands, when it was heard last, which queues it takes, and what it has done.
 
-    `silent` is one that said nothing for half a minute: it has died, or cannot reach the database. Below the table is
-    what nobody takes, as in `jobs queues`.
+    A `silent` worker said nothing for half a minute: it has died, or cannot reach the database.
     """
 
     name = "workers"

@@ -33,10 +33,7 @@ class OnWorkflows(Subcommand):
 
 
 class Workflows(OnWorkflows):
-    """List workflows, the newest first: those that are not part of another one.
-
-    The progress counts the jobs of nested workflows, too, and no callbacks.
-    """
+    """List workflows, the newest first: those that are not part of another one."""
 
     name = "workflows"
 
@@ -87,8 +84,8 @@ class Workflows(OnWorkflows):
 class ShowWorkflow(OnWorkflows):
     """Show a workflow as a tree: each step or job, its state, attempts, duration, and its result or error.
 
-    A member without a job says what it waits for. Of many members, those that failed come first, then those that have
-    not ended; the others are counted.
+    A member without a job says what it waits for. Of many members, the failed and unfinished ones come first, and the
+    rest is counted.
     """
 
     name = "workflow"
@@ -111,8 +108,7 @@ class ShowWorkflow(OnWorkflows):
 class CancelWorkflow(OnWorkflows):
     """Cancel a workflow: its waiting jobs are cancelled, what is not enqueued yet never is, and no callback is called.
 
-    Jobs that run end by themselves, without another attempt. Jobs that other workflows wait for go on. Look first, with
-    --dry-run.
+    Jobs that run end by themselves, without another attempt. Jobs that other workflows wait for go on.
     """
 
     name = "cancel-workflow"
