@@ -23,8 +23,6 @@ and prints [one line for programs](operations.md#for-programs). The [worker](wor
 """
 FILTERS = ("--state", "--queue", "--type", "--key", "--worker", "--since", "--until", "--dead-letter")
 """Arguments that several subcommands of `jobs` share: told once."""
-FEW = 2
-"""Other arguments are told once, too, if more subcommands than this have them, with the same meaning."""
 
 
 def write() -> str:
@@ -64,7 +62,11 @@ def subsections(parsers: list[tuple[str, argparse.ArgumentParser]], heading: str
     yield from table_of([action for action in own(first) if is_filter(action)])
     found = {row(action): action for _, parser in parsers for action in own(parser) if not is_filter(action)}
     counts = Counter(row(action) for _, parser in parsers for action in own(parser))
-    shared = [line for line in found if counts[line] > FEW]
+    shared = []
+    for line, action in found.items():  # of two arguments of one name only the more common one
+        alike = [counts[other] for other in found if said(found[other]) == said(action)]
+        if counts[line] > 1 and counts[line] == max(alike):
+            shared.append(line)
     yield f"#{heading[:2]} Shared arguments\n"
     yield from table_of([found[line] for line in shared])
     for name, parser in parsers:
