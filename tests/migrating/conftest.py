@@ -9,17 +9,19 @@ from typing import Any
 
 import pytest
 
-from tests.support.pages import ROOT, a_module, blocks
+from tests.support.pages import ROOT, a_module, blocks, text_of
 
 
 @pytest.fixture
 def modules_of(handlers: Any) -> Iterator[Callable[[str], Any]]:
-    """Return a function that makes the modules of the app `shop` which a page shows, and returns the app."""
+    """Return a function that makes the modules of the app `shop` which a page shows or has copied, and returns it."""
 
     def make(page: str) -> Any:
         for _, source, _ in blocks(ROOT / "docs" / page, "python"):
             if path := re.match(r"# (shop)/(\w+)\.py\n", source):
                 exec(compile(source, page, "exec"), a_module(path[1], path[2]))
+        for copied in re.findall(r"\(\.\./(examples/moving/\w+\.py)\) to `shop/moving\.py`", text_of(f"docs/{page}")):
+            exec(compile((ROOT / copied).read_text(), copied, "exec"), a_module("shop", "moving"))
         return sys.modules["shop"]
 
     before = set(sys.modules)
