@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, Func, IntegerField, Q, QuerySet
+from django.db.models import Count, Func, IntegerField, QuerySet
 
 from ..models import Job, SuppressedEnqueue
-from ..ojs.states import INCOMPLETE, JobState
-from .created import CLOCKS, finished_since
+from ..ojs.states import JobState
+from .created import finished_since, unfinished_since
 
 
 @dataclass(slots=True)
@@ -34,14 +34,14 @@ class Counts:
 def count(using: str, edges: Sequence[datetime]) -> dict[tuple[datetime, str], Counts]:
     """Count what happened between edges at the same distances: by the edge where the part begins, and by queue.
 
-    Four statements. Jobs that have been deleted are not counted.
+    Three statements. Jobs that have been deleted are not counted.
     """
     counted: defaultdict[tuple[datetime, str], Counts] = defaultdict(Counts)
     starts = range(len(edges) - 1)
-    for unfinished in _unfinished_since(edges[0]):
-        for part, queue, number in _by_part(Job.objects.using(using).filter(unfinished), edges, "created_at"):
-            if part in starts:
-                counted[edges[part], queue].enqueued += number
+    unfinished = Job.objects.using(using).filter(unfinished_since(edges[0]))
+    for part, queue, number in _by_part(unfinished, edges, "created_at"):
+        if part in starts:
+            counted[edges[part], queue].enqueued += number
     met = SuppressedEnqueue.objects.using(using).filter(created_at__gte=edges[0], created_at__lt=edges[-1])
     for part, queue, number in _by_part(met, edges, "created_at"):
         counted[edges[part], queue].suppressed += number
@@ -81,17 +81,6 @@ class Part(Func):
         second = "TIMESTAMPDIFF(SECOND, '1970-01-01', %(expressions)s)"
         template = f"(GREATEST({second} - %(before)s, 0) DIV %(length)s - 1)"
         return self.as_sql(compiler, connection, template=template, **context)
-
-
-def _unfinished_since(moment: datetime) -> tuple[Q, Q]:
-    """Return the conditions for unfinished jobs that were created at or after a moment: that are available, and others.
-
-    The index has no time of creation. It has the time since when a job is available, which is no earlier: so of a
-    million available jobs only those are read that came lately.
-    """
-    created = Q(finished_at__isnull=True, created_at__gte=moment)
-    available = Q(state=JobState.AVAILABLE, enqueued_at__gte=moment - CLOCKS)
-    return available & created, Q(state__in=sorted(INCOMPLETE - {JobState.AVAILABLE})) & created
 
 
 def _by_part(rows: QuerySet[Any], edges: Sequence[datetime], *moments: str, by: Sequence[str] = ()) -> Any:

@@ -18,13 +18,13 @@ _EARLIEST = datetime(1970, 1, 2, tzinfo=UTC)
 
 
 def created_since(moment: datetime) -> Q:
-    """Return the condition for jobs that were created at or after a moment.
+    """Return the condition for jobs that were created at or after a moment; each part is answered from one index."""
+    return unfinished_since(moment) | finished_since(moment) & Q(created_at__gte=moment)
 
-    It has two parts, one for jobs that have not finished: each is answered from one index.
-    """
-    created = Q(created_at__gte=moment)
-    unfinished = Q(state__in=sorted(INCOMPLETE), finished_at__isnull=True)
-    return unfinished & created | finished_since(moment) & created
+
+def unfinished_since(moment: datetime) -> Q:
+    """Return the condition for jobs that were created at or after a moment and have not finished."""
+    return Q(state__in=sorted(INCOMPLETE), finished_at__isnull=True, created_at__gte=moment)
 
 
 def finished_since(moment: datetime) -> Q:

@@ -25,7 +25,7 @@ MOST_QUERIES = {
     "other lists": 8,
     "job page": 18,
     "duplicates": 12,
-    "dashboard": 17,
+    "dashboard": 16,
 }
 """How many queries a page of each part may make; two of them are those of the session and the user."""
 
