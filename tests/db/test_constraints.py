@@ -305,7 +305,7 @@ def plan(sql, params):
     return "\n".join(line[0] for line in raw(f"EXPLAIN {sql}", *params))
 
 
-WHOLE_TABLE = {"sqlite": f"SCAN {TABLE}", "mysql": "ALL ", "postgresql": "Seq Scan"}
+WHOLE_TABLE = {"sqlite": f"SCAN {TABLE}", "mysql": "ALL ", "postgresql": f"Seq Scan on {TABLE}"}
 SORT = {"sqlite": "TEMP B-TREE", "mysql": "filesort", "postgresql": "Sort"}
 
 

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, job
 from django_ojs_unique.execution.claim import claim
+from django_ojs_unique.insight.rollups import roll_up
 from django_ojs_unique.maintenance import sweep
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import Job, Queue
@@ -79,6 +80,7 @@ def live_a_full_life() -> None:
     with working() as worker:
         until(lambda: worker._listener.listening and Job.objects.filter(pk=lost.pk, state="completed"), "all ran")
         until(lambda: not Job.objects.filter(state__in=["available", "active"]), "all ended")
+    roll_up("default", timezone.now())
     prune(Job.objects.all(), timezone.now() + timedelta(days=400))
 
 
