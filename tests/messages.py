@@ -12,7 +12,7 @@ from pathlib import Path
 
 from babel.messages.catalog import Catalog
 from babel.messages.extract import extract
-from babel.messages.mofile import write_mo
+from babel.messages.mofile import read_mo, write_mo
 from babel.messages.pofile import read_po, write_po
 from django.utils.translation.template import templatize
 
@@ -50,15 +50,18 @@ def updated(language: str) -> Catalog:
     return found
 
 
-def compiled(language: str) -> bytes:
-    """Return what the .mo file of a language must have."""
-    buffer = io.BytesIO()
-    write_mo(buffer, catalogue(language))
-    return buffer.getvalue()
+def compiled(language: str) -> Catalog:
+    """Read the compiled translations of a language, which are what Django reads."""
+    with mo(language).open("rb") as file:
+        return read_mo(file)
 
 
 def po(language: str) -> Path:
     return LOCALE / language / "LC_MESSAGES" / "django.po"
+
+
+def mo(language: str) -> Path:
+    return po(language).with_suffix(".mo")
 
 
 def languages() -> list[str]:
@@ -87,7 +90,8 @@ def main() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             write_po(file, found, sort_output=True, include_previous=False, omit_header=False, no_location=True)
-        path.with_suffix(".mo").write_bytes(compiled(language))
+        with mo(language).open("wb") as file:
+            write_mo(file, catalogue(language))
         missing = sum(1 for message in found if message.id and not all(_strings(message)))
         print(f"{language}: {len(found)} texts, {missing} without a translation")
 
