@@ -14,14 +14,15 @@ from django.urls import reverse
 from django_ojs_unique.models import Job
 from tests.support.big_table import SAMPLE, gather
 
-LIST, CHANGE = "django_ojs_unique_job_changelist", "django_ojs_unique_job_change"
+LIST, CHANGE, HISTORY = (f"django_ojs_unique_job_{page}" for page in ("changelist", "change", "history"))
 ATTEMPTS, DASHBOARD = "django_ojs_unique_suppressedenqueue_changelist", "admin:django_ojs_unique_dashboard"
 
 
 def report(rounds: int, jobs: int) -> None:
     """Print the time and the queries of each page, and of the plain pages that show the most similar rows.
 
-    What met a job stands on the job's page; a plain admin shows it in a second page, the list of these attempts.
+    A job's page also shows what operators did to the job, and what met it. A plain admin shows these on two more pages:
+    the history, and the list of these attempts.
     """
     begin = time.perf_counter()
     crowd = gather(copies=max(1, jobs // SAMPLE))
@@ -31,11 +32,11 @@ def report(rounds: int, jobs: int) -> None:
     plain_list, plain_attempts = reverse(f"plain:{LIST}"), reverse(f"plain:{ATTEMPTS}")
     for name, ours, *plain in (
         ("list of jobs", reverse(f"admin:{LIST}"), plain_list),
-        ("job that failed", change("admin", crowd.discarded), change("plain", crowd.discarded)),
+        ("job that failed", change("admin", crowd.discarded), *change_and_history(crowd.discarded)),
         (
             "job that many met",
             change("admin", crowd.hot),
-            change("plain", crowd.hot),
+            *change_and_history(crowd.hot),
             f"{plain_attempts}?fingerprint={crowd.hot.fingerprint}",
         ),
         ("duplicates", reverse("admin:django_ojs_unique_duplicates"), plain_attempts),
@@ -49,6 +50,11 @@ def report(rounds: int, jobs: int) -> None:
 def change(site: str, job: Job) -> str:
     """Return the address of a job's page."""
     return reverse(f"{site}:{CHANGE}", args=[job.pk])
+
+
+def change_and_history(job: Job) -> list[str]:
+    """Return the addresses of the two plain pages of a job."""
+    return [change("plain", job), reverse(f"plain:{HISTORY}", args=[job.pk])]
 
 
 def compare(client: Client, name: str, plain: list[str], ours: list[str], rounds: int) -> None:
