@@ -5,18 +5,16 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 
 from django_ojs_unique.models import Job
-from tests.support.pages import ROOT, blocks
+from tests.support.pages import ROOT
 
 from .record import APP
 
 
 @pytest.fixture
 def migration():
-    """The migration of the page, as one of an app of the project."""
-    page = ROOT / "docs/upgrading.md"
-    ((_, source, _),) = [block for block in blocks(page, "python") if "AddIndexToJobs" in block[1]]
+    """The migration that the page has copied, as one of an app of the project."""
     namespace = {"__name__": "shop"}
-    exec(source, namespace)
+    exec((ROOT / "examples/own_index.py").read_text(), namespace)
     return namespace["Migration"]("0002_jobs_by_type", "shop")
 
 
