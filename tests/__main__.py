@@ -30,7 +30,14 @@ NO_WAIT_FOR_THE_DISK = "-c synchronous_commit=off"
 the opposite."""
 PROCESSES = 4
 """For each database. More than there are cores, as tests wait a lot; few enough for the 100 connections of a server."""
-NO_DATABASE = ["tests/ojs", "tests/typing", "tests/test_layers.py"]
+NO_DATABASE = [
+    "tests/admin/test_languages.py",
+    "tests/api/test_openapi.py",
+    "tests/ojs",
+    "tests/typing",
+    "tests/test_layers.py",
+]
+"""What is the same on every database."""
 RUNNER = ["-m", "coverage", "run", "-m", "pytest"] if TRACED else ["-m", "pytest"]
 
 

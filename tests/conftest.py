@@ -28,6 +28,7 @@ TOGETHER = (
     "tests/admin/test_speed.py",
     "tests/api/test_schemathesis.py",
     "tests/browser/",
+    "tests/db/test_plans.py",
     "tests/management/test_jobs_speed.py",
 )
 """What shares something that takes long to make: one process runs all of it, where there are several."""

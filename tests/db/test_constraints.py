@@ -1,6 +1,5 @@
 """What the database itself promises, to every write path."""
 
-from itertools import pairwise
 from uuid import uuid4
 
 import pytest
@@ -10,16 +9,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import JobState, lifecycle
-from django_ojs_unique.db.constraints import of_fingerprint
-from django_ojs_unique.execution.leases import give_back_claims
-from django_ojs_unique.limits.candidates import Ready
-from django_ojs_unique.limits.slots import Slots
-from django_ojs_unique.limits.waiting import Turns, Waiting, look
-from django_ojs_unique.limits.walks import Gates, gates_of
-from django_ojs_unique.maintenance import superseded, sweep
-from django_ojs_unique.models import Job, LimitKey
+from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import TERMINAL, from_mask, to_mask
-from django_ojs_unique.worker.queues import waiting_queues
 from tests.support.jobs import ALL_STATES, LEASE, attempt, enqueue, fresh, outcome, row, stored
 from tests.support.rows import insert_all
 
@@ -232,7 +223,7 @@ def test_a_guard_left_behind_is_never_taken_back():
     assert (fresh(job).state, fresh(job).guarded_states) == ("available", frozenset())
 
 
-# how many statements, and which indexes
+# how many statements
 
 STATEMENTS = {"sqlite": 1, "postgresql": 1, "mysql": 6}
 """MariaDB looks, unless it would replace what it finds, then settles the key in a transaction, under a lock."""
@@ -266,157 +257,6 @@ def test_an_enqueue_without_a_policy_does_not_look(transactional_db):
     with CaptureQueriesContext(connection) as queries:
         assert outcome(unique=None) == "created"
     assert [query["sql"][:6] for query in queries] == ["INSERT"]
-
-
-@pytest.fixture
-def many_jobs(transactional_db):
-    """Thousands of jobs of different keys and states, known to the planner."""
-    states = ["available", "scheduled", "active", "completed", "discarded"]
-    now = timezone.now()
-    jobs = [
-        Job(
-            type="t",
-            queue=f"q{n % 7}",
-            state=states[n % 5],
-            priority=n % 11,
-            fingerprint=f"{n:064x}",
-            guarded_states=frozenset() if n % 5 > 2 else frozenset({JobState.AVAILABLE, JobState.SCHEDULED}),
-            enqueued_at=now,
-            run_at=now if n % 5 == 1 else None,
-            finished_at=now if n % 5 > 2 else None,
-        )
-        for n in range(5000)
-    ]
-    insert_all(jobs, batch_size=500)
-    analyze()
-    return jobs
-
-
-def analyze():
-    raw(f"ANALYZE TABLE {TABLE}" if connection.vendor == "mysql" else f"ANALYZE {TABLE}")
-
-
-def plan(sql, params):
-    """Return the plan of a statement as text."""
-    if connection.vendor == "sqlite":
-        return "\n".join(row[3] for row in raw(f"EXPLAIN QUERY PLAN {sql}", *params))
-    if connection.vendor == "mysql":
-        return "\n".join(f"{line[3]} {line[5]} {line[9]}" for line in raw(f"EXPLAIN {sql}", *params))
-    return "\n".join(line[0] for line in raw(f"EXPLAIN {sql}", *params))
-
-
-WHOLE_TABLE = {"sqlite": f"SCAN {TABLE}", "mysql": "ALL ", "postgresql": f"Seq Scan on {TABLE}"}
-SORT = {"sqlite": "TEMP B-TREE", "mysql": "filesort", "postgresql": "Sort"}
-
-
-def looks_of(act, column="fingerprint"):
-    """Collect the looks for a fingerprint, or another column, that ``act`` sends, with their parameters."""
-    seen = []
-
-    def wrapper(execute, sql, params, many, context):
-        if TABLE in sql and column in sql.partition("WHERE")[2]:
-            seen.append((sql, params))
-        return execute(sql, params, many, context)
-
-    with connection.execute_wrapper(wrapper):
-        act()
-    assert seen
-    return seen
-
-
-def check_that_an_index_is_used(looks):
-    for sql, params in looks:
-        explained = plan(sql, params)
-        assert WHOLE_TABLE[connection.vendor] not in explained, explained
-        indexes = ("ojs_job_history", "ojs_job_unguarded", "ojs_unique_guard")
-        assert any(index in explained for index in indexes), explained
-
-
-POLICIES = {"default": {}, "period": {"period": "PT1H"}, "calendar": {"period": "P1M", "states": ALL_STATES}}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-@pytest.mark.parametrize("strategy", ["reject", "ignore", "replace"])
-def test_every_look_for_duplicates_goes_through_an_index(policy, strategy, many_jobs):
-    enqueue("u", unique=policy)
-    check_that_an_index_is_used(looks_of(lambda: attempt("u", unique={**policy, "on_conflict": strategy})))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_explain_and_duplicates_of_go_through_an_index(policy, many_jobs):
-    check_that_an_index_is_used(looks_of(lambda: Job.objects.explain("u", unique=policy)))
-    check_that_an_index_is_used(looks_of(lambda: Job.objects.duplicates_of(FINGERPRINT, policy)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("limit", [1, 10])
-def test_a_claim_reads_its_queue_in_the_order_of_an_index(limit, many_jobs):
-    ready = Job.objects.filter(state="available", queue="q1", gate="", finished_at=None)
-    ready = ready.order_by("-priority", "enqueued_at", "id")
-    sql, params = ready[:limit].query.sql_with_params()
-    explained = plan(sql, params)
-    assert "ojs_job_live" in explained, explained
-    assert WHOLE_TABLE[connection.vendor] not in explained
-    if connection.vendor != "mysql":
-        assert SORT[connection.vendor] not in explained, explained
-
-
-def running(jobs, now):
-    """Count what runs under keys."""
-    LimitKey.objects.create(id="k" * 33, name="n", key={}, used_at=now)
-    with transaction.atomic():
-        Slots(Ready(jobs, now), Waiting(keys={"k" * 33: {"id": "k" * 33, "name": "n"}}))
-
-
-MAINTENANCE = {
-    "promote": (sweep.promote_unseen, "ojs_job_timer"),
-    "next": (lambda jobs, now: sweep.next_due(jobs), "ojs_job_timer"),
-    "superseded": (superseded.promote, "ojs_job_timer"),
-    "rescue": (sweep.rescue, "ojs_job_timer"),
-    "expire": (sweep.expire, "ojs_job_expiry"),
-    "queues": (lambda jobs, now: waiting_queues(jobs), "ojs_job_live"),
-    "gates": (lambda jobs, now: gates_of(jobs, ["q1"]), "ojs_job_live"),
-    "slots": (lambda jobs, now: look(Ready(jobs, now), {"q1": Gates(*[True] * 4)}, 5, Turns()), "ojs_job_live"),
-    "heads": (lambda jobs, now: Ready(jobs, now).first_of_each("q1", ["k" * 33, "k" * 34], 2), "ojs_job_live"),
-    "lanes": (lambda jobs, now: Ready(jobs, now).any_between("q1", "kf", "kk"), "ojs_job_live"),
-    "running": (running, "ojs_job_live"),
-    "give-back": (lambda jobs, now: give_back_claims(jobs, [uuid4()]), "ojs_job_live"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif("connection.vendor == 'mysql'", reason="its EXPLAIN changes with the statistics")
-@pytest.mark.parametrize(("act", "index"), MAINTENANCE.values(), ids=MAINTENANCE)
-def test_what_workers_look_for_is_read_by_an_index(act, index, many_jobs):
-    Job._base_manager.filter(state="active").update(lease_token=uuid4(), lease_expires_at=timezone.now() + LEASE)
-    analyze()
-    seen = looks_of(lambda: act(Job.objects.all(), timezone.now() - LEASE), "")
-    for sql, params in seen:
-        explained = plan(sql, params)
-        assert index in explained, explained
-        assert WHOLE_TABLE[connection.vendor] not in explained, explained
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("names", [[FINGERPRINT], [FINGERPRINT, "e" * 64]], ids=len)
-def test_the_jobs_of_a_fingerprint_are_read_by_its_indexes(names, many_jobs):
-    sql, params = Job.objects.filter(of_fingerprint(fingerprint__in=names)).query.sql_with_params()
-    explained = plan(sql, params)
-    assert WHOLE_TABLE[connection.vendor] not in explained, explained
-    others = (
-        [] if connection.vendor == "mysql" else ["ojs_unique_guard", "ojs_job_unguarded"]
-    )  # there, one has all jobs
-    assert all(index in explained for index in ["ojs_job_history", *others]), explained
-
-
-@pytest.mark.slow
-def test_the_order_of_the_index_is_the_order_of_a_claim(many_jobs):
-    ready = Job.objects.filter(state="available", queue="q1").order_by("-priority", "enqueued_at", "id")
-    ranks = [(-job.priority, job.enqueued_at, job.pk) for job in ready]
-    assert len(ranks) > 100
-    assert all(one < other for one, other in pairwise(ranks))
 
 
 @pytest.mark.parametrize("index", [index.name for index in Job._meta.indexes])
