@@ -31,7 +31,7 @@ class Activity:
 
 
 def activity(using: str, span: Span, now: datetime) -> Activity:
-    """Count what happened in each part of a span: in three statements, and two more if there may be rollups."""
+    """Count what happened in each part of a span: in two statements, and two more if there may be rollups."""
     edges = span.edges(now)
     parts = [Counts() for _ in range(span.parts)]
     by_queue: Counter[tuple[str, str]] = Counter()

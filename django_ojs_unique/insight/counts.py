@@ -34,20 +34,20 @@ class Counts:
 def count(using: str, edges: Sequence[datetime]) -> dict[tuple[datetime, str], Counts]:
     """Count what happened between edges at the same distances: by the edge where the part begins, and by queue.
 
-    Three statements. Jobs that have been deleted are not counted.
+    Two statements. Jobs that have been deleted are not counted.
     """
     counted: defaultdict[tuple[datetime, str], Counts] = defaultdict(Counts)
     starts = range(len(edges) - 1)
-    unfinished = Job.objects.using(using).filter(unfinished_since(edges[0]))
-    for part, queue, number in _by_part(unfinished, edges, "created_at"):
-        if part in starts:
-            counted[edges[part], queue].enqueued += number
     met = SuppressedEnqueue.objects.using(using).filter(created_at__gte=edges[0], created_at__lt=edges[-1])
     for part, queue, number in _by_part(met, edges, "created_at"):
         counted[edges[part], queue].suppressed += number
-    # One look says when these were enqueued and when they ended: it is most of the time.
-    finished = Job.objects.using(using).filter(finished_since(edges[0]))
-    for created, ended, state, queue, number in _by_part(finished, edges, "created_at", "finished_at", by=("state",)):
+    # One look at the finished jobs says when they were enqueued and when they ended: it is most of the time. The others
+    # are counted in the same statement, or a job that finishes between two statements would be counted twice.
+    finished, unfinished = (
+        _by_part(Job.objects.using(using).filter(condition), edges, "created_at", "finished_at", by=("state",))
+        for condition in (finished_since(edges[0]), unfinished_since(edges[0]))
+    )
+    for created, ended, state, queue, number in finished.union(unfinished, all=True):
         if created in starts:
             counted[edges[created], queue].enqueued += number
         if ended in starts and state == JobState.COMPLETED:
@@ -84,10 +84,7 @@ class Part(Func):
 
 
 def _by_part(rows: QuerySet[Any], edges: Sequence[datetime], *moments: str, by: Sequence[str] = ()) -> Any:
-    """Count rows by the parts that their ``moments`` lie in, by fields and by queue: yield these and the number.
-
-    One statement.
-    """
+    """Count rows by the parts that their ``moments`` lie in, by fields and by queue: select these and the number."""
     parts = {f"{moment}_part": Part(moment, edges) for moment in moments}
     named = [*parts, *by, "queue"]
     return rows.order_by().annotate(**parts).values(*named).annotate(number=Count("*")).values_list(*named, "number")

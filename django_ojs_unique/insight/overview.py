@@ -79,7 +79,7 @@ class Overview:
 
 
 def overview(using: str, span: Span, now: datetime, *, with_workers: bool = True) -> Overview:
-    """Read everything in eleven statements.
+    """Read everything in ten statements.
 
     There are two more for a day or a week, one less if no job waits, and one more if there is nothing to show.
     """

@@ -16,9 +16,10 @@ LENGTH = timedelta(minutes=15)
 """Of the time that a rollup counts. In every time zone, round local hours begin where one begins."""
 
 COUNTED_AFTER = timedelta(minutes=5)
-"""How long after its end a quarter is counted: what commits still later is in no rollup."""
+"""How long after its end a quarter is counted: what commits still later, or bears an earlier time, is in no rollup."""
 
 KEPT = timedelta(days=8)
+"""Longer than the longest span. The first count goes back as far: a million jobs take PostgreSQL two seconds."""
 
 ALL = ""
 """The queue of the rows that count all queues."""

@@ -12,7 +12,7 @@ from threading import Event as Bell
 from threading import Thread
 from typing import Any, TypeVar
 
-from django.db import connections
+from django.db import DatabaseError, connections
 from django.db.models import QuerySet
 
 from ..context import inheriting
@@ -37,6 +37,8 @@ RESCUE_SECONDS = 1.0
 CRON_SECONDS = 5.0
 SWEEP_SECONDS = 10.0
 UNKNOWN_SECONDS = 60.0
+REFUSED_SECONDS = 900.0
+"""How long to leave the jobs uncounted after the database refused to count them, as when that takes it too long."""
 ADVANCE_SECONDS = 1.0
 ADVANCE_AGAIN_SECONDS = 0.05
 """How long to leave a workflow to the process that advances it, before this one looks again."""
@@ -260,8 +262,17 @@ class Housekeeper:
         return SWEEP_SECONDS
 
     def _roll_up(self) -> float:
+        """Count jobs for the dashboard, which does without: if the database refuses that alone, the worker is well."""
         now = self._clock.now()
-        return max(0.0, (roll_up(self._using, now) - now).total_seconds())
+        try:
+            due = roll_up(self._using, now)
+        except DatabaseError as error:
+            connection = connections[self._using]
+            if is_busy(error) or connection.connection is None or not connection.is_usable():
+                raise
+            logger.warning("The jobs of the database %r could not be counted for the dashboard: %s", self._using, error)
+            return REFUSED_SECONDS
+        return max(0.0, (due - now).total_seconds())
 
     def _doubt_queues(self) -> float:
         hints.tell_of_queues(self._using, self._queues)

@@ -251,7 +251,7 @@ def test_the_number_of_statements_does_not_grow(admin_client, django_assert_num_
         job(now, queue=f"q{number}")
         worker(f"w{number}", heard=now)
         Queue.objects.limit(f"q{number}", 1)
-        with django_assert_num_queries(14):  # two of them read the session and the user
+        with django_assert_num_queries(13):  # two of them read the session and the user
             page(admin_client)
 
 

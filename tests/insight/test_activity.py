@@ -167,7 +167,7 @@ def test_a_percentile_is_one_of_the_numbers(numbers, half, most):
 @pytest.mark.parametrize("span", SPANS.values(), ids=SPANS)
 def test_the_number_of_statements_does_not_depend_on_the_rows(span, django_assert_num_queries):
     for _ in range(2):
-        with django_assert_num_queries(3 if span is HOUR else 4):
+        with django_assert_num_queries(2 if span is HOUR else 3):
             activity("default", span, NOW)
         with django_assert_num_queries(1):
             waits("default", span, NOW)

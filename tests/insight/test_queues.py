@@ -187,17 +187,17 @@ def test_jobs_are_stranded_where_no_worker_that_lives_takes_them(present, strand
 def test_without_workers_nothing_is_said_about_them(django_assert_num_queries):
     job(NOW, queue="emails")
     worker(queues=["secret"])
-    with django_assert_num_queries(9):
+    with django_assert_num_queries(8):
         seen = overview("default", HOUR, NOW, with_workers=False)
     assert (seen.workers, seen.stranded) == (None, [])
     assert "secret" not in {each.queue.name for each in seen.queues}
 
 
-def test_everything_at_once_takes_eleven_statements(django_assert_num_queries):
+def test_everything_at_once_takes_ten_statements(django_assert_num_queries):
     for number in range(2):
         job(NOW, queue=f"q{number}")
         worker(f"w{number}")
-        with django_assert_num_queries(11):
+        with django_assert_num_queries(10):
             assert overview("default", HOUR, NOW).has_jobs
 
 

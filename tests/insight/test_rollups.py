@@ -2,8 +2,10 @@
 
 from datetime import timedelta
 from random import Random
+from threading import Timer
 
 import pytest
+from django.db import OperationalError, ProgrammingError, connection, connections
 from django.db.models import Sum
 from django.utils import timezone
 
@@ -13,7 +15,7 @@ from django_ojs_unique.insight.rollups import ALL, COUNTED_AFTER, KEPT, LENGTH, 
 from django_ojs_unique.insight.spans import SPANS
 from django_ojs_unique.models import ActivityRollup, Job
 from django_ojs_unique.ojs.states import JobState
-from django_ojs_unique.worker import Worker
+from django_ojs_unique.worker import Worker, housekeeper
 from tests.support.past import NOW, ago, job, suppressed
 from tests.support.processes import together
 
@@ -96,6 +98,24 @@ def test_a_job_that_should_have_run_long_ago_is_counted_when_it_was_enqueued():
     assert ActivityRollup.objects.filter(queue=ALL).aggregate(Sum("enqueued")) == {"enqueued__sum": 1}
 
 
+def test_a_job_that_finishes_meanwhile_is_counted_once():
+    finishing = job(ago(hours=3))
+
+    def finish(execute, sql, *rest):
+        result = execute(sql, *rest)
+        if Job._meta.db_table in sql and not finished:
+            finished.append(sql)
+            Job.objects.filter(pk=finishing.pk).delete()
+            job(ago(hours=3), state="completed", waited=0, ran=10_700)
+        return result
+
+    finished = []
+    with connection.execute_wrapper(finish):
+        roll_up("default", NOW)
+    assert finished
+    assert ActivityRollup.objects.filter(queue=ALL).aggregate(Sum("enqueued")) == {"enqueued__sum": 1}
+
+
 def test_a_quarter_is_counted_once():
     due = roll_up("default", NOW)
     job(ago(hours=5))
@@ -145,8 +165,43 @@ def test_a_worker_counts(handlers):
     assert ActivityRollup.objects.filter(queue=ALL).aggregate(Sum("completed")) == {"completed__sum": 1}
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("error", [OperationalError, ProgrammingError])
+def test_a_worker_whose_count_the_database_refuses_is_well_and_says_so_once(error, handlers, monkeypatch, caplog):
+    def refused(using, now):
+        raise error("canceling statement due to statement timeout")
+
+    monkeypatch.setattr(housekeeper, "roll_up", refused)
+    job_of("email.send")(lambda: None).enqueue()
+    worker = Worker()
+    patience = Timer(20, worker.stop)
+    patience.start()
+    worker.run(drain=True)
+    assert patience.is_alive()  # it has ended by itself
+    patience.cancel()
+    assert Job.objects.get().state == JobState.COMPLETED
+    assert [record.message for record in caplog.records] == [
+        "The jobs of the database 'default' could not be counted for the dashboard: "
+        "canceling statement due to statement timeout"
+    ]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_lost_connection_is_an_outage_also_while_jobs_are_counted(handlers, monkeypatch):
+    def lost(using, now):
+        raise OperationalError("the connection is lost")
+
+    monkeypatch.setattr(housekeeper, "roll_up", lost)
+    monkeypatch.setattr(type(connections["default"]), "is_usable", lambda self: False)
+    job_of("email.send")(lambda: None).enqueue()
+    worker, asked = Worker(), []
+    Timer(2, lambda: (asked.append("to stop"), worker.stop())).start()
+    worker.run(drain=True)
+    assert asked  # else it would go on
+
+
 def test_a_page_of_rollups_takes_two_statements_more(django_assert_max_num_queries):
     live_a_week(seed="statements")
     roll_up("default", NOW)
-    with django_assert_max_num_queries(5):
+    with django_assert_max_num_queries(4):
         activity("default", WEEK, NOW)
