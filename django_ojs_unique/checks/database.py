@@ -17,7 +17,7 @@ from ..models import Job
 def check_databases(databases: Iterable[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """W001: SQLite without immediate transactions. W002: SQLite without WAL. W003: uniqueness is best-effort here.
 
-    W008: a constraint is missing, or differs from the one that the model declares.
+    W008: a constraint is missing, or differs from the one that the model declares. W015: times are stored as local ones.
     """
     databases = list(databases or ())
     messages = [
@@ -27,6 +27,7 @@ def check_databases(databases: Iterable[str] | None = None, **kwargs: Any) -> li
         for message in _check_sqlite(alias, connections[alias])
     ]
     for alias in with_jobs(databases):
+        messages += _check_time_zone(alias, connections[alias])
         if strength(Job, alias) == BEST_EFFORT:
             messages.append(
                 Warning(
@@ -64,6 +65,18 @@ def with_jobs(databases: Iterable[str] | None) -> list[str]:
     """Return those of the databases that have the table of jobs."""
     table = Job._meta.db_table
     return [alias for alias in databases or () if table in connections[alias].introspection.table_names()]
+
+
+def _check_time_zone(alias: str, connection: Any) -> Iterator[CheckMessage]:
+    zone = connection.settings_dict["TIME_ZONE"]
+    if zone not in (None, "UTC") and not connection.features.supports_timezones:
+        yield Warning(
+            f"Database {alias!r} stores the times of {zone}: in the hour that the clocks repeat they are ambiguous, and"
+            " the dashboard counts jobs in wrong hours.",
+            hint=f"Leave TIME_ZONE out of DATABASES[{alias!r}], and convert the times that it has stored to UTC. Pages"
+            " still show the times of settings.TIME_ZONE.",
+            id="django_ojs_unique.W015",
+        )
 
 
 def _check_sqlite(alias: str, connection: Any) -> Iterator[CheckMessage]:

@@ -471,6 +471,13 @@ def test_a_guard_that_is_missing_or_altered_is_found(condition, said, guard):
     assert not Job.objects.exists()  # whatever the check asked, the transaction goes on
 
 
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+def test_a_database_that_stores_local_times_is_found(zone, monkeypatch):
+    monkeypatch.setitem(connection.settings_dict, "TIME_ZONE", zone)
+    stores_them = zone == "Europe/Berlin" and connection.vendor != "postgresql"
+    assert ["the times of Europe/Berlin" in each.msg for each in found_in_database("W015")] == [True] * stores_them
+
+
 @pytest.mark.django_db(transaction=True, databases="__all__")
 @pytest.mark.parametrize("condition", [None, "1 = 1"], ids=["dropped", "always"])
 def test_what_the_hint_says_makes_the_guard_anew(condition, guard):
