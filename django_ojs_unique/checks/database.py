@@ -17,7 +17,7 @@ from ..models import Job
 def check_databases(databases: Iterable[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """W001: SQLite without immediate transactions. W002: SQLite without WAL. W003: uniqueness is best-effort here.
 
-    W008: a constraint is missing, or differs from the one that the model declares. W015: times are stored as local ones.
+    W008: a constraint is missing, or differs from the one that the model declares. W015: local times are stored.
     """
     databases = list(databases or ())
     messages = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -39,6 +40,8 @@ SWEEP_SECONDS = 10.0
 UNKNOWN_SECONDS = 60.0
 REFUSED_SECONDS = 900.0
 """How long to leave the jobs uncounted after the database refused to count them, as when that takes it too long."""
+APART_SECONDS = 60.0
+"""Of many workers one counts the jobs, and the others come later, each at another moment, and find them counted."""
 ADVANCE_SECONDS = 1.0
 ADVANCE_AGAIN_SECONDS = 0.05
 """How long to leave a workflow to the process that advances it, before this one looks again."""
@@ -272,7 +275,7 @@ class Housekeeper:
                 raise
             logger.warning("The jobs of the database %r could not be counted for the dashboard: %s", self._using, error)
             return REFUSED_SECONDS
-        return max(0.0, (due - now).total_seconds())
+        return max(0.0, (due - now).total_seconds()) + random.uniform(0, APART_SECONDS)
 
     def _doubt_queues(self) -> float:
         hints.tell_of_queues(self._using, self._queues)

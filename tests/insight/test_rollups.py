@@ -165,6 +165,13 @@ def test_a_worker_counts(handlers):
     assert ActivityRollup.objects.filter(queue=ALL).aggregate(Sum("completed")) == {"completed__sum": 1}
 
 
+def test_each_worker_counts_at_a_moment_of_its_own(monkeypatch):
+    drawn = []
+    monkeypatch.setattr("random.uniform", lambda least, most: drawn.append(most) or 10_000)
+    assert Worker()._housekeeper._roll_up() > 10_000
+    assert drawn == [housekeeper.APART_SECONDS]
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("error", [OperationalError, ProgrammingError])
 def test_a_worker_whose_count_the_database_refuses_is_well_and_says_so_once(error, handlers, monkeypatch, caplog):
