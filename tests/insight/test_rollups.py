@@ -181,7 +181,7 @@ def test_a_worker_whose_count_the_database_refuses_is_well_and_says_so_once(erro
     monkeypatch.setattr(housekeeper, "roll_up", refused)
     job_of("email.send")(lambda: None).enqueue()
     worker = Worker()
-    patience = Timer(20, worker.stop)
+    patience = Timer(100, worker.stop)
     patience.start()
     worker.run(drain=True)
     assert patience.is_alive()  # it has ended by itself
