@@ -21,6 +21,7 @@ from django_ojs_unique.enqueue.shape import forget_shapes
 from django_ojs_unique.execution.claim import claim
 from django_ojs_unique.models import Job
 from django_ojs_unique.registry import registry
+from tests.costs import Costs
 from tests.support.commands import Site, site
 from tests.support.processes import Child, nursery
 
@@ -33,6 +34,7 @@ TOGETHER = (
 )
 """What shares something that takes long to make: one process runs all of it, where there are several."""
 
+VENDORS = {"sqlite": "SQLite", "postgresql": "PostgreSQL", "mysql": "MariaDB"}
 LEASE = timedelta(seconds=30)
 
 logging.getLogger("django_ojs_unique.enqueue").setLevel(logging.ERROR)  # most tests do without handlers
@@ -41,7 +43,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Measure a process of xdist and what it forks, as `coverage run` does with the process that it starts."""
+    """Measure costs; and coverage in a process of xdist and what it forks, as `coverage run` does in its process."""
+    if file := os.environ.get("OJS_TEST_COSTS"):
+        config.pluginmanager.register(Costs(file, VENDORS[connection.vendor]))
     if os.environ.get("OJS_TEST_COVERAGE") and hasattr(config, "workerinput"):
         import coverage
 
@@ -65,8 +69,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say in one line which databases this run is for."""
-    here = {"sqlite": "SQLite", "postgresql": "PostgreSQL", "mysql": "MariaDB"}[connection.vendor]
-    databases = os.environ.get("OJS_TEST_DATABASES", here).split(",")
+    databases = os.environ.get("OJS_TEST_DATABASES", VENDORS[connection.vendor]).split(",")
     line = f"databases: {', '.join(databases)}"
     if "MariaDB" not in databases and not os.environ.get("OJS_TEST_MARIADB_URL"):
         line += " (MariaDB left out: OJS_TEST_MARIADB_URL names no server)"
