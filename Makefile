@@ -8,12 +8,14 @@ BIN := .venv/bin
 # Installed: what the example project needs, and all that developers need.
 DEMO := .venv/demo
 READY := .venv/ready
-INSTALL := install --quiet --disable-pip-version-check --editable
+INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 SPHINX := $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky --fresh-env -c docs -d build/doctrees
+CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	{ echo "django-ojs-unique needs Python 3.11 or newer; try: make PYTHON=python3.12"; exit 1; }
 # The pictures of the docs: docs/NAME.py draws docs/images/NAME.svg.
 PICTURES := house processes race states strategies windows workflow
 
-.PHONY: help demo serve test-quick test test-all ha conformance lint bench docs linkcheck reference messages tutorial dist clean
+.PHONY: help demo serve test release-check mutants ha conformance lint bench docs linkcheck reference messages tutorial dist upgrade clean
 
 help: ## What can be made
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -24,14 +26,14 @@ demo: $(DEMO) ## The promise, on your machine: nothing twice, nothing lost
 serve: $(DEMO) ## An example shop with the admin, a worker and customers (PORT=8000)
 	@$(BIN)/python testproject/manage.py serve --port $(PORT)
 
-test-quick: $(READY) ## SQLite, without what is slow or starts processes: two minutes
-	@$(BIN)/python -m tests --quick
-
-test: $(READY) ## SQLite and PostgreSQL, without what is slow: five minutes
+test: $(READY) ## SQLite and PostgreSQL, without what is slow: four minutes
 	@$(BIN)/python -m tests
 
-test-all: $(READY) ## Everything: slow, torture, browser; MariaDB if OJS_TEST_MARIADB_URL names a server
-	@$(BIN)/python -m tests --all
+release-check: $(READY) ## Everything that takes longer than CI may: run it before a release
+	@.ci/release-check
+
+mutants: $(READY) ## Break the package on purpose, and see the tests notice
+	@$(BIN)/python -m tests.mutants
 
 ha: $(READY) ## Failovers of clusters of its own: eight minutes
 	@$(BIN)/python -m pytest -m ha -s
@@ -66,7 +68,7 @@ tutorial: $(READY) ## Follow the README and the tutorial literally
 	@$(BIN)/python -m tests.tutorial
 
 dist: $(READY) ## Build dist/, and check it: what a release is made of
-	@$(BIN)/pip install --quiet --disable-pip-version-check --group release
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --group release
 	@rm -rf dist && $(BIN)/python -m build --quiet
 	@$(BIN)/twine check --strict dist/*
 	@$(BIN)/check-wheel-contents dist/*.whl
@@ -76,19 +78,25 @@ dist: $(READY) ## Build dist/, and check it: what a release is made of
 		--output-file dist/sbom.cdx.json build/wheel/bin/python
 	@cd dist && sha256sum * | tee SHA256SUMS
 
+upgrade: $(READY) ## Renew constraints.txt: the versions that developers and CI install
+	@$(BIN)/uv export --quiet --upgrade --all-extras --all-groups --no-hashes --no-emit-project --no-annotate --no-header \
+		> constraints.txt && rm uv.lock && git diff --stat -- constraints.txt
+
 clean: ## Remove what all of this made
 	rm -rf .venv build dist .coverage* htmlcov testproject/*.sqlite3*
 
-$(READY): $(DEMO)
+# uv resolves and installs in seconds what takes pip a minute.
+$(READY): pyproject.toml constraints.txt
 	@echo "Installing what developers need (once) ..."
+	@$(CHECK_PYTHON)
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/pip install --quiet --disable-pip-version-check 'pip>=25.1' # which knows --group
-	@$(BIN)/pip $(INSTALL) . --group dev
-	@touch $(READY)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable . --group dev
+	@touch $(DEMO) $(READY)
 
 # A pip of its own would take .venv a third of the demo's time; it gets one where Python has none.
-$(DEMO): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "django-ojs-unique needs Python 3.11 or newer; try: make PYTHON=python3.12"; exit 1; }
+$(DEMO): pyproject.toml constraints.txt
+	@$(CHECK_PYTHON)
 	@echo "Setting up .venv (once) ..."
 	@$(PYTHON) -m venv --without-pip .venv
 	@$(PYTHON) -m pip --python $(BIN)/python $(INSTALL) '.[demo]' 2> /dev/null || { $(PYTHON) -m venv .venv && $(BIN)/pip $(INSTALL) '.[demo]'; }

@@ -24,15 +24,7 @@ from django_ojs_unique.registry import registry
 from tests.costs import Costs
 from tests.support.commands import Site, site
 from tests.support.processes import Child, nursery
-
-TOGETHER = (
-    "tests/admin/test_speed.py",
-    "tests/api/test_schemathesis.py",
-    "tests/browser/",
-    "tests/db/test_plans.py",
-    "tests/management/test_jobs_speed.py",
-)
-"""What shares something that takes long to make: one process runs all of it, where there are several."""
+from tests.tiers import EVERY, ONE_DATABASE
 
 VENDORS = {"sqlite": "SQLite", "postgresql": "PostgreSQL", "mysql": "MariaDB"}
 LEASE = timedelta(seconds=30)
@@ -43,28 +35,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Measure costs; and coverage in a process of xdist and what it forks, as `coverage run` does in its process."""
     if file := os.environ.get("OJS_TEST_COSTS"):
         config.pluginmanager.register(Costs(file, VENDORS[connection.vendor]))
-    if os.environ.get("OJS_TEST_COVERAGE") and hasattr(config, "workerinput"):
-        import coverage
-
-        with pytest.MonkeyPatch.context() as patch:  # for this process only, and not for those that it starts
-            patch.setenv("COVERAGE_PROCESS_START", str(config.rootpath / "pyproject.toml"))
-            measured = coverage.process_startup()
-        config.add_cleanup(measured.save)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hand out the tests one by one, but for what stays together; by name, as xdist's groups fail with pytest 9.2."""
-    from xdist.scheduler import LoadScopeScheduling
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import what is the same on every database, but on SQLite."""
+    if connection.vendor == "sqlite" or not _knows_no_database(collection_path, config):
+        return None
+    return collection_path.suffix == ".py" and f"mark.{EVERY}" not in collection_path.read_text()
 
-    class OneByOne(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return next((start for start in TOGETHER if nodeid.startswith(start)), nodeid)
 
-    return OneByOne(config, log) if config.getoption("dist") == "load" else None
+def _knows_no_database(path: Path, config: pytest.Config) -> bool:
+    return path.relative_to(config.rootpath).as_posix().startswith(ONE_DATABASE)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -76,11 +59,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     terminalreporter.write_line(line)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts processes."""
-    for item in items:
-        if not {"start", "place"}.isdisjoint(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.processes)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what is the same on every database, but on SQLite."""
+    if connection.vendor != "sqlite":
+        same = [item for item in items if _knows_no_database(item.path, config) and not item.get_closest_marker(EVERY)]
+        items[:] = [item for item in items if item not in {*same}]
+        config.hook.pytest_deselected(items=same)
 
 
 @pytest.fixture(autouse=True)

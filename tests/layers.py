@@ -74,11 +74,16 @@ MODULES = _modules()
 @cache
 def imports(name: str) -> frozenset[str]:
     """Return the absolute names of the modules that a module imports, wherever in it."""
-    file = MODULES[name]
     package = f"{PACKAGE}.{name}".rstrip(".").split(".")
-    if file.name != "__init__.py":
+    if MODULES[name].name != "__init__.py":
         package = package[:-1]
-    return frozenset(_imports(ast.parse(file.read_text()), package))
+    return frozenset(_imports(tree(name), package))
+
+
+@cache
+def tree(name: str) -> ast.Module:
+    """Return a module as Python's parser reads it."""
+    return ast.parse(MODULES[name].read_text())
 
 
 def _imports(tree: ast.Module, package: list[str]) -> Iterator[str]:

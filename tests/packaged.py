@@ -79,7 +79,7 @@ def main() -> None:
         where = "import django, django_ojs_unique as app; print(django.__version__, app.__file__)"
         print(subprocess.check_output([python, "-c", where], cwd=unpacked, text=True).strip(), flush=True)
         environment = {**os.environ, "OJS_TEST_DATABASE_URL": ""}
-        command = [python, "-m", "pytest", "-q", "-n", "2", "-m", "not slow and not processes", *options.tests]
+        command = [python, "-m", "pytest", "-q", "-m", "not slow and not torture", *options.tests]
         sys.exit(subprocess.run(command, cwd=unpacked, env=environment).returncode)
 
 

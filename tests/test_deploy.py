@@ -209,6 +209,7 @@ def test_ports_agree() -> None:
     assert [port["targetPort"] for port in service["spec"]["ports"]] == [pod]
 
 
+@pytest.mark.slow
 def test_what_selects_pods_selects_some() -> None:
     labels = [manifest["spec"]["template"]["metadata"]["labels"] for manifest in manifests("Deployment")]
     for manifest in manifests("Deployment"):

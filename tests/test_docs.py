@@ -51,6 +51,7 @@ def modules(monkeypatch: Any) -> Iterator[None]:
             del sys.modules[name]
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page not in FOLLOWED], ids=named)
 def test_the_python_of_a_page_runs(page: Path, handlers: Any, modules: None, capsys: Any) -> None:

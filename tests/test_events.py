@@ -291,6 +291,7 @@ def test_a_lost_lease_whose_event_cannot_be_written_is_left_for_the_next_time(mo
     assert told()[-1][0] == "job.failed"
 
 
+@pytest.mark.slow
 def test_a_receiver_whose_query_fails_keeps_no_lost_lease_from_being_taken_back():
     lost = Job.objects.enqueue("t").job
     options = {"worker_id": "w", "lease": Lease(-PAST), "now": timezone.now()}

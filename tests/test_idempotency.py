@@ -286,6 +286,7 @@ def test_a_sweep_pages_through_all_records_whatever_their_key_is(healed, monkeyp
     assert sorted(job.args["user_id"] for job in Job.objects.all()) == ["a", "b", "c", "d", "e"]
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_a_queryset_may_annotate_and_join(healed):
     users(3)
@@ -443,6 +444,7 @@ def test_memory_does_not_grow_with_the_records(healed, monkeypatch):
     assert kept(2_000) < small + 50_000  # a list of so many records would take ten times as much
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_two_sweeps_at_once_create_each_job_once(healed):
     from tests.support.processes import together

@@ -24,7 +24,7 @@ def make(folder, *arguments):
 @pytest.fixture
 def clone(tmp_path):
     """A folder like a fresh clone: with nothing installed."""
-    for name in ("Makefile", "pyproject.toml"):
+    for name in ("Makefile", "constraints.txt", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
     return tmp_path
 

@@ -31,6 +31,7 @@ def test_german_and_hebrew_are_shipped():
     assert {"de", "he"} <= set(LANGUAGES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_text_has_a_translation(language):
     stored = {str(message.id) for message in messages.catalogue(language) if message.id}
@@ -40,6 +41,7 @@ def test_every_text_has_a_translation(language):
     assert [each.id for each in found if each.id and (each.fuzzy or not all(strings(each)))] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_translations_have_the_placeholders_of_their_texts(language):
     wrong = []

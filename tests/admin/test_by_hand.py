@@ -29,6 +29,7 @@ def a_job(**options):
     return Job.objects.enqueue("email.send", **options).job
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", ["args", "meta", "retry", "errors", "result", "unique"])
 def test_a_job_shows_json_that_python_cannot_read(admin_client, column):
     job = a_job(unique={})
@@ -80,6 +81,7 @@ def test_the_limit_of_a_queue_whose_name_is_none_is_refused_beside_the_form(admi
     assert "queue: is not a valid name" in answer.content.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [DEEP, DIGITS, '{"a": "\\ud800"}', "{", "NaN"])
 @pytest.mark.parametrize("field", ["args", "options"])
 def test_a_cron_job_is_not_added_with_json_that_cannot_be_kept(admin_client, field, value):

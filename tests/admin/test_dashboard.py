@@ -93,6 +93,7 @@ def test_it_names_types_without_a_handler_and_the_names_that_were_meant(admin_cl
     assert "No handler here" not in text(admin_client)
 
 
+@pytest.mark.slow
 def test_failures_are_counted_by_type_and_last_error_and_each_count_links_to_those_jobs(admin_client):
     now = timezone.now()
     for error in ("ValueError", "ValueError", "<b>", ""):
@@ -139,6 +140,7 @@ def test_long_waits_are_marked_by_a_rule_that_the_page_says(admin_client, minute
     assert ("Long waits:" in body) == long
 
 
+@pytest.mark.slow
 def test_it_shows_how_long_jobs_waited_and_ran_and_how_many_end_in_a_time(admin_client):
     now = timezone.now()
     for number in range(300):
@@ -292,6 +294,7 @@ def test_queues_are_paused_by_those_who_may(client):
 # pause and resume
 
 
+@pytest.mark.slow
 def test_pausing_and_resuming_says_what_happened_and_is_logged(client):
     log_in(client, "view_job", "pause_queue")
     assert post(client, pause="emails") == ["Paused emails."]

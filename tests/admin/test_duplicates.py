@@ -21,7 +21,7 @@ from django_ojs_unique.signals import job_cancelled
 from tests.support.jobs import row
 from tests.support.people import log_in
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.every_database]
 
 PAGE = "admin:django_ojs_unique_duplicates"
 RESOLVE = "admin:django_ojs_unique_resolve"
@@ -294,6 +294,7 @@ def test_a_malformed_place_to_go_on_from_is_borne(admin_client, after):
     assert HTML not in text(admin_client.get(reverse(PAGE), {"after": after}))
 
 
+@pytest.mark.slow
 def test_the_queries_do_not_grow_with_the_rows(admin_client):
     def queries(url):
         with CaptureQueriesContext(connection) as captured:

@@ -75,6 +75,7 @@ def test_the_answer_says_what_would_happen_and_names_the_duplicates(admin_client
     assert reverse("admin:django_ojs_unique_duplicates_of", args=[existing.fingerprint]) in page
 
 
+@pytest.mark.slow
 def test_nothing_is_enqueued_and_nothing_recorded(admin_client):
     Job.objects.enqueue("email.send", unique={})
     before = list(Job.objects.values())
@@ -261,6 +262,7 @@ def test_an_unknown_type_is_an_error_where_handlers_are_required(admin_client):
     assert "has no registered handler" in errors(admin_client, type="email.welcom")["type"]
 
 
+@pytest.mark.slow
 def test_many_duplicates_are_shown_in_part(admin_client):
     first = Job.objects.enqueue("email.send", unique={}).job
     for _ in range(24):

@@ -186,6 +186,7 @@ def test_a_page_that_asks_shows_html_and_control_characters_as_text(admin_client
         assert r"&lt;b&gt;\x1b[31m" in ask(admin_client, action, [job])
 
 
+@pytest.mark.slow
 def test_a_job_whose_policy_was_broken_by_hand_can_be_asked_about_and_is_refused_in_words(admin_client):
     job = discard(enqueue(unique=UniquePolicy()))
     row(job).update(unique={"keys": "nonsense"})
@@ -256,6 +257,7 @@ def test_skipping_leaves_a_job_with_a_live_duplicate_and_names_it(admin_client):
     assert logged() == {(str(alone.pk), CHANGE, "Revived.")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("running", [False, True])
 def test_replacing_cancels_the_live_duplicate_for_the_revived_job(admin_client, running):
     dead, live = pair()
@@ -327,6 +329,7 @@ def test_an_unknown_resolution_asks_again(admin_client):
     assert fresh(dead).state == "discarded"
 
 
+@pytest.mark.slow
 def test_the_page_before_a_revival_costs_the_same_for_any_number_of_jobs(admin_client):
     counts = []
     for number in (2, 10):
@@ -405,6 +408,7 @@ def delete_page(job):
     return reverse("admin:django_ojs_unique_job_delete", args=[getattr(job, "pk", job)])
 
 
+@pytest.mark.slow
 def test_a_job_is_deleted_from_its_page_by_the_same_rules(admin_client):
     job, running = enqueue(unique=UniquePolicy()), enqueue("running")
     claim(running)

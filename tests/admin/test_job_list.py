@@ -19,7 +19,7 @@ from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.models import Job, Queue
 from tests.support.people import log_in
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.every_database]
 
 PAGE = "admin:django_ojs_unique_job_changelist"
 IGNORE = UniquePolicy(keys=["args"], on_conflict="ignore")
@@ -133,6 +133,7 @@ def test_rows_are_told_apart_by_args_key_and_last_error(admin_client):
     assert text.count("not unique</span>") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", [{"state": "available"}, {"q": "args:needle"}, {"type": "email.send"}])
 def test_filters_and_searches_cost_the_same_for_any_number_of_rows(admin_client, parameters):
     counts = []
@@ -148,6 +149,7 @@ def test_filters_and_searches_cost_the_same_for_any_number_of_rows(admin_client,
 # Filters
 
 
+@pytest.mark.slow
 def test_jobs_are_filtered_by_when_they_finished(admin_client):
     now = timezone.now()
     jobs = {hours: discard(enqueue()) for hours in (0, 3, 100, 1000)}
@@ -160,6 +162,7 @@ def test_jobs_are_filtered_by_when_they_finished(admin_client):
     assert found(admin_client, finished="year") == set()
 
 
+@pytest.mark.slow
 def test_jobs_are_filtered_by_the_type_of_their_last_error(admin_client):
     errors = {"A": [{"type": "B"}, {"type": "A"}], "B": [{"code": "B"}], "none recorded": []}
     jobs = {error: discard(enqueue()) for error in errors}
@@ -191,6 +194,7 @@ def test_each_state_has_a_filter_and_so_have_finished_and_unfinished(admin_clien
         assert found(admin_client, state=state) == set()
 
 
+@pytest.mark.slow
 def test_queues_and_types_are_offered_without_reading_the_table(admin_client, handlers):
     from django_ojs_unique import job
 
@@ -210,6 +214,7 @@ def test_queues_and_types_are_offered_without_reading_the_table(admin_client, ha
     assert found(admin_client, type="email") == set()
 
 
+@pytest.mark.slow
 def test_jobs_that_enqueues_met_and_jobs_beside_a_live_duplicate_can_be_filtered(admin_client):
     met = enqueue(args={"n": 1}, unique=IGNORE)
     enqueue(args={"n": 1}, unique=IGNORE)
@@ -224,6 +229,7 @@ def test_jobs_that_enqueues_met_and_jobs_beside_a_live_duplicate_can_be_filtered
     assert alone.pk not in found(admin_client, duplicates="live")
 
 
+@pytest.mark.slow
 def test_stuck_unique_and_dead_letter_jobs_can_be_filtered(admin_client):
     stuck, fine = claim(enqueue()), claim(enqueue(unique=IGNORE))
     row(stuck).update(lease_expires_at=timezone.now() - timedelta(minutes=1))
@@ -264,6 +270,7 @@ def test_a_job_is_found_by_id_fingerprint_key_queue_and_type(admin_client):
         assert found(admin_client, q=term) == {keyed.pk}, term
 
 
+@pytest.mark.slow
 def test_a_job_is_found_by_a_member_of_its_args(admin_client):
     number = enqueue(args={"user_id": 42, "address": {"town": "Köln"}, "urgent": True})
     text = enqueue(args={"user_id": "42"})
@@ -337,6 +344,7 @@ def test_a_question_without_an_index_looks_at_the_newest_and_says_so(admin_clien
     assert CUT in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", [{"type": "email.send"}, {"q": "email.send"}, {"q": "args:n"}])
 def test_a_link_looks_further_back_and_another_one_at_the_newest_again(admin_client, small, parameters):
     jobs, seen, url = many(count=8), [], f"{reverse(PAGE)}?{urlencode(parameters)}"
@@ -365,6 +373,7 @@ def test_what_is_no_id_of_an_older_job_is_refused(admin_client, value):
     assert (answer.status_code, answer.url) == (302, f"{reverse(PAGE)}?e=1")
 
 
+@pytest.mark.slow
 def test_what_an_index_finds_is_found_however_old_it_is_and_nothing_need_be_said(admin_client, small):
     jobs = many(unique=IGNORE)
     for term in (str(jobs[0].pk), jobs[0].fingerprint[:10]):
@@ -405,6 +414,7 @@ def links(client, **parameters):
     }
 
 
+@pytest.mark.slow
 def test_the_dates_lead_from_years_to_days_that_have_jobs(admin_client):
     first = at(enqueue(), 2024, 12, 31, 12)
     at(enqueue(), 2026, 2, 1, 12)
@@ -419,6 +429,7 @@ def test_the_dates_lead_from_years_to_days_that_have_jobs(admin_client):
     }
 
 
+@pytest.mark.slow
 def test_the_dates_of_a_large_table_lead_from_the_first_job_to_the_last(admin_client, monkeypatch):
     monkeypatch.setattr(dates, "MOST_LOOKED_AT", 2)
     at(enqueue(), 2026, 2, 3, 12)
@@ -495,6 +506,7 @@ def test_no_other_column_can_be_asked_about(admin_client, lookup):
     assert admin_client.get(reverse(PAGE), {lookup: "1"}).status_code == 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [*"123478", "-1", "99", "x", "1.2.-3", "\0"])
 def test_no_column_but_the_age_gives_an_order(admin_client, order):
     jobs = many(3)
@@ -524,6 +536,7 @@ def test_nobody_sees_the_list_without_permission(client):
 # Numbers
 
 
+@pytest.mark.slow
 def test_a_number_that_was_not_counted_to_its_end_is_not_given(admin_client, monkeypatch):
     for module in (base, job_list):
         monkeypatch.setattr(module, "MOST_COUNTED", 3)

@@ -358,6 +358,7 @@ def test_attempts_are_still_found_after_the_job_left_uniqueness(admin_client):
     assert "1 enqueue met this job" in text
 
 
+@pytest.mark.slow
 def test_long_lists_are_cut(admin_client):
     job = enqueue(unique=IGNORE)
     copies(job, MOST_RELATIVES + 5)
@@ -369,6 +370,7 @@ def test_long_lists_are_cut(admin_client):
     assert f"?q={job.pk}" in response.content.decode()
 
 
+@pytest.mark.slow
 def test_the_number_of_queries_does_not_grow(admin_client):
     job = enqueue(unique=IGNORE)
     enqueue({"user_id": 7, "n": 1}, unique=IGNORE)

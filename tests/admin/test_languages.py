@@ -276,6 +276,7 @@ def acted(client, ids, home):
         yield url, client.get(url)
 
 
+@pytest.mark.slow
 def test_every_word_of_every_page_is_marked_for_translation(admin_client, bracketed):
     fill()
     found = {}
@@ -286,6 +287,7 @@ def test_every_word_of_every_page_is_marked_for_translation(admin_client, bracke
     assert found == {}, "\n".join(f"{w} {n}" for w, n in found.items())
 
 
+@pytest.mark.slow
 def test_the_page_on_which_duplicates_are_resolved_is_marked(admin_client, bracketed):
     fill()
     url = reverse("admin:django_ojs_unique_resolve")
@@ -315,6 +317,7 @@ def visitors_choose(settings):
         yield
 
 
+@pytest.mark.slow
 def test_a_page_speaks_the_language_of_the_visitor(visitors_choose, admin_client):
     url = reverse("admin:django_ojs_unique_dashboard")
     german = admin_client.get(url, HTTP_ACCEPT_LANGUAGE="de").content.decode()

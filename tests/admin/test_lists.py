@@ -22,6 +22,7 @@ def rows():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [Job, Queue, WorkerProcess, SuppressedEnqueue])
 def test_each_page_shows_its_rows_searches_and_changes_nothing(model, admin_client):
     rows()

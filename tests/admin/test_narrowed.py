@@ -106,6 +106,7 @@ def act(client, action, *jobs, **fields):
 # The pages
 
 
+@pytest.mark.slow
 def test_the_list_of_jobs_finds_no_hidden_job(admin_client):
     mine, hidden = ours(1), theirs(2)
     change(hidden, errors=[{"type": "Boom", "message": SECRET}])
@@ -196,6 +197,7 @@ def test_a_look_up_of_a_hidden_job_finds_nothing(admin_client):
     assert "Nobody has this fingerprint" in look(admin_client, "duplicates_of", hidden.fingerprint, hiding=[hidden])
 
 
+@pytest.mark.slow
 def test_suppressed_enqueues_are_shown_if_their_job_is(admin_client):
     mine = ours(1)
     assert Job.objects.enqueue("mail.send", {"user_id": 1}, unique=policy("ignore")).job == mine
@@ -268,6 +270,7 @@ def flow(*queues):
     return group([steps[0], group(steps[1:])], name=SECRET).enqueue()
 
 
+@pytest.mark.slow
 def test_a_workflow_is_shown_if_each_of_its_jobs_is(admin_client):
     shown, hidden, half = flow("ours", "ours"), flow("theirs", "theirs"), flow("ours", "theirs")
     gone = flow("ours", "ours")
@@ -381,6 +384,7 @@ def test_a_sweep_names_no_hidden_rival(admin_client, action):
 # Forged forms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "action", ["cancel", "retry_now", "revive", "enqueue_again", "release_guard", "delete_selected"]
 )

@@ -17,7 +17,13 @@ from django.utils import timezone
 from django_ojs_unique.models import CronJob, Job, LimitOverride, Queue, SuppressedEnqueue, WorkerProcess
 from tests.support.big_table import disperse, gather
 
-pytestmark = pytest.mark.django_db
+ON_POSTGRES = connection.vendor == "postgresql"
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.every_database,
+    pytest.mark.slow,
+    pytest.mark.skipif(not ON_POSTGRES, reason="filling the tables takes long, and only PostgreSQL explains its plans"),
+]
 
 MOST_QUERIES = {
     "job list": 14,
@@ -30,7 +36,6 @@ MOST_QUERIES = {
 """How many queries a page of each part may make; two of them are those of the session and the user."""
 
 COPIES = 101
-ON_POSTGRES = connection.vendor == "postgresql"
 JOBS, ATTEMPTS = (f"Seq Scan on {model._meta.db_table} " for model in (Job, SuppressedEnqueue))
 FIRST_ROWS = re.compile(r"\bLimit .*\n +->  Seq Scan on .*")
 READING = re.compile(rf"\(*(SELECT|WITH)\b.* \W?({Job._meta.db_table}|{SuppressedEnqueue._meta.db_table})\b", re.DOTALL)
@@ -169,7 +174,6 @@ def explained(query, scan="on"):
     return FIRST_ROWS.sub("", plan)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["state: active", "by ", "search: nothing", "date: 3", "span=week", ".svg", "..."])
 def test_the_visits_reach_filters_orders_searches_dates_spans_charts_and_details(visits, kind):
     assert [page for pages in visits[1].values() for page in pages if kind in page]

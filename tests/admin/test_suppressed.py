@@ -88,6 +88,7 @@ def test_filters_tell_outcomes_and_strategies_apart(admin_client):
     assert len(listed(admin_client, created_at__gte="2000-01-01 00:00:00+00:00")) == 3
 
 
+@pytest.mark.slow
 def test_an_attempt_is_found_by_either_job_by_its_fingerprint_and_by_its_type(admin_client):
     attempt = meet("replace", n=1)
     other = meet("ignore", type="other.type")

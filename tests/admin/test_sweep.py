@@ -219,6 +219,7 @@ def test_when_no_job_is_in_a_state_for_it_there_is_nothing_to_press(admin_client
     assert form_of(answer) is None
 
 
+@pytest.mark.slow
 def test_a_page_costs_the_same_for_any_number_of_jobs(admin_client):
     counts = []
     for number in (2, 50):

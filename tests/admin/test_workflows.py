@@ -72,6 +72,7 @@ def month_end():
 # The list
 
 
+@pytest.mark.slow
 def test_the_list_shows_outermost_workflows_with_their_progress(admin_client, month_end):
     other = group([fail("a"), do("b")]).enqueue()
     run_jobs()
@@ -84,6 +85,7 @@ def test_the_list_shows_outermost_workflows_with_their_progress(admin_client, mo
     assert "month-end chain completed 4 of 4" in text
 
 
+@pytest.mark.slow
 def test_the_list_is_narrowed_and_searched(admin_client, month_end):
     other = group([do("x")], name="Exports of x").enqueue()
     other.cancel()
@@ -113,6 +115,7 @@ def test_the_list_takes_as_many_queries_for_any_number(admin_client):
     assert queries(reverse(LIST)) == few <= 6
 
 
+@pytest.mark.slow
 def test_whatever_a_name_says_is_shown_as_text(admin_client):
     tag = "<script>alert(1)</script>"
     workflow = group([do(tag, name=tag), fail(f"{tag}\x1b"), chain(do("a"), name=tag)], name=tag).enqueue()
@@ -140,6 +143,7 @@ def test_the_page_draws_states_and_what_waits_for_what(admin_client, month_end):
     assert "ojs-beside" in body
 
 
+@pytest.mark.slow
 def test_the_page_shows_results_errors_and_callbacks_that_are_not_needed(admin_client):
     workflow = batch([do("a"), fail("b")], on_success=do("c"), on_failure=do("d")).enqueue()
     run_jobs()
@@ -151,6 +155,7 @@ def test_the_page_shows_results_errors_and_callbacks_that_are_not_needed(admin_c
     assert "If one fails do completed" in text
 
 
+@pytest.mark.slow
 def test_what_is_redacted_is_not_shown(admin_client):
     workflow = chain(do("a", {"token": "hush"}), fail("hush")).enqueue()
     run_jobs()
@@ -173,6 +178,7 @@ def test_a_stand_in_is_marked_with_the_workflow_that_enqueued_it(admin_client):
     assert "a duplicate that stands in" in look(admin_client, third)
 
 
+@pytest.mark.slow
 def test_of_many_members_a_part_is_drawn(admin_client, monkeypatch):
     monkeypatch.setattr("django_ojs_unique.insight.workflows.MOST_MEMBERS", 2)
     workflow = group([do("a"), do("b"), fail("c"), do("d")]).enqueue()
@@ -218,6 +224,7 @@ def test_what_is_no_id_finds_no_page(admin_client, id):
 # A job's page
 
 
+@pytest.mark.slow
 def test_the_page_of_a_job_says_which_step_it_is(admin_client, month_end):
     shown = {what: words(admin_client.get(page_of_job(Job.objects.get(args__what=what)))) for what in ("close", "pdf")}
     assert "Workflow step 1 of 3 in month-end" in shown["close"]
@@ -242,6 +249,7 @@ def test_a_job_names_its_workflow_to_those_who_may_view_workflows(client, month_
     assert client.get(page_of(month_end)).status_code == 403
 
 
+@pytest.mark.slow
 def test_what_jobs_returned_is_shown_to_those_who_may_view_jobs(client, month_end):
     user = log_in(client, "view_workflow")
     group([do("hush"), fail("hush")], name="other").enqueue()
@@ -269,6 +277,7 @@ def test_cancelling_asks_first_and_says_what_it_would_stop(admin_client, month_e
     assert month_end.state == "running"
 
 
+@pytest.mark.slow
 def test_a_confirmed_cancellation_is_done_and_logged(admin_client, month_end):
     answer = cancel(admin_client, month_end, _confirmed="yes")
     assert messages(answer) == ["Cancelled: 1 workflow. 2 jobs were cancelled."]
@@ -286,6 +295,7 @@ def test_jobs_that_run_are_cancelled_if_asked(admin_client, fields, state):
     assert Job.objects.get().state == state
 
 
+@pytest.mark.slow
 def test_from_its_page_the_answer_leads_back_there(admin_client, month_end):
     body = admin_client.get(page_of(month_end)).content.decode()
     assert 'value="cancel"' in body
@@ -298,6 +308,7 @@ def test_from_its_page_the_answer_leads_back_there(admin_client, month_end):
     assert 'value="cancel"' not in answer.content.decode()
 
 
+@pytest.mark.slow
 def test_one_that_has_ended_stays_as_it_is(admin_client):
     workflow = chain(do("a")).enqueue()
     run_jobs()

@@ -87,6 +87,7 @@ BODIES = {
 }
 
 
+@pytest.mark.slow
 def test_no_call_escapes_the_rule(ojs, rule, refused):
     rule(mail_only)
     Queue.objects.pause("mail")

@@ -20,6 +20,7 @@ def nothing_stored():
     return not (Job.objects.exists() or Queue.objects.exists() or SuppressedEnqueue.objects.exists())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "raw",
     [
@@ -128,6 +129,7 @@ WRONG = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("field", "value"), WRONG, ids=range(len(WRONG)))
 def test_a_wrong_member_is_named(ojs, refused, field, value):
     body = {"type": "t", "args": [], "options": {"queue": "q", "rate_limit": {"max_per_second": 1}}}

@@ -31,6 +31,7 @@ def test_jobs_are_stored_together_and_returned_in_order(ojs):
         assert ojs.get(f"/ojs/v1/jobs/{job['id']}").json()["job"] == job
 
 
+@pytest.mark.slow
 def test_a_batch_takes_a_thousand_jobs_in_few_statements(ojs):
     with CaptureQueriesContext(connection) as queries:
         answer = ojs.post(BATCH, {"jobs": [item(n) for n in range(1000)]})

@@ -64,6 +64,7 @@ def act(ojs: Any, action: str, id: str) -> Any:
     return ojs.delete(f"/ojs/v1/dead-letter/{id}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("state", JobState)
 def test_each_action_moves_a_job_from_the_states_that_admit_it_and_changes_nothing_else(ojs, action, state):

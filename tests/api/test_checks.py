@@ -50,6 +50,7 @@ def test_wrong_settings_are_said_once(settings):
     assert found("W005") == []
 
 
+@pytest.mark.slow
 def test_without_django_rest_framework_the_error_names_the_extra():
     code = (
         "import sys; sys.modules['rest_framework'] = None\n"

@@ -24,6 +24,7 @@ TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: 
 ABSENT = object()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["go", "javascript", "python"])
 def test_each_request_of_a_client_is_understood_and_its_answer_can_be_read(staff, name, settings):
     settings.OJS_UNIQUE = {"EVENTS": True}

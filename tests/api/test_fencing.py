@@ -12,7 +12,7 @@ from django_ojs_unique.models import Job
 
 from .conftest import OJSClient
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.every_database]
 
 ACK, NACK, HEARTBEAT = (f"/ojs/v1/workers/{what}" for what in ("ack", "nack", "heartbeat"))
 

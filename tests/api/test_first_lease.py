@@ -11,7 +11,7 @@ from django_ojs_unique.execution.leases import FIRST_LEASE
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.moments import milliseconds
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.every_database]
 
 ACK, NACK, HEARTBEAT = (f"/ojs/v1/workers/{what}" for what in ("ack", "nack", "heartbeat"))
 MINUTE = timedelta(minutes=1)
@@ -96,6 +96,7 @@ def test_the_attempt_of_a_worker_that_was_never_heard_of_does_not_count_once(ojs
     assert "does not count" in error["message"]
 
 
+@pytest.mark.slow
 def test_a_job_that_kills_each_worker_at_once_comes_to_its_last_attempt(ojs, waited):
     job = waited(options={"retry": {"max_attempts": 2}})
     attempts = [job["attempt"]]

@@ -28,7 +28,7 @@ from tests.support.runs import audit_row, group, left
 from .examples import load
 from .servers import serving
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.torture]
+pytestmark = [pytest.mark.every_database, pytest.mark.django_db(transaction=True), pytest.mark.torture]
 
 JOBS = int(os.environ.get("OJS_FLEET_JOBS", "200"))
 LEASE = 4.0

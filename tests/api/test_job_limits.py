@@ -33,6 +33,7 @@ def stored_limits():
     return [Limit.of_stored(one) for one in Job.objects.get().limits]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beside", [False, True], ids=["in options", "at the top"])
 def test_a_job_shows_its_limits_with_their_numbers_and_the_values_of_their_keys(ojs, beside):
     limits = {"limits": [ONE, RATE]}
@@ -114,6 +115,7 @@ def test_each_job_of_many_has_its_own_limits(ojs, path):
     assert [limits and limits[0]["key"] for limits in found] == [None, {"args.customer_id": 1}, {"args.customer_id": 2}]
 
 
+@pytest.mark.slow
 def test_the_members_of_a_workflow_have_limits_of_their_own_or_share_those_of_the_workflow(ojs):
     member = partial(dict, type="t", args={"customer_id": 42})
     own = {**ONE, "running": 3}

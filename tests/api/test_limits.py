@@ -71,6 +71,7 @@ def test_the_types_of_a_fetch_decide_what_is_weighed(ojs):
     assert [job["type"] for job in ojs.fetch(count=5, types=["small"])] == ["small"] * 5
 
 
+@pytest.mark.slow
 def test_a_page_of_dead_letters_ends_where_it_is_too_large(ojs):
     for number in range(5):
         Job.objects.enqueue("t", [LARGE, number], retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
@@ -98,6 +99,7 @@ def test_a_page_of_periodic_jobs_ends_where_it_is_too_large(ojs):
     ]
 
 
+@pytest.mark.slow
 def test_a_page_of_events_ends_where_it_is_too_large_and_loses_none(ojs, settings):
     for _ in range(4):
         ojs.enqueue()
@@ -136,6 +138,7 @@ def test_a_single_ignored_duplicate_is_always_whole(ojs):
     assert ojs.enqueue("large", unique=unique)["args"] == ["y" * 50_000]
 
 
+@pytest.mark.every_database
 def test_the_size_of_a_row_is_about_that_of_its_json(ojs):
     ojs.enqueue(args=["ab", {"c": [1.5, None]}], meta={"d": "é"}, tags=["e"], own="f" * 100)
     (size,) = Job.objects.values_list(bytes_of(OF_A_JOB), flat=True)
@@ -147,6 +150,7 @@ def test_the_size_of_a_row_is_about_that_of_its_json(ojs):
 # Requests
 
 
+@pytest.mark.slow
 def test_a_fetch_names_no_more_pairs_of_queues_and_types_than_can_be_looked_for(ojs, refused):
     queues, types = [f"q{n}" for n in range(100)], [f"t{n}" for n in range(101)]
     error = refused(ojs.post("/ojs/v1/workers/fetch", {"queues": queues, "types": types}), 400, "invalid_request")

@@ -89,6 +89,7 @@ def test_each_endpoint_of_the_manifest_answers(name, ojs):
     assert ojs.get(manifest(ojs)["endpoints"][name]).status_code == 200
 
 
+@pytest.mark.every_database
 def test_a_server_whose_database_answers_is_well(ojs):
     answer = ojs.get("/ojs/v1/health")
     assert answer.status_code == 200

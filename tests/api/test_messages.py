@@ -43,6 +43,7 @@ BASE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "field"), BODIES)
 def test_no_message_speaks_python(ojs, path, field, settings):
     settings.OJS_UNIQUE = {"API": {"MAX_WAITING": 0}}

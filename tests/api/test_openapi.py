@@ -90,6 +90,7 @@ def test_what_the_document_shows_as_an_example_fits_it(document):
             jsonschema.validate(value, {**said["schema"], "components": document["components"]})
 
 
+@pytest.mark.slow
 def test_a_job_as_the_server_shows_it_fits_the_document(ojs, document):
     def fits(value, name):
         reference = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
@@ -107,6 +108,7 @@ def test_a_job_as_the_server_shows_it_fits_the_document(ojs, document):
     fits(ojs.get("/ojs/v1/jobs/nothing").json(), "Refusal")
 
 
+@pytest.mark.slow
 def test_a_workflow_as_the_server_shows_it_fits_the_document(ojs, document):
     def fits(value, name):
         reference = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}

@@ -12,7 +12,7 @@ from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.models import CronJob, Job, Queue
 from tests.support.rows import insert_all
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.every_database]
 
 NOON = datetime(2026, 2, 12, 12, tzinfo=UTC)
 
@@ -161,6 +161,7 @@ def test_a_page_that_is_read_again_is_the_same_byte_for_byte(ojs, make, path, me
     assert ojs.get(f"{path}?limit=2").content == ojs.get(f"{path}?limit=2").content
 
 
+@pytest.mark.slow
 def test_what_comes_and_goes_between_two_pages_neither_repeats_nor_hides_an_entry(ojs):
     made = set(dead_letters(30))
     gone = set()

@@ -123,6 +123,7 @@ def test_the_groups_hold_the_operations_that_they_are_named_for():
             assert path in of["operators"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_group_can_do_its_own_work_only(group, db, groups, refused):
     client = with_token(group)

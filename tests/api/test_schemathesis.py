@@ -76,6 +76,7 @@ def known(ojs: Any, settings: Any) -> Iterator[dict[str, list[str]]]:
         signal.connect(close_old_connections)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("operation", [operation.id for operation in OPERATIONS.values()])
 def test_the_server_does_what_the_document_says(

@@ -20,7 +20,7 @@ from tests.support.processes import together
 
 from .servers import caller, serving
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.torture]
+pytestmark = [pytest.mark.every_database, pytest.mark.django_db(transaction=True), pytest.mark.torture]
 
 SERVERS, CLIENTS = 4, 8
 KEYS = int(os.environ.get("OJS_RACE_KEYS", "6"))

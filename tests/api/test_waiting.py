@@ -25,7 +25,7 @@ from tests.support.processes import PATIENCE
 
 from .conftest import THREADED
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.every_database]
 
 FOREVER = 10.0**6
 """Seconds that no test waits for: who returns was woken."""

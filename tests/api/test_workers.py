@@ -13,7 +13,7 @@ from django_ojs_unique.ojs.cron import Cron
 from django_ojs_unique.ojs.moments import milliseconds
 from django_ojs_unique.signals import job_completed, job_discarded, job_failed, job_started
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.every_database]
 
 HOUR = timedelta(hours=1)
 FETCH, ACK, NACK, HEARTBEAT = (f"/ojs/v1/workers/{what}" for what in ("fetch", "ack", "nack", "heartbeat"))
@@ -409,6 +409,7 @@ def test_a_nack_that_makes_no_sense_is_refused_and_the_job_stays_active(ojs, hel
     assert state(job)["state"] == "active"
 
 
+@pytest.mark.slow
 def test_the_last_ten_errors_are_kept(ojs, held, state):
     job = held(options={"retry": {"max_attempts": 20}})
     for number in range(12):
@@ -502,6 +503,7 @@ def test_a_lease_that_is_shorter_than_the_time_limit_stays_so(held):
 # Heartbeat
 
 
+@pytest.mark.slow
 def test_a_heartbeat_extends_what_its_worker_holds_and_nothing_else(ojs, held):
     own = held("w1", options={"visibility_timeout_ms": 60_000})["id"]
     common = held("w1")["id"]

@@ -74,6 +74,7 @@ def states(shown, noun="jobs"):
 # Start and show
 
 
+@pytest.mark.slow
 def test_a_chain_goes_on_with_each_ack(start, show, work):
     chain = start("chain", [step("a"), step("b", name="second"), step("c")], name="abc")
     assert (chain["type"], chain["name"], chain["state"]) == ("chain", "abc", "running")
@@ -122,6 +123,7 @@ def test_a_failed_step_is_told(start, show, work):
     assert (metadata["completed_count"], metadata["failed_count"]) == (1, 1)
 
 
+@pytest.mark.slow
 def test_the_jobs_of_a_group_are_fetched_in_order(start, show, work):
     group = start("group", [step(name) for name in "abc"])
     assert (group["jobs_total"], group["jobs_completed"]) == (3, 0)
@@ -141,6 +143,7 @@ def test_a_job_that_runs_is_active(start, show, ojs):
     assert states(show(group)) == ["pending", "pending"]
 
 
+@pytest.mark.slow
 def test_a_batch_shows_its_callbacks(start, show, work):
     callbacks = {
         "on_success": step(
@@ -166,6 +169,7 @@ def test_a_batch_shows_its_callbacks(start, show, work):
     assert (shown["state"], shown["callbacks"]["on_success"]["result"]) == ("completed", "told")
 
 
+@pytest.mark.slow
 def test_a_failed_callback_is_named(start, show, work):
     batch = start("batch", [step("a")], callbacks={"on_complete": step("fail")})
     work()
@@ -175,6 +179,7 @@ def test_a_failed_callback_is_named(start, show, work):
     assert (metadata["completed_count"], metadata["failed_count"]) == (1, 0)
 
 
+@pytest.mark.slow
 def test_what_failed_stands_among_the_results_of_a_callback(start, work):
     start("batch", [step("a"), step("fail")], callbacks={"on_failure": step("f", options={"queue": "f"})})
     work(result=1)
@@ -185,6 +190,7 @@ def test_what_failed_stands_among_the_results_of_a_callback(start, work):
     assert (error["error"]["code"], error["error"]["attempt"]) == ("broken", 1)
 
 
+@pytest.mark.slow
 def test_a_nested_workflow_is_shown_where_it_stands(start, show, work, ojs):
     group = {
         "type": "group",
@@ -259,6 +265,7 @@ def test_a_job_that_was_deleted_has_failed_for_whoever_reads(start, show):
     assert show(workflow)["state"] == "failed"
 
 
+@pytest.mark.slow
 def test_large_results_are_left_out_together(start, show, work, settings):
     settings.OJS_UNIQUE = {"API": {"MAX_RESPONSE_BYTES": 100}}
     group = start("group", [step(), step()])
@@ -270,6 +277,7 @@ def test_large_results_are_left_out_together(start, show, work, settings):
     assert all("result" not in job for job in shown["jobs"])
 
 
+@pytest.mark.slow
 def test_the_members_can_be_left_out(start, show, work, ojs):
     def assert_alike(workflow):
         whole = show(workflow)
@@ -305,6 +313,7 @@ def test_what_is_redacted_is_shown_to_workers_only(start, show, work, ojs, setti
     assert ojs.get(f"/ojs/v1/jobs/{job['id']}").json()["job"]["parent_results"] == [masked]
 
 
+@pytest.mark.slow
 def test_a_workflow_is_read_in_a_constant_number_of_queries(start, show):
     def count(workflow, query=""):
         with CaptureQueriesContext(connection) as queries:
@@ -365,6 +374,7 @@ def test_an_absolute_time_is_kept(start, work, ojs):
     assert Job.objects.get(type="b").run_at.isoformat() == moment
 
 
+@pytest.mark.slow
 def test_a_pending_member_waits_for_its_activation(start, work, ojs, show):
     chain = start("chain", [step("a"), step("b", options={"pending": True})])
     work()
@@ -599,6 +609,7 @@ def test_an_unknown_workflow(method, id, ojs, refused):
 # List
 
 
+@pytest.mark.slow
 def test_the_list_has_the_outermost_ones_the_newest_first(start, show, work, ojs):
     chain = start("chain", [step("a"), {"type": "group", "jobs": [step("b"), step("c")]}], name="n")
     group = start("group", [step("fail", options={"queue": "f"}), step("d")])
@@ -615,6 +626,7 @@ def test_the_list_has_the_outermost_ones_the_newest_first(start, show, work, ojs
     assert [(one["job_count"], one["completed_count"], one["failed_count"]) for one in counts] == [(2, 0, 1), (3, 1, 0)]
 
 
+@pytest.mark.slow
 def test_the_list_can_be_filtered(start, work, ojs, refused):
     chain, group = start("chain", [step("a")], name="n"), start("group", [step("b"), step("c")])
     work()
@@ -660,6 +672,7 @@ def test_a_job_of_a_workflow_is_shown_with_its_place(start, ojs):
     assert "root_workflow_id" not in job
 
 
+@pytest.mark.slow
 def test_the_fetch_of_many_jobs_has_a_constant_number_of_queries(start, ojs):
     def queries(count):
         with CaptureQueriesContext(connection) as captured:

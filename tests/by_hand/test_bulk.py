@@ -56,6 +56,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_takes_the_states_that_allow_it_and_leaves_the_others(change):
     jobs, (suits, after) = one_of_each(), CHANGES[change]
@@ -124,6 +125,7 @@ def test_a_job_that_left_the_filter_when_its_turn_comes_stays_as_it_is(monkeypat
     assert fresh(second).state == "active"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["cancel", "retry", "revive"])
 def test_a_hundred_jobs_cost_as_many_statements_as_two(change):
     counts = []
@@ -470,6 +472,7 @@ def test_a_revived_job_keeps_an_expiry_that_is_still_to_come(hours, kept):
     assert (job.expires_at == at) is kept
 
 
+@pytest.mark.slow
 def test_many_live_duplicates_are_replaced_with_as_many_statements_as_few():
     counts = []
     for number in (2, 40):

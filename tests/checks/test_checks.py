@@ -26,7 +26,10 @@ from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.ojs import presets
 from django_ojs_unique.ojs.states import ALL, INCOMPLETE
 
-pytestmark = pytest.mark.django_db(databases="__all__")  # which the checks of the models ask
+pytestmark = [
+    pytest.mark.django_db(databases="__all__"),  # which the checks of the models ask
+    pytest.mark.every_database,
+]
 
 
 def found(id, *, deploy=False):
@@ -41,6 +44,7 @@ def found_in_database(id, alias="default"):
 # Every message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["py", "html"])
 def test_nothing_in_the_package_refers_to_a_file_that_an_installed_package_does_not_have(suffix):
     for file in Path(django_ojs_unique.__file__).parent.rglob(f"*.{suffix}"):
@@ -56,11 +60,13 @@ def test_a_hint_names_commands_and_modules_that_exist():
     assert conf.API_DEFAULTS
 
 
+@pytest.mark.slow
 def test_a_project_with_default_settings_is_told_nothing():
     ids = {message.id for message in run_checks(include_deployment_checks=True, databases=["default", "other"])}
     assert [id for id in ids if id.startswith("django_ojs_unique")] == []
 
 
+@pytest.mark.slow
 def test_without_a_database_to_look_at_no_check_asks_one(django_assert_num_queries):
     ours = [
         check
@@ -451,6 +457,7 @@ def guarding(states, compare):
     return " OR ".join(f"(state = '{state}' AND (guarded_states & {state.bit}) {compare})" for state in states)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("condition", "said"),
     [
@@ -478,6 +485,7 @@ def test_a_database_that_stores_local_times_is_found(zone, monkeypatch):
     assert ["the times of Europe/Berlin" in each.msg for each in found_in_database("W015")] == [True] * stores_them
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True, databases="__all__")
 @pytest.mark.parametrize("condition", [None, "1 = 1"], ids=["dropped", "always"])
 def test_what_the_hint_says_makes_the_guard_anew(condition, guard):
@@ -488,11 +496,13 @@ def test_what_the_hint_says_makes_the_guard_anew(condition, guard):
     assert found_in_database("W008") == []
 
 
+@pytest.mark.slow
 def test_a_guard_whose_condition_is_written_otherwise_is_fine(guard):
     guard(guarding(reversed(JobState), "<> 0").replace("OR", "or"))
     assert found_in_database("W008") == found_in_database("W003") == []
 
 
+@pytest.mark.slow
 def test_another_constraint_that_is_missing_is_found(monkeypatch):
     never_made = CheckConstraint(condition=Q(priority__lt=0), name="ojs_never_made")
     monkeypatch.setattr(Job._meta, "constraints", [*Job._meta.constraints, never_made])
@@ -519,6 +529,7 @@ def unique_queues(settings, handlers):
     return set
 
 
+@pytest.mark.slow
 def test_a_unique_queue_that_nothing_uses_is_warned_of_with_a_suggestion(unique_queues):
     unique_queues(["emials", "emails", "wholly-different"])
     similar, other = found_in_database("W009")
@@ -535,6 +546,7 @@ def test_a_unique_queue_that_code_or_settings_name_is_fine(unique_queues, settin
     assert found_in_database("W009") == []
 
 
+@pytest.mark.slow
 def test_a_unique_queue_that_has_or_had_jobs_is_fine(unique_queues):
     unique_queues(["finished", "waiting", "paused"])
     assert len(found_in_database("W009")) == 3

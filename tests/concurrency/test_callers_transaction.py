@@ -165,6 +165,7 @@ def requester(parent: Parent, strategy: str) -> int:
         return Client().get(f"/signup?name={parent.hear()}&strategy={strategy}").status_code
 
 
+@pytest.mark.slow
 def test_requests_that_wait_for_a_winner_commit_what_else_they_wrote(start):
     def first(parent: Parent) -> None:
         with transaction.atomic():

@@ -163,6 +163,7 @@ def test_a_guard_that_was_committed_after_the_look_is_not_released(start):
     audit()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("move", [complete, lambda id: rows_of(id).get().cancel()], ids=["completes", "is cancelled"])
 @pytest.mark.parametrize("strategy", ["reject", "ignore", "replace", "replace_except_schedule"])
 def test_a_holder_that_ends_right_after_a_lost_insert_frees_the_key_without_an_error(start, strategy, move):
@@ -178,6 +179,7 @@ def test_a_holder_that_ends_right_after_a_lost_insert_frees_the_key_without_an_e
     assert [row.pk for row in live()] == [answer.id]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["reject", "ignore"])
 def test_a_holder_that_completes_between_look_and_insert_counts_where_completed_is_listed(start, strategy):
     holder = Job.objects.enqueue("t", unique={}).job

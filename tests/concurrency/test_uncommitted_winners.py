@@ -70,6 +70,7 @@ def test_of_many_waiting_enqueues_one_is_admitted_when_the_winner_rolls_back(sta
     assert [answer.outcome for answer in answers].count("created") == 1
 
 
+@pytest.mark.slow
 @insides
 def test_many_waiting_replacements_leave_one_live_job_when_the_winner_rolls_back(start, inside):
     _, answers = race_against(start, "roll back", [{"on_conflict": "replace"}] * LOSERS, inside)
@@ -88,6 +89,7 @@ def test_waiting_enqueues_are_told_of_the_duplicate_when_the_winner_commits(star
     }
 
 
+@pytest.mark.slow
 @insides
 def test_waiting_replacements_cancel_the_winner_once_and_then_each_other(start, inside):
     won, answers = race_against(start, "commit", [{"on_conflict": "replace"}] * LOSERS, inside)

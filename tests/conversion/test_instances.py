@@ -99,6 +99,7 @@ def test_what_was_stored_for_another_type_is_an_error(hint, stored):
         from_json(hint, stored)
 
 
+@pytest.mark.slow
 def test_rows_are_read_where_they_are_written(settings, ada):
     class Replicas:
         def db_for_read(self, model, **hints):

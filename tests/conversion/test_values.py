@@ -239,6 +239,7 @@ def test_only_the_hints_of_the_args_are_read():
     assert args.from_json([str(A_UUID), str(2**60), 1]) == [A_UUID, 2**60, 1]
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.integers(), st.tuples(st.decimals(allow_nan=False, allow_infinity=False, places=3), st.text())),
     st.sets(st.integers() | st.none()),

@@ -136,6 +136,7 @@ def update_raw(job, changes):
     return raw(f"UPDATE {TABLE} SET {assignments} WHERE id = %s", *changes.values(), parameter("id", job.pk))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", [*ALL_STATES, "running", ""])
 def test_a_state_that_is_set_by_raw_sql_keeps_exactly_the_keys_that_it_guards(state):
     """For each of the 256 sets of states; a state that does not exist keeps none."""

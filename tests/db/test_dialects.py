@@ -113,6 +113,7 @@ def test_a_key_that_is_no_longer_guarded_is_free(dialect):
     assert dialect.insert(values(incoming()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 2, 1001])
 def test_many_jobs_go_in_by_the_thousand(dialect, count):
     jobs = [incoming(f"t{number}", args={"n": number}) for number in range(count)]

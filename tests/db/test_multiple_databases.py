@@ -133,6 +133,7 @@ def test_tasks_are_there():
 # Commands
 
 
+@pytest.mark.slow
 def test_the_commands_take_the_routers_database_by_default():
     stored = once.enqueue("a").job
     dead = Job.objects.enqueue("t").job
@@ -161,6 +162,7 @@ def test_a_worker_runs_what_is_there():
     assert (stored.state, stored.result) == ("completed", 1)
 
 
+@pytest.mark.slow
 def test_the_checks_pass():
     assert "no issues" in run("check", "--database", "other")
 

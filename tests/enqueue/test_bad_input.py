@@ -44,6 +44,7 @@ def refused(error, field, said, type="t", args=None, **options):
     return caught.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("type", "said"),
     [
@@ -107,6 +108,7 @@ def test_a_queue_inside_its_pattern_is_accepted(queue):
     assert Job.objects.enqueue("t", queue=queue).job.queue == queue
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "field", "said"),
     [

@@ -446,6 +446,7 @@ def test_no_item_means_no_statement():
         assert (len(queries), len(result), list(result), result.counts, str(result)) == (0, 0, [], Counter(), "none")
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 @pytest.mark.parametrize("unique", [REPLACE, IGNORE], ids=str)
 def test_many_items_of_one_key_cost_what_many_items_cost(unique):
@@ -614,6 +615,7 @@ def test_an_orm_iterator_can_be_the_source():
     assert result.counts == {Outcome.CREATED: 2 * PART + 10}
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_an_orm_iterator_outlives_the_transactions_of_the_parts_even_one_that_starts_over():
     taken = Job.objects.enqueue("t").job.pk
@@ -777,6 +779,7 @@ def test_a_rival_that_came_and_finished_still_counts_where_finished_jobs_do():
 # The caller's transaction, and the caller's callback
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_a_rollback_of_the_caller_takes_the_whole_batch_with_it():
     old = Job.objects.enqueue("t", {"n": 0}, unique=EACH).job
@@ -812,6 +815,7 @@ def test_each_is_called_with_every_answer_in_order_and_none_is_kept(mode):
     assert (len(result), result.counts) == (0, {Outcome.CREATED: PART + 5})
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_when_each_raises_what_was_answered_is_stored_and_announced_and_the_rest_is_not_read():
     drawn = 0
@@ -832,6 +836,7 @@ def test_when_each_raises_what_was_answered_is_stored_and_announced_and_the_rest
     assert PART + 4 <= Job.objects.count() == len(heard) <= 2 * PART
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("mode", ["partial", "atomic"])
 def test_when_the_source_raises_what_was_answered_is_stored_and_nothing_else(mode):
@@ -846,6 +851,7 @@ def test_when_the_source_raises_what_was_answered_is_stored_and_nothing_else(mod
     assert len(seen) in ([PART, 2 * PART] if mode == "partial" else [0])
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 @pytest.mark.parametrize("slow", ["source", "each"])
 def test_a_job_is_dated_when_it_is_stored_however_slow_the_source_or_each_is(monkeypatch, slow):

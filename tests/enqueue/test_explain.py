@@ -70,6 +70,7 @@ def test_an_explanation_shows_the_end_of_each_window(clock):
     assert "counts until 2026-01-31 14:00:00 UTC" in str(explanation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", list(map(str, OnConflict)))
 @pytest.mark.parametrize("state", [None, *ALL_STATES])
 @pytest.mark.parametrize("listed", [True, False])

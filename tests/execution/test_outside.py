@@ -120,6 +120,7 @@ def test_of_ack_nack_cancellation_and_rescue_the_last_word_is_said_once():
         assert job.attempt == 1
 
 
+@pytest.mark.slow
 def test_an_ack_twice_at_once_is_an_ack_once(anybody):
     for _ in range(ROUNDS):
         Job.objects.enqueue("t")

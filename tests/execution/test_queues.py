@@ -180,6 +180,7 @@ def test_a_limit_that_is_lifted_no_longer_holds(take):
     assert len(take()) == 2
 
 
+@pytest.mark.slow
 def test_a_worker_runs_all_jobs_of_a_limited_queue_and_never_more_at_once_than_the_limit(handlers):
     Queue.objects.limit("default", 2)
     most = []

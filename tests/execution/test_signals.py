@@ -126,6 +126,7 @@ def makes_a_query_that_fails(**kwargs):
         cursor.execute("SELECT nothing FROM nowhere")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_three_outcomes")
 @pytest.mark.parametrize(
     "receiver", [raises, breaks_the_connection, leaves_a_transaction_open, makes_a_query_that_fails]

@@ -164,6 +164,7 @@ def test_a_percentile_is_one_of_the_numbers(numbers, half, most):
     assert percentile(list(numbers), 0.95) == most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("span", SPANS.values(), ids=SPANS)
 def test_the_number_of_statements_does_not_depend_on_the_rows(span, django_assert_num_queries):
     for _ in range(2):

@@ -39,6 +39,7 @@ def live_a_week(seed):
             suppressed(created)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Asia/Kathmandu"])
 @pytest.mark.parametrize("until", [timedelta(0), timedelta(hours=7), timedelta(days=3)], ids=str)
 def test_pages_show_the_same_numbers_with_rollups_and_without(zone, until, settings):
@@ -51,6 +52,7 @@ def test_pages_show_the_same_numbers_with_rollups_and_without(zone, until, setti
     assert [activity("default", span, NOW) for span in (DAY, WEEK)] == plain
 
 
+@pytest.mark.slow
 def test_numbers_stay_when_the_jobs_are_deleted_or_run_again():
     live_a_week(seed="pruned")
     plain = activity("default", WEEK, NOW)
@@ -130,6 +132,7 @@ def test_while_there_is_nothing_to_count_a_look_takes_one_statement(django_asser
         roll_up("default", NOW)
 
 
+@pytest.mark.slow
 def test_a_host_whose_clock_is_behind_reads_no_later_quarters():
     live_a_week(seed="behind")
     plain = activity("default", DAY, ago(hours=3))
@@ -146,6 +149,7 @@ def test_after_a_long_pause_old_quarters_are_left_out_and_their_rows_deleted():
     assert sum(activity("default", WEEK, NOW).enqueued) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_of_workers_that_count_the_same_quarter_one_stores_its_rows():
     live_a_week(seed="race")
@@ -207,6 +211,7 @@ def test_a_lost_connection_is_an_outage_also_while_jobs_are_counted(handlers, mo
     assert asked  # else it would go on
 
 
+@pytest.mark.slow
 def test_a_page_of_rollups_takes_two_statements_more(django_assert_max_num_queries):
     live_a_week(seed="statements")
     roll_up("default", NOW)

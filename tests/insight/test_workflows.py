@@ -88,6 +88,7 @@ def test_a_retry_that_waits_has_no_duration():
     assert tree(workflow).duration(now) == timedelta(minutes=1)
 
 
+@pytest.mark.slow
 def test_long_results_are_cut_and_too_long_ones_only_told(handlers):
     workflow = group([do("a", "x" * 1000), do("b", list(range(20_000))), do("c", False)]).enqueue()
     run_jobs()
@@ -119,6 +120,7 @@ def test_of_a_large_tree_a_part_is_shown(monkeypatch):
     assert sum(node.more.total() for node in shown) == 7
 
 
+@pytest.mark.slow
 def test_progress_counts_the_jobs_of_nested_workflows_and_no_callbacks():
     first = batch([do("a"), fail("b"), chain(do("c"), do("d"))], on_complete=do("e")).enqueue()
     second = chain(fail("f"), do("g")).enqueue()

@@ -91,6 +91,7 @@ def refused(*arguments):
 # What agrees
 
 
+@pytest.mark.slow
 def test_nothing_to_mend_is_said(unique_queues):
     assert command("verify") == "Nothing to mend in 0 jobs: rows, fingerprints and guards agree.\n"
     a_job(unique=BY_ARGS)
@@ -129,6 +130,7 @@ def test_everything_that_enqueues_and_workers_write_agrees(unique_queues):
     assert found() == {}
 
 
+@pytest.mark.slow
 def test_jobs_that_were_rightly_admitted_side_by_side_are_left_alone(unique_queues):
     """Each pair shares a fingerprint and waits: a retry, a rescue, a release, an ended window, a forced revival."""
     unique_queues()
@@ -168,6 +170,7 @@ def test_a_job_that_expired_and_was_revived_by_force_is_left_beside_the_one_that
     assert {fresh(expired).state, fresh(newer).state} == {"available"}
 
 
+@pytest.mark.slow
 def test_an_enqueue_that_waited_past_the_edge_of_its_window_agrees():
     policy = UniquePolicy(period="PT1H", window="fixed")
     late = a_job(unique=policy)
@@ -374,6 +377,7 @@ def test_an_inconsistency_is_found_named_and_mended(make, kind):
     mended()
 
 
+@pytest.mark.slow
 def test_a_job_at_the_gate_of_a_full_key_that_is_not_its_own_runs_after_the_mend():
     limit = Limit(key=["args.n"], running=1)
     _, second = a_job(args={"n": 1}, limit=limit), a_job(args={"n": 1}, limit=limit)
@@ -398,6 +402,7 @@ def test_jobs_that_wait_at_their_gates_are_left_alone(settings):
     assert found() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["running", "", "AVAILABLE"])
 @pytest.mark.parametrize("unique", [None, BY_ARGS], ids=["plain", "unique"])
 def test_a_state_that_does_not_exist_is_named_and_left(state, unique):
@@ -413,6 +418,7 @@ def test_a_state_that_does_not_exist_is_named_and_left(state, unique):
     mended()
 
 
+@pytest.mark.slow
 def test_what_can_be_mended_is_mended_beside_a_state_that_does_not_exist():
     unknown = by_sql(a_job(), state="running")
     broken = wrong_fingerprint()
@@ -424,6 +430,7 @@ def test_what_can_be_mended_is_mended_beside_a_state_that_does_not_exist():
     assert fresh(unknown).state == "running"
 
 
+@pytest.mark.slow
 def test_a_row_of_which_everything_is_wrong_is_mended_at_once():
     """S2-13"""
     job = by_sql(
@@ -434,6 +441,7 @@ def test_a_row_of_which_everything_is_wrong_is_mended_at_once():
     assert (fresh(job).run_at, fresh(job).guarded_states, fresh(job).unique) == (None, frozenset(), None)
 
 
+@pytest.mark.slow
 def test_an_end_is_set_to_now_or_taken_back():
     """So retention prunes nothing before anybody has looked, and the waiting job runs."""
     old = timezone.now() - 1000 * HOUR
@@ -445,6 +453,7 @@ def test_an_end_is_set_to_now_or_taken_back():
     assert fresh(waiting).finished_at is None
 
 
+@pytest.mark.slow
 def test_a_lease_beside_a_time_to_run_ends_after_the_mend():
     job = a_time_of_a_running_job()
     by_sql(job, lease_expires_at=timezone.now() - HOUR)
@@ -489,6 +498,7 @@ def test_what_the_mend_of_one_kind_uncovers_is_mended_too(unique_queues):
     assert (fresh(broken).state, fresh(broken).replaced_by_id) == ("cancelled", first.pk)
 
 
+@pytest.mark.slow
 def test_fingerprints_that_were_swapped_are_swapped_back():
     one, two = a_job(args=[1], unique=BY_ARGS), a_job(args=[2], unique=BY_ARGS)
     change(one, fingerprint="0" * 64)
@@ -510,6 +520,7 @@ def test_a_mended_job_does_not_take_the_guard_of_an_older_one():
     assert (fresh(running).state, fresh(running).is_guarding) == ("active", False)
 
 
+@pytest.mark.slow
 def test_of_imported_duplicates_the_oldest_waits_on():
     values = {"type": "t", "queue": "q", "unique": BY_ARGS.to_dict(), "args": {}}
     text = canonical_text(BY_ARGS, type="t", queue="q", args={}, meta={})
@@ -542,6 +553,7 @@ def test_a_key_that_several_jobs_hold_stays_with_the_one_that_guards_it():
     ]
 
 
+@pytest.mark.slow
 def test_a_missing_constraint_is_found_and_cannot_be_fixed():
     (constraint,) = [one for one in Job._meta.constraints if one.name == capabilities.CONSTRAINT]
     with connection.schema_editor() as editor:
@@ -587,6 +599,7 @@ def test_waiting_jobs_from_before_the_rule_get_it_and_duplicates_go(unique_queue
     assert a_job(args=[1]) == first
 
 
+@pytest.mark.slow
 def test_jobs_that_came_after_the_rule_give_way_to_those_from_before(unique_queues):
     before = a_job(args=[1])
     unique_queues()
@@ -664,6 +677,7 @@ def declare(unique, type="t"):
     job(type, unique=unique)(lambda **kwargs: None)
 
 
+@pytest.mark.slow
 def test_live_jobs_get_the_policy_that_the_handler_declares_now(handlers):
     declare(UniquePolicy(keys=["args"], args_keys=["a"]))
     waiting, running = a_job(args={"a": 1, "b": 1}), a_job(args={"a": 2, "b": 1})
@@ -768,6 +782,7 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["verify", "--fix"], ["rekey"]])
 def test_at_a_terminal_there_is_a_progress_bar(arguments, handlers, monkeypatch):
     declare(BY_ARGS)

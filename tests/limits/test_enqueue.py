@@ -86,6 +86,7 @@ def test_an_error_about_one_of_several_limits_says_which(count):
         Job.objects.enqueue_many([count.item(1), wrong], mode="atomic")
 
 
+@pytest.mark.slow
 def test_the_members_of_workflows_have_limits(count):
     flow = chain(count.item(1), group([count.using(limit=[]).item(2), count.using(limit=[THREE, RATE]).item(3)]))
     flow.enqueue()

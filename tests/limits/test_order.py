@@ -173,6 +173,7 @@ class Machine(RuleBasedStateMachine):
             model.objects.all().delete()
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_each_claim_takes_what_the_reference_takes(settings, monkeypatch):
     settings.OJS_UNIQUE = {"FAIR_QUEUES": {"fair": ["meta.tenant"]}}

@@ -13,6 +13,8 @@ from django_ojs_unique.insight.search import readings
 from django_ojs_unique.models import Job
 from tests.support.rows import insert, insert_all
 
+pytestmark = pytest.mark.every_database
+
 ON_POSTGRES = connection.vendor == "postgresql"
 on_postgres = pytest.mark.skipif(not ON_POSTGRES, reason="only PostgreSQL has this index")
 

@@ -34,6 +34,7 @@ def test_an_unknown_database_is_refused(command):
         call_command(*command, "--database", "nowhere")
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(databases="__all__")
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_wrong_settings_stop_it(command, settings):

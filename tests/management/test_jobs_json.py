@@ -282,6 +282,7 @@ def test_duplicates_are_told_with_their_jobs_and_attempts():
     assert (group["fingerprint"], group["more"]) == (stored.fingerprint, 0)
 
 
+@pytest.mark.slow
 def test_verify_tells_what_it_found_and_what_it_mended():
     job = waiting()
     assert answer("verify") == {"looked_at": 1, "mended": 0, "findings": []}

@@ -13,6 +13,7 @@ from django_ojs_unique.ojs.states import JobState
 from tests.support.big_table import disperse, gather
 
 pytestmark = [
+    pytest.mark.every_database,
     pytest.mark.django_db,
     pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL says how it would read"),
 ]

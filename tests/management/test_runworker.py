@@ -50,6 +50,7 @@ def test_draining_an_empty_queue_takes_few_statements(handlers):
     assert count_statements(queue=["emails"]) <= 9
 
 
+@pytest.mark.slow
 def test_a_drain_does_all_that_is_due_before_it_calls_the_queue_empty(handlers):
     job("t", cron=Cron("0 0 29 2 *", "UTC"))(lambda: None)
     run()

@@ -41,6 +41,7 @@ def imported(*arguments):
     return set(done.stdout.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     ["", "jobs --help", "jobs queues", "prunejobs --dry-run"],  # the last two end after the checks: there are no tables
@@ -51,11 +52,13 @@ def test_nothing_is_imported_that_is_not_used(arguments):
     assert modules & (HEAVY | PAGES | WORKER) == set()
 
 
+@pytest.mark.slow
 def test_the_help_of_a_worker_imports_no_page():
     modules = imported("runworker", "--help")
     assert modules & (HEAVY | PAGES) == set()
     assert modules >= WORKER
 
 
+@pytest.mark.slow
 def test_a_look_at_the_modules_sees_those_that_are_used():
     assert {"rest_framework.views", "django_ojs_unique.api.urls"} <= imported("check")

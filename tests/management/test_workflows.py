@@ -127,6 +127,7 @@ def test_a_nested_workflow_names_the_one_around_it(month_end):
     assert "month-end" not in text
 
 
+@pytest.mark.slow
 def test_of_many_members_the_failed_ones_come_first(monkeypatch):
     monkeypatch.setattr(insight, "MOST_MEMBERS", 2)
     workflow = group([do("a"), do("b"), fail("c"), do("d")]).enqueue()

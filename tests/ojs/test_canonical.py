@@ -28,21 +28,25 @@ class Plain(enum.Enum):
     ONE = "one"
 
 
+@pytest.mark.slow
 @given(VALUES, st.integers())
 def test_the_order_of_object_keys_never_matters_at_any_depth(value, seed):
     assert canonical(shuffled(value, random.Random(seed))) == canonical(value)
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_equal_text_in_another_unicode_form_is_canonically_the_same(value):
     assert canonical(decomposed(value)) == canonical(value)
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_the_text_reads_back_to_the_same_json_so_that_different_values_have_different_texts(value):
     assert same_json(json.loads(canonical(value), parse_int=float), to_nfc(value))
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_plain_leaves_json_as_it_is(value):
     assert same_json(plain(value, "args"), value)
@@ -182,6 +186,7 @@ def test_plain_follows_a_hundred_levels():
     assert plain(nested(DEEPEST), "args") == nested(DEEPEST)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [DEEPEST + 1, 100_000])
 def test_plain_refuses_more_levels_instead_of_exhausting_the_stack(levels):
     with pytest.raises(InvalidRequest, match="nested deeper than 100 levels") as caught:

@@ -265,6 +265,7 @@ def shown(expression, zone, start, end):
     return found
 
 
+@pytest.mark.slow
 @given(st.sampled_from(CHANGES), MINUTES, HOURS, st.integers(-3000, 3000), st.integers(0, 3000))
 def test_the_latest_occurrence_is_the_last_of_all_those_in_between(change, minutes, hours, before, span):
     zone, moment = change
@@ -298,6 +299,7 @@ def test_the_latest_occurrence_may_be_at_the_very_moment_and_never_at_the_start(
     assert cron.latest_until(nine, nine + HOUR) is None
 
 
+@pytest.mark.slow
 @given(st.sampled_from(CHANGES), MINUTES, HOURS, st.integers(-3000, 3000), st.integers(0, 3000), st.integers(1, 5))
 def test_the_last_occurrences_are_the_last_of_all_those_in_between(change, minutes, hours, before, span, most):
     zone, moment = change

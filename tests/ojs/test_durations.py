@@ -153,6 +153,7 @@ DURATIONS = st.sampled_from(["PT1S", "PT1H", "P1D", "P30D", "P1M", "P3M", "P11M"
 MOMENTS = st.datetimes(datetime(1990, 1, 1), datetime(2060, 1, 1), timezones=st.just(UTC))
 
 
+@pytest.mark.slow
 @given(MOMENTS, DURATIONS, st.timedeltas(timedelta(0), timedelta(days=5)))
 def test_a_job_from_before_the_earliest_start_never_counts_any_more(now, text, before):
     duration = parse_duration(text)

@@ -21,6 +21,7 @@ OPTIONS = [
 values = VALUES | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_fast", [True, False])
 @pytest.mark.parametrize("options", OPTIONS)
 @given(value=values)

@@ -144,6 +144,7 @@ def test_members_that_args_keys_leaves_out_take_no_part(args, value, other):
     assert text_of(SELECTED, args={**args, "user_id": value}) == text_of(SELECTED, args={"user_id": value, "x": other})
 
 
+@pytest.mark.slow
 @given(VALUES, VALUES)
 def test_the_selected_member_decides(one, other):
     texts_agree = text_of(SELECTED, args={"user_id": one}) == text_of(SELECTED, args={"user_id": other})

@@ -139,6 +139,7 @@ def test_a_bad_key_is_refused(arguments, message):
     assert refusal.value.details["field"] == message.partition(":")[0]
 
 
+@pytest.mark.slow
 @given(KEYS, KEYS, st.sampled_from(["t", "u", "t.u"]), st.sampled_from(["t", "u", "t.u"]))
 def test_texts_are_equal_for_the_same_key_and_type_only(one, other, type, other_type):
     same = unicodedata.normalize("NFC", one) == unicodedata.normalize("NFC", other)

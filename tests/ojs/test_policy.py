@@ -28,6 +28,7 @@ def policies(draw):
     }
 
 
+@pytest.mark.slow
 @given(policies())
 def test_a_policy_survives_its_json_object(value):
     policy = UniquePolicy.parse(value)
@@ -36,6 +37,7 @@ def test_a_policy_survives_its_json_object(value):
     assert UniquePolicy.parse(emitted).to_dict() == emitted
 
 
+@pytest.mark.slow
 @given(policies(), st.randoms())
 def test_the_order_in_which_a_policy_lists_things_means_nothing(value, random):
     other = {**value}
@@ -48,6 +50,7 @@ def test_the_order_in_which_a_policy_lists_things_means_nothing(value, random):
     assert one.to_dict() == two.to_dict()
 
 
+@pytest.mark.slow
 @given(policies())
 def test_the_type_is_always_a_key(value):
     assert UniquePolicy.parse(value).keys[0] == "type"

@@ -28,6 +28,7 @@ def test_the_named_sets_are_those_of_the_states():
     assert (presets.ALL, presets.INCOMPLETE, presets.WAITING) == (states.ALL, states.INCOMPLETE, states.WAITING)
 
 
+@pytest.mark.slow
 def test_the_presets_import_without_django():
     code = "import sys\nfrom django_ojs_unique.ojs.presets import river\nriver(True)\nprint('django' in sys.modules)"
     assert python(code) == "False"

@@ -21,16 +21,19 @@ def test_a_fixed_name_is_exported(name):
     assert name in django_ojs_unique.__all__
 
 
+@pytest.mark.slow
 def test_every_public_name_imports_without_a_configured_django():
     code = "from django_ojs_unique import *\nfrom django.conf import settings\nprint(settings.configured)"
     assert python(code) == "False"
 
 
+@pytest.mark.slow
 def test_a_handler_can_be_declared_and_called_without_a_configured_django():
     code = "from django_ojs_unique import *\n@job('a.b', unique={'period': 'P1D'})\ndef f(x): return x + 1\nprint(f(1))"
     assert python(code) == "2"
 
 
+@pytest.mark.slow
 def test_the_specification_imports_no_django():
     code = (
         "import pkgutil, sys, django_ojs_unique.ojs as ojs\n"

@@ -30,6 +30,7 @@ def policies(draw):
     }
 
 
+@pytest.mark.slow
 @given(policies())
 def test_a_policy_survives_its_json_object(value):
     policy = RetryPolicy.parse(value)
@@ -37,12 +38,14 @@ def test_a_policy_survives_its_json_object(value):
     assert RetryPolicy.parse(json.loads(json.dumps(policy.to_dict()))) == policy
 
 
+@pytest.mark.slow
 @given(policies(), st.integers(1, 1000), st.floats(0, 1, exclude_max=True))
 def test_a_delay_is_never_negative_and_never_longer_than_max_interval(value, attempt, random):
     policy = RetryPolicy.parse(value)
     assert timedelta(0) <= policy.delay(attempt, random) <= policy.longest
 
 
+@pytest.mark.slow
 @given(policies(), st.integers(1, 50))
 def test_without_jitter_a_delay_never_shrinks(value, attempt):
     policy = RetryPolicy.parse({**value, "jitter": False})

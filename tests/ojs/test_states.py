@@ -7,6 +7,7 @@ from django_ojs_unique.ojs import states
 from django_ojs_unique.ojs.states import MOVES, from_mask, to_mask
 
 
+@pytest.mark.slow
 @given(st.frozensets(st.sampled_from(JobState)))
 def test_a_set_of_states_survives_its_mask(chosen):
     assert from_mask(to_mask(chosen)) == chosen

@@ -78,6 +78,7 @@ def test_a_filter_does_not_limit_which_queue_is_paused():
     assert Queue.objects.get().name == "emails"
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_of_many_who_pause_at_once_one_does_and_none_fails():
     for round_ in together([lambda number: Queue.objects.pause(f"q{number}")] * 6, rounds=8):
@@ -85,6 +86,7 @@ def test_of_many_who_pause_at_once_one_does_and_none_fails():
     assert Queue.objects.exclude(paused_at=None).count() == 8
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_pausing_and_limiting_at_once_lose_nothing_of_each_other():
     calls = [lambda n: Queue.objects.pause(f"q{n}"), lambda n: Queue.objects.limit(f"q{n}", 2)]

@@ -165,6 +165,7 @@ def test_breadcrumbs_and_tags_of_one_job_are_not_those_of_the_next(kept, handler
     assert "of another job" not in [crumb.get("message") for crumb in event["breadcrumbs"]["values"]]
 
 
+@pytest.mark.slow
 def test_an_async_handler_is_reported_alike(kept, handlers):
     @job("report.fetch", retry=ONCE)
     async def fetch():
@@ -239,6 +240,7 @@ def test_a_periodic_job_checks_in_and_a_job_by_hand_does_not(sent, handlers):
     assert len(kept.of("check_in")) == 4
 
 
+@pytest.mark.slow
 def test_settings_import_it_before_django_is_configured():
     code = "import sentry_sdk; from django_ojs_unique.sentry import OJSIntegration;"
     code += "sentry_sdk.init(integrations=[OJSIntegration()]); print('configured')"

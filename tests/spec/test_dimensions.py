@@ -166,6 +166,7 @@ def test_a_job_that_was_read_back_from_the_database_still_has_its_key(args):
     assert fingerprint(text) == stored.fingerprint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [pytest.param(seed, id=f"S0-057-hash-seed-{seed}") for seed in ("0", "1", "4242")])
 def test_another_process_computes_the_same_key(seed):
     args = {"b": {"d": 1, "c": [2, {"z": "é", "a": 2}]}, "a": None}

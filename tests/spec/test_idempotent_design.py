@@ -206,6 +206,7 @@ def cells():
         yield pytest.param(scenario, {*LAYERS, "check"}, False, id=f"S1-25-{scenario.__name__}-all-three")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "layers", "happens"), list(cells()))
 def test_what_a_layer_prevents(handlers, scenario, layers, happens):
     assert scenario(layers) is happens
@@ -223,6 +224,7 @@ def test_the_page_prints_the_matrix(page):
 # Running again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", [pytest.param(2, id="S1-01"), pytest.param(5, id="S1-01-five-times")])
 def test_running_again_ends_as_running_once(handlers, runs):
     handler, user = declare({*LAYERS, "check"}), pending_user()
@@ -471,6 +473,7 @@ def test_a_second_sweep_adds_nothing_and_counts_what_was_refused(handlers, state
     assert [columns(queued) for queued in Job.objects.order_by("pk")] == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [pytest.param(5, id="S1-21")])
 def test_a_storm_of_retries_leaves_one_live_job(rounds):
     first = put(enqueue(unique=BY_ARGS).job, "retryable")

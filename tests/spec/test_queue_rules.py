@@ -169,6 +169,7 @@ def test_a_worker_at_an_empty_queue_finds_nothing_and_raises_nothing(id, on, han
     assert Worker(queues=["emails"]).run(drain=True).completed == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [
     pytest.param({"fingerprint": "0" * 64}, id="S2-13-fingerprint"),
     pytest.param({"guarded_states": frozenset(["available"])}, id="S2-13-guard"),
@@ -186,6 +187,7 @@ def test_rows_fingerprints_and_guards_that_disagree_are_found_and_mended(broken,
     assert fresh(pushed).fingerprint == pushed.fingerprint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", ["S2-14"])
 def test_switched_on_over_a_queue_with_jobs_a_check_tells_and_verify_mends(id, rule, capsys):
     first, second, other = push().job, push().job, push(args={"user": 2}).job

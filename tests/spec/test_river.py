@@ -426,6 +426,7 @@ def working(parent):
     Worker(concurrency=1).run(drain=True)
 
 
+@pytest.mark.slow
 @shows("S3-28")
 def test_a_unique_job_can_run_more_than_once(start, handlers):
     User.objects.create(username="u")

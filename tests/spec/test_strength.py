@@ -42,6 +42,7 @@ def test_the_strength_is_computed_for_each_database_from_what_is_there(alias, wi
     assert unique_jobs(Job, alias)["strength"] == "best-effort"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("there", [pytest.param(True, id="S0-165-back")])
 def test_a_constraint_that_is_back_is_believed_after_forget(there, transactional_db):
     unique_jobs(Job, "default")
@@ -124,6 +125,7 @@ def test_a_best_effort_database_still_knows_the_end_of_a_window(without_the_guar
     assert outcome(unique={"period": "PT1H"}) == "created"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", [pytest.param("django_ojs_unique.W003", id="S0-167")])
 def test_a_best_effort_database_says_what_it_does_not_promise(check, without_the_guard):
     assert "both be admitted" in unique_jobs(Job, "default")["mechanism"]

@@ -18,7 +18,7 @@ from django_ojs_unique.tasks import OJSBackend
 from django_ojs_unique.testing import run_jobs
 from tests.app import tasks
 
-pytestmark = pytest.mark.django_db(databases=["default", "other"])
+pytestmark = [pytest.mark.django_db(databases=["default", "other"]), pytest.mark.every_database]
 
 
 def job_of(result) -> Job:

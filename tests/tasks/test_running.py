@@ -22,7 +22,7 @@ from django_ojs_unique.tasks.running import type_of
 from tests.app import tasks
 from tests.support.pages import table
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.every_database]
 
 
 @pytest.mark.parametrize("task", [tasks.add, tasks.aadd], ids=["plain", "async"])

@@ -10,6 +10,7 @@ from tests.app import tasks
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.mark.slow
 def test_tasks_are_members():
     flow = chain(group([tasks.add.item(1, b=2), tasks.add.item(3)]), tasks.add.using(priority=5).item(4))
     for _ in range(2):  # the same items again

@@ -342,6 +342,7 @@ def test_what_a_handler_enqueues_runs_after_it(commit, handlers, ran):
     assert ran == ["outer", "first", "second", "first, deeper", "second, deeper"]
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_a_long_chain_needs_no_deep_stack(eager_mode, handlers, ran):
     @job("t")

@@ -68,6 +68,7 @@ def test_jobs_beyond_a_rate_run_when_its_time_has_passed(database, ran):
     assert [n for n, _ in ran] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_workflows_whose_jobs_have_limits_complete(database, ran, handlers):
     items = [{"type": "count", "args": {"n": 1, "tenant": tenant}} for tenant in "abc"]
     workflow = chain(group(items), items[0]).enqueue()

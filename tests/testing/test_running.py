@@ -19,7 +19,7 @@ from django_ojs_unique.signals import job_completed, job_discarded, job_failed, 
 from django_ojs_unique.testing import Ran, run_jobs, run_one, travel
 from tests.support.retries import IN_AN_HOUR
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.every_database]
 
 ONCE_MORE = RetryPolicy(max_attempts=2, initial_interval="PT5M", jitter=False)
 

@@ -202,6 +202,7 @@ def test_the_suite_of_the_documentation_passes_under_unittest(shop):
     assert code == 0, said
 
 
+@pytest.mark.slow
 def test_the_plugin_is_silent_in_other_projects(tmp_path):
     (tmp_path / "test_elsewhere.py").write_text(ELSEWHERE)
     code, said = run_pytest(tmp_path, "django_ojs_unique.pytest_plugin")

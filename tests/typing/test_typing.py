@@ -36,6 +36,7 @@ django_settings_module = tests.settings
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", ["", PLUGIN], ids=["alone", "with the plugin for Django"])
 def test_mypy_finds_the_mistakes_and_nothing_else(config, tmp_path):
     pytest.importorskip("mypy_django_plugin")
@@ -45,6 +46,7 @@ def test_mypy_finds_the_mistakes_and_nothing_else(config, tmp_path):
     assert code == 0, said
 
 
+@pytest.mark.slow
 def test_pyright_finds_the_mistakes_and_nothing_else(tmp_path):
     config = {
         "include": [str(SHOP)],

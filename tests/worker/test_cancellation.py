@@ -32,6 +32,7 @@ def replace(row):
 by_either_way = pytest.mark.parametrize("end", [cancel, replace])
 
 
+@pytest.mark.slow
 @by_either_way
 def test_a_plain_handler_sees_it_at_once_and_its_result_is_refused(handlers, caplog, end):
     seen = []
@@ -52,6 +53,7 @@ def test_a_plain_handler_sees_it_at_once_and_its_result_is_refused(handlers, cap
     assert "refused: it was cancelled or replaced" in caplog.text
 
 
+@pytest.mark.slow
 @by_either_way
 def test_a_failure_after_it_is_refused_as_well(handlers, end):
     @job("t")

@@ -152,6 +152,7 @@ def test_a_nested_workflow_is_cancelled_and_has_not_failed(log, do):
     audit()
 
 
+@pytest.mark.slow
 def test_a_part_that_is_cancelled_before_its_turn_starts_nothing(log, do):
     later = chain(chain(do("b"), group([do("c")], name="part")), do("d"))
     workflow = chain(do("a"), group([later, do("e")]), do("f")).enqueue()

@@ -89,6 +89,7 @@ def test_advancing_again_changes_nothing(log, do):
     assert not Job.objects.filter(awaited=True).exists()
 
 
+@pytest.mark.slow
 def test_more_ends_than_one_look_finds(log):
     Job.objects.enqueue_many([{"type": "do"}] * (BATCH + 1))
     write(Job.objects.all(), state="completed", finished_at=timezone.now(), awaited=True)
@@ -97,6 +98,7 @@ def test_more_ends_than_one_look_finds(log):
     assert advance_due("default") == (0, False)
 
 
+@pytest.mark.slow
 def test_a_revived_job_of_a_running_group_counts_anew(log, do, fail, handlers):
     workflow = batch([fail("b"), do("a", delay=60)], on_success=do("s"), on_failure=do("f")).enqueue()
     run_jobs()

@@ -137,6 +137,7 @@ def test_the_jobs_of_a_group_are_told_each_once(log, do, fail):
     assert told(about=str(workflow.pk)) == events
 
 
+@pytest.mark.slow
 def test_callbacks_are_told_when_they_are_enqueued(log, do, fail):
     workflow = batch([do("a")], on_success=fail("s"), on_complete=do("c"), on_failure=do("f")).enqueue()
     run_jobs()
@@ -172,6 +173,7 @@ def test_a_cancellation_is_told(log, do):
     assert Counter(type for type, _ in told())["workflow.step_completed"] == 1
 
 
+@pytest.mark.slow
 def test_nested_workflows_are_told_with_their_root(log, do):
     root = chain(group([do("a"), do("b")], name="inner"), do("c")).enqueue()
     run_jobs()

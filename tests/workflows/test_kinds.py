@@ -90,6 +90,7 @@ def test_a_group_fails_when_all_have_ended_and_one_has_failed(log, do, fail):
     assert states(workflow) == ("failed", ["completed", "failed", "completed"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_failed", [False, True])
 def test_a_batch_enqueues_the_callbacks_that_fit(log, do, fail, is_failed):
     second = fail("b") if is_failed else do("b")
@@ -138,6 +139,7 @@ def test_each_result_arrives_as_it_was_returned(log, handlers, value):
     assert log == [("next", [value])]
 
 
+@pytest.mark.slow
 def test_nested_workflows(log, do, fail):
     workflow = chain(
         do("a"),
@@ -195,6 +197,7 @@ def test_options_of_the_workflow_are_defaults(log, do):
     assert set(Job.objects.values_list("queue", flat=True)) == {"shared", "own"}
 
 
+@pytest.mark.slow
 def test_the_results_of_many_nested_workflows_take_few_queries(log, do):
     nested = [group([do("a"), chain(do("b"), do("c"))]) for _ in range(10)]
     workflow = chain(group(nested), do("end")).enqueue()
@@ -209,6 +212,7 @@ def test_the_results_of_many_nested_workflows_take_few_queries(log, do):
     assert len(queries) < 10
 
 
+@pytest.mark.slow
 def test_the_priority_of_the_first_step_holds_for_a_chain(log, do):
     inner = chain(do("c", priority=3), do("d"))
     flow = chain(do("a", priority=7), group([do("b", priority=-1), inner, do("e")]), do("f"))

@@ -18,6 +18,7 @@ from tests.support.workflows import audit
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.mark.slow
 def test_eager_mode_runs_the_whole_workflow_when_it_commits(log, do, settings):
     settings.OJS_UNIQUE = {"EAGER": True}
     with transaction.atomic():
@@ -44,6 +45,7 @@ def test_a_rolled_back_workflow_leaves_nothing(log, do):
     assert not Job.objects.exists()
 
 
+@pytest.mark.slow
 def test_a_worker_goes_through_a_workflow(log, do):
     workflow = chain(do("a"), group([do(str(number)) for number in range(5)]), do("z")).enqueue()
     worker = Worker(on_settled=lambda summary: summary.settled == 7 and worker.stop())
@@ -56,6 +58,7 @@ def test_a_worker_goes_through_a_workflow(log, do):
     audit()
 
 
+@pytest.mark.slow
 def test_a_draining_worker_ends_the_workflows_that_it_begins(log, do):
     chain(do("a"), group([do("b"), do("c")]), do("d")).enqueue()
     Worker().run(drain=True)

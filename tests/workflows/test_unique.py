@@ -63,6 +63,7 @@ def test_a_stand_in_that_has_ended_counts_at_once(log, do):
     assert log == [("x", []), ("next", ["x"])]
 
 
+@pytest.mark.slow
 def test_one_job_stands_in_for_members_of_several_workflows(log, do):
     workflows = [chain(do("x", unique=IGNORE), do(name)).enqueue() for name in "abc"]
     assert Job.objects.count() == 1
@@ -84,6 +85,7 @@ def test_duplicates_inside_one_workflow_share_a_job(log, do, unique):
     assert len(set(workflow.members.values_list("job_id", flat=True))) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("many", [False, True], ids=["enqueue", "enqueue_many"])
 def test_a_job_that_replaces_a_members_takes_its_place(log, do, many):
     workflow = chain(do("first"), do("x", unique=REPLACE), do("next")).enqueue()

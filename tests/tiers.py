@@ -1,0 +1,40 @@
+"""Which tests run where: on which databases, and in which of the three tiers.
+
+`make test` runs what takes less than a quarter of a CPU second, on SQLite and PostgreSQL. `.ci/run` adds what is marked
+``slow``, ``browser``, ``interrupts`` and ``torture``, and MariaDB. `make release-check` adds what is marked ``ha`` and
+``release``, longer tortures and other environments.
+"""
+
+ONE_DATABASE = (
+    "tests/admin/",
+    "tests/api/",
+    "tests/browser/",
+    "tests/checks/",
+    "tests/conversion/",
+    "tests/handlers/",
+    "tests/management/",
+    "tests/ojs/",
+    "tests/opentelemetry/",
+    "tests/prometheus/",
+    "tests/sentry/",
+    "tests/tasks/",
+    "tests/testing/",
+    "tests/typing/",
+    "tests/test_deploy.py",
+    "tests/test_docs.py",
+    "tests/test_habits.py",
+    "tests/test_layers.py",
+    "tests/test_logs.py",
+    "tests/test_makefile.py",
+    "tests/test_messages.py",
+    "tests/test_packaged.py",
+    "tests/test_redaction.py",
+    "tests/test_reference.py",
+    "tests/test_testproject.py",
+)
+"""What is the same on every database, and runs on SQLite only: surfaces ask `insight`, which each database answers in
+tests of its own. A file or a test here that does ask a vendor is marked ``every_database``."""
+EVERY = "every_database"
+IN_CI = ["slow", "browser", "interrupts"]
+"""What `make test` leaves out, beside ``torture``, which runs without neighbours."""
+AT_RELEASE = ["ha", "release"]
