@@ -21,7 +21,7 @@ from django_ojs_unique.signals import job_cancelled
 from tests.support.jobs import row
 from tests.support.people import log_in
 
-pytestmark = [pytest.mark.django_db, pytest.mark.every_database]
+pytestmark = pytest.mark.django_db
 
 PAGE = "admin:django_ojs_unique_duplicates"
 RESOLVE = "admin:django_ojs_unique_resolve"
@@ -500,6 +500,7 @@ def test_what_changed_since_the_confirmation_is_told_and_what_was_not_seen_stays
     assert states([jobs[3], jobs[4], late]) == ["cancelled", "available", "available"]
 
 
+@pytest.mark.every_database
 @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one writer at a time")
 @pytest.mark.django_db(transaction=True)
 def test_the_kept_job_cannot_finish_while_the_others_are_cancelled(admin_client):

@@ -19,7 +19,7 @@ from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.models import Job, Queue
 from tests.support.people import log_in
 
-pytestmark = [pytest.mark.django_db, pytest.mark.every_database]
+pytestmark = pytest.mark.django_db
 
 PAGE = "admin:django_ojs_unique_job_changelist"
 IGNORE = UniquePolicy(keys=["args"], on_conflict="ignore")
@@ -105,6 +105,7 @@ def test_html_and_control_characters_of_a_job_are_shown_as_text(admin_client):
     assert r"&lt;i&gt;\x1b[31mred" in text
 
 
+@pytest.mark.every_database
 @pytest.mark.slow
 def test_the_list_reads_the_beginnings_of_payloads_only_and_costs_the_same_for_any_number_of_rows(admin_client):
     counts = []
@@ -284,6 +285,7 @@ def test_a_job_is_found_by_a_member_of_its_args(admin_client):
     assert found(admin_client, q="user_id=4") == set()
 
 
+@pytest.mark.every_database
 @pytest.mark.parametrize(
     "text", ["100%", "a_b", 'say "hi"', "back\\slash", "O'Neill", "Köln", "😀", "a\nb", "x{y}[z]", "$.a", "%s"]
 )
@@ -299,6 +301,7 @@ def test_a_piece_of_json_is_found_in_the_args(admin_client):
     assert found(admin_client, q='"user_id": 42') == {job.pk}
 
 
+@pytest.mark.every_database
 @pytest.mark.parametrize(
     "term",
     [
