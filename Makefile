@@ -13,7 +13,7 @@ SPHINX := $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky 
 # The pictures of the docs: docs/NAME.py draws docs/images/NAME.svg.
 PICTURES := house processes race states strategies windows workflow
 
-.PHONY: help demo serve test-quick test test-all ha conformance lint bench docs linkcheck reference messages tutorial dist clean
+.PHONY: help demo serve test-quick test test-all ha conformance lint bench docs linkcheck reference refusals messages tutorial dist clean
 
 help: ## What can be made
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -58,6 +58,9 @@ reference: $(READY) ## Write anew the pages and pictures that are written from t
 	@DJANGO_SETTINGS_MODULE=tests.settings PYTHONPATH=. $(BIN)/python docs/commands.py > docs/commands.md
 	@for picture in $(PICTURES); do \
 		PYTHONPATH=. $(BIN)/python docs/$$picture.py > docs/images/$$picture.svg || exit 1; done
+
+refusals: $(READY) ## Write anew what is said about mistakes: tests/refusals.md
+	@OJS_TEST_RENEW=1 $(BIN)/python -m pytest -q tests/test_refusals.py
 
 messages: $(READY) ## Extract what pages say into the catalogues, and compile these
 	@$(BIN)/python -m tests.messages
