@@ -324,9 +324,9 @@ def nothing():
 @pytest.mark.parametrize(
     ("function", "name", "suggested"),
     [
-        (lambda user_id: None, "user", "'user_id'"),
-        (lambda user_id, *rest: None, "user", "'user_id'"),
-        (lambda user_id: None, "/user/id", "'user_id'"),
+        (lambda user_id: None, "user", "'user_id'?"),
+        (lambda user_id, *rest: None, "user", "'user_id'?"),
+        (lambda user_id: None, "/user/id", "'user_id'?"),
         (nothing, "user_id", "none"),
     ],
 )

@@ -412,7 +412,7 @@ def test_without_an_id_a_uuid_7_is_made():
 
 def test_a_type_without_a_handler_is_refused_where_the_project_demands_handlers(settings):
     settings.OJS_UNIQUE = {"REQUIRE_HANDLER": True}
-    with refusals.refused(UnknownJobType, "type", names="'tests.add'"):
+    with refusals.refused(UnknownJobType, "type", names="'tests.add'?"):
         Job.objects.enqueue("tests.ad")
     assert not Job.objects.exists()
     assert Job.objects.enqueue("tests.add", {"a": 1}).created

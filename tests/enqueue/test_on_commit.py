@@ -110,7 +110,7 @@ def test_an_unknown_type_fails_at_the_call_where_it_is_refused():
 
 
 def test_a_wrong_alias_is_named_with_its_mend():
-    with refused(InvalidRequest, "commit_of", names="'other'"):
+    with refused(InvalidRequest, "commit_of", names="'other'?"):
         Job.objects.enqueue_on_commit("t", commit_of="othr")
     with refused(InvalidRequest, "commit_of"):
         Job.objects.enqueue_on_commit("t", commit_of="")

@@ -84,6 +84,6 @@ def test_types_that_are_made_up_do_not_fill_the_memory(said, monkeypatch):
 
 def test_where_a_handler_is_required_the_type_is_refused(said, settings):
     settings.OJS_UNIQUE = {"REQUIRE_HANDLER": True}
-    with refused(UnknownJobType, "type", names="'email.send'"):
+    with refused(UnknownJobType, "type", names="'email.send'?"):
         Job.objects.enqueue("email.sned")
     assert said() == []

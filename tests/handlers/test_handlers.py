@@ -96,7 +96,7 @@ def declare(type="t", function=lambda user_id: None, **options):
         (
             {"unique": {"keys": ["args"], "args_keys": ["user"]}},
             HandlerError,
-            {"option": "unique", "names": "'user_id'"},
+            {"option": "unique", "names": "'user_id'?"},
         ),
         ({"takes_context": True}, HandlerError, {"names": "'context'"}),
         (
@@ -104,7 +104,7 @@ def declare(type="t", function=lambda user_id: None, **options):
             HandlerError,
             {"option": "limit", "names": "'args.usr_id'"},
         ),
-        ({"limit": {"key": ["args/user/id"], "running": 1}}, HandlerError, {"option": "limit", "names": "'user_id'"}),
+        ({"limit": {"key": ["args/user/id"], "running": 1}}, HandlerError, {"option": "limit", "names": "'user_id'?"}),
         ({"limit": [{"name": "a", "running": 1}, {"running": 0}]}, InvalidRequest, {"field": "limit[1].running"}),
     ],
 )
@@ -151,20 +151,20 @@ def test_two_handlers_of_one_type_are_refused_with_both_places(handlers, send):
 
 
 def test_an_unknown_type_is_said_with_a_suggestion(send, handlers):
-    with refused(UnknownJobType, "type", names="'mail.send'"):
+    with refused(UnknownJobType, "type", names="'mail.send'?"):
         handlers.get("mail.sent")
 
 
 @pytest.mark.django_db
 def test_a_project_may_refuse_types_without_a_handler(send, settings):
     settings.OJS_UNIQUE = {"REQUIRE_HANDLER": True}
-    with refused(UnknownJobType, "type", names="'mail.send'"):
+    with refused(UnknownJobType, "type", names="'mail.send'?"):
         Job.objects.enqueue("mail.sent")
     assert not Job.objects.exists()
 
 
 def test_an_option_that_enqueue_does_not_have_is_refused_by_name(send):
-    with refused(InvalidRequest, "kay", names="'key'"):
+    with refused(InvalidRequest, "kay", names="'key'?"):
         send.using(kay="x")
 
 

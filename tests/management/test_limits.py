@@ -66,7 +66,7 @@ def test_a_limit_without_jobs_says_so(handlers):
 
 
 def test_a_limit_that_nothing_knows_is_refused_with_the_near_name(waiting):
-    with pytest.raises(CommandError, match=r"'args\.n'"):
+    with pytest.raises(CommandError, match=r"'args\.n'\?"):
         jobs("limits", "args.m")
 
 

@@ -86,8 +86,8 @@ def test_without_workflows_the_list_says_how_to_make_one():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["workflows", "--state", "complete"], "'completed'"),
-        (["workflows", "--kind", "Chain"], "'chain'"),
+        (["workflows", "--state", "complete"], r"'completed'\?"),
+        (["workflows", "--kind", "Chain"], r"'chain'\?"),
         (["workflow", "x"], "UUID"),
     ],
 )

@@ -32,11 +32,11 @@ def test_any_other_mistake_is_said_as_ever():
         Cron()
     with pytest.raises(TypeError, match="positional"):
         RetryPolicy(*range(20))
-    with refused(InvalidPolicy, "unique.states[0]", names="'active'"):
+    with refused(InvalidPolicy, "unique.states[0]", names="'active'?"):
         UniquePolicy(states=["activ"])
-    with refused(InvalidPolicy, "unique.on_conflict", names="'ignore'"):
+    with refused(InvalidPolicy, "unique.on_conflict", names="'ignore'?"):
         UniquePolicy(on_conflict="ignor")
-    with refused(InvalidPolicy, "unique.perod", names="'period'"):
+    with refused(InvalidPolicy, "unique.perod", names="'period'?"):
         UniquePolicy.parse({"perod": "P1D"})
 
 
@@ -46,5 +46,5 @@ def test_the_class_stays_what_it_was():
     assert (
         dataclasses.replace(policy, period="P1D") == policy == copy.copy(policy) == pickle.loads(pickle.dumps(policy))
     )
-    with pytest.raises(TypeError, match="'period'"):
+    with pytest.raises(TypeError, match=r"'period'\?"):
         dataclasses.replace(policy, perod="P1D")

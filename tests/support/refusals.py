@@ -18,7 +18,8 @@ def refused(
 ) -> Iterator[pytest.ExceptionInfo[OJSError]]:
     """Expect exactly this class with its code, about this field and with these other details.
 
-    ``names`` is what the message names besides, such as the name that it suggests, as a word of its own.
+    ``names`` is what the message names besides, as a word of its own. A suggestion ends with its question mark:
+    without one, the message lists all valid names.
     """
     with pytest.raises(error) as caught:
         yield caught
