@@ -15,7 +15,7 @@ CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 
 # The pictures of the docs: docs/NAME.py draws docs/images/NAME.svg.
 PICTURES := house processes race states strategies windows workflow
 
-.PHONY: help demo serve test release-check mutants ha conformance lint bench docs linkcheck reference messages tutorial dist upgrade clean
+.PHONY: help demo serve test release-check mutants ha conformance lint bench docs linkcheck reference refusals messages tutorial dist upgrade clean
 
 help: ## What can be made
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -60,6 +60,9 @@ reference: $(READY) ## Write anew the pages and pictures that are written from t
 	@DJANGO_SETTINGS_MODULE=tests.settings PYTHONPATH=. $(BIN)/python docs/commands.py > docs/commands.md
 	@for picture in $(PICTURES); do \
 		PYTHONPATH=. $(BIN)/python docs/$$picture.py > docs/images/$$picture.svg || exit 1; done
+
+refusals: $(READY) ## Write anew what is said about mistakes: tests/refusals.md
+	@OJS_TEST_RENEW=1 $(BIN)/python -m pytest -q tests/test_refusals.py
 
 messages: $(READY) ## Extract what pages say into the catalogues, and compile these
 	@$(BIN)/python -m tests.messages

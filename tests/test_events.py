@@ -21,6 +21,7 @@ from django_ojs_unique.models import event as feed
 from django_ojs_unique.worker import Worker, remote
 from django_ojs_unique.worker.holder import Holder, new_token
 from tests.support.processes import together
+from tests.support.refusals import refused
 from tests.support.retries import IN_AN_HOUR
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -369,7 +370,7 @@ def test_what_cannot_be_published_at_once_is_promised(monkeypatch):
 
 @pytest.mark.parametrize("after", ["", "x", "evt_", f"evt_{'0' * 36}", 7])
 def test_a_cursor_that_is_none_is_refused(after):
-    with pytest.raises(InvalidRequest, match="is not the id of an event"):
+    with refused(InvalidRequest, "after", names="cursor"):
         Event.objects.follow(after)
 
 
@@ -380,7 +381,7 @@ def test_a_cursor_that_was_pruned_is_refused(settings):
     note(1)
     Event.objects.follow()
     assert Event.objects.prune(timezone.now()) == 2
-    with pytest.raises(InvalidRequest, match="is not kept"):
+    with refused(InvalidRequest, "after", names="EVENT_RETENTION"):
         Event.objects.follow(first.cursor)
 
 

@@ -4,10 +4,11 @@ import pickle
 
 import pytest
 
-from django_ojs_unique import InvalidRequest, RetryPolicy, job
+from django_ojs_unique import InvalidPolicy, InvalidRequest, RetryPolicy, job
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.words import counted
 from tests.support.jobs import claim
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -24,27 +25,26 @@ def welcome(handlers):
 @pytest.mark.parametrize("name", ["enqueue", "enqueue_on_commit", "explain"])
 def test_a_misspelt_argument_is_named_as_the_handler_has_it(welcome, name):
     enqueue = getattr(Job.objects, name)
-    with pytest.raises(TypeError, match=r"write args=\{'user_id': 5\}. The handler of 'habit.welcome' has 'user_id'"):
+    with pytest.raises(TypeError, match=r"\{'user_id': 5\}.*'habit.welcome'"):
         enqueue("habit.welcome", usr_id=5)
-    with pytest.raises(InvalidRequest, match=r"args do not fit .*Did you mean 'user_id'") as caught:
+    with refused(InvalidRequest, "args", names="'user_id'?"):
         enqueue("habit.welcome", {"usr_id": 5})
-    assert caught.value.details["field"] == "args"
 
 
 def test_a_policy_that_is_wrong_itself_is_still_blamed(welcome):
-    with pytest.raises(InvalidRequest, match="args_keys: names a key that args does not have"):
+    with refused(InvalidPolicy, "unique.args_keys", value='"nothing"'):
         Job.objects.enqueue("habit.welcome", {"user_id": 5}, unique={"keys": ["args"], "args_keys": ["nothing"]})
-    with pytest.raises(TypeError, match="Did you mean 'priority'"):
+    with pytest.raises(TypeError, match=r"'priority'\?"):
         Job.objects.enqueue("habit.welcome", {"user_id": 5}, prioritee=1)
 
 
 def test_a_handler_is_no_type(welcome):
-    with pytest.raises(InvalidRequest, match=r"type: must be the name.*Write 'habit.welcome'.*enqueue"):
+    with refused(InvalidRequest, "type", names="'habit.welcome'"):
         Job.objects.enqueue(welcome, {"user_id": 5})
 
 
 def test_a_decorator_without_a_type_says_what_it_needs():
-    with pytest.raises(TypeError, match=r"Write @job\('mail.send'\)"):
+    with pytest.raises(TypeError, match=r"@job\('"):
 
         @job
         def send():
@@ -65,7 +65,7 @@ def test_a_result_says_where_the_job_has_it(welcome, name, way):
 
 @pytest.mark.parametrize(("name", "home"), [("Job", "models"), ("run_jobs", "testing")])
 def test_an_import_from_the_wrong_place_names_the_right_one(name, home):
-    with pytest.raises(ImportError, match=f"from django_ojs_unique.{home} import {name}"):
+    with pytest.raises(ImportError, match=f"django_ojs_unique.{home}"):
         exec(f"from django_ojs_unique import {name}", {})
 
 

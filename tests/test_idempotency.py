@@ -20,6 +20,7 @@ from django_ojs_unique.idempotency import CHUNK, HEAL, Heal, SweepResult, locked
 from django_ojs_unique.models import Job, SuppressedEnqueue
 from django_ojs_unique.worker import Worker
 from tests.support.jobs import before_the_insert, elsewhere
+from tests.support.refusals import refused
 from tests.support.rows import insert_all
 
 UNIQUE = UniquePolicy(keys=["type", "args"], args_keys=["user_id"], on_conflict="ignore")
@@ -93,9 +94,8 @@ def test_a_row_that_is_gone_raises_does_not_exist():
 
 @pytest.mark.parametrize("target", [lambda: User, lambda: User.objects, lambda: User.objects.all()])
 def test_nobody_locks_a_whole_table(target):
-    with pytest.raises(TypeError) as refusal, locked(target()):
+    with pytest.raises(TypeError, match=r"locked\(User, pk="), locked(target()):
         pass
-    assert str(refusal.value) == "locked(User) does not say which row. Write locked(User, pk=...)."
 
 
 @pytest.mark.django_db(transaction=True)
@@ -150,50 +150,49 @@ def test_every_is_read_back_as_iso_8601(handlers, every, text):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "named"),
     [
-        ({"every": "5 minutes"}, "heal.every: is not an ISO 8601 duration (got '5 minutes')."),
-        ({"every": 0}, "heal.every: must be a positive length of time (got 0)."),
-        ({"pending": None}, "heal.pending: must be a queryset or a callable that returns one (got None)."),
-        ({"pending": User}, "heal.pending: must be a queryset or a callable that returns one"),
-        ({"pending": User.objects}, "heal.pending: must be a queryset or a callable that returns one"),
-        ({"pending": User.objects.all()[:5]}, "heal.pending: must be a queryset of records"),
-        ({"pending": User.objects.values("pk")}, "heal.pending: must be a queryset of records"),
-        ({"pending": User.objects.all().union(User.objects.all())}, "heal.pending: must be a queryset of records"),
-        ({"args": {}}, "heal.args: must be a callable that takes a record, or an object of argument and field names"),
-        ({"args": {"user_id": 1}}, "heal.args: must be a callable that takes a record"),
-        ({"args": "pk"}, "heal.args: must be a callable that takes a record"),
-        ({"args": {"user_id": "nmae"}}, "heal.args: Cannot resolve keyword 'nmae' into field. Choices are:"),
+        ({"every": "5 minutes"}, "ISO 8601"),
+        ({"every": 0}, "positive"),
+        ({"pending": None}, "callable"),
+        ({"pending": User}, "callable"),
+        ({"pending": User.objects}, "callable"),
+        ({"pending": User.objects.all()[:5]}, "records"),
+        ({"pending": User.objects.values("pk")}, "records"),
+        ({"pending": User.objects.all().union(User.objects.all())}, "records"),
+        ({"args": {}}, "callable"),
+        ({"args": {"user_id": 1}}, "callable"),
+        ({"args": "pk"}, "callable"),
+        ({"args": {"user_id": "nmae"}}, "'nmae'"),
     ],
 )
-def test_a_wrong_declaration_is_refused_at_once(handlers, options, message):
-    with pytest.raises(InvalidRequest) as refusal:
+def test_a_wrong_declaration_is_refused_at_once(handlers, options, named):
+    with refused(InvalidRequest, f"heal.{next(iter(options))}", names=named):
         Heal(**{"pending": User.objects.all(), "args": {"user_id": "pk"}, **options})
-    assert refusal.value.message.startswith(message)
     assert HEAL not in handlers
 
 
 @pytest.mark.parametrize(
-    ("unique", "args", "message"),
+    ("unique", "args", "named"),
     [
-        (None, {"user_id": "pk"}, "heal= needs a unique policy"),
-        (UniquePolicy(), {"user_id": "pk"}, "heal= needs a unique policy that counts args"),
-        (UniquePolicy(keys=["args"], states=["completed"]), {"user_id": "pk"}, "counts args and waiting jobs"),
-        (UNIQUE, {"usr_id": "pk"}, r"heal\.args do not fit .*\(user_id\): "),
-        (UNIQUE, {"user_id": "pk", "name": "username"}, r"heal\.args do not fit .*\(user_id\): "),
+        (None, {"user_id": "pk"}, "heal="),
+        (UniquePolicy(), {"user_id": "pk"}, "heal="),
+        (UniquePolicy(keys=["args"], states=["completed"]), {"user_id": "pk"}, "heal="),
+        (UNIQUE, {"usr_id": "pk"}, "heal.args"),
+        (UNIQUE, {"user_id": "pk", "name": "username"}, "heal.args"),
     ],
 )
-def test_a_handler_that_cannot_be_healed_is_refused(handlers, unique, args, message):
+def test_a_handler_that_cannot_be_healed_is_refused(handlers, unique, args, named):
     def declare_and_sweep():
         job("t", unique=unique, heal=Heal(pending=User.objects.all(), args=args))(lambda user_id: None)
         sweep("t")
 
-    with pytest.raises(HandlerError, match=message):
+    with refused(HandlerError, names=named):
         declare_and_sweep()
 
 
 def test_it_is_refused_when_it_is_declared(handlers):
-    with pytest.raises(HandlerError, match="heal= needs a unique policy"):
+    with refused(HandlerError, names="heal="):
         job("t", heal=Heal(pending=User.objects.all(), args={"user_id": "pk"}))(lambda user_id: None)
     assert "t" not in handlers
 
@@ -262,14 +261,14 @@ def test_a_queryset_that_was_read_before_is_read_again(healed):
 @pytest.mark.django_db
 def test_a_callable_that_returns_no_queryset_is_refused(healed):
     healed(pending=lambda: [1])
-    with pytest.raises(InvalidRequest, match=r"heal\.pending: must return a queryset \(got \[1\]\)"):
+    with refused(InvalidRequest, "heal.pending", value="[1]"):
         sweep("t")
 
 
 @pytest.mark.django_db
 def test_only_a_handler_with_heal_can_be_swept(handlers):
     job("t")(lambda: None)
-    with pytest.raises(HandlerError, match="declares no heal="):
+    with refused(HandlerError, names="heal="):
         sweep("t")
     with pytest.raises(UnknownJobType):
         sweep("u")

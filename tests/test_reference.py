@@ -17,7 +17,6 @@ from django.utils import timezone
 import django_ojs_unique
 from django_ojs_unique import (
     DuplicateJob,
-    InvalidPolicy,
     Limit,
     RetryPolicy,
     UniquePolicy,
@@ -28,7 +27,6 @@ from django_ojs_unique import (
 )
 from django_ojs_unique.handlers.declare import job
 from django_ojs_unique.models import Job
-from django_ojs_unique.ojs.fingerprint import canonical_text
 from django_ojs_unique.ojs.states import TERMINAL, JobState
 from django_ojs_unique.testing import travel
 from tests.support.pages import ROOT, table, text_of
@@ -93,28 +91,6 @@ def test_the_fields_are_the_fields() -> None:
     assert [row[0] for row in table("docs/limits.md", "field")] == [field.name for field in fields(Limit)]
     *options, _unknown = inspect.signature(job).parameters
     assert [row[0] for row in table("docs/worker.md", "argument")] == options
-
-
-@pytest.mark.parametrize("row", table("tests/refusals.md", "policy"), ids=lambda row: row[0])
-def test_a_refused_policy_says_how_to_mend_it(row: list[str]) -> None:
-    policy, message = row
-    with pytest.raises(InvalidPolicy) as refusal:
-        UniquePolicy.parse(ast.literal_eval(policy))
-    assert str(refusal.value) == message
-
-
-@pytest.mark.parametrize("row", table("tests/refusals.md", "policy | args"), ids=lambda row: row[1])
-def test_a_policy_that_does_not_fit_says_how_to_mend_it(row: list[str]) -> None:
-    policy, args, meta, message = row
-    with pytest.raises(InvalidPolicy) as refusal:
-        canonical_text(
-            UniquePolicy.parse(ast.literal_eval(policy)),
-            type="report.daily",
-            queue="default",
-            args=ast.literal_eval(args),
-            meta=ast.literal_eval(meta),
-        )
-    assert str(refusal.value) == message
 
 
 def test_the_glossary_is_in_order() -> None:

@@ -76,7 +76,9 @@ def request_of_item(item: Any) -> Request:
         )
     if not item.keys() <= ARGUMENTS:
         name = next(name for name in item if name not in ARGUMENTS)
-        raise InvalidRequest.at(str(name), "is not an argument of enqueue()", mend=did_you_mean(name, ARGUMENTS))
+        raise InvalidRequest.at(
+            str(name), "is not an argument of enqueue()", mend=did_you_mean(name, sorted(ARGUMENTS))
+        )
     if "type" not in item:
         raise InvalidRequest.at("type", "is missing", mend="Write {'type': 'email.send', ...}.")
     return Request(**item)

@@ -25,6 +25,7 @@ from django_ojs_unique.exceptions import HandlerError
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.ojs import presets
 from django_ojs_unique.ojs.states import ALL, INCOMPLETE
+from tests.support.refusals import refused
 
 pytestmark = [
     pytest.mark.django_db(databases="__all__"),  # which the checks of the models ask
@@ -327,24 +328,25 @@ def nothing():
 
 
 @pytest.mark.parametrize(
-    ("function", "name", "said"),
+    ("function", "name", "suggested"),
     [
-        (lambda user_id: None, "user", "Did you mean 'user_id'?"),
-        (lambda user_id, *rest: None, "user", "Did you mean 'user_id'?"),
-        (lambda user_id: None, "/user/id", "is not a parameter"),
-        (nothing, "user_id", "It has none."),
+        (lambda user_id: None, "user", "'user_id'?"),
+        (lambda user_id, *rest: None, "user", "'user_id'?"),
+        (lambda user_id: None, "/user/id", "'user_id'?"),
+        (nothing, "user_id", "none"),
     ],
 )
-def test_args_keys_that_a_handler_does_not_take_are_refused_at_its_declaration(function, name, said, handlers):
-    with pytest.raises(HandlerError, match=re.escape(said)):
+def test_args_keys_that_a_handler_does_not_take_are_refused_at_its_declaration(function, name, suggested, handlers):
+    with refused(HandlerError, option="unique", names=f"'{name}'") as caught:
         job("checked", unique=by(name))(function)
+    assert suggested in caught.value.message
 
 
 def test_the_context_is_no_argument_that_could_count(handlers):
     def handler(context, user_id):
         """Do nothing."""
 
-    with pytest.raises(HandlerError, match="'context', which is not a parameter"):
+    with refused(HandlerError, option="unique", names="'context'"):
         job("checked", unique=by("context"), takes_context=True)(handler)
     job("checked", unique=by("user_id"), takes_context=True)(handler)
 

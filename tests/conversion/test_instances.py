@@ -15,6 +15,7 @@ from django_ojs_unique.exceptions import HandlerError, InvalidArgs, InvalidReque
 from django_ojs_unique.models import Job
 from django_ojs_unique.registry import Definition
 from tests.conversion.test_values import converted, from_json, to_json
+from tests.support.refusals import refused
 from tests.support.rows import insert
 
 User = get_user_model()
@@ -60,26 +61,26 @@ def test_any_of_several_models_says_which(ada):
 
 
 @pytest.mark.parametrize(
-    ("hint", "value", "said"),
+    ("hint", "value", "named"),
     [
-        (User, User(username="new"), "is a auth.User that is not stored. Save it first"),
-        (Job, Job(type="t"), "that is not stored"),
-        (User, "ada", "is no auth.User or primary key of one"),
-        (User, True, "is no auth.User"),
-        (User, None, "is no auth.User"),
-        (User | Group, "auth.permission/1", "is no User or Group"),
-        (User | Group, "auth.nothing/1", "is no User or Group"),
-        (User | Group, Permission(pk=1), "is no User or Group"),
-        (User, Group(pk=1), "is a auth.Group; its parameter takes a auth.User"),
+        (User, User(username="new"), "Save"),
+        (Job, Job(type="t"), "Save"),
+        (User, "ada", "auth.User"),
+        (User, True, "auth.User"),
+        (User, None, "auth.User"),
+        (User | Group, "auth.permission/1", "User or Group"),
+        (User | Group, "auth.nothing/1", "User or Group"),
+        (User | Group, Permission(pk=1), "User or Group"),
+        (User, Group(pk=1), "auth.Group"),
     ],
 )
-def test_what_has_no_row_or_another_table_is_refused(hint, value, said):
-    with pytest.raises(InvalidRequest, match=said):
+def test_what_has_no_row_or_another_table_is_refused(hint, value, named):
+    with refused(InvalidRequest, "args.a", names=named):
         to_json(hint, value)
 
 
 def test_a_refusal_makes_no_query(django_assert_num_queries):
-    with django_assert_num_queries(0), pytest.raises(InvalidRequest, match=r"is no auth\.User"):
+    with django_assert_num_queries(0), refused(InvalidRequest, "args.a", names="auth.User"):
         to_json(User, User.objects.all())
 
 
@@ -87,15 +88,15 @@ def test_a_row_that_is_gone_is_named(ada):
     key = ada.pk
     ada.delete()
     for hint, stored in ((User, key), (list[User], [key]), (Model, f"auth.user/{key}")):
-        with pytest.raises(InvalidArgs, match=rf"args\.a: there is no auth\.User with the primary key {key} any more"):
+        with refused(InvalidArgs, "args.a", names="deleted"):
             from_json(hint, stored)
-    with pytest.raises(InvalidRequest, match=r"is not stored\. Send what the handler needs of it"):
+    with refused(InvalidRequest, "args.a", names="Send"):
         to_json(User, ada)
 
 
 @pytest.mark.parametrize(("hint", "stored"), [(User, "x"), (User, []), (User | Group, 5), (Model, "nothing/1")])
 def test_what_was_stored_for_another_type_is_an_error(hint, stored):
-    with pytest.raises(InvalidArgs, match="was stored, and is no"):
+    with refused(InvalidArgs, "args.a", names="stored"):
         from_json(hint, stored)
 
 
@@ -114,7 +115,7 @@ def test_a_key_of_several_columns_is_refused():
         class _meta:  # noqa: N801
             label, pk_fields = "app.Two", [1, 2]
 
-    with pytest.raises(NoConversion, match=r"app\.Two has a primary key of several columns"):
+    with pytest.raises(NoConversion, match=r"app\.Two .* columns"):
         Instance(Two)
 
 
@@ -122,6 +123,6 @@ def test_a_model_that_is_known_for_the_type_checker_only_is_refused_with_the_men
     def handler(a: "Order"):  # noqa: F821
         pass
 
-    with pytest.raises(HandlerError, match="import it outside of `if TYPE_CHECKING:`"):
+    with refused(HandlerError, names="'Order'"):
         ConvertedArguments(Definition("t", handler)).check()
     assert converted(User).check() is None

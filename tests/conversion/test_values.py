@@ -19,6 +19,7 @@ from django_ojs_unique.conversion.arguments import ConvertedArguments
 from django_ojs_unique.exceptions import HandlerError, InvalidArgs, InvalidRequest
 from django_ojs_unique.ojs.canonical import plain
 from django_ojs_unique.registry import Definition
+from tests.support.refusals import refused
 
 A_UUID = UUID("0191b1a2-0000-7000-8000-000000000001")
 
@@ -152,81 +153,82 @@ def test_equal_values_have_one_json(hint, values):
 
 
 @pytest.mark.parametrize(
-    ("hint", "value", "said"),
+    ("hint", "value", "field", "named"),
     [
-        (int, "x", "args.a: is no int"),
-        (int, 1.5, "it has a fraction"),
-        (int, None, "args.a: is no int"),
-        (str, 5, "it is no text"),
-        (bool, 1, "neither true nor false"),
-        (float, "1.5", "neither an int nor a float"),
-        (Decimal, 1.5, "a float is not exact"),
-        (Decimal, Decimal("NaN"), "it is not finite"),
-        (Decimal, Decimal("1E+1000000"), "its exponent is beyond 1000"),
-        (Decimal, "x", "args.a: is no Decimal"),
-        (date, datetime(2026, 1, 1), r"its \.date\(\) is one"),
-        (datetime, date(2026, 1, 1), "args.a: is no datetime"),
-        (datetime, "yesterday", "args.a: is no datetime"),
-        (datetime, datetime.max.replace(tzinfo=timezone(-timedelta(hours=1))), "args.a: is no datetime"),
-        (timedelta, "soon", "no ISO 8601 duration"),
-        (bytes, "%", "args.a: is no bytes"),
-        (Plan, "gold", "'gold' is not a valid Plan"),
-        (UUID, 5, "args.a: is no UUID"),
-        (list[int], "12", "args.a: is no list"),
-        (list[int], {1: 2}, "args.a: is no list"),
-        (list[int], [1, "x"], r"args.a\[1\]: is no int"),
-        (tuple[int, int], (1,), "is no tuple of 2"),
-        (dict[str, int], [1], "is no dict"),
-        (dict[str, int], {"k": "x"}, "args.a.k: is no int"),
-        (Line, {"count": 1}, "its member 'price' is missing"),
-        (Line, {"price": "1", "prize": 1}, "that has no member 'prize'"),
-        (Line, 5, "is no Line"),
-        (Where, {}, "its member 'when' is missing"),
-        (Where, [], "is no Where"),
-        (Any, A_UUID, r"is a UUID, which JSON cannot carry"),
-        (dict[str, Any], {"k": A_UUID}, r"args.a.k: is a UUID, which JSON cannot carry"),
-        (int | str, A_UUID, "is a UUID, which JSON cannot carry"),
+        (int, "x", "args.a", "int"),
+        (int, 1.5, "args.a", "fraction"),
+        (int, None, "args.a", "int"),
+        (str, 5, "args.a", "str"),
+        (bool, 1, "args.a", "bool"),
+        (float, "1.5", "args.a", "float"),
+        (Decimal, 1.5, "args.a", "exact"),
+        (Decimal, Decimal("NaN"), "args.a", "finite"),
+        (Decimal, Decimal("1E+1000000"), "args.a", "exponent"),
+        (Decimal, "x", "args.a", "Decimal"),
+        (date, datetime(2026, 1, 1), "args.a", ".date()"),
+        (datetime, date(2026, 1, 1), "args.a", "datetime"),
+        (datetime, "yesterday", "args.a", "datetime"),
+        (datetime, datetime.max.replace(tzinfo=timezone(-timedelta(hours=1))), "args.a", "datetime"),
+        (timedelta, "soon", "args.a", "duration"),
+        (bytes, "%", "args.a", "bytes"),
+        (Plan, "gold", "args.a", "Plan"),
+        (UUID, 5, "args.a", "UUID"),
+        (list[int], "12", "args.a", "list"),
+        (list[int], {1: 2}, "args.a", "list"),
+        (list[int], [1, "x"], "args.a[1]", "int"),
+        (tuple[int, int], (1,), "args.a", "tuple of 2"),
+        (dict[str, int], [1], "args.a", "dict"),
+        (dict[str, int], {"k": "x"}, "args.a.k", "int"),
+        (Line, {"count": 1}, "args.a", "'price'"),
+        (Line, {"price": "1", "prize": 1}, "args.a", "member 'prize'"),
+        (Line, 5, "args.a", "Line"),
+        (Where, {}, "args.a", "'when'"),
+        (Where, [], "args.a", "Where"),
+        (Any, A_UUID, "args.a", "UUID"),
+        (dict[str, Any], {"k": A_UUID}, "args.a.k", "UUID"),
+        (int | str, A_UUID, "args.a", "UUID"),
     ],
 )
-def test_what_would_not_come_back_is_refused_with_its_place(hint, value, said):
-    with pytest.raises(InvalidRequest, match=said):
+def test_what_would_not_come_back_is_refused_with_its_place(hint, value, field, named):
+    with refused(InvalidRequest, field, names=named):
         to_json(hint, value)
 
 
 @pytest.mark.parametrize(
-    ("hint", "stored", "said"),
+    ("hint", "stored", "field", "named"),
     [
-        (int, "x", "args.a: was stored, and is no int"),
-        (date, 5, "is no date"),
-        (list[int], 5, "is no list"),
-        (list[int], ["x"], r"args.a\[0\]"),
-        (tuple[int, int], [1], "is no tuple of 2"),
-        (dict[str, int], [], "is no dict"),
-        (Line, {"prize": 1}, "is no Line"),
-        (Line, {}, "is no Line"),
+        (int, "x", "args.a", "int"),
+        (date, 5, "args.a", "date"),
+        (list[int], 5, "args.a", "list"),
+        (list[int], ["x"], "args.a[0]", "int"),
+        (tuple[int, int], [1], "args.a", "tuple of 2"),
+        (dict[str, int], [], "args.a", "dict"),
+        (Line, {"prize": 1}, "args.a", "Line"),
+        (Line, {}, "args.a", "Line"),
     ],
 )
-def test_what_was_stored_for_another_type_is_an_error_that_says_so(hint, stored, said):
-    with pytest.raises(InvalidArgs, match=said):
+def test_what_was_stored_for_another_type_is_an_error_that_says_so(hint, stored, field, named):
+    with refused(InvalidArgs, field, names=named):
         from_json(hint, stored)
 
 
 @pytest.mark.parametrize(
-    ("hint", "said"),
+    ("hint", "named"),
     [
-        (UUID | date, "several types: JSON does not tell which"),
-        (complex, "complex has no conversion"),
-        (list[complex], "complex has no conversion"),
-        (dict[float, int], "float cannot be the key of an object"),
-        (dict[bool, int], "bool cannot be the key of an object"),
-        (dict[tuple[int, int], int], "cannot be the key"),
-        (Pairs, "values of Pairs are not all text or numbers"),
-        ("Missing", "name 'Missing' is not defined"),
+        (UUID | date, "UUID | date"),
+        (complex, "complex"),
+        (list[complex], "complex"),
+        (dict[float, int], "float"),
+        (dict[bool, int], "bool"),
+        (dict[tuple[int, int], int], "tuple"),
+        (Pairs, "Pairs"),
+        ("Missing", "'Missing'"),
     ],
 )
-def test_a_hint_that_cannot_be_converted_is_refused_with_the_name_of_the_parameter(hint, said):
-    with pytest.raises(HandlerError, match=rf"'a': .*{said}.*send the value's key"):
+def test_a_hint_that_cannot_be_converted_is_refused_with_the_name_of_the_parameter(hint, named):
+    with refused(HandlerError, names="'a'") as caught:
         converted(hint).check()
+    assert named in caught.value.message
 
 
 def test_only_the_hints_of_the_args_are_read():

@@ -16,6 +16,7 @@ from django_ojs_unique import InvalidRequest, JobState
 from django_ojs_unique.lifecycle import OWNED, write
 from django_ojs_unique.models import Job
 from tests.support.jobs import claim, row
+from tests.support.refusals import refused
 from tests.support.rows import insert
 
 pytestmark = pytest.mark.django_db
@@ -57,7 +58,7 @@ def test_a_row_without_an_enqueue_is_refused_with_the_way_out(way):
 
 @pytest.mark.parametrize("name", ["acreate", "aget_or_create", "aupdate_or_create"])
 def test_asynchronous_code_is_refused_as_well(name):
-    with pytest.raises(InvalidRequest, match="enqueue"):
+    with refused(InvalidRequest, names="Job.objects.enqueue"):
         async_to_sync(getattr(Job.objects.all(), name))(**FIELDS)
 
 
@@ -95,7 +96,7 @@ def test_an_owned_field_is_not_updated_and_the_mend_is_named(name, way):
         "save of the field": lambda: job.save(update_fields=[name]),
         "of a selection": lambda: Job.objects.filter(type="t").order_by("pk").update(priority=1, **{name: value}),
     }
-    with pytest.raises(InvalidRequest, match=r"Call|call|job\.|Job\.objects|Enqueue") as caught, transaction.atomic():
+    with pytest.raises(InvalidRequest) as caught, transaction.atomic():
         ways[way]()
     assert caught.value.details["field"] in (name, f"{name}_id")
     assert Job.objects.values().get() == before
@@ -115,27 +116,28 @@ OTHER = {
 @pytest.mark.parametrize(
     ("state", "way"),
     [
-        ("cancelled", r"Job\.objects\.filter\(\.\.\.\)\.cancel\(\)"),
-        (JobState.CANCELLED, r"job\.cancel\(\)"),
-        ("available", r"job\.retry_now\(\) or job\.revive\(\)"),
-        ("completed", r"run_jobs\(\)"),
+        ("cancelled", "Job.objects.filter(...).cancel()"),
+        (JobState.CANCELLED, "job.cancel()"),
+        ("available", "job.retry_now() or job.revive()"),
+        ("completed", "run_jobs()"),
     ],
 )
 def test_the_mend_of_a_state_is_the_move_to_it(state, way):
     job = Job.objects.enqueue("t", scheduled_at=timezone.now() + timedelta(days=1)).job
-    with pytest.raises(InvalidRequest, match=f"state: is not written by itself.*{way}"):
+    with refused(InvalidRequest, "state", names=way):
         Job.objects.filter(pk=job.pk).update(state=state)
     job.state = state
-    with pytest.raises(InvalidRequest, match=f"state: is scheduled in the database.*{way}.*update_fields"):
+    with refused(InvalidRequest, "state", names=way) as caught:
         job.save()
+    assert "save(update_fields=" in caught.value.message
 
 
 def test_asynchronous_code_does_not_write_an_owned_field_either():
     job = Job.objects.enqueue("t").job
-    with pytest.raises(InvalidRequest, match="cancel"):
+    with refused(InvalidRequest, "state", names="job.cancel()"):
         async_to_sync(Job.objects.all().aupdate)(state="cancelled")
     job.state = "cancelled"
-    with pytest.raises(InvalidRequest, match="cancel"):
+    with refused(InvalidRequest, "state", names="job.cancel()"):
         async_to_sync(job.asave)()
 
 
@@ -143,7 +145,7 @@ def test_a_job_that_a_worker_took_meanwhile_keeps_what_the_worker_wrote():
     job = Job.objects.enqueue("t").job
     claim(job)
     job.priority = 9
-    with pytest.raises(InvalidRequest, match="state: is active in the database"):
+    with refused(InvalidRequest, "state", names="active"):
         job.save()
     job.save(update_fields=["priority"])
     assert Job.objects.values_list("state", "priority", "attempt").get() == ("active", 9, 1)
@@ -184,5 +186,5 @@ def test_a_proxy_and_related_jobs_refuse_as_well():
 
     job = Job.objects.enqueue("t").job
     for jobs in (Mail.objects.all(), Job.objects.get(pk=job.pk).replaces.all()):
-        with pytest.raises(InvalidRequest, match="cancel"):
+        with refused(InvalidRequest, "state", names="job.cancel()"):
             jobs.update(state="cancelled")

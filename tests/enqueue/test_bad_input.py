@@ -15,6 +15,7 @@ from rest_framework.permissions import BasePermission
 from django_ojs_unique import InvalidPolicy, InvalidRequest, InvalidRetryPolicy
 from django_ojs_unique.exceptions import JobIdTaken, UnknownJobType
 from django_ojs_unique.models import Job, SuppressedEnqueue
+from tests.support import refusals
 
 pytestmark = pytest.mark.django_db
 
@@ -330,7 +331,7 @@ def test_an_id_that_is_no_uuid_is_refused(id):
 
 @pytest.mark.parametrize("option", ["uniq", "priorty", "countdown", "states", "schema", "extra", "created_at", "state"])
 def test_an_unknown_option_is_refused(option):
-    with pytest.raises(TypeError, match=option):
+    with pytest.raises(TypeError, match=f"'{option}'"):
         Job.objects.enqueue("t", **{option: "x"})
     assert not Job.objects.exists()
 
@@ -338,12 +339,12 @@ def test_an_unknown_option_is_refused(option):
 @pytest.mark.parametrize(
     ("options", "mend"),
     [
-        ({"user_id": 5}, "A job's arguments go into args: write args={'user_id': 5}."),
-        ({"user_id": 5, "queue": "q", "locale": "de"}, "write args={'locale': 'de', 'user_id': 5}."),
-        ({"priorty": 5}, "Did you mean 'priority'?"),
-        ({"countdown": 5}, "Did you mean 'delay'?"),
-        ({"eta": NOW}, "Did you mean 'scheduled_at'?"),
-        ({"kwargs": {}}, "Did you mean 'args'?"),
+        ({"user_id": 5}, "args={'user_id': 5}."),
+        ({"user_id": 5, "queue": "q", "locale": "de"}, "args={'locale': 'de', 'user_id': 5}."),
+        ({"priorty": 5}, "'priority'?"),
+        ({"countdown": 5}, "'delay'?"),
+        ({"eta": NOW}, "'scheduled_at'?"),
+        ({"kwargs": {}}, "'args'?"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )
@@ -352,7 +353,8 @@ def test_an_argument_of_the_job_or_a_misspelt_option_is_answered_with_the_mend(c
     for jobs in (Job.objects, Job.objects.using("default")):
         with pytest.raises(TypeError) as caught:
             getattr(jobs, call)("t", **options)
-        assert str(caught.value).startswith(f"{call}() has no argument {next(iter(options))!r}. ")
+        assert str(caught.value).startswith(f"{call}() ")
+        assert f" {next(iter(options))!r}. " in str(caught.value)
         assert str(caught.value).endswith(mend)
     assert not Job.objects.exists()
 
@@ -381,7 +383,6 @@ def test_an_id_that_is_taken_is_refused_and_the_callers_transaction_stays_usable
         assert Job.objects.enqueue("after").created
     assert caught.value.code == "duplicate"
     assert caught.value.details == {"field": "id", "existing_job_id": str(taken)}
-    assert "Leave the id out" in caught.value.message
     assert list(Job.objects.exclude(type="after").order_by("pk").values()) == rows
     assert live.pk in {row["id"] for row in rows}
 
@@ -413,10 +414,8 @@ def test_without_an_id_a_uuid_7_is_made():
 
 def test_a_type_without_a_handler_is_refused_where_the_project_demands_handlers(settings):
     settings.OJS_UNIQUE = {"REQUIRE_HANDLER": True}
-    with pytest.raises(UnknownJobType) as caught:
+    with refusals.refused(UnknownJobType, "type", names="'tests.add'?"):
         Job.objects.enqueue("tests.ad")
-    assert "Did you mean 'tests.add'?" in caught.value.message
-    assert caught.value.details["field"] == "type"
     assert not Job.objects.exists()
     assert Job.objects.enqueue("tests.add", {"a": 1}).created
 

@@ -49,6 +49,7 @@ from tests.support.jobs import (
     put,
     stored,
 )
+from tests.support.refusals import refused
 
 many = Job.objects.enqueue_many
 EACH = {"keys": ["type", "args"]}
@@ -472,7 +473,7 @@ def test_many_items_of_one_key_cost_what_many_items_cost(unique):
 @pytest.mark.django_db
 def test_in_atomic_mode_an_invalid_item_is_raised_before_the_database_is_asked_about_the_others():
     Job.objects.enqueue("t", unique={})
-    with CaptureQueriesContext(connection) as queries, pytest.raises(InvalidRequest, match=r"^items\[1\]\.type"):
+    with CaptureQueriesContext(connection) as queries, refused(InvalidRequest, "type", index=1):
         many([{"type": "t", "unique": {}}, {"type": 5}], mode="atomic")
     assert len(queries) == 0
 
@@ -501,23 +502,22 @@ def test_in_partial_mode_a_refused_and_an_invalid_item_are_answers_beside_which_
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("bad", "error", "message"),
+    ("bad", "error", "field"),
     [
-        ({"type": "b", "args": 5}, InvalidRequest, "items[2].args: must be an object"),
-        ({"type": "t", "unique": {}}, DuplicateJob, "items[2]: A job matching"),
-        ({"type": "a", "unique": {"states": []}}, InvalidPolicy, "items[2].unique.states: is empty"),
-        ({"type": "a", "id": UUID(int=1)}, JobIdTaken, "items[2].id: a job with the id"),
-        (None, InvalidRequest, "items[2]: must be an object with the arguments of enqueue() (got None)"),
+        ({"type": "b", "args": 5}, InvalidRequest, "args"),
+        ({"type": "t", "unique": {}}, DuplicateJob, None),
+        ({"type": "a", "unique": {"states": []}}, InvalidPolicy, "unique.states"),
+        ({"type": "a", "id": UUID(int=1)}, JobIdTaken, "id"),
+        (None, InvalidRequest, None),
     ],
     ids=["invalid", "refused", "policy", "id", "no object"],
 )
-def test_in_atomic_mode_the_first_bad_item_is_raised_and_nothing_is_stored(bad, error, message):
+def test_in_atomic_mode_the_first_bad_item_is_raised_and_nothing_is_stored(bad, error, field):
     Job.objects.enqueue("t", unique={}, id=UUID(int=1))
     before = everything()
-    with pytest.raises(error) as caught, listening() as heard:
+    with refused(error, field, index=2) as caught, listening() as heard:
         many([{"type": "a"}, {"type": "b", "key": "k"}, bad, {"type": "c"}], mode="atomic")
-    assert str(caught.value).startswith(message)
-    assert caught.value.details["index"] == 2
+    assert caught.value.message.startswith(f"items[2].{field}: " if field else "items[2]: ")
     assert heard == []
     assert everything() == before
 
@@ -540,7 +540,7 @@ def test_in_atomic_mode_more_than_a_thousand_are_stored_as_a_whole():
 @pytest.mark.django_db
 @pytest.mark.parametrize("mode", ["", "Partial", "all", None, 3, []], ids=repr)
 def test_another_mode_is_refused(mode):
-    with pytest.raises(InvalidRequest, match=r"^mode: is not a known choice"):
+    with refused(InvalidRequest, "mode"):
         many([{"type": "t"}], mode=mode)
     assert not Job.objects.exists()
 
@@ -551,7 +551,7 @@ def test_another_mode_is_refused(mode):
 @pytest.mark.django_db
 @pytest.mark.parametrize("whole", ["t", b"t", {"type": "t"}, None, 3, object()], ids=lambda value: type(value).__name__)
 def test_what_is_no_list_of_items_is_refused(whole):
-    with pytest.raises(InvalidRequest, match=r"^items: must be a list or an iterator of objects"):
+    with refused(InvalidRequest, "items"):
         many(whole)
 
 
@@ -640,7 +640,7 @@ def test_handlers_make_items(handlers):
     result = many([item, item, later, {**item, "queue": "other", "unique": None}])
     assert outcomes(result) == ["created", "rejected", "created", "created"]
     assert [fresh(result[n].job).queue for n in (0, 2, 3)] == ["mail", "mail", "other"]
-    with pytest.raises(InvalidRequest, match="args: do not fit"):
+    with refused(InvalidRequest, "args", names="'user'"):
         send.item()
 
 
@@ -952,9 +952,9 @@ def test_an_item_takes_the_arguments_of_enqueue_and_no_others():
     *parameters, _unknown = inspect.signature(Job.objects.enqueue).parameters
     assert sorted(ARGUMENTS) == sorted(parameters)
     for name in INTERNAL:
-        with pytest.raises(InvalidRequest, match=f"{name}: is not an argument"):
+        with refused(InvalidRequest, name, index=0):
             Job.objects.enqueue_many([{"type": "t", name: True}], mode="atomic")
-        with pytest.raises(TypeError, match=name):
+        with pytest.raises(TypeError, match=f"'{name}'"):
             Job.objects.explain("t", **{name: True})
 
 

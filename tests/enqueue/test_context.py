@@ -16,6 +16,7 @@ from django_ojs_unique.models import CronJob, Job
 from django_ojs_unique.ojs.policy import UniquePolicy
 from django_ojs_unique.signals import job_completed, job_started
 from django_ojs_unique.testing import run_jobs, tick, travel
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -150,9 +151,9 @@ def test_an_enqueue_again_carries_what_the_first_did(seen):
 
 @pytest.mark.parametrize("meta", [{"_context": {"unique": {"site": {"id": 2}}}}, {"_context": None}])
 def test_a_caller_cannot_forge_it(seen, meta):
-    with pytest.raises(InvalidRequest, match=r"meta\._context"):
+    with refused(InvalidRequest, "meta._context"):
         enqueue(1, meta=meta)
-    with pytest.raises(InvalidRequest, match="context"):
+    with refused(InvalidRequest, "context", index=0):
         Job.objects.enqueue_many([{"type": "plain", "context": {}}], mode="atomic")
 
 

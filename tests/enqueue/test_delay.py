@@ -14,6 +14,7 @@ from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.models import Job
 from django_ojs_unique.testing import assert_enqueued, assert_not_enqueued, capture_jobs, travel
 from tests.enqueue.test_bad_input import Hostile
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -208,22 +209,24 @@ def test_what_is_no_length_of_time_is_refused(field, delay, said):
 
 @pytest.mark.parametrize("delay", [0, timedelta(), "PT0S", 1e-9], ids=str)
 def test_a_policy_that_delays_by_nothing_is_refused(delay):
-    for declare in (lambda: UniquePolicy(delay=delay), lambda: presets.debounce(delay)):
-        with pytest.raises(InvalidPolicy, match="delay: is zero"):
+    for field, declare in (
+        ("unique.delay", lambda: UniquePolicy(delay=delay)),
+        ("delay", lambda: presets.debounce(delay)),
+    ):
+        with refused(InvalidPolicy, field, names="zero"):
             declare()
 
 
 def test_a_delay_that_leaves_the_calendar_is_refused():
     with travel(datetime(9900, 1, 1, tzinfo=UTC)):
         for field, options in (("delay", {"delay": "P100Y"}), ("unique.delay", {"unique": {"delay": "P900Y"}})):
-            with pytest.raises(InvalidRequest, match=f"{field}: ends outside the calendar"):
+            with refused(InvalidRequest, field, names="calendar"):
                 Job.objects.enqueue("t", **options)
 
 
 def test_a_delay_beside_a_moment_is_refused():
-    with pytest.raises(InvalidRequest, match="cannot be combined with scheduled_at") as refusal:
+    with refused(InvalidRequest, "delay", names="scheduled_at"):
         Job.objects.enqueue("t", delay=60, scheduled_at=timezone.now())
-    assert refusal.value.details["field"] == "delay"
 
 
 @pytest.mark.parametrize(
@@ -265,7 +268,7 @@ def test_a_test_asks_for_the_delay():
         assertion("t", delay=timedelta(hours=2))
         refusal("t", delay="PT3H")
         refusal("t", delay=None)
-        with pytest.raises(AssertionError, match="delay is 2:00:00, not 'PT3H'"):
+        with pytest.raises(AssertionError, match=r"2:00:00.*'PT3H'"):
             assertion("t", delay="PT3H")
 
 
@@ -273,5 +276,5 @@ def test_a_test_asks_for_no_delay():
     Job.objects.enqueue("t")
     assert_enqueued("t", delay=None)
     assert_enqueued("t", delay=0)
-    with pytest.raises(AssertionError, match="delay is 0:00:00, not 60"):
+    with pytest.raises(AssertionError, match=r"0:00:00.*60"):
         assert_enqueued("t", delay=60)

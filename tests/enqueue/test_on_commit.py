@@ -17,6 +17,7 @@ from django_ojs_unique.managers import JobQuerySet
 from django_ojs_unique.models import Job, SuppressedEnqueue
 from django_ojs_unique.testing import assert_enqueued, assert_not_enqueued, capture_jobs
 from tests.app.jobs import add, once
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
@@ -109,9 +110,9 @@ def test_an_unknown_type_fails_at_the_call_where_it_is_refused():
 
 
 def test_a_wrong_alias_is_named_with_its_mend():
-    with pytest.raises(InvalidRequest, match=r"commit_of: is no alias in DATABASES.*Did you mean 'other'"):
+    with refused(InvalidRequest, "commit_of", names="'other'?"):
         Job.objects.enqueue_on_commit("t", commit_of="othr")
-    with pytest.raises(InvalidRequest, match="commit_of: is no alias in DATABASES"):
+    with refused(InvalidRequest, "commit_of"):
         Job.objects.enqueue_on_commit("t", commit_of="")
 
 
@@ -182,7 +183,7 @@ def test_a_handler_takes_its_own_arguments(commits):
     first, second = Job.objects.order_by("pk")
     assert (first.type, first.args) == ("tests.add", {"a": 1, "b": 2})
     assert (second.args, second.queue, second.priority) == ({"a": 5}, "slow", 7)
-    with pytest.raises(InvalidRequest, match="missing a required argument"):
+    with refused(InvalidRequest, "args", names="'a'"):
         add.enqueue_on_commit()
 
 
@@ -239,7 +240,7 @@ def test_captured_jobs_are_those_that_the_commit_enqueues(commits):
 def test_an_assertion_that_fails_tells_of_what_waits_for_the_commit(ojs_jobs):
     add.enqueue_on_commit(1)
     for assertion in (assert_enqueued, ojs_jobs.assert_enqueued):
-        with pytest.raises(AssertionError, match=r"Waiting for the commit: 1 callback; .*captureOnCommitCallbacks"):
+        with pytest.raises(AssertionError, match=r"1 callback.*captureOnCommitCallbacks"):
             assertion(add)
 
 

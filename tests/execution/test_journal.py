@@ -841,7 +841,7 @@ def test_a_crash_after_the_job_was_completed_leaves_it_alone():
 def test_a_crash_at_a_step_that_no_handler_comes_to_fails_the_test():
     job("t")(lambda: None)
     Job.objects.enqueue("t")
-    with pytest.raises(AssertionError, match="No handler came to step 'charge'"), crash_at("charge"):
+    with pytest.raises(AssertionError, match="'charge'"), crash_at("charge"):
         run_jobs()
     with pytest.raises(ValueError, match="'stored'"), crash_at("charge", "after"):
         pass

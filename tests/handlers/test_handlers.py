@@ -10,6 +10,7 @@ from django_ojs_unique.exceptions import HandlerError, UnknownJobType
 from django_ojs_unique.handlers.declare import OPTIONS
 from django_ojs_unique.handlers.handler import ENQUEUE_OPTIONS
 from django_ojs_unique.models import Job
+from tests.support.refusals import refused
 
 
 @pytest.fixture
@@ -51,9 +52,12 @@ def test_the_context_is_no_argument_of_the_job(handlers):
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize(("args", "kwargs"), [((), {}), ((1, 2, 3), {}), ((1,), {"lang": "de"})])
-def test_arguments_that_do_not_fit_are_refused_before_anything_is_stored(send, args, kwargs):
-    with pytest.raises(InvalidRequest, match="do not fit"):
+@pytest.mark.parametrize(
+    ("args", "kwargs", "named"),
+    [((), {}, "'user_id'"), ((1, 2, 3), {}, "positional"), ((1,), {"lang": "de"}, "'lang'")],
+)
+def test_arguments_that_do_not_fit_are_refused_before_anything_is_stored(send, args, kwargs, named):
+    with refused(InvalidRequest, "args", names=named):
         send.enqueue(*args, **kwargs)
     assert not Job.objects.exists()
 
@@ -73,7 +77,7 @@ def test_positional_arguments_without_names_cannot_be_sent_by_name(handlers):
     def handler(*numbers):
         """Do nothing."""
 
-    with pytest.raises(InvalidRequest, match="cannot be sent by name"):
+    with refused(InvalidRequest, "args", names="*numbers"):
         handler.enqueue(1, 2)
 
 
@@ -82,22 +86,30 @@ def declare(type="t", function=lambda user_id: None, **options):
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "said"),
+    ("options", "error", "facts"),
     [
-        ({"type": "Send Mail"}, InvalidRequest, "type"),
-        ({"type": 7}, InvalidRequest, "must be a string"),
-        ({"queue": "My Queue"}, InvalidRequest, "queue"),
-        ({"unique": {"argz": 1}}, InvalidPolicy, "argz"),
-        ({"retry": {"max_attempts": -1}}, InvalidRetryPolicy, "max_attempts"),
-        ({"unique": {"keys": ["args"], "args_keys": ["user"]}}, HandlerError, "Did you mean 'user_id'"),
-        ({"takes_context": True}, HandlerError, "named 'context'"),
-        ({"limit": {"key": ["args.usr_id"], "running": 1}}, HandlerError, "a limit names 'args.usr_id', which is not"),
-        ({"limit": {"key": ["args/user/id"], "running": 1}}, HandlerError, "Did you mean 'user_id'"),
-        ({"limit": [{"name": "a", "running": 1}, {"running": 0}]}, InvalidRequest, r"limit\[1\].running"),
+        ({"type": "Send Mail"}, InvalidRequest, {"field": "type", "names": "'Send Mail'"}),
+        ({"type": 7}, InvalidRequest, {"field": "type", "names": "string"}),
+        ({"queue": "My Queue"}, InvalidRequest, {"field": "queue"}),
+        ({"unique": {"argz": 1}}, InvalidPolicy, {"field": "unique.argz"}),
+        ({"retry": {"max_attempts": -1}}, InvalidRetryPolicy, {"field": "retry.max_attempts"}),
+        (
+            {"unique": {"keys": ["args"], "args_keys": ["user"]}},
+            HandlerError,
+            {"option": "unique", "names": "'user_id'?"},
+        ),
+        ({"takes_context": True}, HandlerError, {"names": "'context'"}),
+        (
+            {"limit": {"key": ["args.usr_id"], "running": 1}},
+            HandlerError,
+            {"option": "limit", "names": "'args.usr_id'"},
+        ),
+        ({"limit": {"key": ["args/user/id"], "running": 1}}, HandlerError, {"option": "limit", "names": "'user_id'?"}),
+        ({"limit": [{"name": "a", "running": 1}, {"running": 0}]}, InvalidRequest, {"field": "limit[1].running"}),
     ],
 )
-def test_a_wrong_declaration_is_refused_when_it_is_made(handlers, options, error, said):
-    with pytest.raises(error, match=said):
+def test_a_wrong_declaration_is_refused_when_it_is_made(handlers, options, error, facts):
+    with refused(error, **facts):
         declare(**options)
 
 
@@ -118,14 +130,14 @@ def test_a_limit_names_parameters_or_what_cannot_be_known(handlers, function, ke
 
 
 def test_a_cron_line_whose_arguments_do_not_fit_the_handler_is_refused(handlers):
-    with pytest.raises(HandlerError, match=r"cron: args do not fit .*missing a required argument: 'to'.*args="):
+    with refused(HandlerError, names="cron: args"):
         declare(function=lambda to: None, cron="@daily")
 
 
 @pytest.mark.parametrize("name", ["timeout", "lease"])
 @pytest.mark.parametrize("value", ["30s", 0, -1, "P1M", True])
 def test_a_length_of_time_that_is_none_is_refused_at_the_declaration(handlers, name, value):
-    with pytest.raises(InvalidRequest, match=name):
+    with refused(InvalidRequest, name):
         declare(**{name: value})
 
 
@@ -133,55 +145,57 @@ def test_two_handlers_of_one_type_are_refused_with_both_places(handlers, send):
     def other():
         """Do nothing."""
 
-    with pytest.raises(HandlerError, match=r"mail\.send.*send.*other"):
+    with refused(HandlerError, "type", names="'mail.send'") as caught:
         declare("mail.send", other)
+    assert all(place in caught.value.message for place in ("<locals>.send", "<locals>.other"))
 
 
 def test_an_unknown_type_is_said_with_a_suggestion(send, handlers):
-    with pytest.raises(UnknownJobType, match=r"Did you mean 'mail\.send'"):
+    with refused(UnknownJobType, "type", names="'mail.send'?"):
         handlers.get("mail.sent")
 
 
 @pytest.mark.django_db
 def test_a_project_may_refuse_types_without_a_handler(send, settings):
     settings.OJS_UNIQUE = {"REQUIRE_HANDLER": True}
-    with pytest.raises(UnknownJobType, match=r"Did you mean 'mail\.send'"):
+    with refused(UnknownJobType, "type", names="'mail.send'?"):
         Job.objects.enqueue("mail.sent")
     assert not Job.objects.exists()
 
 
 def test_an_option_that_enqueue_does_not_have_is_refused_by_name(send):
-    with pytest.raises(InvalidRequest, match=r"kay: is not an option of enqueue\(\). Did you mean 'key'\?"):
+    with refused(InvalidRequest, "kay", names="'key'?"):
         send.using(kay="x")
 
 
 @pytest.mark.parametrize(
-    ("args", "mend"),
+    ("args", "suggested"),
     [
-        ({"user_idd": 5}, r"Did you mean 'user_id'\?$"),
-        ({"user_id": 5, "Locale": "de"}, r"Did you mean 'locale'\?$"),
-        ({"zzz": 5}, r"\(got \{'zzz': 5\}\)\.$"),
-        ({"contxt": 5}, r"\(got \{'contxt': 5\}\)\.$"),
-        ({"rests": 5}, r"\(got \{'rests': 5\}\)\.$"),
-        ({}, r"missing a required argument: 'user_id'"),
+        ({"user_idd": 5}, "'user_id'"),
+        ({"user_id": 5, "Locale": "de"}, "'locale'"),
+        ({"zzz": 5}, ""),
+        ({"contxt": 5}, ""),
+        ({"rests": 5}, ""),
+        ({}, ""),
     ],
 )
-def test_an_argument_that_a_handler_does_not_take_is_answered_with_the_one_it_resembles(handlers, args, mend):
+def test_an_argument_that_a_handler_does_not_take_is_answered_with_the_one_it_resembles(handlers, args, suggested):
     @job("mail.send", takes_context=True)
     def send(context, user_id, *rest, locale="en"):
         """Do nothing."""
 
-    with pytest.raises(InvalidRequest, match=mend):
+    with refused(InvalidRequest, "args") as caught:
         send.enqueue(**args)
+    assert suggested in caught.value.message.rpartition("(got ")[2].partition(").")[2].strip()
 
 
 @pytest.mark.parametrize(
     ("name", "mend"),
     [
-        ("delay", r"Write enqueue\(\.\.\.\)\."),
-        ("apply_async", r"Write enqueue\(\.\.\.\), or using\(queue=\.\.\., delay=\.\.\.\)\.enqueue"),
-        ("send", r"Write enqueue\(\.\.\.\)\."),
-        ("enqueu", "no attribute 'enqueu'$"),
+        ("delay", r"enqueue\("),
+        ("apply_async", r"using\("),
+        ("send", r"enqueue\("),
+        ("enqueu", "'enqueu'$"),
     ],
 )
 def test_a_method_of_another_job_system_is_answered_with_ours_and_is_still_missing(send, name, mend):
@@ -206,10 +220,10 @@ def test_a_handler_can_be_copied(send):
 
 @pytest.mark.parametrize(
     ("option", "mend"),
-    [("quue", r"Did you mean 'queue'\?$"), ("takes_contxt", "Did you mean 'takes_context'"), ("period", "'unique', ")],
+    [("quue", r"'queue'\?$"), ("takes_contxt", r"'takes_context'\?$"), ("period", "'unique', ")],
 )
 def test_an_unknown_option_of_a_declaration_is_answered_with_the_one_it_resembles(handlers, option, mend):
-    with pytest.raises(TypeError, match=rf"job\(\) has no option '{option}'\. .*{mend}"):
+    with pytest.raises(TypeError, match=f"'{option}'.*{mend}"):
         job("t", **{option: 1})
 
 
@@ -224,5 +238,5 @@ def test_the_options_of_a_handler_are_those_of_enqueue():
 
 
 def test_an_option_among_the_arguments_is_refused_with_the_mend(send):
-    with pytest.raises(InvalidRequest, match=r"Options go to using\(key=...\).enqueue"):
+    with refused(InvalidRequest, "args", names="using(key=...).enqueue"):
         send.enqueue(1, key="x")

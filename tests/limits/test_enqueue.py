@@ -17,6 +17,7 @@ from django_ojs_unique.idempotency import Heal, sweep
 from django_ojs_unique.models import CronJob, Job, Workflow
 from django_ojs_unique.ojs.gates import LANES, LIMITED, OPEN
 from django_ojs_unique.testing import run_jobs, tick, travel
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -69,20 +70,18 @@ def test_an_enqueue_on_commit_takes_limits(count):
     with transaction.atomic():
         count.enqueue_on_commit(1)
         count.using(limit=THREE).enqueue_on_commit(1)
-        with pytest.raises(InvalidRequest, match=r"limit.key: names a key that args does not have \(got 'm'\)"):
+        with refused(InvalidRequest, "limit.key", value='"m"'):
             count.using(limit=Limit(key=["args.m"], running=1)).enqueue_on_commit(1)
     assert [limits_of(row) for row in Job.objects.order_by("pk")] == [[ONE], [THREE]]
 
 
 def test_an_error_about_one_of_several_limits_says_which(count):
-    with pytest.raises(InvalidRequest, match=r"^limit\[1\].running: must be a whole number") as caught:
+    with refused(InvalidRequest, "limit[1].running"):
         count.using(limit=[RATE, {"running": 0, "key": ["type"]}]).enqueue(1)
-    assert caught.value.details["field"] == "limit[1].running"
-    with pytest.raises(InvalidRequest, match=r"^limit\[1\].key: names a key that meta does not have") as caught:
+    with refused(InvalidRequest, "limit[1].key", value='"tenant"'):
         count.using(limit=[RATE, Limit(key=["meta.tenant"], running=1)]).enqueue(1)
-    assert caught.value.details["field"] == "limit[1].key"
     wrong = {**count.item(1), "limit": Limit(key=["meta.tenant"], running=1)}
-    with pytest.raises(InvalidRequest, match=r"^items\[1\].limit.key: "):
+    with refused(InvalidRequest, "limit.key", index=1):
         Job.objects.enqueue_many([count.item(1), wrong], mode="atomic")
 
 
@@ -115,7 +114,7 @@ def test_each_occurrence_of_a_periodic_job_has_limits(count):
     with_limits = CronJob.objects.define("limited", "@daily", "count", {"n": 2}, limit=[THREE, RATE])
     assert with_limits.options == {"limit": [THREE.to_dict(), RATE.to_dict()]}
     CronJob.objects.define("free", "@daily", "count", {"n": 3}, limit=None)
-    with pytest.raises(InvalidRequest, match=r"limit.running"):
+    with refused(InvalidRequest, "limit.running"):
         CronJob.objects.define("bad", "@daily", "count", {"n": 3}, limit={"running": 0, "key": ["type"]})
     with travel("P1D"):
         enqueued = {row.args["n"]: limits_of(row) for row in tick()}

@@ -87,7 +87,7 @@ def test_in_a_transaction_it_is_refused_and_the_sql_is_printed_anywhere():
 @pytest.mark.skipif(ON_POSTGRES, reason="the other databases have no such index")
 @pytest.mark.django_db
 def test_another_database_says_that_it_has_none():
-    with pytest.raises(CommandError, match="has no index for all members of a JSON column"):
+    with pytest.raises(CommandError, match="no index"):
         index_args()
     assert not members("user_id=7").by_index
 

@@ -30,7 +30,7 @@ def test_a_database_without_the_migration_gets_one_clear_line(command, model):
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_an_unknown_database_is_refused(command):
-    with pytest.raises(CommandError, match="invalid choice: 'nowhere'"):
+    with pytest.raises(CommandError, match="'nowhere'"):
         call_command(*command, "--database", "nowhere")
 
 

@@ -66,7 +66,7 @@ def test_a_limit_without_jobs_says_so(handlers):
 
 
 def test_a_limit_that_nothing_knows_is_refused_with_the_near_name(waiting):
-    with pytest.raises(CommandError, match=r"Did you mean 'args\.n'"):
+    with pytest.raises(CommandError, match=r"'args\.n'\?"):
         jobs("limits", "args.m")
 
 
@@ -92,10 +92,10 @@ def test_a_change_that_has_no_effect_is_doubted(waiting):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--running", "3"], "Name the limit"),
-        (["x", "--reset", "--rate", "3"], "--reset goes without"),
-        (["x", "--rate", "3", "--watch"], "--watch goes without"),
-        (["x", "--rate", "0"], "must be a whole number from 1 to 1,000,000, not '0'"),
+        (["--running", "3"], "jobs limits"),
+        (["x", "--reset", "--rate", "3"], "^--reset"),
+        (["x", "--rate", "3", "--watch"], "^--watch"),
+        (["x", "--rate", "0"], "--rate: .*'0'"),
     ],
 )
 def test_what_makes_no_sense_is_refused_and_changes_nothing(arguments, message):

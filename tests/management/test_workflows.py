@@ -86,13 +86,13 @@ def test_without_workflows_the_list_says_how_to_make_one():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["workflows", "--state", "complete"], "Did you mean 'completed'?"),
-        (["workflows", "--kind", "Chain"], "is not a kind"),
-        (["workflow", "x"], "is not a UUID"),
+        (["workflows", "--state", "complete"], r"'completed'\?"),
+        (["workflows", "--kind", "Chain"], r"'chain'\?"),
+        (["workflow", "x"], "UUID"),
     ],
 )
 def test_wrong_arguments_are_refused_with_a_mend(arguments, message):
-    with pytest.raises(CommandError, match=message.replace("?", r"\?")):
+    with pytest.raises(CommandError, match=message):
         jobs(*arguments)
 
 
@@ -179,7 +179,7 @@ def test_a_cancellation_does_what_the_dry_run_said(month_end):
     run_jobs()
     assert Job.objects.filter(state="completed").count() == 1
     assert "Nothing would be done: it is cancelled." in jobs("cancel-workflow", month_end.pk, "--dry-run")
-    with pytest.raises(CommandError, match="only a running one can be cancelled"):
+    with pytest.raises(CommandError, match="is cancelled"):
         jobs("cancel-workflow", month_end.pk)
 
 
@@ -229,5 +229,6 @@ def test_a_job_of_another_workflow_goes_on():
 
 @pytest.mark.parametrize("name", ["workflow", "cancel-workflow"])
 def test_a_missing_workflow_is_an_error(name):
-    with pytest.raises(CommandError, match="There is no workflow"):
-        jobs(name, uuid4())
+    missing = uuid4()
+    with pytest.raises(CommandError, match=f"no workflow {missing}"):
+        jobs(name, missing)

@@ -10,6 +10,7 @@ from django.db import transaction
 
 from django_ojs_unique import InvalidRequest, OnConflict, job
 from django_ojs_unique.models import Job, SuppressedEnqueue
+from tests.support.refusals import refused
 
 from .tables import ON_POSTGRESQL, create, rows
 
@@ -110,7 +111,7 @@ def test_what_was_enqueued_here_meanwhile_stays_and_the_old_job_is_on_record(mov
 def test_a_job_that_cannot_be_enqueued_stops_the_batch_and_is_named(move):
     old({"user_id": 1})
     number = old("text")
-    with pytest.raises(InvalidRequest, match="args") as refusal:
+    with refused(InvalidRequest, "args") as refusal:
         move()
     assert f"job {number};" in refusal.value.__notes__[0]
     assert (left(), Job.objects.count()) == (2, 0)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from django_ojs_unique.exceptions import InvalidRequest
 from django_ojs_unique.ojs.canonical import DEEPEST, canonical, plain, to_nfc
+from tests.support.refusals import refused
 
 from .json_values import OBJECTS, TEXT, VALUES, decomposed, same_json, shuffled
 
@@ -189,15 +190,14 @@ def test_plain_follows_a_hundred_levels():
 @pytest.mark.slow
 @pytest.mark.parametrize("levels", [DEEPEST + 1, 100_000])
 def test_plain_refuses_more_levels_instead_of_exhausting_the_stack(levels):
-    with pytest.raises(InvalidRequest, match="nested deeper than 100 levels") as caught:
+    with refused(InvalidRequest, "args", names="100"):
         plain({"a": nested(levels)}, "args")
-    assert caught.value.details["field"] == "args"
 
 
 def test_plain_refuses_a_value_that_holds_itself():
     value = []
     value.append(value)
-    with pytest.raises(InvalidRequest, match="nested deeper"):
+    with refused(InvalidRequest, "args", names="100"):
         plain(value, "args")
 
 

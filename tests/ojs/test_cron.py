@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from django_ojs_unique import InvalidRequest
 from django_ojs_unique.ojs.cron import Cron, OverlapPolicy
+from tests.support.refusals import refused
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 NOW = datetime(2026, 2, 12, 10, 7, 30, 5, tzinfo=UTC)
@@ -112,54 +113,52 @@ def test_a_cron_can_be_copied_pickled_and_compared():
         ("* * * * * * *", "five or six"),
         ("0 9 * * ²", "five or six"),
         ("at nine", "five or six"),
-        ("60 * * * *", "bad minute"),
-        ("* 24 * * *", "bad hour"),
-        ("* * 0 * *", "bad day-of-month"),
-        ("* * 32 * *", "bad day-of-month"),
-        ("* * * 13 *", "bad month"),
-        ("* * * * 8", "bad day-of-week"),
-        ("* * * * FRI-MON", "bad day-of-week"),
-        ("60 * * * * *", "bad second"),
-        ("*/0 * * * *", "bad minute"),
-        ("1,,2 * * * *", "bad minute"),
-        ("5-1 * * * *", "bad minute"),
-        ("@reboot", "not a known nickname"),
-        ("@Daily", "Did you mean '@daily'"),
-        ("@every", "not an ISO 8601 duration"),
-        ("@every 5M", "not an ISO 8601 duration"),
-        ("@every 1h 30m", "not an ISO 8601 duration"),
-        ("@every -5m", "not an ISO 8601 duration"),
-        ("@every 90", "not an ISO 8601 duration"),
-        ("@every 0s", "less than one second"),
-        ("@every 999ms", "less than one second"),
-        ("@every PT0S", "is zero"),
-        ("@every PT0.5S", "less than one second"),
-        ("@every P1M", "years or months"),
-        ("0 0 31 2 *", "never fires"),
-        ("0 0 30 2 */7", "never fires"),
-        ("0 0 31 4,6,9,11 *", "never fires"),
-        ("*" * 300, "longer than 255"),
-        (None, "must be a string"),
-        (5, "must be a string"),
+        ("60 * * * *", "minute"),
+        ("* 24 * * *", "hour"),
+        ("* * 0 * *", "day-of-month"),
+        ("* * 32 * *", "day-of-month"),
+        ("* * * 13 *", "month"),
+        ("* * * * 8", "day-of-week"),
+        ("* * * * FRI-MON", "day-of-week"),
+        ("60 * * * * *", "second"),
+        ("*/0 * * * *", "minute"),
+        ("1,,2 * * * *", "minute"),
+        ("5-1 * * * *", "minute"),
+        ("@reboot", "nickname"),
+        ("@Daily", "'@daily'?"),
+        ("@every", "''"),
+        ("@every 5M", "'5M'"),
+        ("@every 1h 30m", "'1h 30m'"),
+        ("@every -5m", "'-5m'"),
+        ("@every 90", "'90'"),
+        ("@every 0s", "one second"),
+        ("@every 999ms", "one second"),
+        ("@every PT0S", "zero"),
+        ("@every PT0.5S", "one second"),
+        ("@every P1M", "months"),
+        ("0 0 31 2 *", "never"),
+        ("0 0 30 2 */7", "never"),
+        ("0 0 31 4,6,9,11 *", "never"),
+        ("*" * 300, "255"),
+        (None, "string"),
+        (5, "string"),
     ],
 )
 def test_an_expression_that_means_nothing_is_refused(expression, problem):
-    with pytest.raises(InvalidRequest, match=problem) as refusal:
+    with refused(InvalidRequest, "expression", names=problem):
         Cron(expression)
-    assert refusal.value.details["field"] == "expression"
 
 
 def test_an_expression_that_names_a_time_which_its_zone_always_leaves_out_never_fires():
     Cron("30 2 * 3 7L", "UTC")
-    with pytest.raises(InvalidRequest, match="never fires"):
+    with refused(InvalidRequest, "expression", names="never"):
         Cron("30 2 * 3 7L", "Europe/Berlin")
 
 
 @pytest.mark.parametrize("name", ["Mars/Olympus", "europe/berlin", "", "CET+1", "../UTC", "right/UTC", "a\0b", 5, []])
 def test_a_zone_that_iana_does_not_know_is_refused(name):
-    with pytest.raises(InvalidRequest, match="IANA") as refusal:
+    with refused(InvalidRequest, "timezone"):
         Cron("@daily", name)
-    assert refusal.value.details["field"] == "timezone"
 
 
 @pytest.mark.parametrize("policy", ["Skip", "", "queue", None, 1, []])
@@ -173,9 +172,12 @@ def test_cancel_is_another_word_for_cancel_previous():
     assert Cron("@daily", overlap_policy="cancel").overlap_policy == OverlapPolicy.CANCEL_PREVIOUS
 
 
-@pytest.mark.parametrize("args", [None, 5, "a", {"at": NOW}, [float("nan")]])
-def test_args_that_no_job_can_have_are_refused(args):
-    with pytest.raises(InvalidRequest, match="args"):
+@pytest.mark.parametrize(
+    ("args", "field"),
+    [(None, "args"), (5, "args"), ("a", "args"), ({"at": NOW}, "args.at"), ([float("nan")], "args[0]")],
+)
+def test_args_that_no_job_can_have_are_refused(args, field):
+    with refused(InvalidRequest, field):
         Cron("@daily", args=args)
 
 

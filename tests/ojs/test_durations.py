@@ -94,19 +94,19 @@ def test_years_and_months_stay_on_the_calendar(text, years, months, rest):
     ],
 )
 def test_what_is_not_an_iso_8601_duration_is_refused(text):
-    with pytest.raises(ValueError, match="is not an ISO 8601 duration"):
+    with pytest.raises(ValueError, match="ISO 8601"):
         parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["PT0S", "P0D", "P0W", "P0Y", "P0M", "P0Y0M0DT0H0M0S", "PT0.0S", "PT0.000000001S"])
 def test_zero_is_refused(text):
-    with pytest.raises(ValueError, match="is zero"):
+    with pytest.raises(ValueError, match="zero"):
         parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["PT0.5H1M", "P1.5DT1H", "PT1.5M1S"])
 def test_a_fraction_is_only_for_the_last_part(text):
-    with pytest.raises(ValueError, match="fraction that is not on its last part"):
+    with pytest.raises(ValueError, match="fraction"):
         parse_duration(text)
 
 
@@ -118,12 +118,12 @@ def test_a_fraction_is_only_for_the_last_part(text):
     ],
 )
 def test_an_absurd_length_is_refused_and_never_overflows(text):
-    with pytest.raises(ValueError, match=r"longer than 1000 years"):
+    with pytest.raises(ValueError, match="1000 years"):
         parse_duration(text)
 
 
 def test_more_digits_than_a_number_has_are_refused_at_once():
-    with pytest.raises(ValueError, match="is not an ISO 8601 duration"):
+    with pytest.raises(ValueError, match="ISO 8601"):
         parse_duration(f"P{'9' * 1_000_000}D")
 
 

@@ -23,6 +23,7 @@ from django_ojs_unique.ojs.keys import (
 )
 from django_ojs_unique.ojs.policy import UniquePolicy
 from django_ojs_unique.ojs.states import TERMINAL
+from tests.support.refusals import refused
 
 from .json_values import OBJECTS, VALUES
 
@@ -123,20 +124,18 @@ def test_a_mode_and_a_scope_are_read_from_text(mode, scope):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "field", "named"),
     [
-        pytest.param(("k", "merge"), "key_mode: is not a known choice (got 'merge'). ", id="S4-04"),
-        pytest.param(("k", "replace", "all"), "key_scope: is not a known choice (got 'all'). ", id="S4-31"),
-        pytest.param(("k" * 513,), "key: is longer than 512 characters ", id="S4-34"),
-        pytest.param(("",), "key: must be a string that is not empty (got '').", id="S4-34-empty"),
-        pytest.param((b"k",), "key: must be a string that is not empty (got b'k').", id="S4-34-bytes"),
+        pytest.param(("k", "merge"), "key_mode", "'merge'", id="S4-04"),
+        pytest.param(("k", "replace", "all"), "key_scope", "'all'", id="S4-31"),
+        pytest.param(("k" * 513,), "key", "512", id="S4-34"),
+        pytest.param(("",), "key", "empty", id="S4-34-empty"),
+        pytest.param((b"k",), "key", "empty", id="S4-34-bytes"),
     ],
 )
-def test_a_bad_key_is_refused(arguments, message):
-    with pytest.raises(InvalidRequest) as refusal:
+def test_a_bad_key_is_refused(arguments, field, named):
+    with refused(InvalidRequest, field, names=named):
         JobKey(*arguments)
-    assert str(refusal.value).startswith(message)
-    assert refusal.value.details["field"] == message.partition(":")[0]
 
 
 @pytest.mark.slow

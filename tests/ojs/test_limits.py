@@ -8,6 +8,7 @@ import pytest
 
 from django_ojs_unique import InvalidRequest, Limit
 from django_ojs_unique.ojs.limits import LONGEST_SHOWN, lane_of, limits_of
+from tests.support.refusals import refused
 
 JOB: dict[str, Any] = {"type": "t", "queue": "q", "args": {"customer": {"id": 7}, "n": 1}, "meta": {"tenant": "a"}}
 
@@ -64,7 +65,7 @@ def test_a_key_is_shared_under_the_same_name_only():
 
 @pytest.mark.parametrize("args", [{}, {"m": 1}, [], [1], [{"n": 1}, {}]])
 def test_a_job_that_lacks_a_part_of_its_key_is_refused(args):
-    with pytest.raises(InvalidRequest, match=r"limit\.key"):
+    with refused(InvalidRequest, "limit.key"):
         Limit(key=["args.n"], running=1).of(**{**JOB, "args": args})
 
 
@@ -79,11 +80,11 @@ def test_several_limits_have_names_of_their_own():
     one = Limit(key=["type"], running=1)
     assert limits_of(None) == ()
     assert limits_of(one) == limits_of([one]) == (one,)
-    with pytest.raises(InvalidRequest, match="is that of two limits"):
+    with refused(InvalidRequest, "limit[1].name"):
         limits_of([one, Limit(key=["type"], per_minute=1)])
-    with pytest.raises(InvalidRequest, match="more than 10"):
+    with refused(InvalidRequest, "limit", value="11"):
         limits_of([Limit(name=str(number), running=1) for number in range(11)])
-    with pytest.raises(InvalidRequest, match="must be a Limit or an object"):
+    with refused(InvalidRequest, "limit", value="3"):
         limits_of(3)
 
 

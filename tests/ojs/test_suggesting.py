@@ -8,23 +8,23 @@ import pickle
 import pytest
 
 from django_ojs_unique import Cron, InvalidPolicy, RetryPolicy, UniquePolicy
+from tests.support.refusals import refused
 
 
 @pytest.mark.parametrize(
     ("cls", "members", "said"),
     [
-        (UniquePolicy, {"keyy": []}, "UniquePolicy() has no member 'keyy'. Did you mean 'keys'?"),
-        (UniquePolicy, {"perod": "P1D", "keys": 1}, "UniquePolicy() has no member 'perod'. Did you mean 'period'?"),
-        (UniquePolicy, {"by_args": True}, "UniquePolicy() has no member 'by_args'. Valid: 'keys', 'args_keys', "),
-        (UniquePolicy, {"duration": None}, "UniquePolicy() has no member 'duration'. Valid: 'keys', "),
-        (RetryPolicy, {"max_attempt": 1}, "RetryPolicy() has no member 'max_attempt'. Did you mean 'max_attempts'?"),
-        (Cron, {"expression": "@daily", "tz": "UTC"}, "Cron() has no member 'tz'. Valid: 'expression', 'timezone', "),
+        (UniquePolicy, {"keyy": []}, r"'keyy'.* 'keys'\?"),
+        (UniquePolicy, {"perod": "P1D", "keys": 1}, r"'perod'.* 'period'\?"),
+        (UniquePolicy, {"by_args": True}, "'by_args'.* 'keys', 'args_keys', "),
+        (UniquePolicy, {"duration": None}, "'duration'.* 'keys', "),
+        (RetryPolicy, {"max_attempt": 1}, r"'max_attempt'.* 'max_attempts'\?"),
+        (Cron, {"expression": "@daily", "tz": "UTC"}, "'tz'.* 'expression', 'timezone', "),
     ],
 )
 def test_an_unknown_member_is_a_type_error_that_names_the_one_it_resembles(cls, members, said):
-    with pytest.raises(TypeError) as caught:
+    with pytest.raises(TypeError, match=rf"{cls.__name__}\(\).*{said}"):
         cls(**members)
-    assert str(caught.value).startswith(said)
 
 
 def test_any_other_mistake_is_said_as_ever():
@@ -32,11 +32,11 @@ def test_any_other_mistake_is_said_as_ever():
         Cron()
     with pytest.raises(TypeError, match="positional"):
         RetryPolicy(*range(20))
-    with pytest.raises(InvalidPolicy, match="Did you mean 'active'"):
+    with refused(InvalidPolicy, "unique.states[0]", names="'active'?"):
         UniquePolicy(states=["activ"])
-    with pytest.raises(InvalidPolicy, match="Did you mean 'ignore'"):
+    with refused(InvalidPolicy, "unique.on_conflict", names="'ignore'?"):
         UniquePolicy(on_conflict="ignor")
-    with pytest.raises(InvalidPolicy, match="Did you mean 'period'"):
+    with refused(InvalidPolicy, "unique.perod", names="'period'?"):
         UniquePolicy.parse({"perod": "P1D"})
 
 
@@ -46,5 +46,5 @@ def test_the_class_stays_what_it_was():
     assert (
         dataclasses.replace(policy, period="P1D") == policy == copy.copy(policy) == pickle.loads(pickle.dumps(policy))
     )
-    with pytest.raises(TypeError, match="Did you mean 'period'"):
+    with pytest.raises(TypeError, match=r"'period'\?"):
         dataclasses.replace(policy, perod="P1D")

@@ -264,7 +264,7 @@ def test_a_wrong_token_is_asked_for(given):
 
 @pytest.mark.parametrize("token", ["", " ", 7, b"bytes", "from a file\n", "é"])
 def test_a_token_that_would_let_anybody_in_or_nobody_is_refused(token):
-    with pytest.raises(ImproperlyConfigured, match="token must be ASCII text"):
+    with pytest.raises(ImproperlyConfigured, match="token"):
         MetricsView.as_view(token=token)
 
 
@@ -414,17 +414,17 @@ def test_a_port_that_is_taken_is_said_at_once(handlers):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         number = taken.getsockname()[1]
-        with pytest.raises(CommandError, match=f"--metrics-port: cannot listen on 127.0.0.1 port {number}"):
+        with pytest.raises(CommandError, match=f"cannot listen on 127.0.0.1 port {number}"):
             call_command("runworker", metrics_port=number)
 
 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--metrics-port=0"], "from 1 to 65,535"),
-        (["--metrics-port=http"], "must be a whole number"),
+        (["--metrics-port=0"], "--metrics-port: .*'0'"),
+        (["--metrics-port=http"], "--metrics-port: .*'http'"),
         (["--metrics-port=9100", "--metrics-address=not an address"], "cannot listen on not an address"),
-        (["--metrics-port=65535", "--processes=2"], "2 processes need the ports 65535 to 65536"),
+        (["--metrics-port=65535", "--processes=2"], "2 processes"),
     ],
 )
 def test_a_port_that_cannot_be_had_is_refused(options, problem):

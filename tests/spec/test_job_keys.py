@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from django_ojs_unique import InvalidRequest, RetryPolicy, UniquePolicy, job, signals
 from django_ojs_unique.db.inserts import CHANNEL
-from django_ojs_unique.exceptions import JobIdTaken
+from django_ojs_unique.exceptions import JobIdTaken, PayloadTooLarge
 from django_ojs_unique.execution.claim import claim
 from django_ojs_unique.execution.finished import Finished
 from django_ojs_unique.execution.leases import give_back
@@ -27,6 +27,7 @@ from django_ojs_unique.ojs.keys import KeyMode
 from django_ojs_unique.worker import Worker
 from tests.support.jobs import DAY, HOUR, LEASE, columns, elsewhere, fresh, put, row
 from tests.support.pages import table, text_of
+from tests.support.refusals import refused
 from tests.support.rows import insert
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -131,40 +132,41 @@ def test_the_default_mode_is_replace():
 
 
 REFUSED = [
-    ({"key": "k", "key_mode": "replce"}, "key_mode: is not a known choice (got 'replce'). Did you mean 'replace'?"),
-    ({"key": "k", "key_mode": "Replace"}, "key_mode: is not a known choice (got 'Replace'). Did you mean 'replace'?"),
-    ({"key": "k", "key_mode": None}, "key_mode: is not a known choice (got None)."),
-    ({"key": "k", "key_mode": []}, "key_mode: is not a known choice (got [])."),
-    ({"key": "k", "key_scope": "globl"}, "key_scope: is not a known choice (got 'globl'). Did you mean 'global'?"),
-    ({"key_mode": "preserve_run_at"}, "key_mode: has no effect without a key (got"),
-    ({"key_scope": "global"}, "key_scope: has no effect without a key (got 'global'). Give the job a key."),
-    ({"key": "k", "unique": UniquePolicy()}, "key: cannot be combined with unique, as each says"),
-    ({"key": "k", "unique": {}}, "key: cannot be combined with unique, as each says"),
-    ({"key": ""}, "key: must be a string that is not empty (got ''). Write f'order-{id}'."),
-    ({"key": 42}, "key: must be a string that is not empty (got 42). Write f'order-{id}'."),
-    ({"key": "a\0b"}, "key: "),
-    ({"key": "\ud800"}, "key: "),
+    ({"key": "k", "key_mode": "replce"}, "key_mode", "'replace'?"),
+    ({"key": "k", "key_mode": "Replace"}, "key_mode", "'replace'?"),
+    ({"key": "k", "key_mode": None}, "key_mode", "'replace', "),
+    ({"key": "k", "key_mode": []}, "key_mode", "'replace', "),
+    ({"key": "k", "key_scope": "globl"}, "key_scope", "'global'?"),
+    ({"key_mode": "preserve_run_at"}, "key_mode", "without a key"),
+    ({"key_scope": "global"}, "key_scope", "without a key"),
+    ({"key": "k", "unique": UniquePolicy()}, "key", "unique"),
+    ({"key": "k", "unique": {}}, "key", "unique"),
+    ({"key": ""}, "key", "empty"),
+    ({"key": 42}, "key", "empty"),
+    ({"key": "a\0b"}, "key", "U+0000"),
+    ({"key": "\ud800"}, "key", "surrogate"),
+    ({"key": "k" * 513}, "key", "512"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [pytest.param(*case, id=f"S4-04-{number}") for number, case in enumerate(REFUSED)]
-    + [pytest.param({"key": "k" * 513}, "key: is longer than 512 characters (got 'kk", id="S4-34")],
+    ("options", "field", "named"),
+    [pytest.param(*case, id=f"S4-04-{number}") for number, case in enumerate(REFUSED[:-1])]
+    + [pytest.param(*REFUSED[-1], id="S4-34")],
 )
 @pytest.mark.parametrize("bulk", [False, True], ids=["single", "bulk"])
-def test_a_bad_key_is_refused_with_its_field_and_the_mend(options, message, bulk):
+def test_a_bad_key_is_refused_with_its_field_and_the_mend(options, field, named, bulk):
     if bulk:
         answer, other = Job.objects.enqueue_many([{"type": "t", **options}, {"type": "t", "key": "good"}])
         error = answer.error
         assert (str(answer.outcome), error.details["index"], other.created) == ("invalid", 0, True)
-        assert str(error).startswith(f"items[0].{message}")
+        assert str(error).startswith(f"items[0].{field}: ")
     else:
         with pytest.raises(InvalidRequest) as refusal:
             Job.objects.enqueue("t", **options)
         error = refusal.value
-        assert str(error).startswith(message)
-    assert error.details["field"] == message.partition(":")[0]
+    assert error.details["field"] == field
+    assert named in error.message
     assert Job.objects.count() == bulk
 
 
@@ -600,25 +602,22 @@ def test_an_array_and_an_object_are_replaced_with_a_warning(caplog, old, new, mo
 @override_settings(OJS_UNIQUE={"REPLACE_MIXED_ARGS": False})
 def test_by_option_an_array_and_an_object_are_refused(old, new, bulk):
     before = columns(add(old).job)
-    expected = "args: would replace an array by an object or the reverse, and OJS_UNIQUE['REPLACE_MIXED_ARGS'] is off"
     with transaction.atomic():
         if bulk:
             answer, other = Job.objects.enqueue_many([{"type": "t", "args": new, "key": "k"}, {"type": "t"}])
             assert (str(answer.outcome), answer.error.details["field"], other.created) == ("invalid", "args", True)
-            assert str(answer.error).startswith(f"items[0].{expected}")
+            assert "REPLACE_MIXED_ARGS" in answer.error.message
         else:
-            with pytest.raises(InvalidRequest) as refusal:
+            with refused(InvalidRequest, "args", names="REPLACE_MIXED_ARGS") as refusal:
                 add(new)
-            assert str(refusal.value).startswith(expected)
-            mend = "Send an array" if isinstance(old, list) else "Send an object"
-            assert f"{mend}, as job {before['id']} has." in str(refusal.value)
+            assert f"{'array' if isinstance(old, list) else 'object'}, as job {before['id']}" in refusal.value.message
     assert columns(Job.objects.get(key="k")) == before
 
 
 @override_settings(OJS_UNIQUE={"REPLACE_MIXED_ARGS": False})
 def test_explain_refuses_what_the_option_refuses(caplog):
     add([1])
-    with pytest.raises(InvalidRequest, match="would replace an array by an object"):
+    with refused(InvalidRequest, "args", names="REPLACE_MIXED_ARGS"):
         Job.objects.explain("t", {"a": 1}, key="k")
     assert not caplog.records
 
@@ -664,7 +663,7 @@ def test_missing_args_are_an_object_and_replace():
 @override_settings(OJS_UNIQUE={"MAX_ARGS_BYTES": 20})
 def test_joined_arrays_may_not_be_larger_than_args_may_be():
     first = add(["0123456789"]).job
-    with pytest.raises(InvalidRequest, match="args: is 27 bytes as JSON; the limit is 20"):
+    with refused(PayloadTooLarge, "args", names="27"):
         add(["0123456789"])
     assert fresh(first).args == ["0123456789"]
 
@@ -733,18 +732,18 @@ def test_after_the_removal_of_a_running_job_the_key_makes_a_new_one():
 
 
 BAD_REMOVALS = [
-    ({"key": ""}, "key: must be a string that is not empty"),
-    ({"key": None}, "key: must be a string that is not empty"),
-    ({"key": "k" * 513}, "key: is longer than 512 characters"),
-    ({"key": "k", "type": "T!"}, "type: is not a valid name"),
+    ({"key": ""}, "key", "empty"),
+    ({"key": None}, "key", "empty"),
+    ({"key": "k" * 513}, "key", "512"),
+    ({"key": "k", "type": "T!"}, "type", "'T!'"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"), [pytest.param(*c, id=f"S4-34-{n}") for n, c in enumerate(BAD_REMOVALS)]
+    ("arguments", "field", "named"), [pytest.param(*c, id=f"S4-34-{n}") for n, c in enumerate(BAD_REMOVALS)]
 )
-def test_a_bad_removal_is_refused(arguments, message):
-    with pytest.raises(InvalidRequest, match=message):
+def test_a_bad_removal_is_refused(arguments, field, named):
+    with refused(InvalidRequest, field, names=named):
         Job.objects.remove(**arguments)
 
 
@@ -796,10 +795,8 @@ def test_the_two_scopes_do_not_meet():
 @shows("S4-31-remove")
 def test_a_key_that_jobs_of_several_types_hold_is_removed_by_type():
     first, second = add(type="a").job, add(type="b").job
-    with pytest.raises(InvalidRequest) as refusal:
+    with refused(InvalidRequest, "key", names="a, b"):
         Job.objects.remove(key="k")
-    mend = "Say which with type= or key_scope=."
-    assert str(refusal.value) == f"key: is held by 2 jobs, of the types a, b (got 'k'). {mend}"
     assert Job.objects.count() == 2
     assert Job.objects.remove(key="k", type="b").pk == second.pk
     assert Job.objects.remove(key="k").pk == first.pk
@@ -808,7 +805,7 @@ def test_a_key_that_jobs_of_several_types_hold_is_removed_by_type():
 @shows("S4-31-remove-scope")
 def test_a_key_that_both_scopes_hold_is_removed_by_scope():
     apart, everywhere = add(key_scope="type").job, add(key_scope="global").job
-    with pytest.raises(InvalidRequest, match="key_scope="):
+    with refused(InvalidRequest, "key", names="key_scope="):
         Job.objects.remove(key="k", type=apart.type)
     assert Job.objects.remove(key="k", key_scope="global").pk == everywhere.pk
     assert Job.objects.remove(key="k", key_scope="global") is None
@@ -963,7 +960,7 @@ def test_a_key_in_two_thousands_gathers_all_items():
 @shows("S4-36-atomic")
 def test_an_atomic_batch_with_a_bad_key_changes_nothing():
     before = columns(add(["old"]).job)
-    with pytest.raises(InvalidRequest, match=r"^items\[1\]\.key_mode: "):
+    with refused(InvalidRequest, "key_mode", index=1):
         Job.objects.enqueue_many([item(["new"]), item(mode="merge")], mode="atomic")
     assert columns(Job.objects.get()) == before
 
@@ -1067,7 +1064,7 @@ def test_a_key_is_found_in_either_normal_form():
 def test_a_key_that_two_jobs_of_one_type_hold_by_scope_is_refused_in_words_that_help():
     add()
     add(key_scope="global")
-    with pytest.raises(InvalidRequest, match="key: is held by 2 jobs, of the types t, t"):
+    with refused(InvalidRequest, "key", names="t, t"):
         Job.objects.remove(key="k", type="t")
     assert Job.objects.count() == 2
 

@@ -20,6 +20,7 @@ from django_ojs_unique.ojs.presets import ALL, river
 from django_ojs_unique.worker import Summary, Worker
 from tests.support.jobs import HOUR, enqueue, fresh, live, outcome, put, row, stored
 from tests.support.processes import wait_until_blocked
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -231,7 +232,7 @@ def test_the_window_is_that_of_the_schedule(scheduled_at, answer, clock):
     ],
 )
 def test_a_period_below_a_second_is_refused(period):
-    with pytest.raises(InvalidPolicy, match=r"^by_period: is shorter than a second .* a second or more\.$"):
+    with refused(InvalidPolicy, "by_period", names="second"):
         river(by_period=period)
     assert river(by_period=1).period == "PT1S"
 
@@ -271,33 +272,28 @@ def test_without_completed_the_next_is_admitted_when_the_first_completes():
 @pytest.mark.parametrize("missing", [pytest.param(name, id=f"S3-19-{name}") for name in REQUIRED])
 def test_a_required_state_that_is_missing_is_named_with_the_reason(missing):
     listed = [name for name in [*REQUIRED, "completed"] if name != missing]
-    with pytest.raises(InvalidPolicy) as refusal:
+    with refused(InvalidPolicy, "by_state", names=f"lacks {missing}:"):
         river(by_args=True, by_state=listed)
-    assert f"lacks {missing}: River requires" in refusal.value.message
-    assert "could not resolve a conflict" in refusal.value.message
-    assert refusal.value.details["field"] == "by_state"
     assert UniquePolicy(states=["active" if name == "running" else name for name in listed])
 
 
 @shows("S3-19-several")
 def test_all_missing_states_are_named():
-    with pytest.raises(InvalidPolicy, match="lacks scheduled, available, running: "):
+    with refused(InvalidPolicy, "by_state", names="lacks scheduled, available, running:"):
         river(by_state=["pending"])
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "named"),
     [
-        pytest.param("runing", "Did you mean 'running'?", id="S3-20"),
-        pytest.param("canceled", "Did you mean 'cancelled'?", id="S3-20-american"),
-        pytest.param(7, "must be a string", id="S3-20-no-string"),
+        pytest.param("runing", "'running'?", id="S3-20"),
+        pytest.param("canceled", "'cancelled'?", id="S3-20-american"),
+        pytest.param(7, "string", id="S3-20-no-string"),
     ],
 )
-def test_an_unknown_state_is_refused(name, said):
-    with pytest.raises(InvalidPolicy) as refusal:
+def test_an_unknown_state_is_refused(name, named):
+    with refused(InvalidPolicy, "by_state[4]", names=named):
         river(by_state=[*REQUIRED, name])
-    assert said in refusal.value.message
-    assert refusal.value.details["field"] == "by_state[4]"
 
 
 @pytest.mark.parametrize("state", [pytest.param(s, id=f"S3-21-{s}") for s in ("cancelled", "discarded")])

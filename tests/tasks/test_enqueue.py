@@ -17,6 +17,7 @@ from django_ojs_unique.models import Job
 from django_ojs_unique.tasks import OJSBackend
 from django_ojs_unique.testing import run_jobs
 from tests.app import tasks
+from tests.support.refusals import refused
 
 pytestmark = [pytest.mark.django_db(databases=["default", "other"]), pytest.mark.every_database]
 
@@ -90,19 +91,19 @@ def test_arguments_are_stored_by_name_and_come_back_as_they_were_passed(args, kw
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("call", "expected"),
     [
-        (lambda: tasks.add.enqueue(), InvalidRequest, "do not fit tests.app.tasks.add.*missing.*'a'"),
-        (lambda: tasks.add.enqueue(aa=1), InvalidRequest, r"missing.*'a'\. Did you mean 'a'\?"),
-        (lambda: tasks.add.enqueue(1, c=2), InvalidRequest, "unexpected keyword argument 'c'"),
-        (lambda: tasks.echo.enqueue(1, first=2), InvalidRequest, "args.first: is there twice"),
-        (lambda: tasks.add.enqueue(float("nan")), InvalidRequest, "args.a: is not a number that JSON can carry"),
-        (lambda: tasks.add.enqueue(object()), TypeError, "Unsupported type"),
-        (lambda: tasks.add.enqueue(b"\xff"), ValueError, "Unsupported value"),
+        (lambda: tasks.add.enqueue(), refused(InvalidRequest, "args", names="'a'")),
+        (lambda: tasks.add.enqueue(aa=1), refused(InvalidRequest, "args", names="'a'?")),
+        (lambda: tasks.add.enqueue(1, c=2), refused(InvalidRequest, "args", names="'c'")),
+        (lambda: tasks.echo.enqueue(1, first=2), refused(InvalidRequest, "args.first")),
+        (lambda: tasks.add.enqueue(float("nan")), refused(InvalidRequest, "args.a", value="nan")),
+        (lambda: tasks.add.enqueue(object()), pytest.raises(TypeError, match="object")),
+        (lambda: tasks.add.enqueue(b"\xff"), pytest.raises(ValueError, match="bytes")),
     ],
 )
-def test_arguments_that_cannot_be_passed_are_refused(call, error, message):
-    with pytest.raises(error, match=message):
+def test_arguments_that_cannot_be_passed_are_refused(call, expected):
+    with expected:
         call()
     assert not Job.objects.exists()
 

@@ -15,6 +15,7 @@ from django_ojs_unique.tasks import task
 from django_ojs_unique.tasks.options import limits
 from django_ojs_unique.tasks.running import type_of
 from tests.app import tasks
+from tests.support.refusals import refused
 
 from .test_declare import problems
 from .test_options import backend, of_others
@@ -42,13 +43,13 @@ def test_a_task_declares_limits_and_a_call_may_have_others(handlers):
     assert stored(add.using(limit=[]).enqueue(1)) == []
     assert stored(add.using(limit=None).enqueue(1)) == []
     assert stored(add.using(key="k").enqueue(1)) == [ONE, RATE]
-    with pytest.raises(InvalidRequest, match=r"limit\[0\].running"):
+    with refused(InvalidRequest, "limit[0].running"):
         add.using(limit=[{"key": ["type"], "running": 0}])
 
 
 def test_a_task_whose_limit_names_no_parameter_is_refused_at_import(handlers):
     registry.unregister(type_of(tasks.add.func))
-    with pytest.raises(HandlerError, match=r"add: the key of a limit names 'args.c', which is not a parameter"):
+    with refused(HandlerError, option="limit", names="'args.c'"):
         task(limit=Limit(key=["args.c"], running=1))(tasks.add.func)
 
 
@@ -94,11 +95,12 @@ def test_limits_by_path_are_found_like_policies():
 
 def test_a_limit_of_the_options_that_is_wrong_or_does_not_fit_names_its_place(handlers):
     registry.unregister(type_of(tasks.add.func))
-    place = r"OPTIONS'\]\['limit'\]: .*the key of a limit names 'args.pk'"
-    with backend(limit={"tests.*": Limit(key=["args.pk"], running=1)}), pytest.raises(HandlerError, match=place):
+    place = "TASKS['default']['OPTIONS']['limit']"
+    with backend(limit={"tests.*": Limit(key=["args.pk"], running=1)}), refused(HandlerError, names=place) as caught:
         of_others(tasks.add)
-    place = r"OPTIONS\['limit'\]\['tests\.\*'\]: limit.running"
-    with backend(limit={"tests.*": {"key": ["type"]}}), pytest.raises(InvalidRequest, match=place):
+    assert "'args.pk'" in caught.value.message
+    place = "OPTIONS['limit']['tests.*']"
+    with backend(limit={"tests.*": {"key": ["type"]}}), refused(InvalidRequest, "limit.running", names=place):
         of_others(tasks.add)
 
 

@@ -193,9 +193,9 @@ def test_the_jobs_that_should_not_be_are_named(send):
 
 
 def test_a_name_that_cannot_be_asked_for_is_refused(send):
-    with pytest.raises(TypeError, match=r"'arg' cannot be asked for\. Did you mean 'args'"):
+    with pytest.raises(TypeError, match=r"'arg'.*'args'\?"):
         assert_enqueued(send, arg={})
-    with pytest.raises(TypeError, match="'scheduled_at' cannot be asked for"):
+    with pytest.raises(TypeError, match="'scheduled_at'"):
         assert_deduplicated(send, scheduled_at=None)
 
 

@@ -115,7 +115,7 @@ def test_a_capture_asserts_what_it_has(handlers):
         jobs.assert_deduplicated(row, outcome="ignored", count=1)
         other = Job.objects.enqueue("u").job
         assert jobs.assert_enqueued("u", count=1) == other
-        with pytest.raises(AssertionError, match="Wanted at least one enqueued: t"):
+        with pytest.raises(AssertionError, match="enqueued: t"):
             jobs.assert_enqueued("t")
-        with pytest.raises(AssertionError, match="Wanted 2 suppressed: t"):
+        with pytest.raises(AssertionError, match="2 suppressed: t"):
             jobs.assert_deduplicated("t", count=2)

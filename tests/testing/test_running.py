@@ -17,6 +17,7 @@ from django_ojs_unique.exceptions import UnknownJobType
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.signals import job_completed, job_discarded, job_failed, job_started
 from django_ojs_unique.testing import Ran, run_jobs, run_one, travel
+from tests.support.refusals import refused
 from tests.support.retries import IN_AN_HOUR
 
 pytestmark = [pytest.mark.django_db, pytest.mark.every_database]
@@ -92,7 +93,7 @@ def test_jobs_that_enqueue_each_other_without_end_are_stopped(handlers):
         ping.enqueue()
 
     ping.enqueue()
-    with pytest.raises(AssertionError, match=r"More than 7 jobs were due, the last ones of (ping, pong|pong, ping)\."):
+    with pytest.raises(AssertionError, match=r"7 .*(ping, pong|pong, ping)"):
         run_jobs(limit=7)
 
 
@@ -131,7 +132,7 @@ def test_only_some_types_and_queues_run(handlers):
     ):
         enqueue_both()
         assert [ran.job.type for ran in run_jobs(**chosen)] == expected, chosen
-    with pytest.raises(UnknownJobType, match="Did you mean"):
+    with refused(UnknownJobType, "type", names="'a'?"):
         run_jobs(types="aa")
 
 
@@ -429,7 +430,7 @@ def test_a_handler_that_loses_its_job_undoes_nothing_outside_of_its_own_transact
 def test_a_call_that_needs_a_transaction_does_not_take_that_of_the_test(database, handlers, call):
     job("t", takes_context=True)(lambda context: getattr(context, call)())
     Job.objects.enqueue("t")
-    with pytest.raises(RuntimeError, match="needs a transaction"):
+    with pytest.raises(RuntimeError, match="transaction"):
         run_one()
 
 

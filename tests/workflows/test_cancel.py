@@ -10,6 +10,7 @@ from django_ojs_unique.models import Job, Workflow, WorkflowMember
 from django_ojs_unique.testing import run_jobs, run_one
 from django_ojs_unique.workflows.advance import advance_due
 from django_ojs_unique.workflows.cancel import Cancelled
+from tests.support.refusals import refused
 from tests.support.workflows import audit
 
 pytestmark = pytest.mark.django_db
@@ -60,13 +61,13 @@ def test_a_running_job_ends_by_itself_or_is_cancelled_too(log, do, fail, take, a
 def test_an_ended_workflow_cannot_be_cancelled(log, do):
     workflow = chain(do("a")).enqueue()
     run_jobs()
-    with pytest.raises(InvalidTransition, match="is completed; only a running one can be cancelled"):
+    with refused(InvalidTransition, current_state="completed", expected_state="running"):
         workflow.cancel()
     with pytest.raises(InvalidTransition):
         workflow.cancel()
     deleted = chain(do("b")).enqueue()
     Workflow.objects.filter(pk=deleted.pk).delete()
-    with pytest.raises(InvalidTransition, match="does not exist any more"):
+    with refused(InvalidTransition, names="exist"):
         deleted.cancel()
 
 
@@ -130,7 +131,7 @@ def test_a_snapshot_that_is_older_than_an_advance_cancels_nothing(log, do, start
         inner = Workflow.objects.get(root=workflow)
         other.tell()
         other.result()
-        with pytest.raises(OperationalError, match="could not serialize"):
+        with pytest.raises(OperationalError, match="serialize"):
             inner.cancel()
     inner.cancel()
     workflow.refresh_from_db()

@@ -134,7 +134,7 @@ def test_a_request_is_not_changed(log):
 
 
 def test_the_assertion(log, do):
-    with pytest.raises(AssertionError, match=r"No workflow with type='chain' was enqueued. The stored ones:\n  none"):
+    with pytest.raises(AssertionError, match=r"type='chain'.*\n  none"):
         assert_workflow_enqueued("chain")
     workflow = chain(do("a"), group([do("b"), do("c")]), name="x").enqueue()
     assert assert_workflow_enqueued("chain", name="x", steps=["do", "group"]) == workflow
