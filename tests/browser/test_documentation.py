@@ -33,11 +33,13 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Build the site and serve it; return where its pages are."""
-    pytest.importorskip("sphinx_copybutton", reason="needs the extra docs")
+    """Build the site as `make docs` does, and serve it; return where its pages are."""
+    pytest.importorskip("sphinx_copybutton", reason="needs the group docs")
     folder = tmp_path_factory.mktemp("site")
-    build = [sys.executable, "-m", "sphinx", "-q", "-b", "html", "-c", "docs", "-d", folder / "doctrees", ".", folder]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    strict = ["--quiet", "--fail-on-warning", "--keep-going", "--nitpicky"]
+    build = [sys.executable, "-m", "sphinx", *strict, "-c", "docs", "-d", folder / "doctrees", ".", folder]
+    done = subprocess.run(build, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder))
     thread = Thread(target=server.serve_forever)
     thread.start()
