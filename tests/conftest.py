@@ -41,10 +41,9 @@ LEASE = timedelta(seconds=30)
 
 # No generated test may fail because the machine is busy, or only now and then. `--hypothesis-profile=random` draws new
 # examples instead of the same ones in each run.
-for name in ("random", "suite"):
-    hypothesis_settings.register_profile(
-        name, deadline=None, suppress_health_check=list(HealthCheck), database=None, derandomize=name == "suite"
-    )
+unhurried = hypothesis_settings(deadline=None, suppress_health_check=list(HealthCheck), database=None, print_blob=True)
+hypothesis_settings.register_profile("random", unhurried)
+hypothesis_settings.register_profile("suite", unhurried, derandomize=True)
 hypothesis_settings.load_profile("suite")
 
 logging.getLogger("django_ojs_unique.enqueue").setLevel(logging.ERROR)  # most tests do without handlers
