@@ -21,7 +21,7 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 from django.db.models import QuerySet
 
-PATIENCE = float(os.environ.get("OJS_TEST_PATIENCE", "120"))
+PATIENCE = float(os.environ.get("OJS_TEST_PATIENCE", "300"))
 """Seconds after which a silent child fails the test."""
 
 _fork = get_context("fork")
