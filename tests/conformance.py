@@ -20,7 +20,7 @@ from tests.__main__ import postgres
 from tests.api.gunicorns import gunicorn
 
 LEVELS = (0, 1, 2, 3, 4)
-NAME = "ojs_conformance"
+NAME = f"ojs_conformance_{os.getpid()}"
 
 
 def main() -> int:

@@ -16,6 +16,8 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import connection, connections, transaction
 from django.test import TransactionTestCase
 from django.utils import timezone
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from django_ojs_unique.enqueue.shape import forget_shapes
 from django_ojs_unique.execution.claim import claim
@@ -28,6 +30,13 @@ from tests.tiers import EVERY, ONE_DATABASE
 
 VENDORS = {"sqlite": "SQLite", "postgresql": "PostgreSQL", "mysql": "MariaDB"}
 LEASE = timedelta(seconds=30)
+
+# No generated test may fail because the machine is busy, or only now and then. `--hypothesis-profile=random` draws new
+# examples instead of the same ones in each run.
+unhurried = hypothesis_settings(deadline=None, suppress_health_check=list(HealthCheck), database=None, print_blob=True)
+hypothesis_settings.register_profile("random", unhurried)
+hypothesis_settings.register_profile("suite", unhurried, derandomize=True)
+hypothesis_settings.load_profile("suite")
 
 logging.getLogger("django_ojs_unique.enqueue").setLevel(logging.ERROR)  # most tests do without handlers
 # A shell makes a background process ignore Ctrl-C. The processes that the tests start would inherit that.

@@ -7,15 +7,16 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
+
+from tests.support.ports import reserved_port
+from tests.support.processes import PATIENCE, until
 
 pytestmark = pytest.mark.slow
 
@@ -103,7 +104,7 @@ needs_ps = pytest.mark.skipif(shutil.which("ps") is None, reason="finds a child 
 @needs_ps
 def test_the_demo_says_so_when_its_worker_dies(tmp_path: Path) -> None:
     with started(tmp_path, "demo", "--files", "1000") as demo:
-        os.kill(eventually(lambda: child_of(demo.pid, "runworker")), signal.SIGKILL)
+        os.kill(until(lambda: child_of(demo.pid, "runworker"), "the worker runs"), signal.SIGKILL)
         output, _ = demo.communicate(timeout=120)
     assert demo.returncode == 1
     assert "The demo failed: The worker ended early" in output
@@ -112,14 +113,11 @@ def test_the_demo_says_so_when_its_worker_dies(tmp_path: Path) -> None:
 
 @needs_ps
 def test_serve_runs_the_shop_and_a_worker_until_it_is_interrupted(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with started(tmp_path, "serve", "--port", str(port)) as serve:
-        assert "Press one twice" in eventually(lambda: fetched(f"http://127.0.0.1:{port}/"))
-        worker = eventually(lambda: child_of(serve.pid, "runworker"))
+    with reserved_port() as port, started(tmp_path, "serve", "--port", str(port)) as serve:
+        assert "Press one twice" in until(lambda: fetched(f"http://127.0.0.1:{port}/"), "the shop is open")
+        worker = until(lambda: child_of(serve.pid, "runworker"), "the worker runs")
         serve.send_signal(signal.SIGINT)
-        output, _ = serve.communicate(timeout=60)
+        output, _ = serve.communicate(timeout=PATIENCE)
     assert serve.returncode == 0, output
     assert "log in as demo / demo, or as viewer / viewer" in output
     assert f"http://127.0.0.1:{port}/admin/django_ojs_unique/job/dashboard/" in output
@@ -156,19 +154,9 @@ def started(folder: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
                 process.terminate()
 
 
-def eventually(look: Callable[[], Any], seconds: float = 60) -> Any:
-    """Return the first truth that ``look`` finds."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := look():
-            return found
-        time.sleep(0.1)
-    raise AssertionError("It did not happen in time.")
-
-
 def fetched(url: str) -> str:
     try:
-        with urlopen(url, timeout=5) as response:
+        with urlopen(url, timeout=PATIENCE) as response:
             return response.read().decode()
     except OSError:
         return ""

@@ -15,7 +15,6 @@ import pty
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,8 @@ from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import HTTPCookieProcessor, ProxyHandler, build_opener
 
+from tests.support.ports import HOST, reserve
+
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/tutorial.md")
 STEP = re.compile(r"^```([^\n]*)\n(.*?)^```$|<(http://127[^>]+)>", re.MULTILINE | re.DOTALL)
@@ -37,7 +38,7 @@ SHELL = "python manage.py shell\n"
 ANY = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\.\.\.")
 DONE = "that is done"
 """What a reader who is a script has printed after each block."""
-SECONDS, LONGEST = 60, 600
+SECONDS, LONGEST = 120, 600
 """How long a process that stays may take to print what it should, and a block of commands until it is done."""
 
 
@@ -113,8 +114,8 @@ class Reader:
         self.steps = 0
         constraints = folder / "constraints.txt"
         constraints.write_text(f"django{django}\n" if django else "")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.site = f"127.0.0.1:{free.getsockname()[1]}"
+        self.reserved = reserve()
+        self.site = f"{HOST}:{self.reserved.getsockname()[1]}"
         tools = folder / "tools"
         tools.mkdir()
         (tools / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n')
@@ -200,6 +201,7 @@ class Reader:
         for terminal in (self.first, self.second, self.shell):
             if terminal and terminal.process.poll() is None:
                 terminal.leave(signal.SIGINT if terminal is self.second else None)
+        self.reserved.close()
 
     def open(self, link: str) -> None:
         """Look at a page of the admin, logged in."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,8 +12,10 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+from tests.support.ports import HOST, reserved_port
+
 PROJECT = Path(__file__).parents[2] / "testproject"
-LONGEST_START_SECONDS = 60
+LONGEST_START_SECONDS = 120
 
 
 @contextmanager
@@ -42,17 +43,17 @@ def _serving(database_url: str, settings: str, command: Callable[[str, str], lis
     variables = {**environment(database_url), "DJANGO_SETTINGS_MODULE": settings}
     migrate = [sys.executable, "-m", "django", "migrate", "--verbosity", "0"]
     subprocess.run(migrate, env=variables, cwd=PROJECT, check=True)
-    host, port = "127.0.0.1", str(_free_port())
-    address = f"{host}:{port}"
-    server = subprocess.Popen(
-        [sys.executable, "-m", *command(host, port), "--log-level", "warning"], env=variables, cwd=PROJECT
-    )
-    try:
-        _wait_until_it_answers(server, f"http://{address}/ojs/v1/health")
-        yield f"http://{address}"
-    finally:
-        server.terminate()
-        server.wait()
+    with reserved_port() as port:
+        url = f"http://{HOST}:{port}"
+        server = subprocess.Popen(
+            [sys.executable, "-m", *command(HOST, str(port)), "--log-level", "warning"], env=variables, cwd=PROJECT
+        )
+        try:
+            _wait_until_it_answers(server, f"{url}/ojs/v1/health")
+            yield url
+        finally:
+            server.terminate()
+            server.wait()
 
 
 def environment(database_url: str) -> dict[str, str]:
@@ -65,18 +66,11 @@ def environment(database_url: str) -> dict[str, str]:
     }
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def _wait_until_it_answers(server: subprocess.Popen[bytes], url: str) -> None:
     deadline = time.monotonic() + LONGEST_START_SECONDS
     while time.monotonic() < deadline and server.poll() is None:
         try:
-            with urlopen(url, timeout=5):
+            with urlopen(url, timeout=LONGEST_START_SECONDS):
                 return
         except HTTPError as error:
             raise RuntimeError(f"{url} answered {error.code}.") from None

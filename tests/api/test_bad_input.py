@@ -5,7 +5,7 @@ import json
 import pytest
 from django.db import connection
 from django.test import override_settings
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_ojs_unique.db.fields import new_id
@@ -406,7 +406,7 @@ BODIES = st.fixed_dictionaries(
 
 
 @pytest.mark.slow
-@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@settings(max_examples=75)
 @given(body=st.one_of(BODIES, BODIES, BODIES, JSON))
 def test_no_body_is_more_than_the_server_can_bear(ojs, body):
     """What is accepted comes back unchanged from the database, in whichever place it was sent."""

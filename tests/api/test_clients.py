@@ -7,6 +7,7 @@ name of its JSON type, or its value.
 
 import json
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -242,11 +243,13 @@ def test_the_answer_has_the_media_type_that_the_client_prefers(staff, accept, me
 @pytest.mark.parametrize("name", ["delay", "delay_until"])
 @pytest.mark.parametrize("value", ["PT5M", "+PT5M"])
 def test_a_delay_is_a_duration_from_now(ojs, name, value):
+    before = timezone.now()
     ojs.enqueue(options={name: value})
     ojs.enqueue(**{name: value})
+    after = timezone.now()
     for job in Job.objects.all():
-        assert (job.state, round((job.scheduled_at - timezone.now()).total_seconds(), -1)) == ("scheduled", 300)
-        assert job.extra in (None, {})
+        assert before + timedelta(minutes=5) <= job.scheduled_at <= after + timedelta(minutes=5)
+        assert (job.state, job.extra or {}) == ("scheduled", {})
 
 
 @pytest.mark.parametrize("value", [300, "5m", "PT", "-PT5M", "P", True, [], "PT0S"])

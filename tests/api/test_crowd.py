@@ -16,8 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.background import until
-from tests.support.processes import PATIENCE
+from tests.support.processes import PATIENCE, until
 
 from .gunicorns import gunicorn, uvicorn
 

@@ -17,9 +17,9 @@ import httpx
 import pytest
 
 from django_ojs_unique.models import Job, WorkerProcess
-from tests.support.processes import PATIENCE
+from tests.support.processes import PATIENCE, until
 
-from .examples import EXAMPLES, eventually, load
+from .examples import EXAMPLES, load
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -63,9 +63,9 @@ def test_the_worker_does_what_an_operator_wants(server):
         Job.objects.enqueue("letter.count", [{"text": "a"}], queue="letters")
         thread = threading.Thread(target=worker.run)
         thread.start()
-        eventually(lambda: worker.state == "quiet")
+        until(lambda: worker.state == "quiet", "the worker is quiet")
         since = rows.get().heartbeat_at
-        eventually(lambda: rows.get().heartbeat_at > since)
+        until(lambda: rows.get().heartbeat_at > since, "the worker is heard of")
         rows.update(directive="terminate")
     assert Job.objects.get().state == "available"
 
@@ -86,8 +86,8 @@ def test_the_worker_keeps_its_job_while_it_stops(server):
         thread.start()
         assert begun.wait(PATIENCE)
         worker.stopping.set()
-        until = Job.objects.get().lease_expires_at
-        eventually(lambda: Job.objects.get().lease_expires_at > until)
+        ends = Job.objects.get().lease_expires_at
+        until(lambda: Job.objects.get().lease_expires_at > ends, "the lease is extended")
         finish.set()
     assert Job.objects.get().state == "completed"
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from django_ojs_unique.models import Job, WorkerProcess
-from tests.support.processes import PATIENCE
+from tests.support.processes import PATIENCE, until
 
-from .examples import EXAMPLES, eventually
+from .examples import EXAMPLES
 
 NODE = shutil.which("node")
 pytestmark = [
@@ -160,9 +160,9 @@ def test_the_worker_does_what_an_operator_wants(server):
         since = rows.get().heartbeat_at
         Job.objects.enqueue("slow", [], queue="letters")
         write(process)
-        eventually(lambda: rows.get().heartbeat_at > since)
+        until(lambda: rows.get().heartbeat_at > since, "the worker is heard of")
         since = rows.get().heartbeat_at
-        eventually(lambda: rows.get().heartbeat_at > since)
+        until(lambda: rows.get().heartbeat_at > since, "the worker is heard of")
         rows.update(directive="terminate")
     assert Job.objects.get().state == "available"
 
@@ -172,8 +172,8 @@ def test_the_worker_keeps_its_job_while_it_stops(server):
     with working(6) as (process, _):
         assert line(process) == "begun"
         process.send_signal(signal.SIGTERM)
-        until = Job.objects.get().lease_expires_at
-        eventually(lambda: Job.objects.get().lease_expires_at > until)
+        ends = Job.objects.get().lease_expires_at
+        until(lambda: Job.objects.get().lease_expires_at > ends, "the lease is extended")
         write(process)
     assert Job.objects.get().state == "completed"
 

@@ -13,6 +13,7 @@ from django_ojs_unique.api import health
 from django_ojs_unique.api.views.status import Nowhere
 from django_ojs_unique.api.wire.errors import CODES
 from django_ojs_unique.models import Job
+from tests.support.processes import PATIENCE
 
 from .routes import SOME_ID
 
@@ -147,7 +148,7 @@ def test_a_database_that_hangs_costs_one_thread(dead):
     assert health.answers("dead", within=0.05) is False
     assert health._pings["dead"] is ping
     dead.close()
-    ping.join(30)
+    ping.join(PATIENCE)
     assert not ping.is_alive()
 
 

@@ -12,6 +12,7 @@ from django_ojs_unique.models import Job
 from django_ojs_unique.testing import run_jobs
 
 from .conftest import OJSClient
+from .leases import lasts, row
 
 pytestmark = pytest.mark.django_db
 
@@ -20,10 +21,6 @@ REPORT = "/ojs/v1/workers/progress"
 
 def path(job):
     return f"/ojs/v1/jobs/{job['id']}/progress"
-
-
-def row(job):
-    return Job.objects.get(pk=job["id"])
 
 
 @pytest.fixture
@@ -115,12 +112,13 @@ def test_what_a_python_handler_says_is_shown_alike(ojs, handlers):
 
 
 def test_progress_is_a_heartbeat(ojs, held):
-    Job._base_manager.update(lease_expires_at=timezone.now() + timedelta(seconds=5))
+    before = timezone.now()
+    Job._base_manager.update(lease_expires_at=before + timedelta(minutes=5))
     ojs.put(path(held), {"progress": 0.1, "visibility_timeout_ms": 3_600_000, **proof(held)})
-    assert row(held).lease_expires_at > timezone.now() + timedelta(minutes=50)
-    Job._base_manager.update(timeout_ms=1000)
+    assert lasts(held, timedelta(hours=1), before)
+    Job._base_manager.update(timeout_ms=1_800_000)
     ojs.put(path(held), {"progress": 0.1})
-    assert row(held).lease_expires_at == row(held).started_at + timedelta(seconds=1)
+    assert row(held).lease_expires_at == row(held).started_at + timedelta(minutes=30)
 
 
 @pytest.mark.parametrize("end", ["ack", "nack"])

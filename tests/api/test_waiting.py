@@ -20,8 +20,7 @@ from django_ojs_unique.execution.leases import Lease
 from django_ojs_unique.maintenance.sweep import next_due
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.worker import remote
-from tests.support.background import until
-from tests.support.processes import PATIENCE
+from tests.support.processes import PATIENCE, until
 
 from .conftest import THREADED
 

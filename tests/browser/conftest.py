@@ -28,7 +28,7 @@ OPTIONS = [
     "--no-first-run",
 ]
 SIZE = {"width": 1200, "height": 800}
-WAIT_MILLISECONDS = 20_000
+WAIT_MILLISECONDS = 120_000
 
 DJANGOS_OWN = {
     "#searchbar": "its label is a picture without a text in Django 5.2",

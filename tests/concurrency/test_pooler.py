@@ -7,9 +7,8 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -22,8 +21,9 @@ from django_ojs_unique.maintenance import prune
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Worker, listen, poller
 from tests.support.audit import Answer, ask, assert_serial, audit
-from tests.support.background import until, working
-from tests.support.processes import PATIENCE, together
+from tests.support.background import working
+from tests.support.ports import reserved_port
+from tests.support.processes import PATIENCE, together, until
 
 PGBOUNCER = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
 
@@ -47,8 +47,7 @@ def pgbouncer() -> Iterator[int]:
     connection.ensure_connection()
     info = connection.connection.info
     password = f" password='{info.password}'" if info.password else ""
-    port = _free_port()
-    with tempfile.TemporaryDirectory() as folder:
+    with reserved_port() as port, tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         configuration = Path(folder) / "pgbouncer.ini"
         configuration.write_text(
@@ -75,22 +74,16 @@ def _user_for(host: str) -> int | None:
     return os.stat(host).st_uid or NOBODY if host.startswith("/") else NOBODY
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def _wait_for_port(process: subprocess.Popen[str], port: int) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
+    def answers() -> bool:
+        if process.poll() is not None:
+            pytest.fail(f"PgBouncer has ended: {process.stderr.read()}")
+        with suppress(OSError):
             socket.create_connection(("127.0.0.1", port)).close()
-        except OSError:
-            time.sleep(0.01)
-        else:
-            return
-    pytest.fail(f"PgBouncer does not answer: {process.stderr.read() if process.poll() is not None else ''}")
+            return True
+        return False
+
+    until(answers, "PgBouncer answers")
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,9 @@ from django_ojs_unique.insight.rollups import roll_up
 from django_ojs_unique.maintenance import sweep
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import Job, Queue
-from tests.support.background import until, working
+from tests.support.background import working
 from tests.support.pages import table
+from tests.support.processes import until
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),

@@ -21,7 +21,7 @@ from django.db import OperationalError, connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
@@ -233,9 +233,7 @@ def with_ids(batch: list[Any], stored: list[UUID]) -> list[Any]:
 def test_a_batch_answers_and_leaves_what_enqueues_one_by_one_do(monkeypatch):
     monkeypatch.setattr(timezone, "now", lambda: NOON)
 
-    @hypothesis_settings(
-        max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-    )
+    @hypothesis_settings(max_examples=EXAMPLES)
     @given(rows, items, st.booleans(), st.booleans())
     def check(before, batch, replace_active, replace_mixed):
         chosen = {"REPLACE_ACTIVE": replace_active, "REPLACE_MIXED_ARGS": replace_mixed}

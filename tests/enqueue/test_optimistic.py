@@ -24,7 +24,7 @@ from django_ojs_unique.enqueue.items import Items
 from django_ojs_unique.enqueue.shape import forget_shapes
 from django_ojs_unique.exceptions import NotMigrated
 from django_ojs_unique.models import Job
-from tests.support.processes import wait_until_blocked
+from tests.support.processes import PATIENCE, wait_until_blocked
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -389,7 +389,8 @@ def test_each_piece_wakes_the_workers_of_its_queues_once(notify, settings):
         Job.objects.enqueue_many(items)
         with connection.cursor() as cursor:
             cursor.execute(f"NOTIFY {CHANNEL}, 'end'")
-        woken = list(takewhile(lambda name: name != "end", (note.payload for note in listener.notifies(timeout=60))))
+        heard = (note.payload for note in listener.notifies(timeout=PATIENCE))
+        woken = list(takewhile(lambda name: name != "end", heard))
     assert sorted(woken) == (["a", "b"] if notify else [])
 
 

@@ -24,8 +24,8 @@ from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.ojs.states import JobState
 from django_ojs_unique.worker import QueueFilter, Worker, claimed_runs, pools
 from django_ojs_unique.worker import loop as loop_module
-from tests.support.background import until, working
-from tests.support.processes import PATIENCE, together
+from tests.support.background import working
+from tests.support.processes import PATIENCE, together, until
 from tests.support.refusals import refused
 from tests.support.rows import insert
 

@@ -68,7 +68,7 @@ def test_a_run_whose_row_is_locked_is_neither_waited_for_nor_refused(take):
         with transaction.atomic():
             list(Job.objects.select_for_update())
             locked.set()
-            done.wait(5)  # whoever waits for the row gets it then, and completes
+            done.wait(PATIENCE)  # whoever waits for the row gets it then, and completes
         connection.close()
 
     thread = Thread(target=hold)

@@ -6,7 +6,7 @@ import re
 from importlib.util import find_spec
 from typing import Any
 
-from .servers import HOST, Failed, Missing, Servers, free_ports, needed
+from .servers import HOST, Failed, Missing, Servers, needed, reserved_ports
 
 PROVIDER = "/usr/lib/galera/libgalera_smm.so"
 USER = "root"
@@ -88,7 +88,7 @@ class Cluster:
             raise Missing("not installed here: mysqlclient")
         needed("setpriv", "mariadbd", "mariadb-install-db", PROVIDER, "garbd", "haproxy", "rsync")
         self.place = place
-        self.router, self._third, *ports = free_ports(8)
+        self.router, self._third, *ports = reserved_ports(place, 8)
         self.nodes = [Node(place, "node1", *ports[:3]), Node(place, "node2", *ports[3:])]
         self.address = "gcomm://" + ",".join(f"{HOST}:{node.group}" for node in self.nodes)
 

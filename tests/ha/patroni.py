@@ -9,7 +9,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from .postgres import BIN, PARAMETERS, USER, Node
-from .servers import HOST, Servers, free_ports, needed, send, tree
+from .servers import HOST, Servers, needed, reserved_ports, send, tree
 
 TTL, LOOP, RETRY = 20, 5, 5
 """Seconds: how long a leader may be silent, how often Patroni looks, how long it tries to reach etcd or PostgreSQL."""
@@ -89,7 +89,7 @@ class Member(Node):
 def cluster(place: Servers) -> tuple[Member, Member]:
     """Start etcd and two members; return the leader and the synchronous standby."""
     needed("setpriv", "patroni", "etcd", f"{BIN}/initdb")
-    peer, client, *ports = free_ports(6)
+    peer, client, *ports = reserved_ports(place, 6)
     place.say("start etcd")
     here = f"http://{HOST}"
     urls = [f"--listen-client-urls={here}:{client}", f"--advertise-client-urls={here}:{client}"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from .servers import HOST, Servers, free_ports, needed, send, tree
+from .servers import HOST, Servers, needed, reserved_ports, send, tree
 
 BIN = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), default=Path("/nowhere"))
 USER = "postgres"
@@ -87,7 +87,8 @@ class Node:
 def pair(place: Servers) -> tuple[Node, Node]:
     """Start a primary and an asynchronous standby of it."""
     needed("setpriv", f"{BIN}/initdb", f"{BIN}/pg_basebackup", f"{BIN}/pg_rewind")
-    first, second = (Node(place, name, port) for name, port in zip(("node1", "node2"), free_ports(2), strict=True))
+    ports = reserved_ports(place, 2)
+    first, second = (Node(place, name, port) for name, port in zip(("node1", "node2"), ports, strict=True))
     place.say("start a primary and copy it to a standby")
     first.initialise()
     first.start()

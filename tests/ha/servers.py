@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-HOST = "127.0.0.1"
+from tests.support.ports import reserve
+
 PATIENCE = 90.0
 """Seconds after which what does not come to pass fails the run."""
 
@@ -126,15 +126,20 @@ def needed(*programs: str) -> None:
         raise Missing(f"not installed here: {', '.join(missing)}")
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on, nor next to any of them."""
+def reserved_ports(place: Servers, count: int) -> list[int]:
+    """Return ports that nobody else gets until the servers have ended, nor the one after each of them."""
     found: list[int] = []
     while len(found) < count:
-        with suppress(OSError), socket.create_server((HOST, 0)) as one:
-            port = one.getsockname()[1]
-            with socket.create_server((HOST, port + 1)):
-                if port < 65000 and all(abs(port - other) > 1 for other in found):
-                    found.append(port)
+        one = reserve()
+        port = one.getsockname()[1]
+        try:
+            two = reserve(port + 1)
+        except OSError:
+            one.close()
+        else:
+            found.append(port)
+            place.ending(one.close)
+            place.ending(two.close)
     return found
 
 

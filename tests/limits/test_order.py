@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from django.utils import timezone
-from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
@@ -25,7 +24,7 @@ from django_ojs_unique.execution.settle import settle
 from django_ojs_unique.limits import slots, waiting
 from django_ojs_unique.models import Job, LimitKey, LimitOverride, Slot
 
-EXAMPLES = int(os.environ.get("OJS_LIMIT_EXAMPLES", "0"))
+EXAMPLES = int(os.environ.get("OJS_LIMIT_EXAMPLES", "30"))
 CUSTOMER, TENANT, TYPE = "args.customer", "meta.tenant", "type"
 
 
@@ -180,11 +179,5 @@ def test_each_claim_takes_what_the_reference_takes(settings, monkeypatch):
     for name in ("LEAST_HEADS", "LEAST_NEW"):  # with all jobs in view, the order is the reference's also across keys
         monkeypatch.setattr(waiting, name, 100)
     monkeypatch.setattr(slots, "HEAVY_PAUSE", timedelta(0))  # the reference needs no second to see who has gone
-    options = hypothesis_settings(
-        derandomize=not EXAMPLES,
-        max_examples=EXAMPLES or 30,
-        stateful_step_count=40,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    options = hypothesis_settings(max_examples=EXAMPLES, stateful_step_count=40)
     run_state_machine_as_test(Machine, settings=options)  # type: ignore[no-untyped-call]

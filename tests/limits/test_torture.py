@@ -20,8 +20,7 @@ from django.db import connection
 from django_ojs_unique import Limit, job
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Worker
-from tests.support.background import until
-from tests.support.processes import Child, Parent
+from tests.support.processes import Child, Parent, until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.torture]
 

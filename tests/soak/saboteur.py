@@ -195,9 +195,9 @@ class Saboteur:
         rival = connection.copy()
         try:
             rival.set_autocommit(False)
-            if connection.vendor == "sqlite":
-                rival.connection.execute("BEGIN IMMEDIATE")
-            with rival.cursor() as cursor:
+            with rival.cursor() as cursor:  # which lets errors of the driver be Django's
+                if connection.vendor == "sqlite":
+                    cursor.execute("BEGIN IMMEDIATE")
                 if connection.vendor == "postgresql":
                     cursor.execute("SET LOCAL lock_timeout = '5s'")
                 cursor.execute(statement)

@@ -27,6 +27,7 @@ from django_ojs_unique.ojs.keys import KeyMode
 from django_ojs_unique.worker import Worker
 from tests.support.jobs import DAY, HOUR, LEASE, columns, elsewhere, fresh, put, row
 from tests.support.pages import table, text_of
+from tests.support.processes import PATIENCE
 from tests.support.refusals import refused
 from tests.support.rows import insert
 
@@ -1095,7 +1096,7 @@ def test_a_job_that_becomes_available_by_its_key_wakes_the_workers_of_its_queue(
         add(queue="b")
     with connection.cursor() as cursor:
         cursor.execute(f"NOTIFY {CHANNEL}, 'the end'")
-    heard = [notification.payload for notification in listener.connection.notifies(timeout=30, stop_after=2)]
+    heard = [notification.payload for notification in listener.connection.notifies(timeout=PATIENCE, stop_after=2)]
     listener.close()
     assert heard == ["b", "the end"]
 

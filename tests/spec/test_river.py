@@ -19,7 +19,7 @@ from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.presets import ALL, river
 from django_ojs_unique.worker import Summary, Worker
 from tests.support.jobs import HOUR, enqueue, fresh, live, outcome, put, row, stored
-from tests.support.processes import wait_until_blocked
+from tests.support.processes import PATIENCE, wait_until_blocked
 from tests.support.refusals import refused
 
 pytestmark = pytest.mark.django_db
@@ -429,7 +429,7 @@ def test_a_unique_job_can_run_more_than_once(start, handlers):
     queued = enqueue(unique=river(by_args=True)).job
     child = start(working)
     child.hear()
-    child.process.join(60)
+    child.process.join(PATIENCE)
     row(queued).update(lease_expires_at=timezone.now() - HOUR)
     job("t")(note_that_it_is_done)
     assert Worker(concurrency=1).run(drain=True).completed == 1

@@ -7,10 +7,9 @@ import pytest
 from django.db import connections, transaction
 
 from tests.support.jobs import attempt, before_the_insert, enqueue, live
+from tests.support.processes import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-PATIENCE = 30
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,12 @@
-"""A worker in a thread of the test's process, and waiting for what it does."""
+"""A worker in a thread of the test's process."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
 from typing import Any
 
-import pytest
 from django.db import connections
 
 from django_ojs_unique.worker import Worker
@@ -38,12 +36,3 @@ def working(**options: Any) -> Iterator[Worker]:
     if raised:
         raise raised[0]
     assert not thread.is_alive(), "The worker did not stop."
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    """Return when the condition holds; fail when it does not come to hold."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(f"It never came to pass that {what}.")
-        time.sleep(0.005)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from django_ojs_unique.models import Job, WorkerProcess
 from django_ojs_unique.registry import registry
 from tests.support.hosts import Host
 from tests.support.outage import Outage
-from tests.support.processes import PATIENCE, is_locked, wait_until_alone
+from tests.support.processes import PATIENCE, is_locked, until, wait_until_alone
 
 SETTINGS = "tests.support.project.settings"
 ROOT = Path(__file__).parents[2]
@@ -77,15 +76,16 @@ class Command:
 
     def freeze(self) -> None:
         """Stop all its threads until SIGCONT, while it holds no lock on a job: others would wait for that lock."""
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
+
+        def holds_no_lock() -> bool:
             self.signal(signal.SIGSTOP)
             os.waitid(os.P_PID, self.pid, os.WSTOPPED)  # the signal alone leaves them a few more milliseconds
-            if not is_locked(Job.objects.all()):
-                return
-            self.signal(signal.SIGCONT)
-            time.sleep(0.01)
-        pytest.fail(f"Each time the worker was stopped, a job was locked. It said:\n{self.output}")
+            if is_locked(Job.objects.all()):
+                self.signal(signal.SIGCONT)
+                return False
+            return True
+
+        until(holds_no_lock, "the worker is stopped while no job is locked", said=lambda: self.output)
 
     def signal_group(self, number: int) -> None:
         """Signal it and all its children, as a terminal does."""
@@ -157,13 +157,12 @@ class Site:
 
     def wait(self, enough: Callable[[], Any], what: str) -> Any:
         """Return what ``enough`` returns, as soon as it is true."""
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            if answer := enough():
-                return answer
-            time.sleep(0.01)
-        said = "\n".join(f"--- {command.pid}\n{command.output[-3000:]}" for command in self.commands)
-        pytest.fail(f"It never came to pass that {what}. {list(Job.objects.values()[:5])}\n{said}")
+
+        def said() -> str:
+            outputs = "\n".join(f"--- {command.pid}\n{command.output[-3000:]}" for command in self.commands)
+            return f"{list(Job.objects.values()[:5])}\n{outputs}"
+
+        return until(enough, what, said=said)
 
     def wait_for(self, name: str, count: int = 1, job: Any = None) -> list[Event]:
         """Return the events of a name once there are so many."""

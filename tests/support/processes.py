@@ -21,7 +21,7 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 from django.db.models import QuerySet
 
-PATIENCE = float(os.environ.get("OJS_TEST_PATIENCE", "120"))
+PATIENCE = float(os.environ.get("OJS_TEST_PATIENCE", "300"))
 """Seconds after which a silent child fails the test."""
 
 _fork = get_context("fork")
@@ -57,7 +57,7 @@ class Child:
 
     def hear(self) -> Any:
         """Return the next thing that the child says."""
-        kind, message = self._receive()
+        kind, message = self.receive()
         if kind != "said":
             pytest.fail(f"The child ended early: {message}")
         return message
@@ -65,7 +65,7 @@ class Child:
     def result(self) -> Any:
         """Return what the function returned; fail the test with the child's traceback if it raised."""
         while True:
-            kind, message = self._receive()
+            kind, message = self.receive()
             if kind == "returned":
                 self.process.join(PATIENCE)
                 return message
@@ -76,7 +76,8 @@ class Child:
             self.process.kill()
         self.process.join()
 
-    def _receive(self) -> tuple[str, Any]:
+    def receive(self) -> tuple[str, Any]:
+        """Return ``said`` or ``returned``, and what."""
         if not self.pipe.poll(PATIENCE):
             pytest.fail(f"A child said nothing for {PATIENCE:.0f} seconds.")
         try:
@@ -168,15 +169,23 @@ def is_locked(rows: QuerySet[Any]) -> bool:
     return False
 
 
-def _poll(sql: str, enough: Callable[[int], bool], what: str) -> None:
+def until(condition: Callable[[], Any], what: str, *, said: Callable[[], str] = str) -> Any:
+    """Return what the condition returns as soon as it is true; fail, with what was ``said``, when it never is."""
     deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
+    while not (answer := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"It never came to pass that {what}. {said()}")
+        time.sleep(0.005)
+    return answer
+
+
+def _poll(sql: str, enough: Callable[[int], bool], what: str) -> None:
+    def is_enough() -> bool:
         with _undisturbed(), connection.cursor() as cursor:
             cursor.execute(sql)
-            if enough(cursor.fetchone()[0]):
-                return
-        time.sleep(_BETWEEN_POLLS)
-    pytest.fail(f"It never came to pass that {what}.")
+            return enough(cursor.fetchone()[0])
+
+    until(is_enough, what)
 
 
 @contextmanager
@@ -185,13 +194,12 @@ def _undisturbed() -> Iterator[None]:
     if connection.vendor != "mysql":
         yield
         return
-    with open(Path(tempfile.gettempdir()) / "ojs-tests-poll.lock", "w") as file:
+    with open(Path(tempfile.gettempdir()) / f"ojs-tests-{os.getuid()}-poll.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         time.sleep(0.15)
         yield
 
 
-_BETWEEN_POLLS = 0.005
 _BLOCKED = {
     "postgresql": (
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"

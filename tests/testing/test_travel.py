@@ -192,32 +192,31 @@ def test_a_scheduled_job_runs_when_it_is_due_and_not_before(handler):
 
 def test_a_keyed_job_is_rewritten_by_the_same_time(handler):
     def edited():
-        in_a_minute = timezone.now() + MINUTE
-        return Job.objects.enqueue("t", key="document", scheduled_at=in_a_minute).outcome
+        return Job.objects.enqueue("t", key="document", scheduled_at=timezone.now() + HOUR).outcome
 
     assert edited() == "created"
-    with travel("PT50S"):
+    with travel("PT50M"):
         assert edited() == "replaced"
-    with travel("PT70S"):
+    with travel("PT70M"):
         assert run_jobs() == []
-    with travel("PT110S"):
+    with travel("PT110M"):
         assert len(run_jobs()) == 1
 
 
 def test_retries_fall_due_one_after_the_other(handlers):
-    @job("t", retry=RetryPolicy(max_attempts=3, initial_interval="PT1M", jitter=False))
+    @job("t", retry=RetryPolicy(max_attempts=3, initial_interval="PT1H", max_interval="PT9H", jitter=False))
     def handler():
         raise ValueError
 
     row = handler.enqueue().job
     assert [ran.outcome for ran in run_jobs(raise_errors=False)] == ["retried"]
-    with travel("PT50S"):
+    with travel("PT50M"):
         assert run_jobs(raise_errors=False) == []
-    with travel("PT1M"):
+    with travel("PT1H"):
         assert [ran.outcome for ran in run_jobs(raise_errors=False)] == ["retried"]
-        with travel("PT1M"):  # the second delay is twice as long
+        with travel("PT1H"):  # the second delay is twice as long
             assert run_jobs(raise_errors=False) == []
-        with travel("PT2M"):
+        with travel("PT2H"):
             assert [ran.outcome for ran in run_jobs(raise_errors=False)] == ["discarded"]
     row.refresh_from_db()
     assert [error["attempt"] for error in row.errors] == [1, 2, 3]

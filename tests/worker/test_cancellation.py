@@ -10,8 +10,8 @@ from django_ojs_unique import job
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Worker
 from django_ojs_unique.worker import loop as loop_module
-from tests.support.background import until, working
-from tests.support.processes import PATIENCE
+from tests.support.background import working
+from tests.support.processes import PATIENCE, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

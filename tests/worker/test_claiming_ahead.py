@@ -11,8 +11,8 @@ from django_ojs_unique.db.rows import RowReader
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.worker import Worker, claimer, pools
 from django_ojs_unique.worker.poller import Poller
-from tests.support.background import until, working
-from tests.support.processes import PATIENCE
+from tests.support.background import working
+from tests.support.processes import PATIENCE, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 at_once = pytest.mark.skipif(connection.vendor != "postgresql", reason="elsewhere no statement claims a batch")

@@ -15,8 +15,8 @@ from django_ojs_unique.exceptions import DuplicateJob
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.worker import claimer, settler
 from django_ojs_unique.worker.outages import Outages
-from tests.support.background import until, working
-from tests.support.processes import PATIENCE, Parent, nursery
+from tests.support.background import working
+from tests.support.processes import PATIENCE, Parent, nursery, until
 from tests.support.rows import insert_all
 
 pytestmark = pytest.mark.django_db(transaction=True)

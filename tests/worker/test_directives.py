@@ -7,8 +7,8 @@ import pytest
 from django_ojs_unique import job
 from django_ojs_unique.models import Job, WorkerProcess
 from django_ojs_unique.worker import housekeeper
-from tests.support.background import until, working
-from tests.support.processes import PATIENCE
+from tests.support.background import working
+from tests.support.processes import PATIENCE, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

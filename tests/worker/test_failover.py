@@ -10,7 +10,8 @@ from django.db.backends.signals import connection_created
 
 from django_ojs_unique import job
 from django_ojs_unique.models import Job
-from tests.support.background import until, working
+from tests.support.background import working
+from tests.support.processes import until
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),

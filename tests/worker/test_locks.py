@@ -16,11 +16,11 @@ from django_ojs_unique import job as handler
 from django_ojs_unique.db.session_limits import LONGEST_IDLE
 from django_ojs_unique.models import Job, Queue, WorkerProcess
 from django_ojs_unique.signals import job_completed, job_discarded
-from tests.support.background import until, working
+from tests.support.background import working
 from tests.support.commands import Command, Site, enqueue
 from tests.support.jobs import put, row
 from tests.support.outage import Proxy
-from tests.support.processes import Child, Parent
+from tests.support.processes import Child, Parent, until
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-LEASE, EXTENSIONS, QUICK = timedelta(seconds=1.5), 4, 10
+LEASE, EXTENSIONS, QUICK = timedelta(seconds=6), 1.5, 10  # so long that a busy machine lets no lease run out
 TABLES = [f"django_ojs_unique_{name}" for name in ("suppressedenqueue", "workerprocess", "cronjob", "event", "queue")]
 
 
@@ -173,7 +173,7 @@ def test_no_transaction_of_a_worker_is_idle_for_long(looking, handlers):
 def test_a_worker_that_is_cut_off_within_a_transaction_does_not_keep_its_locks_for_ever(place):
     jobs = [enqueue() for _ in range(3)]
     with closing(Proxy()) as line:
-        cut_off = place.runworker("--lease", "1", outage=line)
+        cut_off = place.rescuing_nobody("--lease", "1", outage=line)
         place.wait_for("began", 3)
         line.silence(b"FOR UPDATE SKIP LOCKED")  # the first statement of the transaction that extends leases
         place.wait(lambda: line.is_silent, "it extends its leases")

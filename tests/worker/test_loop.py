@@ -18,8 +18,8 @@ from django_ojs_unique.maintenance import sweep
 from django_ojs_unique.models import Job, WorkerProcess
 from django_ojs_unique.worker import Worker, claimer, housekeeper, outages, pools, settler, timetable
 from django_ojs_unique.worker import loop as loop_module
-from tests.support.background import until, working
-from tests.support.processes import PATIENCE
+from tests.support.background import working
+from tests.support.processes import PATIENCE, until
 from tests.support.retries import IN_AN_HOUR
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -135,7 +135,7 @@ def _work_until_sigterm(parent):
     @job("t")
     def handler():
         parent.tell("began")
-        assert stopped.wait(60)
+        assert stopped.wait(PATIENCE)
 
     call_command("runworker", concurrency=1)
 

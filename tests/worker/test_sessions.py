@@ -19,7 +19,8 @@ from django_ojs_unique.db.sessions import Session
 from django_ojs_unique.models import Event, Job
 from django_ojs_unique.signals import job_completed, job_discarded, job_started
 from django_ojs_unique.worker import Worker
-from tests.support.background import until, working
+from tests.support.background import working
+from tests.support.processes import until
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 

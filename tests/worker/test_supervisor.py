@@ -8,9 +8,9 @@ import time
 import pytest
 
 from django_ojs_unique.models import Job
-from django_ojs_unique.worker import Supervisor
+from django_ojs_unique.worker import Supervisor, supervisor
 from tests.support.commands import enqueue
-from tests.support.processes import PATIENCE
+from tests.support.processes import PATIENCE, until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -19,12 +19,8 @@ TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
 
 def read(file, count):
     """Return the lines of a file once there are so many."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if file.exists() and len(lines := file.read_text().splitlines()) >= count:
-            return [line.split() for line in lines]
-        time.sleep(0.01)
-    pytest.fail(f"There never were {count} lines.")
+    until(lambda: file.exists() and file.read_text().count("\n") >= count, f"there are {count} lines")
+    return [line.split() for line in file.read_text().splitlines()]
 
 
 def is_alive(pid):
@@ -170,6 +166,7 @@ def _supervise_the_dying(parent, file, first_code=3):
             starts.write(f"{number} {time.monotonic()}\n")
         os._exit(first_code if is_first else 3)
 
+    supervisor.SHORT_LIFE = PATIENCE  # a busy machine may need long to start a child
     parent.tell("ready")
     return Supervisor(2, die).run()
 

@@ -11,8 +11,8 @@ from django_ojs_unique import job
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.worker import Worker, claimer
 from django_ojs_unique.worker.poller import SHORTEST_POLL, Poller
-from tests.support.background import until, working
-from tests.support.processes import PATIENCE
+from tests.support.background import working
+from tests.support.processes import PATIENCE, until
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),

@@ -14,8 +14,8 @@ from django_ojs_unique.models import Job
 from django_ojs_unique.worker import claimer, outages
 from django_ojs_unique.worker import loop as loop_module
 from django_ojs_unique.worker.unanswered import Unanswered
-from tests.support.background import until, working
-from tests.support.processes import PATIENCE
+from tests.support.background import working
+from tests.support.processes import PATIENCE, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -13,8 +13,8 @@ from django_ojs_unique.db.inserts import CHANNEL
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Worker, poller, promoter
 from django_ojs_unique.worker import loop as loop_module
-from tests.support.background import until, working
-from tests.support.processes import PATIENCE
+from tests.support.background import working
+from tests.support.processes import PATIENCE, until
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
