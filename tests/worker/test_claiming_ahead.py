@@ -191,10 +191,15 @@ def test_jobs_that_cannot_be_read_are_given_back(monkeypatch):
     assert states() == {("available", 0): 3 * BATCH}
 
 
-def nothing_is_due(monkeypatch):
-    """Let the tasks that need only the rows of jobs be done once."""
-    for module, name in ((loop_module, "WATCH_SECONDS"), (loop_module, "CLOCK_SECONDS"), (promoter, "LONGEST_POLL")):
-        monkeypatch.setattr(module, name, PATIENCE * 10)
+def do_tasks_once(monkeypatch):
+    """Let no task become due a second time."""
+    for module, names in (
+        (loop_module, ["WATCH_SECONDS", "CLOCK_SECONDS"]),
+        (promoter, ["LONGEST_POLL"]),
+        (housekeeper, ["RESCUE_SECONDS", "ADVANCE_SECONDS", "CRON_SECONDS", "SWEEP_SECONDS"]),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, PATIENCE * 10)
 
 
 @commits
@@ -215,7 +220,7 @@ def test_a_full_batch_starts_before_a_task_that_may_take_long(monkeypatch, owner
         if seconds:
             monkeypatch.setattr(*seconds, PATIENCE)
 
-    nothing_is_due(monkeypatch)
+    do_tasks_once(monkeypatch)
     done = []
     if seconds:
         monkeypatch.setattr(*seconds, 0)  # so that it is due again in the next turn
@@ -224,7 +229,7 @@ def test_a_full_batch_starts_before_a_task_that_may_take_long(monkeypatch, owner
     monkeypatch.setattr(pools.ThreadPool, "put", noting("start", pools.ThreadPool.put))
     after_a_full_batch(monkeypatch, claimed)
     enqueue(2 * BATCH)
-    assert Worker(concurrency=100).run(drain=True).completed == 2 * BATCH
+    assert Worker(concurrency=100, lease=timedelta(hours=1)).run(drain=True).completed == 2 * BATCH
     assert done[done.index("claim") :][:3] == ["claim", "start", "task"]
 
 
@@ -239,10 +244,11 @@ def test_a_failure_before_the_next_claim_delays_no_batch(monkeypatch):
         assert began.wait(PATIENCE)
         return real(self)
 
+    do_tasks_once(monkeypatch)  # for a task that is due would start the batch, too
     failures = iter([OperationalError()])
     after_a_full_batch(monkeypatch, lambda: monkeypatch.setattr(ClaimedRuns, "give_back", give_back))
     enqueue(BATCH, type="u")
-    assert Worker(concurrency=100).run(drain=True).completed == BATCH
+    assert Worker(concurrency=100, lease=timedelta(hours=1)).run(drain=True).completed == BATCH
 
 
 @at_once
@@ -253,7 +259,7 @@ def test_a_worker_that_becomes_quiet_starts_the_batch_in_its_hand(monkeypatch):
         until(lambda: rows.update(directive="quiet"), "the worker was told")
         until(rows.filter(state="quiet").exists, "the worker became quiet")
 
-    nothing_is_due(monkeypatch)  # for that would start the batch, too
+    do_tasks_once(monkeypatch)
     monkeypatch.setattr(housekeeper, "SWEEP_SECONDS", 0.02)
     after_a_full_batch(monkeypatch, become_quiet)
     enqueue(2 * BATCH)
