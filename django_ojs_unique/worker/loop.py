@@ -128,7 +128,7 @@ class Worker:
     @property
     def is_idle(self) -> bool:
         """Whether this worker holds no job, and found none when it last looked."""
-        return not (self._held or self._poller.woken)
+        return not (self._held or self._poller.woken or self._poller.polling)
 
     def run(self, *, drain: bool = False) -> Summary:
         """Work until `stop`, or with ``drain`` until no job is due; finish the running jobs and return the summary."""
