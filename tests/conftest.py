@@ -22,9 +22,9 @@ from hypothesis import settings as hypothesis_settings
 from django_ojs_unique.enqueue.shape import forget_shapes
 from django_ojs_unique.execution.claim import claim
 from django_ojs_unique.models import Job
-from django_ojs_unique.registry import registry
 from tests.costs import Costs
 from tests.support.commands import Site, site
+from tests.support.handlers import declared
 from tests.support.processes import Child, nursery
 from tests.tiers import EVERY, ONE_DATABASE
 
@@ -85,9 +85,8 @@ def _no_duplicates_met_yet() -> None:
 @pytest.fixture
 def handlers() -> Iterator[Any]:
     """Declare handlers that vanish with the test."""
-    before = dict(registry._definitions)
-    yield registry
-    registry._definitions = before
+    with declared() as registry:
+        yield registry
 
 
 @pytest.fixture

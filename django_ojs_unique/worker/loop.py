@@ -120,6 +120,16 @@ class Worker:
         """How many handlers did not end in time, so that the worker went on or stopped without them."""
         return self._held.left_behind
 
+    @property
+    def listening(self) -> bool:
+        """Whether each enqueue wakes this worker; while it does not, the worker polls."""
+        return self._listener.listening
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether this worker holds no job, and found none when it last looked."""
+        return not (self._held or self._poller.woken or self._poller.polling)
+
     def run(self, *, drain: bool = False) -> Summary:
         """Work until `stop`, or with ``drain`` until no job is due; finish the running jobs and return the summary."""
         logger.info("Worker %s started: queues %s.", self.id, ", ".join(self.queues.to_list()))

@@ -22,6 +22,8 @@ class Poller:
     def __init__(self, jobs: QuerySet[Any], queues: QueueFilter, listening: Callable[[], bool]) -> None:
         self.woken = True
         """Whether to poll at once."""
+        self.polling = False
+        """Whether a poll has begun and not ended; one that failed is repeated."""
         self.called: set[str] = set()
         """The queues named in calls since it last asked which queues have jobs; "" stands for any."""
         self.called_at = float("-inf")
@@ -71,6 +73,7 @@ class Poller:
 
     def begin(self) -> float:
         """Begin a poll; return its time on the monotonic clock."""
+        self.polling = True
         self.woken = self._passed_over = False
         return time.monotonic()
 
@@ -80,6 +83,7 @@ class Poller:
         more = found or full  # and no other call will come for these jobs
         self._seen = more or self._passed_over or (partial and self._seen)
         self.woken = self.woken or more
+        self.polling = False
         self.looked_at = began
 
     def _look(self) -> list[str]:

@@ -18,6 +18,7 @@ from django.urls import reverse
 from pytest_django.live_server_helper import LiveServer
 
 from tests.browser import gallery, site
+from tests.support.handlers import forget_all
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None)
 OPTIONS = [
@@ -78,7 +79,7 @@ def live_server(django_db_setup: None) -> Iterator[LiveServer]:
 @pytest.fixture(autouse=True)
 def shop(handlers: Any) -> None:
     """Let the handlers be those of a shop."""
-    handlers._definitions = {}
+    forget_all()
     gallery.declare()
 
 

@@ -148,7 +148,7 @@ def test_a_worker_behind_it_polls_and_says_how_to_be_woken(handlers, caplog):
         for number in range(30):
             Job.objects.enqueue("t", {"fails": number % 3})
         until(lambda: worker.summary.completed == 30, "all jobs completed")
-        assert not worker._listener.listening
+        assert not worker.listening
     assert worker.summary.retried == 30
     audit()
 
@@ -163,9 +163,7 @@ def test_a_worker_that_listens_on_a_direct_connection_is_woken(handlers, setting
     job("t")(lambda: None)
     with working() as worker:
         for number in range(1, 4):
-            until(
-                lambda: worker._listener.listening and not worker._poller.woken and not worker._held, "it fell asleep"
-            )
+            until(lambda: worker.listening and worker.is_idle, "it fell asleep")
             Job.objects.enqueue("t")
             until(lambda number=number: worker.summary.completed == number, "the job completed")
 

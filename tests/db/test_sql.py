@@ -79,7 +79,7 @@ def live_a_full_life() -> None:
     claim(Job.objects.all(), queues=("lost",), lease=-timedelta(seconds=1), **options)
     sweep.rescue(Job.objects.all(), timezone.now())
     with working() as worker:
-        until(lambda: worker._listener.listening and Job.objects.filter(pk=lost.pk, state="completed"), "all ran")
+        until(lambda: worker.listening and Job.objects.filter(pk=lost.pk, state="completed"), "all ran")
         until(lambda: not Job.objects.filter(state__in=["available", "active"]), "all ended")
     roll_up("default", timezone.now())
     prune(Job.objects.all(), timezone.now() + timedelta(days=400))

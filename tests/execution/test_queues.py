@@ -20,11 +20,13 @@ from django_ojs_unique.execution.finished import Finished
 from django_ojs_unique.execution.leases import Lease
 from django_ojs_unique.execution.queue_rules import Rules
 from django_ojs_unique.execution.settle import settle
+from django_ojs_unique.maintenance import sweep
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.ojs.states import JobState
-from django_ojs_unique.worker import QueueFilter, Worker, claimed_runs, pools
+from django_ojs_unique.worker import QueueFilter, Worker, claimed_runs, housekeeper, poller, pools
 from django_ojs_unique.worker import loop as loop_module
 from tests.support.background import working
+from tests.support.claiming import Claiming
 from tests.support.processes import PATIENCE, together, until
 from tests.support.refusals import refused
 from tests.support.rows import insert
@@ -378,12 +380,8 @@ def test_what_could_not_start_in_a_while_goes_back_with_its_place_and_its_attemp
 # Looking
 
 
-def looks(worker):
-    """Return the statements of an idle worker's look for jobs."""
-    worker._clock.read()
-    with CaptureQueriesContext(connection) as queries:
-        assert worker._claimer.claim() is False
-    return [query["sql"] for query in queries]
+def writes(statements):
+    return [sql for sql in statements if not sql.startswith(("SELECT", "WITH"))]
 
 
 def test_an_idle_worker_asks_little_and_writes_nothing(handlers):
@@ -397,30 +395,38 @@ def test_an_idle_worker_asks_little_and_writes_nothing(handlers):
     for state in ("scheduled", "retryable"):
         insert(type="plain", queue="q", state=state)
     insert(type="plain", queue="q", state="completed", finished_at=timezone.now())
-    statements = looks(Worker())
+    claiming = Claiming()
+    with CaptureQueriesContext(connection) as queries:
+        assert claiming.claim() is False
+    statements = [query["sql"] for query in queries]
     assert len(statements) <= 4
-    assert not [sql for sql in statements if not sql.startswith(("SELECT", "WITH"))]
+    assert writes(statements) == []
 
 
-def test_an_idle_worker_of_named_queues_writes_nothing_on_sqlite(handlers):
-    if connection.vendor != "sqlite":
-        pytest.skip("other databases have no single write lock")
-    job("plain")(lambda: None)
-    statements = looks(Worker(queues=["a", "b"]))
-    assert not [sql for sql in statements if not sql.startswith(("SELECT", "WITH"))]
-
-
-def test_the_turns_of_an_idle_worker_write_nothing_on_sqlite(handlers):
+@pytest.mark.parametrize("queues", [None, ["a", "b"]])
+def test_the_turns_of_an_idle_worker_write_nothing_on_sqlite(handlers, monkeypatch, queues):
     """Whatever is due each second only looks, until there is something to do."""
     if connection.vendor != "sqlite":
         pytest.skip("other databases have no single write lock")
-    worker = Worker()
-    worker._clock.read()
+    for module, name in ((loop_module, "WATCH_SECONDS"), (loop_module, "CLOCK_SECONDS"), (poller, "LONGEST_POLL")):
+        monkeypatch.setattr(module, name, 0)
+    for name in ("RESCUE_SECONDS", "ADVANCE_SECONDS"):
+        monkeypatch.setattr(housekeeper, name, 0)
+    for name in ("SWEEP_SECONDS", "CRON_SECONDS"):  # these tasks write, but not each second
+        monkeypatch.setattr(housekeeper, name, PATIENCE * 10)
+    turns, real = [], sweep.rescue
+
+    def rescue(*args):
+        turns.append(len(queries))
+        if len(turns) == 4:
+            worker.stop()
+        return real(*args)
+
+    monkeypatch.setattr(sweep, "rescue", rescue)
+    job("plain")(lambda: None)
+    worker = Worker(queues=queues)
     with CaptureQueriesContext(connection) as queries:
-        worker._held.extend()
-        for task in (worker._read_clock, worker._promoter.promote, worker._watch, worker._give_back_unanswered):
-            task()
-        for task in (worker._housekeeper._rescue, worker._housekeeper._expire, worker._housekeeper._supersede):
-            task()
-    writes = [query["sql"] for query in queries if not query["sql"].startswith(("SELECT", "WITH"))]
-    assert writes == []
+        worker.run()
+    statements = [query["sql"] for query in queries][turns[1] : turns[3]]
+    assert any("lease_expires_at" in sql for sql in statements)
+    assert writes(statements) == []

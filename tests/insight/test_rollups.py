@@ -169,11 +169,14 @@ def test_a_worker_counts(handlers):
     assert ActivityRollup.objects.filter(queue=ALL).aggregate(Sum("completed")) == {"completed__sum": 1}
 
 
-def test_each_worker_counts_at_a_moment_of_its_own(monkeypatch):
-    drawn = []
-    monkeypatch.setattr("random.uniform", lambda least, most: drawn.append(most) or 10_000)
-    assert Worker()._housekeeper._roll_up() > 10_000
-    assert drawn == [housekeeper.APART_SECONDS]
+@pytest.mark.django_db(transaction=True)
+def test_each_worker_counts_at_a_moment_of_its_own(handlers, monkeypatch):
+    counted, drawn = [], []
+    monkeypatch.setattr(housekeeper, "roll_up", lambda using, now: counted.append(now) or now)  # due at once
+    monkeypatch.setattr("random.uniform", lambda least, most: drawn.append((least, most)) or 10_000)
+    job_of("email.send")(lambda: None).enqueue()
+    assert Worker().run(drain=True).completed == 1
+    assert (len(counted), drawn) == (1, [(0, housekeeper.APART_SECONDS)])
 
 
 @pytest.mark.django_db(transaction=True)

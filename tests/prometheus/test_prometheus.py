@@ -1,6 +1,7 @@
 """Gauges of what the database says, on a view for those who may; counters of what a worker does, on its own port."""
 
 import socket
+from contextlib import nullcontext
 from datetime import timedelta
 from urllib.request import urlopen
 
@@ -25,8 +26,8 @@ from django_ojs_unique.prometheus import JobsCollector, MetricsView
 from django_ojs_unique.prometheus import collector as collecting
 from django_ojs_unique.prometheus.worker import WorkerMetrics, serving
 from django_ojs_unique.testing import run_jobs
-from django_ojs_unique.worker.claimed_runs import ClaimedRuns
 from django_ojs_unique.worker.loop import Worker
+from tests.support.claiming import Claiming
 from tests.support.limits import take
 from tests.support.ports import reserved_port
 from tests.support.processes import PATIENCE
@@ -388,12 +389,15 @@ def test_a_worker_counts_what_becomes_of_its_runs(handlers, port):
     assert sum(sample.value for sample in samples if sample.name == "ojs_worker_wait_seconds_count") == 4
 
 
-def test_jobs_that_are_given_back_are_counted(counted, monkeypatch):
-    monkeypatch.setattr(ClaimedRuns, "give_back", lambda self: 3)
-    worker = Worker()
-    worker.meter = counted
-    worker._claimer.give_back()
-    assert counted.value("ojs_worker_released_jobs_total") == worker.summary.released == 3
+def test_jobs_that_are_given_back_are_counted(counted, handlers):
+    job("t")(lambda: None)
+    for _ in range(3):
+        Job.objects.enqueue("t")
+    claiming = Claiming()
+    claiming.meter = counted
+    claiming.claim()
+    claiming.give_all_back()
+    assert counted.value("ojs_worker_released_jobs_total") == claiming.summary.released == 3
 
 
 @pytest.mark.slow
@@ -444,15 +448,15 @@ def test_each_process_has_a_port_of_its_own(handlers, monkeypatch):
 
     monkeypatch.setattr("django_ojs_unique.management.commands.runworker.Supervisor", Inline)
     monkeypatch.setattr(
-        "django_ojs_unique.management.commands.runworker.Command._run",
-        lambda self, options, **how: ports.append(options["metrics_port"]),
+        "django_ojs_unique.management.commands.runworker.metered",
+        lambda worker, options: nullcontext(ports.append(options["metrics_port"])),
     )
     monkeypatch.setattr("django_ojs_unique.management.commands.runworker.require_ports", lambda *args: None)
     job("t")(lambda: None)
-    call_command("runworker", processes=2, metrics_port=9100)
-    call_command("runworker", processes=2)
+    call_command("runworker", processes=2, drain=True, metrics_port=9100, verbosity=0)
+    call_command("runworker", processes=2, drain=True, verbosity=0)
     assert ports == [9100, 9101, None, None]
 
 
 def test_nothing_is_registered_but_while_a_worker_serves():
-    assert [name for name in REGISTRY._names_to_collectors if name.startswith("ojs_")] == []
+    assert [metric.name for metric in REGISTRY.collect() if metric.name.startswith("ojs_")] == []

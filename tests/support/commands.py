@@ -19,7 +19,7 @@ import pytest
 from django.db import connection
 
 from django_ojs_unique.models import Job, WorkerProcess
-from django_ojs_unique.registry import registry
+from tests.support.handlers import declared
 from tests.support.hosts import Host
 from tests.support.outage import Outage
 from tests.support.processes import PATIENCE, is_locked, until, wait_until_alone
@@ -183,12 +183,11 @@ def enqueue(type: str = "hold", gate: str = "gate", **options: Any) -> Job:
 def site(folder: Path) -> Iterator[Site]:
     """Yield a Site; none of its workers, and none of the handlers' declarations, outlives the block."""
     place = Site(folder)
-    before = dict(registry._definitions)
-    reload(import_module("tests.support.project.jobs"))  # an enqueue takes its defaults from the handler
     try:
-        yield place
+        with declared():
+            reload(import_module("tests.support.project.jobs"))  # an enqueue takes its defaults from the handler
+            yield place
     finally:
-        registry._definitions = before
         for command in place.commands:
             command.kill()
         wait_until_alone()

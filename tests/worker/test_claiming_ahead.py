@@ -1,20 +1,26 @@
 """A full batch of jobs waits in the claimer for the next claim, which hands it over while the database works."""
 
-import time
 from collections import Counter
+from datetime import timedelta
+from threading import Event
 
 import pytest
 from django.db import OperationalError, connection
 
 from django_ojs_unique import job
+from django_ojs_unique.db.clock import DatabaseClock
 from django_ojs_unique.db.rows import RowReader
-from django_ojs_unique.models import Job, Queue
-from django_ojs_unique.worker import Worker, claimer, pools
-from django_ojs_unique.worker.poller import Poller
+from django_ojs_unique.maintenance import sweep
+from django_ojs_unique.models import Job, Queue, WorkerProcess
+from django_ojs_unique.worker import Worker, claimer, housekeeper, poller, pools, promoter, settler
+from django_ojs_unique.worker import loop as loop_module
+from django_ojs_unique.worker.claimed_runs import ClaimedRuns
 from tests.support.background import working
+from tests.support.claiming import Claiming
 from tests.support.processes import PATIENCE, until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
+commits = pytest.mark.django_db(transaction=True)
 at_once = pytest.mark.skipif(connection.vendor != "postgresql", reason="elsewhere no statement claims a batch")
 
 BATCH = 2
@@ -27,17 +33,12 @@ def small_batches(monkeypatch, handlers):
 
 
 @pytest.fixture
-def worker(monkeypatch):
-    """Return a worker whose threads do not run; ``given`` has the status of the driver for each job they got."""
-    worker, worker.given = Worker(concurrency=100), []
-    monkeypatch.setattr(Poller, "interval", PATIENCE)  # so that no slow machine looks again for async jobs
-    worker._clock.read()
-    status = connection.vendor == "postgresql" and (lambda: connection.connection.info.pipeline_status.name)
-    monkeypatch.setattr(worker._threads, "put", lambda runs: worker.given.extend([status and status()] * len(runs)))
-    yield worker
-    worker._claimer.hold_all()
-    worker._held.take_back()
-    worker._claimer.give_back()
+def claiming(monkeypatch):
+    """Return a claimer that polls rarely, so that no slow machine looks again for async jobs; it takes no job away."""
+    monkeypatch.setattr(poller, "LISTENING_POLL", PATIENCE)
+    claiming = Claiming()
+    yield claiming
+    claiming.give_all_back()
     assert states() == {("available", 0): Job.objects.count()}
 
 
@@ -54,70 +55,84 @@ def states():
 
 
 @at_once
-def test_a_full_batch_starts_while_the_database_claims_the_next(worker):
+@commits
+def test_a_full_batch_starts_while_the_database_claims_the_next(claiming):
     enqueue(3 * BATCH)
     for number in range(3):
-        assert worker._claimer.claim() is True
-        assert (len(worker._held), worker.given) == (number * BATCH, ["ON"] * number * BATCH)
-    worker._claimer.start_all()
-    worker._claimer.start_all()
-    assert worker.given == ["ON"] * 2 * BATCH + ["OFF"] * BATCH
+        assert claiming.claim() is True
+        assert (len(claiming.held), claiming.threads.given) == (number * BATCH, ["ON"] * number * BATCH)
+    claiming.start_all()
+    claiming.start_all()
+    assert claiming.threads.given == ["ON"] * 2 * BATCH + ["OFF"] * BATCH
 
 
 @pytest.mark.parametrize(("count", "options"), [(BATCH - 1, {}), (BATCH, {"retry": {"max_attempts": 1}})])
-def test_a_batch_that_is_not_full_or_has_a_last_attempt_starts_at_once(worker, count, options):
+def test_a_batch_that_is_not_full_or_has_a_last_attempt_starts_at_once(claiming, count, options):
     enqueue(count, **options)
-    assert worker._claimer.claim() is True
-    assert len(worker.given) == count
+    assert claiming.claim() is True
+    assert len(claiming.threads.given) == count
 
 
 @pytest.mark.skipif(connection.vendor == "postgresql", reason="one statement claims a batch")
-def test_where_no_statement_claims_a_batch_each_starts_at_once(worker):
+def test_where_no_statement_claims_a_batch_each_starts_at_once(claiming):
     enqueue(BATCH)
-    assert worker._claimer.claim() is True
-    assert len(worker.given) == BATCH
+    assert claiming.claim() is True
+    assert len(claiming.threads.given) == BATCH
 
 
-@at_once
-def test_a_full_batch_starts_although_a_queue_has_got_a_limit(worker):
-    enqueue(2 * BATCH)
-    worker._claimer.claim()
-    Queue.objects.limit("default", 2 * BATCH)
-    started = []
+def updates(claiming, **options):
+    """Claim while somebody watches the statements; return how many jobs had been given to the pool at each UPDATE."""
+    counts = []
 
     def watch(execute, sql, params, many, context):
-        started.append((sql.partition(" ")[0], len(worker.given)))
+        if sql.split()[0] == "UPDATE":
+            counts.append(len(claiming.threads.given))
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(watch):
-        assert worker._claimer.claim(ask_for_rules=True) is True
-    assert ("UPDATE", BATCH) in started
-    assert ("UPDATE", 0) not in started
+        assert claiming.claim(**options) is True
+    return counts
+
+
+@at_once
+def test_a_full_batch_starts_although_a_queue_has_got_a_limit(claiming):
+    enqueue(2 * BATCH)
+    claiming.claim()
+    Queue.objects.limit("default", 2 * BATCH)
+    assert set(updates(claiming, ask_for_rules=True)) == {BATCH}
     assert states() == {("active", 1): 2 * BATCH}
 
 
 @at_once
-def test_a_claim_that_fails_starts_the_batch_before_it(worker, monkeypatch):
+def test_where_somebody_watches_the_statements_a_full_batch_starts_before_the_next_claim(claiming):
+    enqueue(2 * BATCH)
+    claiming.claim()
+    assert updates(claiming) == [BATCH]
+
+
+@at_once
+def test_a_claim_that_fails_starts_the_batch_before_it(claiming, monkeypatch):
     def fails(*args, **options):
         raise OperationalError
 
     enqueue(BATCH)
-    worker._claimer.claim()
+    claiming.claim()
     monkeypatch.setattr(claimer, "claim", fails)
     with pytest.raises(OperationalError):
-        worker._claimer.claim()
-    assert len(worker.given) == BATCH
+        claiming.claim()
+    assert len(claiming.threads.given) == BATCH
 
 
 @at_once
-def test_a_full_batch_starts_when_there_is_no_room_for_more(worker):
+def test_a_full_batch_starts_when_there_is_no_room_for_more(claiming):
     enqueue(2 * BATCH)
-    worker._threads.capacity = BATCH
-    worker._claimer.claim()
-    assert worker._claimer.claim() is False
-    assert (len(worker.given), states()) == (BATCH, {("active", 1): BATCH, ("available", 0): BATCH})
+    claiming.threads.capacity = BATCH
+    claiming.claim()
+    assert claiming.claim() is False
+    assert (len(claiming.threads.given), states()) == (BATCH, {("active", 1): BATCH, ("available", 0): BATCH})
 
 
+@commits
 def test_a_worker_runs_no_more_than_its_number_of_jobs(handlers):
     enqueue(4 * BATCH)
     assert Worker(concurrency=100, max_jobs=2 * BATCH + 1).run().completed == 2 * BATCH + 1
@@ -138,6 +153,7 @@ def after_a_full_batch(monkeypatch, act):
     monkeypatch.setattr(claimer, "claim", acting)
 
 
+@commits
 def test_a_worker_that_stops_with_a_batch_in_hand_gives_it_back(monkeypatch):
     enqueue(2 * BATCH)
     worker = Worker(concurrency=100)
@@ -147,35 +163,21 @@ def test_a_worker_that_stops_with_a_batch_in_hand_gives_it_back(monkeypatch):
 
 
 @at_once
-def test_where_somebody_watches_the_statements_a_full_batch_starts_before_the_next_claim(worker):
-    enqueue(2 * BATCH)
-    worker._claimer.claim()
-    started = []
-
-    def watch(execute, sql, params, many, context):
-        started.append((sql.split()[0], len(worker.given)))
-        return execute(sql, params, many, context)
-
-    with connection.execute_wrapper(watch):
-        worker._claimer.claim()
-    assert [count for word, count in started if word == "UPDATE"] == [BATCH]
-
-
-@at_once
+@commits
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()])
 def test_jobs_of_a_claim_during_which_no_batch_could_start_are_given_back(monkeypatch, error):
-    def put(runs):
+    def put(self, runs):
         raise error
 
     enqueue(3 * BATCH)
-    worker = Worker(concurrency=100)
-    monkeypatch.setattr(worker._threads, "put", put)
+    monkeypatch.setattr(pools.ThreadPool, "put", put)
     with pytest.raises(type(error)):
-        worker.run()
+        Worker(concurrency=100).run()
     assert states() == {("available", 0): 3 * BATCH}
 
 
 @at_once
+@commits
 def test_jobs_that_cannot_be_read_are_given_back(monkeypatch):
     def read(self, row):
         raise RuntimeError
@@ -189,76 +191,98 @@ def test_jobs_that_cannot_be_read_are_given_back(monkeypatch):
     assert states() == {("available", 0): 3 * BATCH}
 
 
-@pytest.mark.parametrize("due", ["timetable", "housekeeper", "leases"])
-def test_a_full_batch_starts_before_a_task_that_may_take_long(worker, monkeypatch, due):
-    enqueue(BATCH)
-    worker._claimer.claim()
-    given = []
-    note = lambda: given.append(len(worker.given))  # noqa: E731
-    monkeypatch.setattr(worker._housekeeper, "is_thread", False)
-    monkeypatch.setattr(type(worker._housekeeper), "due", 0 if due == "housekeeper" else float("inf"))
-    monkeypatch.setattr(worker._settler, "is_thread", False)
-    worker._held.extend_at = 0 if due == "leases" else float("inf")
-    if due != "timetable":
-        worker._timetable.keep()
-    for helper, task in ((worker._held, "extend"), (worker._timetable, "keep"), (worker._housekeeper, "keep_house")):
-        monkeypatch.setattr(helper, task, note)
-    worker._turn()
-    assert set(given) == {BATCH}
+def do_tasks_once(monkeypatch):
+    """Let no task become due a second time."""
+    for module, names in (
+        (loop_module, ["WATCH_SECONDS", "CLOCK_SECONDS"]),
+        (promoter, ["LONGEST_POLL"]),
+        (housekeeper, ["RESCUE_SECONDS", "ADVANCE_SECONDS", "CRON_SECONDS", "SWEEP_SECONDS"]),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, PATIENCE * 10)
 
 
+@commits
+@pytest.mark.parametrize(
+    ("owner", "task", "seconds"),
+    [
+        (DatabaseClock, "read", (loop_module, "CLOCK_SECONDS")),
+        (sweep, "rescue", (housekeeper, "RESCUE_SECONDS")),
+        (ClaimedRuns, "extend", None),
+    ],
+)
+def test_a_full_batch_starts_before_a_task_that_may_take_long(monkeypatch, owner, task, seconds):
+    def noting(word, function):
+        return lambda *args: (done.append(word), function(*args))[1]
+
+    def claimed():
+        done.append("claim")
+        if seconds:
+            monkeypatch.setattr(*seconds, PATIENCE)
+
+    do_tasks_once(monkeypatch)
+    done = []
+    if seconds:
+        monkeypatch.setattr(*seconds, 0)  # so that it is due again in the next turn
+    does = getattr(owner, task) if seconds else lambda held: None  # which leaves it due
+    monkeypatch.setattr(owner, task, noting("task", does))
+    monkeypatch.setattr(pools.ThreadPool, "put", noting("start", pools.ThreadPool.put))
+    after_a_full_batch(monkeypatch, claimed)
+    enqueue(2 * BATCH)
+    assert Worker(concurrency=100, lease=timedelta(hours=1)).run(drain=True).completed == 2 * BATCH
+    assert done[done.index("claim") :][:3] == ["claim", "start", "task"]
+
+
+@commits
 def test_a_failure_before_the_next_claim_delays_no_batch(monkeypatch):
-    ran, failures = [], []
-    job("u")(lambda n: ran.append(n))
+    began, real = Event(), ClaimedRuns.give_back
+    job("u")(lambda n: began.set())
 
-    def keep():
-        if len(ran) < BATCH and len(failures) < 30:
-            failures.append(OperationalError())
-            raise failures[-1]
-        return real()
+    def give_back(self):
+        for failure in failures:
+            raise failure
+        assert began.wait(PATIENCE)
+        return real(self)
 
+    do_tasks_once(monkeypatch)  # for a task that is due would start the batch, too
+    failures = iter([OperationalError()])
+    after_a_full_batch(monkeypatch, lambda: monkeypatch.setattr(ClaimedRuns, "give_back", give_back))
     enqueue(BATCH, type="u")
-    worker = Worker(concurrency=100)
-    real = worker._timetable.keep
-    after_a_full_batch(monkeypatch, lambda: monkeypatch.setattr(worker._timetable, "keep", keep))
-    assert worker.run(drain=True).completed == BATCH
-    assert len(failures) < 30
+    assert Worker(concurrency=100, lease=timedelta(hours=1)).run(drain=True).completed == BATCH
 
 
+@at_once
+@commits
 def test_a_worker_that_becomes_quiet_starts_the_batch_in_its_hand(monkeypatch):
     def become_quiet():
-        worker._control.quiet = True
-        for helper in (worker._timetable, worker._housekeeper):
-            monkeypatch.setattr(type(helper), "due", time.monotonic() + PATIENCE)
+        rows = WorkerProcess.objects.all()
+        until(lambda: rows.update(directive="quiet"), "the worker was told")
+        until(rows.filter(state="quiet").exists, "the worker became quiet")
 
-    with working(concurrency=100) as worker:
-        monkeypatch.setattr(worker._control, "obey", lambda directive: (False, False))
-        after_a_full_batch(monkeypatch, become_quiet)
-        enqueue(2 * BATCH)
-        worker._wake()
+    do_tasks_once(monkeypatch)
+    monkeypatch.setattr(housekeeper, "SWEEP_SECONDS", 0.02)
+    after_a_full_batch(monkeypatch, become_quiet)
+    enqueue(2 * BATCH)
+    with working(concurrency=100, lease=timedelta(hours=1)) as worker:
         until(lambda: worker.summary.completed == BATCH, "the batch has run")
-        monkeypatch.undo()
     assert states() == {("completed", 1): BATCH, ("available", 0): BATCH}
 
 
+@commits
 def test_a_worker_that_dies_with_a_batch_in_hand_gives_it_back(monkeypatch):
-    def keep():
-        raise RuntimeError
-
     enqueue(BATCH)
-    worker = Worker(concurrency=100)
-    after_a_full_batch(monkeypatch, lambda: monkeypatch.setattr(worker._timetable, "keep", keep))
+    after_a_full_batch(monkeypatch, lambda: monkeypatch.setattr(settler.Settler, "is_alive", False))
     with pytest.raises(RuntimeError):
-        worker.run()
+        Worker(concurrency=100).run()
     assert set(states()) <= {("available", 0), ("completed", 1)}
 
 
 @pytest.mark.parametrize("capacity", [1, 50, 1000])
-def test_a_pool_has_room_for_all_that_can_run_at_once_and_for_some_ahead(capacity):
+def test_a_pool_has_room_for_all_that_can_run_at_once_and_for_some_ahead(capacity, monkeypatch):
     pool = pools.Pool(capacity, print)
     assert pool.room(10_000) == capacity + capacity // 20  # as if each job took a second
     assert pool.room(20) == min(capacity, 20)
-    pool._mean_seconds = 1e-6
+    monkeypatch.setattr(pools, "WORK_AHEAD_SECONDS", 1e6)
     assert pool.room(10_000) == capacity + pools.LARGEST_AHEAD
     pool.held = capacity + pools.LARGEST_AHEAD - 200
     assert pool.room(200) == 200
@@ -271,16 +295,16 @@ def test_a_pool_has_room_for_all_that_can_run_at_once_and_for_some_ahead(capacit
     assert pool.room(200) == 0
 
 
-def test_few_jobs_are_claimed_until_a_claim_has_found_as_many_as_it_asked_for(worker, monkeypatch):
+def test_few_jobs_are_claimed_until_a_claim_has_found_as_many_as_it_asked_for(claiming, monkeypatch):
     monkeypatch.setattr(claimer, "LARGEST_CLAIM", 3)
     monkeypatch.setattr(claimer, "SMALL_CLAIM", 1)
     enqueue(6)
     claimed = []
     for _ in range(4):
-        worker._claimer.claim()
+        claiming.claim()
         claimed.append(Job.objects.filter(state="active").count())
     assert claimed == [1, 4, 6, 6]
     enqueue(6, queue="other")
-    worker._poller.call()
-    worker._claimer.claim()
+    claiming.poller.call()
+    claiming.claim()
     assert Job.objects.filter(state="active").count() == 7

@@ -5,8 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from django_ojs_unique.execution.run import Run
 from django_ojs_unique.worker import claimed_runs
 from django_ojs_unique.worker.claimed_runs import ClaimedRuns
+from django_ojs_unique.worker.pools import Pool
 
 LEASE = timedelta(seconds=30)
 
@@ -15,16 +17,15 @@ LEASE = timedelta(seconds=30)
 def held(monkeypatch):
     """Return runs of two jobs, with ``kept``: those whose rows nobody else has locked."""
     runs = [
-        SimpleNamespace(
-            lease=LEASE, cancelled=False, completion=None, lease_until=-1, job=SimpleNamespace(pk=pk, lease_token="t")
-        )
+        Run(SimpleNamespace(pk=pk, lease_token="t", timeout_ms=None), pool=Pool(2, None), lease=LEASE, lease_until=-1)
         for pk in (1, 2)
     ]
     kept = {(1, "t"), (2, "t")}
     monkeypatch.setattr(claimed_runs.leases, "extend", lambda jobs, jobs_held, lease: kept)
     monkeypatch.setattr(claimed_runs.time, "monotonic", lambda: 0.0)
     held = ClaimedRuns(None, timedelta(minutes=5), None)
-    held._runs = dict(enumerate(runs))
+    for run in runs:
+        held.add(run)
 
     def extend():
         held.extend()

@@ -1,38 +1,23 @@
 """While other runs are under way, the settler waits a moment for their end, and settles all that ended together."""
 
 from datetime import timedelta
+from threading import Event
 
 import pytest
 from django.db import connection
 from django.utils import timezone
 
+from django_ojs_unique import job
 from django_ojs_unique.execution.claim import claim
 from django_ojs_unique.execution.finished import Finished
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Worker, settler
+from tests.support.processes import PATIENCE
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.skipif(connection.vendor == "sqlite", reason="there the loop settles"),
 ]
-
-
-class Moment:
-    """Stands for the event for which the settler waits; while it waits, other runs end."""
-
-    def __init__(self, ends=()):
-        self.ends = ends
-        self.waits = []
-        self.is_over = False
-
-    def wait(self, seconds):
-        self.waits.append(seconds)
-        for end in self.ends:
-            end()
-        self.ends = ()
-
-    def is_set(self):
-        return self.is_over
 
 
 def ended(count):
@@ -51,41 +36,58 @@ def ended(count):
     return [Finished(job) for job in taken]
 
 
-def serve(runs, held, later=()):
+@pytest.fixture
+def serve(monkeypatch):
     """Let a settler settle the runs, some of which end ``later``; return its waits and the sizes of its batches."""
-    sizes = []
 
-    def report(outcomes):
-        sizes.append(len(outcomes))
-        moment.is_over = sum(sizes) == len(runs)
+    def serve(runs, held, later=()):
+        class Moment(Event):
+            """The event for which the settler waits; while it waits, other runs end."""
 
-    settling = settler.Settler(Job.objects.all(), report, lambda: held)
-    moment = settling._stopping = Moment([lambda run=run: settling.put(run) for run in later])
-    for run in runs:
-        if run not in later:
+            def wait(self, seconds):
+                waits.append(seconds)
+                for run in later:
+                    settling.put(run)
+
+        waits, sizes = [], []
+        monkeypatch.setattr(settler, "Event", Moment)
+        settling = settler.Settler(Job.objects.all(), lambda outcomes: sizes.append(len(outcomes)), lambda: held)
+        for run in runs:
             settling.put(run)
-    settling._serve()
-    assert Job.objects.filter(state="completed").count() == len(runs)
-    return moment.waits, sizes
+        settling.stop(PATIENCE)  # once it has settled them
+        settling.start()
+        settling.stop(PATIENCE)
+        assert Job.objects.filter(state="completed").count() == len(runs) + len(later)
+        return waits, sizes
+
+    return serve
 
 
-def test_runs_that_end_while_others_are_under_way_are_settled_together():
-    runs = ended(3)
-    assert serve(runs, held=4, later=runs[1:]) == ([settler.GATHER_SECONDS], [3])
+def test_runs_that_end_while_others_are_under_way_are_settled_together(serve):
+    first, *later = ended(3)
+    assert serve([first], held=4, later=later) == ([settler.GATHER_SECONDS], [3])
 
 
-def test_the_last_run_is_settled_at_once():
+def test_the_last_run_is_settled_at_once(serve):
     assert serve(ended(2), held=2) == ([], [2])
 
 
-def test_a_full_batch_is_settled_at_once(monkeypatch):
+def test_a_full_batch_is_settled_at_once(serve, monkeypatch):
     monkeypatch.setattr(settler, "LARGEST_BATCH", 2)
-    waits, sizes = serve(ended(4), held=5)
-    assert (waits, sizes) == ([], [2, 2])
+    assert serve(ended(4), held=5) == ([], [2, 2])
 
 
-def test_a_worker_tells_its_settler_how_many_runs_it_holds():
-    worker = Worker()
-    assert worker._settler._held() == 0
-    worker._held._runs[1] = None
-    assert worker._settler._held() == 1
+def test_a_worker_tells_its_settler_that_others_are_under_way(handlers, monkeypatch):
+    waits = Event()
+
+    class Moment(Event):
+        def wait(self, seconds):
+            waits.set()
+
+    monkeypatch.setattr(settler, "Event", Moment)
+    job("ends")(lambda: None)
+    job("goes.on")(lambda: waits.wait(PATIENCE))
+    for type in ("ends", "goes.on"):
+        Job.objects.enqueue(type)
+    assert Worker(concurrency=2).run(drain=True).completed == 2
+    assert waits.is_set()

@@ -11,8 +11,10 @@ from django.utils import timezone
 from django_ojs_unique import job
 from django_ojs_unique.db.inserts import CHANNEL
 from django_ojs_unique.models import Job
-from django_ojs_unique.worker import Worker, poller, promoter
+from django_ojs_unique.worker import Worker, claimer, poller, promoter
 from django_ojs_unique.worker import loop as loop_module
+from django_ojs_unique.worker.listen import Listener
+from django_ojs_unique.worker.poller import Poller
 from tests.support.background import working
 from tests.support.processes import PATIENCE, until
 
@@ -104,8 +106,8 @@ def test_the_setting_switches_it_off_for_enqueues_and_workers(heard, settings):
     Job.objects.enqueue("t", unique={})
     assert heard() == {}
     with working(queues=["a"]) as worker:
-        until(lambda: worker._poller.looked_at > 0, "the worker looked for jobs")
-        assert not worker._listener.listening
+        until(lambda: worker.is_idle, "the worker looked for jobs")
+        assert not worker.listening
 
 
 # Workers
@@ -117,9 +119,7 @@ def _never_polls(monkeypatch):
 
 
 def fall_asleep(worker):
-    until(
-        lambda: worker._listener.listening and not worker._poller.woken and not worker._held, "the worker fell asleep"
-    )
+    until(lambda: worker.listening and worker.is_idle, "the worker fell asleep")
 
 
 @pytest.mark.usefixtures("_never_polls")
@@ -135,23 +135,21 @@ def test_an_idle_worker_that_never_polls_starts_a_job_when_it_is_called(handlers
 
 @pytest.mark.usefixtures("_never_polls")
 def test_calls_from_other_queues_do_not_wake_it(handlers, monkeypatch):
-    ran = []
-    job("t")(ran.append)
+    asked, real = [], claimer.claim
+
+    def claim(*args, queues, **options):
+        asked.append(queues)
+        return real(*args, queues=queues, **options)
+
+    job("t")(lambda: None)
     with working(queues=["ours"]) as worker:
         fall_asleep(worker)
-        heard, wake = [], worker._listener._wake
-
-        def listen(queue):
-            wake(queue)
-            heard.append((queue, queue == "theirs" and queue in worker._poller.called))
-
-        monkeypatch.setattr(worker._listener, "_wake", listen)
-        for _ in range(3):
-            Job.objects.enqueue("t", [1], queue="theirs")
-        Job.objects.enqueue("t", [2], queue="ours")
+        monkeypatch.setattr(claimer, "claim", claim)
+        for queue in ("theirs", "theirs", "ours"):
+            Job.objects.enqueue("t", queue=queue)
         until(lambda: worker.summary.completed == 1, "our job completed")
-    assert heard == [("theirs", False)] * 3 + [("ours", False)]
-    assert ran == [2]
+    assert asked[0] == ["ours"]
+    assert not Job.objects.filter(queue="theirs", attempt__gt=0).exists()
 
 
 @pytest.mark.usefixtures("_never_polls")
@@ -159,26 +157,23 @@ def test_a_call_that_comes_while_the_worker_empties_another_queue_is_not_forgott
     """The claim that fills the lanes exactly leaves no reason to look at the queues again, but for the call."""
     for module in (loop_module, promoter):  # nor does the promotion give one
         monkeypatch.setattr(module, "LONGEST_POLL", 1e6)
-    called = Event()
+    called, real = Event(), Poller.call
+
+    def call(self, queue=""):
+        real(self, queue)
+        if queue == "b":
+            called.set()
 
     @job("t")
-    def handler(last):
-        if last:
-            Job.objects.enqueue("u", queue="b")
-            assert called.wait(PATIENCE)
+    def handler():
+        Job.objects.enqueue("u", queue="b")
+        assert called.wait(PATIENCE)
 
     job("u")(lambda: None)
     with working(concurrency=1) as worker:
         fall_asleep(worker)
-        wake = worker._listener._wake
-
-        def listen(queue):
-            wake(queue)
-            if queue == "b":
-                called.set()
-
-        monkeypatch.setattr(worker._listener, "_wake", listen)
-        Job.objects.enqueue("t", {"last": True}, queue="a")
+        monkeypatch.setattr(Poller, "call", call)
+        Job.objects.enqueue("t", queue="a")
         until(lambda: worker.summary.completed == 2, "both jobs completed")
 
 
@@ -193,7 +188,7 @@ def test_a_listener_whose_connection_is_killed_comes_back_and_hears_what_came_me
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND query LIKE 'LISTEN%%'"
             )
-        until(lambda: not worker._listener.listening, "the listener noticed")
+        until(lambda: not worker.listening, "the listener noticed")
         Job.objects.enqueue("t")
         until(lambda: worker.summary.completed == 1, "the job completed")
         fall_asleep(worker)
@@ -214,8 +209,8 @@ def test_jobs_that_become_due_need_no_call(handlers):
         until(lambda: worker.summary.completed == 1, "the job ran, failed, and ran again")
 
 
-def test_a_worker_that_drains_does_not_listen(handlers):
+def test_a_worker_that_drains_does_not_listen(handlers, monkeypatch):
+    monkeypatch.setattr(Listener, "start", lambda self: pytest.fail("It listens."))
     job("t")(lambda: None)
-    worker = Worker()
-    worker.run(drain=True)
-    assert not worker._listener.listening
+    Job.objects.enqueue("t")
+    assert Worker().run(drain=True).completed == 1
