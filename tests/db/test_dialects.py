@@ -237,7 +237,9 @@ def test_no_keys_need_no_lock(dialect):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_single_writer_waits_for_the_write_lock_and_others_do_not(own):
+def test_a_single_writer_waits_for_the_write_lock_and_others_do_not(own, monkeypatch):
+    connection.ensure_connection()
+    monkeypatch.setattr(connection, "transaction_mode", "DEFERRED", raising=False)  # else BEGIN takes SQLite's lock
     other = enqueue("other").job
 
     def write():
