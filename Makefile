@@ -13,7 +13,7 @@ SPHINX := $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky 
 # The pictures of the docs: docs/NAME.py draws docs/images/NAME.svg.
 PICTURES := house processes race states strategies windows workflow
 
-.PHONY: help demo serve test-quick test test-all ha conformance lint bench docs linkcheck reference messages tutorial dist clean
+.PHONY: help demo serve test-quick test test-all ha mutants conformance lint bench docs linkcheck reference messages tutorial dist clean
 
 help: ## What can be made
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -35,6 +35,9 @@ test-all: $(READY) ## Everything: slow, torture, browser; MariaDB if OJS_TEST_MA
 
 ha: $(READY) ## Failovers of clusters of its own: eight minutes
 	@$(BIN)/python -m pytest -m ha -s
+
+mutants: $(READY) ## Break the package in one place at a time: a test must fail each time
+	@$(BIN)/python -m tests.mutants
 
 conformance: $(READY) ## The conformance cases of the Open Job Spec (CONFORMANCE=folder QUICK=1)
 	@CONFORMANCE='$(CONFORMANCE)' QUICK='$(QUICK)' $(BIN)/python -m tests.conformance
