@@ -237,9 +237,7 @@ def test_no_keys_need_no_lock(dialect):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_single_writer_waits_for_the_write_lock_and_others_do_not(own, monkeypatch):
-    connection.ensure_connection()
-    monkeypatch.setattr(connection, "transaction_mode", "DEFERRED", raising=False)  # else BEGIN takes SQLite's lock
+def test_a_single_writer_waits_for_the_write_lock_and_others_do_not(own):
     other = enqueue("other").job
 
     def write():
@@ -251,9 +249,13 @@ def test_a_single_writer_waits_for_the_write_lock_and_others_do_not(own, monkeyp
         except Exception as error:
             return str(error)
 
-    with transaction.atomic():
+    transaction.set_autocommit(False)  # as the tests' BEGIN IMMEDIATE takes the lock by itself
+    try:
         own.take_write_lock()
         assert elsewhere(write) == ("database is locked" if own.single_writer else 1)
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
 
 
 def test_text_is_compared_exactly(own):
