@@ -32,11 +32,11 @@ test: $(READY) ## SQLite and PostgreSQL, without what is slow: four minutes
 release-check: $(READY) ## Everything that takes longer than CI may: run it before a release
 	@.ci/release-check
 
-mutants: $(READY) ## Break the package on purpose, and see the tests notice
-	@$(BIN)/python -m tests.mutants
-
 ha: $(READY) ## Failovers of clusters of its own: eight minutes
 	@$(BIN)/python -m pytest -m ha -s
+
+mutants: $(READY) ## Break the package in one place at a time: a test must fail each time
+	@$(BIN)/python -m tests.mutants
 
 conformance: $(READY) ## The conformance cases of the Open Job Spec (CONFORMANCE=folder QUICK=1)
 	@CONFORMANCE='$(CONFORMANCE)' QUICK='$(QUICK)' $(BIN)/python -m tests.conformance

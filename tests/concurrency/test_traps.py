@@ -194,6 +194,20 @@ def test_a_holder_that_completes_between_look_and_insert_counts_where_completed_
     assert [row.pk for row in audit()] == [holder.pk]
 
 
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="elsewhere a key is locked from the look to the insert")
+@pytest.mark.parametrize("strategy", ["reject", "ignore"])
+def test_a_rival_that_came_and_completed_between_look_and_insert_counts_where_completed_is_listed(start, strategy):
+    unique = {"states": ["pending", "completed"], "on_conflict": strategy}
+    child: Child = start(stepping, lambda sql: sql.startswith("INSERT") and is_insert(sql), False, unique)
+    child.hear()
+    rival = ask("t", unique={})
+    complete(rival.id)
+    child.tell()
+    answer = child.result()
+    assert answer.id == rival.id
+    assert [row.pk for row in audit()] == [rival.id]
+
+
 def test_a_holder_that_ends_between_the_lost_insert_and_the_second_look_frees_the_key(start):
     holder = Job.objects.enqueue("t", unique={}).job
     child: Child = start(stepping, is_look, False, {})

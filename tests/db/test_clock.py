@@ -86,11 +86,14 @@ def test_what_a_run_writes_down_is_the_databases_time(handlers, jump):
     assert row.created_at - timedelta(seconds=1) < row.started_at <= row.finished_at < row.created_at + HOUR / 2
 
 
-def test_a_live_lease_is_not_rescued_and_a_dead_one_is(take, jump):
+@pytest.mark.parametrize(
+    "clock", [lambda: DatabaseClock("default").now(), lambda: timezone.now()], ids=["database's", "machine's"]
+)
+def test_a_live_lease_is_not_rescued_and_a_dead_one_is_whoever_asks(take, jump, clock):
     for _ in range(2):
         Job.objects.enqueue("t")
     (live,) = take(1, lease=HOUR / 2)
     (dead,) = take(1, lease=-HOUR / 2)
     jump()
-    sweep.rescue(Job.objects.all(), DatabaseClock("default").now())
+    sweep.rescue(Job.objects.all(), clock())
     assert dict(Job.objects.values_list("pk", "state")) == {live.pk: "active", dead.pk: "available"}

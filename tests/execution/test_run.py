@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from django_ojs_unique import job
@@ -26,6 +28,11 @@ def run(handlers, take):
         return execute(Run(claimed))
 
     return run
+
+
+@pytest.mark.parametrize("seconds", [-1, 1000])
+def test_a_run_does_not_begin_once_its_lease_may_have_run_out(seconds):
+    assert Run(Job(), lease_until=time.monotonic() + seconds).begin() is (seconds > 0)
 
 
 def test_an_object_arrives_as_keywords_and_an_array_in_order(run):

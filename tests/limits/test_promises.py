@@ -137,6 +137,14 @@ def test_the_lanes_of_a_fair_queue_take_turns(fair):
     assert Counter(tenants(take(4, queues=["imports"]))) == {"big": 4}
 
 
+def test_no_lane_has_two_turns_while_another_one_waits(fair):
+    add("a", 3)
+    add("b", 3)
+    order = [tenant for _ in range(4) for tenant in tenants(take(1, queues=["imports"]))]
+    assert sorted(order[:2]) == ["a", "b"]
+    assert order[2:] == order[:2]
+
+
 def test_a_large_claim_takes_of_each_lane(fair):
     add("big", 50)
     add("small", 3)

@@ -83,6 +83,18 @@ def test_the_end_of_a_lease_is_the_end_of_its_slot(move):
     assert take() == []
 
 
+def test_a_job_that_runs_again_after_it_lost_its_lease_takes_its_slots_once():
+    limits = [Limit(key=["args.n"], running=1), Limit(name="all", running=2)]
+    first, second = enqueue(1, limits), enqueue(2, limits)
+    assert ids(take(1)) == [first]
+    lose(first)
+    assert ids(take()) == [second, first]
+    third = enqueue(3, limits)
+    assert take() == []
+    Job.objects.get(pk=second).cancel()
+    assert ids(take()) == [third]
+
+
 def test_several_limits_hold_together():
     limits = [Limit(key=["args.n"], running=1), Limit(key=["meta.tenant"], running=2), Limit(name="all", running=3)]
     jobs = [
