@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import date
 
 from tests.tiers import AT_RELEASE, IN_CI, ONE_DATABASE
 
@@ -103,7 +104,8 @@ class Suite:
     def __init__(self, name: str, url: str | None, command: list[str], *, is_first: bool, names: list[str]) -> None:
         self._name = name
         self._output = None if is_first else tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the suite
-        environment = {"PGOPTIONS": NO_WAIT_FOR_THE_DISK, **os.environ, "OJS_TEST_DATABASES": ",".join(names)}
+        usual = {"PGOPTIONS": NO_WAIT_FOR_THE_DISK, "OJS_TORTURE_SEED": f"{date.today()}"}  # new dice each day
+        environment = {**usual, **os.environ, "OJS_TEST_DATABASES": ",".join(names)}
         environment.pop("OJS_TEST_DATABASE_URL", None)
         # Else each process compiles the tests anew; .gitignore names what is left behind.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
