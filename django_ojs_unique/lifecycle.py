@@ -270,7 +270,8 @@ def leave_uniqueness(jobs: QuerySet[Any]) -> int:
 
 def remove(jobs: QuerySet[Any]) -> int:
     """Delete the jobs that are not active; return how many rows were deleted."""
-    return starting_over(jobs.db, partial(_free, jobs.exclude(state=JobState.ACTIVE), lambda rows: rows.delete()[0]))
+    idle = jobs.exclude(state=JobState.ACTIVE)
+    return starting_over(jobs.db, partial(_free, idle, lambda rows: QuerySet.delete(rows)[0]))
 
 
 def delete(jobs: QuerySet[Any], delete: Callable[[], T]) -> T:

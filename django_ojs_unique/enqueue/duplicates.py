@@ -61,8 +61,10 @@ def left_without(jobs: QuerySet[Any], fingerprints: Collection[str]) -> set[str]
 
     It is exact, also in an old snapshot, if the rows that hold these keys are locked.
     """
+    if not fingerprints:
+        return set()
     left = jobs.filter(unguarded(), fingerprint__in=sorted(fingerprints)).only("fingerprint")
-    return {row.fingerprint for row in dialect_of(jobs).lock(left, by_key=False)} if fingerprints else set()
+    return {row.fingerprint for row in dialect_of(jobs).lock(left, by_key=False)}
 
 
 def holds_for_others(verdict: Verdict[JobRow], left: Callable[[], Collection[str]]) -> bool:
