@@ -216,6 +216,11 @@ class Dialect:
         """Whether the open transaction may have begun before the innermost block: it may be the caller's."""
         return bool(self.connection.savepoint_ids) or not self.connection.commit_on_exit
 
+    @property
+    def reads_old(self) -> bool:
+        """Whether the caller's snapshot may be older than rows that matter, and only a query with locks reads these."""
+        return False
+
     def read_anew(self) -> None:
         """Read what is committed by now with each statement; call it first in a transaction. Not in the caller's."""
 

@@ -150,7 +150,7 @@ class _Batch:
             dialect.lock_keys([*self._policies, *self._keyed])
             now = refresh_times(self._entries, is_late=work.is_repeated)
             # After a lost race, query with locks: the snapshot of the caller's transaction may hide new rows.
-            stored = self._look(now, under_locks=work.lost_races > 0)
+            stored = self._look(now, under_locks=work.lost_races > 0 or dialect.reads_old)
             if any(row.created_at >= now for rows in stored.values() for row in rows):
                 refresh_times(self._entries, is_late=True)
             held_keys = lock_held_keys(jobs, dialect, self._keyed)
