@@ -298,8 +298,13 @@ def test_in_an_older_snapshot_a_plain_job_that_came_and_went_is_met_on_mariadb_a
 
 def looking(parent: Parent, level: str, enqueue: Callable[[], str]) -> str:
     isolate(level)
-    with at_statement(parent, is_look, after=True):
+    # A single enqueue looks without locks first, in a transaction of its own.
+    with at_statement(parent, is_look if enqueue is throttled_in_bulk else is_locking_look, after=True):
         return enqueue()
+
+
+def is_locking_look(sql: str) -> bool:
+    return is_look(sql) and "FOR UPDATE" in sql
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="elsewhere the key is locked before the look")
