@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from django.db import models, router
 
+from .. import lifecycle
 from ..enqueue.results import JobT
 from ..exceptions import InvalidRequest, did_you_mean
 from ..ojs.states import INCOMPLETE, POSTPONED, REVIVABLE, TERMINAL, JobState
@@ -57,6 +58,13 @@ class ChangeableQuerySet(models.QuerySet[JobT]):
         return super().update(**changes)
 
     update.alters_data = True  # type: ignore[attr-defined]
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Do what Django does. A unique key that one of these jobs holds for a live job stays held."""
+        return lifecycle.delete(self, super().delete)
+
+    delete.alters_data = True  # type: ignore[attr-defined]
+    delete.queryset_only = True  # type: ignore[attr-defined]
 
     # As Django's `delete`: nobody changes all jobs by leaving out the filter.
     for _change_of_many in (cancel, retry, revive, enqueue_again):

@@ -23,7 +23,7 @@ from ..enqueue.row import JobRow
 from ..exceptions import DuplicateJob, InvalidPolicy, InvalidRequest, OJSError
 from ..ojs.keys import HOLDING
 from ..ojs.policy import UniquePolicy
-from ..ojs.states import TERMINAL, JobState
+from ..ojs.states import ALL, TERMINAL, JobState
 from ..signals import job_activated, job_cancelled
 from ..unit_of_work import LostRace, UnitOfWork
 from .announcing import announce_each
@@ -70,17 +70,18 @@ def revive(
     plan = _Plan(replaceable)
     with transaction.atomic(using=jobs.db):
         dialect.take_write_lock()
-        fingerprints = set() if force else set(chosen.exclude(fingerprint=None).values_list("fingerprint", flat=True))
+        fingerprints = set(chosen.exclude(fingerprint=None).values_list("fingerprint", flat=True))
         dialect.lock_keys(fingerprints)
         locked = chosen.filter(lifecycle.revivable()).only(*_READ).order_by("pk").select_for_update()
         dead = sorted(locked, key=lambda job: (job.created_at, job.pk))
         now = timezone.now()
+        if not fingerprints.issuperset(job.fingerprint for job in dead if job.fingerprint):
+            raise LostRace
         if force:
             for job in dead:
                 plan.revive(job, now)
+            plan.forced = fingerprints
         else:
-            if not fingerprints.issuperset(job.fingerprint for job in dead if job.fingerprint):
-                raise LostRace
             # After a lost race, query with locks only: the snapshot of the caller's transaction may hide new rows.
             _decide(plan, jobs, dialect, dead, now, replace=replace, by_key=not work.lost_races)
         _write(jobs, plan, now)
@@ -95,7 +96,8 @@ class _Plan:
     """What is written: ``revived`` jobs by id, in order; ``replaced`` ones with the job of each; who loses the guard.
 
     ``guards``: for each fingerprint, the job that gets the guard, and the states in which it guards. ``replaceable``:
-    the only jobs that may be replaced, if these are not all.
+    the only jobs that may be replaced, if these are not all. ``forced``: the fingerprints of jobs that are revived
+    whatever else lives.
     """
 
     replaceable: QuerySet[Any] | None = None
@@ -104,6 +106,7 @@ class _Plan:
     replaced: dict[UUID, UUID] = field(default_factory=dict)
     unguarded: list[UUID] = field(default_factory=list)
     guards: dict[str, tuple[UUID, frozenset[JobState]]] = field(default_factory=dict)
+    forced: Collection[str] = ()
 
     def revive(self, job: JobRow, now: datetime) -> None:
         """Plan a revival; ``job`` has its new state then."""
@@ -149,9 +152,10 @@ def _decide(
             continue
         plan.replaced |= dict.fromkeys(rivals, job.pk)
         plan.unguarded += rows.keys() - rivals.keys()
-        plan.guards[job.fingerprint] = job.pk, HOLDING if job.key is not None else policy.guarded_states
-        plan.revive(job, now)
         live = {id: row for id, row in rows.items() if row.state not in TERMINAL and id not in rivals}
+        states = HOLDING if job.key is not None else ALL if live else policy.guarded_states
+        plan.guards[job.fingerprint] = job.pk, states
+        plan.revive(job, now)
         others[job.fingerprint] = {**live, job.pk: job}
 
 
@@ -200,5 +204,6 @@ def _write(jobs: QuerySet[Any], plan: _Plan, now: datetime) -> None:
     try:
         for states, ids in guards.items():
             lifecycle.guard(jobs.filter(pk__in=ids, fingerprint__isnull=False), states)
+        lifecycle.hold_for_others(jobs, plan.forced)
     except IntegrityError:  # an enqueue or another revival was faster
         raise LostRace from None

@@ -211,6 +211,19 @@ class Dialect:
     def take_write_lock(self) -> None:
         """Become the only writer for the rest of the transaction, where a database has one writer at a time."""
 
+    @property
+    def is_callers(self) -> bool:
+        """Whether the open transaction may have begun before the innermost block: it may be the caller's."""
+        return bool(self.connection.savepoint_ids) or not self.connection.commit_on_exit
+
+    @property
+    def reads_old(self) -> bool:
+        """Whether the caller's snapshot may be older than rows that matter, and only a query with locks reads these."""
+        return False
+
+    def read_anew(self) -> None:
+        """Read what is committed by now with each statement; call it first in a transaction. Not in the caller's."""
+
     def lock_keys(self, fingerprints: Collection[str]) -> None:
         """Make other enqueues of these keys wait until the transaction ends, where the constraint cannot do that."""
         self.take_write_lock()

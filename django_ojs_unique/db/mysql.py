@@ -27,6 +27,10 @@ class MySQL(Dialect):
     now = "SELECT UTC_TIMESTAMP(6)"
     skips_conflicts = ""
 
+    @property
+    def reads_old(self) -> bool:
+        return self.is_callers and self.connection.isolation_level != "read committed"  # type: ignore[attr-defined]
+
     @staticmethod
     def quote(name: str) -> str:
         return f"`{name}`"
@@ -54,7 +58,7 @@ class MySQL(Dialect):
 
     def lock(self, rows: QuerySet[Any], *, by_key: bool) -> list[Any]:
         # The worker locks by the primary key. If this began with another index, InnoDB would deadlock with it.
-        if by_key:
+        if by_key and not self.reads_old:
             rows = rows.model._default_manager.using(rows.db).filter(pk__in=list(rows.values_list("pk", flat=True)))
         return super().lock(rows, by_key=by_key)
 

@@ -97,6 +97,11 @@ class PostgreSQL(Dialect):
         # does not stop this insert. A policy that counts finished jobs must stop it.
         return INCOMPLETE.issuperset(policy.states)
 
+    def read_anew(self) -> None:
+        if self.repeats_reads and not self.is_callers:
+            with self.connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+
     def find(self, rows: Any, fingerprints: Sequence[str]) -> Any:
         # One index look-up for each fingerprint: with old statistics, a plain query would read the whole table.
         wanted = rows.filter(of_fingerprint()).extra(where=["fingerprint = wanted.name"])

@@ -21,6 +21,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import QuerySet
 
+from .. import lifecycle
 from ..db.constraints import of_fingerprint
 from ..db.dialects import dialect_of
 from ..db.inserts import ROWS_AT_ONCE, in_groups
@@ -35,7 +36,7 @@ from . import suppression
 from .batch_plan import Answer, BatchEntry, BatchPlan, result_of
 from .by_key import announce_keyed, lock_held_keys
 from .by_policy import announce_verdict
-from .duplicates import stored_matches_of_any
+from .duplicates import left_without, stored_matches_of_any
 from .errors import ids_in_use, naming_missing_tables
 from .incoming import Incoming
 from .items import Items
@@ -44,7 +45,7 @@ from .results import BatchResult, ItemResult, Outcome
 from .row import JobRow
 
 _LOOKED_AT = (
-    "id", "type", "queue", "state", "fingerprint", "guarded_states", "created_at", "scheduled_at", "workflow_id",
+    "id", "type", "queue", "state", "key", "fingerprint", "guarded_states", "created_at", "scheduled_at", "workflow_id",
     "awaited",
 )  # fmt: skip
 _MODES = ("partial", "atomic")
@@ -145,15 +146,17 @@ class _Batch:
         """Decide and write everything, or raise LostRace and write nothing."""
         jobs, dialect = self._jobs, self._dialect
         with transaction.atomic(using=jobs.db):
+            dialect.read_anew()
             dialect.lock_keys([*self._policies, *self._keyed])
             now = refresh_times(self._entries, is_late=work.is_repeated)
             # After a lost race, query with locks: the snapshot of the caller's transaction may hide new rows.
-            stored = self._look(now, under_locks=work.lost_races > 0)
+            stored = self._look(now, under_locks=work.lost_races > 0 or dialect.reads_old)
             if any(row.created_at >= now for rows in stored.values() for row in rows):
                 refresh_times(self._entries, is_late=True)
             held_keys = lock_held_keys(jobs, dialect, self._keyed)
             taken = self._ids_in_use() if work.lost_races else ()
-            plan = BatchPlan(jobs, stored, held_keys, taken, self._counted, now)
+            left = left_without(jobs, lifecycle.held_for_others(row for rows in stored.values() for row in rows))
+            plan = BatchPlan(jobs, stored, held_keys, taken, self._counted, left, now)
             for entry in self._entries:
                 plan.decide(entry)
                 if entry.error is not None and self._refuse:

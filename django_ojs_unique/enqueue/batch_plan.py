@@ -17,10 +17,10 @@ from ..db.inserts import in_groups
 from ..exceptions import DuplicateJob, InvalidRequest, OJSError
 from ..ojs.conflict import FREE, Action, Verdict, judge
 from ..ojs.policy import UniquePolicy
-from ..ojs.states import JobState
+from ..ojs.states import ALL, TERMINAL, JobState
 from . import suppression as suppressed
 from .by_key import HeldKey, write_held_keys
-from .duplicates import may_replace_active, outside
+from .duplicates import holds_for_others, may_replace_active, outside
 from .errors import id_taken
 from .incoming import Incoming, set_times
 from .results import ItemResult, Outcome
@@ -87,6 +87,7 @@ class BatchPlan:
         held_keys: Mapping[str, HeldKey],
         taken: Collection[UUID],
         counted: Mapping[str, Collection[str]],
+        left: Collection[str],
         now: datetime,
     ) -> None:
         self._jobs = jobs
@@ -94,6 +95,8 @@ class BatchPlan:
         self._rows = defaultdict(list, {fingerprint: list(rows) for fingerprint, rows in stored.items()})
         self._held_keys = held_keys
         self._taken = set(taken)
+        self._left = set(left)
+        """The fingerprints of which a live job does not hold the unique key."""
         self._now = now
         self._new: list[JobRow] = []
         self._cancelled: dict[UUID, UUID] = {}
@@ -145,6 +148,9 @@ class BatchPlan:
         self._new.append(job)
         if (verdict := entry.verdict) is None:
             return
+        for_others = holds_for_others(verdict, lambda: self._left & {job.fingerprint})
+        if any(row.state not in TERMINAL for row in verdict.release):
+            self._left.add(job.fingerprint)
         take_place(job, verdict.cancel)
         for row in verdict.cancel:
             row.state, row.finished_at, row.run_at, row.replaced_by_id = JobState.CANCELLED, self._now, None, job.pk
@@ -162,6 +168,8 @@ class BatchPlan:
         rows.append(job)
         if verdict.inherited_schedule is not None:
             set_times(entry.incoming, job.created_at, inherited_schedule=verdict.inherited_schedule)
+        if for_others:
+            job.guarded_states = ALL
         if verdict.cancel:
             entry.outcome = Outcome.REPLACED
 

@@ -252,5 +252,5 @@ def _remove(jobs: QuerySet[Any], key: str, which: Q, *, by_key: bool) -> JobRow 
             if job.state == JobState.ACTIVE:
                 lifecycle.detach(jobs, [job])
             else:
-                jobs.filter(pk=job.pk).delete()
+                QuerySet.delete(jobs.filter(pk=job.pk))  # a key is never held for another job
         return found[0] if found else None

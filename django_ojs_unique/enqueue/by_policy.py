@@ -19,10 +19,11 @@ from ..exceptions import DuplicateJob
 from ..instrumentation import is_traced, tracer
 from ..ojs.conflict import FREE, Action, Verdict, judge
 from ..ojs.policy import UniquePolicy
+from ..ojs.states import ALL
 from ..signals import announce, job_cancelled, job_enqueued, job_suppressed
 from ..unit_of_work import LostRace, UnitOfWork
 from . import suppression
-from .duplicates import may_replace_active, stored_matches
+from .duplicates import holds_for_others, left_without, may_replace_active, stored_matches
 from .errors import id_taken, ids_in_use, name_missing_table
 from .incoming import Incoming, set_times
 from .results import EnqueueResult, Outcome
@@ -107,6 +108,7 @@ def _decide_under_locks(
 ) -> Verdict[JobRow]:
     """Lock, decide and write everything, or raise LostRace and write nothing."""
     job = incoming.job
+    dialect.read_anew()
     dialect.lock_keys([job.fingerprint])
     # After a lost race, query with locks only: the snapshot of the caller's transaction may hide new rows.
     stored = dialect.lock(stored_matches(jobs, job.fingerprint, policy, timezone.now()), by_key=not lost_races)
@@ -115,6 +117,8 @@ def _decide_under_locks(
     if verdict.action is Action.ADMIT:
         _make_way(jobs, verdict, job, now)
         set_times(incoming, now, inherited_schedule=verdict.inherited_schedule)
+        if holds_for_others(verdict, lambda: left_without(jobs, [job.fingerprint])):
+            job.guarded_states = ALL
         if not dialect.insert(incoming.values):
             raise id_taken(job) if ids_in_use(jobs, [job.pk]) else LostRace
         if dialect.lets_rivals_in:

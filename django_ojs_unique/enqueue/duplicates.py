@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -10,10 +10,11 @@ from django.db.models import Max, Q, QuerySet
 
 from ..capabilities import STRONG, strength
 from ..conf import settings
-from ..db.constraints import guarding, of_fingerprint
-from ..ojs.conflict import duplicates
+from ..db.constraints import guarding, of_fingerprint, unguarded
+from ..db.dialects import dialect_of
+from ..ojs.conflict import Verdict, duplicates
 from ..ojs.policy import UniquePolicy
-from ..ojs.states import TERMINAL, JobState
+from ..ojs.states import ALL, TERMINAL, JobState
 from .row import JobRow
 
 Jobs = TypeVar("Jobs", bound=QuerySet[Any])
@@ -53,6 +54,30 @@ def may_replace_active(jobs: QuerySet[Any], stored: Iterable[JobRow]) -> bool:
     if not any(row.state == JobState.ACTIVE for row in stored):
         return True
     return settings.replace_active and strength(jobs.model, jobs.db) == STRONG
+
+
+def left_without(jobs: QuerySet[Any], fingerprints: Collection[str]) -> set[str]:
+    """Return the fingerprints of which a live job does not hold the unique key.
+
+    It is exact, also in an old snapshot, if the rows that hold these keys are locked.
+    """
+    if not fingerprints:
+        return set()
+    left = jobs.filter(unguarded(), fingerprint__in=sorted(fingerprints)).only("fingerprint")
+    return {row.fingerprint for row in dialect_of(jobs).lock(left, by_key=False)}
+
+
+def holds_for_others(verdict: Verdict[JobRow], left: Callable[[], Collection[str]]) -> bool:
+    """Whether an admitted job must hold its unique key in every state, because of live jobs that do not hold it.
+
+    So the constraint stops every later enqueue that cannot see those, until one that can has decided about them.
+    ``left`` returns something if there were any when the rows of the verdict were locked.
+    """
+    if any(row.state not in TERMINAL for row in verdict.release):
+        return True
+    if any(row.guarded_states == ALL for row in verdict.cancel):
+        return True  # perhaps there are none by now: the next enqueue will find that out
+    return any(row.guarded_states == ALL for row in verdict.release) and bool(left())
 
 
 def outside(jobs: QuerySet[Any] | None, rows: Iterable[JobRow]) -> list[JobRow]:

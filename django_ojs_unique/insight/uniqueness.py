@@ -162,6 +162,8 @@ def _of_policy(job: Any, policy: UniquePolicy, until: datetime | None, elapsed: 
     finished, counted = job.state in TERMINAL, job.state in policy.states
     if finished and not counted:
         yield f"No longer holds its key: it is {_finished(job)}, and its policy does not count {job.state} jobs."
+        if job.is_guarding:
+            yield "Until the next enqueue is admitted, it guards its key for an unfinished job that it passed."
     elif finished and not elapsed:
         yield f"Counts as a duplicate for enqueues that look at {job.state} jobs, {_lasting(policy, until)}."
         if not job.is_guarding:

@@ -40,6 +40,10 @@ class Kind(Enum):
     )
     WINDOW = ("No end of the window, although the policy counts finished jobs", "it is computed anew")
     SHARED = ("Jobs that guard one fingerprint together", "the oldest keeps the guard, the others go on without it")
+    UNHELD = (
+        "A fingerprint that no row guards in every state, although a live job of it does not guard it",
+        "the row that guards it does so in every state, else the oldest live job",
+    )
     KEY = (
         "Jobs that hold one key together",
         "the one that guards it keeps it, else the oldest; the others go on without it",

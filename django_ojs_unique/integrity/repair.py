@@ -14,7 +14,7 @@ from .. import lifecycle
 from ..db.constraints import guarding
 from ..db.dialects import dialect_of
 from ..ojs.keys import HOLDING
-from ..ojs.states import INCOMPLETE, WAITING, JobState
+from ..ojs.states import ALL, INCOMPLETE, WAITING, JobState
 from ..signals import announce, job_cancelled
 from ..unit_of_work import LostRace, UnitOfWork
 from .expected_row import READ, ExpectedRow
@@ -127,6 +127,11 @@ class Repairer:
         for expected in guards[1:]:
             expected.set(guarded_states=frozenset())
             expected.lost_guard = True
+        left = [expected for expected in sharing if _is_left(expected)]
+        if left and (holder := (guards or left)[0]).guarded_states != ALL:
+            if not any(expected.lost_guard for expected in left):
+                holder.kinds.append(Kind.UNHELD)
+            holder.set(guarded_states=ALL)
         for expected in expected_rows:
             blocks = bool(guards) and expected not in sharing and _guards_now(expected, fingerprint)
             if blocks or expected.duplicates is not None:
@@ -165,6 +170,8 @@ class Repairer:
         for expected in changed:
             changes = {"guarded_states": expected.row.guarded_states, **expected.changes}
             lifecycle.write(jobs.filter(pk=expected.row.pk), **changes)
+        moved = [expected.row for expected in changed if expected.fingerprint != expected.row.fingerprint]
+        lifecycle.hold_for_others(jobs, lifecycle.held_for_others(moved))
         now = timezone.now()
         for expected in expected_rows:
             if (older := expected.duplicates) is not None:
@@ -185,6 +192,12 @@ def _leave_one_key(sharing: Collection[ExpectedRow]) -> None:
 def _guards_now(expected: ExpectedRow, fingerprint: str) -> bool:
     row = expected.row
     return bool(row.fingerprint == fingerprint and row.state in row.guarded_states)
+
+
+def _is_left(expected: ExpectedRow) -> bool:
+    """Whether a live job will go on without the guard of its fingerprint."""
+    is_live = expected.key is None and expected.row.state in INCOMPLETE
+    return is_live and not expected.is_guarding and expected.duplicates is None
 
 
 def _is_hexadecimal(text: str) -> bool:

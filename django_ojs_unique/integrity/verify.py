@@ -75,7 +75,7 @@ def _find(jobs: QuerySet[Any], spool: Spool, bars: Bars) -> Findings:
     with bars(desc="looked at", total=jobs.count()) as bar:
         for rows in pages(jobs.only(*READ)):
             expected_rows = [examine(row) for row in rows]
-            spool.add((one.row, one.fingerprint) for one in expected_rows if one.kinds)
+            spool.add((one.row, one.fingerprint) for one in expected_rows if one.kinds or _is_left(one.row))
             spool.note((one.row, one.fingerprint) for one in expected_rows if _counts(one.row))
             findings.looked_at += len(rows)
             bar.update(len(rows))
@@ -85,6 +85,11 @@ def _find(jobs: QuerySet[Any], spool: Spool, bars: Bars) -> Findings:
             for kind in expected.kinds:
                 findings.add(kind, expected.row.pk)
     return findings
+
+
+def _is_left(row: Any) -> bool:
+    """Whether another row must hold the key for this one."""
+    return row.fingerprint is not None and row.key is None and row.state in INCOMPLETE and not row.guarded_states
 
 
 def _counts(row: Any) -> bool:

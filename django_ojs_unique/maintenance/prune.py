@@ -132,7 +132,7 @@ def keeps_a_window_open(job: Any, now: datetime) -> bool:
     )
 
 
-_JUDGED = ("state", "fingerprint", "unique", "window_ends_at")
+_JUDGED = (*lifecycle.HOLDS, "unique", "window_ends_at")
 
 
 def _of_kind(jobs: QuerySet[Any], kind: str) -> QuerySet[Any]:
@@ -160,7 +160,8 @@ def _prune(jobs: QuerySet[Any], rows: QuerySet[Any], now: datetime, batch: int) 
             kept = {job.pk for job in found if keeps_a_window_open(job, now)}
             gone = {job.pk for job in found} - kept
             if gone:
-                jobs.filter(pk__in=gone).delete()
+                QuerySet.delete(jobs.filter(pk__in=gone))
+                lifecycle.hold_for_others(jobs, lifecycle.held_for_others(job for job in found if job.pk in gone))
             if kept:
                 lifecycle.write(jobs.filter(pk__in=kept), payload_pruned=True, **_PAYLOAD)
     except _REFUSALS as error:

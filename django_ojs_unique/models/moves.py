@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any, NoReturn, Self
 
 from django.db import models, router
@@ -89,6 +90,13 @@ class Movable(models.Model):
         released = lifecycle.leave_uniqueness(self._row())
         self.refresh_from_db(using=self._written_to)
         return bool(released)
+
+    def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
+        """Do what Django does. A unique key that this job holds for a live job stays held."""
+        jobs = self._model._default_manager.using(using or self._written_to).filter(pk=self.pk)
+        return lifecycle.delete(jobs, partial(super().delete, using, keep_parents))
+
+    delete.alters_data = True  # type: ignore[attr-defined]
 
     def remove(self) -> None:
         """Delete the row: its fingerprint is free, its window ends. Raises InvalidTransition while the job runs."""

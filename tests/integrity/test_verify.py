@@ -525,7 +525,7 @@ def test_of_imported_duplicates_the_oldest_waits_on():
     values = {"type": "t", "queue": "q", "unique": BY_ARGS.to_dict(), "args": {}}
     text = canonical_text(BY_ARGS, type="t", queue="q", args={}, meta={})
     rows = insert_all(Job(**values, fingerprint=fingerprint(text)) for _ in range(5))
-    assert found() == {"DUPLICATE": 4}
+    assert found() == {"DUPLICATE": 4, "UNHELD": 1}
     seen = []
     receive = lambda **arguments: seen.append((arguments["job"].pk, arguments["job"].state, arguments["replaced_by"]))  # noqa: E731
     job_cancelled.connect(receive)
