@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from datetime import timedelta
 from itertools import takewhile
 from typing import Any
@@ -389,8 +390,8 @@ def test_each_piece_wakes_the_workers_of_its_queues_once(notify, settings):
         Job.objects.enqueue_many(items)
         with connection.cursor() as cursor:
             cursor.execute(f"NOTIFY {CHANNEL}, 'end'")
-        heard = (note.payload for note in listener.notifies(timeout=PATIENCE))
-        woken = list(takewhile(lambda name: name != "end", heard))
+        with closing(listener.notifies(timeout=PATIENCE)) as notes:  # it locks the connection until it is closed
+            woken = list(takewhile(lambda name: name != "end", (note.payload for note in notes)))
     assert sorted(woken) == (["a", "b"] if notify else [])
 
 
