@@ -21,12 +21,6 @@ def test_the_specification_needs_the_standard_library_and_three_packages_only():
     assert {name: more for name, found in outside.items() if (more := found - {*sys.stdlib_module_names} - PURE)} == {}
 
 
-def test_modules_and_classes_are_of_a_readable_length():
-    assert {name: lines for name in MODULES if (lines := len(MODULES[name].read_text().splitlines())) > 300} == {}
-    classes = [(name, node) for name in MODULES for node in ast.walk(tree(name)) if isinstance(node, ast.ClassDef)]
-    assert [(name, node.name) for name, node in classes if node.end_lineno - node.lineno >= 250] == []
-
-
 def test_only_the_databases_are_asked_for_a_vendor():
     asks = {
         name
