@@ -3,31 +3,28 @@
 Each function takes a queryset that says *which* rows, adds the states that the move may start from, and returns how
 many rows moved. Zero means that another transaction was faster. No move checks uniqueness, and none can fail because
 of it: a row keeps its guard while its state is one of its guarded states, and loses the guard when it leaves them.
-Only a revived job gets it back, after its move, by `guard`; and `hold_for_others` gives it to a live job.
+Only a revived job gets it back, after its move, by `guard`; and `db.holding` gives it to a live job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import BooleanField, Case, DateTimeField, F, Q, QuerySet, Value, When
 from django.db.models.functions import Now
 from django.db.models.lookups import Exact
 
-from .db.constraints import guarding, unguarded
-from .db.dialects import dialect_of
 from .db.fields import StateSetField
-from .db.inserts import in_groups
+from .db.holding import free
 from .db.transactions import starting_over
 from .db.updates import update_each
 from .ojs.gates import LIMITED, OPEN
 from .ojs.keys import HOLDING
-from .ojs.states import ALL, MOVES, POSTPONED, REVIVABLE, TIMED, WAITING, JobState
+from .ojs.states import MOVES, POSTPONED, REVIVABLE, TIMED, WAITING, JobState
 
 
 class DatabaseNow(Now):
@@ -37,7 +34,6 @@ class DatabaseNow(Now):
         return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
 
 
-T = TypeVar("T")
 _NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_expires_at": None}
 
 
@@ -265,65 +261,13 @@ def drop_guards(jobs: QuerySet[Any]) -> int:
 def leave_uniqueness(jobs: QuerySet[Any]) -> int:
     """Drop fingerprint and guard for good, in any state, so that the next enqueue of the fingerprint is admitted."""
     freed: dict[str, Any] = {"guarded_states": frozenset(), "fingerprint": None, "window_ends_at": F("finished_at")}
-    return starting_over(jobs.db, partial(_free, jobs.exclude(fingerprint=None), lambda rows: write(rows, **freed)))
+    return starting_over(jobs.db, partial(free, jobs.exclude(fingerprint=None), lambda rows: write(rows, **freed)))
 
 
 def remove(jobs: QuerySet[Any]) -> int:
     """Delete the jobs that are not active; return how many rows were deleted."""
     idle = jobs.exclude(state=JobState.ACTIVE)
-    return starting_over(jobs.db, partial(_free, idle, lambda rows: QuerySet.delete(rows)[0]))
-
-
-def delete(jobs: QuerySet[Any], delete: Callable[[], T]) -> T:
-    """Let ``delete`` delete the jobs; what one of them holds for others stays held. Return what it returns."""
-    rows = _everything(jobs).filter(pk__in=jobs.order_by().values("pk"))
-    # Only these can hold a key for others when they are deleted. There are few among many finished jobs.
-    holding = rows.filter(guarding() | unguarded(), fingerprint__isnull=False)
-    return _free(holding, lambda rows: delete())
-
-
-def _free(jobs: QuerySet[Any], change: Callable[[QuerySet[Any]], T]) -> T:
-    """Lock jobs, change them so that they hold no key, and return what ``change`` returns."""
-    with transaction.atomic(using=jobs.db):
-        dialect = dialect_of(jobs)
-        dialect.take_write_lock()
-        # If its signals have receivers, Django reads the rows before it deletes them: hence the lock, too.
-        rows = dialect.lock(jobs.only(*HOLDS), by_key=False)
-        changed = change(jobs.filter(pk__in=[row.pk for row in rows]))
-        hold_for_others(jobs, held_for_others(rows))
-        return changed
-
-
-HOLDS: Final = ("state", "key", "fingerprint", "guarded_states")
-"""The fields that `held_for_others` needs."""
-
-
-def held_for_others(rows: Iterable[Any]) -> set[str]:
-    """Return the fingerprints that rows hold in every state, perhaps because of live jobs that do not hold them."""
-    return {row.fingerprint for row in rows if row.is_guarding and row.guarded_states == ALL and row.key is None}
-
-
-def hold_for_others(jobs: QuerySet[Any], fingerprints: Collection[str]) -> None:
-    """Keep each fingerprint held, in every state, while a live job of it does not hold it.
-
-    The row that holds it goes on, or else one of these live jobs begins. So the constraint stops every enqueue that
-    cannot see them. The row is written in any case, so that whoever decides about it at this time waits or starts over.
-    Raises IntegrityError if another transaction took the key, unless the caller has taken it from a row.
-    """
-    everything = _everything(jobs)
-    dialect, rows = dialect_of(everything), everything.only("fingerprint")
-    for some in in_groups(sorted(fingerprints)):
-        left = dialect.lock(rows.filter(unguarded(), key=None, fingerprint__in=some), by_key=False)
-        holders = {row.fingerprint: row.pk for row in left}
-        if holders:
-            for row in dialect.lock(rows.filter(guarding(), fingerprint__in=sorted(holders)), by_key=False):
-                holders[row.fingerprint] = row.pk
-            write(everything.filter(pk__in=list(holders.values())), guarded_states=ALL)
-
-
-def _everything(jobs: QuerySet[Any]) -> Any:
-    model: Any = jobs.model._meta.concrete_model
-    return model._base_manager.using(jobs.db)
+    return starting_over(jobs.db, partial(free, idle, lambda rows: QuerySet.delete(rows)[0]))
 
 
 def park(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:

@@ -76,12 +76,14 @@ class UnitOfWork:
     def _collect_events(self) -> ExitStack:
         """Open a transaction, unless the caller has one, for the change together with its events."""
         connection = connections[self._using]
+        events = dialect_on(apps.get_model("django_ojs_unique", "Event"), connection)
         with ExitStack() as stack:
             if not connection.in_atomic_block:
                 stack.enter_context(transaction.atomic(using=self._using))
+                events.read_anew()
                 transaction.on_commit(self._committed, using=self._using)
             stack.enter_context(collected(self._using))
-            dialect_on(apps.get_model("django_ojs_unique", "Event"), connection).take_write_lock()
+            events.take_write_lock()
             return stack.pop_all()
 
     def _committed(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from django.db import models, router
 
-from .. import lifecycle
+from ..db import holding
 from ..enqueue.results import JobT
 from ..exceptions import InvalidRequest, did_you_mean
 from ..ojs.states import INCOMPLETE, POSTPONED, REVIVABLE, TERMINAL, JobState
@@ -61,7 +61,7 @@ class ChangeableQuerySet(models.QuerySet[JobT]):
 
     def delete(self) -> tuple[int, dict[str, int]]:
         """Do what Django does. A unique key that one of these jobs holds for a live job stays held."""
-        return lifecycle.delete(self, super().delete)
+        return holding.delete(self, super().delete)
 
     delete.alters_data = True  # type: ignore[attr-defined]
     delete.queryset_only = True  # type: ignore[attr-defined]

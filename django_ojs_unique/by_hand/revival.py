@@ -14,6 +14,7 @@ from django.db.models import Case, Q, QuerySet, UUIDField, Value, When
 from django.utils import timezone
 
 from .. import lifecycle
+from ..db import holding
 from ..db.constraints import guarding, unguarded
 from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
@@ -204,6 +205,6 @@ def _write(jobs: QuerySet[Any], plan: _Plan, now: datetime) -> None:
     try:
         for states, ids in guards.items():
             lifecycle.guard(jobs.filter(pk__in=ids, fingerprint__isnull=False), states)
-        lifecycle.hold_for_others(jobs, plan.forced)
+        holding.hold_for_others(jobs, plan.forced)
     except IntegrityError:  # an enqueue or another revival was faster
         raise LostRace from None

@@ -87,6 +87,8 @@ class Dialect:
     """Whether an enqueue may insert before it looks for other jobs."""
     repeats_reads = False
     """Whether a transaction reads what was committed before its first statement, and not what was since."""
+    reads_old = False
+    """Whether the caller's snapshot may hide rows that matter, and only a query with locks reads these."""
     walks_indexes = True
     """Whether a recursive query finds each next value of an index by one search."""
     has_lateral = False
@@ -210,16 +212,6 @@ class Dialect:
 
     def take_write_lock(self) -> None:
         """Become the only writer for the rest of the transaction, where a database has one writer at a time."""
-
-    @property
-    def is_callers(self) -> bool:
-        """Whether the open transaction may have begun before the innermost block: it may be the caller's."""
-        return bool(self.connection.savepoint_ids) or not self.connection.commit_on_exit
-
-    @property
-    def reads_old(self) -> bool:
-        """Whether the caller's snapshot may be older than rows that matter, and only a query with locks reads these."""
-        return False
 
     def read_anew(self) -> None:
         """Read what is committed by now with each statement; call it first in a transaction. Not in the caller's."""

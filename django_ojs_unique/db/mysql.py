@@ -12,6 +12,7 @@ from django.db.models.lookups import Exact
 from .constraints import KEY_LOCK_COUNT, KEY_LOCKS
 from .dialect import Dialect
 from .inserts import Row
+from .transactions import is_callers
 
 _DUPLICATE_ENTRY = 1062
 
@@ -28,8 +29,8 @@ class MySQL(Dialect):
     skips_conflicts = ""
 
     @property
-    def reads_old(self) -> bool:
-        return self.is_callers and self.connection.isolation_level != "read committed"  # type: ignore[attr-defined]
+    def reads_old(self) -> bool:  # type: ignore[override]
+        return is_callers(self.connection) and self.connection.isolation_level != "read committed"  # type: ignore[attr-defined]
 
     @staticmethod
     def quote(name: str) -> str:

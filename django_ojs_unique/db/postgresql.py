@@ -21,6 +21,7 @@ from .dialect import FEW_ROWS, ClaimRequest, Dialect, LookUp, as_it_is
 from .inserts import CHANNEL, TO_JSON, Row, Statement, bare_array, kept
 from .rows import RowReader, UnreadRows
 from .sessions import Session
+from .transactions import is_callers
 
 _HEX = attrgetter("hex")
 _READ_COMMITTED = 2
@@ -98,7 +99,7 @@ class PostgreSQL(Dialect):
         return INCOMPLETE.issuperset(policy.states)
 
     def read_anew(self) -> None:
-        if self.repeats_reads and not self.is_callers:
+        if self.repeats_reads and not is_callers(self.connection):
             with self.connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
 

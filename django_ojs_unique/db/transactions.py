@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from django.db import OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 MOST_TRIES = 30
 LONGEST_PAUSE = 0.1
@@ -40,6 +41,11 @@ def may_start_over(using: str, error: BaseException) -> bool:
     connection = connections[using]
     is_inside = connection.in_atomic_block or not connection.get_autocommit()
     return not is_inside and isinstance(error, OperationalError) and is_transient(error)
+
+
+def is_callers(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the open transaction may have begun before the innermost block: then it may be the caller's."""
+    return bool(connection.savepoint_ids) or not connection.commit_on_exit
 
 
 def pause_after(tries: int) -> None:

@@ -21,7 +21,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import QuerySet
 
-from .. import lifecycle
+from ..db import holding
 from ..db.constraints import of_fingerprint
 from ..db.dialects import dialect_of
 from ..db.inserts import ROWS_AT_ONCE, in_groups
@@ -155,7 +155,7 @@ class _Batch:
                 refresh_times(self._entries, is_late=True)
             held_keys = lock_held_keys(jobs, dialect, self._keyed)
             taken = self._ids_in_use() if work.lost_races else ()
-            left = left_without(jobs, lifecycle.held_for_others(row for rows in stored.values() for row in rows))
+            left = left_without(jobs, holding.held_for_others(row for rows in stored.values() for row in rows))
             plan = BatchPlan(jobs, stored, held_keys, taken, self._counted, left, now)
             for entry in self._entries:
                 plan.decide(entry)

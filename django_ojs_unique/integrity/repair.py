@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from .. import lifecycle
+from ..db import holding
 from ..db.constraints import guarding
 from ..db.dialects import dialect_of
 from ..ojs.keys import HOLDING
@@ -171,7 +172,7 @@ class Repairer:
             changes = {"guarded_states": expected.row.guarded_states, **expected.changes}
             lifecycle.write(jobs.filter(pk=expected.row.pk), **changes)
         moved = [expected.row for expected in changed if expected.fingerprint != expected.row.fingerprint]
-        lifecycle.hold_for_others(jobs, lifecycle.held_for_others(moved))
+        holding.hold_for_others(jobs, holding.held_for_others(moved))
         now = timezone.now()
         for expected in expected_rows:
             if (older := expected.duplicates) is not None:

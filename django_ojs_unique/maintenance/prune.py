@@ -28,6 +28,7 @@ from django.db.models import (
 
 from .. import lifecycle
 from ..conf import settings
+from ..db import holding
 from ..db.locking import any_of, unlocked
 from ..db.transactions import starting_over
 from ..limits.prune import prune_limits
@@ -132,7 +133,7 @@ def keeps_a_window_open(job: Any, now: datetime) -> bool:
     )
 
 
-_JUDGED = (*lifecycle.HOLDS, "unique", "window_ends_at")
+_JUDGED = (*holding.HOLDS, "unique", "window_ends_at")
 
 
 def _of_kind(jobs: QuerySet[Any], kind: str) -> QuerySet[Any]:
@@ -161,7 +162,7 @@ def _prune(jobs: QuerySet[Any], rows: QuerySet[Any], now: datetime, batch: int) 
             gone = {job.pk for job in found} - kept
             if gone:
                 QuerySet.delete(jobs.filter(pk__in=gone))
-                lifecycle.hold_for_others(jobs, lifecycle.held_for_others(job for job in found if job.pk in gone))
+                holding.hold_for_others(jobs, holding.held_for_others(job for job in found if job.pk in gone))
             if kept:
                 lifecycle.write(jobs.filter(pk__in=kept), payload_pruned=True, **_PAYLOAD)
     except _REFUSALS as error:

@@ -14,6 +14,7 @@ from .. import lifecycle
 from ..by_hand.again import request_of
 from ..by_hand.operations import ACTIVATE, CANCEL, DELETE, ENQUEUE_AGAIN, RETRY_NOW, REVIVE, Operation
 from ..by_hand.revival import revive
+from ..db import holding
 from ..enqueue.results import EnqueueResult
 from ..exceptions import InvalidTransition
 from ..ojs.states import JobState
@@ -94,7 +95,7 @@ class Movable(models.Model):
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
         """Do what Django does. A unique key that this job holds for a live job stays held."""
         jobs = self._model._default_manager.using(using or self._written_to).filter(pk=self.pk)
-        return lifecycle.delete(jobs, partial(super().delete, using, keep_parents))
+        return holding.delete(jobs, partial(super().delete, using, keep_parents))
 
     delete.alters_data = True  # type: ignore[attr-defined]
 

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 from django.db import connection, transaction
+from django.test import override_settings
 from django.utils import timezone
 
 from django_ojs_unique.by_hand.bulk import change
@@ -296,8 +297,13 @@ def test_in_an_older_snapshot_a_plain_job_that_came_and_went_is_met_on_mariadb_a
     assert child.result() == ("created" if connection.vendor == "postgresql" else "duplicate")
 
 
-def looking(parent: Parent, level: str, enqueue: Callable[[], str]) -> str:
+def looking(parent: Parent, level: str, enqueue: Callable[[], str], events: bool) -> str:
     isolate(level)
+    with override_settings(OJS_UNIQUE={"EVENTS": events}):
+        return _looking(parent, enqueue)
+
+
+def _looking(parent: Parent, enqueue: Callable[[], str]) -> str:
     # A single enqueue looks without locks first, in a transaction of its own.
     with at_statement(parent, is_look if enqueue is throttled_in_bulk else is_locking_look, after=True):
         return enqueue()
@@ -308,10 +314,13 @@ def is_locking_look(sql: str) -> bool:
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="elsewhere the key is locked before the look")
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("events", [False, True], ids=["", "events"])
+@pytest.mark.parametrize("level", LEVELS[:2])
 @pytest.mark.parametrize("enqueue", [throttled, throttled_in_bulk])
-def test_outside_of_transactions_a_throttle_meets_a_plain_job_that_came_and_went_after_its_look(start, enqueue, level):
-    child: Child = start(looking, level, enqueue)
+def test_outside_of_transactions_a_throttle_meets_a_plain_job_that_came_and_went_after_its_look(
+    start, enqueue, level, events
+):
+    child: Child = start(looking, level, enqueue, events)
     child.hear()
     enqueue_and_complete({})
     child.tell()
