@@ -16,7 +16,7 @@ from uuid import UUID
 
 from django.db import transaction
 from django.db.models import BooleanField, Case, DateTimeField, F, Q, QuerySet, Value, When
-from django.db.models.functions import Now
+from django.db.models.functions import Greatest, Now
 from django.db.models.lookups import Exact
 
 from .db.dialects import dialect_of
@@ -205,7 +205,7 @@ def give_back(jobs: QuerySet[Any], *, token: UUID | None, **changes: Any) -> int
         sources={JobState.ACTIVE},
         # Before `attempt`, because MariaDB assigns in order. A job with an earlier attempt has started: no expiry.
         started_at=Case(When(attempt__gt=1, then=F("started_at")), default=None, output_field=DateTimeField()),
-        attempt=F("attempt") - 1,
+        attempt=Greatest(F("attempt"), 1) - 1,  # it may have been written by hand
         **_NO_LEASE,
         **changes,
     )

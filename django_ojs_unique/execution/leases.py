@@ -22,6 +22,7 @@ Claim = tuple[UUID, UUID | None]
 
 FIRST_LEASE = timedelta(minutes=1)
 """How long a job that an HTTP request waited for is held, unless its worker makes another call."""
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ def ends_with_time_limit(job: Any) -> bool:
     """Tell whether the lease of a running job ends exactly at its time limit, as only a ``timed`` lease does."""
     if job.timeout_ms is None or job.started_at is None:
         return False
-    ends: bool = job.lease_expires_at == job.started_at + timedelta(milliseconds=job.timeout_ms)
-    return ends
+    # The length is measured, as one that was stored by hand may be too long to be added.
+    return divmod(job.lease_expires_at - job.started_at, _MILLISECOND) == (job.timeout_ms, timedelta())
 
 
 def mark_first(jobs: QuerySet[Any]) -> None:
@@ -78,7 +79,7 @@ def mark_first(jobs: QuerySet[Any]) -> None:
 
     Jobs with a lease length of their own, or with a time limit of `FIRST_LEASE` or less, have other leases.
     """
-    longer = Q(timeout_ms=None) | Q(timeout_ms__gt=FIRST_LEASE // timedelta(milliseconds=1))
+    longer = Q(timeout_ms=None) | Q(timeout_ms__gt=FIRST_LEASE // _MILLISECOND)
     rows = jobs.filter(longer, visibility_timeout_ms=None)
     lifecycle.write(rows, started_at=DatabaseNow(), lease_expires_at=DatabaseNow() + FIRST_LEASE)
 
@@ -87,7 +88,7 @@ def is_first(job: Any) -> bool:
     """Tell whether the worker of a running job has made no call yet: its first call begins another lease."""
     if job.started_at is None or job.lease_expires_at is None:
         return False
-    first: bool = job.lease_expires_at == job.started_at + FIRST_LEASE
+    first: bool = job.lease_expires_at - job.started_at == FIRST_LEASE
     return first
 
 

@@ -16,7 +16,9 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Q, QuerySet, TextField, Value
+from django.db.models.functions import Cast, Coalesce
+from django.db.models.lookups import Contains
 
 from .. import lifecycle
 from ..db.constraints import of_fingerprint
@@ -36,11 +38,11 @@ logger = logging.getLogger("django_ojs_unique.worker")
 
 BATCH = 1000
 
-LOOK_FIRST = Q(state=JobState.RETRYABLE, fingerprint__isnull=False, unique__has_key="on_retry")
+_POLICY_TEXT = Coalesce(Cast("unique", TextField()), Value(""), output_field=TextField())
+LOOK_FIRST = Q(Contains(_POLICY_TEXT, '"on_retry"'), state=JobState.RETRYABLE, fingerprint__isnull=False)
 """The retryable jobs to check before they are promoted. A stored policy has ``on_retry`` only if it is "discard".
 
-The test is for the name, not the value: for policies without the name, a comparison of the value is NULL, and so is
-its negation.
+The text is searched, because text that was stored by hand may be no JSON; it is never NULL, and so is the negation.
 """
 
 
@@ -142,7 +144,7 @@ def _successor(job: Any, policy: UniquePolicy, rivals: Iterable[Any], now: datet
 
 def _discard(jobs: QuerySet[Any], job: Any, successor: Any, now: datetime) -> None:
     message = f"Superseded: job {successor.pk}, which is {successor.state}, has the key."
-    job.errors = with_error(job.errors, error_record(job, "superseded", message, now=now, retryable=False))
+    job.errors = with_error(job, error_record(job, "superseded", message, now=now, retryable=False))
     job.state, job.finished_at, job.run_at = JobState.DISCARDED, now, None
     lifecycle.supersede(jobs.filter(pk=job.pk), now, errors=job.errors)
 

@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 from .. import lifecycle
 from ..db.locking import any_of, unlocked
 from ..events import collected, tell
-from ..execution.errors import error_record, with_error
+from ..execution.errors import error_record, past_errors, with_error
 from ..execution.finished import Finished
 from ..execution.leases import ends_with_time_limit, is_first
 from ..execution.run import labels
@@ -112,14 +112,14 @@ def _time_out(jobs: QuerySet[Any], job: Any, now: datetime) -> None:
 def _take_back(jobs: QuerySet[Any], job: Any, now: datetime) -> None:
     policy = retry_policy_of(job)
     # Only once: a job that kills its worker at once looks the same, and must reach its last attempt.
-    counts = not is_first(job) or any(error.get("attempt") == job.attempt for error in job.errors)
+    counts = not is_first(job) or any(error.get("attempt") == job.attempt for error in past_errors(job))
     again = policy.allows(job.attempt) or not counts
     holder = "its worker" if job.worker_id is None else f"worker {job.worker_id}"
     message = f"Lease expired: {holder} was not heard of again."
     if not counts:
         message += " The attempt does not count, as it may never have begun."
     record = error_record(job, "visibility_timeout", message, now=now, retryable=again)
-    job.errors = with_error(job.errors, record)
+    job.errors = with_error(job, record)
     row, token = jobs.filter(pk=job.pk), job.lease_token
     if not counts:
         job.state = JobState.AVAILABLE

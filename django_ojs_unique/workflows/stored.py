@@ -7,6 +7,7 @@ from typing import Any
 
 from ..enqueue.request import INHERIT, Request
 from ..enqueue.values import as_stored
+from ..exceptions import InvalidRequest
 
 _MOMENTS = ("scheduled_at", "expires_at")
 _LEFT_OUT = ("id", "full_row", "elsewhere", "workflow_id")
@@ -26,6 +27,9 @@ def to_json(request: Request) -> dict[str, Any]:
 
 
 def from_json(stored: dict[str, Any], **more: Any) -> Request:
-    """Return the request again."""
-    moments = {name: datetime.fromisoformat(stored[name]) for name in _MOMENTS if name in stored}
-    return Request(**{**stored, **moments, "elsewhere": True, **more})
+    """Return the request again. Raises InvalidRequest for what `to_json` cannot have returned."""
+    try:
+        moments = {name: datetime.fromisoformat(stored[name]) for name in _MOMENTS if name in stored}
+        return Request(**{**stored, **moments, "elsewhere": True, **more})
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"The stored request cannot be read: {error}.") from None
