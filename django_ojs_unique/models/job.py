@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..by_hand.owned import writable_fields
 from ..db.constraints import ConditionalUniqueConstraint, PartiallyIndexed, finished, guarding, unguarded
-from ..db.fields import PayloadField, SparseCharField, SparsePayloadField, StateSetField, new_id
+from ..db.fields import ComposedField, PayloadField, SparseCharField, SparsePayloadField, StateSetField, new_id
 from ..managers import JobManager, only_enqueued
 from ..ojs.fingerprint import SCHEME
 from ..ojs.gates import ID as ID_LENGTH
@@ -59,7 +59,7 @@ class Job(Movable, PartiallyIndexed):
     fingerprint_scheme = models.SmallIntegerField(
         default=SCHEME, db_default=SCHEME, editable=False, help_text="How the fingerprint was computed."
     )
-    key = models.CharField(
+    key = ComposedField(
         max_length=LONGEST_KEY,
         null=True,
         blank=True,
