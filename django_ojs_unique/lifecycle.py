@@ -15,9 +15,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import BooleanField, Case, DateTimeField, F, Q, QuerySet, Value, When
-from django.db.models.functions import Greatest, Now
-from django.db.models.lookups import Exact
+from django.db.models import BooleanField, Case, DateTimeField, F, Q, QuerySet, TextField, Value, When
+from django.db.models.functions import Cast, Coalesce, Greatest, Now
+from django.db.models.lookups import Contains, Exact
 
 from .db.dialects import dialect_of
 from .db.fields import StateSetField
@@ -33,6 +33,23 @@ class DatabaseNow(Now):
 
     def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
         return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
+
+
+LOOKS_FIRST: Final = Q(
+    Contains(Coalesce(Cast("unique", TextField()), Value(""), output_field=TextField()), '"on_retry"'),
+    fingerprint__isnull=False,
+)
+"""The jobs that, after a run, wait again only if no other job counts as their duplicate: see `maintenance.superseded`.
+
+A stored policy has ``on_retry`` only if it is "discard". The text is searched, because text that was stored by hand may
+be no JSON; it is never NULL, and so is the negation.
+"""
+MAY_RUN_AGAIN: Final = Q(max_attempts__gte=0)
+"""The jobs that may run again after this run, if their policy lets them.
+
+For a running job whose key was taken or removed, or whose workflow was cancelled, the bits of ``max_attempts`` are
+inverted: no run that is taken back, and so not counted, brings that below the bound. Only a revival inverts them again.
+"""
 
 
 _NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_expires_at": None}
@@ -136,6 +153,7 @@ def revive(jobs: QuerySet[Any], now: datetime, target: JobState = JobState.AVAIL
         target,
         sources=REVIVABLE,
         attempt=0,
+        max_attempts=Case(When(MAY_RUN_AGAIN, then=F("max_attempts")), default=-1 - F("max_attempts")),
         started_at=None,
         finished_at=None,
         expires_at=Case(in_time, default=None, output_field=DateTimeField()),
@@ -197,11 +215,19 @@ def discard(
     )
 
 
-def give_back(jobs: QuerySet[Any], *, token: UUID | None, **changes: Any) -> int:
-    """active → available, by the holder of the lease: the attempt does not count, and the job keeps its place."""
+def give_back(jobs: QuerySet[Any], *, token: UUID | None, looks_first: bool = False, **changes: Any) -> int:
+    """active → available, by the holder of the lease: the attempt does not count, and the job keeps its place.
+
+    ``looks_first``: active → retryable and due, for the jobs that must be checked for duplicates, and only for these.
+    No job moves that may not run again.
+    """
+    target, which = JobState.AVAILABLE, ~LOOKS_FIRST
+    if looks_first:
+        target, which = JobState.RETRYABLE, LOOKS_FIRST
+        changes["run_at"] = Coalesce("enqueued_at", "created_at")
     return move(
-        jobs.filter(lease_token=token),
-        JobState.AVAILABLE,
+        jobs.filter(MAY_RUN_AGAIN, which, lease_token=token),
+        target,
         sources={JobState.ACTIVE},
         # Before `attempt`, because MariaDB assigns in order. A job with an earlier attempt has started: no expiry.
         started_at=Case(When(attempt__gt=1, then=F("started_at")), default=None, output_field=DateTimeField()),
@@ -209,6 +235,12 @@ def give_back(jobs: QuerySet[Any], *, token: UUID | None, **changes: Any) -> int
         **_NO_LEASE,
         **changes,
     )
+
+
+def end_lease(jobs: QuerySet[Any], *, token: UUID | None) -> int:
+    """Let the leases of jobs end that may not run again: the next rescue ends the jobs."""
+    held = jobs.filter(~MAY_RUN_AGAIN, lease_token=token, state=JobState.ACTIVE)
+    return write(held, lease_token=None, lease_expires_at=DatabaseNow() - timedelta(seconds=1))
 
 
 def rescue(jobs: QuerySet[Any], now: datetime, *, token: UUID | None, errors: list[dict[str, Any]]) -> int:
@@ -232,18 +264,18 @@ def rewrite(jobs: QuerySet[Any], rows: Sequence[Any], fields: Collection[str]) -
 
 
 def detach(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
-    """Take the key and all further attempts from running jobs; ``rows`` are locked, and hold the attempts so far."""
+    """Take the key and all further attempts from running jobs; ``rows`` are locked."""
     for row in rows:
         row.key = row.fingerprint = None
         row.guarded_states = frozenset()
-        row.max_attempts = row.attempt  # the policy stays as it is, for an enqueue again
+        row.max_attempts = min(row.max_attempts, ~row.max_attempts)
     fields = ("key", "fingerprint", "guarded_states", "max_attempts")
     return update_each(jobs, rows, fields, {JobState.ACTIVE})
 
 
 def last_attempt(jobs: QuerySet[Any]) -> int:
     """Take all further attempts from running jobs."""
-    return write(jobs.filter(state=JobState.ACTIVE), max_attempts=F("attempt"))
+    return write(jobs.filter(MAY_RUN_AGAIN, state=JobState.ACTIVE), max_attempts=-1 - F("max_attempts"))
 
 
 def guard(jobs: QuerySet[Any], states: frozenset[JobState]) -> int:

@@ -129,10 +129,23 @@ def give_back(jobs: QuerySet[Any], held: Sequence[Any]) -> tuple[int, set[Claim]
     for token, keys in by_token.items():
         with transaction.atomic(using=jobs.db):
             free = list(unlocked(jobs.filter(pk__in=keys, lease_token=token)).values_list("pk", flat=True))
-            released += lifecycle.give_back(jobs.filter(pk__in=free), token=token)
+            released += give_back_held(jobs, free, token)
     if released == len(held):
         return released, set()
     return released, still_held(jobs, held)
+
+
+def give_back_held(jobs: QuerySet[Any], keys: Sequence[UUID], token: UUID | None, **changes: Any) -> int:
+    """Make jobs that a token holds available again, or let them be looked at first; return how many.
+
+    Those that may not run again lose their leases, so that the next rescue ends them.
+    """
+    rows = jobs.filter(pk__in=keys)
+    released = lifecycle.give_back(rows, token=token, **changes)
+    if released < len(keys):
+        released += lifecycle.give_back(rows, token=token, looks_first=True, **changes)
+        lifecycle.end_lease(rows, token=token)
+    return released
 
 
 def give_back_claims(jobs: QuerySet[Any], tokens: Iterable[UUID]) -> int:

@@ -239,7 +239,7 @@ def _update(run: Finished, outcome: Settled) -> None:
                 "Job %s (%s) discarded after attempt %d of %d.",
                 *said,
                 run.job.attempt,
-                run.job.max_attempts,
+                run.job.most_attempts,
                 exc_info=None if on_purpose else run.exception,
                 extra=labels(run.job),
             )

@@ -2,7 +2,8 @@
 
 All other retries are promoted without this check. If a policy does not count ``retryable``, a newer job of the same
 fingerprint can be admitted while the older one waits for its retry. When that retry is due, River discards the older
-one.
+one. A job of such a policy that its worker requeues, or whose lease runs out, is retryable, too, and due at once: its
+policy may not count running jobs.
 """
 
 from __future__ import annotations
@@ -16,9 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Q, QuerySet, TextField, Value
-from django.db.models.functions import Cast, Coalesce
-from django.db.models.lookups import Contains
+from django.db.models import Q, QuerySet
 
 from .. import lifecycle
 from ..db.constraints import of_fingerprint
@@ -38,12 +37,8 @@ logger = logging.getLogger("django_ojs_unique.worker")
 
 BATCH = 1000
 
-_POLICY_TEXT = Coalesce(Cast("unique", TextField()), Value(""), output_field=TextField())
-LOOK_FIRST = Q(Contains(_POLICY_TEXT, '"on_retry"'), state=JobState.RETRYABLE, fingerprint__isnull=False)
-"""The retryable jobs to check before they are promoted. A stored policy has ``on_retry`` only if it is "discard".
-
-The text is searched, because text that was stored by hand may be no JSON; it is never NULL, and so is the negation.
-"""
+LOOK_FIRST = Q(lifecycle.LOOKS_FIRST, state=JobState.RETRYABLE)
+"""The retryable jobs to check before they are promoted."""
 
 
 def promote(jobs: QuerySet[Any], now: datetime, *, only: UUID | None = None) -> int:
@@ -91,7 +86,7 @@ def _settle(
         others = _others(jobs, families, policies, now)
         for fingerprint, family in families.items():
             rivals = others[fingerprint]
-            if any(_is_due(row, now) and _looks_first(row) for row in rivals):
+            if any(_is_due(row, now) and looks_first(row) for row in rivals):
                 continue  # another worker has locked it, or will: one worker must lock all of them
             for row in rivals:
                 if _is_due(row, now):
@@ -159,8 +154,9 @@ def _policy_of(job: Any) -> UniquePolicy | None:
     return policy if policy is not None and policy.on_retry is OnRetry.DISCARD else None
 
 
-def _looks_first(row: Any) -> bool:
-    return isinstance(row.unique, dict) and "on_retry" in row.unique
+def looks_first(row: Any) -> bool:
+    """Tell whether a job that is to wait again must be checked for duplicates before (`lifecycle.LOOKS_FIRST`)."""
+    return row.fingerprint is not None and isinstance(row.unique, dict) and "on_retry" in row.unique
 
 
 def _is_due(row: Any, now: datetime) -> bool:
