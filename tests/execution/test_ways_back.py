@@ -18,6 +18,7 @@ from django_ojs_unique.execution.leases import FIRST_LEASE, give_back, give_back
 from django_ojs_unique.execution.settle import Settled, settle
 from django_ojs_unique.maintenance import sweep
 from django_ojs_unique.models import Job
+from django_ojs_unique.ojs.presets import resque_uniqueue
 from django_ojs_unique.worker import remote
 from django_ojs_unique.worker.holder import Holder, new_token
 from tests.support.jobs import fresh, row
@@ -165,3 +166,35 @@ def test_a_job_that_may_not_run_again_is_revived_with_all_its_attempts(claim: An
     ended.revive()
     assert (ended.attempt, ended.most_attempts, ended.retry_policy.max_attempts) == (0, 5, 5)
     assert [job.pk for job in claim()] == [running.pk]
+
+
+# Of a policy with on_retry="discard"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("has_twin", [False, True])
+def test_a_job_does_not_come_back_beside_its_twin(way: str, has_twin: bool, claim: Any) -> None:
+    first = Job.objects.enqueue("t", unique=resque_uniqueue(), retry=FIVE).job
+    (running,) = claim()
+    if has_twin:
+        assert Job.objects.enqueue("t", unique=resque_uniqueue()).created
+    WAYS[way](running)
+    sweep.promote(Job.objects.all(), timezone.now() + DAY)
+    assert fresh(first).state == ("discarded" if has_twin else "available")
+    assert len(claim()) == 1
+    if has_twin:
+        assert fresh(first).errors[-1]["code"] == "superseded"
+
+
+def test_a_job_that_is_given_back_without_a_twin_keeps_its_place(claim: Any) -> None:
+    first = Job.objects.enqueue("t", unique=resque_uniqueue()).job
+    (running,) = claim()
+    assert give_back(Job.objects.all(), [running]) == (1, set())
+    sweep.promote(Job.objects.all(), timezone.now())
+    stored = fresh(first)
+    assert (stored.state, stored.attempt, stored.started_at, stored.enqueued_at) == (
+        "available",
+        0,
+        None,
+        first.enqueued_at,
+    )
