@@ -71,7 +71,8 @@ def ends_with_time_limit(job: Any) -> bool:
     if job.timeout_ms is None or job.started_at is None:
         return False
     # The length is measured, as one that was stored by hand may be too long to be added.
-    return divmod(job.lease_expires_at - job.started_at, _MILLISECOND) == (job.timeout_ms, timedelta())
+    ends: bool = divmod(job.lease_expires_at - job.started_at, _MILLISECOND) == (job.timeout_ms, timedelta())
+    return ends
 
 
 def mark_first(jobs: QuerySet[Any]) -> None:

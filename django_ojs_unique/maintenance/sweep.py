@@ -54,9 +54,10 @@ def expire(jobs: QuerySet[Any], now: datetime) -> int:
 def rescue(jobs: QuerySet[Any], now: datetime) -> int:
     """Rescue jobs whose lease has expired by the database's clock; return how many.
 
-    They become available again, or discarded after the last attempt, or if they may not run again. An attempt whose worker never renewed the lease
-    does not count the first time (`leases.is_first`). If the lease was set to end with the attempt's time limit
-    (`leases.within_time_limits`), the attempt failed by its timeout: the job waits for its retry as after any failure.
+    They become available again, or discarded after the last attempt, or if they may not run again. An attempt whose
+    worker never renewed the lease does not count the first time (`leases.is_first`). If the lease was set to end with
+    the attempt's time limit (`leases.within_time_limits`), the attempt failed by its timeout: the job waits for its
+    retry as after any failure.
     """
     # No running job has a `run_at`; the condition is there so that the index of both times is used.
     expired = jobs.filter(state=JobState.ACTIVE, run_at=None, lease_expires_at__lt=DatabaseNow())

@@ -27,9 +27,15 @@ def to_json(request: Request) -> dict[str, Any]:
 
 
 def from_json(stored: dict[str, Any], **more: Any) -> Request:
-    """Return the request again. Raises InvalidRequest for what `to_json` cannot have returned."""
+    """Return the request again.
+
+    Raises InvalidRequest for what `to_json` cannot have returned, and TypeError for a member that a newer version of
+    this package has stored: its workers can read it.
+    """
+    if not isinstance(stored, dict):
+        raise InvalidRequest("The stored request cannot be read: it is no object.")
     try:
         moments = {name: datetime.fromisoformat(stored[name]) for name in _MOMENTS if name in stored}
-        return Request(**{**stored, **moments, "elsewhere": True, **more})
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"The stored request cannot be read: {error}.") from None
+    return Request(**{**stored, **moments, "elsewhere": True, **more})

@@ -139,6 +139,9 @@ def test_no_further_run_holds_through_every_way_back(verb: str, way: str, attemp
     if state:
         assert fresh(running).state == state
         assert not fresh(running).dead_letter
+        codes = [error["code"] for error in fresh(running).errors]
+        ended_by_itself = way in ("its client reports a failure", "its handler fails")
+        assert codes == (["no_further_run"] if state == "discarded" and not ended_by_itself else codes[:1])
         running.lease_token = token
         ((_, settled),) = settle(Job.objects.all(), [Finished(running, at=later)])
         assert settled is Settled.REFUSED
