@@ -15,10 +15,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import BooleanField, Case, DateTimeField, F, Q, QuerySet, TextField, Value, When
-from django.db.models.functions import Cast, Coalesce, Greatest, Now
-from django.db.models.lookups import Contains, Exact
+from django.db.models import BooleanField, Case, DateTimeField, F, Q, QuerySet, Value, When
+from django.db.models.functions import Coalesce, Greatest, Now
+from django.db.models.lookups import Exact
 
+from .db.constraints import LOOKS_FIRST
 from .db.dialects import dialect_of
 from .db.fields import StateSetField
 from .db.transactions import starting_over
@@ -35,15 +36,6 @@ class DatabaseNow(Now):
         return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
 
 
-LOOKS_FIRST: Final = Q(
-    Contains(Coalesce(Cast("unique", TextField()), Value(""), output_field=TextField()), '"on_retry"'),
-    fingerprint__isnull=False,
-)
-"""The jobs that, after a run, wait again only if no other job counts as their duplicate: see `maintenance.superseded`.
-
-A stored policy has ``on_retry`` only if it is "discard". The text is searched, because text that was stored by hand may
-be no JSON; it is never NULL, and so is the negation.
-"""
 MAY_RUN_AGAIN: Final = Q(max_attempts__gte=0)
 """The jobs that may run again after this run, if their policy lets them.
 
@@ -55,34 +47,11 @@ inverted: no run that is taken back, and so not counted, brings that below the b
 _NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_expires_at": None}
 
 
-OWNED: Final = frozenset(
-    {
-        "state",
-        "attempt",
-        "unique",
-        "fingerprint",
-        "guarded_states",
-        "fingerprint_scheme",
-        "key",
-        "revision",
-        "replaced_by",
-        "enqueued_at",
-        "run_at",
-        "started_at",
-        "finished_at",
-        "worker_id",
-        "lease_token",
-        "lease_expires_at",
-        "dead_letter",
-        "window_ends_at",
-        "payload_pruned",
-        "workflow_id",
-        "awaited",
-        "limits",
-        "lane",
-        "gate",
-    }
-)
+OWNED: Final = frozenset({
+    "state", "attempt", "unique", "fingerprint", "guarded_states", "fingerprint_scheme", "key", "revision",
+    "replaced_by", "enqueued_at", "run_at", "started_at", "finished_at", "worker_id", "lease_token", "lease_expires_at",
+    "dead_letter", "window_ends_at", "payload_pruned", "workflow_id", "awaited", "limits", "lane", "gate",
+})  # fmt: skip
 """The fields of a job that only this package writes: one that is written alone contradicts the others."""
 
 

@@ -20,7 +20,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from .. import lifecycle
-from ..db.constraints import of_fingerprint
+from ..db.constraints import LOOKS_FIRST, of_fingerprint
 from ..db.locking import unlocked
 from ..enqueue.duplicates import counted_by
 from ..events import tell
@@ -37,7 +37,7 @@ logger = logging.getLogger("django_ojs_unique.worker")
 
 BATCH = 1000
 
-LOOK_FIRST = Q(lifecycle.LOOKS_FIRST, state=JobState.RETRYABLE)
+LOOK_FIRST = Q(LOOKS_FIRST, state=JobState.RETRYABLE)
 """The retryable jobs to check before they are promoted."""
 
 
@@ -155,7 +155,7 @@ def _policy_of(job: Any) -> UniquePolicy | None:
 
 
 def looks_first(row: Any) -> bool:
-    """Tell whether a job that is to wait again must be checked for duplicates before (`lifecycle.LOOKS_FIRST`)."""
+    """Tell whether a job that is to wait again must be checked for duplicates before (`LOOKS_FIRST`)."""
     return row.fingerprint is not None and isinstance(row.unique, dict) and "on_retry" in row.unique
 
 

@@ -26,16 +26,14 @@ def to_json(request: Request) -> dict[str, Any]:
     }
 
 
-def from_json(stored: dict[str, Any], **more: Any) -> Request:
-    """Return the request again.
+def from_json(stored: Any, **more: Any) -> Request | InvalidRequest:
+    """Return the request again, or the error if `to_json` cannot have returned this.
 
-    Raises InvalidRequest for what `to_json` cannot have returned, and TypeError for a member that a newer version of
-    this package has stored: its workers can read it.
+    Raises TypeError for a member that a newer version of this package has stored: its workers can read it.
     """
-    if not isinstance(stored, dict):
-        raise InvalidRequest("The stored request cannot be read: it is no object.")
     try:
+        stored = {**stored}
         moments = {name: datetime.fromisoformat(stored[name]) for name in _MOMENTS if name in stored}
     except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"The stored request cannot be read: {error}.") from None
+        return InvalidRequest(f"The stored request cannot be read: {error}.")
     return Request(**{**stored, **moments, "elsewhere": True, **more})
