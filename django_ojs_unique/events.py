@@ -162,7 +162,7 @@ def _failed(job: Any, error: Mapping[str, Any], using: str, **kwargs: Any) -> No
     said = _error(error)
     _note("job.failed", job, using, attempt=job.attempt, error=said)
     if job.state == JobState.RETRYABLE:
-        times = {"attempt": job.attempt, "max_attempts": job.max_attempts, "next_retry_at": milliseconds(job.run_at)}
+        times = {"attempt": job.attempt, "max_attempts": job.most_attempts, "next_retry_at": milliseconds(job.run_at)}
         _note("job.retrying", job, using, **times, error=said)
 
 

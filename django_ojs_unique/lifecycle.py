@@ -15,9 +15,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db.models import BooleanField, Case, DateTimeField, F, Q, QuerySet, Value, When
-from django.db.models.functions import Now
+from django.db.models.functions import Coalesce, Greatest, Now
 from django.db.models.lookups import Exact
 
+from .db.constraints import LOOKS_FIRST
 from .db.fields import StateSetField
 from .db.holding import free
 from .db.transactions import starting_over
@@ -34,37 +35,22 @@ class DatabaseNow(Now):
         return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
 
 
+MAY_RUN_AGAIN: Final = Q(max_attempts__gte=0)
+"""The jobs that may run again after this run, if their policy lets them.
+
+For a running job whose key was taken or removed, or whose workflow was cancelled, the bits of ``max_attempts`` are
+inverted: no run that is taken back, and so not counted, brings that below the bound. Only a revival inverts them again.
+"""
+
+
 _NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_expires_at": None}
 
 
-OWNED: Final = frozenset(
-    {
-        "state",
-        "attempt",
-        "unique",
-        "fingerprint",
-        "guarded_states",
-        "fingerprint_scheme",
-        "key",
-        "revision",
-        "replaced_by",
-        "enqueued_at",
-        "run_at",
-        "started_at",
-        "finished_at",
-        "worker_id",
-        "lease_token",
-        "lease_expires_at",
-        "dead_letter",
-        "window_ends_at",
-        "payload_pruned",
-        "workflow_id",
-        "awaited",
-        "limits",
-        "lane",
-        "gate",
-    }
-)
+OWNED: Final = frozenset({
+    "state", "attempt", "unique", "fingerprint", "guarded_states", "fingerprint_scheme", "key", "revision",
+    "replaced_by", "enqueued_at", "run_at", "started_at", "finished_at", "worker_id", "lease_token", "lease_expires_at",
+    "dead_letter", "window_ends_at", "payload_pruned", "workflow_id", "awaited", "limits", "lane", "gate",
+})  # fmt: skip
 """The fields of a job that only this package writes: one that is written alone contradicts the others."""
 
 
@@ -135,6 +121,7 @@ def revive(jobs: QuerySet[Any], now: datetime, target: JobState = JobState.AVAIL
         target,
         sources=REVIVABLE,
         attempt=0,
+        max_attempts=Case(When(MAY_RUN_AGAIN, then=F("max_attempts")), default=-1 - F("max_attempts")),
         started_at=None,
         finished_at=None,
         expires_at=Case(in_time, default=None, output_field=DateTimeField()),
@@ -196,18 +183,32 @@ def discard(
     )
 
 
-def give_back(jobs: QuerySet[Any], *, token: UUID | None, **changes: Any) -> int:
-    """active → available, by the holder of the lease: the attempt does not count, and the job keeps its place."""
+def give_back(jobs: QuerySet[Any], *, token: UUID | None, looks_first: bool = False, **changes: Any) -> int:
+    """active → available, by the holder of the lease: the attempt does not count, and the job keeps its place.
+
+    ``looks_first``: active → retryable and due, for the jobs that must be checked for duplicates, and only for these.
+    No job moves that may not run again.
+    """
+    target, which = JobState.AVAILABLE, ~LOOKS_FIRST
+    if looks_first:
+        target, which = JobState.RETRYABLE, LOOKS_FIRST
+        changes["run_at"] = Coalesce("enqueued_at", "created_at")
     return move(
-        jobs.filter(lease_token=token),
-        JobState.AVAILABLE,
+        jobs.filter(MAY_RUN_AGAIN, which, lease_token=token),
+        target,
         sources={JobState.ACTIVE},
         # Before `attempt`, because MariaDB assigns in order. A job with an earlier attempt has started: no expiry.
         started_at=Case(When(attempt__gt=1, then=F("started_at")), default=None, output_field=DateTimeField()),
-        attempt=F("attempt") - 1,
+        attempt=Greatest(F("attempt"), 1) - 1,  # it may have been written by hand
         **_NO_LEASE,
         **changes,
     )
+
+
+def end_lease(jobs: QuerySet[Any], *, token: UUID | None) -> int:
+    """Let the leases of jobs end that may not run again: the next rescue ends the jobs."""
+    held = jobs.filter(~MAY_RUN_AGAIN, lease_token=token, state=JobState.ACTIVE)
+    return write(held, lease_token=None, lease_expires_at=DatabaseNow() - timedelta(seconds=1))
 
 
 def rescue(jobs: QuerySet[Any], now: datetime, *, token: UUID | None, errors: list[dict[str, Any]]) -> int:
@@ -231,18 +232,18 @@ def rewrite(jobs: QuerySet[Any], rows: Sequence[Any], fields: Collection[str]) -
 
 
 def detach(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
-    """Take the key and all further attempts from running jobs; ``rows`` are locked, and hold the attempts so far."""
+    """Take the key and all further attempts from running jobs; ``rows`` are locked."""
     for row in rows:
         row.key = row.fingerprint = None
         row.guarded_states = frozenset()
-        row.max_attempts = row.attempt  # the policy stays as it is, for an enqueue again
+        row.max_attempts = min(row.max_attempts, ~row.max_attempts)
     fields = ("key", "fingerprint", "guarded_states", "max_attempts")
     return update_each(jobs, rows, fields, {JobState.ACTIVE})
 
 
 def last_attempt(jobs: QuerySet[Any]) -> int:
     """Take all further attempts from running jobs."""
-    return write(jobs.filter(state=JobState.ACTIVE), max_attempts=F("attempt"))
+    return write(jobs.filter(MAY_RUN_AGAIN, state=JobState.ACTIVE), max_attempts=-1 - F("max_attempts"))
 
 
 def guard(jobs: QuerySet[Any], states: frozenset[JobState]) -> int:

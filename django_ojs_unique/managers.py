@@ -73,8 +73,8 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         ``delay``, instead of ``scheduled_at``: how long to wait from now; ISO 8601, a timedelta or seconds.
         ``key``: a name for the job, of up to 512 characters, instead of ``unique``. ``key_mode`` says what an enqueue
         does while another job holds the key: ``replace`` rewrites the waiting job; ``preserve_run_at`` rewrites it but
-        keeps its time; both join ``args`` that are two arrays. If the job is running, it loses the key and its further
-        attempts, and a new job is created. ``unsafe_dedupe`` returns the job in any state and stores nothing, so the
+        keeps its time; both join ``args`` that are two arrays. If the job is running, it loses the key and gets no
+        further run, and a new job is created. ``unsafe_dedupe`` returns the job in any state and stores nothing, so the
         work of the enqueue may never be done. ``key_scope``: the key is unique within the ``type``, or ``global``.
         ``id``: a UUID; by default a new UUIDv7.
 
@@ -162,7 +162,7 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
     def remove(self, *, key: str, type: str | None = None, key_scope: KeyScope | str | None = None) -> JobT | None:
         """Remove the job that holds a key, and return it; None when no job does (Graphile Worker, "Removing jobs").
 
-        A waiting or permanently failed job is deleted. A running one stays, but loses its key and its further attempts.
+        A waiting or permanently failed job is deleted. A running one stays, but loses its key and gets no further run.
         ``type`` and ``key_scope`` are needed only when several jobs hold the key; without them that is InvalidRequest.
         """
         removed: Any = by_key.remove(self._everything(self._for_writing()), key, type, key_scope)

@@ -74,7 +74,7 @@ def test_a_job_that_lost_its_key_is_enqueued_again_with_all_its_attempts():
     claim(running)
     Job.objects.remove(key="k")
     running.refresh_from_db()
-    assert (running.max_attempts, running.retry_policy.max_attempts) == (1, 1)
+    assert (running.most_attempts, running.retry_policy.max_attempts) == (1, 1)
     running.cancel()
     assert running.enqueue_again().job.retry_policy.max_attempts == 7
 

@@ -90,7 +90,7 @@ def _facts(sight: Sight, request: HttpRequest, job: Job) -> Iterator[tuple[str, 
     yield gettext("Priority"), str(job.priority)
     yield gettext("Tags"), harmless(", ".join(map(str, job.tags)) if isinstance(job.tags, list) else str(job.tags))
     yield gettext("Schema"), harmless(job.schema)
-    yield gettext("Attempts"), gettext("{attempt} of {most}").format(attempt=job.attempt, most=job.max_attempts)
+    yield gettext("Attempts"), gettext("{attempt} of {most}").format(attempt=job.attempt, most=job.most_attempts)
     yield gettext("Retry policy"), harmless(said(job_options.retries(job)))
     yield gettext("Timeout"), said(job_options.duration(job.timeout_ms))
     yield gettext("Lease of"), said(job_options.duration(job.visibility_timeout_ms))

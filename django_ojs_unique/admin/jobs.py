@@ -118,7 +118,7 @@ def _key(job: Any) -> str:
 
 
 def _tries(job: Job) -> str:
-    return gettext("attempt {number} of {most}").format(number=job.attempt, most=job.max_attempts)
+    return gettext("attempt {number} of {most}").format(number=job.attempt, most=job.most_attempts)
 
 
 def _progress(job: Job) -> SafeString | str:

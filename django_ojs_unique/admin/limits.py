@@ -20,7 +20,8 @@ from ..insight.limits import LimitInsight, Numbers, keys_of, limits
 from ..insight.queues import said_count
 from ..insight.text import harmless
 from ..models import LimitOverride
-from ..ojs.limits import LARGEST, LONGEST_NAME
+from ..ojs.limits import LARGEST
+from ..ojs.names import LONGEST_LIMIT
 from .base import ReadOnlyAdmin, dress, render
 from .numbers_form import LimitField, NumbersForm
 from .sentences import said
@@ -85,7 +86,7 @@ class LimitOverrideAdmin(ReadOnlyAdmin):
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         stored = super().get_object(request, object_id, from_field)
         insight = next((one for one in limits(_database()) if one.name == object_id), None)
-        if stored is None and (insight is None or len(object_id) > LONGEST_NAME):
+        if stored is None and (insight is None or len(object_id) > LONGEST_LIMIT):
             return None
         found: Any = stored or LimitOverride(name=object_id)
         found.sight, found.insight = sight_of(self, request), insight or LimitInsight(object_id, override=stored)

@@ -174,7 +174,7 @@ def _told(sight: Sight, node: Node, now: datetime) -> Iterator[Any]:
     if node.workflow is None:
         yield format_html("<code>{}</code>", brief(node.type)) if node.name != node.type else ""
     if job is not None and job.attempt:
-        yield gettext("attempt {number} of {most}").format(number=job.attempt, most=job.max_attempts)
+        yield gettext("attempt {number} of {most}").format(number=job.attempt, most=job.most_attempts)
     if job is not None and node.state is MemberState.PENDING:
         due = gettext("due {when}").format(when=said_distance(job.run_at, now)) if job.run_at else ""
         yield f"{said(job.state)} {due}"

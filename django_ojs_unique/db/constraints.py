@@ -8,7 +8,9 @@ from django.core.checks import CheckMessage
 from django.db import models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.backends.ddl_references import Statement
-from django.db.models import F, Lookup, Q
+from django.db.models import F, Lookup, Q, TextField, Value
+from django.db.models.functions import Cast, Coalesce
+from django.db.models.lookups import Contains
 
 from ..ojs.states import JobState
 
@@ -61,6 +63,16 @@ def of_fingerprint(**condition: Any) -> Q:
     """
     return Q(guarding(), **condition) | Q(finished(), **condition) | Q(unguarded(), **condition)
 
+
+LOOKS_FIRST = Q(
+    Contains(Coalesce(Cast("unique", TextField()), Value(""), output_field=TextField()), '"on_retry"'),
+    fingerprint__isnull=False,
+)
+"""The jobs that, after a run, wait again only if no other job counts as their duplicate: see `maintenance.superseded`.
+
+A stored policy has ``on_retry`` only if it is "discard". The text is searched, because text that was stored by hand may
+be no JSON; it is never NULL, and so is the negation.
+"""
 
 KEY_LOCKS = "django_ojs_unique_keylock"
 KEY_LOCK_COUNT = 1024

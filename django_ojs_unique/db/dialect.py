@@ -139,10 +139,7 @@ class Dialect:
         return self._inserts(statement, [*values, *parameters])
 
     def find_duplicate(self, wanted: LookUp) -> Any | None:
-        """Return a job that the policy may count, the newest if none was revived: the caller must judge it.
-
-        None means that there is no such job, or that all such jobs are unfinished and have no guard.
-        """
+        """Return the newest job that the policy may count: the caller must judge it. None if there is no such job."""
         return self._read(*self._duplicate(wanted), wanted.full_row)
 
     def records_at_once(self, policy: UniquePolicy) -> bool:
@@ -162,8 +159,7 @@ class Dialect:
 
     def _duplicate(self, wanted: LookUp) -> tuple[str, list[Any]]:
         if INCOMPLETE.issuperset(wanted.policy.states):
-            # Unless a job was revived, this is the newest of the unfinished jobs.
-            return self.table.guard(wanted.full_row), [wanted.fingerprint]
+            return self.table.live(wanted.full_row), [wanted.fingerprint] * 2
         return self._newest(wanted)
 
     def _newest(self, wanted: LookUp) -> tuple[str, list[Any]]:

@@ -13,6 +13,7 @@ from django.db import models
 from django.db.models.base import ModelState
 from django.db.models.lookups import IsNull
 
+from ..ojs.canonical import to_nfc
 from ..ojs.states import JobState, from_mask, to_mask
 
 if sys.version_info >= (3, 14):
@@ -96,6 +97,13 @@ class PayloadField(models.JSONField):
 
     def db_check(self, connection: Any) -> None:
         return None
+
+
+class ComposedField(models.CharField):  # type: ignore[type-arg]
+    """Text in NFC: what is stored, and what is looked for."""
+
+    def get_prep_value(self, value: Any) -> Any:
+        return to_nfc(super().get_prep_value(value))
 
 
 class Sparse(_Field):

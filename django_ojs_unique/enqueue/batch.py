@@ -155,14 +155,14 @@ class _Batch:
                 refresh_times(self._entries, is_late=True)
             held_keys = lock_held_keys(jobs, dialect, self._keyed)
             taken = self._ids_in_use() if work.lost_races else ()
+            if self._has_ids or self._keyed:
+                _keep_order(self._entries)
             left = left_without(jobs, holding.held_for_others(row for rows in stored.values() for row in rows))
             plan = BatchPlan(jobs, stored, held_keys, taken, self._counted, left, now)
             for entry in self._entries:
                 plan.decide(entry)
                 if entry.error is not None and self._refuse:
                     raise entry.error
-            if self._has_ids:
-                _keep_order(self._entries)
             plan.write(dialect)
             new = plan.new_jobs()
             if not dialect.insert_all([job.__dict__ for job in new]):
@@ -232,7 +232,7 @@ class _Batch:
 
 
 def _keep_order(entries: Iterable[BatchEntry]) -> None:
-    """Keep the order of the items by ``enqueued_at``: ids that callers choose do not ascend."""
+    """Keep the order of the items by ``enqueued_at``: a caller's ids, and those of rewritten jobs, do not ascend."""
     for number, entry in enumerate(entries):
         job = entry.incoming.job
         if job.enqueued_at is not None:

@@ -64,9 +64,11 @@ def _build(reader: Reader, index: int, request: Request | OJSError, now: datetim
 
 
 def request_of_item(item: Any) -> Request:
-    """Read one item: an object with the arguments of `enqueue`."""
+    """Read one item: an object with the arguments of `enqueue`, or the reason why there is none."""
     if isinstance(item, Request):
         return item
+    if isinstance(item, OJSError):
+        raise item
     if type(item) is not dict and not isinstance(item, Mapping):
         item = masked(item, names_of_any())
         raise InvalidRequest(

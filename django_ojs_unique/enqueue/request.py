@@ -10,7 +10,6 @@ from uuid import UUID
 
 from ..context import capture
 from ..exceptions import InvalidRequest, nearest, shorten
-from ..ojs.canonical import plain
 from ..ojs.fingerprint import CONTEXT
 from ..ojs.keys import KeyMode, KeyScope
 from ..ojs.limits import limits_of
@@ -119,7 +118,7 @@ def snapshot(request: Request) -> Request:
         request.tags = tag_list(request.tags)
         if request.schema != "":
             request.schema = short_string(request.schema, "schema", _LONGEST_SCHEMA)
-        request.extra = plain(dict(request.extra), "extra") if request.extra else {}
+        request.extra = json_object(request.extra, "extra") if request.extra else {}
         # `isinstance` of an abstract class takes long.
         if request.unique is not INHERIT and isinstance(request.unique, Mapping):
             request.unique = UniquePolicy.parse(request.unique)

@@ -22,9 +22,14 @@ def error_record(
     return {**record, "attempt": job.attempt, "occurred_at": milliseconds(now), **more}
 
 
-def with_error(errors: list[Any], record: Mapping[str, Any]) -> list[Any]:
-    """Return a job's errors and one more, only the last 10."""
-    return [*errors, record][-ERRORS_KEPT:]
+def past_errors(job: Any) -> list[dict[str, Any]]:
+    """Return the errors of a stored job; what is not a record of one was stored by hand, and is left out."""
+    return [error for error in job.errors if isinstance(error, dict)] if isinstance(job.errors, list) else []
+
+
+def with_error(job: Any, record: Mapping[str, Any]) -> list[Any]:
+    """Return the errors of a stored job and one more, only the last 10."""
+    return [*past_errors(job), record][-ERRORS_KEPT:]
 
 
 def storable(text: str) -> str:

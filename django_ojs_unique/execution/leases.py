@@ -22,6 +22,7 @@ Claim = tuple[UUID, UUID | None]
 
 FIRST_LEASE = timedelta(minutes=1)
 """How long a job that an HTTP request waited for is held, unless its worker makes another call."""
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ def ends_with_time_limit(job: Any) -> bool:
     """Tell whether the lease of a running job ends exactly at its time limit, as only a ``timed`` lease does."""
     if job.timeout_ms is None or job.started_at is None:
         return False
-    ends: bool = job.lease_expires_at == job.started_at + timedelta(milliseconds=job.timeout_ms)
+    # The length is measured, as one that was stored by hand may be too long to be added.
+    ends: bool = divmod(job.lease_expires_at - job.started_at, _MILLISECOND) == (job.timeout_ms, timedelta())
     return ends
 
 
@@ -78,7 +80,7 @@ def mark_first(jobs: QuerySet[Any]) -> None:
 
     Jobs with a lease length of their own, or with a time limit of `FIRST_LEASE` or less, have other leases.
     """
-    longer = Q(timeout_ms=None) | Q(timeout_ms__gt=FIRST_LEASE // timedelta(milliseconds=1))
+    longer = Q(timeout_ms=None) | Q(timeout_ms__gt=FIRST_LEASE // _MILLISECOND)
     rows = jobs.filter(longer, visibility_timeout_ms=None)
     lifecycle.write(rows, started_at=DatabaseNow(), lease_expires_at=DatabaseNow() + FIRST_LEASE)
 
@@ -87,7 +89,7 @@ def is_first(job: Any) -> bool:
     """Tell whether the worker of a running job has made no call yet: its first call begins another lease."""
     if job.started_at is None or job.lease_expires_at is None:
         return False
-    first: bool = job.lease_expires_at == job.started_at + FIRST_LEASE
+    first: bool = job.lease_expires_at - job.started_at == FIRST_LEASE
     return first
 
 
@@ -128,10 +130,23 @@ def give_back(jobs: QuerySet[Any], held: Sequence[Any]) -> tuple[int, set[Claim]
     for token, keys in by_token.items():
         with transaction.atomic(using=jobs.db):
             free = list(unlocked(jobs.filter(pk__in=keys, lease_token=token)).values_list("pk", flat=True))
-            released += lifecycle.give_back(jobs.filter(pk__in=free), token=token)
+            released += give_back_held(jobs, free, token)
     if released == len(held):
         return released, set()
     return released, still_held(jobs, held)
+
+
+def give_back_held(jobs: QuerySet[Any], keys: Sequence[UUID], token: UUID | None, **changes: Any) -> int:
+    """Make jobs that a token holds available again, or let them be looked at first; return how many.
+
+    Those that may not run again lose their leases, so that the next rescue ends them.
+    """
+    rows = jobs.filter(pk__in=keys)
+    released = lifecycle.give_back(rows, token=token, **changes)
+    if released < len(keys):
+        released += lifecycle.give_back(rows, token=token, looks_first=True, **changes)
+        lifecycle.end_lease(rows, token=token)
+    return released
 
 
 def give_back_claims(jobs: QuerySet[Any], tokens: Iterable[UUID]) -> int:

@@ -23,7 +23,7 @@ from ..handlers.control import Discard
 from ..ojs.retry import RetryPolicy
 from ..ojs.states import JobState
 from ..signals import announce, announce_failure, job_completed, job_discarded, job_failed
-from .errors import with_error
+from .errors import past_errors, with_error
 from .finished import Finished
 from .leases import still_held
 from .run import labels
@@ -110,7 +110,7 @@ def settle_failure(jobs: QuerySet[Any], run: Finished, stored: Any) -> Settled:
     policy = retry_policy_of(stored)
     again = policy.allows(job.attempt) and not run.gives_up and not policy.gives_up_on(*run.error_types)
     error = {**run.error, "retryable": again}
-    job.errors = with_error(stored.errors, error)
+    job.errors = with_error(stored, error)
     if not again:
         job.dead_letter = policy.on_exhaustion == "dead_letter"
         lifecycle.discard(row, run.at, token=token, errors=job.errors, dead_letter=job.dead_letter)
@@ -186,9 +186,9 @@ def _settled_before(jobs: QuerySet[Any], run: Finished) -> Settled:
         )
         outcome = Settled.SKIPPED if run.skipped else Settled.COMPLETED
         return outcome if same else Settled.REFUSED
-    for error in row.errors:  # the last one, unless the job has failed again since
+    for error in past_errors(row):  # the last one, unless the job has failed again since
         if run.error.items() <= error.items():
-            return Settled.RETRIED if error["retryable"] else Settled.DISCARDED
+            return Settled.RETRIED if error.get("retryable") else Settled.DISCARDED
     return Settled.REFUSED
 
 
@@ -239,7 +239,7 @@ def _update(run: Finished, outcome: Settled) -> None:
                 "Job %s (%s) discarded after attempt %d of %d.",
                 *said,
                 run.job.attempt,
-                run.job.max_attempts,
+                run.job.most_attempts,
                 exc_info=None if on_purpose else run.exception,
                 extra=labels(run.job),
             )

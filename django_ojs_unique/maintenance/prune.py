@@ -124,13 +124,14 @@ def due(
 
 
 def keeps_a_window_open(job: Any, now: datetime) -> bool:
-    """Whether a finished job still counts as a duplicate for the policy that it was enqueued with."""
-    return (
-        job.fingerprint is not None
-        and job.window_ends_at is not None
-        and now < job.window_ends_at
-        and job.state in job.unique["states"]
-    )
+    """Whether a finished job still counts as a duplicate for the policy that it was enqueued with.
+
+    If the policy cannot be read, because it was stored by hand, the job counts until its window ends.
+    """
+    if job.fingerprint is None or job.window_ends_at is None or now >= job.window_ends_at:
+        return False
+    states = job.unique.get("states") if isinstance(job.unique, dict) else None
+    return not isinstance(states, list) or job.state in states
 
 
 _JUDGED = (*holding.HOLDS, "unique", "window_ends_at")

@@ -2,7 +2,8 @@
 
 All other retries are promoted without this check. If a policy does not count ``retryable``, a newer job of the same
 fingerprint can be admitted while the older one waits for its retry. When that retry is due, River discards the older
-one.
+one. A job of such a policy that its worker requeues, or whose lease runs out, is retryable, too, and due at once: its
+policy may not count running jobs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from .. import lifecycle
-from ..db.constraints import of_fingerprint
+from ..db.constraints import LOOKS_FIRST, of_fingerprint
 from ..db.locking import unlocked
 from ..enqueue.duplicates import counted_by
 from ..events import tell
@@ -36,12 +37,8 @@ logger = logging.getLogger("django_ojs_unique.worker")
 
 BATCH = 1000
 
-LOOK_FIRST = Q(state=JobState.RETRYABLE, fingerprint__isnull=False, unique__has_key="on_retry")
-"""The retryable jobs to check before they are promoted. A stored policy has ``on_retry`` only if it is "discard".
-
-The test is for the name, not the value: for policies without the name, a comparison of the value is NULL, and so is
-its negation.
-"""
+LOOK_FIRST = Q(LOOKS_FIRST, state=JobState.RETRYABLE)
+"""The retryable jobs to check before they are promoted."""
 
 
 def promote(jobs: QuerySet[Any], now: datetime, *, only: UUID | None = None) -> int:
@@ -89,7 +86,7 @@ def _settle(
         others = _others(jobs, families, policies, now)
         for fingerprint, family in families.items():
             rivals = others[fingerprint]
-            if any(_is_due(row, now) and _looks_first(row) for row in rivals):
+            if any(_is_due(row, now) and looks_first(row) for row in rivals):
                 continue  # another worker has locked it, or will: one worker must lock all of them
             for row in rivals:
                 if _is_due(row, now):
@@ -142,7 +139,7 @@ def _successor(job: Any, policy: UniquePolicy, rivals: Iterable[Any], now: datet
 
 def _discard(jobs: QuerySet[Any], job: Any, successor: Any, now: datetime) -> None:
     message = f"Superseded: job {successor.pk}, which is {successor.state}, has the key."
-    job.errors = with_error(job.errors, error_record(job, "superseded", message, now=now, retryable=False))
+    job.errors = with_error(job, error_record(job, "superseded", message, now=now, retryable=False))
     job.state, job.finished_at, job.run_at = JobState.DISCARDED, now, None
     lifecycle.supersede(jobs.filter(pk=job.pk), now, errors=job.errors)
 
@@ -157,8 +154,9 @@ def _policy_of(job: Any) -> UniquePolicy | None:
     return policy if policy is not None and policy.on_retry is OnRetry.DISCARD else None
 
 
-def _looks_first(row: Any) -> bool:
-    return isinstance(row.unique, dict) and "on_retry" in row.unique
+def looks_first(row: Any) -> bool:
+    """Tell whether a job that is to wait again must be checked for duplicates before (`LOOKS_FIRST`)."""
+    return row.fingerprint is not None and isinstance(row.unique, dict) and "on_retry" in row.unique
 
 
 def _is_due(row: Any, now: datetime) -> bool:

@@ -15,9 +15,9 @@ from django.db.models import QuerySet
 from .. import lifecycle
 from ..db.locking import any_of, unlocked
 from ..events import collected, tell
-from ..execution.errors import error_record, with_error
+from ..execution.errors import error_record, past_errors, with_error
 from ..execution.finished import Finished
-from ..execution.leases import ends_with_time_limit, is_first
+from ..execution.leases import ends_with_time_limit, give_back_held, is_first
 from ..execution.run import labels
 from ..execution.settle import Settled, retry_policy_of, settle_failure
 from ..lifecycle import DatabaseNow
@@ -54,9 +54,10 @@ def expire(jobs: QuerySet[Any], now: datetime) -> int:
 def rescue(jobs: QuerySet[Any], now: datetime) -> int:
     """Rescue jobs whose lease has expired by the database's clock; return how many.
 
-    They become available again, or discarded after the last attempt. An attempt whose worker never renewed the lease
-    does not count the first time (`leases.is_first`). If the lease was set to end with the attempt's time limit
-    (`leases.within_time_limits`), the attempt failed by its timeout: the job waits for its retry as after any failure.
+    They become available again, or discarded after the last attempt, or if they may not run again. An attempt whose
+    worker never renewed the lease does not count the first time (`leases.is_first`). If the lease was set to end with
+    the attempt's time limit (`leases.within_time_limits`), the attempt failed by its timeout: the job waits for its
+    retry as after any failure.
     """
     # No running job has a `run_at`; the condition is there so that the index of both times is used.
     expired = jobs.filter(state=JobState.ACTIVE, run_at=None, lease_expires_at__lt=DatabaseNow())
@@ -89,7 +90,7 @@ def _rescue(jobs: QuerySet[Any], expired: QuerySet[Any], now: datetime) -> int:
     said = []
     with transaction.atomic(using=jobs.db):
         for job in unlocked(expired)[:BATCH]:
-            if ends_with_time_limit(job):
+            if job.may_run_again and ends_with_time_limit(job):
                 _time_out(jobs, job, now)
             else:
                 _take_back(jobs, job, now)
@@ -112,31 +113,41 @@ def _time_out(jobs: QuerySet[Any], job: Any, now: datetime) -> None:
 def _take_back(jobs: QuerySet[Any], job: Any, now: datetime) -> None:
     policy = retry_policy_of(job)
     # Only once: a job that kills its worker at once looks the same, and must reach its last attempt.
-    counts = not is_first(job) or any(error.get("attempt") == job.attempt for error in job.errors)
-    again = policy.allows(job.attempt) or not counts
+    counts = not is_first(job) or any(error.get("attempt") == job.attempt for error in past_errors(job))
+    again = job.may_run_again and (policy.allows(job.attempt) or not counts)
     holder = "its worker" if job.worker_id is None else f"worker {job.worker_id}"
-    message = f"Lease expired: {holder} was not heard of again."
-    if not counts:
+    code, message = "visibility_timeout", f"Lease expired: {holder} was not heard of again."
+    if not job.may_run_again:
+        code = "no_further_run"
+        message = (
+            f"The run of {holder} did not end, and the job may not run again: it has lost its key or its workflow."
+        )
+    elif not counts:
         message += " The attempt does not count, as it may never have begun."
-    record = error_record(job, "visibility_timeout", message, now=now, retryable=again)
-    job.errors = with_error(job.errors, record)
+    job.errors = with_error(job, error_record(job, code, message, now=now, retryable=again))
     row, token = jobs.filter(pk=job.pk), job.lease_token
-    if not counts:
-        job.state = JobState.AVAILABLE
-        lifecycle.give_back(row, token=token, errors=job.errors)
-    elif again:
-        job.state = JobState.AVAILABLE
-        lifecycle.rescue(row, now, token=token, errors=job.errors)
-    else:
+    if not again:
         job.state, job.finished_at = JobState.DISCARDED, now
-        job.dead_letter = policy.on_exhaustion == "dead_letter"
+        job.dead_letter = job.may_run_again and policy.on_exhaustion == "dead_letter"
         lifecycle.discard(row, now, token=token, errors=job.errors, dead_letter=job.dead_letter)
+    elif superseded.looks_first(job):
+        job.state, job.run_at = JobState.RETRYABLE, now
+        if counts:
+            lifecycle.retry(row, now, token=token, errors=job.errors)
+        else:
+            give_back_held(jobs, [job.pk], token, errors=job.errors)
+    else:
+        job.state = JobState.AVAILABLE
+        if counts:
+            lifecycle.rescue(row, now, token=token, errors=job.errors)
+        else:
+            give_back_held(jobs, [job.pk], token, errors=job.errors)
     said = "Took back job %s (%s): the lease of %s expired."
     logger.log(_level(job), said, job.pk, job.type, holder, extra=labels(job))
 
 
 def _level(job: Any) -> int:
-    return logging.ERROR if job.state == JobState.DISCARDED else logging.WARNING
+    return logging.ERROR if job.state == JobState.DISCARDED and job.may_run_again else logging.WARNING
 
 
 def _in_batches(jobs: QuerySet[Any], due: QuerySet[Any], move: Callable[[QuerySet[Any]], int]) -> int:

@@ -188,7 +188,7 @@ class Migration(migrations.Migration):
                 ('fingerprint', models.CharField(blank=True, max_length=64, null=True)),
                 ('guarded_states', django_ojs_unique.db.fields.StateSetField(db_default=0, default=frozenset, editable=False)),
                 ('fingerprint_scheme', models.SmallIntegerField(db_default=1, default=1, editable=False, help_text='How the fingerprint was computed.')),
-                ('key', models.CharField(blank=True, editable=False, help_text="The caller's name for the job, by which a later enqueue rewrites it while it waits.", max_length=512, null=True)),
+                ('key', django_ojs_unique.db.fields.ComposedField(blank=True, editable=False, help_text="The caller's name for the job, by which a later enqueue rewrites it while it waits.", max_length=512, null=True)),
                 ('revision', models.IntegerField(db_default=0, default=0, editable=False, help_text='How often the job was rewritten by its key.')),
                 ('limits', django_ojs_unique.db.fields.PayloadField(blank=True, editable=False, help_text='The limits under which the job runs, with their keys.', null=True)),
                 ('lane', models.CharField(blank=True, editable=False, help_text='Its lane in a fair queue.', max_length=33, null=True)),

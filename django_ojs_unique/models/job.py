@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..by_hand.owned import writable_fields
 from ..db.constraints import ConditionalUniqueConstraint, PartiallyIndexed, finished, guarding, unguarded
-from ..db.fields import PayloadField, SparseCharField, SparsePayloadField, StateSetField, new_id
+from ..db.fields import ComposedField, PayloadField, SparseCharField, SparsePayloadField, StateSetField, new_id
 from ..managers import JobManager, only_enqueued
 from ..ojs.fingerprint import SCHEME
 from ..ojs.gates import ID as ID_LENGTH
@@ -59,7 +59,7 @@ class Job(Movable, PartiallyIndexed):
     fingerprint_scheme = models.SmallIntegerField(
         default=SCHEME, db_default=SCHEME, editable=False, help_text="How the fingerprint was computed."
     )
-    key = models.CharField(
+    key = ComposedField(
         max_length=LONGEST_KEY,
         null=True,
         blank=True,
@@ -225,9 +225,20 @@ class Job(Movable, PartiallyIndexed):
 
     @property
     def retry_policy(self) -> RetryPolicy:
-        """The effective retry policy: a job that lost its key while it ran has fewer attempts than its own says."""
+        """The effective retry policy: a job that may not run again has no attempts left."""
         policy = RetryPolicy() if self.retry is None else RetryPolicy.parse(self.retry)
-        return policy if self.max_attempts >= policy.max_attempts else replace(policy, max_attempts=self.max_attempts)
+        most = self.most_attempts
+        return policy if most >= policy.max_attempts else replace(policy, max_attempts=most)
+
+    @property
+    def may_run_again(self) -> bool:
+        """False if its key was taken or removed, or its workflow cancelled, while it ran."""
+        return self.max_attempts >= 0
+
+    @property
+    def most_attempts(self) -> int:
+        """How many attempts it may make in all: those that it has made if it may not run again."""
+        return self.max_attempts if self.may_run_again else self.attempt
 
     @property
     def is_guarding(self) -> bool:

@@ -14,14 +14,15 @@ from ..db.fields import PayloadField
 from ..db.transactions import starting_over
 from ..exceptions import InvalidRequest
 from ..ojs.gates import ID as ID_LENGTH
-from ..ojs.limits import LARGEST, LONGEST_NAME
+from ..ojs.limits import LARGEST
+from ..ojs.names import LONGEST_LIMIT, limit_name
 
 
 class LimitKey(models.Model):
     """One key of a limit, such as customer 42: claims of its jobs lock the row, so that they take turns."""
 
     id = models.CharField(max_length=ID_LENGTH, primary_key=True, editable=False)
-    name = models.CharField(max_length=LONGEST_NAME)
+    name = models.CharField(max_length=LONGEST_LIMIT)
     key = PayloadField()
     full_at = models.IntegerField(
         null=True,
@@ -83,8 +84,7 @@ class LimitOverrideQuerySet(models.QuerySet["LimitOverride"]):
 
         ``rate`` is per the limit's own second, minute or hour. Return False when nothing changed.
         """
-        if not isinstance(name, str) or not 1 <= len(name) <= LONGEST_NAME or not name.isprintable():
-            raise InvalidRequest.at("name", f"must be printable text of 1 to {LONGEST_NAME} characters", value=name)
+        name = limit_name(name)
         for field, value in (("running", running), ("rate", rate)):
             if value is not None and (
                 not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST
@@ -120,7 +120,7 @@ class LimitOverrideManager(models.Manager.from_queryset(LimitOverrideQuerySet)):
 class LimitOverride(models.Model):
     """The numbers that an operator has set for the limit of a name, in the place of those in the jobs."""
 
-    name = models.CharField(max_length=LONGEST_NAME, primary_key=True)
+    name = models.CharField(max_length=LONGEST_LIMIT, primary_key=True)
     running = models.PositiveIntegerField(
         null=True, blank=True, help_text=_("How many jobs of a key may run at once; empty: as the code says.")
     )

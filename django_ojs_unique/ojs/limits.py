@@ -11,13 +11,13 @@ from ..exceptions import InvalidRequest, did_you_mean
 from .canonical import canonical, to_nfc
 from .fingerprint import object_of, select_members
 from .gates import ID, KEYS, LANES
+from .names import LONGEST_LIMIT, limit_name
 from .suggesting import suggesting
 
 RATES: Final = {"per_second": 1, "per_minute": 60, "per_hour": 3600}
 """The rates of a limit, and the seconds in which each counts."""
 LARGEST: Final = 1_000_000
 MOST_LIMITS: Final = 10
-LONGEST_NAME: Final = 100
 LONGEST_SHOWN: Final = 200
 """How long the JSON of a key's value may be to be stored whole with a job, in characters."""
 _PARTS: Final = ("type", "queue", "args", "meta")
@@ -70,12 +70,10 @@ class Limit:
         self._check_name()
 
     def _check_name(self) -> None:
-        if not isinstance(self.name, str) or len(self.name) > LONGEST_NAME or not self.name.isprintable():
-            raise _wrong("name", f"must be printable text of at most {LONGEST_NAME} characters", value=self.name)
-        if not self.name:
-            if not self.key:
-                raise _wrong("name", "is missing", mend="A limit without a key is one for all jobs of its name.")
-            object.__setattr__(self, "name", ",".join(self.key)[:LONGEST_NAME])
+        if self.name == "" and not self.key:
+            raise _wrong("name", "is missing", mend="A limit without a key is one for all jobs of its name.")
+        name = ",".join(self.key)[:LONGEST_LIMIT] if self.name == "" else self.name
+        object.__setattr__(self, "name", limit_name(name, "limit.name"))
 
     @classmethod
     def parse(cls, value: Any) -> Limit:
@@ -182,7 +180,7 @@ def _is_readable(limit: Any) -> bool:
     most = [limit[name] for name in ("running", "rate") if name in limit]
     return (
         isinstance(limit.get("name"), str)
-        and 1 <= len(limit["name"]) <= LONGEST_NAME
+        and 1 <= len(limit["name"]) <= LONGEST_LIMIT
         and limit["name"].isprintable()
         and isinstance(limit.get("key"), dict)
         and limit.get("seconds") in (RATES.values() if "rate" in limit else [None])
@@ -202,7 +200,7 @@ def lane_of(parts: Collection[str], *, type: str, queue: str, args: Any, meta: M
     members: dict[str, Any] = {}
     for part in parts:
         try:
-            members[part] = [_value(part, whole, "fair_by")]
+            members[part] = [_value(to_nfc(part), whole, "fair_by")]
         except InvalidRequest:
             members[part] = None
     return LANES + hashlib.sha256(canonical(members).encode()).hexdigest()[:32]
@@ -233,7 +231,7 @@ def key_parts(value: Any) -> tuple[str, ...]:
     """Return the parts of a key, checked and sorted. Raises InvalidRequest."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise _wrong("key", "must be a list of names", value=value, mend=f"Write [{str(value)!r}].")
-    parts = tuple(value)
+    parts = tuple(to_nfc(part) for part in value)
     for part in parts:
         if not isinstance(part, str) or not (part in _PARTS or any(_has_member(part, name) for name in _PARTS[2:])):
             mend = "Write type, queue, args, meta, a member such as args.customer_id, or a pointer such as args/a/b."

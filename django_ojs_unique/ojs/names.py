@@ -8,9 +8,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ..exceptions import InvalidRequest
-from .canonical import plain
+from .canonical import plain, to_nfc
 
-LONGEST_TYPE, LONGEST_QUEUE, LONGEST_KEY = 255, 128, 512
+LONGEST_TYPE, LONGEST_QUEUE, LONGEST_KEY, LONGEST_LIMIT = 255, 128, 512, 100
 LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
 
 TYPE = re.compile(r"[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*")
@@ -60,17 +60,26 @@ def _name(value: Any, field: str, pattern: re.Pattern[str], longest: int, mend: 
 
 
 def job_key(value: Any) -> str:
-    """Return a valid job key: 1 to 512 characters, no control characters (Graphile Worker, "Job key").
+    """Return a valid job key in NFC: 1 to 512 characters, no control characters (Graphile Worker, "Job key").
 
     Raises InvalidRequest.
     """
     if not isinstance(value, str) or not value:
         raise InvalidRequest.at("key", "must be a string that is not empty", value=value, mend="Write f'order-{id}'.")
-    if len(value) > LONGEST_KEY:
+    key = printable(to_nfc(plain(value, "key")), "key")
+    if len(key) > LONGEST_KEY:
         raise InvalidRequest.at(
             "key", f"is longer than {LONGEST_KEY} characters", value=value, mend="Use a hash of what it is made of."
         )
-    return printable(plain(value, "key"), "key")
+    return key
+
+
+def limit_name(value: Any, field: str = "name") -> str:
+    """Return a valid name of a limit in NFC: 1 to 100 printable characters. Raises InvalidRequest."""
+    name = to_nfc(value) if isinstance(value, str) else ""
+    if not 1 <= len(name) <= LONGEST_LIMIT or not name.isprintable():
+        raise InvalidRequest.at(field, f"must be printable text of 1 to {LONGEST_LIMIT} characters", value=value)
+    return name
 
 
 def priority_number(value: Any) -> int:

@@ -64,10 +64,16 @@ def sidekiq(unique_for: str | timedelta | float, unique_until: str = "success") 
 def resque_uniqueue() -> UniquePolicy:
     """Let no identical job wait on the same queue (resque-uniqueue): the type and all of the args count.
 
-    A running job does not count. The enqueue of a duplicate returns the waiting job. ``OJS_UNIQUE["UNIQUE_QUEUES"]``
-    does this for whole queues.
+    A running job does not count. The enqueue of a duplicate returns the waiting job. A job that would wait again while
+    another waits is discarded: after a failure, or when its worker requeues it or dies.
+    ``OJS_UNIQUE["UNIQUE_QUEUES"]`` does this for whole queues.
     """
-    return UniquePolicy(keys=["type", "queue", "args"], states=tuple(WAITING), on_conflict=OnConflict.IGNORE)
+    return UniquePolicy(
+        keys=["type", "queue", "args"],
+        states=tuple(WAITING),
+        on_conflict=OnConflict.IGNORE,
+        on_retry=OnRetry.DISCARD,
+    )
 
 
 def river(

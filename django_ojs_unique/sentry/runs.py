@@ -91,7 +91,7 @@ def _describe(scope: Any, job: Any) -> None:
     scope.set_tag("ojs.job.type", job.type)
     scope.set_tag("ojs.queue", job.queue)
     about = {"id": str(job.pk), "type": job.type, "queue": job.queue, "attempt": job.attempt}
-    about["max_attempts"] = job.max_attempts
+    about["max_attempts"] = job.most_attempts
     collected = sentry_sdk.get_client().options.get("data_collection") or {}
     if collected.get("queues", should_send_default_pii()):
         about["args"] = redacted_args(job.type, job.args)

@@ -15,6 +15,7 @@ from ..insight.uniqueness import against, read_policy
 from ..models import Job, SuppressedEnqueue
 from ..ojs.canonical import plain
 from ..ojs.durations import end_of, read_delay
+from ..ojs.names import job_key
 from ..ojs.words import counted
 from ..registry import converter_of
 
@@ -65,6 +66,8 @@ def criteria(type_or_job: TypeOrHandler | Job | None, wanted: Mapping[str, Any],
         if name.startswith("args"):
             value = _converted(asked.get("type"), value)
         asked[name] = plain(value, name) if name.startswith(("args", "meta")) else value
+    if asked.get("key") is not None:
+        asked["key"] = job_key(asked["key"])
     return asked
 
 

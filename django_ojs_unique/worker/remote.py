@@ -27,7 +27,7 @@ from ..events import tell
 from ..execution.claim import claim
 from ..execution.errors import error_record
 from ..execution.finished import Finished
-from ..execution.leases import Lease, mark_first, within_time_limits
+from ..execution.leases import Lease, give_back_held, mark_first, within_time_limits
 from ..execution.settle import Settled, announce_outcome, settle
 from ..lifecycle import DatabaseNow
 from ..limits.slots import forget_slots
@@ -99,7 +99,7 @@ def _within(jobs: QuerySet[Any], claimed: Sequence[Any], room: int, least: int) 
         size = sizes.get(job.pk, 0) + OF_THE_REST
         if size > room and count >= least:
             rest = [job.pk for job in claimed[count:]]
-            lifecycle.give_back(jobs.filter(pk__in=rest), token=job.lease_token)
+            give_back_held(jobs, rest, job.lease_token)
             unless_busy(jobs.db, partial(forget_slots, jobs.db, rest, job.lease_token))
             return claimed[:count], 0
         room -= size
@@ -139,11 +139,17 @@ def nack(jobs: QuerySet[Any], id: UUID, *, holder: Holder, now: datetime, failur
 
 
 def requeue(jobs: QuerySet[Any], id: UUID, *, holder: Holder, now: datetime) -> Any:
-    """Make a job that a worker holds available again; the attempt does not count. Raises like `ack`."""
+    """Make a job that a worker holds available again, if it may run again; the attempt does not count.
+
+    Raises like `ack`.
+    """
 
     def release(job: Any) -> None:
-        lifecycle.give_back(jobs.filter(pk=job.pk), token=job.lease_token)
+        give_back_held(jobs, [job.pk], job.lease_token)
         job.refresh_from_db(using=jobs.db)
+        if job.state != JobState.AVAILABLE:  # it may not run again, or must be checked for duplicates first
+            run_maintenance(jobs, now, only=id)
+            job.refresh_from_db(using=jobs.db)
 
     return _as_holder(jobs, id, holder, now, release)
 

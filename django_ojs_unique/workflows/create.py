@@ -16,7 +16,7 @@ from ..enqueue.batch import enqueue_many
 from ..enqueue.request import Request
 from ..enqueue.results import ItemResult
 from ..enqueue.values import uuid
-from ..exceptions import JobIdTaken
+from ..exceptions import JobIdTaken, OJSError
 from ..ojs.workflows import Kind, Role
 from ..signals import announce, workflow_created
 from ..unit_of_work import UnitOfWork
@@ -43,10 +43,11 @@ def create(workflows: QuerySet[Any], flow: Flow, id: UUID | str | None = None) -
     return new.root
 
 
-def enqueue(tables: Tables, requests: Sequence[Request]) -> list[ItemResult]:
+def enqueue(tables: Tables, requests: Sequence[Request | OJSError]) -> list[ItemResult]:
     """Enqueue jobs of workflows in the caller's transaction, and wait for all of them, also for stand-ins.
 
-    A refused job has an error in its result. Raises LostRace if a stand-in is deleted meanwhile.
+    A refused job, or an error in the place of its request, has an error in its result. Raises LostRace if a stand-in is
+    deleted meanwhile.
     """
     results = enqueue_many(tables.jobs, requests, "partial", None).results
     tables.adopt({result.job.pk for result in results if result.error is None and not result.created})

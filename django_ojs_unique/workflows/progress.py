@@ -12,7 +12,9 @@ from django.dispatch import Signal
 from django.utils import timezone
 
 from ..db.inserts import ROWS_AT_ONCE, in_groups
+from ..enqueue.request import Request
 from ..events import flush
+from ..exceptions import OJSError
 from ..ojs.states import JobState
 from ..ojs.workflows import UNSUCCESSFUL, Kind, MemberOutcome, Role, WorkflowState
 from ..signals import announce, workflow_called_back, workflow_finished, workflow_member_ended, workflow_started
@@ -263,7 +265,7 @@ class Progress:
         ended = self._tables.ended.filter(pk__in=stand_ins)
         return dict(ended.values_list("pk", "replaced_by")) if stand_ins else {}
 
-    def _request(self, member: Any) -> Any:
+    def _request(self, member: Any) -> Request | OJSError:
         return from_json(member.request, id=member.job_id, workflow_id=member.workflow_id)
 
     def _members(self, workflow: Any) -> Any:

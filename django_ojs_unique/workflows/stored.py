@@ -7,6 +7,7 @@ from typing import Any
 
 from ..enqueue.request import INHERIT, Request
 from ..enqueue.values import as_stored
+from ..exceptions import InvalidRequest
 
 _MOMENTS = ("scheduled_at", "expires_at")
 _LEFT_OUT = ("id", "full_row", "elsewhere", "workflow_id")
@@ -25,7 +26,14 @@ def to_json(request: Request) -> dict[str, Any]:
     }
 
 
-def from_json(stored: dict[str, Any], **more: Any) -> Request:
-    """Return the request again."""
-    moments = {name: datetime.fromisoformat(stored[name]) for name in _MOMENTS if name in stored}
+def from_json(stored: Any, **more: Any) -> Request | InvalidRequest:
+    """Return the request again, or the error if `to_json` cannot have returned this.
+
+    Raises TypeError for a member that a newer version of this package has stored: its workers can read it.
+    """
+    try:
+        stored = {**stored}
+        moments = {name: datetime.fromisoformat(stored[name]) for name in _MOMENTS if name in stored}
+    except (TypeError, ValueError) as error:
+        return InvalidRequest(f"The stored request cannot be read: {error}.")
     return Request(**{**stored, **moments, "elsewhere": True, **more})

@@ -364,6 +364,30 @@ def test_jobs_with_ids_of_their_caller_are_in_order_for_the_worker():
     assert list(Job.objects.order_by("-priority", "enqueued_at", "id").values_list("pk", flat=True)) == ids
 
 
+@pytest.mark.parametrize("before", [[], ["a"], ["b", "a"]])
+@pytest.mark.parametrize("keys", ["a-a", "-a-a-", "aba-b", "ab--ba", "aA-a", "-A-"])
+@pytest.mark.parametrize("with_ids", [False, True])
+@pytest.mark.django_db
+def test_jobs_that_a_batch_rewrites_by_key_stand_in_line_as_after_enqueues_one_by_one(before, keys, with_ids):
+    """Small letters are keys that replace, capital ones keep the time of the job, and "-" is a job without a key."""
+
+    def item(number, letter):
+        mode = {"key_mode": "preserve_run_at" if letter.isupper() else "replace"}
+        named = {} if letter == "-" else {"key": letter.lower(), **mode}
+        return {"type": "t", "args": {"n": number}, **named, **({"id": new_id()} if with_ids else {})}
+
+    def line(enqueue):
+        with transaction.atomic():
+            for key in before:
+                Job.objects.enqueue("t", {"n": key}, key=key)
+            enqueue([item(number, letter) for number, letter in enumerate(keys)])
+            in_line = [job.args["n"] for job in Job.objects.order_by("-priority", "enqueued_at", "id")]
+            transaction.set_rollback(True)
+        return in_line
+
+    assert line(many) == line(one_by_one)
+
+
 @pytest.mark.skipif(connection.vendor == "mysql", reason="InnoDB keeps no order of inserts")
 @pytest.mark.django_db
 def test_all_batches_insert_in_the_order_of_the_fingerprints():

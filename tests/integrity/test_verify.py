@@ -141,7 +141,7 @@ def test_jobs_that_were_rightly_admitted_side_by_side_are_left_alone(unique_queu
     released = a_job(args=["released"])
     token = claim(released)
     a_job(args=["released"])
-    lifecycle.give_back(row(released), token=token)
+    lifecycle.give_back(row(released), token=token, looks_first=True)
     rescued = a_job(args=["rescued"])
     token = claim(rescued)
     a_job(args=["rescued"])

@@ -8,7 +8,7 @@ from django.test import override_settings
 
 from django_ojs_unique import DuplicateJob, lifecycle
 from django_ojs_unique.exceptions import InvalidRequest, InvalidTransition
-from django_ojs_unique.models import Job
+from django_ojs_unique.models import Job, SuppressedEnqueue
 from django_ojs_unique.signals import job_cancelled
 from tests.support.jobs import attempt, claim, columns, enqueue, fresh, row, stored
 from tests.support.refusals import refused
@@ -102,6 +102,23 @@ def test_a_revival_takes_the_guard_from_a_job_whose_period_has_elapsed():
     dead, other = stored("discarded", unique=policy), stored("available", unique=policy, age=timedelta(hours=2))
     assert dead.revive() == []
     assert (dead.is_guarding, fresh(other).state, fresh(other).is_guarding) == (True, "available", False)
+
+
+@pytest.mark.parametrize("on_conflict", ["reject", "ignore"])
+@pytest.mark.parametrize("force", [False, True])
+def test_of_several_duplicates_each_enqueue_and_explain_name_the_newest(on_conflict, force):
+    old = stored("cancelled", unique={"states": ["available"]})
+    new = enqueue(delay=60).job
+    old.revive(force=force)
+    assert {fresh(old).is_guarding, fresh(new).is_guarding} == {True, False}
+    again = {"unique": {"on_conflict": on_conflict}}
+    for _ in range(2):  # it inserts before it looks, and the other way round
+        assert attempt(**again)[1] == new
+    (answer,) = Job.objects.enqueue_many([{"type": "t", **again}])
+    named = answer.error.existing_job_id if answer.error else answer.job.pk
+    assert named == new.pk
+    assert [one.job for one in Job.objects.explain("t", **again).duplicates] == [new, old]
+    assert SuppressedEnqueue.objects.exclude(existing_job=new).count() == 0
 
 
 def test_a_replacing_revival_cancels_every_live_duplicate():

@@ -47,7 +47,7 @@ def test_a_running_job_ends_by_itself_or_is_cancelled_too(log, do, fail, take, a
     assert done == Cancelled(jobs=2 if active else 1, running=0 if active else 1)
     job = Job.objects.get(args__name="a")
     assert job.state == ("cancelled" if active else "active")
-    assert job.max_attempts == (5 if active else 1)
+    assert job.most_attempts == (5 if active else 1)
     if not active:
         lifecycle.complete(Job.objects.filter(pk=job.pk), timezone.now(), token=job.lease_token, result="late")
         run_jobs()

@@ -48,7 +48,7 @@ class PauseQueue(OJSView):
 
     def post(self, request: Request, name: str) -> Response:
         _ = self.body  # read only to refuse a malformed body
-        self.demand("change", name, None)
+        self.demand("change", queue_name(name), None)
         queues = Queue.objects.using(self.using)
         queues.pause(name)
         since = queues.filter(name=name).values_list("paused_at", flat=True).first()
@@ -60,7 +60,7 @@ class ResumeQueue(OJSView):
 
     def post(self, request: Request, name: str) -> Response:
         _ = self.body
-        self.demand("change", name, None)
+        self.demand("change", queue_name(name), None)
         Queue.objects.using(self.using).resume(name)
         return Response({"queue": {"name": name, "paused": False, "resumed_at": milliseconds(timezone.now())}})
 

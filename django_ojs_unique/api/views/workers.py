@@ -107,10 +107,11 @@ class Nack(_Report):
         return remote.nack(self.jobs, **self._holding, failure=failure)  # type: ignore[no-any-return]
 
     def answer(self, job: Job) -> dict[str, Any]:
-        said: dict[str, Any] = {"attempt": job.attempt, "max_attempts": job.max_attempts}
+        said: dict[str, Any] = {"attempt": job.attempt, "max_attempts": job.most_attempts}
         if job.state == JobState.RETRYABLE:
             assert job.run_at is not None
-            said |= {"next_attempt_at": milliseconds(job.run_at), "retry_delay_ms": job.errors[-1]["retry_delay_ms"]}
+            delay = job.errors[-1].get("retry_delay_ms", 0) if job.errors else 0  # a requeued job has none
+            said |= {"next_attempt_at": milliseconds(job.run_at), "retry_delay_ms": delay}
         elif job.state == JobState.DISCARDED:
             assert job.finished_at is not None
             said |= dict.fromkeys(("discarded_at", "completed_at"), milliseconds(job.finished_at))

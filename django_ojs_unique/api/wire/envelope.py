@@ -45,7 +45,7 @@ def show_slim(job: Any) -> dict[str, Any]:
         "state": str(job.state),
         "priority": job.priority,
         "attempt": job.attempt,
-        "max_attempts": job.max_attempts,
+        "max_attempts": job.most_attempts,
         "created_at": milliseconds(job.created_at),
     }
 

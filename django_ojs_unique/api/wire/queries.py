@@ -14,7 +14,7 @@ from django.http import QueryDict
 from ...exceptions import InvalidRequest, did_you_mean
 from ...execution.errors import storable
 from ...insight.job_filters import before
-from ...ojs.names import job_type, queue_name
+from ...ojs.names import job_key, job_type, queue_name
 from ...ojs.states import JobState
 from .moments import read_moment
 
@@ -25,14 +25,11 @@ PAGE = ("limit", "offset", "cursor")
 
 def read_names(parameters: QueryDict, field: str, check: Callable[[str], str]) -> list[str]:
     """Read comma-separated names from one parameter, or from several of the same name."""
-    names = [name for text in parameters.getlist(field) if text for name in text.split(",")]
-    for name in names:
-        try:
-            check(name)
-        except InvalidRequest as error:
-            problem = error.message.partition(": ")[2]
-            raise InvalidRequest(f"{field}: {problem}", details={**error.details, "field": field}) from None
-    return names
+    try:
+        return [check(name) for text in parameters.getlist(field) if text for name in text.split(",")]
+    except InvalidRequest as error:
+        problem = error.message.partition(": ")[2]
+        raise InvalidRequest(f"{field}: {problem}", details={**error.details, "field": field}) from None
 
 
 def read_job_filters(parameters: QueryDict, now: datetime) -> dict[str, Any]:
@@ -46,7 +43,7 @@ def read_job_filters(parameters: QueryDict, now: datetime) -> dict[str, Any]:
     read: dict[str, Callable[[str], Any]] = {
         "queue": queue_name,
         "type": job_type,
-        "key": lambda text: _text(text, "key"),
+        "key": job_key,
         "worker_id": lambda text: _text(text, "worker_id"),
         "since": lambda text: _past(text, "since", now),
         "until": lambda text: _past(text, "until", now),

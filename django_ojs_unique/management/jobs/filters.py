@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from ...insight.job_filters import before
 from ...ojs.states import JobState
-from .subcommand import moment, queue, state, type_
+from .subcommand import key, moment, queue, state, type_
 
 NO_MATCH = "No job matches. Leave a filter out to match others; `jobs queues` shows the queues that have jobs."
 
@@ -27,7 +27,7 @@ def add_filters(parser: CommandParser) -> None:
     )
     parser.add_argument("--queue", type=queue, metavar="QUEUE", help="Only jobs of this queue.")
     parser.add_argument("--type", type=type_, metavar="TYPE", help="Only jobs of this type, as in email.send.")
-    parser.add_argument("--key", metavar="KEY", help="Only jobs that were enqueued with this key.")
+    parser.add_argument("--key", type=key, metavar="KEY", help="Only jobs that were enqueued with this key.")
     parser.add_argument("--worker", metavar="ID", help="Only jobs that this worker holds, or had last.")
     when = "2026-01-31T14:00, or PT30M for half an hour ago"
     parser.add_argument("--since", type=_past, metavar="TIME", help=f"Only jobs enqueued at or after: {when}.")

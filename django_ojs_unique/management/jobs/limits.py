@@ -15,6 +15,7 @@ from ...models import LimitOverride
 from ...ojs.limits import LARGEST
 from ..arguments import whole_number
 from .show_system import Watched
+from .subcommand import limit_
 
 KEEP: Any = ...
 """The value of a number that was not given; None takes the operator's number back."""
@@ -31,7 +32,9 @@ class Limits(Watched):
 
     @staticmethod
     def add_arguments(parser: CommandParser) -> None:
-        parser.add_argument("limit", nargs="?", metavar="NAME", help="The name of a limit, as in args.customer_id.")
+        parser.add_argument(
+            "limit", nargs="?", type=limit_, metavar="NAME", help="The name of a limit, as in args.customer_id."
+        )
         number = "a whole number, or none for the number in the code"
         parser.add_argument(
             "--running",

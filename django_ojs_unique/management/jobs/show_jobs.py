@@ -74,7 +74,7 @@ class List(Subcommand):
 
 
 def _told(job: Job, now: datetime) -> tuple[object, ...]:
-    return job.pk, job.state, f"{job.attempt}/{job.max_attempts}", age(job.created_at, now), job.queue, job.type
+    return job.pk, job.state, f"{job.attempt}/{job.most_attempts}", age(job.created_at, now), job.queue, job.type
 
 
 class Show(Subcommand):
@@ -108,7 +108,7 @@ class Show(Subcommand):
         yield "taken by nobody", nobody(job, self.using)
         yield "limits", waits
         yield "priority", job.priority
-        yield "attempt", f"{job.attempt} of {job.max_attempts}"
+        yield "attempt", f"{job.attempt} of {job.most_attempts}"
         for name in ENVELOPE:
             yield name, redacted_member(job, name)
         yield "key", job.key

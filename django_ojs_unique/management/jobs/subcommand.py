@@ -17,7 +17,7 @@ from django.utils.dateparse import parse_datetime
 
 from ...exceptions import InvalidRequest, did_you_mean
 from ...models import Job, Queue
-from ...ojs.names import job_type, queue_name
+from ...ojs.names import job_key, job_type, limit_name, queue_name
 from ...ojs.states import JobState
 from ..arguments import whole_number
 from .answers import as_line
@@ -133,6 +133,16 @@ def queue(text: str) -> str:
 def type_(text: str) -> str:
     """Read a job type."""
     return _refusing(job_type, text)
+
+
+def key(text: str) -> str:
+    """Read a job key."""
+    return _refusing(job_key, text)
+
+
+def limit_(text: str) -> str:
+    """Read the name of a limit."""
+    return _refusing(limit_name, text)
 
 
 def limit(text: str) -> int | None:

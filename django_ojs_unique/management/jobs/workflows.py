@@ -173,7 +173,7 @@ def _facts(node: Node, now: datetime) -> Iterator[str]:
         yield f"{node.type} {node.workflow.pk}"
     if node.job is not None:
         if node.job.attempt:
-            yield f"attempt {node.job.attempt}/{node.job.max_attempts}"
+            yield f"attempt {node.job.attempt}/{node.job.most_attempts}"
         if node.state == "pending" and node.job.run_at is not None:
             yield f"{node.job.state}, due {distance(node.job.run_at, now)}"
     if (took := node.duration(now)) is not None:
@@ -198,7 +198,7 @@ def _answer(node: Node) -> dict[str, Any]:
         answer |= {"result": node.result or None, "error": node.error or None, "stands_in": node.stands_in}
         answer |= dict(zip(("started_at", "finished_at"), node.span, strict=True))
     if node.job is not None:
-        answer |= {"attempt": node.job.attempt, "max_attempts": node.job.max_attempts, "job_state": node.job.state}
+        answer |= {"attempt": node.job.attempt, "max_attempts": node.job.most_attempts, "job_state": node.job.state}
     if node.workflow is not None:
         answer |= {"workflow_id": node.workflow.pk, "members": [_answer(one) for one in node.nodes]}
         answer |= {"more": dict(node.more), "callbacks": {one.role: _answer(one) for one in node.callbacks}}

@@ -23,7 +23,7 @@ from ....models.queue import HIGHEST_LIMIT
 from ....ojs import names
 from ....ojs.cron import OverlapPolicy
 from ....ojs.limits import LARGEST, MOST_LIMITS
-from ....ojs.limits import LONGEST_NAME as LONGEST_LIMIT_NAME
+from ....ojs.names import LONGEST_LIMIT
 from ....ojs.policy import DIMENSIONS, OnConflict, OnRetry, Window
 from ....ojs.retry import EXHAUSTION, LONGEST_ERROR, MOST_ATTEMPTS, MOST_ERRORS, STRATEGIES
 from ....ojs.states import JobState
@@ -98,7 +98,7 @@ class Limit(_LimitNumbers):
     """How many jobs of a key may run at once, or start in a time. Beyond the specification."""
 
     key = texts(required=False, help_text="What the jobs have in common, such as `args.customer_id`.")
-    name = CharField(max_length=LONGEST_LIMIT_NAME, required=False, allow_blank=True)
+    name = CharField(max_length=LONGEST_LIMIT, required=False, allow_blank=True)
 
 
 class JobLimit(_LimitNumbers):

@@ -1,0 +1,203 @@
+"""The ways by which a running job comes back to its queue, and what closes all of them (docs: job keys)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from django_ojs_unique import chain
+from django_ojs_unique.exceptions import InvalidTransition
+from django_ojs_unique.execution.errors import error_record
+from django_ojs_unique.execution.finished import Finished
+from django_ojs_unique.execution.leases import FIRST_LEASE, give_back, give_back_claims
+from django_ojs_unique.execution.settle import Settled, settle
+from django_ojs_unique.maintenance import sweep
+from django_ojs_unique.models import Job
+from django_ojs_unique.ojs.presets import resque_uniqueue
+from django_ojs_unique.worker import remote
+from django_ojs_unique.worker.holder import Holder, new_token
+from tests.support.jobs import fresh, row
+
+pytestmark = pytest.mark.django_db
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+HOLDER = Holder("a")
+FIVE = {"max_attempts": 5}
+NEW = {"type": "t", "args": {"new": True}, "retry": FIVE}
+
+
+def rescued(job: Any, **columns: Any) -> None:
+    """Let the lease of a job end."""
+    row(job).update(started_at=timezone.now() - DAY, lease_expires_at=timezone.now() - HOUR)
+    row(job).update(**columns)
+    sweep.rescue(Job.objects.all(), timezone.now())
+
+
+def rescued_from(job: Any, lease: timedelta, **columns: Any) -> None:
+    began = timezone.now() - DAY
+    rescued(job, started_at=began, lease_expires_at=began + lease, **columns)
+
+
+def failed(job: Any) -> Finished:
+    return Finished(job, error=error_record(job, now=timezone.now()), error_types=("x",), at=timezone.now())
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "its worker stops": lambda job: give_back(Job.objects.all(), [job]),
+    "the answer to its claim is lost": lambda job: give_back_claims(Job.objects.all(), [job.lease_token]),
+    "its worker is killed": rescued,
+    "its client was not heard of after a fetch that waited": lambda job: rescued_from(job, FIRST_LEASE),
+    "its client is silent until its time limit": lambda job: rescued_from(job, HOUR, timeout_ms=3_600_000),
+    "its client requeues it": lambda job: remote.requeue(Job.objects.all(), job.pk, holder=HOLDER, now=timezone.now()),
+    "its client reports a failure": lambda job: remote.nack(
+        Job.objects.all(), job.pk, holder=HOLDER, now=timezone.now(), failure=remote.Failure({}, ("x",))
+    ),
+    "its handler fails": lambda job: settle(Job.objects.all(), [failed(job)]),
+}
+
+with_key: dict[str, Any] = {"key": "k", "retry": FIVE}
+VERBS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], str]] = {
+    "its key is removed": (
+        lambda: Job.objects.enqueue("t", **with_key).job,
+        lambda it: Job.objects.remove(key="k"),
+        "discarded",
+    ),
+    "its key is taken": (
+        lambda: Job.objects.enqueue("t", **with_key).job,
+        lambda it: Job.objects.enqueue(**NEW, key="k"),
+        "discarded",
+    ),
+    "its key is taken, but for the time": (
+        lambda: Job.objects.enqueue("t", **with_key).job,
+        lambda it: Job.objects.enqueue(**NEW, key="k", key_mode="preserve_run_at"),
+        "discarded",
+    ),
+    "its key is taken in bulk": (
+        lambda: Job.objects.enqueue("t", **with_key).job,
+        lambda it: Job.objects.enqueue_many([{**NEW, "key": "k"}] * 2),
+        "discarded",
+    ),
+    "its workflow is cancelled": (
+        lambda: chain({"type": "t", "retry": FIVE}).enqueue(),
+        lambda it: it.cancel(),
+        "discarded",
+    ),
+    "its workflow is cancelled, after its key was taken": (
+        lambda: chain({"type": "t", **with_key}).enqueue(),
+        lambda it: (Job.objects.enqueue(**NEW, key="k"), it.cancel()),
+        "discarded",
+    ),
+    "its workflow and its jobs are cancelled": (
+        lambda: chain({"type": "t", "retry": FIVE}).enqueue(),
+        lambda it: it.cancel(active=True),
+        "cancelled",
+    ),
+    "it is cancelled": (lambda: Job.objects.enqueue("t", retry=FIVE).job, lambda it: it.cancel(), "cancelled"),
+    "it is replaced": (
+        lambda: Job.objects.enqueue("t", unique={}, retry=FIVE).job,
+        lambda it: Job.objects.enqueue("t", unique={"on_conflict": "replace"}),
+        "cancelled",
+    ),
+    "nothing happens to it": (lambda: Job.objects.enqueue("t", retry=FIVE).job, lambda it: None, ""),
+    "its key is met by unsafe_dedupe": (
+        lambda: Job.objects.enqueue("t", **with_key).job,
+        lambda it: Job.objects.enqueue(**NEW, key="k", key_mode="unsafe_dedupe"),
+        "",
+    ),
+}
+"""What is done to a running job: how it is enqueued, what is done, and the state in which it must end, if any."""
+
+
+@pytest.fixture
+def claim(take: Any) -> Callable[[], list[Any]]:
+    """Claim all jobs, as a client does that is known by its account."""
+    return lambda: take(limit=100, token=new_token("a"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("attempt", [1, 3])
+def test_no_further_run_holds_through_every_way_back(verb: str, way: str, attempt: int, claim: Any) -> None:
+    enqueue, act, state = VERBS[verb]
+    it = enqueue()
+    Job._base_manager.update(attempt=attempt - 1)
+    (running,) = claim()
+    token = running.lease_token
+    act(it)
+    with suppress(InvalidTransition):
+        WAYS[way](running)
+    later = timezone.now() + DAY
+    sweep.rescue(Job.objects.all(), later)
+    sweep.promote(Job.objects.all(), later)
+    runs_again = running.pk in {job.pk for job in claim()}
+    assert runs_again is (state == "")
+    if state:
+        assert fresh(running).state == state
+        assert not fresh(running).dead_letter
+        codes = [error["code"] for error in fresh(running).errors]
+        ended_by_itself = way in ("its client reports a failure", "its handler fails")
+        assert codes == (["no_further_run"] if state == "discarded" and not ended_by_itself else codes[:1])
+        running.lease_token = token
+        ((_, settled),) = settle(Job.objects.all(), [Finished(running, at=later)])
+        assert settled is Settled.REFUSED
+
+
+@pytest.mark.parametrize("verb", [verb for verb, (_, _, state) in VERBS.items() if state == "discarded"])
+def test_a_run_that_ends_by_itself_completes(verb: str, claim: Any) -> None:
+    enqueue, act, _ = VERBS[verb]
+    it = enqueue()
+    (running,) = claim()
+    act(it)
+    ((_, settled),) = settle(Job.objects.all(), [Finished(running, at=timezone.now())])
+    assert (settled, fresh(running).state) == (Settled.COMPLETED, "completed")
+
+
+def test_a_job_that_may_not_run_again_is_revived_with_all_its_attempts(claim: Any) -> None:
+    Job.objects.enqueue("t", **with_key)
+    (running,) = claim()
+    Job.objects.remove(key="k")
+    give_back(Job.objects.all(), [running])
+    sweep.rescue(Job.objects.all(), timezone.now())
+    ended = fresh(running)
+    assert (ended.attempt, ended.most_attempts, ended.may_run_again) == (1, 1, False)
+    assert ended.errors[-1]["code"] == "no_further_run"
+    ended.revive()
+    assert (ended.attempt, ended.most_attempts, ended.retry_policy.max_attempts) == (0, 5, 5)
+    assert [job.pk for job in claim()] == [running.pk]
+
+
+# Of a policy with on_retry="discard"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("has_twin", [False, True])
+def test_a_job_does_not_come_back_beside_its_twin(way: str, has_twin: bool, claim: Any) -> None:
+    first = Job.objects.enqueue("t", unique=resque_uniqueue(), retry=FIVE).job
+    (running,) = claim()
+    if has_twin:
+        assert Job.objects.enqueue("t", unique=resque_uniqueue()).created
+    WAYS[way](running)
+    sweep.promote(Job.objects.all(), timezone.now() + DAY)
+    assert fresh(first).state == ("discarded" if has_twin else "available")
+    assert len(claim()) == 1
+    if has_twin:
+        assert fresh(first).errors[-1]["code"] == "superseded"
+
+
+def test_a_job_that_is_given_back_without_a_twin_keeps_its_place(claim: Any) -> None:
+    first = Job.objects.enqueue("t", unique=resque_uniqueue()).job
+    (running,) = claim()
+    assert give_back(Job.objects.all(), [running]) == (1, set())
+    sweep.promote(Job.objects.all(), timezone.now())
+    stored = fresh(first)
+    assert (stored.state, stored.attempt, stored.started_at, stored.enqueued_at) == (
+        "available",
+        0,
+        None,
+        first.enqueued_at,
+    )
