@@ -141,6 +141,7 @@ def test_a_long_message_is_cut(handlers):
     assert data["error"] == {"message": "x" * events.LONGEST_MESSAGE}
 
 
+@pytest.mark.slow
 def test_a_retry_that_was_superseded_is_no_failed_attempt(handlers):
     policy = {"states": ["available", "active"], "on_retry": "discard"}
     superseded = run(handlers, does=lambda: 1 / 0, unique=policy, queue="q", retry=IN_AN_HOUR)

@@ -132,6 +132,7 @@ def test_a_picture_is_on_a_page_and_says_in_words_what_it_shows(name: str) -> No
     assert all(len(alt.split()) >= 4 for alt in alts)
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_the_picture_of_the_strategies_shows_what_enqueues_do(monkeypatch: Any) -> None:
     drawn = run_script("strategies", monkeypatch)

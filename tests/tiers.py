@@ -1,6 +1,6 @@
 """Which tests run where: on which databases, and in which of the three tiers.
 
-`make test` runs what takes less than a quarter of a CPU second, on SQLite and PostgreSQL. `.ci/run` adds what is marked
+`make test` runs what takes less than a fifth of a CPU second, on SQLite and PostgreSQL. `.ci/run` adds what is marked
 ``slow``, ``browser``, ``interrupts`` and ``torture``, and MariaDB. `make release-check` adds what is marked ``ha`` and
 ``release``, longer tortures and other environments.
 """
@@ -13,6 +13,8 @@ ONE_DATABASE = (
     "tests/conversion/",
     "tests/handlers/",
     "tests/management/",
+    "tests/model/",
+    "tests/mutants/",
     "tests/ojs/",
     "tests/opentelemetry/",
     "tests/prometheus/",

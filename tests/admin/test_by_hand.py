@@ -38,6 +38,7 @@ def test_a_job_shows_json_that_python_cannot_read(admin_client, column):
         assert admin_client.get(page).status_code == 200
 
 
+@pytest.mark.slow
 def test_a_worker_with_unreadable_queues_leaves_the_dashboard_standing(admin_client):
     now = timezone.now()
     worker = WorkerProcess.objects.create(
@@ -48,6 +49,7 @@ def test_a_worker_with_unreadable_queues_leaves_the_dashboard_standing(admin_cli
     assert admin_client.get(url("workerprocess_changelist")).status_code == 200
 
 
+@pytest.mark.slow
 def test_errors_of_any_kind_are_shown(admin_client):
     job = a_job()
     for errors in ([{"retryable": True, "retry_delay_ms": 10**300}], [[], None, 7, "no record"], {"no": "list"}):

@@ -171,6 +171,7 @@ def test_an_entry_that_is_enabled_runs_next_and_not_for_what_it_missed(admin_cli
     assert LogEntry.objects.count() == 1
 
 
+@pytest.mark.slow
 def test_an_entry_whose_times_cannot_be_read_is_shown_and_not_enabled(admin_client):
     entry = define(expression="nonsense", enabled=False)
     assert admin_client.get(page("change", "nightly")).status_code == 200
@@ -242,6 +243,7 @@ def test_who_may_not_change_an_entry_cannot_run_it_now(client):
     assert not Job.objects.exists()
 
 
+@pytest.mark.slow
 def test_the_page_links_to_the_last_jobs_and_says_who_ran_them(admin_client):
     now = timezone.now()
     entry = define(expression="@every PT1H", next_run_at=now - timedelta(hours=1), created_at=now - timedelta(days=2))

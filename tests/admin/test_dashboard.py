@@ -158,6 +158,7 @@ def test_a_rate_is_said_in_the_unit_that_suits(count, hours, said):
     assert _rate(count, timedelta(hours=hours)) == said
 
 
+@pytest.mark.slow
 def test_it_shows_what_each_worker_runs_now(admin_client):
     now = timezone.now()
     worker("w-busy", heard=now, held=5)
@@ -170,6 +171,7 @@ def test_it_shows_what_each_worker_runs_now(admin_client):
     assert re.search(r"w-idle running \S+ ago \S+ ago nothing", text(admin_client))
 
 
+@pytest.mark.slow
 def test_it_says_when_not_all_running_jobs_were_looked_at(admin_client, monkeypatch):
     worker("w", heard=timezone.now())
     monkeypatch.setattr("django_ojs_unique.insight.workers.MOST_RUNNING", 2)
@@ -222,6 +224,7 @@ def test_the_time_span_is_chosen_by_a_link(admin_client, span):
     assert f"/dashboard/jobs.svg?span={span}&amp;v=" in body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("span", ["", "year", "hour\0", "<b>", "hour,day"])
 def test_an_unknown_time_span_shows_the_last_hour(admin_client, span):
     assert page(admin_client, span=span).context["span"] is SPANS["hour"]
@@ -247,6 +250,7 @@ def test_it_has_neither_scripts_nor_styles_nor_handlers_of_its_own(admin_client)
     assert not re.search(r"<script|<style|\sstyle=|\son[a-z]+=", body.partition("</main>")[0])
 
 
+@pytest.mark.slow
 def test_the_number_of_statements_does_not_grow(admin_client, django_assert_num_queries):
     now = timezone.now()
     for number in range(3):
@@ -307,6 +311,7 @@ def test_pausing_and_resuming_says_what_happened_and_is_logged(client):
     assert list(logged) == [("emails", "queue", "Paused."), ("emails", "queue", "Resumed.")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["", "*", "No Queue", EVIL, "x\0", "q" * 129])
 def test_what_is_no_queue_is_refused_with_the_mend(admin_client, name):
     for action in ("pause", "resume"):

@@ -259,6 +259,7 @@ def test_a_job_revived_by_force_beside_a_live_one_is_a_duplicate(admin_client):
     assert [(job["id"] == dead.pk, job["guards"]) for job in group["jobs"]] == [(True, False), (False, True)]
 
 
+@pytest.mark.slow
 def test_a_large_group_shows_its_oldest_its_newest_and_how_many_there_are_between(admin_client):
     jobs = live_twice(count=23)
     answer = admin_client.get(reverse(PAGE))
@@ -310,6 +311,7 @@ def test_the_queries_do_not_grow_with_the_rows(admin_client):
     assert queries(reverse(ONE, args=[f"{1:064x}"])) == of_one
 
 
+@pytest.mark.slow
 def test_types_queues_and_fingerprints_with_html_are_escaped(admin_client):
     for job in live_twice():
         Job._base_manager.filter(pk=job.pk).update(type=HTML, queue=HTML, fingerprint=f"{HTML}/\n\x1b")
@@ -549,6 +551,7 @@ def test_a_job_of_another_fingerprint_cannot_be_smuggled_in(admin_client):
     assert states([old, new, stranger]) == ["available"] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form",
     [

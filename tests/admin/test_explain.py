@@ -92,6 +92,7 @@ def test_a_free_fingerprint_would_be_created(admin_client):
     assert "No stored job counts as a duplicate now." in response.content.decode()
 
 
+@pytest.mark.slow
 def test_the_policy_of_the_handler_is_in_effect_unless_another_or_none_is_given(admin_client, handlers):
     @job("welcome.send", unique=UniquePolicy(on_conflict="ignore"))
     def welcome(): ...

@@ -285,6 +285,7 @@ def test_a_job_is_found_by_a_member_of_its_args(admin_client):
     assert found(admin_client, q="user_id=4") == set()
 
 
+@pytest.mark.slow
 @pytest.mark.every_database
 @pytest.mark.parametrize(
     "text", ["100%", "a_b", 'say "hi"', "back\\slash", "O'Neill", "Köln", "😀", "a\nb", "x{y}[z]", "$.a", "%s"]
@@ -301,6 +302,7 @@ def test_a_piece_of_json_is_found_in_the_args(admin_client):
     assert found(admin_client, q='"user_id": 42') == {job.pk}
 
 
+@pytest.mark.slow
 @pytest.mark.every_database
 @pytest.mark.parametrize(
     "term",
@@ -517,6 +519,7 @@ def test_no_column_but_the_age_gives_an_order(admin_client, order):
     assert [job.pk for job in listed.result_list] == [job.pk for job in reversed(jobs)]
 
 
+@pytest.mark.slow
 def test_the_age_gives_both_orders(admin_client):
     jobs = [job.pk for job in many(3)]
     assert [job.pk for job in see(admin_client, o="5")[0].result_list] == jobs

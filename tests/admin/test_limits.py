@@ -64,6 +64,7 @@ def test_without_limits_the_list_says_how_to_declare_one(admin_client):
     assert 'Limit(key=["args.customer_id"], running=1)' in seen(admin_client, LIST)
 
 
+@pytest.mark.slow
 def test_the_page_of_a_limit_shows_its_keys(admin_client, waiting):
     text = seen(admin_client, page_of("args.n"))
     assert "running: 2, waiting: 2, keys for which jobs wait: 1" in text
@@ -126,6 +127,7 @@ def test_explain_says_whether_a_job_would_wait(admin_client, waiting, handlers):
     assert "Would wait for a slot of args.n 1: 1 of 1 in use; 2 waiting." in text
 
 
+@pytest.mark.slow
 def test_sentences_are_said_in_the_language_of_the_visitor(admin_client, waiting, handlers):
     first, second, *_ = waiting
     job("u", limit=Limit(key=["args.n"], running=1, per_minute=9))(lambda n: None)
@@ -138,6 +140,7 @@ def test_sentences_are_said_in_the_language_of_the_visitor(admin_client, waiting
         assert "args.n 1 gleichzeitig / 1 gleichzeitig, 9 je Minute nein" in seen(admin_client, LIST)
 
 
+@pytest.mark.slow
 def test_the_dashboard_shows_the_full_keys_only_if_there_are_any(admin_client):
     _, second = enqueue(1), enqueue(1)
     assert "Full keys" not in seen(admin_client, DASHBOARD)
@@ -161,6 +164,7 @@ def test_who_may_see_some_jobs_only_sees_neither_keys_nor_counts(admin_client, w
     assert "Held by a job that you may not see." in page
 
 
+@pytest.mark.slow
 def test_redacted_values_are_on_no_page(admin_client, handlers):
     @job("bank.pay", redact=["iban"], limit=Limit(key=["args.iban"], running=1))
     def pay(iban):

@@ -248,6 +248,7 @@ def test_the_page_of_a_worker_names_no_hidden_job(admin_client):
     assert str(mine.pk) in look(admin_client, "workerprocess_change", "w1", hiding=[hidden])
 
 
+@pytest.mark.slow
 def test_cron_jobs_name_no_hidden_job(admin_client):
     hidden = theirs()
     CronJob.objects.define("nightly", "0 3 * * *", "mail.send", {"user_id": 7}, unique=policy().to_dict())
@@ -351,6 +352,7 @@ def test_a_revival_that_meets_a_hidden_job_and_another_replaces_neither(admin_cl
     assert [change(job).state for job in (mine, other, hidden)] == ["discarded", "available", "available"]
 
 
+@pytest.mark.slow
 def test_nothing_that_is_enqueued_again_replaces_a_hidden_job(admin_client):
     mine, hidden = rivals("replace")
     asked = kept_secret(act(admin_client, "enqueue_again", mine), hidden)
@@ -361,6 +363,7 @@ def test_nothing_that_is_enqueued_again_replaces_a_hidden_job(admin_client):
     assert Job.objects.count() == 2
 
 
+@pytest.mark.slow
 def test_what_is_enqueued_again_replaces_a_job_that_may_be_seen(admin_client):
     mine = discard(ours(on_conflict="replace"))
     other = ours(on_conflict="replace")

@@ -82,6 +82,7 @@ def texts(module):
             yield from filter(None, samples(each))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES)
 def test_each_problem_has_a_wording(module):
     found = set(texts(module)) - PYTHON_ONLY

@@ -92,6 +92,7 @@ def test_the_page_of_a_job_and_its_downloads(looker, pay):
         assert_hidden(seen(looker, "job_json", job.pk, member))
 
 
+@pytest.mark.slow
 def test_the_pages_of_duplicates(looker, pay):
     job = enqueue(pay)
     suppress(job, args={**ARGS, "x": "x" * 600})
@@ -166,6 +167,7 @@ def test_a_search_for_a_redacted_member_says_so_whether_or_not_it_was_guessed(lo
     assert message == f"No job is searched by {'IBAN' if name.isupper() else 'iban'}: it is redacted."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("term", [SECRET, f"args:{SECRET}", SECRET[:5], "args:iban", f'args:"iban": "{SECRET}'])
 def test_a_search_for_a_text_does_not_confirm_a_guess(looker, pay, term):
     enqueue(pay)
@@ -189,6 +191,7 @@ def test_a_text_is_not_searched_if_databases_differ_about_a_name(looker, setting
     assert "left out" in message
 
 
+@pytest.mark.slow
 def test_other_searches_find_jobs_with_a_redacted_member(looker, pay):
     job = enqueue(pay)
     for term in (str(job.pk), "bank.pay", "amount=5", job.fingerprint[:10]):
@@ -255,6 +258,7 @@ def test_a_form_that_is_sent_as_it_is_keeps_the_stored_values(editor):
     assert (entry.description, entry.args, entry.options) == ("changed", ARGS, {"meta": META})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

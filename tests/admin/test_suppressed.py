@@ -77,6 +77,7 @@ def test_a_number_that_was_not_counted_to_its_end_is_not_given(admin_client, mon
     assert "1 result " not in text
 
 
+@pytest.mark.slow
 def test_filters_tell_outcomes_and_strategies_apart(admin_client):
     ignored, rejected = meet("ignore", type="a"), meet("reject", type="b")
     Job.objects.enqueue("c", key="k")

@@ -69,6 +69,7 @@ def test_the_first_page_says_how_many_of_which_state_and_changes_nothing(admin_c
     assert not LogEntry.objects.exists()
 
 
+@pytest.mark.slow
 def test_all_that_match_are_changed_page_after_page_with_a_bar(admin_client, two_per_page):
     chosen, other = [enqueue() for _ in range(5)], enqueue("other")
     first, *steps, last = carry_out(admin_client, "cancel", chosen[0], "?type=email.send")
@@ -103,6 +104,7 @@ def test_jobs_that_are_enqueued_after_the_question_are_not_changed(admin_client)
     assert (fresh(job).state, fresh(later).state) == ("cancelled", "available")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resolution", ["skip", "replace", "force"])
 def test_a_revival_asks_once_what_to_do_about_live_duplicates(admin_client, two_per_page, resolution):
     dead = [discard(enqueue(f"t{number}", unique=UniquePolicy())) for number in range(3)]
@@ -162,6 +164,7 @@ def test_the_answer_to_one_question_is_no_answer_to_another_list(admin_client):
     assert "This is for all jobs that match" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["", "7", "-1", "x" * 500])
 def test_a_page_that_is_sent_twice_changes_nothing_twice(admin_client, two_per_page, step):
     jobs = [complete(enqueue()) for _ in range(3)]

@@ -130,6 +130,7 @@ def test_whatever_a_name_says_is_shown_as_text(admin_client):
 # The page
 
 
+@pytest.mark.slow
 def test_the_page_draws_states_and_what_waits_for_what(admin_client, month_end):
     text = look(admin_client, month_end)
     assert "1 ledger completed" in text
@@ -188,6 +189,7 @@ def test_of_many_members_a_part_is_drawn(admin_client, monkeypatch):
     assert "and 2 more: 2 completed" in text
 
 
+@pytest.mark.slow
 def test_a_page_takes_as_many_queries_for_any_size(admin_client):
     def queries(size):
         inner = [batch([do(f"{one}"), do("b")], on_success=do("c")) for one in range(size)]
@@ -200,6 +202,7 @@ def test_a_page_takes_as_many_queries_for_any_size(admin_client):
     assert queries(1) == queries(20) <= 10
 
 
+@pytest.mark.slow
 def test_a_nested_workflow_has_its_place_on_the_page_of_the_outermost_one(admin_client, month_end):
     nested = Workflow.objects.get(root=month_end)
     assert f'id="workflow-{nested.pk}"' in admin_client.get(page_of(month_end)).content.decode()

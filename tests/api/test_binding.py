@@ -90,6 +90,7 @@ def test_no_action_finds_a_job_that_there_is_not(ojs, refused, action):
         refused(act(ojs, action, id), 404, "not_found")
 
 
+@pytest.mark.slow
 def test_a_job_fails_twice_and_is_done_with_its_history(ojs):
     """Sections 2.2, 7.2 and 7.4."""
     id = ojs.enqueue(options={"retry": {"max_attempts": 3, "initial_interval": "PT10S", "jitter": False}})["id"]
@@ -132,6 +133,7 @@ def test_an_expired_job_is_discarded_but_was_not_completed(ojs):
     assert ojs.post("/ojs/v1/workers/ack", {"job_id": first}).status_code == 200
 
 
+@pytest.mark.slow
 def test_a_queue_is_worked_off_by_priority_and_then_in_the_order_of_the_requests(ojs):
     """Section 6.1; the ids that clients choose say nothing about the order, nor does what a batch has in common."""
     ids = [f"01890a5d-ac96-774b-bcce-{9 - number:012x}" for number in range(4)]

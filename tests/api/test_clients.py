@@ -303,6 +303,7 @@ def test_the_ids_of_a_worker_may_stand_beside_their_number(ojs, refused):
 DRAFT = {"OJS-Version": "1.0.0-rc.1"}
 
 
+@pytest.mark.slow
 def test_who_asks_for_the_draft_gets_the_shapes_of_its_http_chapter(ojs):
     """The Go client cannot read the others; the seed and the conformance suite demand them."""
     assert ojs.get("/ojs/manifest").json()["capabilities"]["unique_jobs"]["strength"] == "strong"

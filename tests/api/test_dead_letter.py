@@ -45,6 +45,7 @@ def test_the_newest_dead_letter_comes_first_and_carries_its_history(ojs):
     assert ojs.get(f"{PATH}/{newest}").json()["job"] == shown
 
 
+@pytest.mark.slow
 def test_other_jobs_that_were_discarded_are_no_dead_letters(ojs, refused):
     id = dead()
     for change in ({"dead_letter": False}, {"payload_pruned": True}, {"state": "available", "finished_at": None}):

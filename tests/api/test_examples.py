@@ -53,6 +53,7 @@ def test_a_failing_job_is_reported_by_the_worker(server):
     assert (job.state, job.errors[-1]["type"]) == ("discarded", "KeyError")
 
 
+@pytest.mark.slow
 def test_the_worker_does_what_an_operator_wants(server):
     module = load("worker.py")
     with talking_to(server) as http:
@@ -117,6 +118,7 @@ def test_the_worker_comes_back_when_the_server_says():
     assert worker.pause == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unique", [None, "reject", "ignore", "replace"])
 def test_a_lost_answer_does_not_queue_twice(server, client, monkeypatch, unique):
     monkeypatch.setattr(client, "PAUSES", (0, 0))
@@ -128,6 +130,7 @@ def test_a_lost_answer_does_not_queue_twice(server, client, monkeypatch, unique)
     assert (str(job.pk), job.state) == (found["id"], "available")
 
 
+@pytest.mark.slow
 def test_a_refused_duplicate_is_told_from_an_own_one(server, client):
     first = Job.objects.enqueue("letter.count", [], unique={}).job
     with client.connect(os.environ["OJS_URL"], os.environ["OJS_TOKEN"]) as http:
@@ -140,6 +143,7 @@ def test_a_refused_duplicate_is_told_from_an_own_one(server, client):
             client.enqueue(http, {"type": "No Type", "args": []})
 
 
+@pytest.mark.slow
 def test_the_client_waits_for_a_server_that_is_busy(server, client, monkeypatch):
     monkeypatch.setattr(client, "PAUSES", (0, 0))
     with connect(client, Losing(busy=2)) as http:

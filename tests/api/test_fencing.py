@@ -46,6 +46,7 @@ def reports(job, **proof):
     yield NACK, {"job_id": job["id"], "requeue": True, **proof}
 
 
+@pytest.mark.slow
 def test_a_fetched_job_carries_the_token_of_its_lease_and_no_other_answer_has_it(ojs):
     first, second = ojs.enqueue(), ojs.enqueue(queue="other", lease_token="mine")
     assert not {"lease_token"} & {*first, *second}
@@ -56,6 +57,7 @@ def test_a_fetched_job_carries_the_token_of_its_lease_and_no_other_answer_has_it
     assert row(first)["state"] == "completed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("a", "b"), [("a", "b"), ("a", "a"), (None, None), ("a", None)])
 @pytest.mark.parametrize("requeued", [False, True])
 @pytest.mark.parametrize("says", ["", "worker_id"])
@@ -79,6 +81,7 @@ def test_a_worker_that_was_thought_dead_can_neither_settle_nor_keep_nor_give_bac
     assert (row(after)["state"], row(after)["result"], row(after)["errors"][1:]) == ("completed", "ours", [])
 
 
+@pytest.mark.slow
 def test_the_attempt_fences_a_worker_that_sends_no_token(ojs, refused, taken_over):
     before, after = taken_over("a", "a")
     stored = row(after)
@@ -89,6 +92,7 @@ def test_the_attempt_fences_a_worker_that_sends_no_token(ojs, refused, taken_ove
     assert ojs.post(NACK, {"job_id": after["id"], "worker_id": "a", "attempt": 2}).json()["state"] == "retryable"
 
 
+@pytest.mark.slow
 def test_whoever_sends_neither_is_fenced_by_the_name_of_the_worker(ojs, refused, taken_over):
     before, after = taken_over("a", "b")
     stored = row(after)
@@ -107,6 +111,7 @@ def stranger():
     return OJSClient(client)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [None, "w"])
 def test_another_account_can_do_nothing_to_a_job_though_it_knows_everything(ojs, stranger, refused, name):
     ojs.enqueue()

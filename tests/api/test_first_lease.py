@@ -76,6 +76,7 @@ def test_a_lease_that_is_shorter_by_the_settings_stays_as_it_is(waited, settings
     assert lasts(waited(), timedelta(seconds=10), before)
 
 
+@pytest.mark.slow
 def test_the_attempt_of_a_worker_that_was_never_heard_of_does_not_count_once(ojs, waited):
     job = waited(options={"retry": {"max_attempts": 1}})
     let_lease_end(job)
@@ -101,6 +102,7 @@ def test_a_job_that_kills_each_worker_at_once_comes_to_its_last_attempt(ojs, wai
     assert ojs.get(f"/ojs/v1/jobs/{job['id']}").json()["job"]["state"] == "discarded"
 
 
+@pytest.mark.slow
 def test_the_attempt_of_a_worker_that_was_heard_of_counts(ojs, waited):
     job = waited()
     ojs.post(HEARTBEAT, {"worker_id": "w1", "active_jobs": [job["id"]], "visibility_timeout_ms": 60_000})
@@ -115,6 +117,7 @@ def test_the_attempt_of_a_worker_that_did_not_wait_counts(ojs):
     assert [again["attempt"] for again in ojs.fetch()] == [2]
 
 
+@pytest.mark.slow
 def test_a_time_limit_of_a_minute_is_a_time_limit(ojs, waited):
     job = waited(options={"timeout_ms": 60_000})
     let_lease_end(job)

@@ -213,6 +213,7 @@ def test_a_nack_frees_the_slot(ojs, report):
     assert held["id"] == (first["id"] if "requeue" in report else second["id"])
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_fetches_at_the_same_time_hold_one_job_of_a_key(ojs):
     for _ in range(4):
@@ -222,6 +223,7 @@ def test_fetches_at_the_same_time_hold_one_job_of_a_key(ojs):
     assert len(held) + len(ojs.fetch()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 5])
 def test_a_fetch_finds_the_free_job_behind_hundreds_that_wait(ojs, count):
     item = {"type": "t", "args": {"customer_id": 42}, "limit": STORED}
@@ -245,6 +247,7 @@ def test_jobs_that_wait_take_no_room_from_those_that_are_handed_out(ojs):
         assert ids(ojs.fetch(count=10)) == small
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_into_an_answer_is_given_back_as_it_was(ojs):
     args, limit = {"text": "x" * 10_000}, Limit(name="mail server", per_hour=4)
     Job.objects.enqueue_many([{"type": "t", "args": args, "limit": limit} for _ in range(6)])

@@ -57,6 +57,7 @@ def test_a_job_that_is_larger_than_an_answer_is_handed_out_alone(ojs, count, mem
     assert len(ojs.fetch(count=count)) == 1
 
 
+@pytest.mark.slow
 def test_many_small_jobs_are_handed_out_in_one_answer(ojs):
     Job.objects.enqueue_many([{"type": "t", "args": [number]} for number in range(250)])
     with override_settings(OJS_UNIQUE={}):

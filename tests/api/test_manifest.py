@@ -85,6 +85,7 @@ def test_a_capability_is_declared_exactly_if_its_routes_exist(ojs):
     assert declared == {name: all(map(routed, paths)) for name, paths in ROUTES_OF.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["manifest", "health", "openapi"])
 def test_each_endpoint_of_the_manifest_answers(name, ojs):
     assert ojs.get(manifest(ojs)["endpoints"][name]).status_code == 200

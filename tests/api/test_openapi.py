@@ -156,6 +156,7 @@ def test_below_a_path_the_document_and_the_links_name_it(ojs):
         assert "/services/ojs/v1/errors/" in ojs.get("/services/ojs/nothing").json()["error"]["docs_url"]
 
 
+@pytest.mark.slow
 def test_the_document_does_not_depend_on_what_the_project_says_of_its_own_api(document):
     generator._document.cache_clear()
     from drf_spectacular.settings import patched_settings

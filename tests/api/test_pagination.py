@@ -81,6 +81,7 @@ def test_an_empty_list_is_one_page(ojs, make, path, member, key):
     assert page == {member: [], "pagination": {"total": 0, "has_more": False, "limit": 50, "offset": 0}}
 
 
+@pytest.mark.slow
 @every_list
 def test_the_cursors_lead_through_all_of_a_list_once(ojs, make, path, member, key):
     made = make(10)
@@ -92,6 +93,7 @@ def test_the_cursors_lead_through_all_of_a_list_once(ojs, make, path, member, ke
     assert walk(ojs, path, member, key)[0] == seen
 
 
+@pytest.mark.slow
 @every_list
 def test_offsets_lead_through_the_same_list(ojs, make, path, member, key):
     make(7)
@@ -112,6 +114,7 @@ def test_a_page_that_ends_the_list_exactly_has_no_next_one(ojs, make, path, memb
     assert len(walk(ojs, path, member, key, limit=2)[1]) == 2
 
 
+@pytest.mark.slow
 @every_list
 def test_without_a_limit_a_page_has_fifty_entries_and_never_more_than_two_hundred(ojs, make, path, member, key):
     make(51)
@@ -144,6 +147,7 @@ def test_what_is_no_page_is_refused_by_the_name_of_the_parameter(ojs, refused, m
     assert error["message"].startswith(f"{field}: ")
 
 
+@pytest.mark.slow
 @every_list
 def test_a_cursor_of_another_list_or_beside_an_offset_is_refused(ojs, refused, make, path, member, key):
     make(2)

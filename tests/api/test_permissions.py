@@ -74,6 +74,7 @@ def test_the_anonymous_can_do_nothing(path, db, refused):
     assert not Job.objects.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", VIEWS)
 def test_who_is_no_staff_can_do_nothing(path, db, refused):
     client = with_token("ada")
@@ -95,6 +96,7 @@ def test_each_view_belongs_to_a_group(view):
     assert {view.group_of(method) for method in METHODS} <= set(GROUPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS.values(), ids=lambda view: view.__name__)
 @pytest.mark.parametrize("group", [None, "", "public"])
 def test_a_view_without_a_group_is_public_to_nobody(view, group, db, settings, monkeypatch):

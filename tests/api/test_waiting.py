@@ -78,6 +78,7 @@ def listens():
     return any(board.listener.listening for board in waiting._switchboards.values())
 
 
+@pytest.mark.slow
 def test_a_fetch_that_waits_returns_the_job_that_somebody_enqueues_meanwhile(ojs, monkeypatch):
     looked, look, jobs = Event(), remote.fetch, []
 

@@ -59,6 +59,7 @@ def test_a_fetch_hands_out_whole_jobs_of_any_type_and_makes_them_active(ojs):
     assert ojs.fetch() == []
 
 
+@pytest.mark.slow
 def test_the_first_queue_is_exhausted_before_the_second_is_looked_at(ojs):
     for queue, priority in [("b", 50), ("a", 0), ("a", 9), ("b", 0), ("a", 9)]:
         ojs.enqueue(queue=queue, priority=priority, args=[queue, priority])
@@ -66,6 +67,7 @@ def test_the_first_queue_is_exhausted_before_the_second_is_looked_at(ojs):
     assert [job["args"] for job in ojs.fetch("a", "b")] == [["b", 0]]
 
 
+@pytest.mark.slow
 def test_jobs_of_a_queue_come_in_the_order_of_their_enqueue(ojs):
     ids = [ojs.enqueue(args=[number])["id"] for number in range(6)]
     assert [job["id"] for job in ojs.fetch(count=2)] == ids[:2]
@@ -80,6 +82,7 @@ def test_a_paused_queue_gives_nothing_until_it_is_resumed(ojs):
     assert [one["id"] for one in ojs.fetch()] == [job["id"]]
 
 
+@pytest.mark.slow
 def test_a_queue_that_is_limited_or_unknown_or_no_name_at_all_gives_nothing(ojs):
     ojs.enqueue()
     ojs.enqueue()
@@ -88,6 +91,7 @@ def test_a_queue_that_is_limited_or_unknown_or_no_name_at_all_gives_nothing(ojs)
     assert ojs.fetch("default", "unknown", "NO NAME", "\x00") == []
 
 
+@pytest.mark.slow
 def test_a_fetch_finds_what_has_become_due_and_discards_what_has_expired(ojs, state):
     late, due, lost = (ojs.enqueue(args=[number]) for number in range(3))
     past = timezone.now() - HOUR
@@ -119,6 +123,7 @@ def test_a_fetch_that_finds_nothing_writes_nothing(ojs):
     assert not [query["sql"] for query in queries if not query["sql"].startswith("SELECT")]
 
 
+@pytest.mark.slow
 def test_a_lease_is_as_long_as_the_fetch_says_or_the_job_or_the_setting(ojs, settings):
     settings.OJS_UNIQUE = {"API": {"LEASE": "PT5M"}}
     for _ in range(2):
@@ -184,6 +189,7 @@ def test_a_job_may_be_acknowledged_without_a_result(ojs, held, state):
     assert "result" not in state(job)
 
 
+@pytest.mark.slow
 def test_the_error_is_gone_from_a_job_that_is_acknowledged_after_it_failed(ojs, held, state):
     job = held(options={"retry": {"initial_interval": "PT1S"}})
     ojs.post(NACK, {"job_id": job["id"], "error": {"code": "oops", "message": "no"}})
@@ -209,6 +215,7 @@ def test_only_an_active_job_can_be_settled(ojs, refused, state, path):
         assert state(job) == job
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [ACK, NACK])
 @pytest.mark.parametrize("end", ["completed", "discarded", "cancelled"])
 def test_a_finished_job_cannot_be_settled_again(ojs, held, refused, state, path, end):
@@ -241,6 +248,7 @@ def test_a_job_that_another_worker_holds_is_left_to_it(ojs, held, refused, state
     assert ojs.post(path, {"job_id": job["id"], "worker_id": "w1"}).status_code == 200
 
 
+@pytest.mark.slow
 def test_who_is_not_named_is_not_compared(ojs, held):
     assert ojs.post(ACK, {"job_id": held("w1")["id"]}).status_code == 200
     assert ojs.post(ACK, {"job_id": held()["id"], "worker_id": "w2"}).status_code == 200
@@ -265,6 +273,7 @@ def test_a_result_that_is_too_large_is_refused_and_the_job_stays_active(ojs, hel
 # Nack
 
 
+@pytest.mark.slow
 def test_a_failed_attempt_is_retried_after_the_delay_of_its_policy(ojs, held, state):
     retry = {"max_attempts": 3, "initial_interval": "PT10S", "backoff_coefficient": 3, "jitter": False}
     job = held(options={"retry": retry})
@@ -351,6 +360,7 @@ def test_the_type_of_an_error_is_the_most_exact_name_that_it_has(ojs, held, stat
     assert state(job)["error"]["type"] == type
 
 
+@pytest.mark.slow
 def test_a_requeued_job_is_available_at_once_and_the_attempt_does_not_count(ojs, held, state):
     job = held(options={"retry": {"max_attempts": 1}})
     body = {"job_id": job["id"], "requeue": True, "error": {"code": "E", "retryable": False}}
@@ -410,6 +420,7 @@ def test_the_last_ten_errors_are_kept(ojs, held, state):
 # Signals
 
 
+@pytest.mark.slow
 def test_what_workers_outside_do_is_announced_and_a_receiver_that_breaks_undoes_nothing(ojs, held):
     heard = []
 
@@ -435,6 +446,7 @@ def test_what_workers_outside_do_is_announced_and_a_receiver_that_breaks_undoes_
 # Leases and time limits
 
 
+@pytest.mark.slow
 def test_a_job_whose_lease_ran_out_is_available_again_and_a_late_ack_is_refused(ojs, held, state, refused):
     job = held("w1", options={"timeout_ms": 3_600_000_000, "visibility_timeout_ms": 1000})
     let_lease_end(job)
@@ -447,6 +459,7 @@ def test_a_job_whose_lease_ran_out_is_available_again_and_a_late_ack_is_refused(
     assert [one["attempt"] for one in ojs.fetch()] == [2]
 
 
+@pytest.mark.slow
 def test_a_read_shows_that_a_lease_ran_out_and_the_last_attempt_discards(held, state):
     job = held(options={"retry": {"max_attempts": 1}})
     let_lease_end(job)
@@ -455,6 +468,7 @@ def test_a_read_shows_that_a_lease_ran_out_and_the_last_attempt_discards(held, s
     assert state(job) == shown
 
 
+@pytest.mark.slow
 def test_an_attempt_that_takes_too_long_fails_though_its_worker_is_alive(ojs, held, state, refused):
     job = held("w1", options={"timeout_ms": 60_000, "retry": {"initial_interval": "PT20S", "jitter": False}})
     stored = row(job)
@@ -589,6 +603,7 @@ def test_the_metadata_of_a_job_does_not_direct_its_worker(ojs, held, settings):
     assert ojs.post(HEARTBEAT, {"worker_id": "w", "active_jobs": [id]}).json()["state"] == "running"
 
 
+@pytest.mark.slow
 def test_a_fetch_that_names_types_leaves_the_others(ojs, refused):
     ojs.enqueue("python.only", options={"priority": 9})
     mine = ojs.enqueue("go.only")

@@ -107,6 +107,7 @@ def test_a_chain_goes_on_with_each_ack(start, show, work):
     assert "result" not in done["steps"][1]
 
 
+@pytest.mark.slow
 def test_a_failed_step_is_told(start, show, work):
     chain = start("chain", [step("a"), step("fail"), step("c")])
     work()
@@ -223,6 +224,7 @@ def test_a_nested_workflow_is_shown_where_it_stands(start, show, work, ojs):
     assert (done["state"], done["metadata"]["completed_count"]) == ("completed", 5)
 
 
+@pytest.mark.slow
 def test_a_stand_in_is_shown_as_it_is(start, show, ojs):
     unique = {"unique": {"on_conflict": "ignore"}}
     existing = ojs.enqueue("a", options=unique)
@@ -300,6 +302,7 @@ def test_the_members_can_be_left_out(start, show, work, ojs):
     assert (metadata["failed_callback"], len(metadata["errors"])) == ("on_complete", 3)
 
 
+@pytest.mark.slow
 def test_what_is_redacted_is_shown_to_workers_only(start, show, work, ojs, settings):
     settings.OJS_UNIQUE = {"REDACT": ["token"]}
     secret, masked = {"token": "s"}, {"token": "[redacted]"}
@@ -329,6 +332,7 @@ def test_a_workflow_is_read_in_a_constant_number_of_queries(start, show):
 # What a client may write
 
 
+@pytest.mark.slow
 def test_all_options_of_an_enqueue_work_in_a_member(start, work, show):
     options = {
         "queue": "mail", "priority": 5, "timeout_ms": 7000, "visibility_timeout_ms": 9000, "tags": ["x"],
@@ -352,6 +356,7 @@ def test_all_options_of_an_enqueue_work_in_a_member(start, work, show):
     assert (last.queue, last.state, last.meta, last.timeout_ms) == ("own", "scheduled", {"k": 1}, 3000)
 
 
+@pytest.mark.slow
 def test_a_relative_time_counts_from_the_enqueue_of_the_member(start, work):
     later = {"scheduled_at": "+PT5M", "expires_at": "+PT20M"}
     start("chain", [step("a"), step("b", options=later), {**step("c"), "expires_at": "+PT1M"}])
@@ -414,6 +419,7 @@ def test_a_request_can_be_repeated_with_the_id_of_the_client(start, ojs, refused
     assert Job.objects.count() == 1
 
 
+@pytest.mark.slow
 def test_the_id_of_a_member_is_that_of_its_job(start, work):
     start("chain", [step("a"), step("b", id=ID)])
     work()
@@ -570,6 +576,7 @@ def test_a_body_that_is_no_object(body, code, ojs, refused):
 # Cancel
 
 
+@pytest.mark.slow
 def test_a_cancelled_chain_goes_no_further(start, show, work, ojs, refused):
     chain = start("chain", [step("a"), step("b"), step("c")])
     work()
@@ -590,6 +597,7 @@ def test_a_cancelled_chain_goes_no_further(start, show, work, ojs, refused):
     assert error["details"] == details
 
 
+@pytest.mark.slow
 def test_a_job_that_runs_when_its_workflow_is_cancelled_may_end(start, show, ojs):
     group = start("group", [step("a"), step("b")])
     (job,) = ojs.fetch()
@@ -643,6 +651,7 @@ def test_the_list_can_be_filtered(start, work, ojs, refused):
     refused(ojs.get(f"{PATH}/{group['id']}?members=no"), 400, "invalid_request")
 
 
+@pytest.mark.slow
 def test_the_list_has_pages(start, ojs):
     ids = [start("group", [step()])["id"] for _ in range(5)]
     seen, query = [], "?limit=2"

@@ -68,6 +68,7 @@ def test_a_change_takes_the_states_that_allow_it_and_leaves_the_others(change):
     assert states_of(jobs) == {state: after if state in suits else before[state] for state in jobs}
 
 
+@pytest.mark.slow
 def test_finished_jobs_are_enqueued_again_and_stay_as_they_are():
     jobs = one_of_each()
     before = {state: columns(job) for state, job in jobs.items()}
@@ -250,6 +251,7 @@ def test_a_state_that_cannot_be_revived_is_refused_with_the_mend(state):
 # Cancelled jobs
 
 
+@pytest.mark.slow
 def test_cancelled_jobs_are_revived_when_that_state_is_named():
     jobs = one_of_each()
     assert Job.objects.all().revive(state="cancelled").changed == [jobs["cancelled"].pk]

@@ -213,6 +213,7 @@ def test_a_hole_can_be_silenced(handlers, settings):
 COMPLETED = sorted({*INCOMPLETE, "completed"})
 
 
+@pytest.mark.slow
 def test_eager_mode_is_said_before_a_deployment(settings):
     settings.OJS_UNIQUE = {"EAGER": True}
     (message,) = found("W013", deploy=True)
@@ -260,6 +261,7 @@ def test_finished_jobs_that_go_when_their_retention_is_over_are_not_spoken_of(po
     assert found("W007", deploy=True) == []
 
 
+@pytest.mark.slow
 def test_the_retention_that_counts_is_that_of_the_kind(handlers, settings):
     declare({"states": ["discarded"], "period": "P31D"}, retry=RetryPolicy(on_exhaustion="dead_letter"))
     assert found("W007", deploy=True) == []
@@ -480,6 +482,7 @@ def test_a_guard_that_is_missing_or_altered_is_found(condition, said, guard):
     assert not Job.objects.exists()  # whatever the check asked, the transaction goes on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
 def test_a_database_that_stores_local_times_is_found(zone, monkeypatch):
     monkeypatch.setitem(connection.settings_dict, "TIME_ZONE", zone)
@@ -603,6 +606,7 @@ def test_a_rival_that_cannot_be_imported_is_warned_of_and_stops_nothing(install)
         assert len(found("W010")) == 1
 
 
+@pytest.mark.slow
 def test_a_command_without_an_alias_is_warned_of_without_one(install):
     with install("rival_jobs", "prepend", "jobs"):
         (message,) = found("W010")
@@ -615,6 +619,7 @@ def test_commands_of_other_names_are_fine(install):
         assert found("W010") == []
 
 
+@pytest.mark.slow
 def test_a_project_may_extend_our_command_but_must_list_it_first(install):
     base = "django_ojs_unique.management.commands.runworker import Command"
     with install("extending", "prepend", base=base):

@@ -122,6 +122,7 @@ def same_ids(ids: Sequence[UUID], number: int, round_: int) -> list[str]:
     return [str(answer.outcome) for answer in Job.objects.enqueue_many([{"type": "t", "id": id} for id in mine])]
 
 
+@pytest.mark.slow
 def test_batches_that_give_the_same_ids_in_other_orders_store_each_once():
     ids = [new_id() for _ in range(20)]
     (given,) = together([partial(same_ids, ids, number) for number in range(RACERS)])
@@ -316,6 +317,7 @@ LOSERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not LEVELS, reason="SQLite knows one isolation level")
 @pytest.mark.parametrize(("options", "outcome"), LOSERS, ids=[outcome for _, outcome in LOSERS])
 @pytest.mark.parametrize("level", LEVELS[1:])
@@ -328,6 +330,7 @@ def test_a_batch_never_doubles_a_job_that_the_callers_snapshot_cannot_see(start,
     assert len([row for row in audit() if row.type == "t" and row.state not in TERMINAL]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not LEVELS, reason="SQLite knows one isolation level")
 @pytest.mark.parametrize("level", LEVELS[1:])
 def test_a_batch_rewrites_the_job_of_a_key_that_the_callers_snapshot_cannot_see(start, level):
@@ -345,6 +348,7 @@ def taken(id: UUID, options: dict[str, Any]) -> list[Any]:
     return [str(result[0].outcome), type(result[1].error)]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not LEVELS, reason="SQLite knows one isolation level")
 @pytest.mark.parametrize("options", [{}, {"unique": {}}, {"key": "k"}], ids=["plain", "policy", "key"])
 @pytest.mark.parametrize("level", LEVELS[1:])

@@ -197,6 +197,7 @@ def in_own_order(parent: Parent, keys: list[str]) -> None:
             parent.hear()
 
 
+@pytest.mark.slow
 def test_two_transactions_that_share_keys_in_one_order_both_commit(start):
     first: Child = start(in_own_order, ["a", "b"])
     first.hear()
@@ -245,11 +246,13 @@ def runs_around_the_commit(start: Any, handlers: Any, enqueue: str, unique: Any)
     return runs
 
 
+@pytest.mark.slow
 def test_the_job_that_an_ignored_enqueue_met_may_run_before_the_commit(start, handlers):
     runs = runs_around_the_commit(start, handlers, "enqueue", ONE_WAITS)
     assert runs == ([{"new text"}] if connection.vendor == "sqlite" else [set()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("enqueue", "unique"), MENDS, ids=["replace", "on commit"])
 def test_the_last_run_sees_what_was_committed_with_its_enqueue(start, handlers, enqueue, unique):
     assert runs_around_the_commit(start, handlers, enqueue, unique)[-1] == {"new text"}

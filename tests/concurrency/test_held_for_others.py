@@ -191,6 +191,7 @@ def answer_after(start: Any, way: Callable[[Job], None], *loser: Any) -> str:
     return str(second.result())
 
 
+@pytest.mark.slow
 @every_way
 @pytest.mark.parametrize("enqueue", [single, bulk])
 def test_an_enqueue_that_waited_meets_the_live_job_that_lost_its_key_meanwhile(start, way, enqueue):
@@ -199,6 +200,7 @@ def test_an_enqueue_that_waited_meets_the_live_job_that_lost_its_key_meanwhile(s
     assert not verify(Job.objects.all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "answer"),
     [("ignore", "deduplicated"), ("replace", "replaced"), ("replace_except_schedule", "replaced")],
@@ -222,6 +224,7 @@ def by_key(strategy: str) -> str:
     return str(Job.objects.enqueue("t", {"n": 3}, key="k").outcome)
 
 
+@pytest.mark.slow
 def test_an_enqueue_by_key_that_waited_rewrites_the_job_that_was_rewritten_meanwhile(start):
     first: Child = start(rewriting)
     first.hear()
@@ -241,6 +244,7 @@ def test_an_enqueue_by_key_that_waited_rewrites_the_job_that_was_rewritten_meanw
 REFUSED = "40001" if connection.vendor == "postgresql" else "duplicate"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not LEVELS, reason="SQLite knows one isolation level")
 @pytest.mark.parametrize("level", LEVELS[1:2])
 @pytest.mark.parametrize("enqueue", [single, bulk])
@@ -274,6 +278,7 @@ def enqueue_and_complete(unique: Any) -> UUID:
     return id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS[1:])
 @pytest.mark.parametrize("enqueue", [throttled, throttled_in_bulk])
 def test_in_an_older_snapshot_a_throttle_meets_what_another_throttled_job_did(start, enqueue, level):
@@ -284,6 +289,7 @@ def test_in_an_older_snapshot_a_throttle_meets_what_another_throttled_job_did(st
     assert child.result() == REFUSED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS[1:])
 @pytest.mark.parametrize("enqueue", [throttled, throttled_in_bulk])
 def test_in_an_older_snapshot_a_plain_job_that_came_and_went_is_met_on_mariadb_and_not_on_postgresql(
@@ -313,6 +319,7 @@ def is_locking_look(sql: str) -> bool:
     return is_look(sql) and "FOR UPDATE" in sql
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="elsewhere the key is locked before the look")
 @pytest.mark.parametrize("events", [False, True], ids=["", "events"])
 @pytest.mark.parametrize("level", LEVELS[:2])
@@ -330,6 +337,7 @@ def test_outside_of_transactions_a_throttle_meets_a_plain_job_that_came_and_went
 # What is kept, and for how long
 
 
+@pytest.mark.slow
 def test_who_is_admitted_past_a_live_job_holds_the_key_after_its_end_and_the_next_one_decides_anew():
     old = Job.objects.enqueue("t", unique={}).job
     past = enqueue_past()
@@ -377,6 +385,7 @@ def test_of_two_live_jobs_one_gets_the_key_when_the_row_that_holds_it_leaves():
     assert ask("t", unique={}).id == second.pk
 
 
+@pytest.mark.slow
 def test_verify_finds_and_repairs_a_key_that_nobody_holds_for_a_live_job():
     jobs = Job.objects.all()
     Job.objects.enqueue("t", unique={})
@@ -386,6 +395,7 @@ def test_verify_finds_and_repairs_a_key_that_nobody_holds_for_a_live_job():
     assert Job.objects.get().guarded_states == ALL
 
 
+@pytest.mark.slow
 def test_verify_finds_and_repairs_a_key_that_its_holder_would_drop():
     jobs = Job.objects.all()
     Job.objects.enqueue("t", unique={})

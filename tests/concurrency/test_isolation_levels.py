@@ -116,6 +116,7 @@ def enqueue(strategy: str) -> str:
     return ask("t", unique={"on_conflict": strategy}).outcome
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("level", LEVELS[1:])
 def test_a_winner_that_the_callers_snapshot_cannot_see_is_never_doubled(start, level, strategy):
@@ -140,6 +141,7 @@ def taken(id: Any, options: Any) -> str:
         return "duplicate"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{"unique": None}, {"unique": {}}, {"unique": {"on_conflict": "replace"}}, {"key": "k"}],

@@ -354,6 +354,7 @@ def test_an_append_and_a_removal_at_once():
         assert (removed, left.get(f"k{number}")) == serial
 
 
+@pytest.mark.slow
 def test_an_append_and_a_cancellation_at_once():
     rounds = 10
     jobs = [add(["old"], f"k{number}").job for number in range(rounds)]
@@ -367,6 +368,7 @@ def test_an_append_and_a_cancellation_at_once():
     assert len(audit()) == rounds + sum(outcome == "created" for outcome, _ in answers)
 
 
+@pytest.mark.slow
 def test_an_append_and_the_pruning_of_the_failed_job_at_once():
     rounds, past = 10, timezone.now() - timedelta(days=400)
     for number in range(rounds):
@@ -425,6 +427,7 @@ def remover(parent: Parent) -> Any:
     return removed and (removed.pk, removed.state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commits", [True, False])
 def test_a_removal_that_meets_an_append_to_a_running_job_finds_who_holds_the_key(start, commits):
     """The key passes from one row to another, and is held at every moment: an answer of None would be wrong."""
@@ -453,6 +456,7 @@ def appender(parent: Parent) -> str:
     return str(add(["mine"]).outcome)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("before", [[], ["old"]], ids=["created", "rewritten"])
 def test_an_append_waits_for_a_long_transaction_and_meets_what_it_left(start, before, commits):

@@ -125,6 +125,7 @@ def test_a_batch_in_the_callers_transaction_is_stored_and_a_rollback_undoes_it()
         assert Job.objects.count() == (50 if keep else 0)
 
 
+@pytest.mark.slow
 def test_overlapping_batches_outside_a_transaction_create_each_job_once():
     def contend(start, number):
         numbers = [(start + step) % 700 for step in range(700)]
@@ -153,6 +154,7 @@ def test_a_worker_behind_it_polls_and_says_how_to_be_woken(handlers, caplog):
     audit()
 
 
+@pytest.mark.slow
 def test_a_worker_that_listens_on_a_direct_connection_is_woken(handlers, settings, monkeypatch):
     # Django's tests forbid threads to use a database that they did not know when they began.
     monkeypatch.setattr(

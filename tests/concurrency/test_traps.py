@@ -92,6 +92,7 @@ def enqueuer(parent: Parent, unique: Any, options: dict[str, Any]) -> Answer:
     return ask("t", unique=unique, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="elsewhere a key is locked from the look to the insert")
 @pytest.mark.parametrize("strategy", ["reject", "ignore", "replace"])
 def test_a_job_that_is_admitted_and_started_while_another_enqueue_is_between_look_and_insert_still_counts(
@@ -126,6 +127,7 @@ def replacing_then_starting(parent: Parent) -> UUID:
     return answer.id
 
 
+@pytest.mark.slow
 @concurrent_writers
 def test_a_replacement_that_started_while_another_replacement_waited_is_replaced_in_turn(start):
     ask("t", unique={})
@@ -146,6 +148,7 @@ def stepping(parent: Parent, chosen: Callable[[str], bool], after: bool, unique:
         return ask("t", unique=unique)
 
 
+@pytest.mark.slow
 def test_a_guard_that_was_committed_after_the_look_is_not_released(start):
     # The incoming policy does not count the stored job by its age, so the look lets it pass and releases its guard;
     # meanwhile that job is gone and a fresh one, which does count, has taken its place.
@@ -194,6 +197,7 @@ def test_a_holder_that_completes_between_look_and_insert_counts_where_completed_
     assert [row.pk for row in audit()] == [holder.pk]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="elsewhere a key is locked from the look to the insert")
 @pytest.mark.parametrize("strategy", ["reject", "ignore"])
 def test_a_rival_that_came_and_completed_between_look_and_insert_counts_where_completed_is_listed(start, strategy):
@@ -208,6 +212,7 @@ def test_a_rival_that_came_and_completed_between_look_and_insert_counts_where_co
     assert [row.pk for row in audit()] == [rival.id]
 
 
+@pytest.mark.slow
 def test_a_holder_that_ends_between_the_lost_insert_and_the_second_look_frees_the_key(start):
     holder = Job.objects.enqueue("t", unique={}).job
     child: Child = start(stepping, is_look, False, {})
@@ -248,6 +253,7 @@ def without_replacing_active(parent: Parent) -> Answer:
         return ask("t", unique={"on_conflict": "replace"})
 
 
+@pytest.mark.slow
 @concurrent_writers
 def test_a_replacement_that_is_refused_on_the_second_look_cancels_nothing(start):
     old = unguarded_scheduled()
@@ -264,6 +270,7 @@ def test_a_replacement_that_is_refused_on_the_second_look_cancels_nothing(start)
     audit()
 
 
+@pytest.mark.slow
 @concurrent_writers
 def test_a_schedule_is_inherited_from_the_newest_duplicate_of_the_last_look_only(start):
     old = unguarded_scheduled()
@@ -299,6 +306,7 @@ def id_wanter(parent: Parent, id: UUID, unique: Any) -> str:
         return "taken"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unique", [None, {}, {"on_conflict": "replace"}], ids=["no policy", "reject", "replace"])
 @pytest.mark.parametrize(("fate", "expected"), [("commit", "taken"), ("roll back", "created")])
 def test_an_id_that_another_transaction_holds_is_taken_when_it_commits_and_free_when_it_rolls_back(
@@ -401,6 +409,7 @@ def reviving(parent: Parent, id: UUID) -> str:
     return "revived"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(connection.vendor == "sqlite", reason="there is one writer at a time")
 def test_a_revival_is_refused_when_a_duplicate_was_admitted_while_it_looked(start):
     job = Job.objects.enqueue("t", unique={}).job

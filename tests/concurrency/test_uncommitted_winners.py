@@ -52,6 +52,7 @@ def race_against(start: Any, fate: str, uniques: list[Any], inside: bool) -> tup
 insides = pytest.mark.parametrize("inside", [False, True], ids=["autocommit", "atomic"])
 
 
+@pytest.mark.slow
 @insides
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_waiting_enqueue_is_admitted_when_the_winner_rolls_back(start, strategy, inside):
@@ -61,6 +62,7 @@ def test_a_waiting_enqueue_is_admitted_when_the_winner_rolls_back(start, strateg
     assert answer.id != won
 
 
+@pytest.mark.slow
 @insides
 @pytest.mark.parametrize("strategy", ["reject", "ignore"])
 def test_of_many_waiting_enqueues_one_is_admitted_when_the_winner_rolls_back(start, strategy, inside):
@@ -79,6 +81,7 @@ def test_many_waiting_replacements_leave_one_live_job_when_the_winner_rolls_back
     assert {answer.id for answer in answers} == {row.pk for row in rows}
 
 
+@pytest.mark.slow
 @insides
 @pytest.mark.parametrize("strategy", ["reject", "ignore"])
 def test_waiting_enqueues_are_told_of_the_duplicate_when_the_winner_commits(start, strategy, inside):
@@ -104,6 +107,7 @@ def dying_winner(parent: Parent) -> None:
         parent.hear()
 
 
+@pytest.mark.slow
 def test_a_waiting_enqueue_is_admitted_when_the_winner_is_killed(start):
     first: Child = start(dying_winner)
     won = first.hear()
@@ -124,6 +128,7 @@ def replacing_winner(parent: Parent) -> None:
         transaction.set_rollback(True)
 
 
+@pytest.mark.slow
 def test_a_replacement_that_rolls_back_leaves_the_old_job_as_it_was(start):
     old = Job.objects.enqueue("wait", unique={}).job
     first: Child = start(replacing_winner)

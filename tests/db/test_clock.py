@@ -55,6 +55,7 @@ def test_a_jump_of_this_machines_clock_moves_it_by_nothing(jump):
     assert timedelta() <= clock.read() - before < HOUR / 2
 
 
+@pytest.mark.slow
 def test_scheduled_jobs_are_promoted_by_the_databases_clock(handlers, jump):
     job("t")(lambda: None)
     now = jump.now()
@@ -66,6 +67,7 @@ def test_scheduled_jobs_are_promoted_by_the_databases_clock(handlers, jump):
     assert dict(Job.objects.values_list("queue", "state")) == {"due": "completed", "later": "scheduled"}
 
 
+@pytest.mark.slow
 def test_a_retry_is_due_by_the_databases_clock(handlers, jump):
     job("t", retry={"initial_interval": "PT5M", "jitter": False})(lambda: 1 / 0)
     row = Job.objects.enqueue("t").job
@@ -77,6 +79,7 @@ def test_a_retry_is_due_by_the_databases_clock(handlers, jump):
     assert abs(occurred - jump.now()) < HOUR / 2
 
 
+@pytest.mark.slow
 def test_what_a_run_writes_down_is_the_databases_time(handlers, jump):
     job("t")(lambda: None)
     row = Job.objects.enqueue("t").job

@@ -260,6 +260,7 @@ def test_an_enqueue_without_a_policy_does_not_look(transactional_db):
     assert [query["sql"][:6] for query in queries] == ["INSERT"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", [index.name for index in Job._meta.indexes])
 def test_every_declared_index_is_there(index):
     with connection.cursor() as cursor:

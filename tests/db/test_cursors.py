@@ -602,6 +602,7 @@ def rows_read_in_sequence():
 # what is kept with a connection
 
 
+@pytest.mark.slow
 def test_what_is_kept_with_a_connection_goes_with_it():
     seen = []
 

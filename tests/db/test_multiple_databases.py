@@ -77,6 +77,7 @@ def test_an_enqueue_is_no_part_of_the_other_databases_transaction():
     assert Job.objects.count() == 1
 
 
+@pytest.mark.slow
 def test_the_test_helpers_look_where_the_jobs_are(ojs_jobs, handlers):
     @job("minutely", cron=Cron("@every PT1M"))
     def minutely():
@@ -167,6 +168,7 @@ def test_the_checks_pass():
     assert "no issues" in run("check", "--database", "other")
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
 def test_the_migration_makes_no_tables_where_the_router_keeps_none():
     for alias, makes in (("default", False), ("other", True)):
@@ -204,6 +206,7 @@ def test_the_admin_shows_and_changes_what_is_there(admin_client):
     assert LogEntry.objects.using("default").count() == 2
 
 
+@pytest.mark.slow
 def test_the_api_serves_what_is_there(admin_client):
     def post(path, **body):
         return admin_client.post(path, json.dumps(body), content_type=MEDIA_TYPE)

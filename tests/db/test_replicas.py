@@ -137,6 +137,7 @@ def test_actions_are_for_the_job_as_the_primary_has_it(admin_client, replica, kn
     assert LogEntry.objects.count() == 5
 
 
+@pytest.mark.slow
 def test_an_action_is_refused_by_what_the_primary_has(admin_client, replica):
     stored = enqueue()
     replica()
@@ -167,6 +168,7 @@ def test_a_job_that_the_replica_does_not_have_yet_is_deleted_from_its_own_page(a
     assert not primary(Job).exists()
 
 
+@pytest.mark.slow
 def test_the_actions_of_a_jobs_own_page_write_to_the_primary(admin_client, replica):
     stored = enqueue()
     replica()
@@ -188,6 +190,7 @@ def alike():
     return jobs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["newest", "oldest"])
 def test_duplicates_are_resolved_as_the_primary_has_them(admin_client, replica, rule):
     jobs = alike()
@@ -201,6 +204,7 @@ def test_duplicates_are_resolved_as_the_primary_has_them(admin_client, replica, 
     assert [each.pk for each in primary(Job).filter(state="available")] == [kept.pk]
 
 
+@pytest.mark.slow
 def test_queues_are_paused_and_limited_on_the_primary(admin_client, replica):
     Queue.objects.limit("mail", 3)
     replica()
@@ -233,6 +237,7 @@ def test_periodic_jobs_are_switched_changed_and_deleted_on_the_primary(admin_cli
     assert not primary(CronJob).exists()
 
 
+@pytest.mark.slow
 def test_a_periodic_job_that_was_declared_meanwhile_is_not_deleted(admin_client, replica):
     CronJob.objects.define("nightly", "0 3 * * *", "t")
     replica()

@@ -420,6 +420,7 @@ def test_a_type_without_a_handler_is_refused_where_the_project_demands_handlers(
     assert Job.objects.enqueue("tests.add", {"a": 1}).created
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "said"),
     [

@@ -350,6 +350,7 @@ def test_args_that_python_takes_for_equal_stay_what_they_are():
     assert [repr(fresh(answer.job).args) for answer in ones] == ["[1]", "[True]"]
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_jobs_of_one_batch_are_in_order_for_the_worker():
     result = many(numbered(PART + 5))
@@ -827,6 +828,7 @@ def test_a_batch_that_raises_leaves_the_callers_transaction_usable():
     assert Job.objects.count() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 @pytest.mark.parametrize("mode", ["partial", "atomic"])
 def test_each_is_called_with_every_answer_in_order_and_none_is_kept(mode):
@@ -952,6 +954,7 @@ def test_a_batch_wakes_the_workers_of_each_queue_once():
             assert names == ["q0", "q1", "q2"]
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_an_execute_wrapper_sees_the_context_variables_of_the_caller_in_each_statement():
     span: ContextVar[str | None] = ContextVar("span", default=None)

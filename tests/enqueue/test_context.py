@@ -90,6 +90,7 @@ def test_a_run_finds_what_was_active_at_the_enqueue(seen, type):
     assert (site.get(), language.get()) == (None, None)
 
 
+@pytest.mark.slow
 def test_the_later_steps_of_a_workflow_find_what_was_active_at_its_enqueue(seen):
     with setting(site, 1), setting(language, "fr"):
         chain({"type": "plain"}, {"type": "later"}).enqueue()
@@ -140,6 +141,7 @@ def test_each_item_of_a_batch_carries_what_is_active_when_it_is_drawn(seen):
     assert [each.outcome for each in Job.objects.enqueue_many(items())] == ["created", "created", "deduplicated"]
 
 
+@pytest.mark.slow
 def test_an_enqueue_again_carries_what_the_first_did(seen):
     enqueue(1)
     run_jobs()

@@ -65,6 +65,7 @@ def test_a_key_is_the_same_in_either_form(way: str, stored: str, asked: str) -> 
     assert str(PYTHON[way](asked)) == str(job.pk)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stored", "asked"), FORMS)
 def test_a_key_is_the_same_in_either_form_over_http_and_in_the_list_of_the_admin(
     stored: str, asked: str, admin_client: Any
@@ -75,6 +76,7 @@ def test_a_key_is_the_same_in_either_form_over_http_and_in_the_list_of_the_admin
     assert str(job.pk) in page.content.decode()
 
 
+@pytest.mark.slow
 def test_a_key_that_no_job_can_have_is_refused_by_each_filter(admin_client: Any) -> None:
     for key in ("", "x" * 513, "a\nb"):
         with pytest.raises(InvalidRequest, match="key: "):

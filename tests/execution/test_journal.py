@@ -859,6 +859,7 @@ class Provider:
         return self.charges.setdefault(idempotency_key, f"ch_{len(self.charges)}_{cents}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "done", "stored"])
 def test_a_provider_that_honours_keys_is_charged_once_wherever_the_worker_dies(when):
     provider = Provider()

@@ -164,6 +164,7 @@ def hold_lock(parent, pk):
         parent.hear()
 
 
+@pytest.mark.slow
 def test_an_ack_waits_for_a_row_that_somebody_has_locked(start, anybody):
     Job.objects.enqueue("t")
     (job,) = fetch()
@@ -177,6 +178,7 @@ def test_an_ack_waits_for_a_row_that_somebody_has_locked(start, anybody):
     assert (job.state, job.priority) == ("completed", 1)
 
 
+@pytest.mark.slow
 def test_a_reader_is_not_held_up_by_a_row_that_somebody_has_locked(start):
     job = Job.objects.enqueue("t", scheduled_at=timezone.now() + HOUR).job
     Job._base_manager.update(run_at=timezone.now() - HOUR)

@@ -79,6 +79,7 @@ def test_a_queue_that_appears_while_the_worker_runs_is_found_by_its_pattern(hand
 # Order
 
 
+@pytest.mark.slow
 def test_priority_goes_first_then_age_across_queues_and_lanes(handlers):
     order = []
     job("t")(order.append)
@@ -98,6 +99,7 @@ def test_a_released_job_keeps_its_place_in_the_queue(take):
 # Pauses
 
 
+@pytest.mark.slow
 def test_a_paused_queue_is_left_alone_at_once_and_taken_when_resumed(handlers):
     job("t")(lambda: None)
     Queue.objects.pause("a")
@@ -130,6 +132,7 @@ def test_a_claim_skips_a_queue_whose_rule_its_worker_does_not_know(take, change,
     assert [row.args["n"] for row in take(4, queues=("a", "b"), with_rules=())] == [1]
 
 
+@pytest.mark.slow
 def test_a_worker_learns_of_a_first_limit_while_it_works(handlers):
     job("t")(lambda n: None)
     with working():
@@ -141,6 +144,7 @@ def test_a_worker_learns_of_a_first_limit_while_it_works(handlers):
         until(lambda: Job.objects.filter(state="completed").count() == 4, "the limited queue is empty")
 
 
+@pytest.mark.slow
 def test_a_drain_leaves_no_job_of_a_queue_that_is_limited_meanwhile(handlers):
     job("t")(lambda: Queue.objects.limit("default", 1))
     for _ in range(5):

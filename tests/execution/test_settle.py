@@ -114,6 +114,7 @@ def test_the_result_of_a_cancelled_job_is_refused(take, end):
     assert Job.objects.get().state == "cancelled"
 
 
+@pytest.mark.slow
 def test_the_result_of_a_replaced_job_is_refused_and_the_new_job_waits(take):
     Job.objects.enqueue("t", unique={})
     (job,) = take()

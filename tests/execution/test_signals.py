@@ -81,6 +81,7 @@ def test_the_outcome_is_committed_and_the_job_says_it(receive):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_three_outcomes")
 def test_what_the_worker_did_not_read_can_be_read_from_the_job(receive):
     told = {}

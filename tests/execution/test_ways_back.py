@@ -119,6 +119,7 @@ def claim(take: Any) -> Callable[[], list[Any]]:
     return lambda: take(limit=100, token=new_token("a"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("attempt", [1, 3])

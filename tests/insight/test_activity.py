@@ -116,6 +116,7 @@ def test_a_queue_in_which_jobs_were_only_cancelled_has_no_activity():
     assert not activity("default", HOUR, NOW).by_queue
 
 
+@pytest.mark.slow
 def test_waits_are_told_for_each_part_in_which_jobs_completed():
     start = HOUR.edges(NOW)[3]
     for number in range(1, 101):

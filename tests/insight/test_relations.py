@@ -34,6 +34,7 @@ def test_what_a_job_replaced_is_found_behind_all_that_finished_later():
     assert found.more
 
 
+@pytest.mark.slow
 def test_a_history_has_the_live_jobs_and_those_that_finished_last():
     live = enqueue()
     later = [finish(live.fingerprint, number) for number in range(1, MOST_IN_HISTORY + 5)]

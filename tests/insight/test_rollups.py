@@ -140,6 +140,7 @@ def test_a_host_whose_clock_is_behind_reads_no_later_quarters():
     assert activity("default", DAY, ago(hours=3)) == plain
 
 
+@pytest.mark.slow
 def test_after_a_long_pause_old_quarters_are_left_out_and_their_rows_deleted():
     roll_up("default", NOW - 2 * KEPT)
     job(NOW - KEPT - timedelta(days=1))
@@ -200,6 +201,7 @@ def test_a_worker_whose_count_the_database_refuses_is_well_and_says_so_once(erro
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_a_lost_connection_is_an_outage_also_while_jobs_are_counted(handlers, monkeypatch):
     def lost(using, now):

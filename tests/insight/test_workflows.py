@@ -53,6 +53,7 @@ def test_a_member_whose_job_is_gone_is_shown():
     assert (node.state, node.type, node.job) == ("pending", "do", None)
 
 
+@pytest.mark.slow
 def test_a_pruned_workflow_keeps_types_and_results():
     workflow = chain(do("a"), fail("b"), do("c")).enqueue()
     run_jobs()
@@ -63,6 +64,7 @@ def test_a_pruned_workflow_keeps_types_and_results():
     assert b.error["message"] == "b fails"
 
 
+@pytest.mark.slow
 def test_nested_workflows_are_pending_active_and_what_became_of_them():
     workflow = chain(group([do("a"), do("b")]), chain(do("c"), do("d"))).enqueue()
     assert states(workflow) == ["pending", "pending", "pending", "pending", "waiting", "waiting", "waiting"]
@@ -133,6 +135,7 @@ def test_progress_counts_the_jobs_of_nested_workflows_and_no_callbacks():
     assert job_counts([], "default") == {}
 
 
+@pytest.mark.slow
 def test_the_places_of_a_job():
     unique = {"keys": ["type", "args"], "on_conflict": "ignore"}
     workflow = chain(do("x"), batch([do("a", unique=unique), do("b")], on_complete=do("c")), name="outer").enqueue()

@@ -175,6 +175,7 @@ def test_a_job_that_is_replaced_hands_no_limits_on(count):
     assert limits_of(count.using(unique=newest, limit=RATE).enqueue(2).job) == [RATE]
 
 
+@pytest.mark.slow
 def test_a_job_that_is_enqueued_again_has_its_own_limits_and_not_those_of_the_handler_now(count):
     done = [count.using(limit=limit).enqueue(n).job for n, limit in enumerate(([THREE, RATE], None))]
     run_jobs()

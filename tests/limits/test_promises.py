@@ -94,6 +94,7 @@ def test_a_failed_one_is_not_tried_again_while_a_newer_one_waits(rebuild):
     assert Job.objects.get(pk=failing.pk).state == "retryable"
 
 
+@pytest.mark.slow
 def test_one_that_comes_back_from_a_dead_worker_runs_alone_as_well(rebuild):
     lost = rebuild.enqueue(8, 1).job
     take()

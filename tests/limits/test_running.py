@@ -284,6 +284,7 @@ def test_a_paused_queue_keeps_no_slot():
     assert ids(take(queues=["paused", "default"])) == [second]
 
 
+@pytest.mark.slow
 def test_a_worker_drains_them_all(handlers):
     ran = []
     job("t")(lambda n: ran.append(n))
@@ -300,6 +301,7 @@ def test_jobs_without_limits_leave_nothing():
     assert not LimitKey.objects.exists()
 
 
+@pytest.mark.slow
 def test_a_claim_costs_the_same_whatever_waits_at_a_full_key():
     for _ in range(5):
         enqueue(1)
@@ -317,6 +319,7 @@ def test_a_claim_costs_the_same_whatever_waits_at_a_full_key():
     assert Job.objects.filter(gate="0", state="available").count() == 0
 
 
+@pytest.mark.slow
 def test_claims_go_round_more_full_keys_than_one_claim_asks(monkeypatch):
     monkeypatch.setattr(walks, "MOST_WALKED", 4)
     first, waits = ([enqueue(n) for n in range(10)] for _ in range(2))
@@ -332,6 +335,7 @@ def test_claims_go_round_more_full_keys_than_one_claim_asks(monkeypatch):
             assert len(said) == 4  # so that a worker looks again soon
 
 
+@pytest.mark.slow
 def test_a_small_claim_of_many_open_keys_goes_by_priority_and_then_by_age(monkeypatch):
     monkeypatch.setattr(waiting, "LEAST_NEW", 2)
     first = [enqueue(n) for n in range(12)]
@@ -376,6 +380,7 @@ def test_a_small_claim_reads_on_behind_jobs_that_must_wait(is_followed, monkeypa
     assert {*holders, first, second}.isdisjoint(ids(take()))
 
 
+@pytest.mark.slow
 def test_a_job_whose_keys_must_be_read_apart_is_taken_and_keeps_no_other_waiting(monkeypatch):
     monkeypatch.setattr(walks, "MOST_WALKED", 3)
     monkeypatch.setattr(by_rules, "_turns", defaultdict(Turns))
@@ -435,6 +440,7 @@ def test_a_job_of_another_queue_does_not_pass_one_that_a_claim_has_not_read():
     assert later not in found
 
 
+@pytest.mark.slow
 def test_a_claim_reads_on_where_one_key_has_many_slots():
     many = Limit(key=["args.n"], running=50)
     holders = [enqueue(0, many) for _ in range(50)] + [enqueue(n) for n in range(1, 31)]

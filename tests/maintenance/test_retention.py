@@ -100,6 +100,7 @@ def test_a_job_under_the_default_policy_keeps_nothing_open_and_goes() -> None:
     assert pruned() == Pruned(deleted=1)
 
 
+@pytest.mark.slow
 def test_one_call_takes_one_batch_of_each_kind_the_oldest_first() -> None:
     for hours in (30, 20, 10):
         for kind in KINDS:

@@ -134,6 +134,7 @@ def test_a_clock_that_jumps_back_fires_nothing_twice():
     assert Job.objects.count() == 1
 
 
+@pytest.mark.slow
 def test_an_occurrence_that_was_fired_is_not_fired_again_even_if_the_entry_forgot():
     for policy in ("skip", "allow", "cancel_previous", "enqueue"):
         define(policy.replace("_", "-"), overlap_policy=policy)
@@ -394,6 +395,7 @@ def test_an_entry_that_this_program_does_not_declare_is_left_to_others(handlers)
     assert not Job.objects.exists()
 
 
+@pytest.mark.slow
 def test_an_entry_that_never_fires_in_the_projects_zone_is_logged_and_stops_no_other(handlers, caplog):
     job("t.a", cron="30 2 * 3 7L")(lambda: None)
     registry.register(Definition("t.b", lambda: None, heal=Every("PT0.5S")))
@@ -597,6 +599,7 @@ def firing(start):
     return child
 
 
+@pytest.mark.slow
 def test_an_entry_whose_worker_dies_while_it_fires_is_fired_by_the_next(start):
     child = firing(start)
     child.kill()

@@ -77,6 +77,7 @@ def test_a_retry_that_is_not_due_is_left_alone():
     assert columns(first) == before
 
 
+@pytest.mark.slow
 def test_of_several_that_are_due_together_the_newest_goes_on():
     jobs = [waiting() for _ in range(4)]
     assert promote() == 1
@@ -84,6 +85,7 @@ def test_of_several_that_are_due_together_the_newest_goes_on():
     assert all(str(jobs[3].pk) in fresh(job).errors[-1]["message"] for job in jobs[:3])
 
 
+@pytest.mark.slow
 def test_one_that_is_due_later_finds_the_one_that_went_on():
     """It holds the key, and has still been superseded: the other one was promoted while it did not count."""
     first, second = waiting(), waiting(due_in=HOUR)
@@ -93,6 +95,7 @@ def test_one_that_is_due_later_finds_the_one_that_went_on():
     assert states(first, second) == ["available", "discarded"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("older_is_due_first", [True, False])
 def test_where_retries_count_an_older_one_never_discards_a_newer_one(older_is_due_first):
     older, newer = [waiting(unique=UniquePolicy(states=["pending"])) for _ in range(2)]
@@ -164,6 +167,7 @@ def test_what_happened_is_announced_and_logged(caplog):
     assert f"Job {first.pk} (t) discarded. Superseded: job {second.pk}, which is available, has the key." in caplog.text
 
 
+@pytest.mark.slow
 def test_what_was_superseded_can_be_revived_when_the_other_has_ended():
     first = waiting()
     second = enqueue(unique=POLICY).job

@@ -149,6 +149,7 @@ def spoil(row: Model, columns: dict[str, Any]) -> None:
         cursor.execute(f"UPDATE {meta.db_table} SET {written} WHERE {meta.pk.attname} = %s", [*values, key])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_no_unreadable_job_stops_a_task(task: str, settings: Any) -> None:
     settings.OJS_UNIQUE = {"EVENTS": True}  # so that their receivers read the rows, too
@@ -172,6 +173,7 @@ CRON = {
 """Columns of periodic jobs."""
 
 
+@pytest.mark.slow
 def test_no_unreadable_periodic_job_stops_the_others(handlers: Any) -> None:
     due = NOW - HOUR
     for number, columns in enumerate(CRON.values()):
@@ -204,6 +206,7 @@ WORKFLOWS: dict[str, dict[type[Model], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 def test_no_unreadable_row_of_a_workflow_stops_the_others(settings: Any) -> None:
     settings.OJS_UNIQUE = {"EVENTS": True}
     step = {"type": "t"}

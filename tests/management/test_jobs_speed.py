@@ -64,6 +64,7 @@ def test_a_list_without_filters_walks_back_the_primary_key():
     assert "Sort" not in plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", FILTERS.values(), ids=FILTERS)
 def test_no_list_reads_all_jobs(chosen):
     assert [plan for plan in plans("list", *chosen) if f"Seq Scan on {TABLE}" in plan] == []

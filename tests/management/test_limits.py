@@ -70,6 +70,7 @@ def test_a_limit_that_nothing_knows_is_refused_with_the_near_name(waiting):
         jobs("limits", "args.m")
 
 
+@pytest.mark.slow
 def test_an_operator_sets_the_numbers_and_takes_them_back(waiting):
     assert jobs("limits", "args.n", "--running", "3") == "args.n: 3 at once.\n"
     assert len(take()) == 2
@@ -130,6 +131,7 @@ def test_explain_says_what_the_existing_job_waits_for():
     assert f"job {held}: Waits for a slot of args.n 1: 1 of 1 in use. Held by {holder}." in said
 
 
+@pytest.mark.slow
 def test_redacted_values_are_not_printed(handlers):
     @job("bank.pay", redact=["iban"], limit=Limit(key=["args.iban"], running=1))
     def pay(iban):

@@ -41,6 +41,7 @@ def count_statements(**options):
     return len(said)
 
 
+@pytest.mark.slow
 def test_draining_an_empty_queue_takes_few_statements(handlers):
     job("t", cron="0 3 1 1 *")(lambda: None)
     run()  # writes the entry of the periodic job

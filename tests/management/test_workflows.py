@@ -60,6 +60,7 @@ def test_the_list_begins_with_the_newest_and_counts_all_jobs(month_end):
     assert (told["jobs_total"], told["jobs_completed"], told["jobs_failed"]) == (4, 1, 0)
 
 
+@pytest.mark.slow
 def test_the_list_tells_of_failures_and_how_long_it_took():
     group([do("a"), fail("b")]).enqueue()
     run_jobs()
@@ -68,6 +69,7 @@ def test_the_list_tells_of_failures_and_how_long_it_took():
     assert "failed  group  1 of 2, 1 failed  10m  1.5m" in jobs("workflows")
 
 
+@pytest.mark.slow
 def test_the_list_is_narrowed(month_end):
     other = group([do("x")], name="x").enqueue()
     other.cancel()
@@ -107,6 +109,7 @@ def test_the_tree_says_what_each_member_does_and_what_it_waits_for(month_end):
     assert "3. do  waiting  after step 2 (exports)" in lines
 
 
+@pytest.mark.slow
 def test_the_tree_shows_errors_and_what_was_not_needed():
     workflow = batch([fail("a")], on_success=do("mail"), on_complete=do("end")).enqueue()
     run_jobs()
@@ -146,6 +149,7 @@ def test_a_stand_in_is_marked():
     assert "stands in" not in jobs("workflow", first.pk)
 
 
+@pytest.mark.slow
 def test_what_is_redacted_is_not_shown():
     workflow = chain(do("a", {"token": "secret"}), fail("secret"), name="x").enqueue()
     run_jobs()
@@ -173,6 +177,7 @@ def test_a_dry_run_says_what_a_cancellation_would_stop(month_end):
     assert told == {"dry_run": True, "jobs": 2, "running": 0, "unborn": 3, "shared": 0}
 
 
+@pytest.mark.slow
 def test_a_cancellation_does_what_the_dry_run_said(month_end):
     told = answer("cancel-workflow", month_end.pk)
     assert told == {"id": str(month_end.pk), "state": "cancelled", "jobs": 2, "running": 0}

@@ -121,6 +121,7 @@ def test_the_old_mechanism_admitted_a_job_whose_snapshot_was_older(level):
     assert found(OLD, level, OTHERS, IN_A_SNAPSHOT).found is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [DEAD, DEAD_AND_LAX], ids=["dead", "dead and lax"])
 @pytest.mark.parametrize("level", LEVELS, ids=str)
 def test_no_job_is_admitted_beside_a_live_one_that_lost_its_key(level, rows):

@@ -61,6 +61,7 @@ def test_plain_copies_so_that_later_changes_of_the_original_do_not_reach_the_job
     assert "later" not in copy
 
 
+@pytest.mark.slow
 @given(TEXT)
 def test_to_nfc_is_what_unicode_says(text):
     assert to_nfc(text) == normalize("NFC", text)

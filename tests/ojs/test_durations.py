@@ -160,6 +160,7 @@ def test_a_job_from_before_the_earliest_start_never_counts_any_more(now, text, b
     assert end_of(earliest_start(now, duration) - before, duration) <= now
 
 
+@pytest.mark.slow
 @given(MOMENTS, st.timedeltas(timedelta(microseconds=1), timedelta(days=3000)))
 def test_the_earliest_start_is_exact_for_a_fixed_length(now, length):
     start = earliest_start(now, length)

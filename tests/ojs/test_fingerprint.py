@@ -166,6 +166,7 @@ def test_without_args_keys_an_object_and_an_array_of_it_stay_different(args):
     assert text_of(policy, args=args) != text_of(policy, args=[args])
 
 
+@pytest.mark.slow
 @given(NFC_TEXT, NFC_TEXT)
 def test_no_text_can_pretend_to_be_in_another_dimension(one, other):
     policy = UniquePolicy(keys=["type", "queue"])

@@ -147,6 +147,7 @@ def test_texts_are_equal_for_the_same_key_and_type_only(one, other, type, other_
     assert text(one, type) != text(other, other_type, "global")
 
 
+@pytest.mark.slow
 @given(KEYS)
 def test_a_key_is_never_the_text_of_a_policy(key):
     policy = canonical_text(UniquePolicy(keys=["type", "args"]), type="t", queue="q", args={"key": key}, meta={})

@@ -341,6 +341,7 @@ def test_a_run_is_a_consumer_span_below_its_enqueue(traced, handlers):
     }
 
 
+@pytest.mark.slow
 def test_each_attempt_is_a_span_with_its_number_and_its_exception(traced, handlers):
     @job("t", retry={"max_attempts": 2, "initial_interval": "PT0.001S"})
     def fails():

@@ -103,6 +103,7 @@ def test_workers_are_counted_by_how_they_stand(gauge):
     assert found == {"running": 1, "quiet": 0, "stopping": 0, "silent": 1}
 
 
+@pytest.mark.slow
 def test_discarded_jobs_and_dead_letters_are_counted(gauge, handlers):
     def fails():
         raise ValueError

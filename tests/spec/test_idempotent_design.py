@@ -243,6 +243,7 @@ def declare_healing(layers=("unique",), work=open_for, **options):
     return declare(set(layers), work, heal=heal, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waits", [pytest.param(False, id="S1-02"), pytest.param(True, id="S1-02-one-waits-to-retry")])
 def test_three_sources_at_once_make_one_job(handlers, waits):
     handler, user = declare_healing(), pending_user()
@@ -258,6 +259,7 @@ def test_three_sources_at_once_make_one_job(handlers, waits):
     assert [(queued.type, queued.args) for queued in Job.objects.all()] == [("account.open", {"user_id": user.pk})]
 
 
+@pytest.mark.slow
 @shows("S1-03")
 def test_a_retry_begins_at_the_beginning(handlers):
     steps = []
@@ -320,6 +322,7 @@ def test_a_skip_costs_one_read_and_no_lock(handlers):
 # Layer 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [pytest.param({"locked", "check"}, id="S1-08")])
 def test_the_second_worker_waits_looks_again_and_skips(handlers, layers):
     assert not two_workers_on_one_row(layers)
@@ -488,6 +491,7 @@ def test_a_storm_of_retries_leaves_one_live_job(rounds):
     assert Job.objects.get() == first
 
 
+@pytest.mark.slow
 @shows("S1-22")
 def test_a_row_id_works_with_every_layer(handlers):
     @job("account.open", unique=UniquePolicy(keys=["type", "args"], on_conflict="ignore"), skip_unless=is_pending)

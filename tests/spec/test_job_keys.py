@@ -902,6 +902,7 @@ def test_equal_keys_in_a_batch_are_merged_in_order():
     assert [result.job.pk for result in results] == [Job.objects.get(key=key).pk for key in ("k", "k", "b", "k", "b")]
 
 
+@pytest.mark.slow
 @shows("S4-36-stored")
 def test_a_batch_does_to_stored_jobs_what_adds_one_by_one_do(clock):
     def play(enqueue):

@@ -121,6 +121,7 @@ def test_of_several_duplicates_each_enqueue_and_explain_name_the_newest(on_confl
     assert SuppressedEnqueue.objects.exclude(existing_job=new).count() == 0
 
 
+@pytest.mark.slow
 def test_a_replacing_revival_cancels_every_live_duplicate():
     dead, other = stored("discarded"), stored("discarded")
     live = enqueue().job

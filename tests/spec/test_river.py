@@ -394,6 +394,7 @@ def inserting(parent):
     return outcome(unique=river(by_args=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commits", [pytest.param(True, id="S3-27-commit"), pytest.param(False, id="S3-27-rollback")])
 def test_another_session_waits_for_the_end_of_the_transaction(start, commits):
     first = start(holding, commits)

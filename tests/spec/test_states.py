@@ -28,6 +28,7 @@ pytestmark = pytest.mark.django_db
 ANSWERS = {"reject": "rejected", "ignore": "deduplicated", "replace": "replaced", "replace_except_schedule": "replaced"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guarded", [pytest.param(True, id="guarded"), pytest.param(False, id="unguarded")])
 @pytest.mark.parametrize("strategy", [str(strategy) for strategy in OnConflict])
 @pytest.mark.parametrize("listed", [pytest.param(True, id="listed"), pytest.param(False, id="not-listed")])

@@ -241,6 +241,7 @@ def columns_state(pk):
     return Job.objects.values_list("state", flat=True).get(pk=pk)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [pytest.param(s, id=f"S0-087-{s}") for s in REPLACING])
 def test_of_many_replacements_one_live_job_remains_and_none_is_lost(strategy):
     jobs = [enqueue(unique=on(strategy)).job for _ in range(10)]
@@ -273,6 +274,7 @@ def several(*states):
     return jobs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [pytest.param(s, id=f"S0-089-{s}") for s in REPLACING])
 def test_of_several_duplicates_all_are_cancelled(strategy):
     jobs = several("available", "retryable", "active", "pending")
@@ -375,6 +377,7 @@ def test_the_duplicate_is_cancelled_and_a_new_row_with_a_new_id_stored(unique):
     assert (fresh(old).state, fresh(old).args) == ("cancelled", {"n": 1})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", [pytest.param(10, id="S0-107")])
 def test_a_chain_keeps_the_first_schedule(calls, clock):
     x = clock.now + DAY

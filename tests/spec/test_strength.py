@@ -25,6 +25,7 @@ def without_the_guard(transactional_db):
     capabilities.forget()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "alias", [pytest.param("default", id="S0-164-default"), pytest.param("other", id="S0-164-other")]
 )

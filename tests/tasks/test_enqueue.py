@@ -45,6 +45,7 @@ def test_an_enqueued_task_is_a_job():
     assert told == [("enqueued", OJSBackend, result.id, "READY", 0)]
 
 
+@pytest.mark.slow
 def test_tasks_whose_time_has_come_run_by_priority_then_by_their_time():
     def ago(minutes):
         return timezone.now() - timedelta(minutes=minutes)

@@ -53,6 +53,7 @@ def test_a_task_whose_limit_names_no_parameter_is_refused_at_import(handlers):
         task(limit=Limit(key=["args.c"], running=1))(tasks.add.func)
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_items_and_members_of_workflows_have_the_limits_of_their_task():
     limited = tasks.add.using(limit=ONE)
@@ -64,6 +65,7 @@ def test_items_and_members_of_workflows_have_the_limits_of_their_task():
     assert found == {1: [ONE], 3: [ONE], 4: [TWO]}
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_tasks_of_a_key_run_one_after_the_other():
     limited = tasks.add.using(limit=ONE)

@@ -176,6 +176,7 @@ def test_an_error_that_is_not_the_tasks_own_has_a_class_too():
     assert result.errors[1].traceback == "Traceback ..."
 
 
+@pytest.mark.slow
 def test_a_result_is_found_by_another_process(start):
     def enqueue(parent):
         return tasks.add.enqueue(20, b=3).id

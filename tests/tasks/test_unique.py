@@ -43,6 +43,7 @@ def test_a_duplicate_of_a_running_task_has_its_result():
     assert (second.id, second.status, second.worker_ids) == (first.id, "RUNNING", ["w"])
 
 
+@pytest.mark.slow
 def test_tasks_that_race_have_one_result():
     (ids,) = together([lambda round: welcome.enqueue(42).id] * 4)
     assert set(ids) == {str(Job.objects.get().pk)}

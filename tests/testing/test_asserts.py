@@ -75,6 +75,7 @@ WANTED = [
 ]
 
 
+@pytest.mark.slow
 def test_a_job_is_found_by_what_it_says(send):
     row = send.using(meta={"tenant": "acme", "trace": "x"}, priority=5, scheduled_at=NOON).enqueue(
         1, tags=["a", "b"], options={"x": 1, "y": 2}

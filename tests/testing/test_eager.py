@@ -356,6 +356,7 @@ def test_a_long_chain_needs_no_deep_stack(eager_mode, handlers, ran):
     assert len(set(ran[1:])) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_a_chain_without_end_is_left_waiting(eager_mode, handlers, ran, monkeypatch, caplog):
     @job("t")
@@ -388,6 +389,7 @@ def test_a_job_of_run_jobs_runs_what_it_enqueues(database, eager_mode, note, ran
 # Failures
 
 
+@pytest.mark.slow
 def test_a_failure_is_kept_for_a_retry_that_waits(commit, broken, ran, caplog):
     with commit():
         row = broken.enqueue().job
@@ -488,6 +490,7 @@ def test_a_handler_may_delete_its_job(commit, handlers):
 # As with a worker
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("events", [False, True])
 @pytest.mark.django_db(transaction=True)
 def test_the_signals_come_in_the_order_of_a_workers_run(handlers, broken, said, settings, events):

@@ -34,6 +34,7 @@ def test_all_jobs_of_a_key_run_in_their_order(database, ran):
     assert not Job.objects.exclude(state="completed").exists()
 
 
+@pytest.mark.slow
 def test_a_fair_queue_is_drained_in_turns(database, ran, settings):
     settings.OJS_UNIQUE = {"FAIR_QUEUES": {"default": ["args.tenant"]}}
     for tenant in "aaabbc":
@@ -56,6 +57,7 @@ def test_a_job_that_failed_frees_its_slot(database, handlers):
     assert len(run_jobs(raise_errors=False)) == 2
 
 
+@pytest.mark.slow
 def test_jobs_beyond_a_rate_run_when_its_time_has_passed(database, ran):
     rate = Limit(name="mails", per_minute=2)
     Job.objects.enqueue_many([{"type": "count", "args": {"n": n}, "limit": rate} for n in range(5)])

@@ -61,6 +61,7 @@ def test_a_job_runs_in_the_tests_own_thread_and_transaction(database, handlers):
     assert connection.in_atomic_block is (database == "TestCase")
 
 
+@pytest.mark.slow
 def test_run_one_runs_what_a_worker_would_take_next(handlers):
     @job("t")
     def handler(n):
@@ -83,6 +84,7 @@ def test_what_jobs_enqueue_runs_as_well(handlers):
     assert [ran.job.args["n"] for ran in run_jobs()] == [3, 2, 1, 0]
 
 
+@pytest.mark.slow
 def test_jobs_that_enqueue_each_other_without_end_are_stopped(handlers):
     @job("ping")
     def ping():
@@ -97,6 +99,7 @@ def test_jobs_that_enqueue_each_other_without_end_are_stopped(handlers):
         run_jobs(limit=7)
 
 
+@pytest.mark.slow
 def test_as_many_jobs_as_the_limit_are_fine(handlers):
     @job("t")
     def handler():
@@ -161,6 +164,7 @@ def test_an_expired_job_is_discarded_and_does_not_run(handlers):
     assert row.state == "discarded"
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(databases=["default", "other"])
 def test_jobs_on_another_database_run_there(handlers):
     ran_on = []
@@ -210,6 +214,7 @@ def test_progress_is_stored(handlers):
     assert run_one().job.progress_note == "half of it"
 
 
+@pytest.mark.slow
 def test_the_signals_of_a_run_are_sent(database, handlers, broken):
     said = []
 
@@ -284,6 +289,7 @@ def test_an_async_handler_that_takes_too_long_is_timed_out(handlers):
     assert (ran.outcome, ran.job.errors[-1]["code"]) == ("retried", "timeout")
 
 
+@pytest.mark.slow
 def test_an_async_test_runs_jobs_through_sync_to_async(database, handlers):
     @job("t")
     def handler():
@@ -313,6 +319,7 @@ def test_what_a_handler_raises_is_raised_in_the_test_once_it_is_settled(database
     assert (row.state, row.errors[-1]["message"]) == ("retryable", "out of paper")
 
 
+@pytest.mark.slow
 def test_failures_can_be_kept_as_outcomes(broken):
     broken.enqueue()
     first = run_one(raise_errors=False)
@@ -323,6 +330,7 @@ def test_failures_can_be_kept_as_outcomes(broken):
     assert (second.outcome, second.job.state, second.job.attempt) == ("discarded", "discarded", 2)
 
 
+@pytest.mark.slow
 def test_what_a_handler_decides_is_an_outcome_and_no_failure(handlers):
     @job("t", skip_unless=lambda say: say is not None)
     def handler(say):
@@ -335,6 +343,7 @@ def test_what_a_handler_decides_is_an_outcome_and_no_failure(handlers):
     assert [type(ran.error) for ran in runs] == [Retry, Discard, type(None), type(None)]
 
 
+@pytest.mark.slow
 def test_a_retry_that_is_due_at_once_runs_at_once(handlers):
     @job("t", takes_context=True, retry=RetryPolicy(max_attempts=3, initial_interval="PT0.001S", jitter=False))
     def handler(context):
@@ -434,6 +443,7 @@ def test_a_call_that_needs_a_transaction_does_not_take_that_of_the_test(database
         run_one()
 
 
+@pytest.mark.slow
 def test_what_a_handler_leaves_for_the_commit_is_done(database, handlers):
     @job("first")
     def first():
@@ -487,6 +497,7 @@ def test_a_failure_at_the_commit_fails_the_job_and_undoes_nothing(handlers, call
     assert Group.objects.exists()
 
 
+@pytest.mark.slow
 def test_a_handler_can_run_jobs_itself(handlers):
     @job("outer")
     def outer():

@@ -203,6 +203,7 @@ def test_a_keyed_job_is_rewritten_by_the_same_time(handler):
         assert len(run_jobs()) == 1
 
 
+@pytest.mark.slow
 def test_retries_fall_due_one_after_the_other(handlers):
     @job("t", retry=RetryPolicy(max_attempts=3, initial_interval="PT1H", max_interval="PT9H", jitter=False))
     def handler():
@@ -269,6 +270,7 @@ def test_a_lease_that_is_taken_on_the_way_counts_from_there(database, handler):
             assert len(run_jobs()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_travels_along(handler):
     handler.using(scheduled_at=timezone.now() + DAY).enqueue()

@@ -18,6 +18,7 @@ from django_ojs_unique.worker import Worker, pools
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.mark.slow
 def test_many_async_handlers_run_at_once_in_one_thread(handlers):
     running, threads = [], set()
 
@@ -95,6 +96,7 @@ def test_a_query_that_would_block_the_event_loop_fails_and_says_so(handlers):
     assert "async" in error["message"]
 
 
+@pytest.mark.slow
 def test_the_connection_that_a_handler_broke_is_replaced_for_the_next(handlers):
     @job("breaks", retry={"max_attempts": 1})
     async def breaks():

@@ -67,6 +67,7 @@ def test_a_failure_after_it_is_refused_as_well(handlers, end):
     assert (row.state, row.errors) == ("cancelled", [])
 
 
+@pytest.mark.slow
 @by_either_way
 def test_an_async_handler_is_cancelled_where_it_awaits(handlers, end):
     began, heard = Event(), []

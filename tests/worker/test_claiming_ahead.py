@@ -202,6 +202,7 @@ def do_tasks_once(monkeypatch):
             monkeypatch.setattr(module, name, PATIENCE * 10)
 
 
+@pytest.mark.slow
 @commits
 @pytest.mark.parametrize(
     ("owner", "task", "seconds"),

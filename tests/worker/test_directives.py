@@ -47,6 +47,7 @@ def heartbeats(count):
         until(lambda before=before: WorkerProcess.objects.get().heartbeat_at > before, "the heart beat")
 
 
+@pytest.mark.slow
 def test_a_quiet_worker_takes_no_jobs_until_it_is_resumed(handlers):
     job("t")(lambda: None)
     with working():

@@ -29,6 +29,7 @@ def nothing(**args):
     """Do nothing."""
 
 
+@pytest.mark.slow
 def test_draining_runs_everything_that_is_due_and_leaves_the_rest(handlers):
     job("t")(nothing)
     for number in range(30):
@@ -48,6 +49,7 @@ def test_a_worker_takes_jobs_from_its_queues_only(handlers):
     assert Job.objects.get(queue="a").state == "available"
 
 
+@pytest.mark.slow
 def test_jobs_that_jobs_enqueue_are_drained_too(handlers):
     @job("t")
     def chain(n):
@@ -58,6 +60,7 @@ def test_jobs_that_jobs_enqueue_are_drained_too(handlers):
     assert Worker().run(drain=True).completed == 6
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_and_then_succeeds_is_retried_and_completes(handlers):
     attempts = []
 
@@ -140,6 +143,7 @@ def _work_until_sigterm(parent):
     call_command("runworker", concurrency=1)
 
 
+@pytest.mark.slow
 def test_sigterm_lets_the_running_job_finish_and_gives_back_what_has_not_started(handlers, start):
     for _ in range(3):
         Job.objects.enqueue("t")
@@ -273,6 +277,7 @@ def test_an_exhausted_job_is_marked_where_its_policy_wants_dead_letters(handlers
 # Being seen
 
 
+@pytest.mark.slow
 def test_a_worker_has_a_row_with_a_heartbeat_while_it_runs(handlers, monkeypatch):
     monkeypatch.setattr(housekeeper, "SWEEP_SECONDS", 0.02)
     job("t")(nothing)

@@ -149,6 +149,7 @@ def test_an_async_run_that_leaves_a_transaction_open_has_failed_on_a_connection_
     assert first.state == "discarded"
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_by_itself_keeps_its_own_error(writes):
     @job("opens", retry=LAST)
     def opens():
@@ -163,6 +164,7 @@ def test_a_run_that_failed_by_itself_keeps_its_own_error(writes):
     assert Group.objects.get().name == "kept"
 
 
+@pytest.mark.slow
 @only(connection.vendor == "mysql", reason="without the wrapper, that driver reports no transaction")
 def test_a_transaction_left_open_is_found_though_a_receiver_failed_when_the_thread_connected(writes):
     job("connects", retry=LAST)(lambda: run("SELECT 1"))
@@ -221,6 +223,7 @@ def test_the_rows_that_a_handler_locked_are_free_before_its_outcome_is_settled(h
         until(lambda: Job.objects.filter(state="discarded").count() == 4, "all runs are settled")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commits", ["COMMIT", "ROLLBACK"])
 def test_a_transaction_that_the_handler_ends_is_none_of_our_business(handlers, commits):
     connections_seen = []
@@ -312,6 +315,7 @@ SESSIONS = {
 }[connection.vendor]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "async"])
 @pytest.mark.parametrize(("leaves", "look"), SESSIONS)
 def test_what_a_job_changes_of_its_session_is_not_seen_by_the_next(handlers, kind, leaves, look):
@@ -436,6 +440,7 @@ def test_what_receivers_leave_open_takes_in_nothing_and_the_log_says_so(
     assert "A receiver of a signal left a transaction open on the database 'default'" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signal", [job_started, job_completed])
 def test_what_receivers_change_of_their_session_is_not_seen_by_the_next(handlers, receiver, signal):
     seen = []

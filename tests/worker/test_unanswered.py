@@ -32,6 +32,7 @@ def hang_up():
     raise OperationalError("server closed the connection unexpectedly")
 
 
+@pytest.mark.slow
 def test_three_claims_whose_answers_are_lost_cost_a_job_no_attempt(handlers, monkeypatch):
     attempts, cut = [], []
 

@@ -19,6 +19,7 @@ F = {"type": "do", "args": {"name": "handled"}}
 IGNORE = {"keys": ["type", "args"], "on_conflict": "ignore"}
 
 
+@pytest.mark.slow
 def test_what_waits_is_cancelled_and_no_callback_comes(log, do):
     workflow = batch([do("a"), do("b"), do("c", delay=60)], on_complete=do("f")).enqueue()
     run_one()
@@ -39,6 +40,7 @@ def test_a_waiting_step_is_never_enqueued(log, do):
     assert set(Workflow.objects.values_list("state", flat=True)) == {"cancelled"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("active", [False, True])
 def test_a_running_job_ends_by_itself_or_is_cancelled_too(log, do, fail, take, active):
     workflow = group([do("a", retry={"max_attempts": 5}), do("b")]).enqueue()
@@ -58,6 +60,7 @@ def test_a_running_job_ends_by_itself_or_is_cancelled_too(log, do, fail, take, a
     assert not Job.objects.filter(awaited=True).exists()
 
 
+@pytest.mark.slow
 def test_an_ended_workflow_cannot_be_cancelled(log, do):
     workflow = chain(do("a")).enqueue()
     run_jobs()
@@ -71,6 +74,7 @@ def test_an_ended_workflow_cannot_be_cancelled(log, do):
         deleted.cancel()
 
 
+@pytest.mark.slow
 def test_an_end_before_the_cancellation_counts(log, do):
     workflow = chain(do("a")).enqueue()
     run_one()
@@ -81,6 +85,7 @@ def test_an_end_before_the_cancellation_counts(log, do):
     assert workflow.state == "completed"
 
 
+@pytest.mark.slow
 def test_a_nested_workflow_that_is_cancelled_has_failed_for_the_outer_one(log, do):
     workflow = batch([group([do("a"), do("b")]), do("c")], on_failure=do("f")).enqueue()
     inner = Workflow.objects.get(root=workflow)
@@ -92,6 +97,7 @@ def test_a_nested_workflow_that_is_cancelled_has_failed_for_the_outer_one(log, d
     assert workflow.members.get(position=0).outcome == "failed"
 
 
+@pytest.mark.slow
 def test_jobs_of_others_go_on(log, do):
     """A stand-in that it has not enqueued, and its own job while another workflow waits for it."""
     Job.objects.enqueue(**do("x", unique=IGNORE))
@@ -105,6 +111,7 @@ def test_jobs_of_others_go_on(log, do):
     assert {member.outcome for member in first.members} == {"cancelled"}
 
 
+@pytest.mark.slow
 def test_a_workflow_still_waits_for_a_replacement_that_a_cancelled_one_has_left(log, do):
     """The cancellation comes before the advance that makes the replacement a member's job."""
     replace = {**IGNORE, "on_conflict": "replace"}
@@ -144,6 +151,7 @@ def run_one_elsewhere(parent):
     advance_due("default")
 
 
+@pytest.mark.slow
 def test_a_nested_workflow_is_cancelled_and_has_not_failed(log, do):
     """Whether it has begun or not: only the one that is cancelled by its own id fails for the outer one."""
     workflow = chain(group([do("a"), chain(do("b"), do("c"))]), group([do("d")]), do("e")).enqueue()
@@ -166,6 +174,7 @@ def test_a_part_that_is_cancelled_before_its_turn_starts_nothing(log, do):
     audit()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [chain, lambda *jobs: group(jobs), lambda *jobs: batch(jobs, on_failure=F)])
 def test_a_workflow_whose_parts_were_all_cancelled_before_its_turn_has_failed_when_it_comes(log, do, kind):
     workflow = chain(do("a"), kind(group([do("b")], name="part"))).enqueue()

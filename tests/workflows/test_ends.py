@@ -42,6 +42,7 @@ def by_expiry(jobs):
     write(jobs, expires_at=timezone.now() - timedelta(seconds=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "code"),
     [
@@ -63,6 +64,7 @@ def test_an_end_that_is_no_completion_fails_the_member(log, do, end, code):
     assert workflow.state == "completed"
 
 
+@pytest.mark.slow
 def test_a_lost_lease_after_the_last_attempt(log, do, take):
     workflow = chain({"type": "t", "retry": {"max_attempts": 1}}, do("b")).enqueue()
     take()
@@ -80,6 +82,7 @@ def test_every_move_into_a_final_state_is_known_here():
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_advancing_again_changes_nothing(log, do):
     workflow = group([do("a"), do("b")]).enqueue()
     run_jobs()
@@ -120,6 +123,7 @@ def test_a_revived_job_of_a_running_group_counts_anew(log, do, fail):
     assert (workflow.state, workflow.result) == ("completed", ["b", "a"])
 
 
+@pytest.mark.slow
 def test_a_revived_job_that_still_runs_keeps_the_group_open(log, do, fail, take):
     workflow = group([fail("b"), do("a", delay=60)]).enqueue()
     run_jobs()
@@ -133,6 +137,7 @@ def test_a_revived_job_that_still_runs_keeps_the_group_open(log, do, fail, take)
     assert workflow.counts()["open"] == 1
 
 
+@pytest.mark.slow
 def test_a_revived_job_of_an_ended_workflow_is_an_ordinary_job(log, do, fail):
     workflow = chain(fail("b"), do("c")).enqueue()
     run_jobs()
@@ -146,6 +151,7 @@ def test_a_revived_job_of_an_ended_workflow_is_an_ordinary_job(log, do, fail):
     assert job.awaited is None
 
 
+@pytest.mark.slow
 def test_results_outlive_the_jobs_of_a_running_workflow(log, do):
     chain(do("a"), do("b", delay="P30D"), do("c")).enqueue()
     run_jobs()
@@ -164,6 +170,7 @@ def test_an_end_that_is_not_counted_yet_is_not_pruned(log, do):
     assert Job.objects.count() == 1
 
 
+@pytest.mark.slow
 def test_ended_workflows_are_pruned_with_their_members(log, do):
     old = chain(do("a"), group([do("b")])).enqueue()
     run_jobs()
@@ -176,6 +183,7 @@ def test_ended_workflows_are_pruned_with_their_members(log, do):
     assert old.all_members.count() == 0
 
 
+@pytest.mark.slow
 def test_a_shared_job_ends_once_in_each_workflow(log, do, fail):
     """Also if one of them counts the end long before the other."""
     first = group([fail("x", unique=IGNORE), do("a", delay=60), group([do("b", delay=60)])]).enqueue()
@@ -195,6 +203,7 @@ def test_a_shared_job_ends_once_in_each_workflow(log, do, fail):
     ]
 
 
+@pytest.mark.slow
 def test_a_revived_job_that_another_workflow_waits_for_too_counts_anew(log, do, fail):
     flow = group([fail("x", unique=IGNORE), do("a", delay=60)])
     flow.enqueue(id="ffffffff-0000-7000-8000-000000000000")
@@ -220,6 +229,7 @@ def test_a_workflow_that_cannot_be_advanced_does_not_stop_the_others(log, do):
     assert Job.objects.filter(args__name="b").count() == 2
 
 
+@pytest.mark.slow
 def test_a_nested_workflow_is_not_deleted_alone(log, do):
     """The outer one would wait for ever for a member that is gone."""
     workflow = group([do("a"), group([do("b")])]).enqueue()
@@ -231,6 +241,7 @@ def test_a_nested_workflow_is_not_deleted_alone(log, do):
     assert not Job.objects.filter(awaited=True).exists()
 
 
+@pytest.mark.slow
 def test_a_step_that_has_expired_before_its_turn_fails(log, do):
     workflow = chain(do("a"), do("b", expires_at=timezone.now() + timedelta(minutes=1)), do("c")).enqueue()
     with travel(timedelta(minutes=2)):

@@ -59,6 +59,7 @@ def ack(job):
     return remote.ack(Job.objects.all(), job.pk, holder=Holder("1", worker_id="w"), now=timezone.now())
 
 
+@pytest.mark.slow
 def test_a_chain_is_told_from_start_to_end(log, do):
     workflow = chain(
         do("a"),
@@ -93,6 +94,7 @@ def test_a_chain_is_told_from_start_to_end(log, do):
     assert (stored.subject, stored.job_type) == (str(workflow.pk), "do")
 
 
+@pytest.mark.slow
 def test_the_order_is_the_jobs_event_the_members_and_then_the_next_job(log, do):
     chain(do("a"), do("b")).enqueue()
     for _ in range(2):
@@ -112,6 +114,7 @@ def test_the_order_is_the_jobs_event_the_members_and_then_the_next_job(log, do):
     ]
 
 
+@pytest.mark.slow
 def test_a_failed_step_is_told_with_its_error(log, do, fail):
     workflow = chain(do("a"), {**fail("b"), "name": "second"}, do("c")).enqueue()
     run_jobs()
@@ -125,6 +128,7 @@ def test_a_failed_step_is_told_with_its_error(log, do, fail):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_jobs_of_a_group_are_told_each_once(log, do, fail):
     workflow = group([do("a"), fail("b"), do("c")]).enqueue()
     run_jobs()
@@ -198,6 +202,7 @@ def test_nested_workflows_are_told_with_their_root(log, do):
     assert "job_id" not in first
 
 
+@pytest.mark.slow
 def test_a_fetch_tells_that_the_workflow_has_started(do):
     workflow = chain(group([do("a"), do("b")])).enqueue()
     inner = Workflow.objects.get(root=workflow)

@@ -26,6 +26,7 @@ def failed_as(code, job_id):
     return {"error": {"job_id": str(job_id), "code": code, "type": DISCARD, "message": "b fails", "attempt": 1}}
 
 
+@pytest.mark.slow
 def test_a_chain_enqueues_each_step_when_the_one_before_has_completed(log, do):
     workflow = chain(do("a"), do("b"), do("c"), name="abc").enqueue()
     assert (workflow.type, workflow.name, workflow.state) == ("chain", "abc", "running")
@@ -39,12 +40,14 @@ def test_a_chain_enqueues_each_step_when_the_one_before_has_completed(log, do):
     assert workflow.progress == 1.0
 
 
+@pytest.mark.slow
 def test_a_chain_of_one_step(log, do):
     workflow = chain(do("a")).enqueue()
     run_jobs()
     assert states(workflow) == ("completed", ["completed"])
 
 
+@pytest.mark.slow
 def test_a_failed_step_ends_the_chain(log, do, fail):
     workflow = chain(do("a"), fail("b"), do("c"), group([do("d")])).enqueue()
     run_jobs()
@@ -55,6 +58,7 @@ def test_a_failed_step_ends_the_chain(log, do, fail):
     assert workflow.counts() == {"total": 4, "open": 0, "completed": 1, "failed": 1, "cancelled": 2, "skipped": 0}
 
 
+@pytest.mark.slow
 def test_a_retry_is_no_failure(log, do, handlers):
     attempts = []
 
@@ -73,6 +77,7 @@ def test_a_retry_is_no_failure(log, do, handlers):
     assert log == [("b", [None])]
 
 
+@pytest.mark.slow
 def test_a_group_enqueues_all_jobs_at_once_in_order(log, do):
     workflow = group([do(name) for name in "abc"]).enqueue()
     jobs = Job.objects.order_by("enqueued_at", "id")
@@ -83,6 +88,7 @@ def test_a_group_enqueues_all_jobs_at_once_in_order(log, do):
     assert workflow.result == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_a_group_fails_when_all_have_ended_and_one_has_failed(log, do, fail):
     workflow = group([do("a"), fail("b"), do("c")]).enqueue()
     run_jobs(limit=10)
@@ -106,6 +112,7 @@ def test_a_batch_enqueues_the_callbacks_that_fit(log, do, fail, is_failed):
     assert states(workflow)[0] == "completed"
 
 
+@pytest.mark.slow
 def test_no_callback_comes_before_the_end_of_the_last_job(log, do, fail):
     workflow = batch([fail("b"), do("a")], on_failure=do("f")).enqueue()
     run_one()
@@ -115,6 +122,7 @@ def test_no_callback_comes_before_the_end_of_the_last_job(log, do, fail):
     assert states(workflow)[0] == "completed"
 
 
+@pytest.mark.slow
 def test_a_failed_batch_without_a_callback_for_it_has_failed(log, do, fail):
     workflow = batch([fail("b")], on_success=do("s")).enqueue()
     run_jobs()
@@ -122,12 +130,14 @@ def test_a_failed_batch_without_a_callback_for_it_has_failed(log, do, fail):
     assert states(workflow) == ("failed", ["failed", "skipped"])
 
 
+@pytest.mark.slow
 def test_a_failed_callback_fails_the_batch(log, do, fail):
     workflow = batch([do("a")], on_success=fail("s")).enqueue()
     run_jobs()
     assert states(workflow) == ("failed", ["completed", "failed"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {"a": [1]}])
 def test_each_result_arrives_as_it_was_returned(log, handlers, value):
     @job("returns")
@@ -156,6 +166,7 @@ def test_nested_workflows(log, do, fail):
     assert Workflow.objects.roots().count() == 1
 
 
+@pytest.mark.slow
 def test_a_nested_failure_ends_the_chain_around_it(log, do, fail):
     workflow = chain(group([do("a"), fail("b")]), do("c")).enqueue()
     run_jobs()
@@ -163,6 +174,7 @@ def test_a_nested_failure_ends_the_chain_around_it(log, do, fail):
     assert states(workflow) == ("failed", ["failed", "cancelled"])
 
 
+@pytest.mark.slow
 def test_a_handled_failure_lets_the_chain_go_on(log, do, fail):
     workflow = chain(batch([fail("b")], on_failure=do("f")), do("c")).enqueue()
     run_jobs()
@@ -170,6 +182,7 @@ def test_a_handled_failure_lets_the_chain_go_on(log, do, fail):
     assert states(workflow)[0] == "completed"
 
 
+@pytest.mark.slow
 def test_a_member_keeps_all_options_of_its_enqueue(log, do):
     later = do(
         "b",

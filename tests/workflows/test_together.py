@@ -112,6 +112,7 @@ def test_a_worker_lets_members_fail_whose_jobs_were_deleted(log, do):
     assert workflow.state == "completed"
 
 
+@pytest.mark.slow
 def test_a_worker_prunes_workflows(log, do):
     old, new = chain(do("a")).enqueue(), chain(do("b")).enqueue()
     run_jobs()

@@ -27,6 +27,7 @@ def test_a_rejected_duplicate_refuses_the_whole_workflow(log, do):
     assert not WorkflowMember.objects.exists()
 
 
+@pytest.mark.slow
 def test_an_ignored_duplicate_stands_in_and_the_workflow_waits_for_it(log, do):
     existing = Job.objects.enqueue(**do("x", unique=IGNORE, delay=3600)).job
     workflow = batch([do("a"), do("x", unique=IGNORE)], on_success=do("s")).enqueue()
@@ -42,6 +43,7 @@ def test_an_ignored_duplicate_stands_in_and_the_workflow_waits_for_it(log, do):
     assert existing.awaited is None
 
 
+@pytest.mark.slow
 def test_a_running_stand_in(log, do, take):
     @job("slow")
     def slow():
@@ -54,6 +56,7 @@ def test_a_running_stand_in(log, do, take):
     assert log == [("next", ["done"])]
 
 
+@pytest.mark.slow
 def test_a_stand_in_that_has_ended_counts_at_once(log, do):
     everything = {**IGNORE, "states": ["available", "active", "completed"]}
     Job.objects.enqueue(**do("x", unique=everything))
@@ -75,6 +78,7 @@ def test_one_job_stands_in_for_members_of_several_workflows(log, do):
     assert not Job.objects.filter(awaited=True).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unique", [IGNORE, REPLACE], ids=["ignore", "replace"])
 def test_duplicates_inside_one_workflow_share_a_job(log, do, unique):
     workflow = group([do("x", unique=unique), do("x", unique=unique)]).enqueue()
@@ -102,6 +106,7 @@ def test_a_job_that_replaces_a_members_takes_its_place(log, do, many):
     assert workflow.state == "completed"
 
 
+@pytest.mark.slow
 def test_a_job_that_replaces_a_members_has_its_results_before_the_next_advance(log, do):
     chain(do("first"), do("x", unique=REPLACE)).enqueue()
     run_one()
@@ -112,6 +117,7 @@ def test_a_job_that_replaces_a_members_has_its_results_before_the_next_advance(l
     assert parent_results(job) == ["first"]
 
 
+@pytest.mark.slow
 def test_a_later_step_that_is_rejected_fails(log, do):
     existing = Job.objects.enqueue(**do("x", unique=UNIQUE, delay=3600)).job
     workflow = chain(do("a"), do("x", unique=UNIQUE), do("c")).enqueue()
@@ -123,6 +129,7 @@ def test_a_later_step_that_is_rejected_fails(log, do):
     assert log.names == ["a"]
 
 
+@pytest.mark.slow
 def test_a_later_step_that_cannot_be_enqueued_at_all_fails(log, do, settings, handlers):
     workflow = chain(do("a"), do("b")).enqueue()
     run_one()
@@ -133,6 +140,7 @@ def test_a_later_step_that_cannot_be_enqueued_at_all_fails(log, do, settings, ha
     assert workflow.members.get(position=1).error["code"] == "invalid_request"
 
 
+@pytest.mark.slow
 def test_a_job_that_is_rewritten_by_its_key_is_still_the_member(log, do):
     workflow = chain(do("a"), do("x", key="k"), do("next")).enqueue()
     run_one()
@@ -144,6 +152,7 @@ def test_a_job_that_is_rewritten_by_its_key_is_still_the_member(log, do):
     assert workflow.state == "completed"
 
 
+@pytest.mark.slow
 def test_a_step_that_rewrites_a_job_by_its_key_gets_its_results(log, do):
     Job.objects.enqueue(**do("old", key="k", delay=3600))
     chain(do("a"), do("b", key="k"), do("next")).enqueue()
@@ -159,6 +168,7 @@ def test_an_id_makes_the_creation_idempotent(log, do):
     assert Job.objects.count() == 1
 
 
+@pytest.mark.slow
 def test_the_place_of_a_stand_in_is_where_it_was_enqueued(log, do):
     chain(do("x"), do("a", unique=IGNORE)).enqueue()
     second = group([do("a", unique=IGNORE)]).enqueue()
