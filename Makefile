@@ -15,7 +15,7 @@ CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 
 # The pictures of the docs: docs/NAME.py draws docs/images/NAME.svg.
 PICTURES := house processes race states strategies windows workflow
 
-.PHONY: help demo serve test release-check mutants ha conformance lint bench docs linkcheck reference refusals messages tutorial dist upgrade clean
+.PHONY: help demo serve test release-check ha mutants conformance lint bench docs linkcheck reference refusals messages tutorial dist upgrade clean
 
 help: ## What can be made
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20

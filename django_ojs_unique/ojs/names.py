@@ -78,7 +78,7 @@ def limit_name(value: Any, field: str = "name") -> str:
     """Return a valid name of a limit in NFC: 1 to 100 printable characters. Raises InvalidRequest."""
     name = to_nfc(value) if isinstance(value, str) else ""
     if not 1 <= len(name) <= LONGEST_LIMIT or not name.isprintable():
-        raise InvalidRequest.at(field, f"must be printable text of 1 to {LONGEST_LIMIT} characters", value=value)
+        raise InvalidRequest.at(field, f"must be printable text of at most {LONGEST_LIMIT} characters", value=value)
     return name
 
 
