@@ -197,7 +197,7 @@ def _guards_now(expected: ExpectedRow, fingerprint: str) -> bool:
 
 def _is_left(expected: ExpectedRow) -> bool:
     """Whether a live job will go on without the guard of its fingerprint."""
-    is_live = expected.key is None and expected.row.state in INCOMPLETE
+    is_live = expected.row.key is None and expected.row.state in INCOMPLETE
     return is_live and not expected.is_guarding and expected.duplicates is None
 
 
