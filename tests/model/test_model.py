@@ -121,7 +121,7 @@ def test_the_old_mechanism_admitted_a_job_whose_snapshot_was_older(level):
     assert found(OLD, level, OTHERS, IN_A_SNAPSHOT).found is not None
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("rows", [DEAD, DEAD_AND_LAX], ids=["dead", "dead and lax"])
 @pytest.mark.parametrize("level", LEVELS, ids=str)
 def test_no_job_is_admitted_beside_a_live_one_that_lost_its_key(level, rows):
@@ -183,7 +183,7 @@ SLOW: list[Any] = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("clients", SLOW, ids=["waits", "older snapshot", "three clients"])
 @pytest.mark.parametrize("rows", [(), DEAD, (Row(1, WAITING, PLAIN, PLAIN),)], ids=["empty", "dead", "live"])
 @pytest.mark.parametrize("level", LEVELS, ids=str)
