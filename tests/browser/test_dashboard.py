@@ -79,7 +79,7 @@ def test_its_first_lines_renew_themselves_by_themselves(dashboard):
     seconds = int(page.locator(".ojs-dashboard").get_attribute("data-live-seconds"))
     page.clock.run_for((seconds + 1) * 1000)
     page.locator("#ojs-now").get_by_role("link", name="5", exact=True).wait_for()
-    assert requests == [dashboard.url("dashboard_now")]
+    assert {*requests} == {dashboard.url("dashboard_now")}  # on a slow machine it may renew them once more
     _waiting(dashboard, 3)  # the rest waits for its own turn
 
 
