@@ -31,7 +31,9 @@ def _pass_time(visitor):
 
 def _waiting(visitor, number):
     """Wait until the page says how many jobs wait in the queue."""
-    visitor.page.locator("#ojs-queues tr", has_text="emails").get_by_role("link", name=str(number)).wait_for()
+    visitor.page.locator("#ojs-queues tr", has_text="emails").get_by_role(
+        "link", name=str(number), exact=True
+    ).wait_for()
 
 
 def test_a_queue_is_paused_and_resumed(dashboard):
