@@ -23,18 +23,19 @@ def run(file: Path, name: str, command: list[str]) -> int:
     """Run a stage; return its exit code."""
     print(f"\n##### {name}", flush=True)
     servers, began = server_seconds(), time.monotonic()
+    row = {"name": name, "code": "none: it did not end", "wall": 0, "cpu": 0, "servers": servers}
+    note(file, row)
     code = subprocess.run(command).returncode
     spent = os.times()
-    row = {
-        "name": name,
-        "code": code,
-        "wall": time.monotonic() - began,
-        "cpu": spent.children_user + spent.children_system,
-        "servers": servers,
-    }
+    cpu = spent.children_user + spent.children_system
+    note(file, {**row, "code": code, "wall": time.monotonic() - began, "cpu": cpu})
+    return code
+
+
+def note(file: Path, row: dict[str, object]) -> None:
+    """Append a stage to the file; what is said of it later takes the place of this."""
     with file.open("a") as stages:
         stages.write(json.dumps(row) + "\n")
-    return code
 
 
 def server_seconds() -> float:
@@ -54,7 +55,8 @@ def server_seconds() -> float:
 
 def table(file: Path) -> int:
     """Print what each stage cost; return 1 if one failed."""
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    read = map(json.loads, file.read_text().splitlines())
+    rows = [*{row["name"]: row for row in read}.values()]
     print(f"\n{'minutes':>8} {'CPU s':>8}  stage")
     for row in rows:
         failed = "" if row["code"] == 0 else f"  FAILED with exit code {row['code']}"
