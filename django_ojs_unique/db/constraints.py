@@ -40,19 +40,35 @@ def guarding() -> Q:
     return Q(IsGuarding(F("guarded_states"), F("state")))
 
 
-FINISHED = "finished_at IS NOT NULL"
-UNGUARDED = "guarded_states = 0 AND finished_at IS NULL"
+_IS_FINISHED = "CASE WHEN {finished_at} IS NULL THEN 0 ELSE 1 END = {is_finished:d}"
+FINISHED = _IS_FINISHED.format(finished_at="finished_at", is_finished=True)
+UNGUARDED = "guarded_states = 0 AND " + _IS_FINISHED.format(finished_at="finished_at", is_finished=False)
 """The SQL of `finished` and of `unguarded`."""
 
 
+class IsFinished(Lookup):
+    """Whether a row is finished (or is not), in a form that no other index has.
+
+    With plain ``finished_at IS NULL``, PostgreSQL can answer a look for a fingerprint by any index of unfinished jobs,
+    and does so if its statistics are from an empty queue: then it reads all jobs that wait.
+    """
+
+    lookup_name = "is_finished"
+    prepare_rhs = False
+
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        finished_at, _ = compiler.compile(self.lhs)
+        return _IS_FINISHED.format(finished_at=finished_at, is_finished=self.rhs), []
+
+
 def finished() -> Q:
-    """Return the condition for finished jobs."""
-    return Q(finished_at__isnull=False)
+    """Return the condition for finished jobs, by which the finished jobs of a fingerprint are found."""
+    return Q(IsFinished(F("finished_at"), True))
 
 
 def unguarded() -> Q:
     """Return the condition for unfinished jobs that have given up their guard."""
-    return Q(guarded_states=0, finished_at__isnull=True)
+    return Q(IsFinished(F("finished_at"), False), guarded_states=0)
 
 
 def of_fingerprint(**condition: Any) -> Q:

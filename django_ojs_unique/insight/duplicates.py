@@ -13,6 +13,7 @@ from uuid import UUID
 from django.db.models import Count, F, Max, Q, QuerySet, TextField, Window
 from django.db.models.functions import Cast, Left, RowNumber
 
+from ..db import constraints
 from ..db.constraints import guarding, of_fingerprint, unguarded
 from ..models import Job, SuppressedEnqueue
 from ..ojs.states import INCOMPLETE
@@ -111,9 +112,9 @@ def holders(jobs: QuerySet[Any], fingerprints: Collection[str], now: datetime) -
     guarded = jobs.filter(guarding(), fingerprint__in=fingerprints).only(*_LIGHT)
     guards = {job.fingerprint: job for job in guarded if not _is_over(job, now)}
     others = [each for each in fingerprints if each not in guards]
-    unguarded = jobs.filter(fingerprint__in=others, guarded_states=0, finished_at=None, state__in=_UNFINISHED)
+    rest = jobs.filter(unguarded(), fingerprint__in=others, state__in=_UNFINISHED)
     place = Window(RowNumber(), partition_by="fingerprint", order_by=("-created_at", "-id"))
-    return {job.fingerprint: job for job in unguarded.annotate(place=place).filter(place=1).only(*_LIGHT)} | guards
+    return {job.fingerprint: job for job in rest.annotate(place=place).filter(place=1).only(*_LIGHT)} | guards
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +140,8 @@ def groups_after(jobs: QuerySet[Any], after: str) -> Groups:
     A page looks at no more than `MOST_UNGUARDED_LOOKED_AT` jobs, so it can have fewer groups although more follow.
     """
     # They are few, but no index has only them: so they are looked for once, and not joined with the others.
-    unguarded = jobs.filter(fingerprint__gt=after, finished_at=None, guarded_states=0).order_by("fingerprint")
-    names = list(unguarded.values_list("fingerprint", flat=True)[: MOST_UNGUARDED_LOOKED_AT + 1])
+    others = jobs.filter(unguarded(), fingerprint__gt=after).order_by("fingerprint")
+    names = list(others.values_list("fingerprint", flat=True)[: MOST_UNGUARDED_LOOKED_AT + 1])
     bound = names[-1] if len(names) > MOST_UNGUARDED_LOOKED_AT else ""
     alike = live_of(jobs, set(names)).order_by("fingerprint").values("fingerprint")
     shared = alike.annotate(count=Count("pk")).filter(count__gt=1).values_list("fingerprint", flat=True)
@@ -165,8 +166,8 @@ def groups_of(jobs: QuerySet[Any], fingerprints: Collection[str], most: int = MO
 def live_duplicates(jobs: QuerySet[Any], most: int) -> list[UUID]:
     """Return the ids of live jobs that share a fingerprint, up to ``most``."""
     # At least one of them has no guard, and such jobs are few. The order makes the database use the index.
-    unguarded = jobs.filter(fingerprint__isnull=False, finished_at=None, guarded_states=0).order_by("fingerprint")
-    names = set(unguarded.values_list("fingerprint", flat=True)[:most])
+    others = jobs.filter(unguarded(), fingerprint__isnull=False).order_by("fingerprint")
+    names = set(others.values_list("fingerprint", flat=True)[:most])
     alike = live_of(jobs, names).order_by("fingerprint")
     found = list(alike.values_list("pk", "fingerprint")[:most])
     counts = Counter(fingerprint for _, fingerprint in found)
@@ -211,7 +212,7 @@ def newest(jobs: QuerySet[Any], fingerprint: str, most: int) -> list[Any]:
 
 def finished(jobs: QuerySet[Any]) -> Any:
     """Select the jobs that have finished, the last first."""
-    return jobs.filter(finished_at__isnull=False).order_by("-finished_at", "-pk")
+    return jobs.filter(constraints.finished()).order_by("-finished_at", "-pk")
 
 
 def attempts_of(attempts: QuerySet[Any], fingerprint: str, most: int) -> Any:
@@ -238,7 +239,7 @@ def match(jobs: QuerySet[Any], attempts: QuerySet[Any] | None, term: str) -> Mat
     if len(beginning) < SHORTEST_BEGINNING or not _HEX.issuperset(beginning):
         problem = f"Write a job's id, or at least {SHORTEST_BEGINNING} characters of a fingerprint: digits and a to f."
         return Match([], problem=problem)
-    parts = [jobs.filter(which) for which in (guarding(), Q(finished_at__isnull=False), unguarded())]
+    parts = [jobs.filter(which) for which in (guarding(), constraints.finished(), unguarded())]
     parts += [] if attempts is None else [attempts]
     within = [part.filter(**fingerprint_begins(beginning)).order_by("fingerprint").distinct() for part in parts]
     names = (found.values_list("fingerprint", flat=True)[: MOST_MATCHES + 1] for found in within)

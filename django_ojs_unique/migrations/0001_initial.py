@@ -245,11 +245,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='job',
-            index=models.Index(condition=models.Q(models.Q(('finished_at__isnull', False)), ('fingerprint__isnull', False)), fields=['fingerprint', 'finished_at'], name='ojs_job_history'),
+            index=models.Index(condition=models.Q(models.Q(django_ojs_unique.db.constraints.IsFinished(models.F('finished_at'), True)), ('fingerprint__isnull', False)), fields=['fingerprint', 'finished_at'], name='ojs_job_history'),
         ),
         migrations.AddIndex(
             model_name='job',
-            index=models.Index(condition=models.Q(models.Q(('finished_at__isnull', True), ('guarded_states', 0)), ('fingerprint__isnull', False)), fields=['guarded_states', 'fingerprint'], name='ojs_job_unguarded'),
+            index=models.Index(condition=models.Q(models.Q(django_ojs_unique.db.constraints.IsFinished(models.F('finished_at'), False), ('guarded_states', 0)), ('fingerprint__isnull', False)), fields=['guarded_states', 'fingerprint'], name='ojs_job_unguarded'),
         ),
         migrations.AddIndex(
             model_name='job',

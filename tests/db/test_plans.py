@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from django_ojs_unique import JobState
-from django_ojs_unique.db.constraints import of_fingerprint
+from django_ojs_unique.db.constraints import finished, guarding, of_fingerprint, unguarded
 from django_ojs_unique.execution.leases import give_back_claims
 from django_ojs_unique.limits.candidates import Ready
 from django_ojs_unique.limits.slots import Slots
@@ -178,3 +178,17 @@ def test_the_order_of_the_index_is_the_order_of_a_claim(many_jobs):
     ranks = [(-job.priority, job.enqueued_at, job.pk) for job in ready]
     assert len(ranks) > 100
     assert all(one < other for one, other in pairwise(ranks))
+
+
+OF_A_FINGERPRINT = {"ojs_unique_guard": guarding(), "ojs_job_history": finished(), "ojs_job_unguarded": unguarded()}
+
+
+@pytest.mark.skipif("connection.vendor != 'postgresql'", reason="it chooses among indexes by statistics")
+@pytest.mark.parametrize(("index", "condition"), OF_A_FINGERPRINT.items(), ids=OF_A_FINGERPRINT)
+def test_no_other_index_can_answer_a_look_for_a_fingerprint(index, condition):
+    # Otherwise statistics of an empty queue can make PostgreSQL read all jobs that wait, or all that have finished.
+    sql, params = Job._base_manager.filter(condition, fingerprint=FINGERPRINT).values("pk").query.sql_with_params()
+    raw("SET LOCAL enable_seqscan = off")
+    assert index in plan(sql, params)
+    raw(f"DROP INDEX {index}")
+    assert WHOLE_TABLE["postgresql"] in plan(sql, params), plan(sql, params)
