@@ -13,8 +13,7 @@ from uuid import UUID
 from django.db.models import Count, F, Max, Q, QuerySet, TextField, Window
 from django.db.models.functions import Cast, Left, RowNumber
 
-from ..db import constraints
-from ..db.constraints import guarding, of_fingerprint, unguarded
+from ..db.constraints import finished, guarding, of_fingerprint, unguarded
 from ..models import Job, SuppressedEnqueue
 from ..ojs.states import INCOMPLETE
 from ..redaction import redacted_args, redacted_beginning
@@ -206,13 +205,13 @@ def newest(jobs: QuerySet[Any], fingerprint: str, most: int) -> list[Any]:
     """
     guard = jobs.filter(guarding(), fingerprint=fingerprint)
     others = jobs.filter(unguarded(), fingerprint=fingerprint).order_by("-created_at", "-pk")[:most]
-    ended = finished(jobs.filter(fingerprint=fingerprint))[:most]
+    ended = last_finished(jobs.filter(fingerprint=fingerprint))[:most]
     return list({job.pk: job for job in (*guard, *others, *ended)}.values())
 
 
-def finished(jobs: QuerySet[Any]) -> Any:
+def last_finished(jobs: QuerySet[Any]) -> Any:
     """Select the jobs that have finished, the last first."""
-    return jobs.filter(constraints.finished()).order_by("-finished_at", "-pk")
+    return jobs.filter(finished()).order_by("-finished_at", "-pk")
 
 
 def attempts_of(attempts: QuerySet[Any], fingerprint: str, most: int) -> Any:
@@ -239,7 +238,7 @@ def match(jobs: QuerySet[Any], attempts: QuerySet[Any] | None, term: str) -> Mat
     if len(beginning) < SHORTEST_BEGINNING or not _HEX.issuperset(beginning):
         problem = f"Write a job's id, or at least {SHORTEST_BEGINNING} characters of a fingerprint: digits and a to f."
         return Match([], problem=problem)
-    parts = [jobs.filter(which) for which in (guarding(), constraints.finished(), unguarded())]
+    parts = [jobs.filter(which) for which in (guarding(), finished(), unguarded())]
     parts += [] if attempts is None else [attempts]
     within = [part.filter(**fingerprint_begins(beginning)).order_by("fingerprint").distinct() for part in parts]
     names = (found.values_list("fingerprint", flat=True)[: MOST_MATCHES + 1] for found in within)

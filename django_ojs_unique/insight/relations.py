@@ -10,7 +10,7 @@ from django.utils import timezone
 from ..models import Job
 from ..ojs.policy import UniquePolicy
 from ..ojs.states import REVIVABLE, TERMINAL, JobState
-from .duplicates import finished, newest
+from .duplicates import last_finished, newest
 from .uniqueness import read_policy
 
 MOST_RELATIVES = 10
@@ -45,7 +45,7 @@ def relations(job: Any) -> Relations:
     if sum(row.state in TERMINAL for row in found.values()) > MOST_RELATIVES:  # else these are all that ended
         # What was replaced by a new job ended at the moment at which that was created.
         before = jobs.filter(fingerprint=job.fingerprint, finished_at__lte=job.created_at)
-        ended_before = list(finished(before.only(*_READ))[:MOST_RELATIVES])
+        ended_before = list(last_finished(before.only(*_READ))[:MOST_RELATIVES])
     found.pop(job.pk, None)
     others = sorted(found.values(), key=_age, reverse=True)
     replaced = {row.pk: row for row in (*others, *ended_before) if row.replaced_by_id == job.pk}
