@@ -22,12 +22,11 @@ SERVERS = {"postgres", "mariadbd", "mysqld"}
 def run(file: Path, name: str, command: list[str]) -> int:
     """Run a stage; return its exit code."""
     print(f"\n##### {name}", flush=True)
-    servers, began = server_seconds(), time.monotonic()
+    servers, children, began = server_seconds(), children_seconds(), time.monotonic()
     row = {"name": name, "code": "none: it did not end", "wall": 0, "cpu": 0, "servers": servers}
     note(file, row)
     code = subprocess.run(command).returncode
-    spent = os.times()
-    cpu = spent.children_user + spent.children_system
+    cpu = children_seconds() - children
     note(file, {**row, "code": code, "wall": time.monotonic() - began, "cpu": cpu})
     return code
 
@@ -36,6 +35,12 @@ def note(file: Path, row: dict[str, object]) -> None:
     """Append a stage to the file; what is said of it later takes the place of this."""
     with file.open("a") as stages:
         stages.write(json.dumps(row) + "\n")
+
+
+def children_seconds() -> float:
+    """Return the CPU seconds of all processes that this one started and awaited, and of theirs."""
+    spent = os.times()
+    return spent.children_user + spent.children_system
 
 
 def server_seconds() -> float:

@@ -32,6 +32,7 @@ ONE_DATABASE = (
     "tests/test_packaged.py",
     "tests/test_redaction.py",
     "tests/test_reference.py",
+    "tests/test_stages.py",
     "tests/test_testproject.py",
 )
 """What is the same on every database, and runs on SQLite only: surfaces ask `insight`, which each database answers in

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from importlib.util import cache_from_source
 from pathlib import Path
 
+from tests.tiers import AT_RELEASE
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = "django_ojs_unique"
 AREAS = ("heart", "db", "execution", "surfaces", "workflows", "limits")
-TIERS = {"test": "not slow and not torture and not browser and not ha", "ci": "not ha", "release-check": ""}
-"""The tests that each tier runs on its databases, as pytest's ``-m`` says it. ``test`` is `make test`."""
+TIERS = {"ci": " and ".join(f"not {mark}" for mark in AT_RELEASE), "release-check": ""}
+"""The tests that each tier runs on its databases, as pytest's ``-m`` says it. ``ci`` is `.ci/run`."""
 LONGEST = 600
 """Seconds after which tests that do not end are ended."""
 _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis")
@@ -44,7 +46,7 @@ class Mutant:
     new: str
     tests: tuple[str, ...]
     database: str = "SQLite"
-    tier: str = "test"
+    tier: str = "ci"
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,8 @@ def test_a_mutant_is_killed_by_a_test_that_fails_and_by_nothing_else(copy):
 def test_the_tests_of_many_mutants_are_run_once_for_each_database():
     elsewhere = changed(name="elsewhere", database="MariaDB")
     assert needed([SMALLER, changed(name="again"), elsewhere]) == {
-        ("SQLite", "test"): [*SMALLER.tests],
-        ("MariaDB", "test"): [*SMALLER.tests],
+        ("SQLite", "ci"): [*SMALLER.tests],
+        ("MariaDB", "ci"): [*SMALLER.tests],
     }
 
 
