@@ -27,6 +27,7 @@ LEVELS = {
     "mysql": ["read committed", "repeatable read"],
 }.get(connection.vendor, [])
 SNAPSHOT = {"postgresql": "REPEATABLE_READ", "mysql": "repeatable read"}.get(connection.vendor)
+BY_SQL = "by SQL"
 STRATEGIES = ["reject", "ignore", "replace", "replace_except_schedule"]
 RACERS, ROUNDS = 8, 8
 
@@ -34,7 +35,11 @@ pytestmark = [pytestmark, pytest.mark.skipif(not LEVELS, reason="SQLite knows on
 
 
 def isolate(level: str | None) -> None:
-    """Let this process's connection run at an isolation level."""
+    """Let this process's connection run at an isolation level; "by SQL" is one that Django does not know of."""
+    if level == BY_SQL:
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        return
     if connection.vendor == "postgresql":
         from psycopg import IsolationLevel
 
@@ -118,7 +123,7 @@ def enqueue(strategy: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("level", LEVELS[1:])
+@pytest.mark.parametrize("level", [*LEVELS[1:], *([BY_SQL] if connection.vendor == "mysql" else [])])
 def test_a_winner_that_the_callers_snapshot_cannot_see_is_never_doubled(start, level, strategy):
     child: Child = start(late, level, partial(enqueue, strategy))
     child.hear()

@@ -25,7 +25,7 @@ TIERS = {"ci": " and ".join(f"not {mark}" for mark in AT_RELEASE), "release-chec
 LONGEST = 600
 """Seconds after which tests that do not end are ended."""
 _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis")
-_FAILURE = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+_FAILURE = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
 
 
 class Moved(Exception):
