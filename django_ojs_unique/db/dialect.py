@@ -16,9 +16,9 @@ from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Q, QuerySet
 
-from ..ojs.policy import UniquePolicy
+from ..ojs.policy import UniquePolicy, ended_states
 from ..ojs.states import INCOMPLETE, JobState, to_mask
-from .constraints import of_fingerprint
+from .constraints import of_fingerprint, unfinished_or_guarding
 from .cursors import KeptCursor, execute
 from .fields import StateSetField
 from .inserts import Row, Statement, Table, in_groups
@@ -133,7 +133,7 @@ class Dialect:
         columns, values = self.table.written(job)
         condition, parameters = self.table.none_live, [job["fingerprint"]] * 2
         if not INCOMPLETE.issuperset(policy.states):
-            query, parameters = self._newest(LookUp(job["fingerprint"], policy, created_after))
+            query, parameters = self._duplicate(LookUp(job["fingerprint"], policy, created_after))
             condition = f"NOT EXISTS ({query})"
         statement = self.table.insert_if(columns, condition, self._wakes_workers(job))
         return self._inserts(statement, [*values, *parameters])
@@ -158,16 +158,16 @@ class Dialect:
         return self.table.read(rows[0], full_row) if rows else None
 
     def _duplicate(self, wanted: LookUp) -> tuple[str, list[Any]]:
-        if INCOMPLETE.issuperset(wanted.policy.states):
-            return self.table.live(wanted.full_row), [wanted.fingerprint] * 2
-        return self._newest(wanted)
-
-    def _newest(self, wanted: LookUp) -> tuple[str, list[Any]]:
         states, after = wanted.policy.states, wanted.created_after
-        parameters: list[Any] = [*[wanted.fingerprint] * 3, *map(str, states)]
-        if after is not None:
-            parameters.append(self.connection.ops.adapt_datetimefield_value(after))
-        return self.table.look(len(states), after is not None, wanted.full_row), parameters
+        ended = ended_states([wanted.policy])
+        parameters: list[Any] = [wanted.fingerprint] * (2 + len(ended))
+        conditions = []
+        if ended:
+            conditions.append(f"state IN ({', '.join(map(repr, map(str, states)))})")
+            if after is not None:
+                conditions.append("created_at > %s")
+                parameters.append(self.connection.ops.adapt_datetimefield_value(after))
+        return self.table.newest(tuple(ended), tuple(conditions), wanted.full_row), parameters
 
     def insert_all(self, jobs: Sequence[Row], *, unless_live: bool = False) -> bool:
         """Insert many jobs, and wake the workers of those that are available.
@@ -216,9 +216,13 @@ class Dialect:
         """Make other enqueues of these keys wait until the transaction ends, where the constraint cannot do that."""
         self.take_write_lock()
 
-    def find(self, rows: Any, fingerprints: Sequence[str]) -> Any:
-        """Select the rows that have one of the fingerprints."""
-        return rows.filter(of_fingerprint(fingerprint__in=fingerprints))
+    def find(self, rows: Any, fingerprints: Sequence[str], ended: Sequence[str]) -> Any:
+        """Select the rows that have one of the fingerprints and are unfinished, or guard it.
+
+        Of those that ended in one of some states, only the newest one of each must be among the result.
+        """
+        which = of_fingerprint if ended else unfinished_or_guarding
+        return rows.filter(which(fingerprint__in=fingerprints))
 
     def lock(self, rows: QuerySet[Any], *, by_key: bool) -> list[Any]:
         """Lock rows and return them, in an order that all enqueues share.

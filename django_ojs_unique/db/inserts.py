@@ -227,25 +227,19 @@ class Table:
         return " AND ".join(f"NOT EXISTS ({found} AND {where} LIMIT 1 OFFSET 0)" for where in wheres)
 
     @kept
-    def live(self, full_row: bool) -> str:
-        """Select the newest unfinished job of a fingerprint; parameters: the fingerprint, twice."""
-        of_fingerprint = f"{self._select(full_row)} WHERE fingerprint = {self._placeholders['fingerprint']} AND "
-        # Not OR: each part has its index, and old statistics cannot make it read the whole table.
-        found = " UNION ALL ".join(of_fingerprint + which for which in (IS_GUARDING, UNGUARDED))
-        return f"SELECT * FROM ({found}) AS live ORDER BY created_at DESC, id DESC LIMIT 1"
+    def newest(self, ended: tuple[str, ...], conditions: tuple[str, ...], full_row: bool) -> str:
+        """Select the newest job of a fingerprint that is unfinished, or guards it, or ended in one of some states.
 
-    @kept
-    def look(self, states: int, bounded: bool, full_row: bool) -> str:
-        """Select the newest job of a fingerprint in some states.
-
-        Parameters: the fingerprint, three times, the states, and the time after which it was created, if ``bounded``.
+        Parameters: the fingerprint, twice and once for each of these states, and those of the ``conditions``.
         """
-        by_fingerprint = " OR ".join(f"fingerprint = %s AND {which}" for which in (IS_GUARDING, FINISHED, UNGUARDED))
-        after = " AND created_at > %s" if bounded else ""
-        return (
-            f"{self._select(full_row)} WHERE ({by_fingerprint}) AND state IN ({', '.join(['%s'] * states)}){after}"
-            " ORDER BY created_at DESC, id DESC LIMIT 1"
-        )
+        of_fingerprint = f"{self._select(full_row)} WHERE fingerprint = {self._placeholders['fingerprint']} AND "
+        newest_first = "ORDER BY created_at DESC, id DESC LIMIT 1"
+        # Not OR: each part has its index, and old statistics cannot make it read the whole table.
+        parts = [of_fingerprint + which for which in (IS_GUARDING, UNGUARDED)]
+        for state in ended:
+            parts.append(f"SELECT * FROM ({of_fingerprint}{FINISHED} AND state = '{state}' {newest_first}) AS {state}")
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        return f"SELECT * FROM ({' UNION ALL '.join(parts)}) AS found{where} {newest_first}"
 
     @kept
     def find_and_insert(self, query: str, columns: tuple[str, ...], bounded: bool, is_alone: bool) -> str:

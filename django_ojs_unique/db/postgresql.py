@@ -15,7 +15,7 @@ from django.db import models
 from ..conf import settings
 from ..ojs.policy import UniquePolicy
 from ..ojs.states import INCOMPLETE, JobState
-from .constraints import of_fingerprint
+from .constraints import finished, unfinished_or_guarding
 from .cursors import KeptCursor, Plan, execute
 from .dialect import FEW_ROWS, ClaimRequest, Dialect, LookUp, as_it_is
 from .inserts import CHANNEL, TO_JSON, Row, Statement, bare_array, kept
@@ -103,13 +103,19 @@ class PostgreSQL(Dialect):
             with self.connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
-    def find(self, rows: Any, fingerprints: Sequence[str]) -> Any:
-        # One index look-up for each fingerprint: with old statistics, a plain query would read the whole table.
-        wanted = rows.filter(of_fingerprint()).extra(where=["fingerprint = wanted.name"])
-        sql, parameters = wanted.query.sql_with_params()
+    def find(self, rows: Any, fingerprints: Sequence[str], ended: Sequence[str]) -> Any:
+        # A few index look-ups for each fingerprint: with old statistics, a plain query would read the whole table.
+        newest_first = rows.filter(finished()).order_by("-created_at", "-pk")
+        parts = [rows.filter(unfinished_or_guarding()), *(newest_first.filter(state=state) for state in ended)]
+        selects, parameters = [], [list(fingerprints)]
+        for number, part in enumerate(parts):
+            sql, values = part.extra(where=["fingerprint = wanted.name"]).query.sql_with_params()
+            selects.append(f"({sql} {'LIMIT 1' if number else 'OFFSET 0'})")
+            parameters += values
         return rows.model._default_manager.using(rows.db).raw(
-            f"SELECT found.* FROM unnest(%s::text[]) AS wanted (name) CROSS JOIN LATERAL ({sql} OFFSET 0) AS found",
-            [list(fingerprints), *parameters],
+            "SELECT found.* FROM unnest(%s::text[]) AS wanted (name)"
+            f" CROSS JOIN LATERAL ({' UNION ALL '.join(selects)}) AS found",
+            parameters,
         )
 
     def wake(self, queues: Collection[str]) -> None:

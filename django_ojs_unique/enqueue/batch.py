@@ -28,7 +28,7 @@ from ..db.inserts import ROWS_AT_ONCE, in_groups
 from ..exceptions import InvalidRequest, did_you_mean, shorten
 from ..instrumentation import tracer
 from ..ojs.conflict import FREE
-from ..ojs.policy import UniquePolicy
+from ..ojs.policy import UniquePolicy, ended_states
 from ..ojs.states import INCOMPLETE
 from ..redaction import redacted
 from ..unit_of_work import LostRace, UnitOfWork
@@ -184,7 +184,7 @@ class _Batch:
                 matches = matches.filter(of_fingerprint(fingerprint__in=fingerprints))
                 found |= {row.pk: row for row in self._dialect.lock(matches, by_key=False)}
             else:
-                found |= {row.pk: row for row in self._dialect.find(matches, fingerprints)}
+                found |= {row.pk: row for row in self._find(matches, fingerprints)}
         if not under_locks and (changeable := {pk for pk, row in found.items() if self._may_change(row, now)}):
             locked: dict[UUID, JobRow] = {}
             for pks in in_groups(sorted(changeable)):
@@ -198,8 +198,16 @@ class _Batch:
 
     def _matches(self, fingerprints: Collection[str], now: datetime) -> QuerySet[Any]:
         """Select the jobs that the policies of these fingerprints may count, or that guard any fingerprint."""
-        policies = {id(policy): policy for name in fingerprints for policy in self._policies[name]}.values()
-        return stored_matches_of_any(self._jobs, policies, now).only(*_LOOKED_AT)
+        return stored_matches_of_any(self._jobs, self._policies_of(fingerprints), now).only(*_LOOKED_AT)
+
+    def _find(self, matches: QuerySet[Any], fingerprints: Sequence[str]) -> Iterable[JobRow]:
+        found: Iterable[JobRow] = self._dialect.find(
+            matches, fingerprints, ended_states(self._policies_of(fingerprints))
+        )
+        return found
+
+    def _policies_of(self, fingerprints: Collection[str]) -> Collection[UniquePolicy]:
+        return {id(policy): policy for name in fingerprints for policy in self._policies[name]}.values()
 
     def _may_change(self, row: JobRow, now: datetime) -> bool:
         """Tell whether an item may replace a stored job, release its guard, or let a workflow wait for it."""
@@ -219,7 +227,7 @@ class _Batch:
             if not all(INCOMPLETE.issuperset(policy.states) for policy in policies)
         ]
         for fingerprints in in_groups(counting_finished):
-            for row in self._dialect.find(self._matches(fingerprints, now), fingerprints):
+            for row in self._find(self._matches(fingerprints, now), fingerprints):
                 if row.pk not in known and any(
                     policy.is_duplicate(row.state, row.created_at, now) for policy in self._policies[row.fingerprint]
                 ):

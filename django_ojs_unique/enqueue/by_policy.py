@@ -23,7 +23,7 @@ from ..ojs.states import ALL
 from ..signals import announce, job_cancelled, job_enqueued, job_suppressed
 from ..unit_of_work import LostRace, UnitOfWork
 from . import suppression
-from .duplicates import holds_for_others, left_without, may_replace_active, stored_matches
+from .duplicates import by_id, holds_for_others, left_without, may_replace_active, newest_finished, stored_matches
 from .errors import id_taken, ids_in_use, name_missing_table
 from .incoming import Incoming, set_times
 from .results import EnqueueResult, Outcome
@@ -110,8 +110,7 @@ def _decide_under_locks(
     job = incoming.job
     dialect.read_anew()
     dialect.lock_keys([job.fingerprint])
-    # After a lost race, query with locks only: the snapshot of the caller's transaction may hide new rows.
-    stored = dialect.lock(stored_matches(jobs, job.fingerprint, policy, timezone.now()), by_key=not lost_races)
+    stored = _look(jobs, job.fingerprint, policy, dialect, lost_races)
     now = timezone.now()  # after the query: the new job must be newer than those beside which it is admitted
     verdict = judge(stored, policy, now, replace_active=may_replace_active(jobs, stored))
     if verdict.action is Action.ADMIT:
@@ -129,6 +128,25 @@ def _decide_under_locks(
     return verdict
 
 
+def _look(
+    jobs: QuerySet[Any], fingerprint: str, policy: UniquePolicy, dialect: Dialect, lost_races: int
+) -> list[JobRow]:
+    """Return the stored jobs that matter; those that this enqueue may change are locked."""
+    now = timezone.now()
+    matches, ended = stored_matches(jobs, fingerprint, policy, now), newest_finished(jobs, fingerprint, policy)
+    # After a lost race, query with locks only: the snapshot of the caller's transaction may hide new rows.
+    is_hidden = lost_races > 0 or dialect.reads_old
+    if ended and not policy.replaces and not is_hidden:
+        stored = by_id([matches, *ended])
+        if all(policy.is_duplicate(row.state, row.created_at, now) for row in stored.values() if row.is_guarding):
+            return [*stored.values()]  # nothing is released
+    # First the unfinished ones: one that ends before its lock is among the finished ones then.
+    stored = {row.pk: row for row in dialect.lock(matches, by_key=not lost_races)}
+    for query in ended:
+        stored = {row.pk: row for row in (query.select_for_update() if is_hidden else query)} | stored
+    return [*stored.values()]
+
+
 def _make_way(jobs: QuerySet[Any], verdict: Verdict[JobRow], job: JobRow, now: datetime) -> None:
     if verdict.cancel:
         take_place(job, verdict.cancel)
@@ -144,9 +162,10 @@ def _look_for_rivals(
 
     From the insert on, every other enqueue of the key waits.
     """
-    known = [row.pk for row in stored]
-    for rival in stored_matches(jobs, job.fingerprint, policy, now).exclude(pk__in=[*known, job.pk]):
-        if policy.is_duplicate(rival.state, rival.created_at, now):
+    known = {job.pk, *(row.pk for row in stored)}
+    matches = stored_matches(jobs, job.fingerprint, policy, now).exclude(pk__in=known)
+    for rival in by_id([matches, *newest_finished(jobs, job.fingerprint, policy)]).values():
+        if rival.pk not in known and policy.is_duplicate(rival.state, rival.created_at, now):
             raise LostRace
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
+from uuid import UUID
 
-from django.db.models import Max, Q, QuerySet
+from django.db import connections
+from django.db.models import Q, QuerySet
 
 from ..capabilities import STRONG, strength
 from ..conf import settings
-from ..db.constraints import guarding, of_fingerprint, unguarded
+from ..db.constraints import finished, guarding, of_fingerprint, unfinished_or_guarding, unguarded
 from ..db.dialects import dialect_of
 from ..ojs.conflict import Verdict, duplicates
-from ..ojs.policy import UniquePolicy
+from ..ojs.policy import UniquePolicy, ended_states
 from ..ojs.states import ALL, TERMINAL, JobState
 from .row import JobRow
 
@@ -21,9 +23,28 @@ Jobs = TypeVar("Jobs", bound=QuerySet[Any])
 
 
 def stored_matches(jobs: Jobs, fingerprint: str, policy: UniquePolicy, now: datetime) -> Jobs:
-    """Select the jobs that a verdict needs: those that the policy may count, and those that guard the fingerprint."""
+    """Select the jobs that a verdict needs beside `newest_finished`.
+
+    These are the unfinished ones that the policy may count, and the one that guards the fingerprint.
+    """
     counted = counted_by([policy], now)
-    return jobs.filter(of_fingerprint(fingerprint=fingerprint), counted | guarding())
+    return jobs.filter(unfinished_or_guarding(fingerprint=fingerprint), counted | guarding())
+
+
+def newest_finished(jobs: Jobs, fingerprint: str, policy: UniquePolicy, most: int = 1) -> list[Jobs]:
+    """Return a query for each final state that the policy counts: ``most`` jobs that ended there, the newest first.
+
+    A verdict needs one of each only: if any finished job counts, the newest one does.
+    """
+    newest_first = jobs.filter(finished(), fingerprint=fingerprint).order_by("-created_at", "-pk")
+    return [newest_first.filter(state=state)[:most] for state in ended_states([policy])]
+
+
+def by_id(queries: Sequence[QuerySet[Any]]) -> dict[UUID, JobRow]:
+    """Return the jobs of some queries, by one statement where the database can."""
+    if len(queries) > 1 and connections[queries[0].db].features.supports_slicing_ordering_in_compound:
+        queries = [queries[0].union(*queries[1:], all=True)]
+    return {job.pk: job for query in queries for job in query}
 
 
 def stored_matches_of_any(jobs: Jobs, policies: Collection[UniquePolicy], now: datetime) -> Jobs:
@@ -33,7 +54,8 @@ def stored_matches_of_any(jobs: Jobs, policies: Collection[UniquePolicy], now: d
 
 def duplicates_of(jobs: Jobs, fingerprint: str, policy: UniquePolicy, now: datetime) -> Jobs:
     """Select the stored jobs of a fingerprint that count under a policy now, the newest first."""
-    matches = stored_matches(jobs, fingerprint, policy, now)
+    which = of_fingerprint if ended_states([policy]) else unfinished_or_guarding
+    matches = jobs.filter(which(fingerprint=fingerprint), counted_by([policy], now))
     counted = duplicates(matches.only("state", "created_at"), policy, now)
     return jobs.filter(pk__in=[row.pk for row in counted]).order_by("-created_at", "-id")
 
@@ -44,9 +66,9 @@ def satisfied(jobs: QuerySet[Any], fingerprints: Collection[str], policy: Unique
     Even under a policy that replaces, a waiting job stays. This only saves work: `enqueue` decides about the rest.
     """
     states = [state for state in policy.states if not (policy.replaces and state in TERMINAL)]
-    rows = jobs.filter(of_fingerprint(fingerprint__in=list(fingerprints)), state__in=states).order_by()
-    newest = rows.values_list("fingerprint").annotate(Max("created_at"))
-    return {fingerprint for fingerprint, at in newest if (end := policy.window_end(at)) is None or now < end}
+    rows = jobs.filter(state__in=states).only("fingerprint", "created_at")
+    found = dialect_of(jobs).find(rows, list(fingerprints), sorted(TERMINAL.intersection(states)))
+    return {row.fingerprint for row in found if (end := policy.window_end(row.created_at)) is None or now < end}
 
 
 def may_replace_active(jobs: QuerySet[Any], stored: Iterable[JobRow]) -> bool:

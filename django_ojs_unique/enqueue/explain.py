@@ -16,11 +16,10 @@ from ..ojs.keys import JobKey, KeyAction
 from ..ojs.keys import judge as judge_key
 from ..ojs.limits import Limit
 from ..ojs.policy import UniquePolicy
-from ..ojs.states import TERMINAL
 from ..ojs.words import counted as number_of
 from ..registry import registry
 from .by_key import merged_args
-from .duplicates import may_replace_active, stored_matches
+from .duplicates import by_id, may_replace_active, newest_finished, stored_matches
 from .incoming import Incoming
 from .row import JobRow
 
@@ -90,7 +89,7 @@ def _explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanat
             reason += f" No handler is registered here for {job.type!r}."
             reason += f" {did_you_mean(job.type, registry)}" if list(registry) else ""
         return Explanation("create", reason, "", "", None)
-    stored = list(_newest(stored_matches(jobs, job.fingerprint, policy, now)))
+    stored = _newest(jobs, job.fingerprint, policy, now)
     counted = duplicates(stored, policy, now)
     verdict = judge(stored, policy, now, replace_active=may_replace_active(jobs, stored))
     if verdict.action is not Action.ADMIT:
@@ -124,12 +123,11 @@ def _limit_in_words(stored: Mapping[str, Any]) -> str:
     return f"{', '.join([*name, *parts])}: {', '.join(numbers)}"
 
 
-def _newest(matches: QuerySet[Any]) -> Iterator[Any]:
-    """Yield only the newest live and finished matches: a busy key can have a million of them."""
-    light = matches.defer("args", "meta", "steps", "result", "errors", "extra").order_by("-created_at", "-id")
-    yield from light.exclude(state__in=sorted(TERMINAL))[:MOST_LIVE]
-    for state in sorted(TERMINAL):
-        yield from light.filter(state=state)[:MOST_FINISHED]
+def _newest(jobs: QuerySet[Any], fingerprint: str, policy: UniquePolicy, now: datetime) -> list[JobRow]:
+    """Return only the newest live and finished matches: a busy key can have a million of them."""
+    light = jobs.defer("args", "meta", "steps", "result", "errors", "extra")
+    matches = stored_matches(light, fingerprint, policy, now).order_by("-created_at", "-id")
+    return [*by_id([matches[:MOST_LIVE], *newest_finished(light, fingerprint, policy, MOST_FINISHED)]).values()]
 
 
 def _explain_key(jobs: QuerySet[Any], incoming: Incoming, key: JobKey) -> Explanation:

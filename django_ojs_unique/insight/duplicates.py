@@ -13,9 +13,9 @@ from uuid import UUID
 from django.db.models import Count, F, Max, Q, QuerySet, TextField, Window
 from django.db.models.functions import Cast, Left, RowNumber
 
-from ..db.constraints import finished, guarding, of_fingerprint, unguarded
+from ..db.constraints import finished, guarding, unfinished_or_guarding, unguarded
 from ..models import Job, SuppressedEnqueue
-from ..ojs.states import INCOMPLETE
+from ..ojs.states import INCOMPLETE, TERMINAL
 from ..redaction import redacted_args, redacted_beginning
 from .spans import Span
 from .typed import fingerprint_begins, read_id
@@ -175,7 +175,7 @@ def live_duplicates(jobs: QuerySet[Any], most: int) -> list[UUID]:
 
 def live_of(jobs: QuerySet[Any], fingerprints: Collection[str]) -> Any:
     """Select the jobs of some fingerprints that have not finished."""
-    return jobs.filter(of_fingerprint(fingerprint__in=fingerprints, finished_at=None), state__in=_UNFINISHED)
+    return jobs.filter(unfinished_or_guarding(fingerprint__in=fingerprints), state__in=_UNFINISHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,19 +199,19 @@ def history(jobs: QuerySet[Any], fingerprint: str) -> History:
 
 
 def newest(jobs: QuerySet[Any], fingerprint: str, most: int) -> list[Any]:
-    """Return the job that guards a fingerprint, the newest other live ones, and those that finished last.
+    """Return the job that guards a fingerprint, the newest other live ones, and the newest of each final state.
 
     Up to ``most`` of each, by one index search each: a busy fingerprint can have a million finished jobs.
     """
     guard = jobs.filter(guarding(), fingerprint=fingerprint)
     others = jobs.filter(unguarded(), fingerprint=fingerprint).order_by("-created_at", "-pk")[:most]
-    ended = last_finished(jobs.filter(fingerprint=fingerprint))[:most]
+    ended = (job for state in sorted(TERMINAL) for job in newest_ended(jobs, fingerprint, state)[:most])
     return list({job.pk: job for job in (*guard, *others, *ended)}.values())
 
 
-def last_finished(jobs: QuerySet[Any]) -> Any:
-    """Select the jobs that have finished, the last first."""
-    return jobs.filter(finished()).order_by("-finished_at", "-pk")
+def newest_ended(jobs: QuerySet[Any], fingerprint: str, state: str) -> Any:
+    """Select the jobs of a fingerprint that ended in a state, the newest first."""
+    return jobs.filter(finished(), fingerprint=fingerprint, state=state).order_by("-created_at", "-pk")
 
 
 def attempts_of(attempts: QuerySet[Any], fingerprint: str, most: int) -> Any:

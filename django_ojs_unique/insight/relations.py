@@ -10,7 +10,7 @@ from django.utils import timezone
 from ..models import Job
 from ..ojs.policy import UniquePolicy
 from ..ojs.states import REVIVABLE, TERMINAL, JobState
-from .duplicates import last_finished, newest
+from .duplicates import newest, newest_ended
 from .uniqueness import read_policy
 
 MOST_RELATIVES = 10
@@ -43,9 +43,8 @@ def relations(job: Any) -> Relations:
     found = {row.pk: row for row in newest(jobs.only(*_READ), job.fingerprint, MOST_RELATIVES + 1)}
     ended_before: list[Any] = []
     if sum(row.state in TERMINAL for row in found.values()) > MOST_RELATIVES:  # else these are all that ended
-        # What was replaced by a new job ended at the moment at which that was created.
-        before = jobs.filter(fingerprint=job.fingerprint, finished_at__lte=job.created_at)
-        ended_before = list(last_finished(before.only(*_READ))[:MOST_RELATIVES])
+        before = jobs.only(*_READ).filter(created_at__lte=job.created_at)
+        ended_before = list(newest_ended(before, job.fingerprint, JobState.CANCELLED)[:MOST_RELATIVES])
     found.pop(job.pk, None)
     others = sorted(found.values(), key=_age, reverse=True)
     replaced = {row.pk: row for row in (*others, *ended_before) if row.replaced_by_id == job.pk}

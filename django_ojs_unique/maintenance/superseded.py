@@ -20,7 +20,8 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from .. import lifecycle
-from ..db.constraints import LOOKS_FIRST, of_fingerprint
+from ..db.constraints import LOOKS_FIRST, unfinished_or_guarding
+from ..db.dialects import dialect_of
 from ..db.locking import unlocked
 from ..enqueue.duplicates import counted_by
 from ..events import tell
@@ -28,7 +29,7 @@ from ..exceptions import InvalidPolicy
 from ..execution.errors import error_record, with_error
 from ..execution.run import labels
 from ..ojs.conflict import duplicates
-from ..ojs.policy import OnRetry, UniquePolicy
+from ..ojs.policy import OnRetry, UniquePolicy, ended_states
 from ..ojs.states import JobState
 from ..signals import announce_failure, job_discarded
 from ..unit_of_work import UnitOfWork
@@ -78,7 +79,7 @@ def _settle(
     """Promote or discard the due jobs of these fingerprints; return how many were promoted, and the discarded jobs."""
     survivors: list[UUID] = []
     discarded: list[Any] = []
-    theirs = due.filter(of_fingerprint(fingerprint__in=fingerprints))
+    theirs = due.filter(unfinished_or_guarding(fingerprint__in=fingerprints))
     keys = dict(theirs.order_by("-pk").values_list("pk", "fingerprint"))
     with transaction.atomic(using=jobs.db):
         families = _lock(due, keys)
@@ -123,10 +124,11 @@ def _others(
     jobs: QuerySet[Any], families: dict[str, list[Any]], policies: dict[UUID, UniquePolicy | None], now: datetime
 ) -> dict[str, list[Any]]:
     """Return, by fingerprint, the other jobs that may count. Call it after the locks, to see what others committed."""
-    counted = counted_by([policy for policy in policies.values() if policy is not None], now)
-    rows = jobs.filter(counted | Q(state=JobState.RETRYABLE), of_fingerprint(fingerprint__in=list(families)))
+    known = [policy for policy in policies.values() if policy is not None]
+    rows = jobs.filter(counted_by(known, now) | Q(state=JobState.RETRYABLE)).exclude(pk__in=list(policies))
+    rows = rows.only("state", "fingerprint", "unique", "created_at", "run_at")
     others: dict[str, list[Any]] = defaultdict(list)
-    for row in rows.exclude(pk__in=list(policies)).only("state", "fingerprint", "unique", "created_at", "run_at"):
+    for row in dialect_of(jobs).find(rows, list(families), ended_states(known)):
         others[row.fingerprint].append(row)
     return others
 

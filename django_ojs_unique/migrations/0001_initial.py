@@ -245,7 +245,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='job',
-            index=models.Index(condition=models.Q(models.Q(django_ojs_unique.db.constraints.IsFinished(models.F('finished_at'), True)), ('fingerprint__isnull', False)), fields=['fingerprint', 'finished_at'], name='ojs_job_history'),
+            index=models.Index(condition=models.Q(models.Q(django_ojs_unique.db.constraints.IsFinished(models.F('finished_at'), True)), ('fingerprint__isnull', False)), fields=['fingerprint', 'state', 'created_at', 'id'], name='ojs_job_history'),
         ),
         migrations.AddIndex(
             model_name='job',

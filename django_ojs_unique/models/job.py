@@ -158,9 +158,9 @@ class Job(Movable, PartiallyIndexed):
             ConditionalUniqueConstraint(fields=["fingerprint"], condition=guarding(), name="ojs_unique_guard"),
         ]
         indexes = [
-            # The finished jobs of a fingerprint. Its unfinished job is found by the guard.
+            # The newest finished job of a fingerprint in each state. Its unfinished job is found by the guard.
             models.Index(
-                fields=["fingerprint", "finished_at"],
+                fields=["fingerprint", "state", "created_at", "id"],
                 condition=Q(finished(), fingerprint__isnull=False),
                 name="ojs_job_history",
             ),

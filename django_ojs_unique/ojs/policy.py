@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -11,7 +11,7 @@ from typing import Any
 from ..exceptions import InvalidPolicy, did_you_mean
 from .durations import Duration, earliest_start, end_of, format_duration
 from .members import choice, invalid, known_names, member_names, positive_delay, read_period
-from .states import INCOMPLETE, JobState
+from .states import INCOMPLETE, TERMINAL, JobState
 from .suggesting import suggesting
 
 DIMENSIONS = ("type", "queue", "args", "meta")
@@ -240,6 +240,11 @@ class UniquePolicy:
             return False
         end = self.window_end(created_at)
         return end is None or now < end
+
+
+def ended_states(policies: Iterable[UniquePolicy]) -> list[JobState]:
+    """Return the final states in which one of the policies counts a job."""
+    return sorted(TERMINAL.intersection(state for policy in policies for state in policy.states))
 
 
 _MEMBERS = tuple(f.name for f in fields(UniquePolicy) if f.init)

@@ -310,13 +310,13 @@ def looking(parent: Parent, level: str, enqueue: Callable[[], str], events: bool
 
 
 def _looking(parent: Parent, enqueue: Callable[[], str]) -> str:
-    # A single enqueue looks without locks first, in a transaction of its own.
-    with at_statement(parent, is_look if enqueue is throttled_in_bulk else is_locking_look, after=True):
+    # A single enqueue looks first in a transaction of its own.
+    with at_statement(parent, is_look if enqueue is throttled_in_bulk else is_later_look, after=True):
         return enqueue()
 
 
-def is_locking_look(sql: str) -> bool:
-    return is_look(sql) and "FOR UPDATE" in sql
+def is_later_look(sql: str) -> bool:
+    return is_look(sql) and sql.startswith("(")
 
 
 @pytest.mark.slow

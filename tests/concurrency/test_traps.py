@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, lifecycle
 from django_ojs_unique.db.fields import new_id
+from django_ojs_unique.db.locking import unlocked
 from django_ojs_unique.exceptions import JobIdTaken
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import TERMINAL, JobState
@@ -73,7 +74,7 @@ def is_insert(sql: str) -> bool:
 
 
 def is_look(sql: str) -> bool:
-    return sql.startswith(("SELECT", "WITH found")) and "fingerprint" in sql and Job._meta.db_table in sql
+    return sql.startswith(("SELECT", "(SELECT", "WITH found")) and "fingerprint" in sql and Job._meta.db_table in sql
 
 
 # What was committed after the look
@@ -116,6 +117,34 @@ def test_a_job_that_is_admitted_and_started_while_another_enqueue_is_between_loo
     }
     assert (answer.outcome, answer.id) == expected[strategy]
     assert len(live()) == 1
+
+
+def counting_finished(parent: Parent) -> Answer:
+    """Enqueue, and tell the parent after the first look that follows the one without locks."""
+    seen = []
+
+    def is_next_look(sql: str) -> bool:
+        seen.append(sql)
+        return is_look(sql) and any(earlier.startswith("(") for earlier in seen[:-1])
+
+    with at_statement(parent, is_next_look, after=True):
+        return ask("t", unique={"states": ["completed"]})
+
+
+@pytest.mark.slow
+@concurrent_writers
+def test_a_job_that_completes_between_the_looks_of_an_enqueue_that_counts_completed_ones_is_met(start):
+    # The enqueue does not count the running job, and must release its guard.
+    job = ask("t", unique={})
+    token = claim(job.id)
+    child: Child = start(counting_finished)
+    child.hear()
+    with transaction.atomic():
+        is_free = unlocked(rows_of(job.id)).exists()
+        if is_free:
+            lifecycle.complete(rows_of(job.id), timezone.now(), token=token)
+    child.tell()
+    assert child.result().outcome == ("duplicate" if is_free else "created")
 
 
 def replacing_then_starting(parent: Parent) -> UUID:

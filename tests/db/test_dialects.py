@@ -14,7 +14,7 @@ from django_ojs_unique.db.dialects import dialect_of, kind_of
 from django_ojs_unique.enqueue.incoming import read
 from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.models import Job
-from tests.support.jobs import elsewhere, enqueue, put, row
+from tests.support.jobs import DAY, elsewhere, enqueue, put, row, stored
 from tests.support.rows import insert_all
 
 pytestmark = pytest.mark.django_db
@@ -214,10 +214,26 @@ def test_only_a_single_writer_can_look_at_finished_jobs_and_insert_in_one_statem
 def test_rows_are_found_by_their_fingerprints(dialect):
     jobs = [enqueue(f"t{number}").job for number in range(3)]
     wanted = [job.fingerprint for job in jobs[:2]]
-    assert {job.pk for job in dialect.find(Job.objects.filter(state="available"), wanted)} == {
+    assert {job.pk for job in dialect.find(Job.objects.filter(state="available"), wanted, ())} == {
         job.pk for job in jobs[:2]
     }
-    assert list(dialect.find(Job.objects.filter(state="active"), wanted)) == []
+    assert list(dialect.find(Job.objects.filter(state="active"), wanted, ())) == []
+
+
+def test_of_the_finished_rows_the_newest_of_each_wanted_state_is_found(dialect):
+    cancelled, completed = (
+        [stored(state, age=DAY * days) for days in (3, 1, 2)] for state in ("cancelled", "completed")
+    )
+    live = enqueue().job
+
+    def found(*ended):
+        rows = dialect.find(Job.objects.filter(state__in=[*ended, "available"]), [live.fingerprint], ended)
+        newest = sorted(rows, key=lambda job: job.created_at, reverse=True)
+        return list({job.state: job.pk for job in reversed(newest)}.values())
+
+    assert {*found("cancelled", "completed")} == {live.pk, cancelled[1].pk, completed[1].pk}
+    assert {*found("completed")} == {live.pk, completed[1].pk}
+    assert found() == [live.pk]
 
 
 @pytest.mark.parametrize("by_key", [False, True])

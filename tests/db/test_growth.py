@@ -1,0 +1,29 @@
+"""What an operation reads depends neither on the planner's statistics nor on the size of the table."""
+
+import os
+
+import pytest
+from django.db import connection
+
+from tests.support import growth
+
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="its planner chooses by statistics"),
+    pytest.mark.slow,
+]
+
+WAITING, FINISHED = (int(os.environ.get(f"OJS_GROWTH_{name}", "3000")) for name in ("WAITING", "FINISHED"))
+
+
+@pytest.fixture(scope="module")
+def blocks(django_db_setup, django_db_blocker):
+    """The blocks that each operation reads, by situation."""
+    with django_db_blocker.unblock():
+        return {name: growth.measure() for name in growth.situations(WAITING, FINISHED)}
+
+
+@pytest.mark.parametrize("operation", growth.OPERATIONS)
+def test_it_reads_at_most_twice_what_it_reads_at_best(blocks, operation):
+    read = {situation: found[operation] for situation, found in blocks.items()}
+    assert max(read.values()) <= 2 * min(read.values()), read
