@@ -72,7 +72,8 @@ def rescue(jobs: QuerySet[Any], now: datetime) -> int:
 
 def next_due(jobs: QuerySet[Any]) -> datetime | None:
     """Return when the next scheduled or retryable job is due, or None."""
-    timed = jobs.filter(state__in=sorted(TIMED), run_at__isnull=False)
+    # Only these jobs have a `run_at`. With a condition on the state, PostgreSQL may read the whole table.
+    timed = jobs.filter(run_at__isnull=False)
     moment: datetime | None = timed.order_by("run_at").values_list("run_at", flat=True).first()
     return moment
 
