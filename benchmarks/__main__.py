@@ -82,6 +82,14 @@ def memory(options: argparse.Namespace) -> None:
         processes.report_memory()
 
 
+def growth(options: argparse.Namespace) -> None:
+    """The blocks that each operation reads as the table grows, and while an old transaction is open."""
+    with on_postgres("growth") as dsn:
+        from . import growth
+
+        growth.report(dsn, [size for size in (10**4, 10**6, 10**7) if size <= options.finished])
+
+
 def idle(options: argparse.Namespace) -> None:
     """What an idle worker costs: CPU time, and transactions on the server."""
     with on_postgres("idle"):
@@ -161,6 +169,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
         latency,
         sqlite,
         memory,
+        growth,
         idle,
         hosts,
         admin,
@@ -198,7 +207,8 @@ def main() -> int:
         "--finished",
         type=int,
         default=1_000_000,
-        help="enqueue, worker: finished jobs in the table for the last part; admin: jobs (default 1,000,000)",
+        help="enqueue, worker: finished jobs in the table for the last part; admin: jobs; growth: the most finished"
+        " jobs (default 1,000,000)",
     )
     parser.add_argument("--jobs", type=int, default=1_000_000, help="bulk: jobs of one iterator (default 1,000,000)")
     parser.add_argument("--peers", action="store_true", help="worker: measure other packages too, where installed")

@@ -42,8 +42,8 @@ _RELATIONS = (
 _WAITING = """
 INSERT INTO {table} (id, type, queue, args, state, priority, "unique", fingerprint, guarded_states, created_at,
   enqueued_at)
-SELECT gen_random_uuid(), 'waiting', 'q' || n %% 4, jsonb_build_object('n', n), 'available', n %% 3, '{policy}',
-  encode(sha256(('waiting' || n)::bytea), 'hex'), {states}, moment, moment
+SELECT gen_random_uuid(), 'waiting', 'q' || abs(n) %% 4, jsonb_build_object('n', n), 'available', abs(n) %% 3,
+  '{policy}', encode(sha256(('waiting' || n)::bytea), 'hex'), {states}, moment, moment
 FROM generate_series(%(first)s, %(last)s) AS n CROSS JOIN LATERAL (
   SELECT now() - interval '1 hour' + n * interval '1 millisecond' AS moment
 ) AS times
@@ -55,8 +55,8 @@ SELECT gen_random_uuid(), CASE WHEN n %% 30 = 0 THEN '{hot}' ELSE 'done' END, 'q
   CASE WHEN n %% 25 = 1 THEN 'discarded' WHEN n %% 25 = 2 THEN 'cancelled' ELSE 'completed' END, '{policy}',
   CASE WHEN n %% 30 = 0 THEN %(hot)s ELSE encode(sha256(('done' || n)::bytea), 'hex') END, 0,
   moment, moment, moment, moment + interval '1 second', 1, moment
-FROM generate_series(1, %(rows)s) AS n CROSS JOIN LATERAL (
-  SELECT now() - interval '1 minute' - n * (interval '29 days' / %(rows)s) AS moment
+FROM generate_series(%(first)s, %(last)s) AS n CROSS JOIN LATERAL (
+  SELECT now() - interval '1 minute' - n * (interval '29 days' / %(last)s) AS moment
 ) AS times
 """
 
@@ -87,10 +87,10 @@ def situations(waiting: int, finished: int) -> Iterator[str]:
     yield from _after_vacuum(f"empty table, {waiting:,}")
     raw(f"TRUNCATE {TABLE} CASCADE")
     fill_waiting(1, FEW)
-    fill_finished(max(finished // 1000, 1))
+    fill_finished(1, max(finished // 1000, 1))
     raw(f"ANALYZE {TABLE}")
     raw(f"DELETE FROM {TABLE} WHERE finished_at IS NOT NULL")
-    fill_finished(finished)
+    fill_finished(1, finished)
     yield from _after_vacuum(f"stale, {FEW:,}")
     fill_waiting(FEW + 1, waiting)
     yield from _after_vacuum(f"stale, {waiting:,}")
@@ -128,9 +128,21 @@ def fill_waiting(first: int, last: int) -> None:
     raw(_format(_WAITING, states=sum(state.bit for state in policy.states)), {"first": first, "last": last})
 
 
-def fill_finished(rows: int) -> None:
-    """Insert finished unique jobs of a month."""
-    raw(_format(_FINISHED), {"rows": rows, "hot": fingerprint_of(HOT)})
+def fill_finished(first: int, last: int) -> None:
+    """Insert finished unique jobs of a month with these numbers."""
+    raw(_format(_FINISHED), {"first": first, "last": last, "hot": fingerprint_of(HOT)})
+
+
+def work_off(jobs: int) -> None:
+    """Let so many jobs come, run and complete before those that wait: their dead rows stay in the indexes."""
+    for number in range(-jobs, 0, 10_000):
+        fill_waiting(number, number + 9_999)
+        theirs = f"state = %s AND finished_at IS NULL AND (args->>'n')::int BETWEEN {number} AND {number + 9_999}"
+        raw(f"UPDATE {TABLE} SET state = 'active', started_at = now(), attempt = 1 WHERE {theirs}", ["available"])
+        raw(
+            f"UPDATE {TABLE} SET state = 'completed', finished_at = now(), guarded_states = 0 WHERE {theirs}",
+            ["active"],
+        )
 
 
 def fingerprint_of(type: str) -> str:
