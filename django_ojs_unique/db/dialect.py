@@ -28,6 +28,14 @@ FEW_ROWS = 20
 """A statement about more rows needs a fresh plan: one for an empty table could read the whole table for each row."""
 
 
+class Front(NamedTuple):
+    """From when on jobs wait in a queue with a priority, by their ``enqueued_at``."""
+
+    queue: str
+    priority: int
+    since: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
     """What a worker wants: up to ``limit`` jobs, at most ``rooms[queue]`` of each queue, of some ``types`` or of any.
@@ -35,7 +43,7 @@ class ClaimRequest:
     ``lease`` is the length of the lease of jobs that have none of their own; with ``is_forced``, of all jobs. With
     ``is_timed`` a lease ends no later than the time limit of the attempt. ``fields`` are the fields to return.
     ``gates``: claim these jobs, if they are still available in these ``revisions``, and no others, and let them stand
-    at these gates.
+    at these gates. ``fronts``: where to begin, if not at the first job of each queue.
     """
 
     rooms: Mapping[str, int]
@@ -50,6 +58,7 @@ class ClaimRequest:
     fields: tuple[str, ...]
     gates: Mapping[UUID, str] | None = None
     revisions: Sequence[int] = ()
+    fronts: Sequence[Front] = ()
 
 
 class LookUp(NamedTuple):
@@ -95,6 +104,8 @@ class Dialect:
     """Whether a subquery can refer to the table before it."""
     claims_at_once = False
     """Whether `claim` and `complete` are implemented: a batch in one statement."""
+    finds_fronts = False
+    """Whether `cost_of_firsts` and `fronts` are implemented: dead rows can make a claim dear."""
     keeps_unicode_in_json = False
     """Whether stored JSON has non-ASCII characters as they are, not as escapes."""
     now = "SELECT CURRENT_TIMESTAMP"
@@ -239,6 +250,14 @@ class Dialect:
 
         Return their rows unordered, with the fields that are wanted. ``meanwhile`` is called as in `insert_piece`.
         """
+        raise NotImplementedError
+
+    def cost_of_firsts(self, queues: Collection[str]) -> tuple[int, datetime]:
+        """Look for the first available job of each queue; return how many blocks were read, and when it began."""
+        raise NotImplementedError
+
+    def fronts(self, queues: Collection[str]) -> list[Front]:
+        """Return where the available jobs of each queue and priority begin, which need not pass a gate."""
         raise NotImplementedError
 
     def complete(self, runs: Sequence[Any]) -> set[UUID]:

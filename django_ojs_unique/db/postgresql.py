@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -17,7 +17,7 @@ from ..ojs.policy import UniquePolicy
 from ..ojs.states import INCOMPLETE, JobState
 from .constraints import finished, unfinished_or_guarding
 from .cursors import KeptCursor, Plan, execute
-from .dialect import FEW_ROWS, ClaimRequest, Dialect, LookUp, as_it_is
+from .dialect import FEW_ROWS, ClaimRequest, Dialect, Front, LookUp, as_it_is
 from .inserts import CHANNEL, TO_JSON, Row, Statement, bare_array, kept
 from .rows import RowReader, UnreadRows
 from .sessions import Session
@@ -41,11 +41,12 @@ UPDATE {table} AS job SET
   )
 WHERE job.id = ANY(ARRAY({chosen})) RETURNING {columns}
 """
+_WAITS = "queue = queue.name AND state = 'available' AND gate = '' AND finished_at IS NULL"
 _FIRST_OF_QUEUES = """
-  SELECT next.id FROM unnest(%(queues)s::text[], %(rooms)s::int[]) AS queue (name, room)
+  SELECT next.id FROM unnest(%(queues)s::text[], %(rooms)s::int[]{fronts}) AS queue (name, room{front})
   LEFT JOIN {queues} AS rule ON rule.name = queue.name CROSS JOIN LATERAL (
     SELECT id, priority, enqueued_at FROM {table}
-    WHERE queue = queue.name AND state = 'available' AND gate = '' AND finished_at IS NULL
+    WHERE {waits}{behind}
       AND (%(types)s::text[] IS NULL OR type = ANY(%(types)s::text[]))
       AND (expires_at IS NULL OR expires_at > %(now)s OR started_at IS NOT NULL)
     ORDER BY priority DESC, enqueued_at, id LIMIT queue.room FOR UPDATE SKIP LOCKED
@@ -56,6 +57,35 @@ _AT_GATES = """
   SELECT id FROM {table} WHERE id = ANY(%(ids)s::uuid[]) AND state = 'available'
     AND revision = (%(revisions)s::int[])[array_position(%(ids)s::uuid[], id)] FOR UPDATE SKIP LOCKED
 """
+_FRONTS = {
+    "{fronts}": ", %(priorities)s::int[], %(since)s::timestamptz[]",
+    "{front}": ", priority, since",
+    "{behind}": " AND priority = queue.priority AND enqueued_at >= queue.since",
+}
+_BLOCKS = " + ".join(f"pg_stat_get_xact_blocks_fetched('{name}'::regclass)" for name in ("{table}", "ojs_job_live"))
+_COST_OF_FIRSTS = f"""
+SELECT ({_BLOCKS}) - earlier.blocks, statement_timestamp()
+FROM (SELECT {_BLOCKS} AS blocks) AS earlier CROSS JOIN LATERAL (
+  SELECT count(*) FROM unnest(%s::text[]) AS queue (name) CROSS JOIN LATERAL (
+    SELECT FROM {{table}} WHERE {{waits}} ORDER BY priority DESC, enqueued_at, id LIMIT 1
+  ) AS first WHERE earlier.blocks >= 0
+) AS looks
+"""
+"""The blocks are those that this session has read since it last told the server, about once a second."""
+_FRONTS_OF_QUEUES = """
+SELECT queue.name, front.priority, front.enqueued_at FROM unnest(%s::text[]) AS queue (name) CROSS JOIN LATERAL (
+  WITH RECURSIVE step AS (
+    (SELECT priority, enqueued_at FROM {table} WHERE {waits} ORDER BY priority DESC, enqueued_at, id LIMIT 1)
+    UNION ALL
+    SELECT next.priority, next.enqueued_at FROM step CROSS JOIN LATERAL (
+      SELECT priority, enqueued_at FROM {table} WHERE {waits} AND priority < step.priority
+      ORDER BY priority DESC, enqueued_at, id LIMIT 1
+    ) AS next
+  ) SELECT * FROM step LIMIT {most}
+) AS front
+"""
+_MOST_PRIORITIES = 20
+"""Of a queue: the fronts of the highest ones are read."""
 _NEW_GATE = ", gate = (%(gates)s::text[])[array_position(%(ids)s::uuid[], job.id)]"
 _COMPLETE = """
 UPDATE {table} AS job SET
@@ -82,6 +112,7 @@ class PostgreSQL(Dialect):
     lets_rivals_in = True
     has_lateral = True
     claims_at_once = True
+    finds_fronts = True
     keeps_unicode_in_json = True
     now = "SELECT clock_timestamp()"
 
@@ -124,7 +155,7 @@ class PostgreSQL(Dialect):
                 cursor.execute("SELECT pg_notify(%s, q) FROM unnest(%s::text[]) AS q", [CHANNEL, sorted(queues)])
 
     def claim(self, wanted: ClaimRequest, meanwhile: Callable[[], Any] | None = None) -> UnreadRows:
-        reader, statement = self._claim(wanted.fields, wanted.gates is not None)
+        reader, statement = self._claim(wanted.fields, wanted.gates is not None, bool(wanted.fronts))
         lease_ms = wanted.lease // timedelta(milliseconds=1)
         _, rows = execute(
             self,
@@ -135,8 +166,10 @@ class PostgreSQL(Dialect):
                 "token": wanted.token,
                 "lease_ms": lease_ms,
                 "forced_ms": lease_ms if wanted.is_forced else None,
-                "queues": list(wanted.rooms),
-                "rooms": list(wanted.rooms.values()),
+                "queues": [front.queue for front in wanted.fronts] or list(wanted.rooms),
+                "rooms": [wanted.rooms[front.queue] for front in wanted.fronts] or list(wanted.rooms.values()),
+                "priorities": [front.priority for front in wanted.fronts],
+                "since": [front.since for front in wanted.fronts],
                 "timed": wanted.is_timed,
                 "types": None if wanted.types is None else list(wanted.types),
                 "limit": wanted.limit,
@@ -150,13 +183,23 @@ class PostgreSQL(Dialect):
         return UnreadRows(reader, rows)
 
     @kept
-    def _claim(self, fields: tuple[str, ...], at_gates: bool) -> tuple[RowReader, str]:
+    def _claim(self, fields: tuple[str, ...], at_gates: bool, at_fronts: bool) -> tuple[RowReader, str]:
         """Return the reader of the claimed rows, and the statement that claims them."""
         reader = RowReader(self.model, self.connection, fields)
         columns = ", ".join(f'job."{column}"' for column in reader.columns)
         text = _CLAIM.replace("{chosen}", _AT_GATES if at_gates else _FIRST_OF_QUEUES)
         text = text.replace("{gate}", _NEW_GATE if at_gates else "")
+        for place, part in _FRONTS.items():
+            text = text.replace(place, part if at_fronts else "")
         return reader, _statement(text, self.model).replace("{columns}", columns)
+
+    def cost_of_firsts(self, queues: Collection[str]) -> tuple[int, datetime]:
+        _, ((blocks, began),) = execute(self, _statement(_COST_OF_FIRSTS, self.model), [list(queues)])
+        return blocks, began
+
+    def fronts(self, queues: Collection[str]) -> list[Front]:
+        _, rows = execute(self, _statement(_FRONTS_OF_QUEUES, self.model), [list(queues)], plan=Plan.ONCE)
+        return [Front(*row) for row in rows]
 
     def complete(self, runs: Sequence[Any]) -> set[UUID]:
         results = [None if run.result is None else TO_JSON(run.result) for run in runs]
@@ -258,7 +301,9 @@ def _statement(text: str, model: type[models.Model]) -> str:
         return f"CASE WHEN job.guarded_states & {state.bit} = {state.bit} THEN job.guarded_states ELSE 0 END"
 
     return (
-        text.replace("{table}", f'"{model._meta.db_table}"')
+        text.replace("{waits}", _WAITS)
+        .replace("{most}", str(_MOST_PRIORITIES))
+        .replace("{table}", f'"{model._meta.db_table}"')
         .replace("{queues}", f'"{apps.get_model("django_ojs_unique", "Queue")._meta.db_table}"')
         .replace("{guard_if_active}", guard(JobState.ACTIVE))
         .replace("{guard_if_completed}", guard(JobState.COMPLETED))

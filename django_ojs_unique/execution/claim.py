@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 from django.db.models import QuerySet
 
+from ..db.dialect import Front
 from ..db.dialects import dialect_of
 from ..db.rows import UnreadRows
 from ..ojs.states import JobState
@@ -83,6 +84,7 @@ def claim(
     passed_over: Callable[[], None] = lambda: None,
     meanwhile: Callable[[], Any] | None = None,
     only: UUID | None = None,
+    fronts: Sequence[Front] = (),
 ) -> Claimed:
     """Claim up to ``limit`` available jobs, the highest priority first, then first in, first out across the queues.
 
@@ -96,7 +98,8 @@ def claim(
     far as the caller knows; other such queues are seen only if there is nothing else to claim. None means to query for
     them, as databases do that cannot claim at once.
     ``meanwhile`` is called before or while the database claims, unless there is nothing to claim from; it must not use
-    the connection. ``only`` is the id of the one job to claim, if the rules allow it.
+    the connection. ``only`` is the id of the one job to claim, if the rules allow it. ``fronts`` are where to begin in
+    queues without rules, if not at their first jobs.
     """
     nothing = Claimed([], {})
     if not queues:
@@ -115,7 +118,8 @@ def claim(
     found: UnreadRows | list[Any] = []
     at_once = dialect.claims_at_once and not rules.limited and not rules.gates and only is None
     if at_once:
-        found = dialect.claim(wanted.request(dict.fromkeys(rules.queues, limit)), begun)
+        open_fronts = [front for front in fronts if front.queue in rules.queues]
+        found = dialect.claim(wanted.request(dict.fromkeys(rules.queues, limit), fronts=open_fronts), begun)
     if not at_once or (not found and with_rules is not None and (rules := rules_of(jobs, queues, now)).gates):
         if begun is not None and not (dialect.claims_at_once and rules.gates):
             begun()  # at gates, it is done while the chosen jobs are claimed

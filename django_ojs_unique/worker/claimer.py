@@ -21,6 +21,7 @@ from ..execution.queue_rules import queues_with_rules
 from ..execution.run import Run
 from ..registry import registry
 from .claimed_runs import ClaimedRuns
+from .fronts import Fronts
 from .meter import Meter
 from .poller import LISTENING_POLL, Poller
 from .pools import EventLoopPool, Pool, ThreadPool
@@ -73,6 +74,9 @@ class Claimer:
         """The runs that are held, but not yet in their pools."""
         self._empty: dict[Pool, float] = {}
         """Since when no more jobs are known for a pool, on the monotonic clock: its last claim found too few."""
+        self._fronts: dict[Pool, Fronts] = {}
+        self._worked: dict[Pool, bool] = {}
+        """Whether the last claim for a pool found jobs."""
         self._with_rules: tuple[frozenset[str], float] = frozenset(), float("-inf")
         """The queues with a limit or with jobs at gates, and when they were read on the monotonic clock."""
 
@@ -130,7 +134,9 @@ class Claimer:
     def _claim(self, pool: Pool, types: Sequence[str], room: int, with_rules: Collection[str] | None) -> bool:
         """Claim a batch for a pool, and start the batch before it; return whether there were any jobs."""
         try:
-            queues, claimed_at = self._poller.queues(), time.monotonic()
+            queues = self._poller.queues()
+            fronts = self._look_for_fronts(pool, queues)
+            claimed_at = time.monotonic()
             with self._unanswered.claiming() as token:
                 jobs = claim(
                     self._jobs,
@@ -144,10 +150,13 @@ class Claimer:
                     with_rules=with_rules,
                     passed_over=self._poller.passed_over,
                     meanwhile=partial(self._start, pool) if pool in self._unread else None,
+                    fronts=fronts.of(queues),
                 )
         finally:
             self._start(pool)
+        fronts.pass_by(jobs)
         self._most[pool] = LARGEST_CLAIM if len(jobs) == room else SMALL_CLAIM
+        self._worked[pool] = bool(jobs)
         if len(jobs) < room:
             self._poller.exhausted()
             self._empty[pool] = self._poller.queried_at
@@ -160,6 +169,15 @@ class Claimer:
             self._unread[pool] = jobs, claimed_at, token
             self._start_unless_full(pool, jobs)
         return bool(jobs)
+
+    def _look_for_fronts(self, pool: Pool, queues: Collection[str]) -> Fronts:
+        """Return the fronts for a pool, which are looked for while it works."""
+        fronts = self._fronts.setdefault(pool, Fronts(self._jobs))
+        if queues and dialect_of(self._jobs).finds_fronts and (self._worked.get(pool) or fronts.are_used):
+            fronts.look(queues)
+            if fronts.are_used:
+                self._poller.relies_until(fronts.until)
+        return fronts
 
     def _start_unless_full(self, pool: Pool, jobs: Claimed) -> None:
         """Start a batch, unless it is a full one; give those back first that must not wait here for their start."""

@@ -39,6 +39,9 @@ class Poller:
         self._seen = True
         """Whether the last poll found jobs, or there may be jobs about which no call will come."""
         self._passed_over = False
+        self._relies_until = float("-inf")
+        self._queried: list[str] = []
+        """What the last query found."""
 
     @property
     def due(self) -> float:
@@ -62,6 +65,10 @@ class Poller:
         if not self._waiting:
             self._waiting = self._look()
         return self._waiting
+
+    def relies_until(self, moment: float) -> None:
+        """Do not query for queues before this time, on the monotonic clock, as that is dear; a call names others."""
+        self._relies_until = moment
 
     def exhausted(self) -> None:
         """Query for queues again: the last ones gave no more jobs, or others may have jobs by now."""
@@ -93,4 +100,7 @@ class Poller:
         self.called -= called
         if called and "" not in called and not self._seen and time.monotonic() < self.looked_at + LISTENING_POLL:
             return sorted(called)
-        return self._queues.waiting(self._jobs)
+        if self._queried and time.monotonic() < self._relies_until:
+            return sorted({*self._queried, *called} - {""})
+        self._queried = self._queues.waiting(self._jobs)
+        return self._queried

@@ -1,0 +1,77 @@
+"""Fronts: where the jobs begin that wait in each queue, while it is dear to find them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+from datetime import datetime
+from typing import Any
+
+from django.db.models import QuerySet
+
+from ..db.dialect import Front
+from ..db.dialects import dialect_of
+
+CHEAP, CHEAP_PER_QUEUE = 200, 10
+"""The blocks that a look for the first job of each queue may read; one that reads more is dear."""
+CHECK_SECONDS = 1.0
+"""How often to check whether a look is dear."""
+BLOCKS_PER_SECOND, LONGEST_SECONDS = 10_000, 5.0
+"""How long the fronts are used before the next dear look: a second for so many blocks, at most so many seconds."""
+
+
+class Fronts:
+    """Where the jobs of each queue and priority begin, as one worker knows it.
+
+    PostgreSQL cannot remove dead rows while an older transaction is open, such as a report or a backup. Then each claim
+    walks over all jobs that were claimed since that transaction began. The claims of a worker that knows the fronts
+    begin behind these. A job before its front waits until the next look, a few seconds at most: one that became
+    available late, or has a priority that no job of this worker had.
+    """
+
+    def __init__(self, jobs: QuerySet[Any]) -> None:
+        self.until = float("-inf")
+        """Until when the fronts are used, or a look is taken to be cheap, on the monotonic clock."""
+        self._dialect = dialect_of(jobs)
+        self._known: dict[tuple[str, int], datetime] | None = None
+        self._since = datetime.max
+        """When the last look began: what is enqueued later is no longer among the known jobs."""
+        self._priorities = {0}
+
+    @property
+    def are_used(self) -> bool:
+        """Whether claims begin at the fronts."""
+        return self._known is not None
+
+    def look(self, queues: Collection[str]) -> None:
+        """Find out whether looks are dear, and where the fronts are, if it is time to."""
+        began = time.monotonic()
+        if began < self.until:
+            return
+        blocks, self._since = self._dialect.cost_of_firsts(queues)
+        if blocks <= CHEAP + CHEAP_PER_QUEUE * len(queues):
+            self._known, self.until = None, began + CHECK_SECONDS
+            return
+        found = self._dialect.fronts(queues)
+        self._known = {(queue, priority): since for queue, priority, since in found}
+        self._priorities.update(front.priority for front in found)
+        self.until = began + min(max(blocks / BLOCKS_PER_SECOND, CHECK_SECONDS), LONGEST_SECONDS)
+
+    def of(self, queues: Iterable[str]) -> list[Front]:
+        """Return the fronts of some queues; none if they are not used."""
+        if self._known is None:
+            return []
+        return [
+            Front(queue, priority, self._known.get((queue, priority), self._since))
+            for queue in queues
+            for priority in self._priorities
+        ]
+
+    def pass_by(self, jobs: Iterable[Any]) -> None:
+        """Move the fronts behind jobs that were claimed."""
+        if self._known is None:
+            return
+        for job in jobs:
+            self._priorities.add(job.priority)
+            key = job.queue, job.priority
+            self._known[key] = max(self._known.get(key, job.enqueued_at), job.enqueued_at)
