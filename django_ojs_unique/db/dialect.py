@@ -150,7 +150,10 @@ class Dialect:
         return self._inserts(statement, [*values, *parameters])
 
     def find_duplicate(self, wanted: LookUp) -> Any | None:
-        """Return the newest job that the policy may count: the caller must judge it. None if there is no such job."""
+        """Return the newest job that the policy may count; the caller must judge it.
+
+        None if there is no such job, or if several jobs are unfinished, so that locks must decide.
+        """
         return self._read(*self._duplicate(wanted), wanted.full_row)
 
     def records_at_once(self, policy: UniquePolicy) -> bool:
@@ -170,15 +173,13 @@ class Dialect:
 
     def _duplicate(self, wanted: LookUp) -> tuple[str, list[Any]]:
         states, after = wanted.policy.states, wanted.created_after
+        if INCOMPLETE.issuperset(states):
+            return self.table.holder(wanted.full_row), [wanted.fingerprint]
         ended = ended_states([wanted.policy])
         parameters: list[Any] = [wanted.fingerprint] * (2 + len(ended))
-        conditions = []
-        if ended:
-            conditions.append(f"state IN ({', '.join(map(repr, map(str, states)))})")
-            if after is not None:
-                conditions.append("created_at > %s")
-                parameters.append(self.connection.ops.adapt_datetimefield_value(after))
-        return self.table.newest(tuple(ended), tuple(conditions), wanted.full_row), parameters
+        if after is not None:
+            parameters.append(self.connection.ops.adapt_datetimefield_value(after))
+        return self.table.newest(tuple(states), tuple(ended), after is not None, wanted.full_row), parameters
 
     def insert_all(self, jobs: Sequence[Row], *, unless_live: bool = False) -> bool:
         """Insert many jobs, and wake the workers of those that are available.

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 from django.db import models
 
 from ..ojs.encoder import encoder
+from ..ojs.states import ALL, to_mask
 from .constraints import FINISHED, IS_GUARDING, UNGUARDED
 from .fields import SharedJSON
 from .rows import RowReader
@@ -227,10 +228,20 @@ class Table:
         return " AND ".join(f"NOT EXISTS ({found} AND {where} LIMIT 1 OFFSET 0)" for where in wheres)
 
     @kept
-    def newest(self, ended: tuple[str, ...], conditions: tuple[str, ...], full_row: bool) -> str:
-        """Select the newest job of a fingerprint that is unfinished, or guards it, or ended in one of some states.
+    def holder(self, full_row: bool) -> str:
+        """Select the job that holds a fingerprint, and for itself only: then no other job of it is unfinished.
 
-        Parameters: the fingerprint, twice and once for each of these states, and those of the ``conditions``.
+        Parameter: the fingerprint.
+        """
+        of_fingerprint = f"{self._select(full_row)} WHERE fingerprint = {self._placeholders['fingerprint']}"
+        return f"{of_fingerprint} AND {IS_GUARDING} AND guarded_states <> {to_mask(ALL)}"
+
+    @kept
+    def newest(self, states: tuple[str, ...], ended: tuple[str, ...], bounded: bool, full_row: bool) -> str:
+        """Select the newest job of a fingerprint in some states, of which ``ended`` are final ones.
+
+        Parameters: the fingerprint, twice and once for each final state, and the time after which the job was created,
+        if ``bounded``.
         """
         of_fingerprint = f"{self._select(full_row)} WHERE fingerprint = {self._placeholders['fingerprint']} AND "
         newest_first = "ORDER BY created_at DESC, id DESC LIMIT 1"
@@ -238,8 +249,8 @@ class Table:
         parts = [of_fingerprint + which for which in (IS_GUARDING, UNGUARDED)]
         for state in ended:
             parts.append(f"SELECT * FROM ({of_fingerprint}{FINISHED} AND state = '{state}' {newest_first}) AS {state}")
-        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        return f"SELECT * FROM ({' UNION ALL '.join(parts)}) AS found{where} {newest_first}"
+        where = f"state IN ({', '.join(map(repr, map(str, states)))})" + (" AND created_at > %s" if bounded else "")
+        return f"SELECT * FROM ({' UNION ALL '.join(parts)}) AS found WHERE {where} {newest_first}"
 
     @kept
     def find_and_insert(self, query: str, columns: tuple[str, ...], bounded: bool, is_alone: bool) -> str:

@@ -78,7 +78,8 @@ def _decide_at_once(dialect: Dialect, incoming: Incoming, policy: UniquePolicy) 
     """Insert the job, or find and record the newest duplicate; return None when only locks can decide.
 
     The first statement inserts a new job, and the second one finds a duplicate. If the last enqueue of this shape met a
-    duplicate, the look-up comes first. Both orders are exact.
+    duplicate, the look-up comes first. Both orders are exact. The usual duplicate is the only unfinished job of its
+    fingerprint, and one index search finds it; the others are left to the locks.
     """
     job, shape = incoming.values, incoming.shape
     now = job["created_at"]

@@ -83,7 +83,7 @@ def record(using: str, suppressions: Iterable[Suppression | None]) -> None:
 def find_and_record(
     dialect: Dialect, incoming: Incoming, policy: UniquePolicy, created_after: datetime | None
 ) -> tuple[Any | None, bool]:
-    """Find the newest duplicate that a policy may count; return it, and whether the enqueue is recorded already."""
+    """Find the duplicate that a policy may count; return it, and whether the enqueue is recorded already."""
     wanted = LookUp(incoming.values["fingerprint"], policy, created_after, incoming.full_row)
     if not settings.record_suppressed or not dialect.records_at_once(policy):
         return dialect.find_duplicate(wanted), False
