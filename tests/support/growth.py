@@ -78,39 +78,38 @@ def situations(waiting: int, finished: int) -> Iterator[str]:
 
     The statistics are of an empty queue, of a full one, stale by a factor of a thousand, or there are none.
     """
-    raw(f"TRUNCATE {TABLE} CASCADE")
-    raw(f"ALTER TABLE {TABLE} SET (autovacuum_enabled = off)")
-    forget_statistics()
-    raw(f"ANALYZE {TABLE}")
-    fill_waiting(1, FEW)
-    yield from _after_vacuum(f"empty table, {FEW:,}")
-    fill_waiting(FEW + 1, waiting)
-    yield from _after_vacuum(f"empty table, {waiting:,}")
-    raw(f"TRUNCATE {TABLE} CASCADE")
-    fill_waiting(1, FEW)
-    fill_finished(1, max(finished // 1000, 1))
-    raw(f"ANALYZE {TABLE}")
-    raw(f"DELETE FROM {TABLE} WHERE finished_at IS NOT NULL")
-    fill_finished(1, finished)
-    yield from _after_vacuum(f"stale, {FEW:,}")
-    fill_waiting(FEW + 1, waiting)
-    yield from _after_vacuum(f"stale, {waiting:,}")
-    raw(f"ANALYZE {TABLE}")
-    yield from _after_vacuum(f"full, {waiting:,}")
-    raw(f"DELETE FROM {TABLE} WHERE finished_at IS NULL AND (args->>'n')::int > {FEW}")
-    yield from _after_vacuum(f"full, {FEW:,}")
-    forget_statistics()
-    yield from _after_vacuum(f"none, {FEW:,}")
-    fill_waiting(FEW + 1, waiting)
-    yield from _after_vacuum(f"none, {waiting:,}")
-    raw(f"DELETE FROM {TABLE} WHERE finished_at IS NULL")
-    raw(f"VACUUM ANALYZE {TABLE}")
-    fill_waiting(1, FEW)
-    yield from _after_vacuum(f"empty, {FEW:,}")
-    fill_waiting(FEW + 1, waiting)
-    yield from _after_vacuum(f"empty, {waiting:,}")
-    raw(f"TRUNCATE {TABLE} CASCADE")
-    raw(f"ALTER TABLE {TABLE} RESET (autovacuum_enabled)")
+    with without_autovacuum():
+        raw(f"TRUNCATE {TABLE} CASCADE")
+        forget_statistics()
+        raw(f"ANALYZE {TABLE}")
+        fill_waiting(1, FEW)
+        yield from _after_vacuum(f"empty table, {FEW:,}")
+        fill_waiting(FEW + 1, waiting)
+        yield from _after_vacuum(f"empty table, {waiting:,}")
+        raw(f"TRUNCATE {TABLE} CASCADE")
+        fill_waiting(1, FEW)
+        fill_finished(1, max(finished // 1000, 1))
+        raw(f"ANALYZE {TABLE}")
+        raw(f"DELETE FROM {TABLE} WHERE finished_at IS NOT NULL")
+        fill_finished(1, finished)
+        yield from _after_vacuum(f"stale, {FEW:,}")
+        fill_waiting(FEW + 1, waiting)
+        yield from _after_vacuum(f"stale, {waiting:,}")
+        raw(f"ANALYZE {TABLE}")
+        yield from _after_vacuum(f"full, {waiting:,}")
+        raw(f"DELETE FROM {TABLE} WHERE finished_at IS NULL AND (args->>'n')::int > {FEW}")
+        yield from _after_vacuum(f"full, {FEW:,}")
+        forget_statistics()
+        yield from _after_vacuum(f"none, {FEW:,}")
+        fill_waiting(FEW + 1, waiting)
+        yield from _after_vacuum(f"none, {waiting:,}")
+        raw(f"DELETE FROM {TABLE} WHERE finished_at IS NULL")
+        raw(f"VACUUM ANALYZE {TABLE}")
+        fill_waiting(1, FEW)
+        yield from _after_vacuum(f"empty, {FEW:,}")
+        fill_waiting(FEW + 1, waiting)
+        yield from _after_vacuum(f"empty, {waiting:,}")
+        raw(f"TRUNCATE {TABLE} CASCADE")
 
 
 def _after_vacuum(name: str) -> Iterator[str]:
@@ -158,6 +157,16 @@ def _format(sql: str, **values: Any) -> str:
     for name, value in {"table": TABLE, "policy": policy, "hot": HOT, **values}.items():
         sql = sql.replace(f"{{{name}}}", str(value))
     return sql
+
+
+@contextmanager
+def without_autovacuum() -> Iterator[None]:
+    """Keep the server from changing statistics and from removing dead rows by itself."""
+    raw(f"ALTER TABLE {TABLE} SET (autovacuum_enabled = off)")
+    try:
+        yield
+    finally:
+        raw(f"ALTER TABLE {TABLE} RESET (autovacuum_enabled)")
 
 
 def forget_statistics() -> None:
