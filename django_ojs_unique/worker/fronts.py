@@ -19,6 +19,9 @@ CHECK_SECONDS = 1.0
 BLOCKS_PER_SECOND, LONGEST_SECONDS = 10_000, 5.0
 """How long the fronts are used before the next dear look: a second for so many blocks, at most so many seconds."""
 
+MOST_FRONTS = 1_000
+"""Of queues and priorities: with more, to search at each front would be dear itself, and fronts are not used."""
+
 
 class Fronts:
     """Where the jobs of each queue and priority begin, as one worker knows it.
@@ -53,8 +56,9 @@ class Fronts:
             self._known, self.until = None, began + CHECK_SECONDS
             return
         found = self._dialect.fronts(queues)
-        self._known = {(queue, priority): since for queue, priority, since in found}
         self._priorities.update(front.priority for front in found)
+        is_few = len(queues) * len(self._priorities) <= MOST_FRONTS
+        self._known = {(queue, priority): since for queue, priority, since in found} if is_few else None
         self.until = began + min(max(blocks / BLOCKS_PER_SECOND, CHECK_SECONDS), LONGEST_SECONDS)
 
     def of(self, queues: Iterable[str]) -> list[Front]:

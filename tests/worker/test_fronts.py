@@ -137,6 +137,15 @@ def test_the_fronts_are_left_when_the_transaction_has_ended(fronts):
     assert not fronts.are_used
 
 
+def test_too_many_fronts_are_not_used(old_transaction, fronts, monkeypatch):
+    monkeypatch.setattr(module, "MOST_FRONTS", len(QUEUES))
+    look_again(fronts)
+    assert fronts.are_used
+    waiting(priority=1)
+    look_again(fronts)
+    assert (fronts.are_used, fronts.of(QUEUES)) == (False, [])
+
+
 def test_the_front_moves_behind_what_was_claimed(old_transaction, fronts, claims):
     waiting(5)
     look_again(fronts)
