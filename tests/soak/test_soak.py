@@ -26,6 +26,8 @@ def database(transactional_db: None) -> Iterator[list[str]]:
         return
     name = f"{connection.settings_dict['NAME']}_soak"
     with connection.cursor() as cursor:
+        # A run that was killed leaves its database behind.
+        cursor.execute(f"DROP DATABASE IF EXISTS {name}")
         cursor.execute(f"CREATE DATABASE {name}")
     yield ["--database", "mariadb", "--url", f"{os.environ['OJS_TEST_DATABASE_URL'].rpartition('/')[0]}/{name}"]
     with connection.cursor() as cursor:
