@@ -58,6 +58,14 @@ def worker(options: argparse.Namespace) -> None:
         peers.report(options.rounds or 5)
 
 
+def attempts(options: argparse.Namespace) -> None:
+    """No-op jobs on the second of three attempts, and with one attempt, in turns with first attempts."""
+    with on_postgres("attempts"):
+        from . import worker
+
+        worker.report_attempts(options.rounds or 5)
+
+
 def latency(options: argparse.Namespace) -> None:
     """An idle worker: from the commit of an enqueue to the start of the handler."""
     with on_postgres("latency"):
@@ -166,6 +174,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
         row,
         bulk,
         worker,
+        attempts,
         latency,
         sqlite,
         memory,
@@ -195,7 +204,8 @@ def main() -> int:
     parser.add_argument(
         "--rounds",
         type=int,
-        help="pairs of turns (7 for enqueue, bulk, api; 5 for worker, workflows, limits; 3 for sqlite, hosts; else 15)",
+        help="pairs of turns (7 for enqueue, bulk, api; 5 for worker, attempts, workflows, limits; 3 for sqlite, hosts;"
+        " else 15)",
     )
     parser.add_argument("--seconds", type=float, default=1.0, help="enqueue, api: length of one turn (default 1)")
     parser.add_argument(

@@ -6,6 +6,7 @@ import hashlib
 import subprocess
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from django.db import connection
 
@@ -18,10 +19,11 @@ POLICY = UniquePolicy(keys=["type", "args"], on_conflict="ignore")
 PATIENCE = 300
 
 
-def fill(count: int, type: str = "noop") -> None:
+def fill(count: int, type: str = "noop", **columns: Any) -> None:
     """Make ``count`` unique jobs available, by default of a type that does nothing."""
     for start in range(0, count, 1000):
-        Job._base_manager.bulk_create([_job(number, type) for number in range(start, min(start + 1000, count))])
+        numbers = range(start, min(start + 1000, count))
+        Job._base_manager.bulk_create([_job(number, type, **columns) for number in numbers])
 
 
 def clear() -> None:
@@ -43,9 +45,9 @@ def unfinished() -> int:
     return waiting + Job.objects.filter(lease_expires_at__isnull=False).count()
 
 
-def rate(count: int, command: Sequence[str] = RUNWORKER, type: str = "noop") -> float:
+def rate(count: int, command: Sequence[str] = RUNWORKER, type: str = "noop", **columns: Any) -> float:
     """Start ``command`` on ``count`` new jobs; return jobs per second, from the first one done to the last."""
-    fill(count, type)
+    fill(count, type, **columns)
     tidy()
     with running(command) as process:
         begin, left = wait_until_below(count, process)
@@ -63,8 +65,8 @@ def wait_until_below(number: int, process: subprocess.Popen[bytes]) -> tuple[flo
     return time.perf_counter(), left
 
 
-def _job(number: int, type: str) -> Job:
-    job = Job(type=type, queue="default", args={"i": number}, unique=POLICY.to_dict())
+def _job(number: int, type: str, **columns: Any) -> Job:
+    job = Job(type=type, queue="default", args={"i": number}, unique=POLICY.to_dict(), **columns)
     job.fingerprint = hashlib.sha256(str(number).encode()).hexdigest()
     job.guarded_states = frozenset(POLICY.states)
     job.enqueued_at = job.created_at

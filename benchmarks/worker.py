@@ -35,6 +35,19 @@ def report(dsn: str, rounds: int, finished: int) -> None:
     print(f"our best with {finished:,} finished ones: {full / empty:.2f} of the best with none  goal 0.90")
 
 
+def report_attempts(rounds: int) -> None:
+    """Print the rates of jobs whose attempts must not be lost, in turns with first attempts."""
+    for name, columns in (("second of three attempts", {"attempt": 1}), ("only one attempt", {"max_attempts": 1})):
+        pairs = []
+        for _ in range(rounds):
+            pair = []
+            for changes in ({}, columns):
+                drain.clear()
+                pair.append(drain.rate(JOBS, **changes))
+            pairs.append(pair)
+        turns.report(f"{name}; bare: first attempts", pairs, "0.80")
+
+
 def report_sqlite(path: str, rounds: int) -> None:
     """Print the rates on SQLite, and that of huey if it is installed."""
     _compare([*PYTHON, "benchmarks.bare_sqlite", path], rounds, "no-op jobs on SQLite", "-")

@@ -43,13 +43,14 @@ inverted: no run that is taken back, and so not counted, brings that below the b
 """
 
 
-_NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_expires_at": None}
+_NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_expires_at": None, "unconfirmed": None}
 
 
 OWNED: Final = frozenset({
     "state", "attempt", "unique", "fingerprint", "guarded_states", "fingerprint_scheme", "key", "revision",
     "replaced_by", "enqueued_at", "run_at", "started_at", "finished_at", "worker_id", "lease_token", "lease_expires_at",
-    "dead_letter", "window_ends_at", "payload_pruned", "workflow_id", "awaited", "limits", "lane", "gate",
+    "unconfirmed", "dead_letter", "window_ends_at", "payload_pruned", "workflow_id", "awaited", "limits", "lane",
+    "gate",
 })  # fmt: skip
 """The fields of a job that only this package writes: one that is written alone contradicts the others."""
 
@@ -143,7 +144,15 @@ def expire(jobs: QuerySet[Any], now: datetime) -> int:
     return move(jobs.filter(expires_at__lte=now), JobState.DISCARDED, sources=waiting, finished_at=now, run_at=None)
 
 
-def claim(jobs: QuerySet[Any], now: datetime, *, worker_id: str | None, token: UUID, lease: timedelta) -> int:
+def claim(
+    jobs: QuerySet[Any],
+    now: datetime,
+    *,
+    worker_id: str | None,
+    token: UUID,
+    lease: timedelta,
+    unconfirmed: bool | None = None,
+) -> int:
     """available → active, under a lease that ends ``lease`` from now by the database's clock."""
     return move(
         jobs,
@@ -153,6 +162,7 @@ def claim(jobs: QuerySet[Any], now: datetime, *, worker_id: str | None, token: U
         worker_id=worker_id,
         lease_token=token,
         lease_expires_at=DatabaseNow() + lease,
+        unconfirmed=unconfirmed,
         progress=None,
         progress_note="",
     )

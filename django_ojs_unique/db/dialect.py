@@ -41,7 +41,8 @@ class ClaimRequest:
     """What a worker wants: up to ``limit`` jobs, at most ``rooms[queue]`` of each queue, of some ``types`` or of any.
 
     ``lease`` is the length of the lease of jobs that have none of their own; with ``is_forced``, of all jobs. With
-    ``is_timed`` a lease ends no later than the time limit of the attempt. ``fields`` are the fields to return.
+    ``is_timed`` a lease ends no later than the time limit of the attempt; with ``is_unconfirmed`` the attempt does not
+    count yet. ``fields`` are the fields to return.
     ``gates``: claim these jobs, if they are still available in these ``revisions``, and no others, and let them stand
     at these gates. ``fronts``: where to begin, if not at the first job of each queue.
     """
@@ -54,6 +55,7 @@ class ClaimRequest:
     lease: timedelta
     is_forced: bool
     is_timed: bool
+    is_unconfirmed: bool
     now: datetime
     fields: tuple[str, ...]
     gates: Mapping[UUID, str] | None = None

@@ -33,7 +33,8 @@ LARGEST_STATEMENT = 2**25
 _CLAIM = """
 UPDATE {table} AS job SET
   state = 'active', guarded_states = {guard_if_active}, attempt = job.attempt + 1, started_at = %(now)s,
-  worker_id = %(worker_id)s, lease_token = %(token)s, progress = NULL, progress_note = NULL{gate},
+  worker_id = %(worker_id)s, lease_token = %(token)s, unconfirmed = %(unconfirmed)s,
+  progress = NULL, progress_note = NULL{gate},
   lease_expires_at = least(
     statement_timestamp()
       + coalesce(%(forced_ms)s::bigint, job.visibility_timeout_ms, %(lease_ms)s::bigint) * interval '1 millisecond',
@@ -90,7 +91,7 @@ _NEW_GATE = ", gate = (%(gates)s::text[])[array_position(%(ids)s::uuid[], job.id
 _COMPLETE = """
 UPDATE {table} AS job SET
   state = 'completed', guarded_states = {guard_if_completed}, finished_at = run.at, result = run.result::jsonb,
-  skipped = NULLIF(run.skipped, ''), lease_token = NULL, lease_expires_at = NULL
+  skipped = NULLIF(run.skipped, ''), lease_token = NULL, lease_expires_at = NULL, unconfirmed = NULL
 FROM unnest(
   %(ids)s::uuid[], %(tokens)s::uuid[], %(at)s::timestamptz[], %(results)s::text[], %(skipped)s::text[]
 ) AS run (id, token, at, result, skipped) CROSS JOIN LATERAL (
@@ -171,6 +172,7 @@ class PostgreSQL(Dialect):
                 "priorities": [front.priority for front in wanted.fronts],
                 "since": [front.since for front in wanted.fronts],
                 "timed": wanted.is_timed,
+                "unconfirmed": wanted.is_unconfirmed or None,
                 "types": None if wanted.types is None else list(wanted.types),
                 "limit": wanted.limit,
                 "ids": None if wanted.gates is None else bare_array([id.hex for id in wanted.gates]),

@@ -53,6 +53,7 @@ class Wanted(NamedTuple):
             lease=self.lease.length,
             is_forced=self.lease.forced,
             is_timed=self.lease.timed,
+            is_unconfirmed=self.lease.unconfirmed,
             now=self.now,
             fields=self.fields,
             **chosen,
@@ -226,9 +227,10 @@ def _claim_these(ready: Ready, chosen: Sequence[Candidate], wanted: Wanted) -> l
 
 def _take(jobs: QuerySet[Any], chosen: Collection[Any], wanted: Wanted) -> None:
     """Claim locked rows."""
+    holder: dict[str, Any] = {"worker_id": wanted.worker_id, "token": wanted.token}
     for length, keys in wanted.lease.by_length(chosen).items():
         rows = jobs.filter(pk__in=keys)
-        lifecycle.claim(rows, wanted.now, worker_id=wanted.worker_id, token=wanted.token, lease=length)
+        lifecycle.claim(rows, wanted.now, lease=length, unconfirmed=wanted.lease.unconfirmed or None, **holder)
     if wanted.lease.timed:
         within_time_limits(jobs, chosen, wanted.now)
     for job in chosen:

@@ -12,6 +12,8 @@ ERRORS_KEPT = 10
 LONGEST_MESSAGE = 1_000
 LONGEST_TRACEBACK = 8_000
 LONGEST_REASON = 255
+LEASE_LOST = "visibility_timeout"
+"""The code of the error of a lease that ran out."""
 
 
 def error_record(
@@ -25,6 +27,12 @@ def error_record(
 def past_errors(job: Any) -> list[dict[str, Any]]:
     """Return the errors of a stored job; what is not a record of one was stored by hand, and is left out."""
     return [error for error in job.errors if isinstance(error, dict)] if isinstance(job.errors, list) else []
+
+
+def has_lost(job: Any, attempt: int | None = None) -> bool:
+    """Tell whether a job has lost a lease, if given, in this attempt."""
+    lost = (error.get("attempt") for error in past_errors(job) if error.get("code") == LEASE_LOST)
+    return any(attempt in (None, number) for number in lost)
 
 
 def with_error(job: Any, record: Mapping[str, Any]) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 
 from .. import lifecycle
 from ..db.locking import unlocked
@@ -30,13 +30,14 @@ class Lease:
     """The lease that a worker asks for: a ``length`` for jobs that have none, or for all when it is ``forced``.
 
     A ``timed`` lease ends with the time limit of the attempt at the latest. That is for HTTP workers, on which nothing
-    else enforces the limit (HTTP binding, section 8). A ``first`` lease lasts until the worker's first call.
+    else enforces the limit (HTTP binding, section 8). An ``unconfirmed`` attempt does not count before
+    `confirm` or `extend`.
     """
 
     length: timedelta
     forced: bool = False
     timed: bool = False
-    first: bool = False
+    unconfirmed: bool = False
 
     def of(self, job: Any) -> timedelta:
         """Return the length of a job's lease."""
@@ -46,7 +47,7 @@ class Lease:
     def at_first(self) -> Lease:
         """Return the lease until the worker's first call: the worker may have gone away while it waited for a job."""
         own_choice = self.forced or self.length <= FIRST_LEASE
-        return self if own_choice else replace(self, length=FIRST_LEASE, first=True)
+        return self if own_choice else replace(self, length=FIRST_LEASE, unconfirmed=True)
 
     def by_length(self, jobs: Iterable[Any]) -> dict[timedelta, list[UUID]]:
         """Return the ids of jobs by the lengths of their leases."""
@@ -75,22 +76,11 @@ def ends_with_time_limit(job: Any) -> bool:
     return ends
 
 
-def mark_first(jobs: QuerySet[Any]) -> None:
-    """Let first leases begin with their attempts by one clock, so that `is_first` recognises them.
-
-    Jobs with a lease length of their own, or with a time limit of `FIRST_LEASE` or less, have other leases.
-    """
-    longer = Q(timeout_ms=None) | Q(timeout_ms__gt=FIRST_LEASE // _MILLISECOND)
-    rows = jobs.filter(longer, visibility_timeout_ms=None)
-    lifecycle.write(rows, started_at=DatabaseNow(), lease_expires_at=DatabaseNow() + FIRST_LEASE)
-
-
-def is_first(job: Any) -> bool:
-    """Tell whether the worker of a running job has made no call yet: its first call begins another lease."""
-    if job.started_at is None or job.lease_expires_at is None:
-        return False
-    first: bool = job.lease_expires_at - job.started_at == FIRST_LEASE
-    return first
+def confirm(jobs: QuerySet[Any], held: Iterable[Any]) -> bool:
+    """Let the attempts of claimed jobs count from now on, as they begin; return whether any was still held."""
+    tokens = {job.pk: job.lease_token for job in held}
+    rows = jobs.filter(pk__in=list(tokens), lease_token__in=set(tokens.values()), state=JobState.ACTIVE)
+    return bool(lifecycle.write(rows, unconfirmed=None))
 
 
 def still_held(jobs: QuerySet[Any], held: Iterable[Any]) -> set[Claim]:
@@ -107,14 +97,16 @@ def lost(jobs: QuerySet[Any], held: Iterable[Any]) -> set[Claim]:
     return {(job.pk, job.lease_token) for job in held} - still_held(jobs, held)
 
 
-def extend(jobs: QuerySet[Any], held: Iterable[Any], lease: timedelta) -> set[Claim]:
+def extend(jobs: QuerySet[Any], held: Iterable[Any], lease: timedelta, *, begun: bool = True) -> set[Claim]:
     """Extend the leases of the jobs that a worker holds, in one statement; return those that it still held.
 
+    ``begun`` says whether the attempts have begun, so that they count from now on.
     A row that another transaction has locked is skipped: while this waited for it, the other leases could run out.
     """
     with transaction.atomic(using=jobs.db):
         kept = still_held(unlocked(jobs), held)
-        lifecycle.write(jobs.filter(pk__in=[pk for pk, _ in kept]), lease_expires_at=DatabaseNow() + lease)
+        changes: dict[str, Any] = {"unconfirmed": None} if begun else {}
+        lifecycle.write(jobs.filter(pk__in=[pk for pk, _ in kept]), lease_expires_at=DatabaseNow() + lease, **changes)
     return kept
 
 

@@ -15,9 +15,9 @@ from django.db.models import QuerySet
 from .. import lifecycle
 from ..db.locking import any_of, unlocked
 from ..events import collected, tell
-from ..execution.errors import error_record, past_errors, with_error
+from ..execution.errors import LEASE_LOST, error_record, with_error
 from ..execution.finished import Finished
-from ..execution.leases import ends_with_time_limit, give_back_held, is_first
+from ..execution.leases import ends_with_time_limit, give_back_held
 from ..execution.run import labels
 from ..execution.settle import Settled, retry_policy_of, settle_failure
 from ..lifecycle import DatabaseNow
@@ -54,10 +54,9 @@ def expire(jobs: QuerySet[Any], now: datetime) -> int:
 def rescue(jobs: QuerySet[Any], now: datetime) -> int:
     """Rescue jobs whose lease has expired by the database's clock; return how many.
 
-    They become available again, or discarded after the last attempt, or if they may not run again. An attempt whose
-    worker never renewed the lease does not count the first time (`leases.is_first`). If the lease was set to end with
-    the attempt's time limit (`leases.within_time_limits`), the attempt failed by its timeout: the job waits for its
-    retry as after any failure.
+    They become available again, or discarded after the last attempt, or if they may not run again. An ``unconfirmed``
+    attempt does not count. If the lease was set to end with the attempt's time limit (`leases.within_time_limits`), the
+    attempt failed by its timeout: the job waits for its retry as after any failure.
     """
     # No running job has a `run_at`; the condition is there so that the index of both times is used.
     expired = jobs.filter(state=JobState.ACTIVE, run_at=None, lease_expires_at__lt=DatabaseNow())
@@ -113,11 +112,10 @@ def _time_out(jobs: QuerySet[Any], job: Any, now: datetime) -> None:
 
 def _take_back(jobs: QuerySet[Any], job: Any, now: datetime) -> None:
     policy = retry_policy_of(job)
-    # Only once: a job that kills its worker at once looks the same, and must reach its last attempt.
-    counts = not is_first(job) or any(error.get("attempt") == job.attempt for error in past_errors(job))
+    counts = not job.unconfirmed
     again = job.may_run_again and (policy.allows(job.attempt) or not counts)
     holder = "its worker" if job.worker_id is None else f"worker {job.worker_id}"
-    code, message = "visibility_timeout", f"Lease expired: {holder} was not heard of again."
+    code, message = LEASE_LOST, f"Lease expired: {holder} was not heard of again."
     if not job.may_run_again:
         code = "no_further_run"
         message = (

@@ -203,6 +203,7 @@ class Migration(migrations.Migration):
                 ('worker_id', models.CharField(blank=True, max_length=255, null=True)),
                 ('lease_token', models.UUIDField(blank=True, editable=False, null=True)),
                 ('lease_expires_at', models.DateTimeField(blank=True, null=True)),
+                ('unconfirmed', models.BooleanField(blank=True, editable=False, help_text='True while the attempt does not count if the lease is lost, as it may not have begun.', null=True)),
                 ('progress', models.FloatField(blank=True, help_text='From 0 to 1, as the handler last said.', null=True)),
                 ('progress_note', django_ojs_unique.db.fields.SparseCharField(blank=True, default='', max_length=255, null=True)),
                 ('steps', django_ojs_unique.db.fields.SparsePayloadField(blank=True, default=list, help_text='The steps of the handler that have ended, and how far its loops have come.', null=True)),

@@ -105,6 +105,12 @@ class Job(Movable, PartiallyIndexed):
     worker_id = models.CharField(max_length=255, null=True, blank=True)
     lease_token = models.UUIDField(null=True, blank=True, editable=False)
     lease_expires_at = models.DateTimeField(null=True, blank=True)
+    unconfirmed = models.BooleanField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="True while the attempt does not count if the lease is lost, as it may not have begun.",
+    )
 
     progress = models.FloatField(null=True, blank=True, help_text="From 0 to 1, as the handler last said.")
     progress_note = SparseCharField(max_length=255, default="", blank=True)

@@ -101,19 +101,20 @@ class ClaimedRuns:
         That is in a third of the shortest lease, or in a thirtieth when a row was skipped because it was locked.
         """
         began = time.monotonic()
-        by_length: dict[timedelta, list[Run]] = {}
+        alike: dict[tuple[timedelta, bool], list[Run]] = {}
         passed_over = False
         for run in self._runs.values():
-            by_length.setdefault(run.lease, []).append(run)
-        for lease, runs in by_length.items():
+            alike.setdefault((run.lease, run.started_at is not None), []).append(run)
+        for (lease, begun), runs in alike.items():
             until = time.monotonic() + lease.total_seconds()
-            kept = leases.extend(self._jobs, [run.job for run in runs], lease)
+            kept = leases.extend(self._jobs, [run.job for run in runs], lease, begun=begun)
             for run in runs:
                 if _claim_of(run) in kept:
                     run.lease_until = until
                 elif not run.cancelled and run.completion is None:
                     passed_over = True
-        self.extend_at = began + min([self._lease, *by_length]).total_seconds() / (30 if passed_over else 3)
+        shortest = min([self._lease, *(lease for lease, _ in alike)])
+        self.extend_at = began + shortest.total_seconds() / (30 if passed_over else 3)
 
     def cancel_lost(self, longer_than: float) -> None:
         """Cancel the runs whose job is no longer held; look only at those that run for longer than so many seconds."""

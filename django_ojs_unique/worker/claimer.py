@@ -1,4 +1,4 @@
-"""Claimer: claims jobs for the free places of a worker, and gives back those that must not wait there."""
+"""Claimer: claims jobs for the free places of a worker, and gives back those that did not start."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Claimer:
                     types=types,
                     limit=room,
                     worker_id=self._worker_id,
-                    lease=self._lease,
+                    lease=Lease(self._lease, unconfirmed=True),
                     now=self._clock.now(),
                     token=token,
                     with_rules=with_rules,
@@ -167,7 +167,9 @@ class Claimer:
                 names, read_at = self._with_rules
                 self._with_rules = names.union(queues), read_at
             self._unread[pool] = jobs, claimed_at, token
-            self._start_unless_full(pool, jobs)
+            if len(jobs) < LARGEST_CLAIM or not dialect_of(self._jobs).claims_at_once:
+                self._start(pool)
+                time.sleep(0)  # lets another thread of this process go on at once, so that the first handlers start now
         return bool(jobs)
 
     def _look_for_fronts(self, pool: Pool, queues: Collection[str]) -> Fronts:
@@ -178,19 +180,6 @@ class Claimer:
             if fronts.are_used:
                 self._poller.relies_until(fronts.until)
         return fronts
-
-    def _start_unless_full(self, pool: Pool, jobs: Claimed) -> None:
-        """Start a batch, unless it is a full one; give those back first that must not wait here for their start."""
-        pool.careful = any(map(_is_at_risk, jobs.values("attempt"), jobs.values("max_attempts")))
-        if pool.careful:
-            idle = max(pool.capacity - pool.held, 0)
-            self._take_on(pool)
-            waiting = self._ready[pool][idle:]
-            self._held.take_back(run for run in waiting if _is_at_risk(run.job.attempt, run.job.max_attempts))
-            self.give_back()  # before another job starts, which may kill the worker
-        if pool.careful or len(jobs) < LARGEST_CLAIM or not dialect_of(self._jobs).claims_at_once:
-            self._start(pool)
-            time.sleep(0)  # lets another thread of this process go on at once, so that the first handlers start now
 
     def _take_on(self, pool: Pool) -> None:
         """Hold the jobs that were claimed last for a pool; they are ready to start."""
@@ -259,12 +248,3 @@ class Claimer:
             self._empty.clear()
         self._summary.released += count
         self.meter.released(count)
-
-
-def _is_at_risk(attempt: int, max_attempts: int) -> bool:
-    """Tell whether a job must not wait in a worker for its start.
-
-    If the worker dies meanwhile, the attempt counts though nothing ran. A job that kills its worker again and again
-    could use up all attempts of the jobs that wait beside it.
-    """
-    return attempt > 1 or attempt >= max_attempts

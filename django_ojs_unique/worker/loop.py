@@ -14,6 +14,7 @@ from uuid import uuid4
 from ..db.clock import DatabaseClock
 from ..db.session_limits import SessionLimits
 from ..execution.finished import Finished
+from ..execution.leases import confirm
 from ..execution.run import Run
 from ..execution.settle import Settled
 from ..models import Job
@@ -79,8 +80,8 @@ class Worker:
         self._clock = DatabaseClock(using)
         self._control = Control(shutdown_timeout)
         self._inbox = Inbox()
-        self._threads = ThreadPool(concurrency, self._hear_of)
-        self._event_loop = EventLoopPool(async_concurrency, self._hear_of)
+        self._threads = ThreadPool(concurrency, self._hear_of, self._confirm)
+        self._event_loop = EventLoopPool(async_concurrency, self._hear_of, self._confirm)
         self._settler = Settler(self._jobs, self._inbox.put, lambda: len(self._held))
         self._listener = Listener(using, self._wake)
         self._poller = Poller(self._jobs, self.queues, lambda: self._listener.listening)
@@ -193,7 +194,10 @@ class Worker:
         claimed = is_time and self._control.may_claim and self._claimer.claim(ask_for_rules=self._control.draining)
         return heard or claimed
 
-    # Messages of the other threads
+    # For the other threads
+
+    def _confirm(self, run: Run) -> bool:
+        return confirm(self._jobs, [run.job])
 
     def _hear_of(self, run: Run, finished: Finished | None) -> None:
         """Pass on, from any thread, how a run ended; ``finished`` is None if it never started."""

@@ -17,9 +17,11 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from ..context import handed_on, inheriting
 from ..db import sessions
+from ..execution.errors import has_lost
 from ..execution.execute import aexecute, execute
 from ..execution.finished import Finished, broken
 from ..execution.run import Run
+from .outages import DATABASE_FAILED
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -27,6 +29,8 @@ WORK_AHEAD_SECONDS = 0.05
 """How much work to hold claimed but not started: enough to batch short jobs, too little to keep long jobs waiting."""
 LARGEST_AHEAD = 600
 """How many jobs to hold at most beyond those that can run at once; some of these are being claimed or settled."""
+SHORT_SECONDS = 0.005
+"""Jobs of a type that take less on average begin their last attempts unconfirmed: each would take longer otherwise."""
 LONGEST_UNSTARTED = 1.0
 """Seconds after which a claimed job that has not started goes back for other workers."""
 IDLE_SECONDS = 1.0
@@ -34,20 +38,28 @@ IDLE_SECONDS = 1.0
 
 Ended = Callable[[Run, Finished | None], None]
 """Called for each run that is over, with its outcome, or None when it never started."""
+Confirm = Callable[[Run], bool]
+"""Lets an attempt count, before it begins; returns whether its job is still held."""
 
 
 class Pool:
-    """Runs up to ``capacity`` jobs at once; holds some more, ready to start."""
+    """Runs up to ``capacity`` jobs at once; holds some more, ready to start.
 
-    def __init__(self, capacity: int, ended: Ended) -> None:
+    When a worker dies, the attempts of jobs that have not begun must not count. So none counts before it is confirmed.
+    For most, the next extension of the lease does that. ``confirm`` is called before an attempt begins that must not
+    begin twice: the last one, and any of a job that has lost a lease, since the job itself may have killed its worker.
+    """
+
+    def __init__(self, capacity: int, ended: Ended, confirm: Confirm) -> None:
         self.capacity = capacity
         self.held = 0
         self.closed = False
         """Whether runs that have not started must not start any more."""
-        self.careful = False
-        """Whether to hold no more than can run at once."""
         self._ended = ended
+        self._confirm = confirm
         self._mean_seconds = 1.0
+        self._mean_seconds_of: dict[str, float] = {}
+        """By type."""
 
     def room(self, largest: int, unread: int = 0) -> int:
         """Return how many jobs to claim now: none unless some could start at once, or there is room for a batch.
@@ -55,7 +67,7 @@ class Pool:
         ``unread`` are the jobs that are claimed for it, but not yet held.
         """
         held = self.held + unread
-        ahead = 0 if self.careful else int(self.capacity * WORK_AHEAD_SECONDS / self._mean_seconds)
+        ahead = int(self.capacity * WORK_AHEAD_SECONDS / self._mean_seconds)
         target = self.capacity + min(ahead, LARGEST_AHEAD)
         room = target - held
         return min(room, largest) if held < self.capacity or room >= min(largest, target / 2) else 0
@@ -86,13 +98,27 @@ class Pool:
         assert run.started_at is not None
         seconds = max(time.monotonic() - run.started_at, 1e-6)
         self._mean_seconds += (seconds - self._mean_seconds) / 8
+        mean = self._mean_seconds_of.get(run.job.type, seconds)
+        self._mean_seconds_of[run.job.type] = mean + (seconds - mean) / 8
+
+    def _must_confirm(self, run: Run) -> bool:
+        is_last = run.job.attempt >= run.job.max_attempts
+        is_short = self._mean_seconds_of.get(run.job.type, SHORT_SECONDS) < SHORT_SECONDS
+        return (is_last and not is_short) or (bool(run.job.errors) and has_lost(run.job))
+
+    def _begin(self, run: Run) -> bool:
+        """Begin a run, confirmed if it must be; return False if it must not begin any more."""
+        try:
+            return not self.closed and (not self._must_confirm(run) or self._confirm(run)) and run.begin()
+        except DATABASE_FAILED:
+            return False
 
 
 class ThreadPool(Pool):
     """Runs plain handlers, each in a thread with database connections of its own."""
 
-    def __init__(self, capacity: int, ended: Ended) -> None:
-        super().__init__(capacity, ended)
+    def __init__(self, capacity: int, ended: Ended, confirm: Confirm) -> None:
+        super().__init__(capacity, ended, confirm)
         self._todo: SimpleQueue[Run | None] = SimpleQueue()
         self._threads: list[Thread] = []
         self._lost = 0
@@ -144,7 +170,7 @@ class ThreadPool(Pool):
 
     def _run(self, run: Run) -> bool:
         """Run a job; return False when this thread was written off during the run."""
-        if self.closed or not run.begin():
+        if not self._begin(run):
             if run.end():
                 self._ended(run, None)
             return True
@@ -163,8 +189,8 @@ class ThreadPool(Pool):
 class EventLoopPool(Pool):
     """Runs ``async def`` handlers as tasks of one event loop, in a thread of its own."""
 
-    def __init__(self, capacity: int, ended: Ended) -> None:
-        super().__init__(capacity, ended)
+    def __init__(self, capacity: int, ended: Ended, confirm: Confirm) -> None:
+        super().__init__(capacity, ended, confirm)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = Thread(target=self._serve, name="ojs-async", daemon=True)
         self._hand_on = handed_on()
@@ -219,15 +245,17 @@ class EventLoopPool(Pool):
     def _fill(self) -> None:
         while self._is_watched and self._waiting and len(self._tasks) < self.capacity:
             run = self._waiting.popleft()
-            if not self.closed and run.begin():
-                assert self._loop is not None
-                run.task = self._loop.create_task(self._run(run), context=Context())
-                self._tasks.add(run.task)
-            elif run.end():
-                self._ended(run, None)
+            assert self._loop is not None
+            run.task = self._loop.create_task(self._run(run), context=Context())
+            self._tasks.add(run.task)
 
     async def _run(self, run: Run) -> None:
+        begin = sync_to_async(self._begin) if self._must_confirm(run) else None
         try:
+            if not (self._begin(run) if begin is None else await begin(run)):
+                if run.end():
+                    self._ended(run, None)
+                return
             try:
                 finished = await aexecute(run)
             except BaseException as error:

@@ -25,9 +25,9 @@ from ..db.sizes import OF_A_JOB, OF_THE_REST, bytes_of, fitting
 from ..db.transactions import starting_over
 from ..events import tell
 from ..execution.claim import claim
-from ..execution.errors import error_record
+from ..execution.errors import error_record, has_lost
 from ..execution.finished import Finished
-from ..execution.leases import Lease, give_back_held, mark_first, within_time_limits
+from ..execution.leases import Lease, confirm, give_back_held, within_time_limits
 from ..execution.settle import Settled, announce_outcome, settle
 from ..lifecycle import DatabaseNow
 from ..limits.slots import forget_slots
@@ -80,9 +80,9 @@ def fetch(
             claimed: Sequence[Any] = unless_busy(jobs.db, take) or []
             if at_gates and count > 1:
                 claimed, max_bytes = _within(jobs, claimed, max_bytes, least)
-            if claimed and lease.first:
-                held = jobs.filter(pk__in=[job.pk for job in claimed], lease_token=claimed[0].lease_token)
-                unless_busy(jobs.db, partial(mark_first, held))
+            # Only once for each attempt: a job that kills its worker at once looks the same as a client that has gone.
+            if lost := [job for job in claimed if lease.unconfirmed and has_lost(job, job.attempt)]:
+                unless_busy(jobs.db, partial(confirm, jobs, lost))
             taken += _read_again(jobs, claimed)
     if taken and job_started.has_listeners(jobs.model):
         tell(jobs.db, [partial(announce, job_started, jobs.model, job=job, using=jobs.db) for job in taken])
@@ -171,6 +171,7 @@ def report_progress(
             progress=job.progress,
             progress_note=job.progress_note,
             lease_expires_at=DatabaseNow() + lease.of(job),
+            unconfirmed=None,
         )
         within_time_limits(jobs, [job])
         job.refresh_from_db(using=jobs.db, fields=["lease_expires_at"])
@@ -199,7 +200,7 @@ def _extend(
         alive = held.filter(lease_expires_at__gt=DatabaseNow()).order_by("pk").select_for_update()
         rows = [job for job in alive if holder.has_fetched(job)]
         for length, keys in lease.by_length(rows).items():
-            lifecycle.write(jobs.filter(pk__in=keys), lease_expires_at=DatabaseNow() + length)
+            lifecycle.write(jobs.filter(pk__in=keys), lease_expires_at=DatabaseNow() + length, unconfirmed=None)
         within_time_limits(jobs, rows)
     return rows
 

@@ -7,7 +7,6 @@ from django.test import Client
 from django.utils import timezone
 
 from django_ojs_unique.api import waiting
-from django_ojs_unique.execution.leases import FIRST_LEASE
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.moments import milliseconds
 
@@ -30,8 +29,8 @@ def waited(ojs, monkeypatch):
     return waited
 
 
-def is_first(job):
-    return row(job).lease_expires_at - row(job).started_at == FIRST_LEASE == timedelta(minutes=1)
+def is_first(job, before):
+    return row(job).unconfirmed and lasts(job, timedelta(minutes=1), before)
 
 
 def test_it_lasts_until_the_first_heartbeat_and_the_answer_says_so(ojs, waited):
@@ -39,7 +38,7 @@ def test_it_lasts_until_the_first_heartbeat_and_the_answer_says_so(ojs, waited):
     job = waited()
     stored = row(job)
     assert job["lease_expires_at"] == milliseconds(stored.lease_expires_at)
-    assert is_first(job)
+    assert is_first(job, before)
     answer = ojs.post(HEARTBEAT, {"worker_id": "w1", "active_jobs": [job["id"]]})
     assert answer.json()["jobs_extended"] == [job["id"]]
     assert lasts(job, timedelta(minutes=30), before)
@@ -67,7 +66,6 @@ def test_what_a_fetch_or_a_job_says_of_its_lease_stands(waited, given, length):
     before = timezone.now()
     job = waited(**given)
     assert lasts(job, length, before)
-    assert not is_first(job)
 
 
 def test_a_lease_that_is_shorter_by_the_settings_stays_as_it_is(waited, settings):
@@ -135,8 +133,9 @@ def test_all_jobs_of_a_fetch_have_it(ojs, waited, monkeypatch):
     for _ in range(3):
         Job.objects.enqueue("t", queue="elsewhere")
     monkeypatch.setattr(waiting, "_rest", lambda *_: Job.objects.update(queue="default"))
+    before = timezone.now()
     jobs = ojs.fetch(wait=20, count=3)
-    assert all(map(is_first, jobs))
+    assert all(is_first(job, before) for job in jobs)
 
 
 def test_a_server_that_serves_one_request_at_a_time_lets_no_fetch_wait(staff, monkeypatch):

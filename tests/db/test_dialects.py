@@ -303,7 +303,9 @@ def test_the_database_says_the_condition_of_the_guard(own):
 def test_a_batch_is_claimed_in_one_statement_only_where_that_is_there(dialect):
     if not dialect.claims_at_once:
         with pytest.raises(NotImplementedError):
-            dialect.claim(ClaimRequest({}, None, 1, None, uuid4(), timedelta(1), False, False, timezone.now(), ()))
+            dialect.claim(
+                ClaimRequest({}, None, 1, None, uuid4(), timedelta(1), False, False, False, timezone.now(), ())
+            )
         with pytest.raises(NotImplementedError):
             dialect.complete([])
     dialect.wake([])

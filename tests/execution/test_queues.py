@@ -310,10 +310,13 @@ def rows(now):
 
 @pytest.mark.usefixtures("_postgresql")
 @pytest.mark.parametrize(("limit", "forced", "timed"), [(1, False, False), (7, True, True), (100, False, True)])
-def test_the_single_statements_of_postgresql_do_what_the_others_do_to_each_column(handlers, limit, forced, timed):
+@pytest.mark.parametrize("unconfirmed", [False, True])
+def test_the_single_statements_of_postgresql_do_what_the_others_do_to_each_column(
+    handlers, limit, forced, timed, unconfirmed
+):
     varied_jobs()
     hour = timedelta(hours=1)
-    jobs, now, token, lease = Job.objects.all(), timezone.now(), uuid4(), Lease(hour, forced=forced, timed=timed)
+    jobs, now, token, lease = Job.objects.all(), timezone.now(), uuid4(), Lease(hour, forced, timed, unconfirmed)
     rooms = {"q0": 100, "q1": 100, "q2": 100}
     results = [None, 0, {"a": [1, None, "ü"]}, "", False, [], 1e300]
 
@@ -325,7 +328,7 @@ def test_the_single_statements_of_postgresql_do_what_the_others_do_to_each_colum
         ]
 
     def with_one_statement_each():
-        wanted = ClaimRequest(rooms, ["t"], limit, "w", token, hour, forced, timed, now, claiming.NEEDED)
+        wanted = ClaimRequest(rooms, ["t"], limit, "w", token, hour, forced, timed, unconfirmed, now, claiming.NEEDED)
         claimed = dialect_of(jobs).claim(wanted)
         yield rows(now), sorted((row.pk, row.attempt, row.args, row.meta, row.tags) for row in claimed)
         for row in claimed:

@@ -14,7 +14,7 @@ from django_ojs_unique import chain
 from django_ojs_unique.exceptions import InvalidTransition
 from django_ojs_unique.execution.errors import error_record
 from django_ojs_unique.execution.finished import Finished
-from django_ojs_unique.execution.leases import FIRST_LEASE, give_back, give_back_claims
+from django_ojs_unique.execution.leases import give_back, give_back_claims
 from django_ojs_unique.execution.settle import Settled, settle
 from django_ojs_unique.maintenance import sweep
 from django_ojs_unique.models import Job
@@ -51,7 +51,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
     "its worker stops": lambda job: give_back(Job.objects.all(), [job]),
     "the answer to its claim is lost": lambda job: give_back_claims(Job.objects.all(), [job.lease_token]),
     "its worker is killed": rescued,
-    "its client was not heard of after a fetch that waited": lambda job: rescued_from(job, FIRST_LEASE),
+    "its worker is killed before it begins": lambda job: rescued(job, unconfirmed=True),
     "its client is silent until its time limit": lambda job: rescued_from(job, HOUR, timeout_ms=3_600_000),
     "its client requeues it": lambda job: remote.requeue(Job.objects.all(), job.pk, holder=HOLDER, now=timezone.now()),
     "its client reports a failure": lambda job: remote.nack(

@@ -75,17 +75,33 @@ def test_a_lost_lease_on_the_last_attempt_discards(take, on_exhaustion):
     assert (row.state, row.dead_letter) == ("discarded", on_exhaustion == "dead_letter")
 
 
-@pytest.mark.parametrize("has_error", [False, True])
-def test_a_last_attempt_that_may_never_have_begun_does_not_count_once(take, has_error):
-    Job.objects.enqueue("t", retry={"max_attempts": 1})
-    take()
-    began = timezone.now() - HOUR
-    errors = [{"type": "visibility_timeout", "attempt": 1}] if has_error else []
-    Job._base_manager.update(started_at=began, lease_expires_at=began + leases.FIRST_LEASE, errors=errors)
-    sweep.rescue(Job.objects.all(), timezone.now())
+@pytest.mark.parametrize("most", [1, 3])
+@pytest.mark.parametrize("attempt", [0, 2])
+def test_an_attempt_that_was_not_confirmed_does_not_count(take, most, attempt):
+    Job.objects.enqueue("t", retry={"max_attempts": most})
+    Job._base_manager.update(attempt=attempt)
+    for _ in range(2):
+        take(lease=leases.Lease(-HOUR, unconfirmed=True))
+        sweep.rescue(Job.objects.all(), timezone.now())
     row = Job.objects.get()
-    assert (row.state, row.attempt) == (("discarded", 1) if has_error else ("available", 0))
-    assert row.errors[-1]["retryable"] is not has_error
+    assert (row.state, row.attempt, row.unconfirmed, len(row.errors)) == ("available", attempt, None, 2)
+    assert row.errors[-1]["retryable"] is True
+    take(lease=leases.Lease(-HOUR))
+    sweep.rescue(Job.objects.all(), timezone.now())
+    assert (Job.objects.get().state == "discarded") == (attempt + 1 >= most)
+
+
+def test_an_attempt_that_was_confirmed_counts(take):
+    for number in range(3):
+        Job.objects.enqueue("t", {"n": number})
+    first, second, third = take(lease=leases.Lease(HOUR, unconfirmed=True))
+    assert leases.confirm(Job.objects.all(), [first]) is True
+    leases.extend(Job.objects.all(), [second], HOUR)
+    leases.extend(Job.objects.all(), [third], HOUR, begun=False)
+    Job._base_manager.update(lease_expires_at=timezone.now() - HOUR)
+    sweep.rescue(Job.objects.all(), timezone.now())
+    assert leases.confirm(Job.objects.all(), [first]) is False
+    assert dict(Job.objects.values_list("pk", "attempt")) == {first.pk: 1, second.pk: 1, third.pk: 0}
 
 
 def test_a_live_lease_is_left_alone_and_a_heartbeat_extends_it(take):

@@ -14,7 +14,6 @@ from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, chain
 from django_ojs_unique.enqueue.request import Request
-from django_ojs_unique.execution.leases import FIRST_LEASE
 from django_ojs_unique.insight.rollups import roll_up
 from django_ojs_unique.maintenance import cron, superseded, sweep
 from django_ojs_unique.maintenance.prune import prune
@@ -97,9 +96,9 @@ TASKS: dict[str, tuple[Callable[[Any, datetime], Any], dict[str, Any], set[str]]
         {"available"},
     ),
     "rescue": (sweep.rescue, {**RUNNING, "lease_expires_at": NOW - HOUR / 2}, {"available"}),
-    "rescue from a first lease": (
+    "rescue before it was confirmed": (
         sweep.rescue,
-        {**RUNNING, "lease_expires_at": RUNNING["started_at"] + FIRST_LEASE},
+        {**RUNNING, "lease_expires_at": NOW - HOUR / 2, "unconfirmed": True},
         {"available"},
     ),
     "time out": (

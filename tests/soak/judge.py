@@ -39,9 +39,11 @@ _LEFT = "h.operation = 'UPDATE' AND h.source = 'active' AND h.target <> 'active'
 _OWN_RUN = "SELECT 1 FROM soak_runs r WHERE r.token = h.token_before AND r.job = h.job"
 _ENDED_RUN = f"{_OWN_RUN} AND r.ended <= h.at + {SLACK}"
 _FAULT = "SELECT 1 FROM soak_faults f WHERE h.worker LIKE f.worker AND h.job LIKE f.job AND h.type LIKE f.type"
-_MERELY_RELEASED = f"{_LEFT} AND h.target = 'available' AND h.attempt = h.attempt_before - 1"
+_RELEASED = "h.target = 'available' AND h.attempt = h.attempt_before - 1"
+_MERELY_RELEASED = f"{_LEFT} AND {_RELEASED} AND h.lease_before > h.at + {SLACK}"
 _TAKEN_BACK = (
     f"{_LEFT} AND ((h.target = 'available' AND h.attempt = h.attempt_before)"
+    f" OR ({_RELEASED} AND h.lease_before <= h.at + {SLACK})"
     f" OR (h.target = 'discarded' AND NOT EXISTS ({_ENDED_RUN})))"
 )
 _EVERY_MOVE_OF = """

@@ -24,7 +24,7 @@ class IdlePool(Pool):
     """Runs nothing; ``given`` has the status of the driver's pipeline for each job that it got."""
 
     def __init__(self, capacity: int) -> None:
-        super().__init__(capacity, lambda run, finished: None)
+        super().__init__(capacity, lambda run, finished: None, lambda run: True)
         self.given: list[str | None] = []
 
     def put(self, runs: Iterable[Any]) -> None:

@@ -57,10 +57,10 @@ def audit_row(row: Any, history: list[Move], events: list[Event], seen: Counter[
 def settled(move: Move, attempt: int) -> str:
     if move.target != "available":
         return move.target
-    if move.attempt == attempt - 1:
-        return "given back"
-    assert move.expired, "it was taken away from a worker whose lease lived"
-    return "rescued"
+    if move.expired:
+        return "rescued" if move.attempt == attempt else "rescued, uncounted"
+    assert move.attempt == attempt - 1, "it was taken away from a worker whose lease lived"
+    return "given back"
 
 
 def audit_run(claim: Move, end: Move, events: list[Event], seen: Counter[str]) -> None:

@@ -17,11 +17,16 @@ LEASE = timedelta(seconds=30)
 def held(monkeypatch):
     """Return runs of two jobs, with ``kept``: those whose rows nobody else has locked."""
     runs = [
-        Run(SimpleNamespace(pk=pk, lease_token="t", timeout_ms=None), pool=Pool(2, None), lease=LEASE, lease_until=-1)
+        Run(
+            SimpleNamespace(pk=pk, lease_token="t", timeout_ms=None),
+            pool=Pool(2, None, None),
+            lease=LEASE,
+            lease_until=-1,
+        )
         for pk in (1, 2)
     ]
     kept = {(1, "t"), (2, "t")}
-    monkeypatch.setattr(claimed_runs.leases, "extend", lambda jobs, jobs_held, lease: kept)
+    monkeypatch.setattr(claimed_runs.leases, "extend", lambda jobs, jobs_held, lease, begun: kept)
     monkeypatch.setattr(claimed_runs.time, "monotonic", lambda: 0.0)
     held = ClaimedRuns(None, timedelta(minutes=5), None)
     for run in runs:

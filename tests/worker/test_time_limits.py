@@ -175,9 +175,9 @@ def test_a_handler_is_interrupted_though_no_lease_can_be_extended(handlers, begu
 
     extend, failures, unlocked = leases.extend, [], Event()
 
-    def fail(*args):
+    def fail(*args, **options):
         if unlocked.is_set() or len(failures) == 100:
-            return extend(*args)
+            return extend(*args, **options)
         failures.append(args)
         begun.set()
         raise OperationalError("database is locked")

@@ -7,7 +7,7 @@ from django.db import connection
 
 from django_ojs_unique import job
 from django_ojs_unique.models import Job, Queue
-from django_ojs_unique.worker import claimer, poller, pools
+from django_ojs_unique.worker import claimer, poller
 from tests.support.background import working
 from tests.support.claiming import Claiming
 from tests.support.processes import PATIENCE, until
@@ -112,16 +112,6 @@ def test_it_looks_again_after_it_has_given_jobs_back(claiming, looks):
     claiming.give_all_back()
     claiming.claim()
     assert count(looks, "coroutine") == 2
-
-
-def test_it_may_give_jobs_back_while_it_leaves_a_pool_out(claiming, monkeypatch):
-    claiming.claim()
-    claiming.hold_all()
-    claiming.threads.capacity = claiming.threads.held
-    Job.objects.filter(state="available").update(max_attempts=1)
-    monkeypatch.setattr(pools, "WORK_AHEAD_SECONDS", PATIENCE)
-    assert claiming.claim() is True
-    assert claiming.summary.released == 2
 
 
 def test_it_looks_each_time_while_a_queue_has_a_limit_or_it_drains(claiming, looks, monkeypatch):

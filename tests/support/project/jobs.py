@@ -100,10 +100,10 @@ def poison(context: JobContext) -> None:
 
 
 def add(context: JobContext, account: int, dies: int = 0) -> None:
-    """Add 1 to a balance, and enqueue a job that says so; let the first attempt die after so many statements."""
+    """Add 1 to a balance, and enqueue a job that says so; let the first run die after so many statements."""
 
     def reached(number: int) -> None:
-        if dies == number and context.attempt == 1:
+        if dies == number and not context.job.errors:
             os.kill(os.getpid(), signal.SIGKILL)
 
     with connection.cursor() as cursor:
@@ -121,7 +121,7 @@ job("torture.follow")(lambda of: None)
 
 @job("torture.steps", takes_context=True, retry={**SOON, "max_attempts": 20})
 def walk(context: JobContext, dies: float = 0) -> None:
-    """Do three steps; let the first attempt die in one of them (1, 2, 3), or after one (1.5, 2.5)."""
+    """Do three steps; let the first run die in one of them (1, 2, 3), or after one (1.5, 2.5)."""
 
     def do(number: int) -> int:
         write(f"step {number} {context.idempotency_key(str(number))}", context)
@@ -129,7 +129,7 @@ def walk(context: JobContext, dies: float = 0) -> None:
         return number
 
     def reached(place: float) -> None:
-        if dies == place and context.attempt == 1:
+        if dies == place and not context.job.errors:
             os.kill(os.getpid(), signal.SIGKILL)
 
     for number in (1, 2, 3):
