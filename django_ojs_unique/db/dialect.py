@@ -255,6 +255,10 @@ class Dialect:
         """
         raise NotImplementedError
 
+    def blocks_read(self) -> str:
+        """Return the SQL that tells how many blocks of the table this session has read, as far as the database does."""
+        return "0"
+
     def cost_of_firsts(self, queues: Collection[str]) -> tuple[int, datetime]:
         """Look for the first available job of each queue; return how many blocks were read, and when it began."""
         raise NotImplementedError

@@ -195,6 +195,9 @@ class PostgreSQL(Dialect):
             text = text.replace(place, part if at_fronts else "")
         return reader, _statement(text, self.model).replace("{columns}", columns)
 
+    def blocks_read(self) -> str:
+        return _statement(_BLOCKS, self.model)
+
     def cost_of_firsts(self, queues: Collection[str]) -> tuple[int, datetime]:
         _, ((blocks, began),) = execute(self, _statement(_COST_OF_FIRSTS, self.model), [list(queues)])
         return blocks, began

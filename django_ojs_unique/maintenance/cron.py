@@ -57,19 +57,29 @@ def tick(using: str, now: datetime) -> datetime | None:
     After a pause only the latest occurrence counts. Entries that only other programs declare are skipped. An entry
     whose lock is not free within the database's lock timeout stays due; the other entries go on.
     """
-    mine = Q(declared=False) | Q(name__in=[name for each in registry.definitions() for name in _names_of(each)])
-    entries = CronJob.objects.using(using).filter(mine, enabled=True)
-    due = entries.filter(next_run_at__lte=now).order_by("next_run_at", "name")
-    for name in list(due.values_list("name", flat=True)):
+    entries = due(using, now)
+    for name in list(entries.values_list("name", flat=True)):
         try:
-            starting_over(using, partial(_fire, due.filter(name=name), now))
+            starting_over(using, partial(_fire, entries.filter(name=name), now))
         except OperationalError as error:
             if not is_busy(error):
                 raise
             logger.warning("%s waits for what somebody else has locked: %s", name, error, extra={"cron_name": name})
-    upcoming = entries.filter(next_run_at__gt=now).order_by("next_run_at")
+    upcoming = _mine(using).filter(next_run_at__gt=now).order_by("next_run_at")
     moment: datetime | None = upcoming.values_list("next_run_at", flat=True).first()
     return moment
+
+
+def due(using: str, now: datetime) -> QuerySet[CronJob]:
+    """Select the entries for which `tick` enqueues a job."""
+    return _mine(using).filter(next_run_at__lte=now).order_by("next_run_at", "name")
+
+
+def _mine(using: str) -> QuerySet[CronJob]:
+    """Select the enabled entries, without those that only other programs declare."""
+    mine = Q(declared=False) | Q(name__in=[name for each in registry.definitions() for name in _names_of(each)])
+    entries: QuerySet[CronJob] = CronJob.objects.using(using).filter(mine, enabled=True)
+    return entries
 
 
 def is_at_rest(using: str, now: datetime) -> bool:

@@ -43,12 +43,23 @@ def promote_unseen(jobs: QuerySet[Any], now: datetime) -> int:
     return _in_batches(jobs, due, lambda rows: lifecycle.promote(rows, now))
 
 
+def late(jobs: QuerySet[Any], now: datetime) -> QuerySet[Any]:
+    """Select the waiting jobs whose ``expires_at`` has passed."""
+    # No waiting job has finished; the condition is there so that the partial index is used.
+    waiting = jobs.filter(state__in=sorted(WAITING), expires_at__lte=now, finished_at=None, started_at=None)
+    return waiting.order_by("expires_at")
+
+
+def lost(jobs: QuerySet[Any]) -> QuerySet[Any]:
+    """Select the running jobs whose lease has expired by the database's clock."""
+    # No running job has a `run_at`; the condition is there so that the index of both times is used.
+    expired = jobs.filter(state=JobState.ACTIVE, run_at=None, lease_expires_at__lt=DatabaseNow())
+    return expired.order_by("lease_expires_at")
+
+
 def expire(jobs: QuerySet[Any], now: datetime) -> int:
     """Discard waiting jobs whose ``expires_at`` has passed; return how many."""
-    # No waiting job has finished; the condition is there so that the partial index is used.
-    late = jobs.filter(state__in=sorted(WAITING), expires_at__lte=now, finished_at=None, started_at=None)
-    late = late.order_by("expires_at")
-    return _in_batches(jobs, late, lambda rows: _expire(rows, now))
+    return _in_batches(jobs, late(jobs, now), lambda rows: _expire(rows, now))
 
 
 def rescue(jobs: QuerySet[Any], now: datetime) -> int:
@@ -58,9 +69,7 @@ def rescue(jobs: QuerySet[Any], now: datetime) -> int:
     attempt does not count. If the lease was set to end with the attempt's time limit (`leases.within_time_limits`), the
     attempt failed by its timeout: the job waits for its retry as after any failure.
     """
-    # No running job has a `run_at`; the condition is there so that the index of both times is used.
-    expired = jobs.filter(state=JobState.ACTIVE, run_at=None, lease_expires_at__lt=DatabaseNow())
-    expired = expired.order_by("lease_expires_at")
+    expired = lost(jobs)
     if not any_of(expired):
         return 0
     for work in UnitOfWork(jobs.db):
@@ -69,11 +78,15 @@ def rescue(jobs: QuerySet[Any], now: datetime) -> int:
     return rescued
 
 
+def timed(jobs: QuerySet[Any]) -> QuerySet[Any]:
+    """Select the scheduled and retryable jobs, the next due first."""
+    # Only these jobs have a `run_at`. With a condition on the state, PostgreSQL may read the whole table.
+    return jobs.filter(run_at__isnull=False).order_by("run_at")
+
+
 def next_due(jobs: QuerySet[Any]) -> datetime | None:
     """Return when the next scheduled or retryable job is due, or None."""
-    # Only these jobs have a `run_at`. With a condition on the state, PostgreSQL may read the whole table.
-    timed = jobs.filter(run_at__isnull=False)
-    moment: datetime | None = timed.order_by("run_at").values_list("run_at", flat=True).first()
+    moment: datetime | None = timed(jobs).values_list("run_at", flat=True).first()
     return moment
 
 

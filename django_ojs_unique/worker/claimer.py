@@ -97,8 +97,7 @@ class Claimer:
             room = pool.room(LARGEST_CLAIM, self._count_unread(pool))
             room = min(room, self._remaining(), self._most.get(pool, SMALL_CLAIM))
             if room > 0:
-                with_rules = None if ask_for_rules else self._queues_with_rules()
-                found = self._claim(pool, types, room, with_rules) or found
+                found = self._claim(pool, types, room, ask_for_rules=ask_for_rules) or found
             else:
                 self._start(pool)
                 full = True
@@ -131,10 +130,11 @@ class Claimer:
             self._note_released(released)
             self._poller.call()
 
-    def _claim(self, pool: Pool, types: Sequence[str], room: int, with_rules: Collection[str] | None) -> bool:
+    def _claim(self, pool: Pool, types: Sequence[str], room: int, *, ask_for_rules: bool) -> bool:
         """Claim a batch for a pool, and start the batch before it; return whether there were any jobs."""
         try:
             queues = self._poller.queues()
+            with_rules = self._queues_with_rules() if queues and not ask_for_rules else None
             fronts = self._look_for_fronts(pool, queues)
             claimed_at = time.monotonic()
             with self._unanswered.claiming() as token:
@@ -158,7 +158,8 @@ class Claimer:
         self._most[pool] = LARGEST_CLAIM if len(jobs) == room else SMALL_CLAIM
         self._worked[pool] = bool(jobs)
         if len(jobs) < room:
-            self._poller.exhausted()
+            if queues:
+                self._poller.exhausted()
             self._empty[pool] = self._poller.queried_at
         else:
             self._empty.pop(pool, None)
@@ -208,13 +209,12 @@ class Claimer:
         While the others have jobs, each claim for such a pool would read the whole queue. A call or the next interval
         ends this. It is not for queues with a limit, where also the end of a job makes room.
         """
-        if not self._empty or self._queues_with_rules() != frozenset():
+        now, interval = time.monotonic(), self._poller.interval
+        empty = {pool: since for pool, since in self._empty.items() if now < since + interval}
+        if not empty or not empty.keys() < set(pools) or self._queues_with_rules() != frozenset():
             return {}
-        if self._poller.called:  # read last: a call may come during the query for the limits
-            return {}
-        now, interval, called_at = time.monotonic(), self._poller.interval, self._poller.called_at
-        empty = {pool: since for pool, since in self._empty.items() if called_at < since and now < since + interval}
-        return empty if empty.keys() < set(pools) else {}
+        # Read last: a call may come during the query for the limits.
+        return {} if self._poller.called or self._poller.called_at >= min(empty.values()) else empty
 
     def _types(self) -> dict[Pool, list[str]]:
         """Return the types that each pool runs, without a pool that runs none."""

@@ -17,7 +17,7 @@ CHEAP, CHEAP_PER_QUEUE = 200, 10
 CHECK_SECONDS = 1.0
 """How often to check whether a look is dear."""
 BLOCKS_PER_SECOND, LONGEST_SECONDS = 10_000, 5.0
-"""How long the fronts are used before the next dear look: a second for so many blocks, at most so many seconds."""
+"""How long to leave it at a dear look: a second for so many blocks, at most so many seconds."""
 
 MOST_FRONTS = 1_000
 """Of queues and priorities: with more, to search at each front would be dear itself, and fronts are not used."""

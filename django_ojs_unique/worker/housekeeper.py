@@ -24,6 +24,7 @@ from ..db.session_limits import SessionLimits
 from ..db.transactions import is_busy, is_transient
 from ..insight.rollups import roll_up
 from ..maintenance import cron, superseded, sweep
+from ..maintenance.look import Seen
 from ..maintenance.prune import prune
 from ..models import Event, SuppressedEnqueue, Workflow
 from ..workflows.advance import advance_due, fail_deleted
@@ -34,15 +35,16 @@ from .timetable import Timetable
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
-RESCUE_SECONDS = 1.0
-CRON_SECONDS = 5.0
+OUTAGE_SECONDS = 1.0
+CRON_SECONDS = 60.0
 SWEEP_SECONDS = 10.0
+PAUSE = 6
+"""How many times longer a sweep waits that has found nothing."""
 UNKNOWN_SECONDS = 60.0
 REFUSED_SECONDS = 900.0
 """How long to leave the jobs uncounted after the database refused to count them, as when that takes it too long."""
 APART_SECONDS = 60.0
 """Of many workers one counts the jobs, and the others come later, each at another moment, and find them counted."""
-ADVANCE_SECONDS = 1.0
 ADVANCE_AGAIN_SECONDS = 0.05
 """How long to leave a workflow to the process that advances it, before this one looks again."""
 LONGEST_WAIT = 2.0
@@ -149,10 +151,19 @@ class Housekeeper:
         """Do the tasks that are due. Raises what the database raises; the task that met the error is postponed."""
         self._timetable.keep()
 
-    def look_for_superseded(self) -> None:
-        """Soon promote or discard the due retries that need a check for duplicates first."""
-        self._timetable.hasten(self._supersede)
-        self._bell.set()
+    def see(self, seen: Seen) -> None:
+        """Soon do what a look has found; a due job that was not promoted needs a check for duplicates first."""
+        now = self._clock.now()
+        needed = {
+            self._rescue: seen.lost is not None,
+            self._expire: seen.late is not None,
+            self._advance: seen.ended is not None,
+            self._tick: seen.cron is not None,
+            self._supersede: seen.due is not None and seen.due <= now,
+        }
+        for task in filter(needed.get, needed):
+            self._timetable.hasten(task)
+            self._bell.set()
 
     def hear_of(self, settled: Iterable[Any]) -> None:
         """Soon advance the workflows that wait for one of these jobs."""
@@ -182,7 +193,7 @@ class Housekeeper:
             return
         except BaseException:
             logger.exception("The upkeep failed; trying again.")
-            self._bell.wait(RESCUE_SECONDS)
+            self._bell.wait(OUTAGE_SECONDS)
             return
         if not self._timetable.failing:
             self._is_away = False
@@ -198,11 +209,11 @@ class Housekeeper:
     def _rescue(self) -> float:
         if self._tell_of(sweep.rescue):
             self._found()
-        return RESCUE_SECONDS
+        return float("inf")
 
     def _expire(self) -> float:
         sweep.expire(self._jobs, self._clock.now())
-        return RESCUE_SECONDS
+        return float("inf")
 
     def _supersede(self) -> float:
         if self._tell_of(superseded.promote):
@@ -214,11 +225,10 @@ class Housekeeper:
         advanced, self._is_behind = self._watched(lambda: advance_due(self._using))
         if advanced:
             self._found()
-        return ADVANCE_AGAIN_SECONDS if self._is_behind else ADVANCE_SECONDS
+        return ADVANCE_AGAIN_SECONDS if self._is_behind else float("inf")
 
     def _fail_deleted(self) -> float:
-        self._watched(lambda: fail_deleted(self._using))
-        return SWEEP_SECONDS
+        return _sweep_again(self._watched(lambda: fail_deleted(self._using)))
 
     def _tell_of(self, move: Callable[[QuerySet[Any], datetime], int]) -> int:
         return self._watched(lambda: move(self._jobs, self._clock.now()))
@@ -249,20 +259,16 @@ class Housekeeper:
         return heartbeat.say_hello(self._using, self._worker_id, self._clock.now(), **facts)
 
     def _prune(self) -> float:
-        prune(self._jobs, self._clock.now())
-        return SWEEP_SECONDS
+        return _sweep_again(prune(self._jobs, self._clock.now()))
 
     def _prune_suppressed(self) -> float:
-        SuppressedEnqueue.objects.using(self._using).prune(self._clock.now())
-        return SWEEP_SECONDS
+        return _sweep_again(SuppressedEnqueue.objects.using(self._using).prune(self._clock.now()))
 
     def _prune_events(self) -> float:
-        Event.objects.using(self._using).prune(self._clock.now())
-        return SWEEP_SECONDS
+        return _sweep_again(Event.objects.using(self._using).prune(self._clock.now()))
 
     def _prune_workflows(self) -> float:
-        Workflow.objects.using(self._using).prune(self._clock.now())
-        return SWEEP_SECONDS
+        return _sweep_again(Workflow.objects.using(self._using).prune(self._clock.now()))
 
     def _roll_up(self) -> float:
         """Count jobs for the dashboard, which does without: if the database refuses that alone, the worker is well."""
@@ -284,3 +290,8 @@ class Housekeeper:
     def _report_unknown(self) -> float:
         hints.tell_of_unknown_types(self._jobs, self._queues)
         return UNKNOWN_SECONDS
+
+
+def _sweep_again(found: object) -> float:
+    """Return in how many seconds to sweep again, after a sweep that has ``found`` something, or nothing."""
+    return SWEEP_SECONDS if found else SWEEP_SECONDS * PAUSE

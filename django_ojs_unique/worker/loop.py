@@ -101,7 +101,7 @@ class Worker:
         self._housekeeper = Housekeeper(
             self._jobs, self.id, self._clock, self.queues, found=self._wake, facts=self._facts, obey=self._obey
         )
-        self._promoter = Promoter(self._jobs, self._clock, self._poller, self._housekeeper.look_for_superseded)
+        self._promoter = Promoter(self._jobs, self._clock, self._poller, self._housekeeper.see)
         self._timetable = Timetable((self._read_clock, self._promoter.promote, self._watch, self._give_back_unanswered))
         """The periodic tasks that need only the rows of jobs; the housekeeper does the others."""
         self._outages = Outages(using, still_fails=lambda: self._timetable.failing)

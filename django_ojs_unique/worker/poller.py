@@ -12,7 +12,7 @@ from .queues import QueueFilter
 
 SHORTEST_POLL, LONGEST_POLL = 0.01, 0.5
 """Seconds between two polls: the shorter one after work; while there is none, they grow to the longer one."""
-LISTENING_POLL = 1.0
+LISTENING_POLL = 1.5
 """The same, where every enqueue wakes the worker: only in case a notification is lost."""
 
 
@@ -35,10 +35,12 @@ class Poller:
         self._queues = queues
         self._listening = listening
         self._poll = SHORTEST_POLL
-        self._waiting: list[str] = []
+        self._waiting: list[str] | None = None
         self._seen = True
         """Whether the last poll found jobs, or there may be jobs about which no call will come."""
         self._passed_over = False
+        self._found_none_at = float("-inf")
+        """When a look found no jobs in any queue, on the monotonic clock, if nothing has happened since."""
         self._relies_until = float("-inf")
         self._queried: list[str] = []
         """What the last query found."""
@@ -54,15 +56,21 @@ class Poller:
         is_called = self._listening() and not self._passed_over
         return LISTENING_POLL if is_called else self._poll
 
+    @property
+    def longest(self) -> float:
+        """How many seconds an idle worker lets pass between two looks."""
+        return LISTENING_POLL if self._listening() else LONGEST_POLL
+
     def call(self, queue: str = "") -> None:
         """Poll at once, called from any thread: there is a job in this queue, or with "" in any queue."""
         self.called_at = time.monotonic()
+        self._found_none_at = float("-inf")
         self.called.add(queue)
         self.woken = True
 
     def queues(self) -> list[str]:
-        """Return the queues to claim from: the same until `exhausted`."""
-        if not self._waiting:
+        """Return the queues to claim from: the same until `exhausted`, and if there are none, until the next poll."""
+        if self._waiting is None:
             self._waiting = self._look()
         return self._waiting
 
@@ -70,9 +78,15 @@ class Poller:
         """Do not query for queues before this time, on the monotonic clock, as that is dear; a call names others."""
         self._relies_until = moment
 
+    def looked(self, began: float, *, found: bool) -> None:
+        """Note whether a look found jobs in any queue. If not, there is no need to query, unless a call comes."""
+        self.exhausted()
+        self.woken = self.woken or (found and self._found_none_at > float("-inf"))
+        self._found_none_at = float("-inf") if found else began
+
     def exhausted(self) -> None:
         """Query for queues again: the last ones gave no more jobs, or others may have jobs by now."""
-        self._waiting = []
+        self._waiting = None
 
     def passed_over(self) -> None:
         """Poll again soon: the claim left out jobs, as a row was locked, or there were too many keys of limits."""
@@ -82,6 +96,7 @@ class Poller:
         """Begin a poll; return its time on the monotonic clock."""
         self.polling = True
         self.woken = self._passed_over = False
+        self._waiting = self._waiting or None
         return time.monotonic()
 
     def end(self, began: float, *, found: bool, full: bool, partial: bool) -> None:
@@ -95,6 +110,8 @@ class Poller:
 
     def _look(self) -> list[str]:
         """Return the queues of the calls, if nothing else can have happened since the last poll; else query."""
+        if time.monotonic() < self._found_none_at + self.interval and not self.called:
+            return []
         self.queried_at = time.monotonic()
         called = set(self.called)
         self.called -= called

@@ -1,7 +1,8 @@
-"""Promoter: makes scheduled and retryable jobs available in time."""
+"""Promoter: makes scheduled and retryable jobs available in time, and looks whether any job is available."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -10,35 +11,35 @@ from django.db.models import QuerySet
 
 from ..db.clock import DatabaseClock
 from ..maintenance import sweep
-from .poller import LONGEST_POLL, Poller
+from ..maintenance.look import Seen, look
+from .fronts import BLOCKS_PER_SECOND, LONGEST_SECONDS
+from .poller import Poller
 
 
 class Promoter:
-    """Promotes the jobs that are due; ``look_for_superseded`` is called for those that need a check for duplicates."""
+    """Promotes the jobs that are due, and tells the poller, and ``tell``, what else it has seen."""
 
-    def __init__(
-        self, jobs: QuerySet[Any], clock: DatabaseClock, poller: Poller, look_for_superseded: Callable[[], None]
-    ) -> None:
+    def __init__(self, jobs: QuerySet[Any], clock: DatabaseClock, poller: Poller, tell: Callable[[Seen], None]) -> None:
         self._jobs = jobs
         self._clock = clock
         self._poller = poller
-        self._look_for_superseded = look_for_superseded
+        self._tell = tell
 
     def promote(self) -> float:
         """Promote the jobs that are due; return in how many seconds to look again: when the next is due, or soon."""
-        now = self._clock.now()
-        due = sweep.next_due(self._jobs)
-        if due is not None and due <= now:
+        now, began = self._clock.now(), time.monotonic()
+        seen = look(self._jobs, now)
+        if seen.due is not None and seen.due <= now:
             if sweep.promote_unseen(self._jobs, now):
                 self._poller.call()
-            due = sweep.next_due(self._jobs)
-        self._poller.exhausted()
-        if due is None:
-            return LONGEST_POLL
-        if due <= now:  # it needs a check for duplicates first, or is locked
-            self._look_for_superseded()
-            return LONGEST_POLL
-        return min(LONGEST_POLL, (due - now).total_seconds())
+            seen = look(self._jobs, now)
+        self._poller.looked(began, found=seen.available is not None)
+        self._tell(seen)
+        if seen.due is None or seen.due <= now:  # it needs a check for duplicates first, or is locked
+            pause = self._poller.longest
+        else:
+            pause = min(self._poller.longest, (seen.due - now).total_seconds())
+        return max(pause, min(seen.blocks / BLOCKS_PER_SECOND, LONGEST_SECONDS))
 
     def seconds_until(self, moment: datetime) -> float:
         """Return in how many seconds a job that is due at ``moment`` must be promoted."""

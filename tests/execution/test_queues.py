@@ -20,10 +20,9 @@ from django_ojs_unique.execution.finished import Finished
 from django_ojs_unique.execution.leases import Lease
 from django_ojs_unique.execution.queue_rules import Rules
 from django_ojs_unique.execution.settle import settle
-from django_ojs_unique.maintenance import sweep
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.ojs.states import JobState
-from django_ojs_unique.worker import QueueFilter, Worker, claimed_runs, housekeeper, poller, pools
+from django_ojs_unique.worker import QueueFilter, Worker, claimed_runs, housekeeper, poller, pools, promoter
 from django_ojs_unique.worker import loop as loop_module
 from tests.support.background import working
 from tests.support.claiming import Claiming
@@ -417,19 +416,17 @@ def test_the_turns_of_an_idle_worker_write_nothing_on_sqlite(handlers, monkeypat
         pytest.skip("other databases have no single write lock")
     for module, name in ((loop_module, "WATCH_SECONDS"), (loop_module, "CLOCK_SECONDS"), (poller, "LONGEST_POLL")):
         monkeypatch.setattr(module, name, 0)
-    for name in ("RESCUE_SECONDS", "ADVANCE_SECONDS"):
-        monkeypatch.setattr(housekeeper, name, 0)
     for name in ("SWEEP_SECONDS", "CRON_SECONDS"):  # these tasks write, but not each second
         monkeypatch.setattr(housekeeper, name, PATIENCE * 10)
-    turns, real = [], sweep.rescue
+    turns, real = [], promoter.look
 
-    def rescue(*args):
+    def look(*args):
         turns.append(len(queries))
         if len(turns) == 4:
             worker.stop()
         return real(*args)
 
-    monkeypatch.setattr(sweep, "rescue", rescue)
+    monkeypatch.setattr(promoter, "look", look)
     job("plain")(lambda: None)
     worker = Worker(queues=queues)
     with CaptureQueriesContext(connection) as queries:

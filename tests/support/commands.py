@@ -139,7 +139,7 @@ class Site:
 
     def rescuing_nobody(self, *options: str, **more: Any) -> Command:
         """Start a worker that takes back no job: on a slow machine it could take back its own before it extends it."""
-        command = self.runworker(*options, **more, OJS_TEST_RESCUE="1000000")
+        command = self.runworker(*options, **more, OJS_TEST_RESCUES="nobody")
         # Its row is written after its first look for leases that have run out.
         self.wait(WorkerProcess.objects.filter(pid=command.pid).exists, "the worker is up")
         return command

@@ -7,7 +7,7 @@ is undone, and counts the blocks that it reads of the job table and its indexes:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -22,6 +22,7 @@ from django_ojs_unique.execution.leases import extend, give_back
 from django_ojs_unique.execution.queue_rules import queues_with_rules
 from django_ojs_unique.execution.settle import settle
 from django_ojs_unique.maintenance import superseded, sweep
+from django_ojs_unique.maintenance.look import look
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.policy import UniquePolicy
@@ -143,6 +144,17 @@ def work_off(jobs: int) -> None:
             f"UPDATE {TABLE} SET state = 'completed', finished_at = now(), guarded_states = 0 WHERE {theirs}",
             ["active"],
         )
+
+
+@contextmanager
+def open_transaction(worked_off: int = 2_000) -> Iterator[None]:
+    """Open a transaction in another session, and work off jobs beside it."""
+    with closing(connection.copy()) as other, other.cursor() as cursor:
+        cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        cursor.execute("SELECT 1")
+        work_off(worked_off)
+        yield
+        cursor.execute("ROLLBACK")
 
 
 def fingerprint_of(type: str) -> str:
@@ -342,7 +354,7 @@ OPERATIONS: dict[str, Callable[[], Callable[[], Any]]] = {
     "promote 5 that must look": _upkeep(
         superseded.promote, state="retryable", unique={"on_retry": "discard", "keys": ["type", "args"]}, **_PAST
     ),
-    "next due": _upkeep(lambda jobs, now: sweep.next_due(jobs), state="scheduled", **_PAST),
+    "look": _upkeep(look, state="scheduled", **_PAST),
     "rescue 5": _upkeep(sweep.rescue, state="active", attempt=1, lease_token=uuid4, lease_expires_at=_ago),
     "expire 5": _upkeep(sweep.expire, expires_at=_ago),
     "prune nothing": lambda: lambda: prune(Job.objects.all(), timezone.now() - timedelta(days=60)),

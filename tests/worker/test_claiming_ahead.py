@@ -10,7 +10,6 @@ from django.db import OperationalError, connection
 from django_ojs_unique import job
 from django_ojs_unique.db.clock import DatabaseClock
 from django_ojs_unique.db.rows import RowReader
-from django_ojs_unique.maintenance import sweep
 from django_ojs_unique.models import Job, Queue, WorkerProcess
 from django_ojs_unique.worker import Worker, claimer, housekeeper, poller, pools, promoter, settler
 from django_ojs_unique.worker import loop as loop_module
@@ -194,8 +193,8 @@ def do_tasks_once(monkeypatch):
     """Let no task become due a second time."""
     for module, names in (
         (loop_module, ["WATCH_SECONDS", "CLOCK_SECONDS"]),
-        (promoter, ["LONGEST_POLL"]),
-        (housekeeper, ["RESCUE_SECONDS", "ADVANCE_SECONDS", "CRON_SECONDS", "SWEEP_SECONDS"]),
+        (poller, ["LONGEST_POLL"]),
+        (housekeeper, ["CRON_SECONDS", "SWEEP_SECONDS"]),
     ):
         for name in names:
             monkeypatch.setattr(module, name, PATIENCE * 10)
@@ -207,7 +206,7 @@ def do_tasks_once(monkeypatch):
     ("owner", "task", "seconds"),
     [
         (DatabaseClock, "read", (loop_module, "CLOCK_SECONDS")),
-        (sweep, "rescue", (housekeeper, "RESCUE_SECONDS")),
+        (promoter, "look", (poller, "LONGEST_POLL")),
         (ClaimedRuns, "extend", None),
     ],
 )

@@ -1,6 +1,5 @@
 """Claims begin behind the dead rows that an open transaction elsewhere keeps."""
 
-from contextlib import closing, contextmanager
 from datetime import timedelta
 from functools import partial
 
@@ -27,20 +26,9 @@ pytestmark = [
 QUEUES = growth.QUEUES
 
 
-@contextmanager
-def open_transaction(worked_off=2_000):
-    """Open a transaction in another session, and work off jobs beside it."""
-    with closing(connection.copy()) as other, other.cursor() as cursor:
-        cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        cursor.execute("SELECT 1")
-        growth.work_off(worked_off)
-        yield
-        cursor.execute("ROLLBACK")
-
-
 @pytest.fixture
 def old_transaction():
-    with open_transaction():
+    with growth.open_transaction():
         yield
 
 
@@ -85,7 +73,7 @@ def test_a_claim_beside_an_open_transaction_reads_at_most_three_times_as_much(tr
         growth.fill_waiting(1, 1_000)
         growth.raw(f"VACUUM (ANALYZE, INDEX_CLEANUP ON) {growth.TABLE}")
         fresh = {name: growth.blocks(name) for name in claims}
-        with open_transaction(worked_off=10_000):
+        with growth.open_transaction(worked_off=10_000):
             read = {name: growth.blocks(name) for name in claims}
     assert all(read[name] <= 3 * fresh[name] for name in claims), (fresh, read)
 
@@ -129,7 +117,7 @@ def test_a_paused_queue_gives_nothing(old_transaction, claims):
 
 
 def test_the_fronts_are_left_when_the_transaction_has_ended(fronts):
-    with open_transaction():
+    with growth.open_transaction():
         look_again(fronts)
         assert fronts.are_used
     growth.raw(f"VACUUM (INDEX_CLEANUP ON) {growth.TABLE}")

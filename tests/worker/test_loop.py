@@ -14,7 +14,6 @@ from django.utils import timezone
 
 from django_ojs_unique import job
 from django_ojs_unique.handlers.control import Discard, Retry, Skip
-from django_ojs_unique.maintenance import sweep
 from django_ojs_unique.models import Job, WorkerProcess
 from django_ojs_unique.worker import Worker, claimer, housekeeper, outages, pools, settler, timetable
 from django_ojs_unique.worker import loop as loop_module
@@ -323,11 +322,11 @@ def test_the_health_file_is_written_while_all_is_well_and_removed_at_the_end(han
 
 def test_the_health_file_is_not_written_during_an_outage(handlers, monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(loop_module, "WATCH_SECONDS", 0.001)
-    monkeypatch.setattr(housekeeper, "RESCUE_SECONDS", 0.001)
+    monkeypatch.setattr(housekeeper, "SWEEP_SECONDS", 0.001)
     monkeypatch.setattr(timetable, "RETRY_SECONDS", 0.001)
     monkeypatch.setattr(outages, "LONGEST_PAUSE", 0.001)
     path, outage, turns = tmp_path / "health", threading.Event(), threading.Semaphore(0)
-    real = sweep.rescue
+    real = housekeeper.prune
 
     def failing(*args):
         if outage.is_set():
@@ -335,7 +334,7 @@ def test_the_health_file_is_not_written_during_an_outage(handlers, monkeypatch, 
             raise OperationalError("gone")
         return real(*args)
 
-    monkeypatch.setattr(sweep, "rescue", failing)
+    monkeypatch.setattr(housekeeper, "prune", failing)
     with working(health_file=str(path)):
         until(path.exists, "the file was written")
         outage.set()

@@ -68,7 +68,7 @@ def test_claims_go_on_though_a_task_of_the_loop_fails_each_time(handlers, monkey
     def fail(*args):
         raise OperationalError("the disk is full")
 
-    monkeypatch.setattr(promoter.sweep, "next_due", fail)
+    monkeypatch.setattr(promoter, "look", fail)
     assert Worker().run(drain=True).completed == 1
 
 

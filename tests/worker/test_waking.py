@@ -11,7 +11,7 @@ from django.utils import timezone
 from django_ojs_unique import job
 from django_ojs_unique.db.inserts import CHANNEL
 from django_ojs_unique.models import Job
-from django_ojs_unique.worker import Worker, claimer, poller, promoter
+from django_ojs_unique.worker import Worker, claimer, poller
 from django_ojs_unique.worker import loop as loop_module
 from django_ojs_unique.worker.listen import Listener
 from django_ojs_unique.worker.poller import Poller
@@ -155,7 +155,7 @@ def test_calls_from_other_queues_do_not_wake_it(handlers, monkeypatch):
 @pytest.mark.usefixtures("_never_polls")
 def test_a_call_that_comes_while_the_worker_empties_another_queue_is_not_forgotten(handlers, monkeypatch):
     """The claim that fills the lanes exactly leaves no reason to look at the queues again, but for the call."""
-    for module in (loop_module, promoter):  # nor does the promotion give one
+    for module in (loop_module, poller):  # nor does the promotion give one
         monkeypatch.setattr(module, "LONGEST_POLL", 1e6)
     called, real = Event(), Poller.call
 
@@ -198,7 +198,6 @@ def test_a_listener_whose_connection_is_killed_comes_back_and_hears_what_came_me
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_never_polls")
 def test_jobs_that_become_due_need_no_call(handlers):
     job("t", retry={"initial_interval": "PT0.05S", "jitter": False}, takes_context=True)(
         lambda context: 1 / (context.attempt - 1)
