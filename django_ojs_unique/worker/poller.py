@@ -40,7 +40,7 @@ class Poller:
         """Whether the last poll found jobs, or there may be jobs about which no call will come."""
         self._passed_over = False
         self._found_none_at = float("-inf")
-        """When a look found no jobs in any queue, on the monotonic clock, if nothing has happened since."""
+        """When the last look began, on the monotonic clock, if it found no jobs in any queue."""
         self._relies_until = float("-inf")
         self._queried: list[str] = []
         """What the last query found."""
@@ -64,7 +64,6 @@ class Poller:
     def call(self, queue: str = "") -> None:
         """Poll at once, called from any thread: there is a job in this queue, or with "" in any queue."""
         self.called_at = time.monotonic()
-        self._found_none_at = float("-inf")
         self.called.add(queue)
         self.woken = True
 
@@ -110,7 +109,8 @@ class Poller:
 
     def _look(self) -> list[str]:
         """Return the queues of the calls, if nothing else can have happened since the last poll; else query."""
-        if time.monotonic() < self._found_none_at + self.interval and not self.called:
+        found_none_at = self._found_none_at
+        if self.called_at < found_none_at and time.monotonic() < found_none_at + self.interval and not self.called:
             return []
         self.queried_at = time.monotonic()
         called = set(self.called)

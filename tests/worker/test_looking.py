@@ -59,15 +59,35 @@ def test_after_a_look_that_found_nothing_a_poll_asks_nothing(idle):
     assert statements(idle.claim) > 0
 
 
-def test_a_call_is_for_both_pools(idle):
+@pytest.mark.parametrize("comes", ["after the look", "during the look"])
+def test_a_call_is_for_both_pools(idle, monkeypatch, comes):
     @job("a")
     async def handler():
         pass
 
-    idle.promote()
-    Job.objects.enqueue("a")
-    idle.poller.call("default")
+    def call():
+        Job.objects.enqueue("a")
+        idle.poller.call("default")
+
+    def overtaken(*args):
+        seen = look(*args)
+        call()
+        return seen
+
+    if comes == "during the look":
+        monkeypatch.setattr(promoter, "look", overtaken)
+        idle.promote()
+    else:
+        idle.promote()
+        call()
     assert idle.claim() is True
+
+
+def test_a_call_before_a_look_ends_with_the_next_poll(idle):
+    idle.poller.call()
+    idle.promote()
+    idle.claim()
+    assert idle.poller.due > 0
 
 
 def test_a_poll_asks_again_after_a_call_or_a_job_or_a_while(idle, monkeypatch):
