@@ -8,6 +8,7 @@ Only a revived job gets it back, after its move, by `guard`; and `db.holding` gi
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -21,6 +22,7 @@ from django.db.models.lookups import Exact
 from .db.constraints import LOOKS_FIRST
 from .db.fields import StateSetField
 from .db.holding import free
+from .db.inserts import in_groups
 from .db.transactions import starting_over
 from .db.updates import update_each
 from .ojs.gates import LIMITED, OPEN
@@ -282,8 +284,19 @@ def remove(jobs: QuerySet[Any]) -> int:
 
 
 def park(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
-    """Write the gates of available jobs, where they wait, or stand once they run; ``rows`` hold the new values."""
-    return update_each(jobs, rows, ("gate",), {JobState.AVAILABLE})
+    """Write the gates of available jobs, where they wait, or stand once they run; ``rows`` hold the new values.
+
+    Jobs of one gate are written together: thousands may wait for the same key.
+    """
+    by_gate: dict[str, list[Any]] = defaultdict(list)
+    for row in rows:
+        by_gate[row.gate].append(row)
+    alone = [row for some in by_gate.values() for row in some if len(some) == 1]
+    parked = update_each(jobs, alone, ("gate",), {JobState.AVAILABLE})
+    for gate, some in by_gate.items():
+        for keys in in_groups([row.id for row in some]) if len(some) > 1 else ():
+            parked += write(jobs.filter(pk__in=keys, state=JobState.AVAILABLE), gate=gate)
+    return parked
 
 
 def _entrance() -> Case:

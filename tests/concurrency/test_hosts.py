@@ -57,6 +57,7 @@ def test_what_a_dead_host_held_runs_on_another_one(fleet):
     with keeping_history():
         fleet.runworker(fleet.first, "--processes", "2")
         fleet.place.wait_for("began", HELD)
+        fleet.place.wait_until_confirmed()
         fleet.first.kill()
         fleet.place.open("gate")
         fleet.runworker(fleet.second)
@@ -72,6 +73,7 @@ def test_a_host_that_was_cut_off_settles_nothing_that_went_to_others_and_works_o
     with keeping_history():
         cut_off = fleet.runworker(fleet.first)
         fleet.place.wait_for("began", HELD)
+        fleet.place.wait_until_confirmed()
         fleet.first.cut()
         other = fleet.runworker(fleet.second)
         fleet.place.wait_for("began", 2 * HELD)

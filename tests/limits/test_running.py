@@ -19,6 +19,7 @@ from django_ojs_unique.lifecycle import write
 from django_ojs_unique.limits import waiting, walks
 from django_ojs_unique.limits.waiting import LEAST_NEW, Turns
 from django_ojs_unique.models import Job, LimitKey, LimitOverride, Queue, Slot
+from django_ojs_unique.ojs.gates import KEYS
 from django_ojs_unique.worker import Worker
 from tests.support.limits import ONE, done, enqueue, fail, ids, lose, take
 from tests.support.processes import Parent
@@ -525,3 +526,13 @@ def test_jobs_whose_limits_were_broken_while_they_waited_keep_no_other_job_waiti
     write(Job.objects.filter(pk__in=waits[:3]), limits="x")
     done(*running)
     assert ids(take(1)) == [waits[3]]
+
+
+def test_jobs_that_must_wait_for_one_key_are_parked_together():
+    for _ in range(30):
+        enqueue(1)
+    with CaptureQueriesContext(connection) as queries:
+        assert len(take(20)) == 1
+    assert Job.objects.filter(gate__startswith=KEYS, state="available").count() > 1
+    one_by_one = [int(query["sql"].split()[0]) for query in queries if " times: UPDATE" in query["sql"]]
+    assert max(one_by_one, default=0) <= 1

@@ -144,6 +144,10 @@ class Site:
         self.wait(WorkerProcess.objects.filter(pid=command.pid).exists, "the worker is up")
         return command
 
+    def wait_until_confirmed(self) -> None:
+        """Wait until the attempts of all running jobs count: their leases have been extended."""
+        self.wait(lambda: not Job.objects.filter(unconfirmed=True).exists(), "all leases were extended")
+
     def open(self, gate: str) -> None:
         """Let handlers that wait at the gate go on."""
         (self.folder / gate).touch()
