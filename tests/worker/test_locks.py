@@ -180,6 +180,6 @@ def test_a_worker_that_is_cut_off_within_a_transaction_does_not_keep_its_locks_f
         other = place.runworker("--lease", "30")
         place.open("gate")
         for job in jobs:
-            place.wait_for_state(job, state="completed", attempt=2)
+            place.wait_for_state(job, state="completed", worker_id__contains=f":{other.pid}:")
         cut_off.kill()
     assert other.stop() == 0
