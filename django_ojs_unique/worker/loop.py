@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from ..db.clock import DatabaseClock
 from ..db.session_limits import SessionLimits
+from ..db.transactions import is_busy
 from ..execution.finished import Finished
 from ..execution.leases import confirm
 from ..execution.run import Run
@@ -26,7 +27,7 @@ from .housekeeper import LONGEST_WAIT, Housekeeper
 from .inbox import Inbox
 from .listen import Listener
 from .meter import Meter
-from .outages import Outages
+from .outages import DATABASE_FAILED, Outages, drop
 from .poller import LONGEST_POLL, SHORTEST_POLL, Poller
 from .pools import EventLoopPool, ThreadPool
 from .promoter import Promoter
@@ -197,7 +198,12 @@ class Worker:
     # For the other threads
 
     def _confirm(self, run: Run) -> bool:
-        return confirm(self._jobs, [run.job])
+        try:
+            return confirm(self._jobs, [run.job])
+        except DATABASE_FAILED as error:
+            if not is_busy(error):
+                drop(self._using)  # a new connection may reach a server that writes
+            return False
 
     def _hear_of(self, run: Run, finished: Finished | None) -> None:
         """Pass on, from any thread, how a run ended; ``finished`` is None if it never started."""

@@ -21,7 +21,6 @@ from ..execution.errors import has_lost
 from ..execution.execute import aexecute, execute
 from ..execution.finished import Finished, broken
 from ..execution.run import Run
-from .outages import DATABASE_FAILED
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -39,7 +38,7 @@ IDLE_SECONDS = 1.0
 Ended = Callable[[Run, Finished | None], None]
 """Called for each run that is over, with its outcome, or None when it never started."""
 Confirm = Callable[[Run], bool]
-"""Lets an attempt count, before it begins; returns whether its job is still held."""
+"""Lets an attempt count, before it begins; returns whether that succeeded and its job is still held."""
 
 
 class Pool:
@@ -108,10 +107,7 @@ class Pool:
 
     def _begin(self, run: Run) -> bool:
         """Begin a run, confirmed if it must be; return False if it must not begin any more."""
-        try:
-            return not self.closed and (not self._must_confirm(run) or self._confirm(run)) and run.begin()
-        except DATABASE_FAILED:
-            return False
+        return not self.closed and (not self._must_confirm(run) or self._confirm(run)) and run.begin()
 
 
 class ThreadPool(Pool):
