@@ -203,7 +203,10 @@ class Worker:
         except DATABASE_FAILED as error:
             if not is_busy(error):
                 drop(self._using)  # a new connection may reach a server that writes
-            return False
+        except Exception:  # of a receiver of the project, as when the thread connects
+            logger.exception("Job %s cannot begin yet.", run.job.pk, extra=run.labels())
+            drop(self._using)
+        return False
 
     def _hear_of(self, run: Run, finished: Finished | None) -> None:
         """Pass on, from any thread, how a run ended; ``finished`` is None if it never started."""

@@ -73,9 +73,10 @@ def confirm_with(monkeypatch, act):
     return calls
 
 
-def test_a_job_that_cannot_be_confirmed_does_not_begin_and_runs_later(seen, monkeypatch):
+@pytest.mark.parametrize("error", [OperationalError("the line was cut"), ValueError("of a receiver")])
+def test_a_job_that_cannot_be_confirmed_does_not_begin_and_runs_later(seen, monkeypatch, error):
     def fail():
-        raise OperationalError("the line was cut")
+        raise error
 
     calls = confirm_with(monkeypatch, fail)
     Job.objects.enqueue("t", retry=ONE)

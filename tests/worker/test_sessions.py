@@ -13,7 +13,7 @@ from django.db import DatabaseError, connection, connections, transaction
 from django.db.backends.signals import connection_created
 from django.utils import timezone
 
-from django_ojs_unique import Skip, job
+from django_ojs_unique import Discard, Skip, job
 from django_ojs_unique.db import sessions
 from django_ojs_unique.db.sessions import Session
 from django_ojs_unique.models import Event, Job
@@ -167,7 +167,13 @@ def test_a_run_that_failed_by_itself_keeps_its_own_error(writes):
 @pytest.mark.slow
 @only(connection.vendor == "mysql", reason="without the wrapper, that driver reports no transaction")
 def test_a_transaction_left_open_is_found_though_a_receiver_failed_when_the_thread_connected(writes):
-    job("connects", retry=LAST)(lambda: run("SELECT 1"))
+    @job("connects")
+    def connects():
+        try:
+            run("SELECT 1")
+        except ValueError as error:
+            raise Discard(str(error)) from None
+
     job("opens", retry=LAST)(begins)
     fails = [True]
 
