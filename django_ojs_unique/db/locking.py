@@ -36,10 +36,9 @@ def firsts(*selections: QuerySet[Any]) -> tuple[list[Any], int]:
         before, *found, after = cursor.fetchone()
     values = []
     for compiler, value in zip(compilers, found, strict=True):
-        converters, column = compiler.get_converters([compiler.select[0][0]]).get(0, ([], None))
-        for convert in converters:
-            value = convert(value, column, dialect.connection)
-        values.append(value)
+        converters = compiler.get_converters([compiler.select[0][0]])
+        ((converted,),) = compiler.apply_converters([[value]], converters)
+        values.append(converted)
     return values, after - before
 
 

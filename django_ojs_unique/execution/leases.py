@@ -78,17 +78,13 @@ def ends_with_time_limit(job: Any) -> bool:
 
 def confirm(jobs: QuerySet[Any], held: Iterable[Any]) -> bool:
     """Let the attempts of claimed jobs count from now on, as they begin; return whether any was still held."""
-    tokens = {job.pk: job.lease_token for job in held}
-    rows = jobs.filter(pk__in=list(tokens), lease_token__in=set(tokens.values()), state=JobState.ACTIVE)
-    return bool(lifecycle.write(rows, unconfirmed=None))
+    return bool(lifecycle.write(_under(jobs, {(job.pk, job.lease_token) for job in held}), unconfirmed=None))
 
 
 def still_held(jobs: QuerySet[Any], held: Iterable[Any]) -> set[Claim]:
     """Return the jobs that their tokens still hold; read their rows in the order of their ids."""
     holdings = {(job.pk, job.lease_token) for job in held}
-    keys, tokens = {pk for pk, _ in holdings}, {token for _, token in holdings}
-    rows = jobs.filter(pk__in=keys, lease_token__in=tokens, state=JobState.ACTIVE).order_by("pk")
-    return holdings & set(rows.values_list("pk", "lease_token"))
+    return holdings & set(_under(jobs, holdings).order_by("pk").values_list("pk", "lease_token"))
 
 
 def lost(jobs: QuerySet[Any], held: Iterable[Any]) -> set[Claim]:
@@ -145,6 +141,12 @@ def give_back_claims(jobs: QuerySet[Any], tokens: Iterable[UUID]) -> int:
     """Make all jobs that these tokens hold available again; return how many."""
     rows = jobs.filter(lease_token__in=list(tokens), state=JobState.ACTIVE, finished_at=None)
     return give_back(jobs, list(rows.only("lease_token")))[0]
+
+
+def _under(jobs: QuerySet[Any], holdings: set[Claim]) -> QuerySet[Any]:
+    """Select the running jobs with these ids and with one of these tokens."""
+    keys, tokens = {pk for pk, _ in holdings}, {token for _, token in holdings}
+    return jobs.filter(pk__in=keys, lease_token__in=tokens, state=JobState.ACTIVE)
 
 
 def store_progress(jobs: QuerySet[Any], said: Iterable[tuple[Any, tuple[float, str]]]) -> None:

@@ -66,6 +66,7 @@ def test_what_a_fetch_or_a_job_says_of_its_lease_stands(waited, given, length):
     before = timezone.now()
     job = waited(**given)
     assert lasts(job, length, before)
+    assert not is_first(job, before)
 
 
 def test_a_lease_that_is_shorter_by_the_settings_stays_as_it_is(waited, settings):

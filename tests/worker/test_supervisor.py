@@ -45,9 +45,10 @@ def both_busy(place, *options, type="hold"):
 
 def test_a_child_that_is_killed_is_started_again(place):
     command, (first, second) = both_busy(place, type="hold.shortly")
+    place.wait_until_confirmed()
     os.kill(first.pid, KILL)
     again = place.wait_for("began", 3)[-1]
-    assert again.job == first.job
+    assert (again.job, again.attempt) == (first.job, 2)
     assert again.pid not in (first.pid, second.pid, command.pid)
     assert f"(pid {first.pid}) died with -9" in command.output
     place.open("gate")
