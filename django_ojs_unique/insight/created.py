@@ -36,5 +36,10 @@ def finished_since(moment: datetime) -> Q:
         payload_pruned__in=[False, True],
         state__in=sorted(TERMINAL),
         dead_letter__in=[False, True],
-        finished_at__gte=max(moment, _EARLIEST) - CLOCKS,
+        finished_at__gte=earliest_end(moment),
     )
+
+
+def earliest_end(moment: datetime) -> datetime:
+    """Return when a job that was created at or after a moment can have finished at the earliest."""
+    return max(moment, _EARLIEST) - CLOCKS

@@ -34,14 +34,18 @@ def filters(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def matching(jobs: QuerySet[Any], wanted: Mapping[str, Any]) -> QuerySet[Any]:
-    """Return the jobs that match ``wanted``, the result of `filters`."""
-    jobs = jobs.filter(**wanted)
+    """Return the jobs that match ``wanted``, the result of `filters`, however many; indexes find them if they can."""
     if "state__in" in wanted:
         jobs = in_states(jobs, wanted["state__in"])
     if LOOKUPS["since"] in wanted:
         jobs = jobs.filter(created_since(wanted[LOOKUPS["since"]]))
+    return narrowed(jobs, wanted)
+
+
+def narrowed(jobs: QuerySet[Any], wanted: Mapping[str, Any]) -> QuerySet[Any]:
+    """Return those of some jobs that match ``wanted``, without conditions that would lead to an index of all jobs."""
     dialect = dialect_of(jobs)
-    return jobs.filter(*(dialect.exactly(name, wanted[name]) for name in _FREE_TEXT & wanted.keys()))
+    return jobs.filter(**wanted).filter(*(dialect.exactly(name, wanted[name]) for name in _FREE_TEXT & wanted.keys()))
 
 
 def in_states(jobs: QuerySet[Any], states: Collection[JobState]) -> QuerySet[Any]:

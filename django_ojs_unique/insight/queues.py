@@ -10,13 +10,13 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import Count
 
 from ..conf import settings
 from ..db.clock import moment_of
+from ..maintenance.prune import KINDS
 from ..models import Job, Queue
 from ..ojs.gates import LIMITED, OPEN
-from ..ojs.states import INCOMPLETE, TERMINAL, JobState
+from ..ojs.states import INCOMPLETE, JobState
 from ..registry import registry
 
 MOST_COUNTED = 10_000
@@ -144,18 +144,30 @@ def _names(using: str, most: int, others: Iterable[str] = ()) -> set[str]:
         return {name for (name,) in cursor.fetchall()}
 
 
-def counts(using: str, name: str) -> dict[JobState, int]:
-    """Count all jobs of a queue by state: two statements, each answered from one index.
+def counts(using: str, name: str) -> tuple[dict[JobState, int], bool]:
+    """Count the jobs of a queue by state, and say whether the counts are exact. One statement.
 
-    The statement for finished jobs reads the index entries of all queues.
+    No count of unfinished jobs exceeds `MOST_COUNTED` + 1. No index finds the finished jobs of a queue: those of the
+    queue are counted among the `MOST_COUNTED` + 1 of all queues that have finished last, for each of `KINDS` and for
+    jobs with and without a payload.
     """
-    jobs = Job.objects.using(using).filter(queue=name)
-    unfinished = jobs.filter(finished_at=None, state__in=UNFINISHED)
-    finished = jobs.filter(finished_at__isnull=False, payload_pruned__in=[False, True], state__in=sorted(TERMINAL))
+    most, finished = MOST_COUNTED + 1, f"{Job._meta.db_table} WHERE finished_at IS NOT NULL"
+    parts = [
+        f"SELECT '{state}', COUNT(*), COUNT(*) FROM (SELECT 1 FROM {live(state)} AND queue = %s LIMIT {most}) seen"
+        for state in UNFINISHED
+    ]
+    for state, dead_letter in KINDS.values():
+        for pruned in (False, True):
+            kind = f"payload_pruned = {pruned} AND state = '{state}' AND dead_letter = {dead_letter}"
+            newest = f"SELECT queue FROM {finished} AND {kind} ORDER BY finished_at DESC LIMIT {most}"
+            parts.append(f"SELECT '{state}', COUNT(CASE WHEN queue = %s THEN 1 END), COUNT(*) FROM ({newest}) seen")
     found: dict[JobState, int] = dict.fromkeys(JobState, 0)
-    for rows in (unfinished, finished):
-        found.update((JobState(state), count) for state, count in rows.values_list("state").annotate(count=Count("*")))
-    return found
+    with connections[using].cursor() as cursor:
+        cursor.execute(" UNION ALL ".join(parts), [name] * len(parts))
+        rows = cursor.fetchall()
+    for state, count, _ in rows:
+        found[JobState(state)] += count
+    return found, all(seen < most for *_, seen in rows)
 
 
 def _together(depths: Mapping[str, Mapping[str, int]], waiting: list[tuple[datetime, UUID, str]]) -> Now:

@@ -7,8 +7,9 @@ import pytest
 from django.utils import timezone
 
 from django_ojs_unique import job
-from django_ojs_unique.api.views import jobs as views
+from django_ojs_unique.api.wire import pages
 from django_ojs_unique.api.wire.queries import FILTERS
+from django_ojs_unique.insight import bounded
 from django_ojs_unique.management.jobs import filters
 from django_ojs_unique.models import Job
 from tests.support.secrets import ARGS, META, assert_hidden
@@ -51,31 +52,30 @@ def jobs(ojs):
 NAMES = ("queue", "state", "type", "key", "worker", "old", "dead")
 
 
-@pytest.mark.parametrize(
-    ("query", "found"),
-    [
-        ({}, NAMES),
-        ({"queue": "queue"}, ["queue"]),
-        ({"queue": "nobody"}, []),
-        ({"state": "completed"}, ["state"]),
-        ({"state": "completed,discarded"}, ["state", "dead"]),
-        ({"state": ["completed", "active"]}, ["state", "worker"]),
-        ({"state": ""}, NAMES),
-        ({"type": "mail.send"}, ["type"]),
-        ({"key": "order-7"}, ["key"]),
-        ({"key": "ORDER-7"}, []),
-        ({"worker_id": "w-1"}, ["worker"]),
-        ({"since": "PT1H"}, [name for name in NAMES if name != "old"]),
-        ({"until": "PT1H"}, ["old"]),
-        ({"until": "2000-01-01T00:00:00Z"}, []),
-        ({"since": "2000-01-01T00:00:00+02:00"}, NAMES),
-        ({"dead_letter": "true"}, ["dead"]),
-        ({"dead_letter": "false"}, [name for name in NAMES if name != "dead"]),
-        ({"state": "available", "queue": "key", "key": "order-7"}, ["key"]),
-        ({"state": "completed", "queue": "key"}, []),
-    ],
-    ids=str,
-)
+QUERIES = [
+    ({}, NAMES),
+    ({"queue": "queue"}, ["queue"]),
+    ({"queue": "nobody"}, []),
+    ({"state": "completed"}, ["state"]),
+    ({"state": "completed,discarded"}, ["state", "dead"]),
+    ({"state": ["completed", "active"]}, ["state", "worker"]),
+    ({"state": ""}, NAMES),
+    ({"type": "mail.send"}, ["type"]),
+    ({"key": "order-7"}, ["key"]),
+    ({"key": "ORDER-7"}, []),
+    ({"worker_id": "w-1"}, ["worker"]),
+    ({"since": "PT1H"}, [name for name in NAMES if name != "old"]),
+    ({"until": "PT1H"}, ["old"]),
+    ({"until": "2000-01-01T00:00:00Z"}, []),
+    ({"since": "2000-01-01T00:00:00+02:00"}, NAMES),
+    ({"dead_letter": "true"}, ["dead"]),
+    ({"dead_letter": "false"}, [name for name in NAMES if name != "dead"]),
+    ({"state": "available", "queue": "key", "key": "order-7"}, ["key"]),
+    ({"state": "completed", "queue": "key"}, []),
+]
+
+
+@pytest.mark.parametrize(("query", "found"), QUERIES, ids=str)
 def test_jobs_are_filtered_by_all_that_is_given(ojs, jobs, query, found):
     assert listed(ojs, **query) == [jobs[name]["id"] for name in reversed(found)]
 
@@ -115,8 +115,29 @@ def test_the_filters_are_those_of_the_command(ojs):
     assert {"worker" if name == "worker_id" else name for name in FILTERS} == command
 
 
+@pytest.mark.parametrize(("query", "found"), QUERIES, ids=str)
+@pytest.mark.parametrize("most", [0, 1, 3])
+def test_the_cursors_lead_to_all_that_a_filter_selects_however_few_jobs_a_page_looks_at(
+    ojs, jobs, monkeypatch, query, found, most
+):
+    monkeypatch.setattr(bounded, "MOST_LOOKED_AT", 2)
+    monkeypatch.setattr(bounded, "MOST_COUNTED", most)
+    ids, cursor = [], {}
+    while cursor is not None:
+        page = ojs.get(f"{JOBS}?{urlencode({**query, **cursor}, doseq=True)}").json()
+        ids += [each["id"] for each in page["jobs"]]
+        cursor = {"cursor": page["pagination"]["next_cursor"]} if page["pagination"]["has_more"] else None
+    assert ids == [jobs[name]["id"] for name in reversed(found)]
+
+
+def test_a_page_without_jobs_leads_to_the_next_one(ojs, jobs, monkeypatch):
+    monkeypatch.setattr(bounded, "MOST_LOOKED_AT", 2)
+    page = ojs.get(f"{JOBS}?queue=queue").json()
+    assert (page["jobs"], page["pagination"]["has_more"]) == ([], True)
+
+
 def test_very_many_jobs_are_not_counted(ojs, monkeypatch):
-    monkeypatch.setattr(views, "MOST_COUNTED", 2)
+    monkeypatch.setattr(pages, "MOST_COUNTED", 2)
     for _ in range(2):
         ojs.enqueue()
     assert ojs.get(JOBS).json()["pagination"]["total"] == 2

@@ -29,3 +29,19 @@ def blocks(django_db_setup, django_db_blocker):
 def test_it_reads_at_most_twice_what_it_reads_at_best(blocks, operation):
     read = {situation: found[operation] for situation, found in blocks.items()}
     assert max(read.values()) <= 2 * min(read.values()) + IN_A_SMALL_TABLE, read
+
+
+@pytest.fixture(scope="module")
+def large_table(django_db_setup, django_db_blocker):
+    with django_db_blocker.unblock(), growth.without_autovacuum():
+        growth.fill_waiting(1, 5_000)
+        growth.fill_finished(1, 30_000)
+        growth.raw(f"VACUUM ANALYZE {growth.TABLE}")
+        yield
+        growth.raw(f"TRUNCATE {growth.TABLE} CASCADE")
+
+
+@pytest.mark.parametrize("name", growth.LISTS)
+def test_a_list_reads_a_bounded_part_of_the_table(large_table, name):
+    read = growth.blocks(name)
+    assert read <= 3 * growth.MOST

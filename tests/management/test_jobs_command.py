@@ -14,6 +14,7 @@ from django.db.models import Count
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, job
+from django_ojs_unique.insight import bounded
 from django_ojs_unique.insight import workers as insight
 from django_ojs_unique.insight.text import age, harmless
 from django_ojs_unique.management.jobs import SUBCOMMANDS, change_jobs, show_system
@@ -160,6 +161,15 @@ def test_the_named_database_counts_whatever_a_router_says(settings, command):
     before = columns("other")
     jobs(command, str(id), "--database", "default")
     assert columns("other") == before != columns("default")
+
+
+def test_a_list_whose_filter_no_index_knows_looks_at_the_newest_jobs_and_leads_to_the_others(monkeypatch):
+    monkeypatch.setattr(bounded, "MOST_LOOKED_AT", 2)
+    first, *others = (a_job(type) for type in ("a", "b", "b", "b"))
+    listed, warned = separately("list", "--type", "a")
+    assert (listed, f"--older-than {others[1].pk}" in warned) == ("", True)
+    listed, warned = separately("list", "--type", "a", "--older-than", str(others[1].pk))
+    assert (listed.splitlines()[1].startswith(str(first.pk)), warned) == (True, "")
 
 
 def test_a_list_that_is_cut_says_how_to_see_more():

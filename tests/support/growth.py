@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
+from io import StringIO
 from typing import Any
+from unittest.mock import patch
 from uuid import uuid4
 
+from django.core.management import call_command
 from django.db import connection, transaction
 from django.utils import timezone
 
@@ -21,6 +24,7 @@ from django_ojs_unique.execution.finished import Finished
 from django_ojs_unique.execution.leases import extend, give_back
 from django_ojs_unique.execution.queue_rules import queues_with_rules
 from django_ojs_unique.execution.settle import settle
+from django_ojs_unique.insight import bounded, queues
 from django_ojs_unique.maintenance import superseded, sweep
 from django_ojs_unique.maintenance.look import look
 from django_ojs_unique.maintenance.prune import prune
@@ -72,6 +76,8 @@ def raw(sql: str, parameters: Any = None) -> list[Any]:
 
 FEW = 10
 """How many jobs wait in a queue that is nearly empty."""
+MOST = 100
+"""How many rows a list looks at here, so that even a small table has more."""
 
 
 def situations(waiting: int, finished: int) -> Iterator[str]:
@@ -215,7 +221,7 @@ def measure() -> dict[str, int]:
 
 def blocks(name: str) -> int:
     """Return the blocks that an operation reads: the fewest of three runs, as a run marks dead rows for the next."""
-    return min(_blocks(OPERATIONS[name]) for _ in range(3))
+    return min(_blocks({**OPERATIONS, **LISTS}[name]) for _ in range(3))
 
 
 def _blocks(prepare: Callable[[], Callable[[], Any]]) -> int:
@@ -363,6 +369,15 @@ OPERATIONS: dict[str, Callable[[], Callable[[], Any]]] = {
     "revive a job of a hot key": lambda: _revive(),
     "release a key": _of_one(lambda job: job.release_guard()),
 }
+LISTS: dict[str, Callable[[], Callable[[], Any]]] = {
+    "list of an unknown type": lambda: lambda: _list("--type", "no"),
+    "list of an unknown worker": lambda: lambda: _list("--worker", "w"),
+    "list of a queue": lambda: lambda: _list("--state", "completed", "--queue", "no"),
+    "list of a state": lambda: lambda: _list("--state", "discarded"),
+    "list of a state since a moment": lambda: lambda: _list("--state", "completed", "--since", "PT1S"),
+    "counts of a queue": lambda: lambda: _count(),
+}
+"""What reads `MOST` rows several times, each with its blocks of an index; PostgreSQL knows how many rows there are."""
 
 
 def _ended(state: str = "completed", **fields: Any) -> Any:
@@ -386,6 +401,16 @@ def _prune() -> Callable[[], Any]:
     for number in range(5):
         _ended(finished_at=long_ago, fingerprint=f"{number:064}")
     return lambda: prune(Job.objects.all(), timezone.now() - timedelta(days=60))
+
+
+def _list(*arguments: str) -> None:
+    with patch.multiple(bounded, MOST_LOOKED_AT=MOST, MOST_COUNTED=MOST):
+        call_command("jobs", "list", *arguments, stdout=StringIO(), stderr=StringIO())
+
+
+def _count() -> None:
+    with patch.object(queues, "MOST_COUNTED", MOST):
+        queues.counts("default", "q1")
 
 
 def _second(strategy: str) -> Callable[[], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.utils import timezone
@@ -10,7 +11,8 @@ from rest_framework.response import Response
 
 from ...db.sizes import OF_A_JOB
 from ...exceptions import OJSError
-from ...insight.job_filters import filters, matching
+from ...insight.bounded import few
+from ...insight.job_filters import filters, narrowed
 from ...maintenance.on_demand import run_maintenance
 from ...operations.cancel import cancel
 from ...redaction import redacted
@@ -22,9 +24,6 @@ from ..wire.enqueue import read_job
 from ..wire.envelope import show, show_explanation, show_place
 from ..wire.pages import Page
 from ..wire.queries import read_job_filters
-
-MOST_COUNTED = 10_000
-"""How many jobs the list counts at most: counting a million takes longer than showing a page."""
 
 
 class Jobs(OJSView):
@@ -39,8 +38,12 @@ class Jobs(OJSView):
         page, given = Page.read(parameters, "jobs"), read_job_filters(parameters, now)
         self.demand("read", given.get("queue"), given.get("type"))
         run_maintenance(self.jobs, now, crons=True)
-        found = matching(self.jobs, filters(given))
-        jobs, pagination = page.of_rows(found, "-id", large=OF_A_JOB, counted=MOST_COUNTED)
+        wanted = filters(given)
+        narrow = partial(narrowed, wanted=wanted) if wanted else None
+        if narrow and (found := few(self.jobs, wanted)) is not None:
+            jobs, pagination = page.of_rows(narrow(self.jobs.filter(pk__in=found)), "-id", large=OF_A_JOB)
+        else:
+            jobs, pagination = page.of_rows(self.jobs, "-id", narrow=narrow, large=OF_A_JOB)
         return Response({"jobs": [show(job) for job in jobs], "pagination": pagination})
 
     def post(self, request: Request) -> Response:

@@ -13,6 +13,7 @@ from rest_framework.response import Response
 from ... import models
 from ...conf import settings
 from ...exceptions import InvalidRequest, did_you_mean
+from ...insight.job_filters import narrowed
 from ...maintenance.on_demand import run_maintenance, unless_busy
 from ...ojs.names import UUID_TEXT
 from ...ojs.workflows import Kind, MemberOutcome, Role, WorkflowState
@@ -36,14 +37,18 @@ class Workflows(OJSView):
     def get(self, request: Request) -> Response:
         """List the outermost ones, the newest first; the parameters ``state``, ``type`` and ``name`` filter them."""
         parameters = request.query_params
-        page = Page.read(parameters, "workflows")
         wanted = {name: _choice(parameters, name) for name in ("state", "type") if name in parameters}
         if "name" in parameters:
             wanted["name"] = parameters["name"]
         self.demand("read", None, None)  # a workflow can have jobs of any queue and type
         run_maintenance(self.jobs, timezone.now())
-        rows = models.Workflow.objects.using(self.using).filter(root=None, **wanted)
-        found, pagination = page.of_rows(rows, "-created_at", "-id", large=("extra",))
+        rows = models.Workflow.objects.using(self.using).filter(root=None)
+        page, by = Page.read(parameters, "workflows"), ["-id"]
+        if "state" in wanted:  # which has an index of its own
+            rows = rows.filter(state=wanted.pop("state"))
+            page, by = Page.read(parameters, "workflows of a state"), ["-created_at", "-id"]
+        narrow = partial(narrowed, wanted=wanted) if wanted else None
+        found, pagination = page.of_rows(rows, *by, narrow=narrow, large=("extra",))
         counts = counts_of(found, self.using)
         return Response({"workflows": [show_in_list(row, *counts[row.pk]) for row in found], "pagination": pagination})
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 from django.core.signing import BadSignature, Signer
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 
 from ...conf import settings
 from ...db.sizes import fitting
 from ...exceptions import InvalidRequest
+from ...insight.bounded import MOST_COUNTED, behind, first
 
-DEFAULT_LIMIT, HIGHEST_LIMIT, HIGHEST_OFFSET = 50, 200, 999_999_999
+DEFAULT_LIMIT, HIGHEST_LIMIT, HIGHEST_OFFSET = 50, 200, 10_000
 HIGHEST_PAGE = HIGHEST_OFFSET // HIGHEST_LIMIT
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
@@ -38,9 +37,10 @@ class Page:
         """
         size = "per_page" if "per_page" in parameters else "limit"
         limit = _number(parameters, size, DEFAULT_LIMIT, 1, HIGHEST_LIMIT)
-        offset, cursor = _number(parameters, "offset", 0, 0, HIGHEST_OFFSET), parameters.get("cursor")
+        further = "Follow `next_cursor` to go further."
+        offset, cursor = _number(parameters, "offset", 0, 0, HIGHEST_OFFSET, further), parameters.get("cursor")
         if "page" in parameters:
-            offset = limit * (_number(parameters, "page", 1, 1, HIGHEST_PAGE) - 1)
+            offset = limit * (_number(parameters, "page", 1, 1, HIGHEST_PAGE, further) - 1)
         signer, after = Signer(salt=f"django_ojs_unique.{of}"), None
         if cursor:
             if offset:
@@ -56,28 +56,31 @@ class Page:
         self,
         rows: QuerySet[Any],
         *by: str,
+        narrow: Callable[[QuerySet[Any]], QuerySet[Any]] | None = None,
         large: Collection[str] = (),
         copies: int = 1,
-        counted: int | None = None,
     ) -> tuple[list[Any], dict[str, Any]]:
         """Return the page's rows in the order ``by``, which must be total, and the ``pagination`` object.
 
         A cursor continues after the last entry that was seen, so no entry comes twice or is left out while others are
-        added and removed. ``total`` is exact, so the rows must be few, or counted from an index; or at most ``counted``
-        of them are counted, and if there are more, there is no ``total``. ``large`` names the JSON fields that can be
-        large: the page ends before they exceed ``OJS_UNIQUE["API"]["MAX_RESPONSE_BYTES"]``. ``copies``: how often the
-        answer has them.
+        added and removed. ``narrow`` selects rows that no index finds: a page looks at `MOST_LOOKED_AT` rows, so it can
+        be short, or empty, and have a next one. There is no ``total`` if there are more than `MOST_COUNTED` rows before
+        ``narrow``. ``large`` names the JSON fields that can be large: the page ends before they exceed
+        ``OJS_UNIQUE["API"]["MAX_RESPONSE_BYTES"]``. ``copies``: how often the answer has them.
         """
-        total: int | None = rows.count() if counted is None else rows[: counted + 1].count()
-        if counted is not None and total == counted + 1:
-            total = None
-        fields = [field.removeprefix("-") for field in by]
+        seen = rows[: MOST_COUNTED + 1].count()
+        total = None if seen > MOST_COUNTED else narrow(rows).count() if narrow else seen
         if self.after is not None:
-            rows = rows.filter(_behind(by, self.after))
+            rows = rows.filter(behind(by, self.after))
+        last = None
+        if narrow:
+            rows, last = first(rows, by)
+            rows = narrow(rows)
         rest, most = rows.order_by(*by)[self.offset :], self.limit
         if large:
             most, _ = fitting(rest, most, settings.api["MAX_RESPONSE_BYTES"] // copies, large)
-        return self._shown(rest[: most + 1], most, total, lambda row: [_text(getattr(row, field)) for field in fields])
+        fields = [field.removeprefix("-") for field in by]
+        return self._shown(rest[: most + 1], most, total, lambda row: [getattr(row, field) for field in fields], last)
 
     def of_names(self, names: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         """Return the page's part of sorted names, and the ``pagination`` object."""
@@ -86,16 +89,22 @@ class Page:
         return self._shown(rest, self.limit, len(names), lambda name: [name])
 
     def _shown(
-        self, rows: Iterable[Any], most: int, total: int | None, key: Callable[[Any], list[str]]
+        self,
+        rows: Iterable[Any],
+        most: int,
+        total: int | None,
+        key: Callable[[Any], Sequence[Any]],
+        last: Sequence[Any] | None = None,
     ) -> tuple[list[Any], dict[str, Any]]:
         found = list(rows)
-        shown, has_more = found[:most], len(found) > most
-        pagination: dict[str, Any] = {"has_more": has_more, "limit": self.limit, "offset": self.offset}
+        if len(found) > most:
+            last = key(found[most - 1])
+        pagination: dict[str, Any] = {"has_more": last is not None, "limit": self.limit, "offset": self.offset}
         if total is not None:
             pagination["total"] = total
-        if has_more:
-            pagination["next_cursor"] = self._signer.sign_object(key(shown[-1]))
-        return shown, pagination
+        if last is not None:
+            pagination["next_cursor"] = self._signer.sign_object(list(map(_text, last)))
+        return found[:most], pagination
 
 
 def read_limit(parameters: Mapping[str, str], default: int, highest: int) -> int:
@@ -103,24 +112,12 @@ def read_limit(parameters: Mapping[str, str], default: int, highest: int) -> int
     return _number(parameters, "limit", default, 1, highest)
 
 
-def _behind(by: Sequence[str], after: Sequence[str]) -> Q:
-    """Return the condition for the rows that come later in the order; its first part is a range for an index."""
-    same, later = Q(), []
-    for field, value in zip(by, after, strict=True):
-        name, side = field.removeprefix("-"), "lt" if field.startswith("-") else "gt"
-        later.append(same & Q(**{f"{name}__{side}": value}))
-        same &= Q(**{name: value})
-    first = by[0].removeprefix("-")
-    side = "lte" if by[0].startswith("-") else "gte"
-    return Q(**{f"{first}__{side}": after[0]}) & reduce(operator.or_, later)
-
-
 def _text(value: Any) -> str:
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
-def _number(parameters: Mapping[str, str], name: str, default: int, lowest: int, highest: int) -> int:
+def _number(parameters: Mapping[str, str], name: str, default: int, lowest: int, highest: int, mend: str = "") -> int:
     text = parameters.get(name, str(default))
     if not _NUMBER.fullmatch(text) or not lowest <= int(text) <= highest:
-        raise InvalidRequest.at(name, f"must be a whole number from {lowest} to {highest}", value=text)
+        raise InvalidRequest.at(name, f"must be a whole number from {lowest} to {highest}", value=text, mend=mend)
     return int(text)

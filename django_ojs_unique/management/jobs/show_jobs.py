@@ -9,10 +9,12 @@ from typing import Any
 from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
+from django.db.models import QuerySet
 from django.utils import timezone
 
+from ...insight.bounded import MOST_LOOKED_AT, few, first
 from ...insight.glance import glance
-from ...insight.job_filters import filters, matching
+from ...insight.job_filters import filters, narrowed
 from ...insight.job_options import handler
 from ...insight.limit_waits import waits_for
 from ...insight.text import age, harmless
@@ -43,6 +45,8 @@ class List(Subcommand):
     """List jobs, the newest first.
 
     Filters add up: `jobs list --state retryable discarded --queue emails`.
+
+    If no index finds what they select, the newest 20,000 jobs are looked at.
     """
 
     name = "list"
@@ -51,15 +55,28 @@ class List(Subcommand):
     def add_arguments(parser: CommandParser) -> None:
         add_filters(parser)
         parser.add_argument("--limit", type=whole_number, default=20, metavar="N", help="At most so many (default 20).")
+        parser.add_argument(
+            "--older-than", type=job_id, metavar="ID", help="Only jobs that come after this one in the list."
+        )
 
-    def run(self, *, limit: int, **options: Any) -> None:
-        wanted = filters(options)
-        found = list(matching(self.jobs, wanted).order_by("-pk")[: limit + 1])
+    def run(self, *, limit: int, older_than: UUID | None, **options: Any) -> None:
+        wanted, last = filters(options), None
+        ids = few(self.jobs, wanted)
+        jobs: QuerySet[Any] = self.jobs if older_than is None else self.jobs.filter(pk__lt=older_than)
+        if ids is not None:
+            jobs = jobs.filter(pk__in=ids)
+        elif wanted:
+            jobs, last = first(jobs, ["-pk"])
+        found = list(narrowed(jobs, wanted).order_by("-pk")[: limit + 1])
         now = timezone.now()
         shown = sorted(found[:limit], key=lambda job: (job.created_at, job.pk), reverse=True)
         self.answer(list(map(fields, shown)))
+        if last and len(found) <= limit:
+            looked = f"Only {MOST_LOOKED_AT:,} jobs were looked at, as no index finds these."
+            self.warn(f"{looked} For those before: --older-than {last[0]}")
         if not found:
-            self.say(self._nothing(bool(wanted)))
+            if not last:
+                self.say(self._nothing(bool(wanted)))
             return
         rows = [(*_told(job, now), seen.args, seen.key, seen.error) for job in shown for seen in [glance(job)]]
         headings = ["id", "state", "tries", "age", "queue", "type", "args", "key", "last error"]

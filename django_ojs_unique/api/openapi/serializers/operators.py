@@ -71,6 +71,7 @@ OneQueueStats = having(
     stats=QueueCounts(),
     **_STATS,
     status=one_of(STATUSES),
+    exact=BooleanField(),
     computed_at=DateTimeField(),
 )
 
