@@ -59,12 +59,13 @@ def test_the_jobs_of_a_queue_are_counted_by_state_exactly(ojs):
 def test_very_many_jobs_of_a_queue_are_counted_up_to_a_bound_and_the_answer_says_so(ojs, monkeypatch):
     monkeypatch.setattr("django_ojs_unique.insight.queues.MOST_COUNTED", 2)
     now = timezone.now()
-    for minute, queue in enumerate(["default", "default", "other"]):
+    for minute, queue in enumerate(["default", "default", "default", "other"]):
         insert(type="t", queue=queue, state="cancelled", finished_at=now - timedelta(minutes=minute))
     insert(type="t", queue="other", state="available")
     insert(type="t", queue="default", state="available")
     whole = ojs.get("/ojs/v1/queues/default/stats").json()
-    assert (whole["stats"]["cancelled"], whole["stats"]["available"], whole["exact"]) == (2, 1, False)
+    assert (whole["stats"]["cancelled"], whole["stats"]["available"], whole["exact"]) == (3, 1, False)
+    Job._base_manager.filter(state="cancelled")[:1].get().delete()
     Job._base_manager.filter(queue="other", state="cancelled").delete()
     assert ojs.get("/ojs/v1/queues/default/stats").json()["exact"] is True
     for _ in range(3):

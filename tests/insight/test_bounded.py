@@ -51,6 +51,11 @@ def test_an_index_finds_all_that_match(every_kind, given):
     assert set(narrowed(jobs.filter(pk__in=found), wanted)) == set(matching(jobs, wanted)) != set()
 
 
+def test_no_job_that_waits_is_looked_at_for_dead_letters(every_kind):
+    found = few(Job.objects.all(), filters({"dead_letter": True}))
+    assert set(found) == set(Job.objects.filter(dead_letter=True).values_list("pk", flat=True)) != set()
+
+
 @pytest.mark.parametrize("given", FILTERS, ids=str)
 def test_an_index_finds_no_more_than_the_bound(every_kind, monkeypatch, given):
     jobs, wanted = Job.objects.all(), filters(given)
