@@ -15,13 +15,16 @@ from django.db.models.lookups import Contains
 from ..ojs.states import JobState
 
 _BITS = " ".join(f"WHEN '{state}' THEN {state.bit}" for state in JobState)
-_IS_GUARDING = "({guarded_states} & CASE {state} " + _BITS + " ELSE 0 END) <> 0"
+_IS_GUARDING = "CASE WHEN ({guarded_states} & CASE {state} " + _BITS + " ELSE 0 END) = 0 THEN 0 ELSE 1 END = 1"
 IS_GUARDING = _IS_GUARDING.format(guarded_states="guarded_states", state="state")
 """The SQL of `guarding`."""
 
 
 class IsGuarding(Lookup):
     """Whether a row's state is one of its guarded states: one bit-and, which each write of a row evaluates.
+
+    It is an equation, as PostgreSQL expects few rows for which one is true: with ``<> 0`` it expected to find all
+    finished jobs of a fingerprint, too, and spent 200 ms on compiling a statement that finds one row.
 
     It has no parameters, so that a database recognises the condition of the index. It is a look-up because Django
     compares any other expression with TRUE, in some versions and on some databases.

@@ -1,10 +1,13 @@
 """What an operation reads depends neither on the planner's statistics nor on the size of the table."""
 
+import json
 import os
 
 import pytest
 from django.db import connection
 
+from django_ojs_unique.db.constraints import unfinished_or_guarding
+from django_ojs_unique.models import Job
 from tests.support import growth
 
 pytestmark = [
@@ -45,3 +48,9 @@ def large_table(django_db_setup, django_db_blocker):
 def test_a_list_reads_a_bounded_part_of_the_table(large_table, name):
     read = growth.blocks(name)
     assert read <= 3 * growth.MOST
+
+
+def test_postgresql_expects_few_live_jobs_of_a_key_with_many_finished_ones(large_table):
+    found = Job.objects.filter(unfinished_or_guarding(fingerprint=growth.fingerprint_of(growth.HOT)))
+    (plan,) = json.loads(found.explain(format="json"))
+    assert plan["Plan"]["Plan Rows"] < growth.MOST, plan
