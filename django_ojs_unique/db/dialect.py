@@ -259,11 +259,14 @@ class Dialect:
         """Return the SQL that tells how many blocks of the table this session has read, as far as the database does."""
         return "0"
 
-    def cost_of_firsts(self, queues: Collection[str]) -> tuple[int, datetime]:
-        """Look for the first available job of each queue; return how many blocks were read, and when it began."""
+    def cost_of_firsts(self, queues: Collection[str], types: Collection[str] | None) -> tuple[int, datetime]:
+        """Look for the first available job of each queue; return how many blocks were read, and when it began.
+
+        ``types`` None means any type.
+        """
         raise NotImplementedError
 
-    def fronts(self, queues: Collection[str]) -> list[Front]:
+    def fronts(self, queues: Collection[str], types: Collection[str] | None) -> list[Front]:
         """Return where the available jobs of each queue and priority begin, which need not pass a gate."""
         raise NotImplementedError
 

@@ -43,12 +43,12 @@ UPDATE {table} AS job SET
 WHERE job.id = ANY(ARRAY({chosen})) RETURNING {columns}
 """
 _WAITS = "queue = queue.name AND state = 'available' AND gate = '' AND finished_at IS NULL"
+_HAS_TYPE = "(%(types)s::text[] IS NULL OR type = ANY(%(types)s::text[]))"
 _FIRST_OF_QUEUES = """
   SELECT next.id FROM unnest(%(queues)s::text[], %(rooms)s::int[]{fronts}) AS queue (name, room{front})
   LEFT JOIN {queues} AS rule ON rule.name = queue.name CROSS JOIN LATERAL (
     SELECT id, priority, enqueued_at FROM {table}
-    WHERE {waits}{behind}
-      AND (%(types)s::text[] IS NULL OR type = ANY(%(types)s::text[]))
+    WHERE {waits} AND {has_type}{behind}
       AND (expires_at IS NULL OR expires_at > %(now)s OR started_at IS NOT NULL)
     ORDER BY priority DESC, enqueued_at, id LIMIT queue.room FOR UPDATE SKIP LOCKED
   ) AS next WHERE rule.paused_at IS NULL AND rule.concurrency_limit IS NULL AND rule.max_per_second IS NULL
@@ -67,19 +67,21 @@ _BLOCKS = " + ".join(f"pg_stat_get_xact_blocks_fetched('{name}'::regclass)" for 
 _COST_OF_FIRSTS = f"""
 SELECT ({_BLOCKS}) - earlier.blocks, statement_timestamp()
 FROM (SELECT {_BLOCKS} AS blocks) AS earlier CROSS JOIN LATERAL (
-  SELECT count(*) FROM unnest(%s::text[]) AS queue (name) CROSS JOIN LATERAL (
-    SELECT FROM {{table}} WHERE {{waits}} ORDER BY priority DESC, enqueued_at, id LIMIT 1
+  SELECT count(*) FROM unnest(%(queues)s::text[]) AS queue (name) CROSS JOIN LATERAL (
+    SELECT FROM {{table}} WHERE {{waits}} AND {{has_type}} ORDER BY priority DESC, enqueued_at, id LIMIT 1
   ) AS first WHERE earlier.blocks >= 0
 ) AS looks
 """
 """The blocks are those that this session has read since it last told the server, about once a second."""
 _FRONTS_OF_QUEUES = """
-SELECT queue.name, front.priority, front.enqueued_at FROM unnest(%s::text[]) AS queue (name) CROSS JOIN LATERAL (
+SELECT queue.name, front.priority, front.enqueued_at
+FROM unnest(%(queues)s::text[]) AS queue (name) CROSS JOIN LATERAL (
   WITH RECURSIVE step AS (
-    (SELECT priority, enqueued_at FROM {table} WHERE {waits} ORDER BY priority DESC, enqueued_at, id LIMIT 1)
+    (SELECT priority, enqueued_at FROM {table} WHERE {waits} AND {has_type}
+    ORDER BY priority DESC, enqueued_at, id LIMIT 1)
     UNION ALL
     SELECT next.priority, next.enqueued_at FROM step CROSS JOIN LATERAL (
-      SELECT priority, enqueued_at FROM {table} WHERE {waits} AND priority < step.priority
+      SELECT priority, enqueued_at FROM {table} WHERE {waits} AND {has_type} AND priority < step.priority
       ORDER BY priority DESC, enqueued_at, id LIMIT 1
     ) AS next
   ) SELECT * FROM step LIMIT {most}
@@ -198,12 +200,13 @@ class PostgreSQL(Dialect):
     def blocks_read(self) -> str:
         return _statement(_BLOCKS, self.model)
 
-    def cost_of_firsts(self, queues: Collection[str]) -> tuple[int, datetime]:
-        _, ((blocks, began),) = execute(self, _statement(_COST_OF_FIRSTS, self.model), [list(queues)])
+    def cost_of_firsts(self, queues: Collection[str], types: Collection[str] | None) -> tuple[int, datetime]:
+        _, ((blocks, began),) = execute(self, _statement(_COST_OF_FIRSTS, self.model), _arrays(queues, types))
         return blocks, began
 
-    def fronts(self, queues: Collection[str]) -> list[Front]:
-        _, rows = execute(self, _statement(_FRONTS_OF_QUEUES, self.model), [list(queues)], plan=Plan.ONCE)
+    def fronts(self, queues: Collection[str], types: Collection[str] | None) -> list[Front]:
+        statement = _statement(_FRONTS_OF_QUEUES, self.model)
+        _, rows = execute(self, statement, _arrays(queues, types), plan=Plan.ONCE)
         return [Front(*row) for row in rows]
 
     def complete(self, runs: Sequence[Any]) -> set[UUID]:
@@ -292,6 +295,10 @@ class PostgreSQL(Dialect):
         return execute(self, statement, parameters)[0]
 
 
+def _arrays(queues: Collection[str], types: Collection[str] | None) -> dict[str, Any]:
+    return {"queues": list(queues), "types": None if types is None else list(types)}
+
+
 def _plan_for(rows: int) -> Plan:
     return Plan.KEPT if rows <= FEW_ROWS else Plan.FRESH
 
@@ -307,6 +314,7 @@ def _statement(text: str, model: type[models.Model]) -> str:
 
     return (
         text.replace("{waits}", _WAITS)
+        .replace("{has_type}", _HAS_TYPE)
         .replace("{most}", str(_MOST_PRIORITIES))
         .replace("{table}", f'"{model._meta.db_table}"')
         .replace("{queues}", f'"{apps.get_model("django_ojs_unique", "Queue")._meta.db_table}"')

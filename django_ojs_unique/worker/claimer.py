@@ -75,8 +75,8 @@ class Claimer:
         self._empty: dict[Pool, float] = {}
         """Since when no more jobs are known for a pool, on the monotonic clock: its last claim found too few."""
         self._fronts: dict[Pool, Fronts] = {}
-        self._worked: dict[Pool, bool] = {}
-        """Whether the last claim for a pool found jobs."""
+        self._had_queues: dict[Pool, bool] = {}
+        """Whether there were queues with jobs when the last claim for a pool began."""
         self._with_rules: tuple[frozenset[str], float] = frozenset(), float("-inf")
         """The queues with a limit or with jobs at gates, and when they were read on the monotonic clock."""
 
@@ -135,7 +135,7 @@ class Claimer:
         try:
             queues = self._poller.queues()
             with_rules = self._queues_with_rules() if queues and not ask_for_rules else None
-            fronts = self._look_for_fronts(pool, queues)
+            fronts = self._look_for_fronts(pool, queues, types)
             claimed_at = time.monotonic()
             with self._unanswered.claiming() as token:
                 jobs = claim(
@@ -156,7 +156,7 @@ class Claimer:
             self._start(pool)
         fronts.pass_by(jobs)
         self._most[pool] = LARGEST_CLAIM if len(jobs) == room else SMALL_CLAIM
-        self._worked[pool] = bool(jobs)
+        self._had_queues[pool] = bool(queues)
         if len(jobs) < room:
             if queues:
                 self._poller.exhausted()
@@ -173,11 +173,11 @@ class Claimer:
                 time.sleep(0)  # lets another thread of this process go on at once, so that the first handlers start now
         return bool(jobs)
 
-    def _look_for_fronts(self, pool: Pool, queues: Collection[str]) -> Fronts:
-        """Return the fronts for a pool, which are looked for while it works."""
+    def _look_for_fronts(self, pool: Pool, queues: Collection[str], types: Collection[str]) -> Fronts:
+        """Return the fronts for a pool, which are looked for while queues have jobs."""
         fronts = self._fronts.setdefault(pool, Fronts(self._jobs))
-        if queues and dialect_of(self._jobs).finds_fronts and (self._worked.get(pool) or fronts.are_used):
-            fronts.look(queues)
+        if queues and dialect_of(self._jobs).finds_fronts and (self._had_queues.get(pool) or fronts.are_used):
+            fronts.look(queues, types)
             if fronts.are_used:
                 self._poller.relies_until(fronts.until)
         return fronts

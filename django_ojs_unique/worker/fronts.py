@@ -27,9 +27,9 @@ class Fronts:
     """Where the jobs of each queue and priority begin, as one worker knows it.
 
     PostgreSQL cannot remove dead rows while an older transaction is open, such as a report or a backup. Then each claim
-    walks over all jobs that were claimed since that transaction began. The claims of a worker that knows the fronts
-    begin behind these. A job before its front waits until the next look, a few seconds at most: one that became
-    available late, or has a priority that no job of this worker had.
+    walks over all jobs that were claimed since that transaction began. It also walks over jobs whose types the worker
+    cannot run. The claims of a worker that knows the fronts begin behind these. A job before its front waits until the
+    next look, a few seconds at most: one that became available late, or has a priority that no job of this worker had.
     """
 
     def __init__(self, jobs: QuerySet[Any]) -> None:
@@ -46,16 +46,19 @@ class Fronts:
         """Whether claims begin at the fronts."""
         return self._known is not None
 
-    def look(self, queues: Collection[str]) -> None:
-        """Find out whether looks are dear, and where the fronts are, if it is time to."""
+    def look(self, queues: Collection[str], types: Collection[str] | None) -> None:
+        """Find out whether looks for jobs of the ``types`` are dear, and where the fronts are, if it is time to.
+
+        ``types`` None means any type.
+        """
         began = time.monotonic()
         if began < self.until:
             return
-        blocks, self._since = self._dialect.cost_of_firsts(queues)
+        blocks, self._since = self._dialect.cost_of_firsts(queues, types)
         if blocks <= CHEAP + CHEAP_PER_QUEUE * len(queues):
             self._known, self.until = None, began + CHECK_SECONDS
             return
-        found = self._dialect.fronts(queues)
+        found = self._dialect.fronts(queues, types)
         self._priorities.update(front.priority for front in found)
         is_few = len(queues) * len(self._priorities) <= MOST_FRONTS
         self._known = {(queue, priority): since for queue, priority, since in found} if is_few else None

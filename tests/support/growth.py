@@ -265,10 +265,16 @@ def _claim(limit: int, types: list[str] | None = None, fronts: Sequence[Any] = (
 def _claims(limit: int, types: list[str] | None = None) -> Callable[[], Any]:
     def prepare() -> Callable[[], Any]:
         fronts = Fronts(Job.objects.all())
-        fronts.look(QUEUES)
+        fronts.look(QUEUES, types)
         return lambda: _claim(limit, types, fronts.of(QUEUES))
 
     return prepare
+
+
+def _behind_unknown_types() -> Callable[[], Any]:
+    for number in range(5):
+        Job.objects.enqueue("known", {"n": number}, queue=QUEUES[number % 4])
+    return _claims(10, ["known"])()
 
 
 def _with_claimed(limit: int, act: Callable[[list[Any]], Any]) -> Callable[[], Any]:
@@ -348,6 +354,7 @@ OPERATIONS: dict[str, Callable[[], Callable[[], Any]]] = {
     "claim, 1": _claims(1),
     "claim, 10": _claims(10),
     "claim, of types": _claims(10, ["waiting", "other"]),
+    "claim, behind unknown types": lambda: _behind_unknown_types(),
     "queues that have jobs": lambda: lambda: waiting_queues(Job.objects.all()),
     "queues with rules": lambda: lambda: queues_with_rules(Job.objects.all(), QUEUES),
     "settle, 5 completed": _with_claimed(

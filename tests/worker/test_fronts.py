@@ -35,7 +35,7 @@ def old_transaction():
 @pytest.fixture
 def fronts():
     found = Fronts(Job.objects.all())
-    found.look(QUEUES)
+    found.look(QUEUES, None)
     return found
 
 
@@ -53,7 +53,7 @@ def claims(fronts, take):
 
 def look_again(fronts):
     fronts.until = 0
-    fronts.look(QUEUES)
+    fronts.look(QUEUES, None)
 
 
 def waiting(age=0, queue="q0", **fields):
@@ -104,10 +104,44 @@ def test_a_job_before_its_front_waits_for_the_next_look(old_transaction, fronts,
     assert len(claims()) == 1
     late, unusual = waiting(60), waiting(priority=7)
     assert claims() == []
-    fronts.look(QUEUES)
+    fronts.look(QUEUES, None)
     assert claims() == [], "it is not yet time to look again"
     look_again(fronts)
     assert ids(claims()) == [unusual, late]
+
+
+def test_the_fronts_of_some_types_are_behind_the_jobs_of_others(transactional_db, fronts, take):
+    def claim():
+        claimed = take(9, queues=QUEUES, types=["t"], with_rules=frozenset(), fronts=fronts.of(QUEUES))
+        fronts.pass_by(claimed)
+        return ids(claimed)
+
+    growth.fill_waiting(1, 3_000)  # of a type that this worker cannot run
+    first = [waiting(priority=1), waiting()]
+    fronts.until = 0
+    fronts.look(QUEUES, ["t"])
+    begin = dict(Job.objects.filter(type="t").values_list("priority", "enqueued_at"))
+    assert begin.items() <= {front.priority: front.since for front in fronts.of(["q0"])}.items()
+    assert (fronts.are_used, claim()) == (True, first)
+    second = waiting()
+    assert claim() == [second]
+    fronts.until = 0
+    fronts.look(QUEUES, ["waiting"])
+    assert not fronts.are_used
+
+
+def test_a_worker_that_claims_in_vain_looks_for_the_fronts(transactional_db, handlers, monkeypatch):
+    begun, claim = [], claimer.claim
+    monkeypatch.setattr(claimer, "claim", lambda *a, **k: begun.append((k["types"], k["fronts"])) or claim(*a, **k))
+    growth.fill_waiting(1, 3_000)
+    job("t")(lambda: None)
+    claiming = Claiming(concurrency=1)
+    assert not any(claiming.claim() for _ in range(3))
+    assert [bool(fronts) for types, fronts in begun if "t" in types] == [False, True, True]
+    wanted = waiting()
+    claiming.poller.exhausted()
+    assert claiming.claim()
+    assert Job.objects.get(pk=wanted).state == "active"
 
 
 def test_a_paused_queue_gives_nothing(old_transaction, claims):
