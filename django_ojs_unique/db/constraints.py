@@ -65,7 +65,7 @@ class IsFinished(Lookup):
 
 
 def finished() -> Q:
-    """Return the condition for finished jobs, by which the finished jobs of a fingerprint are found."""
+    """Return the condition for finished jobs, by which those of a fingerprint and those of workflows are found."""
     return Q(IsFinished(F("finished_at"), True))
 
 

@@ -32,8 +32,7 @@ class Seen(NamedTuple):
 def look(jobs: QuerySet[Any], now: datetime) -> Seen:
     """Look once."""
     available = jobs.filter(state=JobState.AVAILABLE, finished_at=None).order_by("queue")
-    ended = Tables.on(jobs.db).ended.order_by("awaited")
-    others = (available, sweep.lost(jobs), sweep.late(jobs, now), ended, cron.due(jobs.db, now))
+    others = (available, sweep.lost(jobs), sweep.late(jobs, now), Tables.on(jobs.db).ended, cron.due(jobs.db, now))
     due = sweep.timed(jobs).values_list("run_at", flat=True)
     found, blocks = firsts(due, *(rows.values_list("pk", flat=True) for rows in others))
     return Seen._make([*found, blocks])

@@ -270,7 +270,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='job',
-            index=models.Index(condition=models.Q(('awaited__isnull', False), ('finished_at__isnull', False)), fields=['awaited'], name='ojs_job_awaited'),
+            index=models.Index(condition=models.Q(models.Q(django_ojs_unique.db.constraints.IsFinished(models.F('finished_at'), True)), ('awaited__isnull', False)), fields=['awaited'], name='ojs_job_awaited'),
         ),
         migrations.AddIndex(
             model_name='job',

@@ -201,7 +201,7 @@ class Job(Movable, PartiallyIndexed):
             # The ends that a workflow has not counted yet: hardly any. NULL, not false, so that MariaDB uses the index.
             models.Index(
                 fields=["awaited"],
-                condition=Q(awaited__isnull=False, finished_at__isnull=False),
+                condition=Q(finished(), awaited__isnull=False),
                 name="ojs_job_awaited",
             ),
             # Pruning: the jobs that finished first, and those that are kept only for their window. The dashboard counts

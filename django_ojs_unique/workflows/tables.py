@@ -10,6 +10,7 @@ from django.apps import apps
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from .. import lifecycle
+from ..db.constraints import finished
 from ..db.inserts import in_groups
 from ..ojs.workflows import MemberOutcome, Role, WorkflowState
 from ..unit_of_work import LostRace
@@ -45,8 +46,8 @@ class Tables(NamedTuple):
 
     @property
     def ended(self) -> QuerySet[Any]:
-        """The jobs that have ended, and that a workflow waits for."""
-        return self.jobs.filter(awaited__isnull=False, finished_at__isnull=False)
+        """The jobs that have ended, and that a workflow waits for; the order leaves no index but theirs."""
+        return self.jobs.filter(finished(), awaited__isnull=False).order_by("awaited")
 
     @property
     def revived(self) -> QuerySet[Any]:

@@ -159,12 +159,14 @@ def test_a_wrong_setting_is_said(settings):
         ({"completed": timedelta(days=999_999)}, "is longer than 1000 years"),
     ],
 )
+@pytest.mark.django_db(databases="__all__")  # a check of Django asks each once
 def test_a_wrong_retention_is_said_by_a_check(value, said, settings):
     settings.OJS_UNIQUE = {"RETENTION": value}
     (found,) = [message for message in run_checks() if message.id == "django_ojs_unique.E001"]
     assert said in found.msg
 
 
+@pytest.mark.django_db(databases="__all__")
 @pytest.mark.parametrize("value", [{}, {"completed": None}, {"dead_letter": timedelta(days=1), "cancelled": "PT1H"}])
 def test_a_right_retention_passes_the_check(value, settings):
     settings.OJS_UNIQUE = {"RETENTION": value}

@@ -18,20 +18,21 @@ from django.core.management import call_command
 from django.db import connection, transaction
 from django.utils import timezone
 
-from django_ojs_unique import DuplicateJob
+from django_ojs_unique import DuplicateJob, Limit, chain
 from django_ojs_unique.execution.claim import claim
 from django_ojs_unique.execution.finished import Finished
 from django_ojs_unique.execution.leases import extend, give_back
 from django_ojs_unique.execution.queue_rules import queues_with_rules
 from django_ojs_unique.execution.settle import settle
 from django_ojs_unique.insight import bounded, queues
-from django_ojs_unique.maintenance import superseded, sweep
+from django_ojs_unique.maintenance import cron, superseded, sweep
 from django_ojs_unique.maintenance.look import look
 from django_ojs_unique.maintenance.prune import prune
-from django_ojs_unique.models import Job
+from django_ojs_unique.models import CronJob, Job
 from django_ojs_unique.ojs.policy import UniquePolicy
 from django_ojs_unique.worker.fronts import Fronts
 from django_ojs_unique.worker.queues import waiting_queues
+from django_ojs_unique.workflows.advance import advance_due
 from tests.support.rows import insert
 
 TABLE = Job._meta.db_table
@@ -246,17 +247,24 @@ def _enqueue_many(items: list[dict[str, Any]]) -> Callable[[], Any]:
     return lambda: lambda: Job.objects.enqueue_many(items)
 
 
-def _claim(limit: int, types: list[str] | None = None, fronts: Sequence[Any] = ()) -> list[Any]:
+def _claim(
+    limit: int,
+    types: list[str] | None = None,
+    fronts: Sequence[Any] = (),
+    *,
+    queues: Sequence[str] = QUEUES,
+    with_rules: frozenset[str] | None = frozenset(),
+) -> list[Any]:
     jobs = Job.objects.all()
     claimed = claim(
         jobs,
-        queues=QUEUES,
+        queues=queues,
         types=types,
         limit=limit,
         worker_id="w",
         lease=LEASE,
         now=timezone.now(),
-        with_rules=frozenset(),
+        with_rules=with_rules,
         fronts=fronts,
     )
     return list(claimed)
@@ -374,6 +382,11 @@ OPERATIONS: dict[str, Callable[[], Callable[[], Any]]] = {
     "prune 5": lambda: _prune(),
     "cancel": _of_one(lambda job: job.cancel()),
     "revive a job of a hot key": lambda: _revive(),
+    "claim, of keys with slots": lambda: _claim_by_rules(),
+    "settle, of keys with slots": lambda: _settle_by_rules(),
+    "fire periodic jobs": lambda: _fire(),
+    "advance a workflow": lambda: _advance(),
+    "enqueue, of a key with slots": _enqueue("new", limit=Limit(key=["type"], running=1)),
     "release a key": _of_one(lambda job: job.release_guard()),
 }
 LISTS: dict[str, Callable[[], Callable[[], Any]]] = {
@@ -401,6 +414,37 @@ def _again_within_a_window(strategy: str) -> Callable[[], Any]:
 def _revive() -> Callable[[], Any]:
     job = _ended("discarded")
     return lambda: job.revive()
+
+
+def _limited() -> list[Any]:
+    """Enqueue jobs of two keys, and claim one of each."""
+    for number in range(10):
+        limit = Limit(key=["type", "args.key"], running=1)
+        Job.objects.enqueue("limited", {"key": number % 2, "n": number}, queue="l", limit=limit)
+    return _claim(5, ["limited"], queues=["l"], with_rules=None)
+
+
+def _claim_by_rules() -> Callable[[], Any]:
+    settle(Job.objects.all(), [Finished(job, result=None) for job in _limited()])
+    return lambda: _claim(5, ["limited"], queues=["l"], with_rules=None)
+
+
+def _settle_by_rules() -> Callable[[], Any]:
+    held = _limited()
+    return lambda: settle(Job.objects.all(), [Finished(job, result=None) for job in held])
+
+
+def _fire() -> Callable[[], Any]:
+    for number in range(5):
+        CronJob.objects.define(f"c{number}", "@hourly", "periodic", {"n": number}, unique={})
+    CronJob.objects.update(next_run_at=_ago())
+    return lambda: cron.tick("default", timezone.now())
+
+
+def _advance() -> Callable[[], Any]:
+    chain({"type": "step", "queue": "w"}, {"type": "step", "queue": "w"}).enqueue()
+    settle(Job.objects.all(), [Finished(job, result=None) for job in _claim(1, ["step"], queues=["w"])])
+    return lambda: advance_due("default")
 
 
 def _prune() -> Callable[[], Any]:
