@@ -21,12 +21,11 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 
+from ..insight.bounded import MOST_COUNTED
 from .sight import sight_of
 
 LONGEST_TERM = 1000
 """The most characters of a search term: SQLite refuses a pattern of 50,000."""
-MOST_COUNTED = 10_000
-"""How many rows a list counts at most: counting a million takes longer than showing a hundred."""
 
 FROM_PAGE = "_from_page"
 """The field that an action's form has if it is on the page of a row: the answer leads back there."""

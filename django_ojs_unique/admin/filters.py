@@ -13,6 +13,7 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..insight.bounded import MOST_COUNTED
 from ..insight.glance import error_type
 from ..insight.queues import in_use
 from ..insight.spans import SPANS
@@ -20,7 +21,6 @@ from ..insight.text import harmless
 from ..models import Job, Queue, SuppressedEnqueue
 from ..ojs.states import TERMINAL, JobState
 from ..registry import registry
-from .base import MOST_COUNTED
 from .display import IN_LAST
 from .sentences import said
 

@@ -12,13 +12,14 @@ from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
+from ..insight.bounded import MOST_COUNTED
 from ..insight.created import created_since
 from ..insight.glance import glance, with_glances
 from ..insight.search import readings
 from ..insight.suppressed import count_met
 from ..insight.typed import read_id
 from ..models import SuppressedEnqueue
-from .base import MOST_COUNTED, BoundedList, BoundedPaginator, may_view
+from .base import BoundedList, BoundedPaginator, may_view
 from .dates import begin_of, check_dates, dates_of
 from .filters import JobFilter
 from .sentences import said
@@ -50,6 +51,8 @@ class JobList(BoundedList):
 
     most_scanned = MOST_SCANNED
     _last_seen: UUID | None = None
+    _finds_too_many = False
+    """Whether an index finds so many jobs that a page looks at the newest of all jobs instead."""
 
     def check_parameters(self) -> None:
         # Only these: the filters and the search report errors in their own values.
@@ -87,25 +90,35 @@ class JobList(BoundedList):
         self.sees_newest_only, self.reading, self.note = False, "", ""
         filters = [spec for spec in self.filter_specs if isinstance(spec, JobFilter) and spec.value() is not None]
         scanning = [spec for spec in filters if spec.is_scanning]
+        by_index = [spec for spec in filters if not spec.is_scanning]
         self.most_scanned = min([self.most_scanned, *(spec.most for spec in scanning if spec.most)])
-        begin = begin_of(self.params)
+        begin, term = begin_of(self.params), query.strip()
         if begin is not None:
             jobs = jobs.filter(created_since(begin))
-        if scanning:
+        few = self._few(jobs, by_index[0].by) if by_index else None
+        if few is not None:
+            jobs = jobs.filter(pk__in=few)
+        elif scanning:
             jobs = self._newest(jobs)
         for spec in scanning:
             jobs = spec.narrow(jobs)
-        if term := query.strip():
-            jobs = self._find(jobs, term, request.POST.get(READING, ""), is_limited=bool(scanning))
+        if term:
+            jobs = self._find(jobs, term, request.POST.get(READING, ""), is_limited=bool(scanning or few is not None))
             if self.note and request.method == "GET":
                 messages.info(request, said(self.note))
-        if self.sees_newest_only or not (filters or begin):
-            return jobs.only(*LISTED)
-        if len(scanning) == len(filters):
-            return self._between(jobs.only(*LISTED), self.get_ordering(request, jobs))
-        return self._found_first(jobs.only(*LISTED), filters[0].by)
+        self._finds_too_many = bool(by_index) and few is None and not (scanning or term or begin)
+        found: Any = jobs.only(*LISTED)
+        if few is not None:
+            found.counted = None if scanning or term else len(few)
+        elif begin is not None and not self.sees_newest_only:
+            return self._between(found, self.get_ordering(request, jobs))
+        return found
 
     def get_results(self, request: HttpRequest) -> None:
+        if self._finds_too_many:
+            newest = self._newest(self.queryset)
+            self.sees_newest_only = self.sees_newest_only and newest[: MOST_COUNTED + 1].count() <= MOST_COUNTED
+            self.queryset = newest
         super().get_results(request)
         jobs = list(with_glances(self.result_list, LISTED))
         counts = count_met(jobs, self.root_queryset.db)
@@ -135,16 +148,14 @@ class JobList(BoundedList):
                 break
         return found
 
-    def _found_first(self, jobs: QuerySet[Any], by: Sequence[str]) -> Any:
-        """Find the jobs first and sort them then, if they are few: else a scan from the newest may read all jobs.
+    def _few(self, jobs: QuerySet[Any], by: Sequence[str]) -> list[UUID] | None:
+        """Return the ids of jobs if they are few. They are sorted later: a scan from the newest may read all jobs.
 
         ``by``: the order of the index that finds them; without this order PostgreSQL would read the table.
         """
         order = by if connections[jobs.db].features.supports_partial_indexes else ()
         ids = list(jobs.order_by(*order).values_list("pk", flat=True)[: MOST_COUNTED + 1])
-        found: Any = jobs if len(ids) > MOST_COUNTED else jobs.filter(pk__in=ids)
-        found.counted = len(ids)
-        return found
+        return ids if len(ids) <= MOST_COUNTED else None
 
     def _between(self, jobs: QuerySet[Any], order: Sequence[str]) -> Any:
         """Find the first of the jobs, and the last if they are few, so that a page passes over no other jobs."""
@@ -157,9 +168,11 @@ class JobList(BoundedList):
         return found
 
     def _newest(self, jobs: QuerySet[Any]) -> QuerySet[Any]:
+        """Select those of the jobs that are among the newest ones of all, or of the chosen dates."""
+        newest = jobs if begin_of(self.params) is not None else self.root_queryset
         if OLDER in self.params:
-            jobs = jobs.filter(pk__lt=self.params[OLDER])
-        seen = jobs.order_by("-pk").values_list("pk", flat=True)[self.most_scanned - 1 : self.most_scanned + 1]
+            jobs, newest = (rows.filter(pk__lt=self.params[OLDER]) for rows in (jobs, newest))
+        seen = newest.order_by("-pk").values_list("pk", flat=True)[self.most_scanned - 1 : self.most_scanned + 1]
         last, *more = (*seen, None)
         if not more:  # there are fewer
             return jobs

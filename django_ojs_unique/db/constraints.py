@@ -23,8 +23,8 @@ IS_GUARDING = _IS_GUARDING.format(guarded_states="guarded_states", state="state"
 class IsGuarding(Lookup):
     """Whether a row's state is one of its guarded states: one bit-and, which each write of a row evaluates.
 
-    It is an equation, as PostgreSQL expects few rows for which one is true: with ``<> 0`` it expected to find all
-    finished jobs of a fingerprint, too, and spent 200 ms on compiling a statement that finds one row.
+    It is an equation, because PostgreSQL expects that an equation is true for few rows. With ``<> 0`` it expected all
+    finished jobs of a fingerprint, and spent 200 ms on compiling (JIT) a statement that finds one row.
 
     It has no parameters, so that a database recognises the condition of the index. It is a look-up because Django
     compares any other expression with TRUE, in some versions and on some databases.

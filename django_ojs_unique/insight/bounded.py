@@ -17,7 +17,7 @@ from .created import earliest_end
 from .job_filters import LOOKUPS
 
 MOST_LOOKED_AT = 20_000
-"""How many rows a list looks at if no index finds those that match its filters: the first ones in its order."""
+"""How many rows a list looks at, the first ones in its order, if indexes find none or too many for its filters."""
 
 MOST_COUNTED = 10_000
 """How many rows a list counts at most, and how many it lets an index find."""
@@ -28,7 +28,7 @@ _FOUND_BY_INDEX = {LOOKUPS[name] for name in ("state", "key", "since", "dead_let
 def few(jobs: QuerySet[Any], wanted: Mapping[str, Any]) -> list[UUID] | None:
     """Return the ids of at most `MOST_COUNTED` jobs among which are all that match ``wanted``, the result of `filters`.
 
-    None if no index finds so few.
+    None if no index finds so few. A job that is revived meanwhile can be missing.
     """
     if not _FOUND_BY_INDEX & wanted.keys():
         return None
@@ -70,7 +70,7 @@ def behind(by: Sequence[str], key: Sequence[Any], *, or_at: bool = False) -> Q:
 
 
 def _found_by_index(jobs: QuerySet[Any], wanted: Mapping[str, Any]) -> Iterator[QuerySet[Any]]:
-    """Select jobs by what an index knows of the filters; on PostgreSQL the order leaves no other plan."""
+    """Select jobs by what an index knows of the filters, in its order: PostgreSQL takes no other one then."""
     if (key := LOOKUPS["key"]) in wanted:
         yield jobs.filter(**{key: wanted[key]})
         return

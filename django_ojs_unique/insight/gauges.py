@@ -9,8 +9,9 @@ from datetime import datetime, timedelta
 
 from ..models import Job, SuppressedEnqueue
 from ..ojs.states import JobState
+from .bounded import MOST_COUNTED
 from .limits import LimitInsight, limits
-from .queues import MOST_COUNTED, QueueInsight, declared, queues
+from .queues import QueueInsight, declared, queues
 from .workers import WorkerInsight, is_stranded, workers
 
 RECENT = timedelta(minutes=1)

@@ -43,7 +43,7 @@ def matching(jobs: QuerySet[Any], wanted: Mapping[str, Any]) -> QuerySet[Any]:
 
 
 def narrowed(jobs: QuerySet[Any], wanted: Mapping[str, Any]) -> QuerySet[Any]:
-    """Return those of some jobs that match ``wanted``, without conditions that would lead to an index of all jobs."""
+    """Return those of a few rows that match ``wanted``: there are no conditions for partial indexes."""
     dialect = dialect_of(jobs)
     return jobs.filter(**wanted).filter(*(dialect.exactly(name, wanted[name]) for name in _FREE_TEXT & wanted.keys()))
 

@@ -17,7 +17,8 @@ from ..models.limit import in_force, said, weight_in_force
 from ..ojs.gates import AFTER_KEYS, ID, KEYS, LANES, LIMITED
 from ..ojs.states import JobState
 from ..redaction import redacted_member
-from .queues import MOST_COUNTED, in_use, said_count
+from .bounded import MOST_COUNTED
+from .queues import in_use, said_count
 from .text import full, shortened
 
 MOST_HOLDERS = 3

@@ -18,8 +18,9 @@ from ..ojs.gates import AFTER_KEYS, ID, KEYS
 from ..ojs.states import JobState
 from ..redaction import redacted_member
 from ..registry import registry
+from .bounded import MOST_COUNTED
 from .limit_waits import TIMES, key_text
-from .queues import MOST_COUNTED, MOST_QUEUES, live, walk
+from .queues import MOST_QUEUES, live, walk
 
 MOST_NAMES = 200
 """How many names of limits are looked at."""

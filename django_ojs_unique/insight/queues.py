@@ -18,9 +18,7 @@ from ..models import Job, Queue
 from ..ojs.gates import LIMITED, OPEN
 from ..ojs.states import INCOMPLETE, JobState
 from ..registry import registry
-
-MOST_COUNTED = 10_000
-"""How many jobs of a queue in one state are counted at most, so that a page is fast however many jobs wait."""
+from .bounded import MOST_COUNTED
 
 MOST_QUEUES = 500
 """How many of the queues that have jobs in one state are looked at."""
@@ -147,9 +145,9 @@ def _names(using: str, most: int, others: Iterable[str] = ()) -> set[str]:
 def counts(using: str, name: str) -> tuple[dict[JobState, int], bool]:
     """Count the jobs of a queue by state, and say whether the counts are exact. One statement.
 
-    No count of unfinished jobs exceeds `MOST_COUNTED` + 1. No index finds the finished jobs of a queue: those of the
-    queue are counted among the `MOST_COUNTED` + 1 of all queues that have finished last, for each of `KINDS` and for
-    jobs with and without a payload.
+    Of each state at most `MOST_COUNTED` + 1 unfinished jobs are counted. No index finds the finished jobs of a queue:
+    they are counted among those that have finished last in all queues, `MOST_COUNTED` + 1 of each of `KINDS`, with and
+    without a payload.
     """
     most, finished = MOST_COUNTED + 1, f"{Job._meta.db_table} WHERE finished_at IS NOT NULL"
     parts = [

@@ -11,9 +11,10 @@ from django.utils import timezone
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from ..insight.bounded import MOST_COUNTED
 from ..insight.gauges import Levels, levels
 from ..insight.limits import LimitInsight
-from ..insight.queues import MOST_COUNTED, UNFINISHED, QueueInsight
+from ..insight.queues import UNFINISHED, QueueInsight
 from ..insight.workers import SILENT
 from ..models import Job, SuppressedEnqueue, WorkerProcess
 

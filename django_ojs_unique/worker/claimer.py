@@ -75,8 +75,8 @@ class Claimer:
         self._empty: dict[Pool, float] = {}
         """Since when no more jobs are known for a pool, on the monotonic clock: its last claim found too few."""
         self._fronts: dict[Pool, Fronts] = {}
-        self._had_queues: dict[Pool, bool] = {}
-        """Whether there were queues with jobs when the last claim for a pool began."""
+        self._worked: dict[Pool, bool] = {}
+        """Whether the last claim for a pool found jobs."""
         self._with_rules: tuple[frozenset[str], float] = frozenset(), float("-inf")
         """The queues with a limit or with jobs at gates, and when they were read on the monotonic clock."""
 
@@ -156,7 +156,7 @@ class Claimer:
             self._start(pool)
         fronts.pass_by(jobs)
         self._most[pool] = LARGEST_CLAIM if len(jobs) == room else SMALL_CLAIM
-        self._had_queues[pool] = bool(queues)
+        self._worked[pool] = bool(jobs)
         if len(jobs) < room:
             if queues:
                 self._poller.exhausted()
@@ -174,12 +174,16 @@ class Claimer:
         return bool(jobs)
 
     def _look_for_fronts(self, pool: Pool, queues: Collection[str], types: Collection[str]) -> Fronts:
-        """Return the fronts for a pool, which are looked for while queues have jobs."""
+        """Return the fronts for a pool, which are looked for while it works."""
         fronts = self._fronts.setdefault(pool, Fronts(self._jobs))
-        if queues and dialect_of(self._jobs).finds_fronts and (self._had_queues.get(pool) or fronts.are_used):
+        if not (queues and dialect_of(self._jobs).finds_fronts):
+            return fronts
+        if self._worked.get(pool) or (fronts.are_used and fronts.are_rows_dead):
             fronts.look(queues, types)
-            if fronts.are_used:
+            if fronts.are_used and fronts.are_rows_dead:
                 self._poller.relies_until(fronts.until)
+        else:
+            fronts.leave()  # so that a job of any priority starts at once
         return fronts
 
     def _take_on(self, pool: Pool) -> None:

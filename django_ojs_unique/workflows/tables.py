@@ -46,7 +46,7 @@ class Tables(NamedTuple):
 
     @property
     def ended(self) -> QuerySet[Any]:
-        """The jobs that have ended, and that a workflow waits for; the order leaves no index but theirs."""
+        """The jobs that have ended, and that a workflow waits for, in the order of their index, so that it is used."""
         return self.jobs.filter(finished(), awaited__isnull=False).order_by("awaited")
 
     @property

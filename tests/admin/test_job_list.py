@@ -389,6 +389,25 @@ def test_what_an_index_finds_is_found_however_old_it_is_and_nothing_need_be_said
     assert len(found(admin_client, state="available")) == 5
 
 
+def test_of_a_state_with_many_jobs_the_list_shows_the_newest(admin_client, small, monkeypatch):
+    monkeypatch.setattr(job_list, "MOST_COUNTED", 2)
+    jobs = many(count=7)
+    for job in jobs[:4]:
+        discard(job)
+    listed, text = see(admin_client, state="discarded")
+    assert ([job.pk for job in listed.result_list], CUT in text) == ([], True)
+    (link,) = re.findall(r'<a href="([^"]+)">Look at older', text)
+    older = admin_client.get(reverse(PAGE) + unescape(link)).context["cl"].result_list
+    assert [job.pk for job in older] == [job.pk for job in reversed(jobs[1:4])]
+    assert CUT not in see(admin_client, state="available")[1], "the newest three fill all pages"
+
+
+def test_what_an_index_finds_is_searched_as_a_whole(admin_client, small):
+    jobs = many()
+    discard(jobs[0])
+    assert found(admin_client, state="discarded", q="args:n") == {jobs[0].pk}
+
+
 def test_a_day_and_other_filters_reach_further_back(admin_client, small):
     jobs = many()
     day = {"created_at__year": 2026, "created_at__month": 3, "created_at__day": 1}

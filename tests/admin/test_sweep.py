@@ -215,6 +215,15 @@ def test_it_says_that_the_list_has_not_looked_at_all_jobs(admin_client, monkeypa
     assert sorted(fresh(job).state for job in jobs) == ["available", "cancelled", "cancelled"]
 
 
+def test_it_is_for_all_jobs_that_an_index_finds_even_if_the_list_shows_some_of_them(admin_client, monkeypatch):
+    monkeypatch.setattr("django_ojs_unique.admin.job_list.JobList.most_scanned", 2)
+    monkeypatch.setattr("django_ojs_unique.admin.job_list.MOST_COUNTED", 1)
+    jobs = [enqueue() for _ in range(4)]
+    assert "the list looked at the newest" not in words(send(admin_client, "cancel", jobs[0], "?state=available"))
+    carry_out(admin_client, "cancel", jobs[0], "?state=available")
+    assert {fresh(job).state for job in jobs} == {"cancelled"}
+
+
 def test_when_no_job_is_in_a_state_for_it_there_is_nothing_to_press(admin_client):
     job = complete(enqueue())
     answer = send(admin_client, "cancel", job)

@@ -9,6 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs_unique.db.fields import new_id
+from django_ojs_unique.insight import bounded
 from django_ojs_unique.models import CronJob, Job, Queue
 from tests.support.rows import insert_all
 
@@ -108,6 +109,37 @@ def test_offsets_lead_through_the_same_list(ojs, make, path, member, key):
     assert ojs.get(f"{path}?offset=10000").json()[member] == []
 
 
+@pytest.mark.parametrize("most", [1, 4, 5, 20])
+@pytest.mark.parametrize(("make", "path"), [(jobs, "/ojs/v1/jobs"), (dead_letters, "/ojs/v1/dead-letter")])
+def test_the_cursors_lead_through_what_a_filter_selects_once(ojs, monkeypatch, make, path, most):
+    monkeypatch.setattr(bounded, "MOST_LOOKED_AT", most)
+    made = make(10)
+    Job._base_manager.update(queue="default")
+    Job._base_manager.filter(pk__in=made[::3]).update(queue="other")
+    seen, _ = walk(ojs, path, "jobs", "id", queue="default", limit=3)
+    whole = ojs.get(path).json()["jobs"]
+    assert seen == [each["id"] for each in whole if each["queue"] == "default"]
+    assert len(seen) == 6
+
+
+def test_an_offset_counts_among_the_rows_that_a_page_looks_at_and_is_refused_behind_them(ojs, refused, monkeypatch):
+    monkeypatch.setattr(bounded, "MOST_LOOKED_AT", 6)
+    first, *_, last = jobs(8)
+    path = "/ojs/v1/jobs?type=t&limit=2"
+    page = ojs.get(f"{path}&offset=2").json()
+    assert (len(page["jobs"]), page["pagination"]["has_more"]) == (2, True)
+    error = refused(ojs.get(f"{path}&offset=5"), 400, "invalid_request")
+    assert (error["details"]["field"], "next_cursor" in error["message"]) == ("offset", True)
+    assert ojs.get(f"{path}&offset=0").json()["jobs"][0]["id"] == last
+    Job._base_manager.exclude(pk=first).update(type="other")
+    assert ojs.get(path).json()["pagination"]["total"] == 1
+
+
+def test_the_last_page_ends_at_the_highest_offset_whatever_its_size(ojs):
+    assert ojs.get("/ojs/v1/dead-letter?per_page=10&page=1001").status_code == 200
+    assert ojs.get("/ojs/v1/dead-letter?per_page=10&page=1002").status_code == 400
+
+
 @every_list
 def test_a_page_that_ends_the_list_exactly_has_no_next_one(ojs, make, path, member, key):
     make(4)
@@ -136,7 +168,7 @@ def test_without_a_limit_a_page_has_fifty_entries_and_never_more_than_two_hundre
         ("offset=-1", "offset"),
         ("offset=99999999999999999999", "offset"),
         ("offset=10001", "offset"),
-        ("per_page=200&page=51", "page"),
+        ("per_page=200&page=52", "page"),
         ("cursor=garbage", "cursor"),
         ("cursor=%00", "cursor"),
         ("cursor=%ED%A0%80:x", "cursor"),

@@ -7,6 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from django_ojs_unique.insight import bounded
 from django_ojs_unique.models import Job, Queue, Workflow, WorkflowMember
 from django_ojs_unique.testing import travel
 
@@ -652,14 +653,21 @@ def test_the_list_can_be_filtered(start, work, ojs, refused):
 
 
 @pytest.mark.slow
-def test_the_list_has_pages(start, ojs):
-    ids = [start("group", [step()])["id"] for _ in range(5)]
-    seen, query = [], "?limit=2"
+@pytest.mark.parametrize("filters", ["", "&state=running", "&type=group", "&state=running&type=group&name="])
+def test_the_list_has_pages(start, ojs, monkeypatch, filters):
+    monkeypatch.setattr(bounded, "MOST_LOOKED_AT", 3)
+    ids = []
+    for _ in range(5):
+        ids.append(start("group", [step()])["id"])
+        start("chain", [step()])
+    if "group" not in filters:
+        ids = [one["id"] for one in ojs.get(PATH).json()["workflows"]][::-1]
+    seen, query = [], f"?limit=2{filters}"
     while query:
         page = ojs.get(f"{PATH}{query}").json()
         seen += [one["id"] for one in page["workflows"]]
         cursor = page["pagination"].get("next_cursor")
-        query = cursor and f"?limit=2&cursor={cursor}"
+        query = cursor and f"?limit=2{filters}&cursor={cursor}"
     assert seen == ids[::-1]
 
 

@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-WAITING, FINISHED = (int(os.environ.get(f"OJS_GROWTH_{name}", "5000")) for name in ("WAITING", "FINISHED"))
+WAITING, FINISHED = (int(os.environ.get(f"OJS_GROWTH_{name}", "20000")) for name in ("WAITING", "FINISHED"))
 IN_A_SMALL_TABLE = 80
 """A table of ten jobs, and of what other operations have undone, has few blocks: they are read instead of an index."""
 

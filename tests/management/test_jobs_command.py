@@ -172,6 +172,18 @@ def test_a_list_whose_filter_no_index_knows_looks_at_the_newest_jobs_and_leads_t
     assert (listed.splitlines()[1].startswith(str(first.pk)), warned) == (True, "")
 
 
+def test_a_list_looks_at_the_newest_jobs_also_if_an_index_finds_too_many(monkeypatch):
+    monkeypatch.setattr(bounded, "MOST_LOOKED_AT", 2)
+    monkeypatch.setattr(bounded, "MOST_COUNTED", 1)
+    old = [discarded() for _ in range(2)]
+    a_job(), a_job()
+    listed, warned = separately("list", "--state", "discarded")
+    assert (listed, "--older-than" in warned) == ("", True)
+    Job.objects.filter(pk=old[0].pk).delete()
+    listed, warned = separately("list", "--state", "discarded")
+    assert (listed.splitlines()[1].startswith(str(old[1].pk)), warned) == (True, "")
+
+
 def test_a_list_that_is_cut_says_how_to_see_more():
     for _ in range(3):
         a_job()

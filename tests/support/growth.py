@@ -382,11 +382,11 @@ OPERATIONS: dict[str, Callable[[], Callable[[], Any]]] = {
     "prune 5": lambda: _prune(),
     "cancel": _of_one(lambda job: job.cancel()),
     "revive a job of a hot key": lambda: _revive(),
-    "claim, of keys with slots": lambda: _claim_by_rules(),
-    "settle, of keys with slots": lambda: _settle_by_rules(),
+    "limits: claim": lambda: _claim_by_rules(),
+    "limits: settle": lambda: _settle_by_rules(),
     "fire periodic jobs": lambda: _fire(),
     "advance a workflow": lambda: _advance(),
-    "enqueue, of a key with slots": _enqueue("new", limit=Limit(key=["type"], running=1)),
+    "limits: enqueue": _enqueue("new", limit=Limit(key=["type"], running=1)),
     "release a key": _of_one(lambda job: job.release_guard()),
 }
 LISTS: dict[str, Callable[[], Callable[[], Any]]] = {
@@ -436,8 +436,8 @@ def _settle_by_rules() -> Callable[[], Any]:
 
 def _fire() -> Callable[[], Any]:
     for number in range(5):
-        CronJob.objects.define(f"c{number}", "@hourly", "periodic", {"n": number}, unique={})
-    CronJob.objects.update(next_run_at=_ago())
+        CronJob.objects.define(f"c{number}", "* * * * *", "periodic", {"n": number}, unique={})
+    CronJob.objects.update(next_run_at=timezone.now() - timedelta(minutes=2))
     return lambda: cron.tick("default", timezone.now())
 
 

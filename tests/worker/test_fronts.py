@@ -117,7 +117,7 @@ def test_the_fronts_of_some_types_are_behind_the_jobs_of_others(transactional_db
         return ids(claimed)
 
     growth.fill_waiting(1, 3_000)  # of a type that this worker cannot run
-    first = [waiting(priority=1), waiting()]
+    first = [waiting(priority=2), waiting()]
     fronts.until = 0
     fronts.look(QUEUES, ["t"])
     begin = dict(Job.objects.filter(type="t").values_list("priority", "enqueued_at"))
@@ -130,18 +130,36 @@ def test_the_fronts_of_some_types_are_behind_the_jobs_of_others(transactional_db
     assert not fronts.are_used
 
 
-def test_a_worker_that_claims_in_vain_looks_for_the_fronts(transactional_db, handlers, monkeypatch):
-    begun, claim = [], claimer.claim
+def test_a_worker_that_has_jobs_begins_behind_those_of_others_and_asks_which_queues_have_jobs(
+    transactional_db, handlers, monkeypatch
+):
+    begun, asked = [], []
+    claim, ask = claimer.claim, queues.waiting_queues
     monkeypatch.setattr(claimer, "claim", lambda *a, **k: begun.append((k["types"], k["fronts"])) or claim(*a, **k))
+    monkeypatch.setattr(queues, "waiting_queues", lambda jobs: asked.append(jobs) or ask(jobs))
     growth.fill_waiting(1, 3_000)
     job("t")(lambda: None)
     claiming = Claiming(concurrency=1)
-    assert not any(claiming.claim() for _ in range(3))
-    assert [bool(fronts) for types, fronts in begun if "t" in types] == [False, True, True]
-    wanted = waiting()
-    claiming.poller.exhausted()
-    assert claiming.claim()
-    assert Job.objects.get(pk=wanted).state == "active"
+    for _ in range(3):
+        waiting()
+    for _ in range(5):
+        claiming.claim()
+        claiming.poller.exhausted()
+        claiming.threads.held = 0
+    used = [bool(fronts) for types, fronts in begun if "t" in types]
+    assert used == [False, True, True, True, False], "an idle worker takes each priority at once"
+    assert len(asked) >= 5
+    assert not Job.objects.filter(type="t", state="available").exists()
+
+
+def test_a_job_that_was_scheduled_is_taken_beside_jobs_of_other_types(transactional_db, fronts, take):
+    growth.fill_waiting(1, 3_000)
+    fronts.until = 0
+    fronts.look(QUEUES, ["t"])
+    wanted = [waiting(2), waiting(queue="new", age=3600)]  # due shortly before the look; in a queue of a later call
+    where = [*QUEUES, "new"]
+    claimed = take(9, queues=where, types=["t"], with_rules=frozenset(), fronts=fronts.of(where))
+    assert set(ids(claimed)) == set(wanted)
 
 
 def test_a_paused_queue_gives_nothing(old_transaction, claims):
@@ -184,12 +202,12 @@ def test_a_worker_begins_at_the_fronts_and_does_not_ask_which_queues_have_jobs(o
     claiming = Claiming(concurrency=1)
     for number in range(6):
         waiting(number)
-    for _ in range(6):
+    for _ in range(8):  # the last two in vain
         claiming.claim()
         claiming.poller.exhausted()
         claiming.threads.held = 0
     since = [[front.since for front in fronts if front.queue == "q0"] for types, fronts in begun if "t" in types]
-    assert [len(moments) for moments in since] == [0, 1, 1, 1, 1, 1]
+    assert [len(moments) for moments in since] == [0, 1, 1, 1, 1, 1, 1, 1]
     assert since == sorted(since)
     assert since[1] < since[-1], "the fronts move with the claims"
     assert len(asked) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from django.utils import timezone
@@ -11,7 +10,6 @@ from rest_framework.response import Response
 
 from ... import lifecycle
 from ...db.sizes import OF_A_JOB
-from ...insight.job_filters import narrowed
 from ...maintenance.on_demand import run_maintenance
 from ...models import Job
 from ...ojs.names import job_type, queue_name
@@ -43,9 +41,8 @@ class DeadLetters(OJSView):
         wanted = {name: check(parameters[name]) for name, check in _FILTERS.items() if name in parameters}
         self.demand("read", wanted.get("queue"), wanted.get("type"))
         run_maintenance(self.jobs, timezone.now())
-        narrow = partial(narrowed, wanted=wanted) if wanted else None
         dead = self.jobs.filter(**DEAD)
-        jobs, pagination = page.of_rows(dead, "-finished_at", "-id", narrow=narrow, large=OF_A_JOB)
+        jobs, pagination = page.of_rows(dead, "-finished_at", "-id", wanted=wanted, large=OF_A_JOB)
         return Response({"jobs": [_shown(job) for job in jobs], "pagination": pagination})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from django.utils import timezone
@@ -39,11 +38,11 @@ class Jobs(OJSView):
         self.demand("read", given.get("queue"), given.get("type"))
         run_maintenance(self.jobs, now, crons=True)
         wanted = filters(given)
-        narrow = partial(narrowed, wanted=wanted) if wanted else None
-        if narrow and (found := few(self.jobs, wanted)) is not None:
-            jobs, pagination = page.of_rows(narrow(self.jobs.filter(pk__in=found)), "-id", large=OF_A_JOB)
+        if (ids := few(self.jobs, wanted)) is None:
+            jobs, pagination = page.of_rows(self.jobs, "-id", wanted=wanted, large=OF_A_JOB)
         else:
-            jobs, pagination = page.of_rows(self.jobs, "-id", narrow=narrow, large=OF_A_JOB)
+            found = narrowed(self.jobs.filter(pk__in=ids), wanted)
+            jobs, pagination = page.of_rows(found, "-id", large=OF_A_JOB)
         return Response({"jobs": [show(job) for job in jobs], "pagination": pagination})
 
     def post(self, request: Request) -> Response:

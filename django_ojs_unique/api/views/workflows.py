@@ -13,7 +13,6 @@ from rest_framework.response import Response
 from ... import models
 from ...conf import settings
 from ...exceptions import InvalidRequest, did_you_mean
-from ...insight.job_filters import narrowed
 from ...maintenance.on_demand import run_maintenance, unless_busy
 from ...ojs.names import UUID_TEXT
 from ...ojs.workflows import Kind, MemberOutcome, Role, WorkflowState
@@ -35,7 +34,10 @@ class Workflows(OJSView):
     group = "producers"
 
     def get(self, request: Request) -> Response:
-        """List the outermost ones, the newest first; the parameters ``state``, ``type`` and ``name`` filter them."""
+        """List the outermost ones, the newest first; the parameters ``state``, ``type`` and ``name`` filter them.
+
+        With a state they go by their creation, else by their ids, which ascend with it unless a caller chose them.
+        """
         parameters = request.query_params
         wanted = {name: _choice(parameters, name) for name in ("state", "type") if name in parameters}
         if "name" in parameters:
@@ -43,12 +45,11 @@ class Workflows(OJSView):
         self.demand("read", None, None)  # a workflow can have jobs of any queue and type
         run_maintenance(self.jobs, timezone.now())
         rows = models.Workflow.objects.using(self.using).filter(root=None)
-        page, by = Page.read(parameters, "workflows"), ["-id"]
+        of, by = "workflows", ["-id"]
         if "state" in wanted:  # which has an index of its own
             rows = rows.filter(state=wanted.pop("state"))
-            page, by = Page.read(parameters, "workflows of a state"), ["-created_at", "-id"]
-        narrow = partial(narrowed, wanted=wanted) if wanted else None
-        found, pagination = page.of_rows(rows, *by, narrow=narrow, large=("extra",))
+            of, by = "workflows of a state", ["-created_at", "-id"]
+        found, pagination = Page.read(parameters, of).of_rows(rows, *by, wanted=wanted, large=("extra",))
         counts = counts_of(found, self.using)
         return Response({"workflows": [show_in_list(row, *counts[row.pk]) for row in found], "pagination": pagination})
 

@@ -13,10 +13,12 @@ from django.db.models import QuerySet
 from ...conf import settings
 from ...db.sizes import fitting
 from ...exceptions import InvalidRequest
-from ...insight.bounded import MOST_COUNTED, behind, first
+from ...insight.bounded import MOST_COUNTED, MOST_LOOKED_AT, behind, first
+from ...insight.job_filters import narrowed
 
 DEFAULT_LIMIT, HIGHEST_LIMIT, HIGHEST_OFFSET = 50, 200, 10_000
-HIGHEST_PAGE = HIGHEST_OFFSET // HIGHEST_LIMIT
+HIGHEST_PAGE = HIGHEST_OFFSET + 1
+FURTHER = "Follow `next_cursor` to go further."
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
@@ -37,10 +39,9 @@ class Page:
         """
         size = "per_page" if "per_page" in parameters else "limit"
         limit = _number(parameters, size, DEFAULT_LIMIT, 1, HIGHEST_LIMIT)
-        further = "Follow `next_cursor` to go further."
-        offset, cursor = _number(parameters, "offset", 0, 0, HIGHEST_OFFSET, further), parameters.get("cursor")
+        offset, cursor = _number(parameters, "offset", 0, 0, HIGHEST_OFFSET, FURTHER), parameters.get("cursor")
         if "page" in parameters:
-            offset = limit * (_number(parameters, "page", 1, 1, HIGHEST_PAGE, further) - 1)
+            offset = limit * (_number(parameters, "page", 1, 1, HIGHEST_OFFSET // limit + 1, FURTHER) - 1)
         signer, after = Signer(salt=f"django_ojs_unique.{of}"), None
         if cursor:
             if offset:
@@ -56,31 +57,36 @@ class Page:
         self,
         rows: QuerySet[Any],
         *by: str,
-        narrow: Callable[[QuerySet[Any]], QuerySet[Any]] | None = None,
+        wanted: Mapping[str, Any] | None = None,
         large: Collection[str] = (),
         copies: int = 1,
     ) -> tuple[list[Any], dict[str, Any]]:
         """Return the page's rows in the order ``by``, which must be total, and the ``pagination`` object.
 
         A cursor continues after the last entry that was seen, so no entry comes twice or is left out while others are
-        added and removed. ``narrow`` selects rows that no index finds: a page looks at `MOST_LOOKED_AT` rows, so it can
-        be short, or empty, and have a next one. There is no ``total`` if there are more than `MOST_COUNTED` rows before
-        ``narrow``. ``large`` names the JSON fields that can be large: the page ends before they exceed
-        ``OJS_UNIQUE["API"]["MAX_RESPONSE_BYTES"]``. ``copies``: how often the answer has them.
+        added and removed. ``wanted`` are filters that no index knows, as arguments of `QuerySet.filter`: a page looks
+        at `MOST_LOOKED_AT` rows, so it can be short, or empty, and have a next one. There is no ``total`` if there are
+        more than `MOST_COUNTED` rows, with or without what the filters leave out. ``large`` names the JSON fields that
+        can be large: the page ends before they exceed ``OJS_UNIQUE["API"]["MAX_RESPONSE_BYTES"]``. ``copies``: how
+        often the answer has them.
         """
         seen = rows[: MOST_COUNTED + 1].count()
-        total = None if seen > MOST_COUNTED else narrow(rows).count() if narrow else seen
+        total = None if seen > MOST_COUNTED else narrowed(rows, wanted).count() if wanted else seen
         if self.after is not None:
             rows = rows.filter(behind(by, self.after))
         last = None
-        if narrow:
+        if wanted:
             rows, last = first(rows, by)
-            rows = narrow(rows)
+            rows = narrowed(rows, wanted)
         rest, most = rows.order_by(*by)[self.offset :], self.limit
         if large:
             most, _ = fitting(rest, most, settings.api["MAX_RESPONSE_BYTES"] // copies, large)
         fields = [field.removeprefix("-") for field in by]
-        return self._shown(rest[: most + 1], most, total, lambda row: [getattr(row, field) for field in fields], last)
+        found = list(rest[: most + 1])
+        if last is not None and self.offset and len(found) <= most:
+            problem = f"is behind the {MOST_LOOKED_AT:,} rows that a page looks at for this filter"
+            raise InvalidRequest.at("offset", problem, value=self.offset, mend=FURTHER)
+        return self._shown(found, most, total, lambda row: [getattr(row, field) for field in fields], last)
 
     def of_names(self, names: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         """Return the page's part of sorted names, and the ``pagination`` object."""

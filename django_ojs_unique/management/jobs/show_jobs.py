@@ -46,7 +46,7 @@ class List(Subcommand):
 
     Filters add up: `jobs list --state retryable discarded --queue emails`.
 
-    If no index finds what they select, the newest 20,000 jobs are looked at.
+    If an index finds more than 10,000 jobs, or none knows the filter, the newest 20,000 jobs are looked at.
     """
 
     name = "list"
@@ -55,9 +55,7 @@ class List(Subcommand):
     def add_arguments(parser: CommandParser) -> None:
         add_filters(parser)
         parser.add_argument("--limit", type=whole_number, default=20, metavar="N", help="At most so many (default 20).")
-        parser.add_argument(
-            "--older-than", type=job_id, metavar="ID", help="Only jobs that come after this one in the list."
-        )
+        parser.add_argument("--older-than", type=job_id, metavar="ID", help="Only jobs that are older than this one.")
 
     def run(self, *, limit: int, older_than: UUID | None, **options: Any) -> None:
         wanted, last = filters(options), None
@@ -72,8 +70,7 @@ class List(Subcommand):
         shown = sorted(found[:limit], key=lambda job: (job.created_at, job.pk), reverse=True)
         self.answer(list(map(fields, shown)))
         if last and len(found) <= limit:
-            looked = f"Only {MOST_LOOKED_AT:,} jobs were looked at, as no index finds these."
-            self.warn(f"{looked} For those before: --older-than {last[0]}")
+            self.warn(f"Only {MOST_LOOKED_AT:,} jobs were looked at. To see older ones, add --older-than {last[0]}")
         if not found:
             if not last:
                 self.say(self._nothing(bool(wanted)))
