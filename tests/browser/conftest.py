@@ -19,6 +19,7 @@ from pytest_django.live_server_helper import LiveServer
 
 from tests.browser import gallery, site
 from tests.support.handlers import forget_all
+from tests.support.hosts import network
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None)
 OPTIONS = [
@@ -59,7 +60,7 @@ def _missing() -> str:
 def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
-    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+    with network(), pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
         # Playwright's event loop belongs to this thread, but no coroutine of it touches the database.
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)

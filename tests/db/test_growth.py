@@ -38,7 +38,7 @@ def test_it_reads_at_most_twice_what_it_reads_at_best(blocks, operation):
 def large_table(django_db_setup, django_db_blocker):
     with django_db_blocker.unblock(), growth.without_autovacuum():
         growth.fill_waiting(1, 5_000)
-        growth.fill_finished(1, 30_000)
+        growth.fill_finished(1, 100_000)
         growth.raw(f"VACUUM ANALYZE {growth.TABLE}")
         yield
         growth.raw(f"TRUNCATE {growth.TABLE} CASCADE")
@@ -47,7 +47,7 @@ def large_table(django_db_setup, django_db_blocker):
 @pytest.mark.parametrize("name", growth.LISTS)
 def test_a_list_reads_a_bounded_part_of_the_table(large_table, name):
     read = growth.blocks(name)
-    assert read <= 3 * growth.MOST
+    assert read <= 5 * growth.MOST
 
 
 def test_postgresql_expects_few_live_jobs_of_a_key_with_many_finished_ones(large_table):

@@ -5,12 +5,14 @@ It takes root, and the command ``ip`` of iproute2.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -60,6 +62,17 @@ class Host:
 
 
 @contextmanager
+def network(*, changes: bool = False) -> Iterator[None]:
+    """Let nobody change the network interfaces of this machine during the block, but the block that ``changes`` them.
+
+    A browser gives up its requests when an interface comes or goes, also those to this machine.
+    """
+    with (Path(tempfile.gettempdir()) / "ojs-network.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if changes else fcntl.LOCK_SH)
+        yield
+
+
+@contextmanager
 def hosts(count: int) -> Iterator[tuple[str, list[Host]]]:
     """Yield the address under which all hosts reach this process, and the hosts; nothing of them outlives the block.
 
@@ -67,13 +80,14 @@ def hosts(count: int) -> Iterator[tuple[str, list[Host]]]:
     """
     if shutil.which("ip") is None:
         raise NotPermitted("network namespaces need the command ip: apt-get install iproute2")
-    with suppress(_Refused):  # what a killed run has left behind; another run may be removing it, too
-        _remove_those_of(lambda owner: not Path(f"/proc/{owner}").exists())
-    pid = os.getpid()
-    try:
-        yield _build(pid, count)
-    finally:
-        _remove_those_of(lambda owner: owner == pid)
+    with network(changes=True):
+        with suppress(_Refused):  # what a killed run has left behind; another run may be removing it, too
+            _remove_those_of(lambda owner: not Path(f"/proc/{owner}").exists())
+        pid = os.getpid()
+        try:
+            yield _build(pid, count)
+        finally:
+            _remove_those_of(lambda owner: owner == pid)
 
 
 def _build(pid: int, count: int) -> tuple[str, list[Host]]:
