@@ -17,8 +17,10 @@ pytestmark = [
 ]
 
 WAITING, FINISHED = (int(os.environ.get(f"OJS_GROWTH_{name}", "20000")) for name in ("WAITING", "FINISHED"))
-IN_A_SMALL_TABLE = 80
-"""A table of ten jobs, and of what other operations have undone, has few blocks: they are read instead of an index."""
+IN_A_SMALL_TABLE = 20
+"""A table of ten jobs has few blocks: to read all of them costs less than to search an index."""
+OFTEN_IN_A_SMALL_TABLE = {"queues with rules": 80}
+"""What looks into it five times for each queue."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,8 @@ def blocks(django_db_setup, django_db_blocker):
 @pytest.mark.parametrize("operation", growth.OPERATIONS)
 def test_it_reads_at_most_twice_what_it_reads_at_best(blocks, operation):
     read = {situation: found[operation] for situation, found in blocks.items()}
-    assert max(read.values()) <= 2 * min(read.values()) + IN_A_SMALL_TABLE, read
+    small = OFTEN_IN_A_SMALL_TABLE.get(operation, IN_A_SMALL_TABLE)
+    assert max(read.values()) <= 2 * min(read.values()) + small, read
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,13 +96,12 @@ class Page:
 
     def _shown(
         self,
-        rows: Iterable[Any],
+        found: list[Any],
         most: int,
         total: int | None,
         key: Callable[[Any], Sequence[Any]],
         last: Sequence[Any] | None = None,
     ) -> tuple[list[Any], dict[str, Any]]:
-        found = list(rows)
         if len(found) > most:
             last = key(found[most - 1])
         pagination: dict[str, Any] = {"has_more": last is not None, "limit": self.limit, "offset": self.offset}
