@@ -45,20 +45,40 @@ WHERE job.id = ANY(ARRAY({chosen})) RETURNING {columns}
 _WAITS = "queue = queue.name AND state = 'available' AND gate = '' AND finished_at IS NULL"
 _HAS_TYPE = "(%(types)s::text[] IS NULL OR type = ANY(%(types)s::text[]))"
 _FIRST_OF_QUEUES = """
-  SELECT next.id FROM unnest(%(queues)s::text[], %(rooms)s::int[]{fronts}) AS queue (name, room{front})
-  LEFT JOIN {queues} AS rule ON rule.name = queue.name CROSS JOIN LATERAL (
-    SELECT id, priority, enqueued_at FROM {table}
-    WHERE {waits} AND {has_type}{behind}
-      AND (expires_at IS NULL OR expires_at > %(now)s OR started_at IS NOT NULL)
-    ORDER BY priority DESC, enqueued_at, id LIMIT queue.room FOR UPDATE SKIP LOCKED
-  ) AS next WHERE rule.paused_at IS NULL AND rule.concurrency_limit IS NULL AND rule.max_per_second IS NULL
-  ORDER BY next.priority DESC, next.enqueued_at, next.id LIMIT %(limit)s
+  WITH queue AS MATERIALIZED (
+    SELECT queue.* FROM unnest(%(queues)s::text[], %(rooms)s::int[]{fronts})
+      WITH ORDINALITY AS queue (name, room{front}, number) LEFT JOIN {queues} AS rule ON rule.name = queue.name
+    WHERE rule.paused_at IS NULL AND rule.concurrency_limit IS NULL AND rule.max_per_second IS NULL
+  ){shares}
+  SELECT next.id FROM queue{with_share} CROSS JOIN LATERAL (
+    SELECT id, priority, enqueued_at {may_start} LIMIT {room} FOR UPDATE SKIP LOCKED
+  ) AS next ORDER BY next.priority DESC, next.enqueued_at, next.id LIMIT %(limit)s
 """
+_MAY_START = """
+    FROM {table} WHERE {waits} AND {has_type}{behind}
+      AND (expires_at IS NULL OR expires_at > %(now)s OR started_at IS NOT NULL)
+    ORDER BY priority DESC, enqueued_at, id
+"""
+_SHARES = """, share AS MATERIALIZED (
+    SELECT number, count(*) FROM (
+      SELECT number FROM queue CROSS JOIN LATERAL (
+        SELECT id, priority, enqueued_at {may_start} LIMIT queue.room
+      ) AS next ORDER BY next.priority DESC, next.enqueued_at, next.id LIMIT %(limit)s
+    ) AS first GROUP BY number
+  )
+"""
+"""How many of the first jobs each queue has. So many of it are locked, and one more, if others have locked those."""
+_FROM_MANY = {
+    "{shares}": _SHARES,
+    "{with_share}": " LEFT JOIN share USING (number)",
+    "{room}": "least(queue.room, 1 + coalesce(share.count, 0))",
+}
+_FROM_ONE = {"{shares}": "", "{with_share}": "", "{room}": "queue.room"}
 _AT_GATES = """
   SELECT id FROM {table} WHERE id = ANY(%(ids)s::uuid[]) AND state = 'available'
     AND revision = (%(revisions)s::int[])[array_position(%(ids)s::uuid[], id)] FOR UPDATE SKIP LOCKED
 """
-_FRONTS = {
+_AT_FRONTS = {
     "{fronts}": ", %(priorities)s::int[], %(since)s::timestamptz[]",
     "{front}": ", priority, since",
     "{behind}": " AND priority = queue.priority AND enqueued_at >= queue.since",
@@ -158,7 +178,8 @@ class PostgreSQL(Dialect):
                 cursor.execute("SELECT pg_notify(%s, q) FROM unnest(%s::text[]) AS q", [CHANNEL, sorted(queues)])
 
     def claim(self, wanted: ClaimRequest, meanwhile: Callable[[], Any] | None = None) -> UnreadRows:
-        reader, statement = self._claim(wanted.fields, wanted.gates is not None, bool(wanted.fronts))
+        many = len(wanted.fronts or wanted.rooms) > 1
+        reader, statement = self._claim(wanted.fields, wanted.gates is not None, bool(wanted.fronts), many)
         lease_ms = wanted.lease // timedelta(milliseconds=1)
         _, rows = execute(
             self,
@@ -187,14 +208,19 @@ class PostgreSQL(Dialect):
         return UnreadRows(reader, rows)
 
     @kept
-    def _claim(self, fields: tuple[str, ...], at_gates: bool, at_fronts: bool) -> tuple[RowReader, str]:
+    def _claim(
+        self, fields: tuple[str, ...], at_gates: bool, at_fronts: bool, from_many: bool
+    ) -> tuple[RowReader, str]:
         """Return the reader of the claimed rows, and the statement that claims them."""
         reader = RowReader(self.model, self.connection, fields)
         columns = ", ".join(f'job."{column}"' for column in reader.columns)
-        text = _CLAIM.replace("{chosen}", _AT_GATES if at_gates else _FIRST_OF_QUEUES)
-        text = text.replace("{gate}", _NEW_GATE if at_gates else "")
-        for place, part in _FRONTS.items():
-            text = text.replace(place, part if at_fronts else "")
+        parts = {"{chosen}": _AT_GATES, "{gate}": _NEW_GATE}
+        if not at_gates:
+            parts = {"{chosen}": _FIRST_OF_QUEUES, "{gate}": "", **(_FROM_MANY if from_many else _FROM_ONE)}
+            parts |= {"{may_start}": _MAY_START, **(_AT_FRONTS if at_fronts else dict.fromkeys(_AT_FRONTS, ""))}
+        text = _CLAIM
+        for place, part in parts.items():
+            text = text.replace(place, part)
         return reader, _statement(text, self.model).replace("{columns}", columns)
 
     def blocks_read(self) -> str:

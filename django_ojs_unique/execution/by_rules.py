@@ -22,7 +22,7 @@ from ..limits.waiting import Turns, Waiting, look
 from ..models import Queue
 from ..ojs.gates import OPEN
 from .leases import Lease, within_time_limits
-from .queue_rules import Rules, count_handed_out, hold, rooms_left
+from .queue_rules import Rules, count_handed_out, hold, rooms_left, rules_of
 
 MOST_ROUNDS = 5
 """How often a claim looks, while it finds too few jobs among those that it reads."""
@@ -90,13 +90,19 @@ def claim_by_rules(jobs: QuerySet[Any], rules: Rules, wanted: Wanted) -> list[An
     return found
 
 
+def can_claim(jobs: QuerySet[Any], queues: Collection[str], types: Sequence[str] | None, now: datetime) -> bool:
+    """Tell whether a claim could find jobs in the queues without a limit, if nobody had them locked."""
+    if not queues:
+        return False
+    rules = rules_of(jobs, queues, now)
+    return Ready(jobs, now, types).rows.filter(queue__in={*rules.queues}.difference(rules.limited), gate=OPEN).exists()
+
+
 def _claim_from_limited(ready: Ready, rules: Rules, wanted: Wanted) -> list[Any]:
     jobs = ready.jobs
     with transaction.atomic(using=jobs.db):
         rooms = _rooms(jobs, rules, wanted, _hold(jobs, rules, wanted))
-        rows = unlocked(ready.rows.only(*wanted.fields).order_by(*ORDER))
-        plain = (row for queue, room in rooms.items() for row in rows.filter(gate=OPEN, queue=queue)[:room])
-        chosen = heapq.nsmallest(wanted.limit, plain, key=rank)
+        chosen = _lock_first(ready, rooms, wanted)
         _take(jobs, chosen, wanted)
         count_handed_out(jobs.db, Counter(row.queue for row in chosen if row.queue in rules.limited), wanted.now)
     return chosen
@@ -132,6 +138,19 @@ def _claim_at_gates(ready: Ready, rules: Rules, wanted: Wanted, waiting: Waiting
             count_handed_out(jobs.db, Counter(job.queue for job in claimed if job.queue in rules.limited), wanted.now)
     _note_turns(_turns[jobs.db], waiting, chosen)
     return claimed, slots.unread_keys
+
+
+def _lock_first(ready: Ready, rooms: Mapping[str, int], wanted: Wanted) -> list[Any]:
+    """Lock the first jobs of some queues: of each as many as it has among the first of all, so that none is in vain."""
+    shares: Mapping[str, int] = rooms
+    if len(rooms) > 1 and not ready.dialect.single_writer:
+        first = (job for queue, room in rooms.items() for job in ready.first(queue, OPEN, room))
+        shares = Counter(job.queue for job in heapq.nsmallest(wanted.limit, first, key=rank))
+    rows = unlocked(ready.rows.only(*wanted.fields).order_by(*ORDER))
+    locked = [row for queue, share in shares.items() for row in rows.filter(gate=OPEN, queue=queue)[:share]]
+    if shares is not rooms and len(locked) < sum(shares.values()):
+        wanted.passed_over()
+    return heapq.nsmallest(wanted.limit, locked, key=rank)
 
 
 def _hold(jobs: QuerySet[Any], rules: Rules, wanted: Wanted) -> list[Queue]:

@@ -15,6 +15,7 @@ from django.db.models import QuerySet
 from ..db.clock import DatabaseClock
 from ..db.dialect import FEW_ROWS
 from ..db.dialects import dialect_of
+from ..execution.by_rules import can_claim
 from ..execution.claim import Claimed, claim
 from ..execution.leases import Lease
 from ..execution.queue_rules import queues_with_rules
@@ -103,6 +104,12 @@ class Claimer:
                 full = True
         self._poller.end(min([began, *skipped.values()]), found=found, full=full, partial=bool(skipped))
         return found
+
+    def has_missed_jobs(self) -> bool:
+        """Tell, after a claim in vain, whether there are jobs nevertheless, which the claims of others have locked."""
+        types = [type for types in self._types().values() for type in types]
+        now = self._clock.now()
+        return self._poller.has_passed_over or can_claim(self._jobs, self._poller.queues(), types, now)
 
     def made_room(self, queue: str) -> None:
         """Look at a queue again, because a job of it has ended, if it has rules: no enqueue tells of the room."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import time
@@ -106,7 +107,10 @@ class Worker:
         self._timetable = Timetable((self._read_clock, self._promoter.promote, self._watch, self._give_back_unanswered))
         """The periodic tasks that need only the rows of jobs; the housekeeper does the others."""
         self._outages = Outages(using, still_fails=lambda: self._timetable.failing)
-        self._limits = SessionLimits(using, lock_wait=min(LONGEST_WAIT, lease.total_seconds() / 6))
+        self._lock_wait = min(LONGEST_WAIT, lease.total_seconds() / 6)
+        self._limits = SessionLimits(using, lock_wait=self._lock_wait)
+        self._missed_since = math.inf
+        """Since when a drain finds jobs that it cannot claim, on the monotonic clock."""
 
     @property
     def meter(self) -> Meter:
@@ -149,7 +153,9 @@ class Worker:
                 busy = self._outages.through(self._turn)
                 if not (busy and self._control.may_claim):  # else the next turn claims, and starts them
                     self._claimer.start_all()
-                if not self._held and (self._control.stopping or (done and busy is False)):
+                if busy:
+                    self._missed_since = math.inf
+                if not self._held and (self._control.stopping or (done and busy is False and self._is_drained())):
                     break
                 if self._control.is_late:
                     self._held.abandon()
@@ -194,6 +200,14 @@ class Worker:
         is_time = self._poller.due <= time.monotonic() or bool(self._held) or self._control.draining
         claimed = is_time and self._control.may_claim and self._claimer.claim(ask_for_rules=self._control.draining)
         return heard or claimed
+
+    def _is_drained(self) -> bool:
+        """Tell whether a claim in vain was the last. A drain waits for a locked job as long as for any other lock."""
+        if not self._control.may_claim or self._outages.through(self._claimer.has_missed_jobs) is False:
+            return True
+        now = time.monotonic()
+        self._missed_since = min(self._missed_since, now)
+        return now >= self._missed_since + self._lock_wait
 
     # For the other threads
 

@@ -38,7 +38,8 @@ class Poller:
         self._waiting: list[str] | None = None
         self._seen = True
         """Whether the last poll found jobs, or there may be jobs about which no call will come."""
-        self._passed_over = False
+        self.has_passed_over = False
+        """Whether the last claim left out jobs."""
         self._found_none_at = float("-inf")
         """When the last look began, on the monotonic clock, if it found no jobs in any queue."""
         self._relies_until = float("-inf")
@@ -53,7 +54,7 @@ class Poller:
     @property
     def interval(self) -> float:
         """How many seconds to wait between two polls, if no call comes."""
-        is_called = self._listening() and not self._passed_over
+        is_called = self._listening() and not self.has_passed_over
         return LISTENING_POLL if is_called else self._poll
 
     @property
@@ -89,12 +90,12 @@ class Poller:
 
     def passed_over(self) -> None:
         """Poll again soon: the claim left out jobs, as a row was locked, or there were too many keys of limits."""
-        self._passed_over = True
+        self.has_passed_over = True
 
     def begin(self) -> float:
         """Begin a poll; return its time on the monotonic clock."""
         self.polling = True
-        self.woken = self._passed_over = False
+        self.woken = self.has_passed_over = False
         self._waiting = self._waiting or None
         return time.monotonic()
 
@@ -102,7 +103,7 @@ class Poller:
         """End a poll: jobs were ``found``, or a pool was too ``full`` to look for its jobs, or it was ``partial``."""
         self._poll = SHORTEST_POLL if found else min(self._poll * 2, LONGEST_POLL)
         more = found or full  # and no other call will come for these jobs
-        self._seen = more or self._passed_over or (partial and self._seen)
+        self._seen = more or self.has_passed_over or (partial and self._seen)
         self.woken = self.woken or more
         self.polling = False
         self.looked_at = began
