@@ -13,7 +13,7 @@ SPHINX := $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky 
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo "django-ojs-unique needs Python 3.11 or newer; try: make PYTHON=python3.12"; exit 1; }
 # The pictures of the docs: docs/NAME.py draws docs/images/NAME.svg.
-PICTURES := house processes race states strategies windows workflow
+PICTURES := packages processes race states strategies windows workflow
 
 .PHONY: help demo serve test release-check ha mutants conformance lint bench docs linkcheck reference refusals messages tutorial dist upgrade clean
 

@@ -16,7 +16,7 @@ SHOWN = (0.1, 0.5, 1.0)
 def report(records: int) -> None:
     """Print the memory of this process during a sweep in which all jobs are missing, and one with none missing."""
     from django_ojs_unique import UniquePolicy, job
-    from django_ojs_unique.idempotency import Heal, sweep
+    from django_ojs_unique.execution.idempotency import Heal, sweep
 
     unique = UniquePolicy(keys=["type", "args"], on_conflict="ignore")
     heal = Heal(pending=_records(records)._default_manager.all(), args={"record_id": "pk"})

@@ -5,7 +5,6 @@ The names below can be imported before Django is configured. Models and managers
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from .compose import batch, chain, group
 from .enqueue.results import Outcome
 from .exceptions import (
     DuplicateJob,
@@ -19,12 +18,13 @@ from .exceptions import (
 from .handlers.context import JobContext
 from .handlers.control import Discard, Retry, Skip, TimeLimitExceeded
 from .handlers.declare import job
-from .ojs import presets
 from .ojs.cron import Cron
 from .ojs.limits import Limit
-from .ojs.policy import OnConflict, UniquePolicy
 from .ojs.retry import RetryPolicy
 from .ojs.states import JobState
+from .unique import presets
+from .unique.policy import OnConflict, UniquePolicy
+from .workflows.compose import batch, chain, group
 
 if TYPE_CHECKING:
     from .enqueue import results

@@ -13,16 +13,19 @@ class OJSUniqueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import capabilities, context, events, tasks
+        from . import tasks
         from .checks import api, commands, database, handlers, queues, settings  # noqa: F401 - they register themselves
+        from .db import capabilities
         from .execution import eager
-        from .insight import logs
+        from .handlers import carried
+        from .lifecycle import events
+        from .reporting import logs
         from .workflows import events as _  # noqa: F401 - it registers its receivers
 
         logs.escape_all()
         autodiscover_modules("jobs")
         tasks.discover()
         post_migrate.connect(lambda **kwargs: capabilities.forget(), weak=False, dispatch_uid="ojs_capabilities")
-        for obeying in (context, events, eager):
+        for obeying in (carried, events, eager):
             obeying.obey_setting()
             setting_changed.connect(obeying.obey_setting)

@@ -27,6 +27,7 @@ TESTS = (
     "tests/handlers",
     "tests/ojs",
     "tests/tasks",
+    "tests/unique",
 )
 REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?>=([^;]+)(;.*)?")
 

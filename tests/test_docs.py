@@ -16,7 +16,7 @@ from django.conf import settings
 from django.core.management import CommandError, get_commands, load_command_class
 from django.db import DatabaseError, connection
 
-from django_ojs_unique import instrumentation
+from django_ojs_unique import hooks
 from django_ojs_unique.signals import job_discarded
 from tests import tutorial
 from tests.support.pages import ROOT, a_module, blocks, text_of
@@ -39,13 +39,13 @@ def named(path: Path) -> str:
 @pytest.fixture
 def modules(monkeypatch: Any) -> Iterator[None]:
     """Forget the modules that a page defines, and what it lets Sentry do; Sentry's SDK patches nothing else here."""
-    before, tracer = set(sys.modules), instrumentation.tracer()
+    before, tracer = set(sys.modules), hooks.tracer()
     plain = partial(sentry_sdk.init, auto_enabling_integrations=False, default_integrations=False)
     monkeypatch.setattr(sentry_sdk, "init", plain)
     yield
     plain()
-    instrumentation.trace_with(tracer)
-    job_discarded.disconnect(dispatch_uid="django_ojs_unique.sentry")
+    hooks.trace_with(tracer)
+    job_discarded.disconnect(dispatch_uid="django_ojs_unique.contrib.sentry")
     for name in set(sys.modules) - before:
         if name.partition(".")[0] in ("mysite", "shop"):
             del sys.modules[name]

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection, transaction
 
 from .tasks import framework  # isort: skip - it skips this module where there are no tasks
-from django_ojs_unique.registry import registry
+from django_ojs_unique.handlers.registry import registry
 
 SNAPSHOT = Path(__file__).parent / "refusals.md"
 SHARED = re.compile(r"^```python\n(.+?)^```", re.MULTILINE | re.DOTALL)

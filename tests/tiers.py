@@ -10,18 +10,16 @@ ONE_DATABASE = (
     "tests/api/",
     "tests/browser/",
     "tests/checks/",
-    "tests/conversion/",
+    "tests/contrib/",
     "tests/handlers/",
     "tests/management/",
     "tests/model/",
     "tests/mutants/",
     "tests/ojs/",
-    "tests/opentelemetry/",
-    "tests/prometheus/",
-    "tests/sentry/",
     "tests/tasks/",
     "tests/testing/",
     "tests/typing/",
+    "tests/unique/",
     "tests/test_deploy.py",
     "tests/test_docs.py",
     "tests/test_habits.py",
@@ -30,12 +28,11 @@ ONE_DATABASE = (
     "tests/test_makefile.py",
     "tests/test_messages.py",
     "tests/test_packaged.py",
-    "tests/test_redaction.py",
     "tests/test_reference.py",
     "tests/test_stages.py",
     "tests/test_testproject.py",
 )
-"""What is the same on every database, and runs on SQLite only: surfaces ask `insight`, which each database answers in
+"""What is the same on every database, and runs on SQLite only: surfaces ask `reporting`, which each database answers in
 tests of its own. A file or a test here that does ask a vendor is marked ``every_database``."""
 EVERY = "every_database"
 IN_CI = ["slow", "browser", "interrupts"]

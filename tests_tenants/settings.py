@@ -53,6 +53,6 @@ TEMPLATES = [
 STATIC_URL = "/static/"
 USE_TZ = True
 OJS_UNIQUE = {
-    "CONTEXT": "django_ojs_unique.tenants.Tenant",
+    "CONTEXT": "django_ojs_unique.contrib.tenants.Tenant",
     "API": {"PERMISSIONS": {"producers": ["rest_framework.permissions.AllowAny"]}},
 }

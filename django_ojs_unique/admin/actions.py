@@ -19,10 +19,10 @@ from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..by_hand.operations import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY_NOW, REVIVE, Operation
-from ..by_hand.results import BulkResult
-from ..insight.typed import read_id
 from ..models import Job
+from ..operations.operation import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY_NOW, REVIVE, Operation
+from ..operations.results import BulkResult
+from ..reporting.typed import read_id
 from .base import FROM_PAGE, ReadOnlyAdmin, may, render
 from .sight import Sight, sight_of
 
@@ -149,7 +149,7 @@ class JobActions(ReadOnlyAdmin):
         self, request: HttpRequest, sight: Sight, ids: list[UUID], result: BulkResult, found: dict[UUID, Job]
     ) -> HttpResponse:
         """Show what became of each job that was to be revived."""
-        from ..insight.preview import live_duplicates
+        from ..reporting.preview import live_duplicates
         from .rows import outcome_row
 
         beside = live_duplicates(sight.jobs, [found[id] for id in result.changed if id in found], timezone.now())
@@ -182,7 +182,7 @@ class JobActions(ReadOnlyAdmin):
 
     def _ask(self, request: HttpRequest, action: str, ids: list[UUID]) -> HttpResponse:
         """Show what an action would mean for each job."""
-        from ..insight import preview
+        from ..reporting import preview
         from .rows import consequence_row
         from .sweep import CONFIRMED
 

@@ -21,7 +21,7 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 
-from ..insight.bounded import MOST_COUNTED
+from ..reporting.bounded import MOST_COUNTED
 from .sight import sight_of
 
 LONGEST_TERM = 1000

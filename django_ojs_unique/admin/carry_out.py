@@ -11,10 +11,10 @@ from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from ..by_hand.bulk import change
-from ..by_hand.operations import DELETE, ENQUEUE_AGAIN, REVIVE, Operation
-from ..by_hand.results import BulkResult
 from ..models import Job
+from ..operations.bulk import change
+from ..operations.operation import DELETE, ENQUEUE_AGAIN, REVIVE, Operation
+from ..operations.results import BulkResult
 from .sight import Sight
 
 

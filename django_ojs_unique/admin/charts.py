@@ -13,9 +13,9 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..insight.activity import Activity, activity
-from ..insight.spans import SPANS, Span
-from ..insight.waits import SAMPLE, Waits, waits
+from ..reporting.activity import Activity, activity
+from ..reporting.spans import SPANS, Span
+from ..reporting.waits import SAMPLE, Waits, waits
 
 Numbers = Sequence[float | None]
 

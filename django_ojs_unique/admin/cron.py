@@ -16,10 +16,10 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ..exceptions import InvalidRequest, OJSError
-from ..insight.text import harmless
+from ..handlers.redaction import redacted_member
 from ..maintenance.cron import run_now
 from ..models import CronJob, Job
-from ..redaction import redacted_member
+from ..reporting.text import harmless
 from .base import FROM_PAGE, BoundedAdmin, may_view
 from .cron_form import CronJobForm
 from .cron_history import ENQUEUED, RAN, history

@@ -11,8 +11,8 @@ from django.db import router
 from django.forms.fields import InvalidJSONInput
 from django.utils.translation import gettext
 
+from ..handlers.redaction import MASK, holds_mask, names_of_any, redacted_member
 from ..models import CronJob
-from ..redaction import MASK, holds_mask, names_of_any, redacted_member
 from .sentences import said
 
 

@@ -11,10 +11,10 @@ from django.contrib.admin.options import get_content_type_for_model
 from django.utils import timezone
 from django.utils.translation import gettext
 
-from ..insight.glance import glance, with_glances
-from ..insight.text import harmless
 from ..maintenance.cron import past_job_ids
 from ..models import CronJob, Job
+from ..reporting.glance import glance, with_glances
+from ..reporting.text import harmless
 from .charts import seconds
 from .display import badge, when
 from .sight import Sight

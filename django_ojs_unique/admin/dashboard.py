@@ -15,17 +15,17 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.views.decorators.http import require_safe
 
-from ..insight import workers
-from ..insight.failures import MOST_FAILED
-from ..insight.limits import full_keys
-from ..insight.overview import LONG_WAIT, Overview, overview
-from ..insight.queues import now as queues_now
-from ..insight.spans import SPANS, Span
-from ..insight.text import harmless
-from ..insight.unknown_types import named
-from ..insight.waits import SAMPLE, Spread
 from ..models import Job, LimitOverride, WorkerProcess
 from ..ojs.states import JobState
+from ..reporting import workers
+from ..reporting.failures import MOST_FAILED
+from ..reporting.limits import full_keys
+from ..reporting.overview import LONG_WAIT, Overview, overview
+from ..reporting.queues import now as queues_now
+from ..reporting.spans import SPANS, Span
+from ..reporting.text import harmless
+from ..reporting.unknown_types import named
+from ..reporting.waits import SAMPLE, Spread
 from .base import may_view, render
 from .charts import Chart, chart, jobs_chart, waits_chart
 from .dashboard_cells import failure_cells, key_cells, now_cells, queue_cells, run_cells, shown_states, worker_cells

@@ -11,16 +11,16 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..insight.failures import Cause, Failures
-from ..insight.limits import KeyInsight
-from ..insight.overview import QueueActivity
-from ..insight.queues import UNFINISHED, Now, said_count
-from ..insight.spans import Span
-from ..insight.text import harmless
-from ..insight.waits import Spread
-from ..insight.workers import WorkerInsight
 from ..models import Job
 from ..ojs.states import JobState
+from ..reporting.failures import Cause, Failures
+from ..reporting.limits import KeyReport
+from ..reporting.overview import QueueActivity
+from ..reporting.queues import UNFINISHED, Now, said_count
+from ..reporting.spans import Span
+from ..reporting.text import harmless
+from ..reporting.waits import Spread
+from ..reporting.workers import WorkerReport
 from .charts import seconds
 from .display import ago, badge, brief, job_link
 from .filters import NO_ERROR
@@ -91,7 +91,7 @@ def run_cells(type: str, runs: Spread, span: Span) -> dict[str, Any]:
     }
 
 
-def key_cells(keys: Sequence[KeyInsight], *, with_links: bool) -> list[dict[str, Any]]:
+def key_cells(keys: Sequence[KeyReport], *, with_links: bool) -> list[dict[str, Any]]:
     """Return the cells of the keys for which most jobs wait; ``with_links``: to the pages of their limits."""
     return [
         {
@@ -106,7 +106,7 @@ def key_cells(keys: Sequence[KeyInsight], *, with_links: bool) -> list[dict[str,
     ]
 
 
-def worker_cells(worker: WorkerInsight, running: Sequence[Job], now: datetime) -> dict[str, Any]:
+def worker_cells(worker: WorkerReport, running: Sequence[Job], now: datetime) -> dict[str, Any]:
     """Return the cells of a worker."""
     row = worker.row
     return {

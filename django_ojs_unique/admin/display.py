@@ -14,8 +14,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..insight.text import full, harmless, shortened
-from ..ojs.keys import KeyMode
+from ..reporting.text import full, harmless, shortened
+from ..unique.keys import KeyMode
 from .sentences import said, said_distance
 
 UNSAFE = _("It answers with the job whatever its condition, and so can lose what the enqueue was about.")

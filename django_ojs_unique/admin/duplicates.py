@@ -15,11 +15,11 @@ from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.translation import gettext
 
-from ..by_hand.rows import everything
-from ..insight import duplicates as insight
-from ..insight.spans import SPANS
-from ..insight.text import harmless
 from ..models import SuppressedEnqueue
+from ..operations.rows import everything
+from ..reporting import duplicates as report
+from ..reporting.spans import SPANS
+from ..reporting.text import harmless
 from .base import may_view, render
 from .display import IN_LAST, LAST, ago, brief, fingerprint_link
 from .duplicates_of_one import members, of_one
@@ -48,18 +48,18 @@ def duplicates(model_admin: Any, request: HttpRequest) -> HttpResponse:
     sees_attempts = may_view(request, SuppressedEnqueue)
     term, matches = request.GET.get("q", "").strip(), []
     if term:
-        found = insight.match(jobs, attempts if sees_attempts else None, term)
+        found = report.match(jobs, attempts if sees_attempts else None, term)
         if len(found.fingerprints) == 1:
             return redirect("admin:django_ojs_unique_duplicates_of", quote(found.fingerprints[0]))
         matches = [fingerprint_link(each) for each in found.fingerprints]
         _say_what_was_found(request, term, found)
     span = request.GET.get("span", "")
     span = span if span in SPANS else DEFAULT_SPAN
-    groups = insight.groups_after(jobs, request.GET.get("after", "").replace("\0", ""))
+    groups = report.groups_after(jobs, request.GET.get("after", "").replace("\0", ""))
     context = {
         "term": term,
         "matches": matches,
-        "most_matches": insight.MOST_MATCHES,
+        "most_matches": report.MOST_MATCHES,
         "sees_attempts": sees_attempts,
         "span": span,
         "spans": LAST.items(),
@@ -73,7 +73,7 @@ def duplicates(model_admin: Any, request: HttpRequest) -> HttpResponse:
     return render(model_admin, request, "duplicates.html", gettext("Duplicates"), **context)
 
 
-def _say_what_was_found(request: HttpRequest, term: str, found: insight.Match) -> None:
+def _say_what_was_found(request: HttpRequest, term: str, found: report.Match) -> None:
     if found.problem:
         messages.warning(request, said(found.problem))
     elif found.job:
@@ -86,7 +86,7 @@ def _say_what_was_found(request: HttpRequest, term: str, found: insight.Match) -
 
 def _met(sight: Sight, attempts: Any, span: str) -> dict[str, Any]:
     now = timezone.now()
-    most = insight.most_suppressed(attempts, everything(sight.jobs), SPANS[span], now)
+    most = report.most_suppressed(attempts, everything(sight.jobs), SPANS[span], now)
     sight.look(met.holder.pk for met in most.fingerprints if met.holder)
     page = reverse("admin:django_ojs_unique_suppressedenqueue_changelist")
     rows = [
@@ -110,6 +110,6 @@ def _met(sight: Sight, attempts: Any, span: str) -> dict[str, Any]:
         "rows": rows,
         "since": ago(most.since),
         "is_cut": most.is_cut,
-        "most": insight.MOST_FINGERPRINTS,
-        "most_attempts": f"{insight.MOST_ATTEMPTS_COUNTED:,}",
+        "most": report.MOST_FINGERPRINTS,
+        "most_attempts": f"{report.MOST_ATTEMPTS_COUNTED:,}",
     }

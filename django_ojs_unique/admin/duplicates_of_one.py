@@ -11,9 +11,9 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.http import urlencode
 from django.utils.translation import gettext
 
-from ..insight import duplicates as insight
-from ..insight.text import harmless
 from ..models import Job, SuppressedEnqueue
+from ..reporting import duplicates as report
+from ..reporting.text import harmless
 from .base import may_view, render
 from .display import SHORT, ago, badge, brief, fingerprint_link, pretty
 from .resolve import may_resolve
@@ -28,11 +28,11 @@ def of_one(model_admin: Any, request: HttpRequest, quoted: str) -> HttpResponse:
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
     fingerprint, sight = unquote(quoted).replace("\0", ""), sight_of(model_admin, request)
-    history = insight.history(sight.jobs, fingerprint)
-    groups = insight.groups_of(sight.jobs, [fingerprint])
+    history = report.history(sight.jobs, fingerprint)
+    groups = report.groups_of(sight.jobs, [fingerprint])
     sees_attempts = may_view(request, SuppressedEnqueue)
     shown = sight.attempts(SuppressedEnqueue.objects.all())
-    attempts = list(insight.attempts_of(shown, fingerprint, MOST_ATTEMPTS)) if sees_attempts else []
+    attempts = list(report.attempts_of(shown, fingerprint, MOST_ATTEMPTS)) if sees_attempts else []
     sight.look([*(job.replaced_by_id for job in history.jobs), *(attempt.existing_job_id for attempt in attempts)])
     newest = history.newest
     context = {
@@ -52,7 +52,7 @@ def of_one(model_admin: Any, request: HttpRequest, quoted: str) -> HttpResponse:
     return render(model_admin, request, "duplicates_of_one.html", gettext("Jobs of one fingerprint"), **context)
 
 
-def members(sight: Sight, group: insight.Group) -> dict[str, Any]:
+def members(sight: Sight, group: report.Group) -> dict[str, Any]:
     """Describe a group of live duplicates for the table in which the user chooses one of them."""
     return {
         # Quoted, because browsers change line ends in form values.
@@ -84,6 +84,6 @@ def _attempt_row(sight: Sight, attempt: Any) -> dict[str, Any]:
         "created": ago(attempt.created_at),
         "outcome": attempt.get_outcome_display(),
         "met": sight.link_and_state(attempt.existing_job_id, attempt.existing_state),
-        "args": brief(insight.readable(attempt.type, attempt.start)),
+        "args": brief(report.readable(attempt.type, attempt.start)),
         "queue": harmless(attempt.queue),
     }

@@ -16,12 +16,12 @@ from django.utils.translation import gettext_lazy as _
 
 from ..enqueue.explain import Explanation
 from ..exceptions import OJSError, did_you_mean
-from ..insight.limit_waits import would_meet
-from ..insight.text import harmless
+from ..handlers.redaction import redacted, redacted_args, redacted_canonical, redacted_limits
+from ..handlers.registry import registry
 from ..models import Job
-from ..ojs.keys import KeyMode
-from ..redaction import redacted, redacted_args, redacted_canonical, redacted_limits
-from ..registry import registry
+from ..reporting.limit_waits import would_meet
+from ..reporting.text import harmless
+from ..unique.keys import KeyMode
 from .base import dress, render
 from .display import UNSAFE, ago, badge, fingerprint_link, plain_text, pretty
 from .explain_form import ExplainForm

@@ -10,9 +10,9 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..insight.text import harmless
-from ..insight.typed import read_json
-from ..ojs.keys import KeyMode, KeyScope
+from ..reporting.text import harmless
+from ..reporting.typed import read_json
+from ..unique.keys import KeyMode, KeyScope
 from .sentences import said
 
 NOT_GIVEN: Any = ...

@@ -13,14 +13,14 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..insight.bounded import MOST_COUNTED
-from ..insight.glance import error_type
-from ..insight.queues import in_use
-from ..insight.spans import SPANS
-from ..insight.text import harmless
+from ..handlers.registry import registry
 from ..models import Job, Queue, SuppressedEnqueue
 from ..ojs.states import TERMINAL, JobState
-from ..registry import registry
+from ..reporting.bounded import MOST_COUNTED
+from ..reporting.glance import error_type
+from ..reporting.queues import in_use
+from ..reporting.spans import SPANS
+from ..reporting.text import harmless
 from .display import IN_LAST
 from .sentences import said
 
@@ -179,7 +179,7 @@ class DuplicatesFilter(JobFilter):
                 Exists(attempts.filter(fingerprint=OuterRef("fingerprint"), existing_job=OuterRef("pk"))),
                 fingerprint__isnull=False,
             )
-        from ..insight.duplicates import live_duplicates
+        from ..reporting.duplicates import live_duplicates
 
         return Q(pk__in=live_duplicates(Job.objects.using(using), MOST_COUNTED))
 

@@ -12,13 +12,13 @@ from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from ..insight.bounded import MOST_COUNTED
-from ..insight.created import created_since
-from ..insight.glance import glance, with_glances
-from ..insight.search import readings
-from ..insight.suppressed import count_met
-from ..insight.typed import read_id
 from ..models import SuppressedEnqueue
+from ..reporting.bounded import MOST_COUNTED
+from ..reporting.created import created_since
+from ..reporting.glance import glance, with_glances
+from ..reporting.search import readings
+from ..reporting.suppressed import count_met
+from ..reporting.typed import read_id
 from .base import BoundedList, BoundedPaginator, may_view
 from .dates import begin_of, check_dates, dates_of
 from .filters import JobFilter
@@ -30,7 +30,7 @@ OLDER = "older_than"
 """The parameter with the id of the last job that was looked at before."""
 
 LISTED = ("state", "attempt", "max_attempts", "run_at", "progress", "progress_note")
-"""The fields that the list reads of a job, beside those that `insight.glance` reads of the jobs of one page."""
+"""The fields that the list reads of a job, beside those that `reporting.glance` reads of the jobs of one page."""
 
 
 READING = "reading"

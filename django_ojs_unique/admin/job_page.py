@@ -12,10 +12,10 @@ from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.translation import gettext
 
-from ..by_hand.operations import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY_NOW, REVIVE
-from ..insight.text import harmless
+from ..handlers.redaction import redacted_member
 from ..models import Job
-from ..redaction import redacted_member
+from ..operations.operation import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY_NOW, REVIVE
+from ..reporting.text import harmless
 from .base import FROM_PAGE, ReadOnlyAdmin
 from .sight import sight_of
 

@@ -1,4 +1,4 @@
-"""The panels of a job's page: what `insight` says about the job, as HTML."""
+"""The panels of a job's page: what `reporting` says about the job, as HTML."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext, ngettext
 
-from ..insight import job_options
-from ..insight.canonical_text import recompute
-from ..insight.limit_waits import waits_for
-from ..insight.relations import Relations, relations
-from ..insight.suppressed import MOST_DIFFERENCES, Attempts, Encounter, attempts_that_met
-from ..insight.text import harmless
-from ..insight.timeline import MOST_FAILURES, Event, failures, timeline
-from ..insight.uniqueness import against, uniqueness
-from ..insight.waiting import nobody
+from ..handlers.redaction import redacted, redacted_member
 from ..models import Job, SuppressedEnqueue, WorkerProcess, Workflow
 from ..ojs.states import JobState
-from ..redaction import redacted, redacted_member
+from ..reporting import job_options
+from ..reporting.canonical_text import recompute
+from ..reporting.limit_waits import waits_for
+from ..reporting.relations import Relations, relations
+from ..reporting.suppressed import MOST_DIFFERENCES, Attempts, Encounter, attempts_that_met
+from ..reporting.text import harmless
+from ..reporting.timeline import MOST_FAILURES, Event, failures, timeline
+from ..reporting.uniqueness import against, uniqueness
+from ..reporting.waiting import nobody
 from .base import may_view
 from .display import (
     ago,

@@ -14,12 +14,12 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..insight.glance import TOO_LONG, UNREADABLE
-from ..insight.search import HELP, exact
-from ..insight.suppressed import MOST_MET
-from ..insight.text import harmless
 from ..models import Job
 from ..ojs.states import JobState
+from ..reporting.glance import TOO_LONG, UNREADABLE
+from ..reporting.search import HELP, exact
+from ..reporting.suppressed import MOST_MET
+from ..reporting.text import harmless
 from .actions import JobActions
 from .base import page_url
 from .dates import PARAMETERS as DATES
@@ -40,7 +40,7 @@ class JobAdmin(JobPage, JobActions):
     paginator = NewestFirst
     ordering = ["-pk"]
     date_hierarchy = "created_at"
-    search_fields = ["id"]  # shows the search field; what is searched is in `insight.search`
+    search_fields = ["id"]  # shows the search field; what is searched is in `reporting.search`
     search_help_text = lazy_said(HELP)
     show_facets = admin.ShowFacets.NEVER
     sortable_by = ["age"]

@@ -16,12 +16,12 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..insight.limits import LimitInsight, Numbers, keys_of, limits
-from ..insight.queues import said_count
-from ..insight.text import harmless
 from ..models import LimitOverride
 from ..ojs.limits import LARGEST
 from ..ojs.names import LONGEST_LIMIT
+from ..reporting.limits import LimitReport, Numbers, keys_of, limits
+from ..reporting.queues import said_count
+from ..reporting.text import harmless
 from .base import ReadOnlyAdmin, dress, render
 from .numbers_form import LimitField, NumbersForm
 from .sentences import said
@@ -85,11 +85,11 @@ class LimitOverrideAdmin(ReadOnlyAdmin):
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         stored = super().get_object(request, object_id, from_field)
-        insight = next((one for one in limits(_database()) if one.name == object_id), None)
-        if stored is None and (insight is None or len(object_id) > LONGEST_LIMIT):
+        report = next((one for one in limits(_database()) if one.name == object_id), None)
+        if stored is None and (report is None or len(object_id) > LONGEST_LIMIT):
             return None
         found: Any = stored or LimitOverride(name=object_id)
-        found.sight, found.insight = sight_of(self, request), insight or LimitInsight(object_id, override=stored)
+        found.sight, found.report = sight_of(self, request), report or LimitReport(object_id, override=stored)
         return found
 
     @admin.display(description=_("name"))
@@ -98,19 +98,19 @@ class LimitOverrideAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("in the code"))
     def in_code(self, row: Any) -> str:
-        return said_numbers(row.insight.given)
+        return said_numbers(row.report.given)
 
     @admin.display(description=_("in force"))
     def in_force(self, row: Any) -> str:
-        return said_numbers(row.insight.numbers)
+        return said_numbers(row.report.numbers)
 
     @admin.display(description=_("now"))
     def now(self, row: Any) -> str:
         if row.sight.is_narrowed:
             return "-"
-        insight = row.insight
+        report = row.report
         told = gettext("running: {running}, waiting: {waiting}, keys for which jobs wait: {full}")
-        return told.format(running=said_count(insight.running), waiting=said_count(insight.waiting), full=insight.full)
+        return told.format(running=said_count(report.running), waiting=said_count(report.waiting), full=report.full)
 
     @admin.display(description=_("keys"))
     def busiest_keys(self, row: Any) -> SafeString | str:
@@ -153,7 +153,7 @@ def limit_url(name: str) -> str:
     return reverse("admin:django_ojs_unique_limitoverride_change", args=[quote(name)])
 
 
-def _cells(one: LimitInsight, sight: Sight) -> dict[str, Any]:
+def _cells(one: LimitReport, sight: Sight) -> dict[str, Any]:
     counts = (one.keys, one.running, one.waiting, one.full)
     return {
         "name": harmless(one.name),

@@ -18,11 +18,11 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ..exceptions import InvalidRequest
-from ..insight.queues import said_count, said_limits, unfinished
-from ..insight.text import harmless
 from ..models import Queue
 from ..models.queue import HIGHEST_LIMIT
 from ..ojs.names import queue_name
+from ..reporting.queues import said_count, said_limits, unfinished
+from ..reporting.text import harmless
 from .base import ReadOnlyAdmin, dress, may
 from .display import ago
 from .numbers_form import LimitField, NumbersForm

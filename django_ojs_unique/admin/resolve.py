@@ -16,12 +16,12 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 
-from ..insight import duplicates as insight
-from ..insight.text import harmless
-from ..insight.typed import read_id
 from ..models import Job
 from ..ojs.states import JobState
 from ..operations.duplicates import NEWEST, OLDEST, Decision, Resolved, decide, resolve
+from ..reporting import duplicates as report
+from ..reporting.text import harmless
+from ..reporting.typed import read_id
 from .base import may, render
 from .display import SHORT, ago, badge
 from .sentences import said
@@ -48,10 +48,10 @@ def resolve_page(model_admin: Any, request: HttpRequest) -> HttpResponse:
 
 
 def _confirm(model_admin: Any, request: HttpRequest) -> HttpResponse:
-    wanted = dict(list(_wanted(request.POST))[: insight.MOST_GROUPS])
-    most = MOST_OF_ONE if len(wanted) == 1 else insight.MOST_IN_GROUP
+    wanted = dict(list(_wanted(request.POST))[: report.MOST_GROUPS])
+    most = MOST_OF_ONE if len(wanted) == 1 else report.MOST_IN_GROUP
     plans, sight = [], sight_of(model_admin, request)
-    for group in insight.groups_of(sight.jobs, list(wanted), most):
+    for group in report.groups_of(sight.jobs, list(wanted), most):
         if decision := decide(group.fingerprint, group.jobs, wanted.get(group.fingerprint)):
             plans.append(_plan(sight, group, decision))
             wanted.pop(group.fingerprint)
@@ -81,7 +81,7 @@ def _wanted(form: QueryDict) -> Iterator[tuple[str, Any]]:
         yield unquote(fingerprint).replace("\0", ""), chosen
 
 
-def _plan(sight: Sight, group: insight.Group, decision: Decision) -> dict[str, Any]:
+def _plan(sight: Sight, group: report.Group, decision: Decision) -> dict[str, Any]:
     rows = {job.pk: job for job in group.jobs}
     kept = rows[decision.keep]
     value = {"fingerprint": decision.fingerprint, "keep": str(decision.keep), "cancel": list(map(str, decision.cancel))}
@@ -104,7 +104,7 @@ def _described(sight: Sight, job: Job) -> SafeString:
 
 
 def _carry_out(model_admin: Any, request: HttpRequest) -> HttpResponse:
-    decisions = [_decision(text) for text in request.POST.getlist("decision")[: insight.MOST_GROUPS]]
+    decisions = [_decision(text) for text in request.POST.getlist("decision")[: report.MOST_GROUPS]]
     if None in decisions:
         messages.error(request, gettext("The form came back damaged. Nothing was cancelled; choose again."))
         return redirect(PAGE)

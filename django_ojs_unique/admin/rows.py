@@ -8,11 +8,11 @@ from uuid import UUID
 
 from django.utils.html import format_html
 
-from ..by_hand.results import BulkResult
 from ..exceptions import DuplicateJob
-from ..insight.preview import Consequence
-from ..insight.text import harmless
 from ..models import Job
+from ..operations.results import BulkResult
+from ..reporting.preview import Consequence
+from ..reporting.text import harmless
 from .display import badge
 from .sight import Sight
 

@@ -14,7 +14,7 @@ from django.utils.functional import lazy
 from django.utils.translation import get_language, gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ..insight.text import age
+from ..reporting.text import age
 from .problems import PROBLEMS
 from .wordings import WORDINGS
 
@@ -46,7 +46,7 @@ lazy_said = lazy(said, str)
 
 
 def said_age(moment: datetime | None, now: datetime) -> str:
-    """Say how long ago a moment was, as `insight.text.age` does."""
+    """Say how long ago a moment was, as `reporting.text.age` does."""
     if moment is None:
         return "-"
     text, is_ahead = _age(moment, now)
@@ -54,7 +54,7 @@ def said_age(moment: datetime | None, now: datetime) -> str:
 
 
 def said_distance(moment: datetime, now: datetime) -> str:
-    """Say how far away a moment is, as `insight.text.distance` does."""
+    """Say how far away a moment is, as `reporting.text.distance` does."""
     text, is_ahead = _age(moment, now)
     return (gettext("in {age}") if is_ahead else gettext("{age} ago")).format(age=text)
 

@@ -13,13 +13,13 @@ from django.template.loader import render_to_string
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..insight.suppressed import MOST_DIFFERENCES, differences
-from ..insight.text import harmless
-from ..insight.typed import fingerprint_begins, read_id
+from ..handlers.redaction import redacted_member
 from ..models import Job, SuppressedEnqueue
-from ..ojs.keys import KeyMode
-from ..ojs.policy import OnConflict
-from ..redaction import redacted_member
+from ..reporting.suppressed import MOST_DIFFERENCES, differences
+from ..reporting.text import harmless
+from ..reporting.typed import fingerprint_begins, read_id
+from ..unique.keys import KeyMode
+from ..unique.policy import OnConflict
 from .base import BoundedList, ReadOnlyAdmin, may_view
 from .display import (
     ago,

@@ -21,10 +21,10 @@ from django.utils import timezone
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ..by_hand.operations import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, REVIVE, Operation
-from ..by_hand.results import BulkResult
-from ..by_hand.rows import by_state, next_ids
 from ..db.inserts import ROWS_AT_ONCE
+from ..operations.operation import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, REVIVE, Operation
+from ..operations.results import BulkResult
+from ..operations.rows import by_state, next_ids
 from .base import render
 from .carry_out import carry_out
 from .display import badge

@@ -15,9 +15,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..insight.text import harmless
-from ..insight.workers import SILENT, SILENT_AFTER, WorkerInsight, held, standing
 from ..models import Job, WorkerProcess
+from ..reporting.text import harmless
+from ..reporting.workers import SILENT, SILENT_AFTER, WorkerReport, held, standing
 from .base import ReadOnlyAdmin, may_view
 from .display import ago, badge
 from .sentences import said
@@ -71,7 +71,7 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("queues"))
     def takes(self, row: WorkerProcess) -> str:
-        return said_patterns(WorkerInsight(row, standing(row, timezone.now())))
+        return said_patterns(WorkerReport(row, standing(row, timezone.now())))
 
     @admin.display(description=_("held jobs"), ordering="held")
     def holds(self, row: WorkerProcess) -> SafeString:
@@ -101,7 +101,7 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
         return format_html('<ul class="ojs-held">{}</ul>{}', listed, more)
 
 
-def said_patterns(worker: WorkerInsight) -> str:
+def said_patterns(worker: WorkerReport) -> str:
     """Write which queues a worker takes."""
     return harmless(", ".join(worker.patterns)) or gettext("none")
 

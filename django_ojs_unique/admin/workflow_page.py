@@ -15,11 +15,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ..insight.text import harmless
-from ..insight.workflow_facts import JobCounts, Membership, job_counts, memberships_of
-from ..insight.workflows import Node, tree
 from ..models import Job, Workflow
 from ..ojs.workflows import Kind, MemberState, Role, WorkflowState
+from ..reporting.text import harmless
+from ..reporting.workflow_facts import JobCounts, Membership, job_counts, memberships_of
+from ..reporting.workflows import Node, tree
 from .base import FROM_PAGE, ReadOnlyAdmin, may_view
 from .charts import seconds
 from .display import badge, brief, plain_text, when

@@ -18,11 +18,11 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ..exceptions import InvalidTransition
-from ..insight.text import harmless
-from ..insight.typed import read_id
-from ..insight.workflow_facts import Stops, job_counts, stops
 from ..models import Workflow, WorkflowMember
 from ..ojs.workflows import Kind, WorkflowState
+from ..reporting.text import harmless
+from ..reporting.typed import read_id
+from ..reporting.workflow_facts import Stops, job_counts, stops
 from .base import FROM_PAGE, BoundedList, may, render
 from .display import ago, badge, brief
 from .sentences import said

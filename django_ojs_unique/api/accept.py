@@ -10,7 +10,7 @@ from ..conf import settings
 from ..db.sizes import OF_A_JOB, OF_THE_REST, bytes_of
 from ..enqueue.results import EnqueueResult
 from ..exceptions import Contended, JobIdTaken, OJSError
-from ..operations.enqueue import enqueue, enqueue_many, expire_overdue
+from .operations.enqueue import enqueue, enqueue_many, expire_overdue
 from .wire.enqueue import EnqueueBody
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.checks import CheckMessage, Tags, Warning, register
 from django.db import connections
 
-from ..capabilities import BEST_EFFORT, MISSING, flaws, strength
+from ..db.capabilities import BEST_EFFORT, MISSING, flaws, strength
 from ..db.dialects import kind_of
 from ..models import Job
 

@@ -12,12 +12,12 @@ from django.utils import timezone
 
 from .. import conf
 from ..exceptions import HandlerError
+from ..handlers.registry import Definition, registry
 from ..ojs.cron import Cron
 from ..ojs.durations import end_of, format_duration
-from ..ojs.policy import OnRetry, UniquePolicy, Window
-from ..ojs.presets import UNTIL_START, WAITING
 from ..ojs.states import TERMINAL, JobState
-from ..registry import Definition, registry
+from ..unique.policy import OnRetry, UniquePolicy, Window
+from ..unique.presets import UNTIL_START, WAITING
 from . import TAG
 from .setting_problems import problems
 

@@ -11,10 +11,10 @@ from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 
 from .. import conf
 from ..exceptions import did_you_mean, nearest
-from ..insight import queue_names
 from ..models import Job
 from ..ojs.states import TIMED, JobState
 from ..ojs.words import counted
+from ..reporting import queue_names
 from .database import with_jobs
 from .setting_problems import problems
 

@@ -10,8 +10,8 @@ from typing import Any
 from django.conf import settings as django_settings
 
 from ..conf import API_DEFAULTS, DEFAULTS, imported, retention_period
-from ..context import Context
 from ..exceptions import InvalidRequest, did_you_mean
+from ..handlers.carried import Context
 from ..ojs.durations import milliseconds
 from ..ojs.limits import key_parts
 from ..ojs.names import are_names, queue_name

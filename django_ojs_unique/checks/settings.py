@@ -8,7 +8,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 
 from .. import conf
-from ..context import contexts
+from ..handlers.carried import contexts
 from . import TAG
 from .setting_problems import lookalikes, problems
 
@@ -52,8 +52,8 @@ def check_tenants(**kwargs: Any) -> list[CheckMessage]:
             Error(
                 f"Database {alias!r} has a schema for each tenant, but jobs do not know their tenant: they would run in"
                 " the wrong schema, and equal jobs of two tenants would be duplicates.",
-                hint="Set OJS_UNIQUE = {'CONTEXT': 'django_ojs_unique.tenants.Tenant'}, or name your own class with"
-                " unique = of_connections = True.",
+                hint="Set OJS_UNIQUE = {'CONTEXT': 'django_ojs_unique.contrib.tenants.Tenant'}, or name your own class"
+                " with unique = of_connections = True.",
                 id="django_ojs_unique.E003",
             )
         )

@@ -16,8 +16,8 @@ from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Q, QuerySet
 
-from ..ojs.policy import UniquePolicy, ended_states
 from ..ojs.states import INCOMPLETE, JobState, to_mask
+from ..unique.policy import UniquePolicy, ended_states
 from .constraints import of_fingerprint, unfinished_or_guarding
 from .cursors import KeptCursor, execute
 from .fields import StateSetField

@@ -13,8 +13,8 @@ from django.apps import apps
 from django.db import models
 
 from ..conf import settings
-from ..ojs.policy import UniquePolicy
 from ..ojs.states import INCOMPLETE, JobState
+from ..unique.policy import UniquePolicy
 from .constraints import finished, unfinished_or_guarding
 from .cursors import KeptCursor, Plan, execute
 from .dialect import FEW_ROWS, ClaimRequest, Dialect, Front, LookUp, as_it_is

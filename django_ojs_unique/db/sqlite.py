@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from ..ojs.policy import UniquePolicy
+from ..unique.policy import UniquePolicy
 from .cursors import KeptCursor, Parameters, Plan
 from .dialect import Dialect
 

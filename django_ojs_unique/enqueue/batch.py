@@ -26,12 +26,11 @@ from ..db.constraints import of_fingerprint
 from ..db.dialects import dialect_of
 from ..db.inserts import ROWS_AT_ONCE, in_groups
 from ..exceptions import InvalidRequest, did_you_mean, shorten
-from ..instrumentation import tracer
-from ..ojs.conflict import FREE
-from ..ojs.policy import UniquePolicy, ended_states
+from ..handlers.redaction import redacted
+from ..hooks import tracer
 from ..ojs.states import INCOMPLETE
-from ..redaction import redacted
-from ..unit_of_work import LostRace, UnitOfWork
+from ..unique.conflict import FREE
+from ..unique.policy import UniquePolicy, ended_states
 from . import suppression
 from .batch_plan import Answer, BatchEntry, BatchPlan, result_of
 from .by_key import announce_keyed, lock_held_keys
@@ -43,6 +42,7 @@ from .items import Items
 from .optimistic import insert_all_or_none, insert_in_pieces, refresh_times
 from .results import BatchResult, ItemResult, Outcome
 from .row import JobRow
+from .unit_of_work import LostRace, UnitOfWork
 
 _LOOKED_AT = (
     "id", "type", "queue", "state", "key", "fingerprint", "guarded_states", "created_at", "scheduled_at", "workflow_id",

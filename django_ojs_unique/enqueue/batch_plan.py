@@ -15,9 +15,9 @@ from .. import lifecycle
 from ..db.dialect import Dialect
 from ..db.inserts import in_groups
 from ..exceptions import DuplicateJob, InvalidRequest, OJSError
-from ..ojs.conflict import FREE, Action, Verdict, judge
-from ..ojs.policy import UniquePolicy
 from ..ojs.states import ALL, TERMINAL, JobState
+from ..unique.conflict import FREE, Action, Verdict, judge
+from ..unique.policy import UniquePolicy
 from . import suppression as suppressed
 from .by_key import HeldKey, write_held_keys
 from .duplicates import holds_for_others, may_replace_active, outside

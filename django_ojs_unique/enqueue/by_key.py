@@ -13,25 +13,25 @@ from django.utils import timezone
 
 from .. import lifecycle
 from ..conf import settings
-from ..context import capture
 from ..db.constraints import guarding
 from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
 from ..db.inserts import in_groups
 from ..exceptions import InvalidRequest
-from ..instrumentation import tracer
-from ..ojs.fingerprint import CONTEXT, canonical_key, fingerprint
-from ..ojs.keys import JobKey, KeyAction, KeyScope, is_mixed, judge, merge
+from ..handlers.carried import capture
+from ..handlers.redaction import redacted_args
+from ..hooks import tracer
 from ..ojs.names import job_type
 from ..ojs.states import JobState
-from ..redaction import redacted_args
 from ..signals import announce, job_enqueued, job_suppressed, job_updated
-from ..unit_of_work import LostRace, UnitOfWork
+from ..unique.fingerprint import CONTEXT, canonical_key, fingerprint
+from ..unique.keys import JobKey, KeyAction, KeyScope, is_mixed, judge, merge
 from . import suppression
 from .errors import id_taken, ids_in_use, naming_missing_tables
 from .incoming import Incoming, set_times
 from .results import EnqueueResult, Outcome
 from .row import JobRow
+from .unit_of_work import LostRace, UnitOfWork
 from .values import sized
 
 logger = logging.getLogger("django_ojs_unique")

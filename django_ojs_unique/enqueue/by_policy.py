@@ -16,18 +16,18 @@ from .. import lifecycle
 from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
 from ..exceptions import DuplicateJob
-from ..instrumentation import is_traced, tracer
-from ..ojs.conflict import FREE, Action, Verdict, judge
-from ..ojs.policy import UniquePolicy
+from ..hooks import is_traced, tracer
 from ..ojs.states import ALL
 from ..signals import announce, job_cancelled, job_enqueued, job_suppressed
-from ..unit_of_work import LostRace, UnitOfWork
+from ..unique.conflict import FREE, Action, Verdict, judge
+from ..unique.policy import UniquePolicy
 from . import suppression
 from .duplicates import by_id, holds_for_others, left_without, may_replace_active, newest_finished, stored_matches
 from .errors import id_taken, ids_in_use, name_missing_table
 from .incoming import Incoming, set_times
 from .results import EnqueueResult, Outcome
 from .row import JobRow, take_place
+from .unit_of_work import LostRace, UnitOfWork
 
 
 def enqueue(jobs: QuerySet[Any], incoming: Incoming) -> EnqueueResult:

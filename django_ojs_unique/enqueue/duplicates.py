@@ -10,13 +10,13 @@ from uuid import UUID
 from django.db import connections
 from django.db.models import Q, QuerySet
 
-from ..capabilities import STRONG, strength
 from ..conf import settings
+from ..db.capabilities import STRONG, strength
 from ..db.constraints import finished, guarding, of_fingerprint, unfinished_or_guarding, unguarded
 from ..db.dialects import dialect_of
-from ..ojs.conflict import Verdict, duplicates
-from ..ojs.policy import UniquePolicy, ended_states
 from ..ojs.states import ALL, TERMINAL, JobState
+from ..unique.conflict import Verdict, duplicates
+from ..unique.policy import UniquePolicy, ended_states
 from .row import JobRow
 
 Jobs = TypeVar("Jobs", bound=QuerySet[Any])

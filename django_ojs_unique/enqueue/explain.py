@@ -11,13 +11,13 @@ from django.db.models import QuerySet
 
 from ..db.constraints import guarding
 from ..exceptions import did_you_mean, shorten
-from ..ojs.conflict import Action, duplicates, judge
-from ..ojs.keys import JobKey, KeyAction
-from ..ojs.keys import judge as judge_key
+from ..handlers.registry import registry
 from ..ojs.limits import Limit
-from ..ojs.policy import UniquePolicy
 from ..ojs.words import counted as number_of
-from ..registry import registry
+from ..unique.conflict import Action, duplicates, judge
+from ..unique.keys import JobKey, KeyAction
+from ..unique.keys import judge as judge_key
+from ..unique.policy import UniquePolicy
 from .by_key import merged_args
 from .duplicates import by_id, may_replace_active, newest_finished, stored_matches
 from .incoming import Incoming

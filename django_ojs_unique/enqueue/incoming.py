@@ -10,14 +10,14 @@ from django.db import models
 
 from ..db.fields import new_id
 from ..exceptions import InvalidPolicy, InvalidRequest
+from ..handlers.registry import misfit
 from ..ojs.durations import read_delay
-from ..ojs.fingerprint import CONTEXT, canonical_text, fingerprint
 from ..ojs.gates import LIMITED
-from ..ojs.keys import JobKey
 from ..ojs.limits import lane_of, stored_limits
-from ..ojs.policy import OnConflict, UniquePolicy
 from ..ojs.states import JobState
-from ..registry import misfit
+from ..unique.fingerprint import CONTEXT, canonical_text, fingerprint
+from ..unique.keys import JobKey
+from ..unique.policy import OnConflict, UniquePolicy
 from .request import Request, snapshot
 from .results import Unbuilt
 from .row import JobRow

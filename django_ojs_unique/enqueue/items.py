@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from ..exceptions import InvalidRequest, OJSError, did_you_mean, shorten
-from ..redaction import masked, names_of_any
+from ..handlers.redaction import masked, names_of_any
 from .batch_plan import Answer, BatchEntry, located
 from .incoming import Reader
 from .request import ARGUMENTS, Request, snapshot

@@ -19,7 +19,7 @@ from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
 from ..db.inserts import Statement
 from ..db.transactions import may_start_over
-from ..instrumentation import is_traced
+from ..hooks import is_traced
 from ..ojs.states import INCOMPLETE
 from .batch_plan import Answer, BatchEntry, result_of
 from .by_policy import announce_new

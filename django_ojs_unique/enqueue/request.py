@@ -8,15 +8,15 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from ..context import capture
 from ..exceptions import InvalidRequest, nearest, shorten
-from ..ojs.fingerprint import CONTEXT
-from ..ojs.keys import KeyMode, KeyScope
+from ..handlers.carried import capture
+from ..handlers.redaction import redact_error, redacted
+from ..handlers.registry import argument_names, converter_of
 from ..ojs.limits import limits_of
-from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
-from ..redaction import redact_error, redacted
-from ..registry import argument_names, converter_of
+from ..unique.fingerprint import CONTEXT
+from ..unique.keys import KeyMode, KeyScope
+from ..unique.policy import UniquePolicy
 from .values import arguments, json_object, short_string, tag_list
 
 _LONGEST_SCHEMA = 2048

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
-from ..ojs.policy import UniquePolicy
+from ..unique.policy import UniquePolicy
 
 
 class JobRow(Protocol):

@@ -12,15 +12,15 @@ from django.db import models
 from ..conf import settings
 from ..db.fields import SharedJSON, unsaved
 from ..exceptions import InvalidRequest, nearest
+from ..handlers.registry import Definition, registry
 from ..ojs.durations import milliseconds
-from ..ojs.keys import HOLDING, KeyMode, KeyScope
 from ..ojs.limits import Limit
 from ..ojs.names import job_type, priority_number, queue_name
-from ..ojs.policy import UniquePolicy, Window
-from ..ojs.presets import resque_uniqueue
 from ..ojs.retry import RetryPolicy
 from ..ojs.states import TERMINAL
-from ..registry import Definition, registry
+from ..unique.keys import HOLDING, KeyMode, KeyScope
+from ..unique.policy import UniquePolicy, Window
+from ..unique.presets import resque_uniqueue
 from .request import INHERIT, Request
 
 DEFAULT_RETRY: Final = RetryPolicy()

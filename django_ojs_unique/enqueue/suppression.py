@@ -13,8 +13,8 @@ from django.db import connections
 from ..conf import settings
 from ..db.dialect import Dialect, LookUp
 from ..db.dialects import dialect_on
-from ..ojs.conflict import Action, Verdict
-from ..ojs.policy import OnConflict, UniquePolicy
+from ..unique.conflict import Action, Verdict
+from ..unique.policy import OnConflict, UniquePolicy
 from .incoming import Incoming
 from .row import JobRow
 

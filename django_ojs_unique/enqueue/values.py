@@ -14,15 +14,15 @@ from django.utils import timezone
 from django.utils.functional import Promise
 
 from ..exceptions import InvalidRequest, PayloadTooLarge, shorten
+from ..handlers.registry import SupportsConvert
 from ..ojs.canonical import plain
 from ..ojs.durations import Duration, end_of, format_duration, read_delay
 from ..ojs.encoder import encoder
 from ..ojs.limits import Limit
 from ..ojs.mends import MENDS, Mend, mend_for, sentence
 from ..ojs.names import printable
-from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
-from ..registry import SupportsConvert
+from ..unique.policy import UniquePolicy
 
 _LONGEST_TAG = 255
 _JSON = encoder(ensure_ascii=False)

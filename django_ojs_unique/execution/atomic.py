@@ -21,8 +21,8 @@ from ..db.dialects import dialect_of
 from ..db.statements import writes
 from ..db.transactions import may_start_over, pause_after
 from ..exceptions import HandlerError, LeaseLost
+from ..handlers.registry import registry
 from ..ojs.states import JobState
-from ..registry import registry
 from .finished import completion
 from .run import Run
 

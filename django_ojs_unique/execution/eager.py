@@ -18,8 +18,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from ..conf import settings
+from ..handlers.registry import registry
 from ..ojs.states import JobState
-from ..registry import registry
 from ..signals import job_activated, job_enqueued, job_updated, workflow_created
 from ..workflows.advance import advance_due
 

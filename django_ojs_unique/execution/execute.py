@@ -8,14 +8,14 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from ..context import arestored, carries, restored
 from ..db import sessions
 from ..exceptions import TransactionLeftOpen
+from ..handlers.carried import arestored, carries, restored
 from ..handlers.context import JobContext
 from ..handlers.control import Skip, TimeLimitExceeded
+from ..handlers.registry import Definition, registry
 from ..handlers.signature import call, still_wanted
-from ..instrumentation import tracer
-from ..registry import Definition, registry
+from ..hooks import tracer
 from ..signals import announce, job_started
 from . import finished
 from .atomic import in_one_transaction

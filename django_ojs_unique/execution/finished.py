@@ -16,9 +16,9 @@ from ..conf import settings
 from ..enqueue.values import sized
 from ..exceptions import InvalidArgs, InvalidRequest, UnknownJobType, UnstorableStep
 from ..handlers.control import Discard, Interrupted, Retry, Skip, TimeLimitExceeded
+from ..handlers.redaction import redact_error
+from ..handlers.registry import misfit, registry
 from ..ojs.canonical import plain
-from ..redaction import redact_error
-from ..registry import misfit, registry
 from .errors import LONGEST_MESSAGE, LONGEST_REASON, LONGEST_TRACEBACK, error_record, storable
 from .run import Run
 

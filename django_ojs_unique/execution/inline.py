@@ -17,10 +17,10 @@ from django.db.models import QuerySet
 
 from .. import lifecycle
 from ..db import sessions
-from ..events import collected
 from ..handlers.control import Discard, Retry, TimeLimitExceeded
+from ..handlers.registry import registry
+from ..lifecycle.events import collected
 from ..models import Job
-from ..registry import registry
 from . import atomic, finished
 from .execute import aexecute, execute
 from .finished import Finished

@@ -15,10 +15,10 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from .. import lifecycle
-from ..context import carries, restored
 from ..db.dialects import dialect_of
 from ..db.locking import unlocked
 from ..exceptions import InvalidRetryPolicy
+from ..handlers.carried import carries, restored
 from ..handlers.control import Discard
 from ..ojs.retry import RetryPolicy
 from ..ojs.states import JobState

@@ -12,11 +12,11 @@ from ..ojs.cron import Cron
 from ..ojs.durations import milliseconds
 from ..ojs.limits import Limit, limits_of
 from ..ojs.names import job_type, priority_number, queue_name
-from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
-from ..registry import Definition, SupportsHeal, registry
+from ..unique.policy import UniquePolicy
 from .context import JobContext
 from .handler import Handler
+from .registry import Definition, SupportsHeal, registry
 from .signature import redacted_names, refuse_a_misfit
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def job(
             **policies,  # type: ignore[arg-type]
         )
         if convert:
-            from ..conversion.arguments import ConvertedArguments  # needs Django, as declarations do not
+            from .conversion.arguments import ConvertedArguments  # needs Django, as declarations do not
 
             definition = replace(definition, converter=ConvertedArguments(definition))
         refuse_a_misfit(definition)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, U
 from uuid import UUID
 
 from ..exceptions import InvalidRequest, did_you_mean
-from ..ojs.keys import KeyMode, KeyScope
 from ..ojs.limits import Limit
-from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
-from ..registry import Definition, parameters_of, suggestion
+from ..unique.keys import KeyMode, KeyScope
+from ..unique.policy import UniquePolicy
+from .registry import Definition, parameters_of, suggestion
 
 if TYPE_CHECKING:
     from ..enqueue.results import EnqueueResult
@@ -127,7 +127,7 @@ class Handler(Generic[P, R]):
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
-            from ..redaction import redacted_args
+            from .redaction import redacted_args
 
             options = [name for name in kwargs if name in ENQUEUE_OPTIONS and name not in signature.parameters]
             raise InvalidRequest.at(

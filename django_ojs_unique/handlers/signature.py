@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..exceptions import HandlerError, did_you_mean, shorten
 from ..ojs.limits import part_of
 from ..ojs.names import are_names
-from ..registry import Definition, misfit, parameters_of
+from .registry import Definition, misfit, parameters_of
 
 if TYPE_CHECKING:
     from .context import JobContext

@@ -24,13 +24,13 @@ from ..db.dialects import dialect_of
 from ..db.locking import unlocked
 from ..db.transactions import is_busy, starting_over
 from ..enqueue.request import Request
-from ..events import collected
 from ..exceptions import DuplicateJob, InvalidRequest, InvalidTransition, JobIdTaken, OJSError
+from ..handlers.registry import HEAL, Definition, registry
+from ..lifecycle.events import collected
 from ..models import CronJob, Job
 from ..models.cron import LONGEST_NAME
 from ..ojs.cron import Cron, OverlapPolicy
 from ..ojs.states import TERMINAL, JobState
-from ..registry import HEAL, Definition, registry
 from ..signals import announce, cron_skipped, cron_triggered
 
 logger = logging.getLogger("django_ojs_unique.worker")

@@ -24,15 +24,15 @@ from ..db.constraints import LOOKS_FIRST, unfinished_or_guarding
 from ..db.dialects import dialect_of
 from ..db.locking import unlocked
 from ..enqueue.duplicates import counted_by
-from ..events import tell
+from ..enqueue.unit_of_work import UnitOfWork
 from ..exceptions import InvalidPolicy
 from ..execution.errors import error_record, with_error
 from ..execution.run import labels
-from ..ojs.conflict import duplicates
-from ..ojs.policy import OnRetry, UniquePolicy, ended_states
+from ..lifecycle.events import tell
 from ..ojs.states import JobState
 from ..signals import announce_failure, job_discarded
-from ..unit_of_work import UnitOfWork
+from ..unique.conflict import duplicates
+from ..unique.policy import OnRetry, UniquePolicy, ended_states
 
 logger = logging.getLogger("django_ojs_unique.worker")
 

@@ -14,16 +14,16 @@ from django.db.models import QuerySet
 
 from .. import lifecycle
 from ..db.locking import any_of, unlocked
-from ..events import collected, tell
+from ..enqueue.unit_of_work import UnitOfWork
 from ..execution.errors import LEASE_LOST, error_record, with_error
 from ..execution.finished import Finished
 from ..execution.leases import ends_with_time_limit, give_back_held
 from ..execution.run import labels
 from ..execution.settle import Settled, retry_policy_of, settle_failure
 from ..lifecycle import DatabaseNow
+from ..lifecycle.events import collected, tell
 from ..ojs.states import TIMED, WAITING, JobState
 from ..signals import announce, announce_failure, job_discarded, job_expired, job_failed
-from ..unit_of_work import UnitOfWork
 from . import superseded
 
 logger = logging.getLogger("django_ojs_unique.worker")

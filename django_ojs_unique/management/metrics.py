@@ -37,7 +37,7 @@ def add_metrics(parser: CommandParser) -> None:
 def require_ports(address: str, port: int, processes: int) -> None:
     """Raise CommandError if prometheus-client is missing, or a port cannot be listened on."""
     try:
-        from .. import prometheus  # noqa: F401 - it says what to install
+        from ..contrib import prometheus  # noqa: F401 - it says what to install
     except ImproperlyConfigured as error:
         raise CommandError(f"--metrics-port: {error}") from error
     last = port + processes - 1
@@ -59,7 +59,7 @@ def metered(worker: Worker, options: Mapping[str, Any]) -> Iterator[None]:
     if (port := options["metrics_port"]) is None:
         yield
         return
-    from ..prometheus.worker import serving
+    from ..contrib.prometheus.worker import serving
 
     with serving(options["metrics_address"], port) as worker.meter:
         yield

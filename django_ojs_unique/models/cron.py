@@ -21,10 +21,10 @@ from ..enqueue.incoming import read
 from ..enqueue.request import Request
 from ..enqueue.values import as_stored
 from ..exceptions import DeclaredInCode, InvalidRequest, did_you_mean
+from ..handlers.redaction import hiding_values, redacted
 from ..ojs.canonical import plain
 from ..ojs.cron import Cron, OverlapPolicy
 from ..ojs.moments import rfc3339
-from ..redaction import hiding_values, redacted
 from .job import Job
 
 OPTIONS = (

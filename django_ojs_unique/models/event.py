@@ -19,10 +19,10 @@ from ..db.constraints import PartiallyIndexed
 from ..db.dialects import dialect_of
 from ..db.fields import PayloadField, new_id
 from ..db.sizes import fitting
+from ..enqueue.unit_of_work import LostRace, UnitOfWork
 from ..exceptions import InvalidRequest
 from ..ojs.moments import milliseconds
 from ..ojs.names import UUID_TEXT
-from ..unit_of_work import LostRace, UnitOfWork
 
 PUBLISHED_AT_ONCE = 1000
 LOOKED_THROUGH = 10_000

@@ -11,18 +11,18 @@ from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from ..by_hand.owned import writable_fields
 from ..db.constraints import ConditionalUniqueConstraint, PartiallyIndexed, finished, guarding, unguarded
 from ..db.fields import ComposedField, PayloadField, SparseCharField, SparsePayloadField, StateSetField, new_id
-from ..managers import JobManager, only_enqueued
-from ..ojs.fingerprint import SCHEME
 from ..ojs.gates import ID as ID_LENGTH
 from ..ojs.gates import LONGEST as LONGEST_GATE
 from ..ojs.gates import OPEN
 from ..ojs.names import LONGEST_KEY
-from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
 from ..ojs.states import JobState
+from ..operations.owned import writable_fields
+from ..unique.fingerprint import SCHEME
+from ..unique.policy import UniquePolicy
+from .managers import JobManager, only_enqueued
 from .moves import Movable
 
 STATE_CHOICES = [(str(state), str(state)) for state in JobState]

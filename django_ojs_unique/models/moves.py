@@ -11,15 +11,15 @@ from django.db import models, router
 from django.utils import timezone
 
 from .. import lifecycle
-from ..by_hand.again import request_of
-from ..by_hand.operations import ACTIVATE, CANCEL, DELETE, ENQUEUE_AGAIN, RETRY_NOW, REVIVE, Operation
-from ..by_hand.revival import revive
 from ..db import holding
 from ..enqueue.results import EnqueueResult
+from ..enqueue.unit_of_work import UnitOfWork
 from ..exceptions import InvalidTransition
 from ..ojs.states import JobState
+from ..operations.again import request_of
+from ..operations.operation import ACTIVATE, CANCEL, DELETE, ENQUEUE_AGAIN, RETRY_NOW, REVIVE, Operation
+from ..operations.revival import revive
 from ..signals import announce, job_activated, job_cancelled
-from ..unit_of_work import UnitOfWork
 
 
 class Movable(models.Model):

@@ -11,10 +11,10 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from ..db.transactions import starting_over
+from ..enqueue.unit_of_work import UnitOfWork
 from ..exceptions import InvalidRequest
 from ..ojs.names import queue_name
 from ..signals import announce, queue_paused, queue_resumed
-from ..unit_of_work import UnitOfWork
 
 HIGHEST_LIMIT = 2**31 - 1
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from ..exceptions import InvalidRequest, did_you_mean
 from .canonical import canonical, to_nfc
-from .fingerprint import object_of, select_members
 from .gates import ID, KEYS, LANES
 from .names import LONGEST_LIMIT, limit_name
+from .selection import object_of, select_members
 from .suggesting import suggesting
 
 RATES: Final = {"per_second": 1, "per_minute": 60, "per_hour": 3600}

@@ -1,1 +1,1 @@
-"""What operators do to jobs, and what HTTP clients enqueue."""
+"""What a project and its operators do to stored jobs, one or many: cancel, retry, revive, enqueue again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.db import transaction
@@ -15,8 +15,10 @@ from ..db.constraints import unfinished_or_guarding
 from ..db.dialects import dialect_of
 from ..db.transactions import starting_over
 from ..exceptions import InvalidTransition
-from ..models import Job
 from ..ojs.states import INCOMPLETE, TERMINAL
+
+if TYPE_CHECKING:
+    from ..models import Job
 
 NEWEST, OLDEST = "newest", "oldest"
 _READ = ("id", "type", "state", "fingerprint")

@@ -10,7 +10,7 @@ from inspect import Parameter, Signature, signature
 from typing import Any
 
 from ..exceptions import InvalidRequest
-from ..registry import suggestion
+from ..handlers.registry import suggestion
 from .framework import normalize_json
 
 NOTE = "django_task"

@@ -17,8 +17,8 @@ from ..exceptions import HandlerError, InvalidRequest, InvalidRetryPolicy, did_y
 from ..execution import eager
 from ..ojs.limits import Limit
 from ..ojs.names import queue_name
-from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
+from ..unique.policy import UniquePolicy
 from .arguments import NOTE, backend_of, store
 from .declare import OJSTask
 from .framework import (

@@ -11,10 +11,10 @@ from ..enqueue.request import INHERIT
 from ..exceptions import InvalidRequest
 from ..handlers.signature import redacted_names
 from ..ojs.durations import milliseconds
-from ..ojs.keys import KeyMode
 from ..ojs.limits import Limit, limits_of
-from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
+from ..unique.keys import KeyMode
+from ..unique.policy import UniquePolicy
 from .framework import (
     DEFAULT_TASK_BACKEND_ALIAS,
     DEFAULT_TASK_PRIORITY,

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from ..exceptions import InvalidRequest
 from ..ojs.limits import Limit, limits_of
 from ..ojs.names import queue_name
-from ..ojs.policy import UniquePolicy
+from ..unique.policy import UniquePolicy
 
 T = TypeVar("T")
 

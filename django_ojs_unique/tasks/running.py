@@ -17,14 +17,14 @@ from django.dispatch import Signal
 from ..conf import settings
 from ..enqueue.values import sized
 from ..handlers.context import JobContext
+from ..handlers.registry import Definition, registry
 from ..handlers.signature import refuse_a_wrong_atomic, refuse_unknown_args
 from ..ojs.canonical import plain
 from ..ojs.limits import Limit
 from ..ojs.names import LONGEST_TYPE
-from ..ojs.policy import UniquePolicy
 from ..ojs.retry import RetryPolicy
-from ..registry import Definition, registry
 from ..signals import announce, job_cancelled, job_completed, job_discarded
+from ..unique.policy import UniquePolicy
 from .arguments import by_name
 from .framework import (
     InvalidTaskBackend,

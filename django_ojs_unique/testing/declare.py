@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..registry import registry
+from ..handlers.registry import registry
 
 
 @contextmanager

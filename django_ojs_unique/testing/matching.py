@@ -11,13 +11,13 @@ from django.db import connections
 
 from ..exceptions import did_you_mean, shorten
 from ..handlers.handler import Handler
-from ..insight.uniqueness import against, read_policy
+from ..handlers.registry import converter_of
 from ..models import Job, SuppressedEnqueue
 from ..ojs.canonical import plain
 from ..ojs.durations import end_of, read_delay
 from ..ojs.names import job_key
 from ..ojs.words import counted
-from ..registry import converter_of
+from ..reporting.uniqueness import against, read_policy
 
 MOST_SHOWN = 10
 

@@ -16,9 +16,9 @@ from django.utils import timezone
 from ..execution.claim import claim
 from ..execution.inline import Ran, run
 from ..handlers.handler import Handler
+from ..handlers.registry import registry
 from ..maintenance import cron, prune, sweep
 from ..models import CronJob, Job, SuppressedEnqueue
-from ..registry import registry
 from ..worker.hints import tell_of_unknown_types
 from ..worker.queues import QueueFilter
 from ..workflows.advance import advance_due, fail_deleted

@@ -20,7 +20,7 @@ from ..execution.claim import Claimed, claim
 from ..execution.leases import Lease
 from ..execution.queue_rules import queues_with_rules
 from ..execution.run import Run
-from ..registry import registry
+from ..handlers.registry import registry
 from .claimed_runs import ClaimedRuns
 from .fronts import Fronts
 from .meter import Meter

@@ -9,10 +9,10 @@ from typing import Any
 from django.db.models import QuerySet
 
 from ..exceptions import nearest
-from ..insight.queue_names import in_code, used
-from ..insight.text import harmless
-from ..insight.unknown_types import named, unknown_types
 from ..ojs.names import matches
+from ..reporting.queue_names import in_code, used
+from ..reporting.text import harmless
+from ..reporting.unknown_types import named, unknown_types
 from .queues import QueueFilter
 
 logger = logging.getLogger("django_ojs_unique.worker")

@@ -16,17 +16,17 @@ from typing import Any, TypeVar
 from django.db import DatabaseError, connections
 from django.db.models import QuerySet
 
-from ..context import inheriting
 from ..db import sessions
 from ..db.clock import DatabaseClock
 from ..db.dialects import dialect_of
 from ..db.session_limits import SessionLimits
 from ..db.transactions import is_busy, is_transient
-from ..insight.rollups import roll_up
+from ..handlers.carried import inheriting
 from ..maintenance import cron, superseded, sweep
 from ..maintenance.look import Seen
 from ..maintenance.prune import prune
 from ..models import Event, SuppressedEnqueue, Workflow
+from ..reporting.rollups import roll_up
 from ..workflows.advance import advance_due, fail_deleted
 from . import heartbeat, hints
 from .outages import DATABASE_FAILED, Outages

@@ -13,10 +13,10 @@ from typing import Any
 from django.db import DatabaseError, InterfaceError, connections
 
 from ..conf import settings
-from ..context import inheriting
 from ..db.dialects import kind_of
 from ..db.inserts import CHANNEL
 from ..db.session_limits import is_pooled
+from ..handlers.carried import inheriting
 from .outages import Outages
 
 logger = logging.getLogger("django_ojs_unique.worker")

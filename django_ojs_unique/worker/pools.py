@@ -15,12 +15,12 @@ from threading import Thread
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, InterfaceError, connections
 
-from ..context import handed_on, inheriting
 from ..db import sessions
 from ..execution.errors import has_lost
 from ..execution.execute import aexecute, execute
 from ..execution.finished import Finished, broken
 from ..execution.run import Run
+from ..handlers.carried import handed_on, inheriting
 
 logger = logging.getLogger("django_ojs_unique.worker")
 

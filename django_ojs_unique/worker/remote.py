@@ -23,13 +23,13 @@ from ..db.dialects import dialect_of
 from ..db.locking import any_of
 from ..db.sizes import OF_A_JOB, OF_THE_REST, bytes_of, fitting
 from ..db.transactions import starting_over
-from ..events import tell
 from ..execution.claim import claim
 from ..execution.errors import error_record, has_lost
 from ..execution.finished import Finished
 from ..execution.leases import Lease, confirm, give_back_held, within_time_limits
 from ..execution.settle import Settled, announce_outcome, settle
 from ..lifecycle import DatabaseNow
+from ..lifecycle.events import tell
 from ..limits.slots import forget_slots
 from ..maintenance.on_demand import is_overdue, run_maintenance, unless_busy
 from ..ojs.gates import OPEN

@@ -12,15 +12,15 @@ from typing import Any
 from django.db import connections
 from django.db.models import QuerySet
 
-from ..context import inheriting
 from ..db import sessions
 from ..db.dialects import dialect_of
 from ..db.session_limits import SessionLimits
 from ..db.transactions import is_transient
-from ..events import collected
 from ..execution.finished import Finished
 from ..execution.run import labels
 from ..execution.settle import Settled, announce_outcome, settle
+from ..handlers.carried import inheriting
+from ..lifecycle.events import collected
 from .outages import DATABASE_FAILED, Outages
 
 logger = logging.getLogger("django_ojs_unique.worker")

@@ -17,7 +17,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Coalesce
 
 from ..db.dialects import dialect_of
-from ..unit_of_work import UnitOfWork
+from ..enqueue.unit_of_work import UnitOfWork
 from .progress import Ended, Progress
 from .tables import Tables, below
 

@@ -12,11 +12,11 @@ from django.utils import timezone
 
 from .. import lifecycle
 from ..db.dialects import dialect_of
+from ..enqueue.unit_of_work import UnitOfWork
 from ..exceptions import InvalidTransition
 from ..ojs.states import WAITING, JobState
 from ..ojs.workflows import MemberOutcome, WorkflowState
 from ..signals import announce, job_cancelled
-from ..unit_of_work import UnitOfWork
 from .advance import lock_root
 from .progress import Progress
 from .tables import Tables

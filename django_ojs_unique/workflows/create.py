@@ -15,11 +15,11 @@ from ..db.fields import new_id, unsaved
 from ..enqueue.batch import enqueue_many
 from ..enqueue.request import Request
 from ..enqueue.results import ItemResult
+from ..enqueue.unit_of_work import UnitOfWork
 from ..enqueue.values import uuid
 from ..exceptions import JobIdTaken, OJSError
 from ..ojs.workflows import Kind, Role
 from ..signals import announce, workflow_created
-from ..unit_of_work import UnitOfWork
 from .definition import Flow, Leaf
 from .stored import to_json
 from .tables import Tables

@@ -1,4 +1,4 @@
-"""Record what happens to workflows as events (OJS events, "Workflow Events"); `django_ojs_unique.events` says when."""
+"""Record what happens to workflows as events (OJS events, "Workflow Events"); `lifecycle.events` says when."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.db.models.fields.json import KT
 
 from .. import signals
 from ..db.dialects import dialect_of
-from ..events import LONGEST_MESSAGE, RECEIVERS, write
+from ..lifecycle.events import LONGEST_MESSAGE, RECEIVERS, write
 from ..ojs.workflows import UNSUCCESSFUL, Kind, MemberOutcome, Role, WorkflowState
 from .advance import lock_root
 from .progress import Progress

@@ -13,8 +13,8 @@ from django.utils import timezone
 
 from ..db.inserts import ROWS_AT_ONCE, in_groups
 from ..enqueue.request import Request
-from ..events import flush
 from ..exceptions import OJSError
+from ..lifecycle.events import flush
 from ..ojs.states import JobState
 from ..ojs.workflows import UNSUCCESSFUL, Kind, MemberOutcome, Role, WorkflowState
 from ..signals import announce, workflow_called_back, workflow_finished, workflow_member_ended, workflow_started

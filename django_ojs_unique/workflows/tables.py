@@ -12,8 +12,8 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from .. import lifecycle
 from ..db.constraints import finished
 from ..db.inserts import in_groups
+from ..enqueue.unit_of_work import LostRace
 from ..ojs.workflows import MemberOutcome, Role, WorkflowState
-from ..unit_of_work import LostRace
 
 
 class Tables(NamedTuple):

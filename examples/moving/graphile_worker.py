@@ -6,8 +6,8 @@ from dataclasses import replace
 from django.db import connection, transaction
 
 from django_ojs_unique import job
+from django_ojs_unique.handlers.registry import registry
 from django_ojs_unique.models import Job
-from django_ojs_unique.registry import registry
 
 TYPES = {"send_welcome": "email.welcome", "process_events": "process_events"}  # task identifier: job type
 

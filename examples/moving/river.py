@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from django.db import connection, transaction
 
+from django_ojs_unique.handlers.registry import registry
 from django_ojs_unique.models import Job
-from django_ojs_unique.registry import registry
 
 TYPES = {"reconcile_account": "reconcile_account"}  # River's kind: job type
 

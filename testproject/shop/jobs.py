@@ -14,7 +14,7 @@ from django.db.models import Count, Sum
 from django.utils.html import escape
 
 from django_ojs_unique import JobContext, JobState, RetryPolicy, UniquePolicy, chain, group, job
-from django_ojs_unique.compose import Composition
+from django_ojs_unique.workflows.compose import Composition
 
 from . import indexing
 from .models import DailyReport, Order, Picture

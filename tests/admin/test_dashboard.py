@@ -16,10 +16,10 @@ from django_ojs_unique import job as declare
 from django_ojs_unique.admin import drawing
 from django_ojs_unique.admin.charts import jobs_chart, seconds, waits_chart
 from django_ojs_unique.admin.dashboard_cells import _rate
-from django_ojs_unique.insight.activity import activity
-from django_ojs_unique.insight.spans import SPANS
-from django_ojs_unique.insight.waits import waits
 from django_ojs_unique.models import Job, Queue
+from django_ojs_unique.reporting.activity import activity
+from django_ojs_unique.reporting.spans import SPANS
+from django_ojs_unique.reporting.waits import waits
 from tests.support.past import NOW, ago, job, suppressed, worker
 from tests.support.people import give, log_in
 
@@ -120,7 +120,7 @@ def test_nothing_failed_is_said(admin_client):
 
 
 def test_it_says_when_not_all_failures_were_looked_at(admin_client, monkeypatch):
-    monkeypatch.setattr("django_ojs_unique.insight.failures.MOST_FAILED", 1)
+    monkeypatch.setattr("django_ojs_unique.reporting.failures.MOST_FAILED", 1)
     for _ in range(2):
         job(timezone.now() - timedelta(minutes=1), state="discarded")
         job(timezone.now() - timedelta(minutes=1), state="retryable")
@@ -174,7 +174,7 @@ def test_it_shows_what_each_worker_runs_now(admin_client):
 @pytest.mark.slow
 def test_it_says_when_not_all_running_jobs_were_looked_at(admin_client, monkeypatch):
     worker("w", heard=timezone.now())
-    monkeypatch.setattr("django_ojs_unique.insight.workers.MOST_RUNNING", 2)
+    monkeypatch.setattr("django_ojs_unique.reporting.workers.MOST_RUNNING", 2)
     for running in range(3):
         assert ("Of the jobs that run now, 2 were looked at" in text(admin_client)) == (running == 2)
         job(timezone.now(), state="active", worker_id="w")

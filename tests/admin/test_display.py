@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from django_ojs_unique.admin import display
-from django_ojs_unique.insight.suppressed import Difference
+from django_ojs_unique.reporting.suppressed import Difference
 
 EVIL = "<b>\x1b[31m\u202e"
 SHOWN = "&lt;b&gt;\\x1b[31m\\u202e"

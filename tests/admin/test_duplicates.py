@@ -14,9 +14,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, UniquePolicy
-from django_ojs_unique.insight import duplicates as insight
 from django_ojs_unique.models import Job, SuppressedEnqueue
 from django_ojs_unique.ojs.states import INCOMPLETE
+from django_ojs_unique.reporting import duplicates as report
 from django_ojs_unique.signals import job_cancelled
 from tests.support.jobs import row
 from tests.support.people import log_in
@@ -113,14 +113,14 @@ def test_a_finished_job_holds_its_fingerprint_until_its_window_ends():
     policy = UniquePolicy(keys=["type"], period="PT1H", states=["available", "completed"])
     job = Job.objects.enqueue("report", unique=policy).job
     Job._base_manager.filter(pk=job.pk).update(state="completed", finished_at=now)
-    assert insight.holders(Job.objects.all(), [job.fingerprint], now)[job.fingerprint].pk == job.pk
-    assert insight.holders(Job.objects.all(), [job.fingerprint], now + timedelta(hours=2)) == {}
+    assert report.holders(Job.objects.all(), [job.fingerprint], now)[job.fingerprint].pk == job.pk
+    assert report.holders(Job.objects.all(), [job.fingerprint], now + timedelta(hours=2)) == {}
 
 
 def test_a_live_job_without_the_guard_is_named_as_the_holder():
     old, new = live_twice()
     Job._base_manager.update(guarded_states=frozenset())
-    holders = insight.holders(Job.objects.all(), [old.fingerprint], timezone.now())
+    holders = report.holders(Job.objects.all(), [old.fingerprint], timezone.now())
     assert holders[old.fingerprint].pk == new.pk
 
 
@@ -135,7 +135,7 @@ def test_only_the_chosen_span_counts(admin_client, span, count):
 
 
 def test_no_more_attempts_are_counted_than_a_page_can_bear(admin_client, monkeypatch):
-    monkeypatch.setattr(insight, "MOST_ATTEMPTS_COUNTED", 2)
+    monkeypatch.setattr(report, "MOST_ATTEMPTS_COUNTED", 2)
     enqueue()
     suppress(times=5)
     answer = admin_client.get(reverse(PAGE))
@@ -269,7 +269,7 @@ def test_a_large_group_shows_its_oldest_its_newest_and_how_many_there_are_betwee
 
 
 def test_groups_are_paged_by_their_fingerprints(admin_client, monkeypatch):
-    monkeypatch.setattr(insight, "MOST_GROUPS", 2)
+    monkeypatch.setattr(report, "MOST_GROUPS", 2)
     for number in (1, 2, 3):
         live_twice(number)
     first = admin_client.get(reverse(PAGE))
@@ -282,7 +282,7 @@ def test_groups_are_paged_by_their_fingerprints(admin_client, monkeypatch):
 
 
 def test_a_page_that_looked_at_enough_jobs_says_that_the_search_goes_on(admin_client, monkeypatch):
-    monkeypatch.setattr(insight, "MOST_UNGUARDED_LOOKED_AT", 1)
+    monkeypatch.setattr(report, "MOST_UNGUARDED_LOOKED_AT", 1)
     for number in (1, 2, 3):
         finish(live_twice(number)[1])
     assert "the search goes on with the next page" in text(admin_client.get(reverse(PAGE)))
@@ -349,7 +349,7 @@ def test_the_page_of_a_fingerprint_tells_its_history(admin_client):
 
 
 def test_a_long_history_keeps_what_lives_and_what_finished_last(admin_client, monkeypatch):
-    monkeypatch.setattr(insight, "MOST_IN_HISTORY", 3)
+    monkeypatch.setattr(report, "MOST_IN_HISTORY", 3)
     jobs = live_twice(count=5)
     for job in jobs[1:]:
         finish(job)

@@ -12,8 +12,8 @@ from django.utils.translation import trans_real
 
 from django_ojs_unique import JobState, RetryPolicy, UniquePolicy
 from django_ojs_unique.admin.sentences import said
+from django_ojs_unique.handlers.registry import registry
 from django_ojs_unique.models import CronJob, Job, Workflow
-from django_ojs_unique.registry import registry
 from tests.admin import test_links
 
 pytestmark = pytest.mark.django_db

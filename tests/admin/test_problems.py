@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db
 OJS = "canonical cron durations fingerprint keys limits members names policy retry"
 ENQUEUE = "by_key incoming request shape values"
 MODULES = [f"ojs/{name}.py" for name in OJS.split()] + [f"enqueue/{name}.py" for name in ENQUEUE.split()]
-MODULES += ["models/cron.py", "registry.py"]
+MODULES += ["models/cron.py", "handlers/registry.py"]
 PYTHON_ONLY = {
     "is a x1, which JSON cannot carry",
     "has an object key that is a x1",

@@ -8,8 +8,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, job
+from django_ojs_unique.handlers.redaction import MASK
 from django_ojs_unique.models import CronJob, Job, SuppressedEnqueue
-from django_ojs_unique.redaction import MASK
 from django_ojs_unique.testing import run_jobs
 from tests.support.people import log_in
 from tests.support.secrets import ARGS, META, SECRET, assert_hidden

@@ -11,9 +11,9 @@ from django.urls import reverse
 
 from django_ojs_unique import UniquePolicy
 from django_ojs_unique.admin import sweep
-from django_ojs_unique.by_hand import rows
 from django_ojs_unique.db import inserts
 from django_ojs_unique.models import Job
+from django_ojs_unique.operations import rows
 from tests.admin.test_job_actions import complete, discard, enqueue, fresh
 from tests.support.people import log_in
 

@@ -181,7 +181,7 @@ def test_a_stand_in_is_marked_with_the_workflow_that_enqueued_it(admin_client):
 
 @pytest.mark.slow
 def test_of_many_members_a_part_is_drawn(admin_client, monkeypatch):
-    monkeypatch.setattr("django_ojs_unique.insight.workflows.MOST_MEMBERS", 2)
+    monkeypatch.setattr("django_ojs_unique.reporting.workflows.MOST_MEMBERS", 2)
     workflow = group([do("a"), do("b"), fail("c"), do("d")]).enqueue()
     run_jobs()
     text = look(admin_client, workflow)

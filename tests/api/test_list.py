@@ -9,9 +9,9 @@ from django.utils import timezone
 from django_ojs_unique import job
 from django_ojs_unique.api.wire import pages
 from django_ojs_unique.api.wire.queries import FILTERS
-from django_ojs_unique.insight import bounded
 from django_ojs_unique.management.jobs import filters
 from django_ojs_unique.models import Job
+from django_ojs_unique.reporting import bounded
 from tests.support.secrets import ARGS, META, assert_hidden
 
 pytestmark = pytest.mark.django_db

@@ -8,10 +8,11 @@ from django.db import OperationalError, connection, connections
 from django.test import Client
 from django.urls import resolve
 
-from django_ojs_unique import __version__, capabilities
+from django_ojs_unique import __version__
 from django_ojs_unique.api import health
 from django_ojs_unique.api.views.status import Nowhere
 from django_ojs_unique.api.wire.errors import CODES
+from django_ojs_unique.db import capabilities
 from django_ojs_unique.models import Job
 from tests.support.processes import PATIENCE
 

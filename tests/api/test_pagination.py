@@ -9,8 +9,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs_unique.db.fields import new_id
-from django_ojs_unique.insight import bounded
 from django_ojs_unique.models import CronJob, Job, Queue
+from django_ojs_unique.reporting import bounded
 from tests.support.rows import insert_all
 
 pytestmark = [pytest.mark.django_db, pytest.mark.every_database]

@@ -57,7 +57,7 @@ def test_the_jobs_of_a_queue_are_counted_by_state_exactly(ojs):
 
 
 def test_very_many_jobs_of_a_queue_are_counted_up_to_a_bound_and_the_answer_says_so(ojs, monkeypatch):
-    monkeypatch.setattr("django_ojs_unique.insight.queues.MOST_COUNTED", 2)
+    monkeypatch.setattr("django_ojs_unique.reporting.queues.MOST_COUNTED", 2)
     now = timezone.now()
     for minute, queue in enumerate(["default", "default", "default", "other"]):
         insert(type="t", queue=queue, state="cancelled", finished_at=now - timedelta(minutes=minute))

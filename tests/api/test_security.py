@@ -80,7 +80,7 @@ def test_what_fails_inside_stays_inside(ojs, refused, monkeypatch, caplog):
     def fail(*args):
         raise RuntimeError("password=hunter2")
 
-    monkeypatch.setattr("django_ojs_unique.managers.JobQuerySet.enqueue_request", fail)
+    monkeypatch.setattr("django_ojs_unique.models.managers.JobQuerySet.enqueue_request", fail)
     answer = ojs.post("/ojs/v1/jobs", JOB)
     refused(answer, 500, "backend_error")
     for secret in (b"hunter2", b"Traceback", b"managers", b"RuntimeError"):

@@ -7,8 +7,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_ojs_unique.insight import bounded
 from django_ojs_unique.models import Job, Queue, Workflow, WorkflowMember
+from django_ojs_unique.reporting import bounded
 from django_ojs_unique.testing import travel
 
 pytestmark = pytest.mark.django_db

@@ -1,7 +1,7 @@
 """Each system check: what triggers it, and what does not (docs: checks).
 
 E010 and E011 are tested in tests/tasks/test_declare.py, W005 in tests/api/test_checks.py, W004 in
-tests/integrity/test_verify.py, and the rest of E001 in tests/enqueue/test_bad_input.py.
+tests/operations/test_verify.py, and the rest of E001 in tests/enqueue/test_bad_input.py.
 """
 
 import re
@@ -16,15 +16,16 @@ from django.db.models import CheckConstraint, Q
 from django.test.utils import modify_settings
 
 import django_ojs_unique
-from django_ojs_unique import Cron, JobState, RetryPolicy, UniquePolicy, capabilities, conf, job
+from django_ojs_unique import Cron, JobState, RetryPolicy, UniquePolicy, conf, job
 from django_ojs_unique.checks import database
 from django_ojs_unique.checks.handlers import OCCURRENCES, _occurrences, holes
 from django_ojs_unique.checks.queues import check_queue_rules
+from django_ojs_unique.db import capabilities
 from django_ojs_unique.db.dialects import kind_of
 from django_ojs_unique.exceptions import HandlerError
 from django_ojs_unique.models import Job, Queue
-from django_ojs_unique.ojs import presets
 from django_ojs_unique.ojs.states import ALL, INCOMPLETE
+from django_ojs_unique.unique import presets
 from tests.support.refusals import refused
 
 pytestmark = [

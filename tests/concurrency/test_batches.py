@@ -22,8 +22,8 @@ from django_ojs_unique import DuplicateJob, UniquePolicy
 from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.exceptions import JobIdTaken
 from django_ojs_unique.models import Job
-from django_ojs_unique.ojs.keys import HOLDING
 from django_ojs_unique.ojs.states import TERMINAL
+from django_ojs_unique.unique.keys import HOLDING
 from tests.support.audit import Answer, ask, assert_serial, audit
 from tests.support.processes import PATIENCE, Child, Parent, together, wait_until_alone
 

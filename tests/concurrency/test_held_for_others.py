@@ -16,12 +16,12 @@ from django.db import connection, transaction
 from django.test import override_settings
 from django.utils import timezone
 
-from django_ojs_unique.by_hand.bulk import change
-from django_ojs_unique.by_hand.operations import RELEASE
 from django_ojs_unique.integrity import verify
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import ALL, TERMINAL
+from django_ojs_unique.operations.bulk import change
+from django_ojs_unique.operations.operation import RELEASE
 from tests.concurrency.test_isolation_levels import LEVELS, isolate, late
 from tests.concurrency.test_traps import at_statement, complete, is_look
 from tests.support.audit import ask, audit

@@ -7,8 +7,8 @@ from django.utils import timezone
 
 from django_ojs_unique.maintenance import sweep
 from django_ojs_unique.models import Job
-from django_ojs_unique.ojs.presets import river
 from django_ojs_unique.ojs.states import TERMINAL
+from django_ojs_unique.unique.presets import river
 from tests.concurrency.test_races import ROUNDS, runners
 from tests.support.audit import ask, audit
 from tests.support.history import keeping_history, moves

@@ -13,10 +13,10 @@ from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, job
 from django_ojs_unique.execution.claim import claim
-from django_ojs_unique.insight.rollups import roll_up
 from django_ojs_unique.maintenance import sweep
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import Job, Queue
+from django_ojs_unique.reporting.rollups import roll_up
 from tests.support.background import working
 from tests.support.pages import table
 from tests.support.processes import until

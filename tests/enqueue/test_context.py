@@ -13,9 +13,9 @@ from django_ojs_unique.checks.settings import check_tenants
 from django_ojs_unique.context import Context
 from django_ojs_unique.exceptions import InvalidRequest
 from django_ojs_unique.models import CronJob, Job
-from django_ojs_unique.ojs.policy import UniquePolicy
 from django_ojs_unique.signals import job_completed, job_started
 from django_ojs_unique.testing import run_jobs, tick, travel
+from django_ojs_unique.unique.policy import UniquePolicy
 from tests.support.refusals import refused
 
 pytestmark = pytest.mark.django_db
@@ -178,8 +178,8 @@ def test_what_cannot_be_restored_fails_the_attempt_and_runs_nothing(seen, settin
 
 
 def test_the_fingerprint_is_computed_again_from_the_row(seen):
-    from django_ojs_unique.insight.canonical_text import recompute
-    from django_ojs_unique.integrity.expected_row import examine
+    from django_ojs_unique.operations.integrity.expected_row import examine
+    from django_ojs_unique.reporting.canonical_text import recompute
 
     job = enqueue(1).job
     assert recompute(job).fingerprint == job.fingerprint

@@ -14,10 +14,10 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from django_ojs_unique import InvalidRequest, Limit, chain
-from django_ojs_unique.insight.search import exact
 from django_ojs_unique.maintenance import cron
 from django_ojs_unique.models import CronJob, Job, LimitOverride
 from django_ojs_unique.ojs.limits import lane_of
+from django_ojs_unique.reporting.search import exact
 from django_ojs_unique.testing import assert_enqueued
 
 pytestmark = pytest.mark.django_db

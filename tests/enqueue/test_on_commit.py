@@ -13,8 +13,8 @@ from django.utils import timezone
 
 from django_ojs_unique import InvalidPolicy, InvalidRequest, job
 from django_ojs_unique.exceptions import JobIdTaken, PayloadTooLarge, UnknownJobType
-from django_ojs_unique.managers import JobQuerySet
 from django_ojs_unique.models import Job, SuppressedEnqueue
+from django_ojs_unique.models.managers import JobQuerySet
 from django_ojs_unique.testing import assert_enqueued, assert_not_enqueued, capture_jobs
 from tests.app.jobs import add, once
 from tests.support.refusals import refused

@@ -27,9 +27,9 @@ from django_ojs_unique.execution import journal as journals
 from django_ojs_unique.execution.execute import aexecute, execute
 from django_ojs_unique.execution.run import Run
 from django_ojs_unique.execution.settle import settle
+from django_ojs_unique.handlers.registry import registry
 from django_ojs_unique.lifecycle import write
 from django_ojs_unique.models import Job
-from django_ojs_unique.registry import registry
 from django_ojs_unique.testing import crash_at, run_jobs
 from tests.support.background import working
 from tests.support.processes import PATIENCE

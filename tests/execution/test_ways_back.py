@@ -18,7 +18,7 @@ from django_ojs_unique.execution.leases import give_back, give_back_claims
 from django_ojs_unique.execution.settle import Settled, settle
 from django_ojs_unique.maintenance import sweep
 from django_ojs_unique.models import Job
-from django_ojs_unique.ojs.presets import resque_uniqueue
+from django_ojs_unique.unique.presets import resque_uniqueue
 from django_ojs_unique.worker import remote
 from django_ojs_unique.worker.holder import Holder, new_token
 from tests.support.jobs import fresh, row

@@ -10,7 +10,7 @@ from typing import Any
 from django.db import OperationalError, connections, transaction
 from django.utils import timezone
 
-from django_ojs_unique.capabilities import unique_jobs
+from django_ojs_unique.db.capabilities import unique_jobs
 from django_ojs_unique.db.transactions import is_transient
 from django_ojs_unique.execution.claim import claim
 from django_ojs_unique.idempotency import locked

@@ -136,7 +136,7 @@ def set_up(place: Servers, database: dict[str, Any]) -> None:
     from django.core.management import call_command
     from django.db import connection
 
-    from django_ojs_unique.capabilities import strength
+    from django_ojs_unique.db.capabilities import strength
     from django_ojs_unique.models import Job
 
     place.say("migrate")

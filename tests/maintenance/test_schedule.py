@@ -18,10 +18,10 @@ from django_ojs_unique import (
     UniquePolicy,
     job,
 )
+from django_ojs_unique.handlers.registry import Definition, registry
 from django_ojs_unique.idempotency import Heal
 from django_ojs_unique.maintenance import cron
 from django_ojs_unique.models import CronJob, Job, SuppressedEnqueue
-from django_ojs_unique.registry import Definition, registry
 from django_ojs_unique.worker import Worker
 from tests.support.processes import together
 

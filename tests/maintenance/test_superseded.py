@@ -10,8 +10,8 @@ from django.utils import timezone
 from django_ojs_unique import JobState, UniquePolicy, lifecycle
 from django_ojs_unique.maintenance import superseded, sweep
 from django_ojs_unique.models import Job
-from django_ojs_unique.ojs.presets import newest_waits, river, throttle
 from django_ojs_unique.signals import job_discarded
+from django_ojs_unique.unique.presets import newest_waits, river, throttle
 from tests.support.jobs import HOUR, columns, enqueue, fresh, put, row, stored
 
 pytestmark = pytest.mark.django_db

@@ -14,12 +14,12 @@ from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, chain
 from django_ojs_unique.enqueue.request import Request
-from django_ojs_unique.insight.rollups import roll_up
 from django_ojs_unique.maintenance import cron, superseded, sweep
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import CronJob, Job, Workflow, WorkflowMember
 from django_ojs_unique.models.cron import OPTIONS
-from django_ojs_unique.ojs.presets import river
+from django_ojs_unique.reporting.rollups import roll_up
+from django_ojs_unique.unique.presets import river
 from django_ojs_unique.worker.hints import tell_of_queues, tell_of_unknown_types
 from django_ojs_unique.worker.queues import QueueFilter
 from tests.support.rows import insert_all

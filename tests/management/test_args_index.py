@@ -9,8 +9,8 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from django_ojs_unique.db.args_index import ARGS_INDEX, args_index_sql, has_args_index
-from django_ojs_unique.insight.search import readings
 from django_ojs_unique.models import Job
+from django_ojs_unique.reporting.search import readings
 from tests.support.rows import insert, insert_all
 
 pytestmark = pytest.mark.every_database

@@ -5,7 +5,7 @@ import sys
 import pytest
 from django.core.management import call_command
 
-from django_ojs_unique.bars import NoBar, progress
+from django_ojs_unique.progress import NoBar, progress
 
 
 @pytest.fixture

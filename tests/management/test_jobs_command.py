@@ -14,13 +14,13 @@ from django.db.models import Count
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, job
-from django_ojs_unique.insight import bounded
-from django_ojs_unique.insight import workers as insight
-from django_ojs_unique.insight.text import age, harmless
 from django_ojs_unique.management.jobs import SUBCOMMANDS, change_jobs, show_system
 from django_ojs_unique.management.jobs.tables import table
 from django_ojs_unique.models import CronJob, Event, Job, Queue, SuppressedEnqueue, WorkerProcess
 from django_ojs_unique.ojs.states import TERMINAL
+from django_ojs_unique.reporting import bounded
+from django_ojs_unique.reporting import workers as report
+from django_ojs_unique.reporting.text import age, harmless
 from django_ojs_unique.signals import job_cancelled
 from tests.support.rows import insert
 
@@ -639,7 +639,7 @@ def test_workers_are_shown_and_queues_that_nobody_takes():
 
 
 def test_of_many_workers_those_heard_last_are_shown(monkeypatch):
-    for module in (show_system, insight):
+    for module in (show_system, report):
         monkeypatch.setattr(module, "MOST_WORKERS", 1)
     a_worker("h:1:a", ["mail"], heard_before=10)
     a_worker("h:2:b", ["reports"])

@@ -25,7 +25,9 @@ if arguments := sys.argv[1:]:
 print("\\n".join(sys.modules))
 """
 HEAVY = {"tqdm", "opentelemetry", "prometheus_client", "pygal", "drf_spectacular", "rest_framework.views", "docutils"}
-PAGES = {f"django_ojs_unique.{name}" for name in ("admin.dashboard", "admin.job_panels", "insight.preview", "api.urls")}
+PAGES = {
+    f"django_ojs_unique.{name}" for name in ("admin.dashboard", "admin.job_panels", "reporting.preview", "api.urls")
+}
 WORKER = {"django_ojs_unique.worker"}
 
 

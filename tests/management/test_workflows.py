@@ -11,8 +11,8 @@ from django.test.utils import override_settings
 from django.utils import timezone
 
 from django_ojs_unique import batch, chain, group
-from django_ojs_unique.insight import workflows as insight
 from django_ojs_unique.models import Job, Workflow
+from django_ojs_unique.reporting import workflows as report
 from django_ojs_unique.testing import run_jobs, run_one
 from tests.support.flows import declare, do, fail
 from tests.support.workflows import advance
@@ -132,7 +132,7 @@ def test_a_nested_workflow_names_the_one_around_it(month_end):
 
 @pytest.mark.slow
 def test_of_many_members_the_failed_ones_come_first(monkeypatch):
-    monkeypatch.setattr(insight, "MOST_MEMBERS", 2)
+    monkeypatch.setattr(report, "MOST_MEMBERS", 2)
     workflow = group([do("a"), do("b"), fail("c"), do("d")]).enqueue()
     run_jobs()
     text = jobs("workflow", workflow.pk)

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from django_ojs_unique import InvalidRequest, OnConflict, job
 from django_ojs_unique.models import Job, SuppressedEnqueue
-from django_ojs_unique.ojs.presets import river
+from django_ojs_unique.unique.presets import river
 from tests.support.refusals import refused
 
 from .tables import ON_POSTGRESQL, create, insert, rows

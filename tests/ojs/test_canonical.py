@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from django_ojs_unique.exceptions import InvalidRequest
 from django_ojs_unique.ojs.canonical import DEEPEST, canonical, plain, to_nfc
+from tests.support.json_values import OBJECTS, TEXT, VALUES, decomposed, same_json, shuffled
 from tests.support.refusals import refused
-
-from .json_values import OBJECTS, TEXT, VALUES, decomposed, same_json, shuffled
 
 
 class Color(enum.StrEnum):

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ojs_unique.ojs import encoder as ours
-
-from .json_values import VALUES
+from tests.support.json_values import VALUES
 
 OPTIONS = [
     {},

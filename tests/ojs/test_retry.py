@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from django_ojs_unique import InvalidRetryPolicy, RetryPolicy
 from django_ojs_unique.ojs.retry import EXHAUSTION, MOST_ATTEMPTS, STRATEGIES
-
-from .json_values import TEXT
+from tests.support.json_values import TEXT
 
 INTERVALS = st.sampled_from(["PT0.1S", "PT1S", "PT30S"])
 LONGER = st.sampled_from(["PT30S", "PT5M", "P1D"])

@@ -14,7 +14,7 @@ import pytest
 from django_ojs_unique import UniquePolicy
 from django_ojs_unique.exceptions import InvalidRequest
 from django_ojs_unique.models import Job
-from django_ojs_unique.ojs.fingerprint import canonical_text, fingerprint
+from django_ojs_unique.unique.fingerprint import canonical_text, fingerprint
 from tests.support.jobs import enqueue, fresh, outcome
 
 pytestmark = pytest.mark.django_db
@@ -173,7 +173,7 @@ def test_another_process_computes_the_same_key(seed):
     code = (
         "import json, sys\n"
         "from django_ojs_unique import UniquePolicy\n"
-        "from django_ojs_unique.ojs.fingerprint import canonical_text, fingerprint\n"
+        "from django_ojs_unique.unique.fingerprint import canonical_text, fingerprint\n"
         "policy = UniquePolicy(keys={'args', 'queue', 'type'})\n"
         "print(fingerprint(canonical_text(policy, type='t', queue='default', args=json.loads(sys.argv[1]), meta={})))"
     )

@@ -22,8 +22,8 @@ from django_ojs_unique.execution.leases import give_back
 from django_ojs_unique.execution.settle import Settled, settle
 from django_ojs_unique.maintenance import cron, prune, sweep
 from django_ojs_unique.models import CronJob, Job, SuppressedEnqueue
-from django_ojs_unique.ojs import keys
-from django_ojs_unique.ojs.keys import KeyMode
+from django_ojs_unique.unique import keys
+from django_ojs_unique.unique.keys import KeyMode
 from django_ojs_unique.worker import Worker
 from tests.support.jobs import DAY, HOUR, LEASE, columns, elsewhere, fresh, put, row
 from tests.support.pages import table, text_of

@@ -18,8 +18,8 @@ from django_ojs_unique import UniquePolicy, job, lifecycle
 from django_ojs_unique.db.transactions import is_transient
 from django_ojs_unique.integrity import verify
 from django_ojs_unique.models import Job
-from django_ojs_unique.ojs.presets import resque_uniqueue
 from django_ojs_unique.ojs.states import WAITING
+from django_ojs_unique.unique.presets import resque_uniqueue
 from django_ojs_unique.worker import Worker
 from tests.support.audit import audit
 from tests.support.jobs import claim, fresh, put, row
@@ -246,8 +246,8 @@ def test_a_payload_is_its_canonical_text(one, other, on):
 def test_a_payload_is_the_same_in_a_process_with_another_hash_seed(id):
     code = (
         "import django; django.setup()\n"
-        "from django_ojs_unique.ojs.fingerprint import canonical_text\n"
-        "from django_ojs_unique.ojs.presets import resque_uniqueue\n"
+        "from django_ojs_unique.unique.fingerprint import canonical_text\n"
+        "from django_ojs_unique.unique.presets import resque_uniqueue\n"
         "args = {'tags': list('abc'), **{key: 1 for key in {'x', 'y', 'z', 'w'}}}\n"
         "print(canonical_text(resque_uniqueue(), type='t', queue='q', args=args, meta={}))"
     )

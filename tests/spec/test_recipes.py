@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from django_ojs_unique.maintenance import sweep
 from django_ojs_unique.models import Job
-from django_ojs_unique.ojs.presets import debounce, newest_waits, once_per_window, throttle
+from django_ojs_unique.unique.presets import debounce, newest_waits, once_per_window, throttle
 from tests.support.jobs import ALL_STATES, HOUR, attempt, enqueue, fresh, live, outcome, put, stored
 
 pytestmark = pytest.mark.django_db

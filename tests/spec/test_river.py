@@ -16,7 +16,7 @@ from django_ojs_unique import DuplicateJob, InvalidPolicy, RetryPolicy, UniquePo
 from django_ojs_unique.maintenance import sweep
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import Job
-from django_ojs_unique.ojs.presets import ALL, river
+from django_ojs_unique.unique.presets import ALL, river
 from django_ojs_unique.worker import Summary, Worker
 from tests.support.jobs import HOUR, enqueue, fresh, live, outcome, put, row, stored
 from tests.support.processes import PATIENCE, wait_until_blocked

@@ -9,8 +9,8 @@ import pytest
 
 from django_ojs_unique import job, lifecycle
 from django_ojs_unique.models import Job
-from django_ojs_unique.ojs.presets import sidekiq
 from django_ojs_unique.ojs.states import ALL, INCOMPLETE
+from django_ojs_unique.unique.presets import sidekiq
 from tests.support.jobs import HOUR, attempt, claim, enqueue, fresh, outcome, row, stored
 
 pytestmark = pytest.mark.django_db

@@ -9,7 +9,8 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from django_ojs_unique import DuplicateJob, capabilities, lifecycle
+from django_ojs_unique import DuplicateJob, lifecycle
+from django_ojs_unique.db import capabilities
 from django_ojs_unique.db.dialect import Dialect
 from django_ojs_unique.models import Job, SuppressedEnqueue
 from tests.support.jobs import (

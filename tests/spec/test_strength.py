@@ -4,8 +4,8 @@ import pytest
 from django.core.checks import Tags, run_checks
 from django.db import connection, connections
 
-from django_ojs_unique import capabilities
-from django_ojs_unique.capabilities import unique_jobs
+from django_ojs_unique.db import capabilities
+from django_ojs_unique.db.capabilities import unique_jobs
 from django_ojs_unique.models import Job
 from tests.support.jobs import HOUR, enqueue, outcome, stored
 

@@ -14,8 +14,8 @@ from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, UniquePolicy
 from django_ojs_unique.models import Job
-from django_ojs_unique.ojs.conflict import Action, judge
 from django_ojs_unique.ojs.states import TERMINAL, JobState
+from django_ojs_unique.unique.conflict import Action, judge
 
 
 def audit(using: str = "default") -> list[Job]:

@@ -24,12 +24,12 @@ from django_ojs_unique.execution.finished import Finished
 from django_ojs_unique.execution.leases import extend, give_back
 from django_ojs_unique.execution.queue_rules import queues_with_rules
 from django_ojs_unique.execution.settle import settle
-from django_ojs_unique.insight import bounded, queues
 from django_ojs_unique.maintenance import cron, superseded, sweep
 from django_ojs_unique.maintenance.look import look
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import CronJob, Job
-from django_ojs_unique.ojs.policy import UniquePolicy
+from django_ojs_unique.reporting import bounded, queues
+from django_ojs_unique.unique.policy import UniquePolicy
 from django_ojs_unique.worker.fronts import Fronts
 from django_ojs_unique.worker.queues import waiting_queues
 from django_ojs_unique.workflows.advance import advance_due

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from django_ojs_unique.registry import Registry, registry
+from django_ojs_unique.handlers.registry import Registry, registry
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_ojs_unique.redaction import MASK
+from django_ojs_unique.handlers.redaction import MASK
 
 SECRET = "QZXWVKJYHBGP"
 ARGS = {"iban": SECRET, "to": [{"IBAN": [SECRET]}], "amount": 5}

@@ -15,8 +15,8 @@ from django.test import override_settings
 from .framework import IMMEDIATE, OURS, PACKAGE, exceptions  # isort: skip - it skips this module where there are no tasks
 from django_ojs_unique import InvalidRetryPolicy, RetryPolicy, UniquePolicy
 from django_ojs_unique.exceptions import HandlerError
+from django_ojs_unique.handlers.registry import registry
 from django_ojs_unique.ojs.names import job_type
-from django_ojs_unique.registry import registry
 from django_ojs_unique.tasks import OJSTask, framework, task
 from django_ojs_unique.tasks.running import type_of
 from tests.app import tasks

@@ -9,8 +9,8 @@ import pytest
 from .framework import work  # isort: skip - it skips this module where there are no tasks
 from django_ojs_unique import InvalidRequest, Limit, chain
 from django_ojs_unique.exceptions import HandlerError
+from django_ojs_unique.handlers.registry import registry
 from django_ojs_unique.models import Job, Slot
-from django_ojs_unique.registry import registry
 from django_ojs_unique.tasks import task
 from django_ojs_unique.tasks.options import limits
 from django_ojs_unique.tasks.running import type_of

@@ -10,9 +10,9 @@ from django.test import override_settings
 from .framework import OURS, work  # isort: skip - it skips this module where there are no tasks
 from django_ojs_unique import DuplicateJob, InvalidPolicy, UniquePolicy
 from django_ojs_unique.exceptions import HandlerError
-from django_ojs_unique.insight.queue_names import in_code
+from django_ojs_unique.handlers.registry import registry
 from django_ojs_unique.models import Job
-from django_ojs_unique.registry import registry
+from django_ojs_unique.reporting.queue_names import in_code
 from django_ojs_unique.tasks import framework
 from django_ojs_unique.tasks.options import policies
 from django_ojs_unique.tasks.running import type_of

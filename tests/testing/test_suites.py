@@ -15,8 +15,8 @@ from django.test import TestCase, TransactionTestCase
 from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, UniquePolicy, job
+from django_ojs_unique.handlers.registry import registry
 from django_ojs_unique.models import Job
-from django_ojs_unique.registry import registry
 from django_ojs_unique.testing import JobFixture, JobTestMixin, run_jobs, temporary_handlers
 from django_ojs_unique.testing.matching import ExpectedJob, ExpectedSuppression
 from tests.app.jobs import add, once
@@ -36,7 +36,7 @@ from django.utils import timezone
 
 from django_ojs_unique import job, signals
 from django_ojs_unique.models import Job
-from django_ojs_unique.registry import registry
+from django_ojs_unique.handlers.registry import registry
 from shop.jobs import print_invoice, welcome
 
 

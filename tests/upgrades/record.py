@@ -51,8 +51,8 @@ def make_rows() -> None:
     from django.test import override_settings
     from django.utils import timezone
 
-    from django_ojs_unique.insight.rollups import roll_up
     from django_ojs_unique.models import CronJob, Event, LimitOverride, Queue
+    from django_ojs_unique.reporting.rollups import roll_up
     from django_ojs_unique.worker import heartbeat
 
     with override_settings(OJS_UNIQUE={"EVENTS": True}):

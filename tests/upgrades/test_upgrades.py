@@ -10,10 +10,11 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 
-from django_ojs_unique import DuplicateJob, capabilities, job
-from django_ojs_unique.capabilities import STRONG, strength
-from django_ojs_unique.integrity.verify import verify
+from django_ojs_unique import DuplicateJob, job
+from django_ojs_unique.db import capabilities
+from django_ojs_unique.db.capabilities import STRONG, strength
 from django_ojs_unique.models import CronJob, Event, Job, SuppressedEnqueue
+from django_ojs_unique.operations.integrity.verify import verify
 from django_ojs_unique.testing import run_jobs
 
 from .record import APP, FOLDER, record

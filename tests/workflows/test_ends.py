@@ -7,11 +7,11 @@ from django.db.models import RestrictedError
 from django.utils import timezone
 
 from django_ojs_unique import batch, chain, group, job
+from django_ojs_unique.handlers.registry import registry
 from django_ojs_unique.lifecycle import write
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import Job, Workflow, WorkflowMember
 from django_ojs_unique.ojs.states import MOVES, TERMINAL
-from django_ojs_unique.registry import registry
 from django_ojs_unique.signals import workflow_member_ended
 from django_ojs_unique.testing import run_jobs, travel
 from django_ojs_unique.workflows.advance import BATCH, advance_due

@@ -6,8 +6,8 @@ from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ...insight.preview import Consequence, of_enqueues_again, of_revivals
 from ...maintenance.on_demand import run_maintenance
+from ...reporting.preview import Consequence, of_enqueues_again, of_revivals
 from ..authorize import show_allowed
 from ..base import OJSView
 from ..wire.envelope import show

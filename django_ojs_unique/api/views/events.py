@@ -9,8 +9,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...conf import settings
-from ...events import TYPES
 from ...exceptions import InvalidRequest, did_you_mean
+from ...lifecycle.events import TYPES
 from ...maintenance.on_demand import run_maintenance
 from ...models import Event
 from ...models.event import DEFAULT_LIMIT, LARGEST_LIMIT

@@ -10,15 +10,15 @@ from rest_framework.response import Response
 
 from ...db.sizes import OF_A_JOB
 from ...exceptions import OJSError
-from ...insight.bounded import few
-from ...insight.job_filters import filters, narrowed
+from ...handlers.redaction import redacted
 from ...maintenance.on_demand import run_maintenance
-from ...operations.cancel import cancel
-from ...redaction import redacted
+from ...reporting.bounded import few
+from ...reporting.job_filters import filters, narrowed
 from ...workflows.results import places_of
 from ..accept import accept
 from ..authorize import demand_enqueue, show_allowed
 from ..base import OJSView, OneJobView
+from ..operations.cancel import cancel
 from ..wire.enqueue import read_job
 from ..wire.envelope import show, show_explanation, show_place
 from ..wire.pages import Page

@@ -6,11 +6,11 @@ from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ...insight.queues import counts, names
 from ...maintenance.on_demand import run_maintenance
 from ...models import Queue
 from ...ojs.moments import milliseconds
 from ...ojs.names import queue_name
+from ...reporting.queues import counts, names
 from ..authorize import may
 from ..base import OJSView
 from ..wire.pages import Page

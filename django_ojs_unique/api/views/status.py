@@ -9,8 +9,8 @@ from django.urls import resolve, reverse
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ...capabilities import unique_jobs
 from ...conf import API_DEFAULTS, settings
+from ...db.capabilities import unique_jobs
 from ...db.dialects import kind_of
 from ...exceptions import as_json
 from ...models import Job

@@ -16,11 +16,11 @@ from ...exceptions import InvalidRequest, did_you_mean
 from ...maintenance.on_demand import run_maintenance, unless_busy
 from ...ojs.names import UUID_TEXT
 from ...ojs.workflows import Kind, MemberOutcome, Role, WorkflowState
-from ...operations.workflows import start
 from ...workflows.advance import fail_deleted
 from ...workflows.tree import Tree, counts_of
 from ..authorize import demand_request
 from ..base import OJSView
+from ..operations.workflows import start
 from ..wire.errors import NotFound
 from ..wire.pages import Page
 from ..wire.workflows import read_workflow, show, show_in_list

@@ -13,8 +13,8 @@ from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
 from ...exceptions import InvalidRequest, PayloadTooLarge, as_json
+from ...handlers.redaction import masked, names_of_any
 from ...ojs import canonical
-from ...redaction import masked, names_of_any
 from .errors import InvalidPayload
 
 MEDIA_TYPE = "application/openjobspec+json"

@@ -9,11 +9,11 @@ from typing import Any
 
 from ...enqueue.request import Request
 from ...exceptions import InvalidRequest, OJSError, did_you_mean
+from ...handlers.redaction import redacted_member
 from ...models import CronJob
 from ...models.cron import OPTIONS
 from ...ojs import moments
 from ...ojs.durations import milliseconds
-from ...redaction import redacted_member
 from .enqueue import read_job, relocated
 from .limits import LIMITS
 

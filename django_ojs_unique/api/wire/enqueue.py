@@ -19,10 +19,10 @@ from ...exceptions import (
     as_json,
     did_you_mean,
 )
+from ...handlers.redaction import masked, names_of_any, redact_error
 from ...models.queue import HIGHEST_LIMIT
 from ...ojs.durations import format_duration
 from ...ojs.names import UUID7_TEXT
-from ...redaction import masked, names_of_any, redact_error
 from .limits import read_limits
 from .moments import read_milliseconds, read_moment
 from .unique import read_unique

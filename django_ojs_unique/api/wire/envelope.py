@@ -7,10 +7,10 @@ from typing import Any
 
 from ...enqueue.explain import Explanation
 from ...enqueue.results import EnqueueResult
+from ...handlers.redaction import redacted_canonical, redacted_limits, redacted_member
 from ...ojs.limits import with_values
 from ...ojs.moments import milliseconds, rfc3339
 from ...ojs.states import JobState
-from ...redaction import redacted_canonical, redacted_limits, redacted_member
 from ...workflows.results import Place
 
 NOT_STARTED = {JobState.AVAILABLE, JobState.SCHEDULED, JobState.PENDING}

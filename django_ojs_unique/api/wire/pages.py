@@ -13,8 +13,8 @@ from django.db.models import QuerySet
 from ...conf import settings
 from ...db.sizes import fitting
 from ...exceptions import InvalidRequest
-from ...insight.bounded import MOST_COUNTED, MOST_LOOKED_AT, behind, first
-from ...insight.job_filters import narrowed
+from ...reporting.bounded import MOST_COUNTED, MOST_LOOKED_AT, behind, first
+from ...reporting.job_filters import narrowed
 
 DEFAULT_LIMIT, HIGHEST_LIMIT, HIGHEST_OFFSET = 50, 200, 10_000
 HIGHEST_PAGE = HIGHEST_OFFSET + 1

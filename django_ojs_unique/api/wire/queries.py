@@ -13,9 +13,9 @@ from django.http import QueryDict
 
 from ...exceptions import InvalidRequest, did_you_mean
 from ...execution.errors import storable
-from ...insight.job_filters import before
 from ...ojs.names import job_key, job_type, queue_name
 from ...ojs.states import JobState
+from ...reporting.job_filters import before
 from .moments import read_moment
 
 FILTERS = ("state", "queue", "type", "key", "worker_id", "since", "until", "dead_letter")
@@ -33,7 +33,7 @@ def read_names(parameters: QueryDict, field: str, check: Callable[[str], str]) -
 
 
 def read_job_filters(parameters: QueryDict, now: datetime) -> dict[str, Any]:
-    """Return the given filters as `insight.job_filters.filters` takes them; a misspelt one is refused."""
+    """Return the given filters as `reporting.job_filters.filters` takes them; a misspelt one is refused."""
     known = (*FILTERS, *PAGE)
     for name in parameters:
         if name not in known:

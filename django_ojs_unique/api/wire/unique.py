@@ -6,7 +6,7 @@ from typing import Any
 
 from ...exceptions import InvalidPolicy
 from ...ojs.durations import format_duration
-from ...ojs.policy import DIMENSIONS, OnConflict
+from ...unique.policy import DIMENSIONS, OnConflict
 from .moments import read_milliseconds
 
 USE_EXISTING = "use_existing"

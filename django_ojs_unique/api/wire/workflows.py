@@ -11,12 +11,12 @@ from typing import Any
 from ...conf import settings
 from ...enqueue.values import sized
 from ...exceptions import InvalidRequest, InvalidWorkflow, OJSError
+from ...handlers.redaction import redacted, redacted_args
 from ...ojs.canonical import plain
 from ...ojs.durations import format_duration
 from ...ojs.durations import milliseconds as milliseconds_of
 from ...ojs.moments import milliseconds
 from ...ojs.workflows import Kind, MemberOutcome, WorkflowState
-from ...redaction import redacted, redacted_args
 from ...workflows.definition import MEMBERS, DefinitionReader, Flow, Leaf, placed, read_name
 from ...workflows.tree import Tree
 from .enqueue import by_meaning, read_id, read_job, relocated, with_defaults

@@ -10,13 +10,13 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from ...bars import progress
 from ...checks import TAG
 from ...conf import retention_period, settings
 from ...exceptions import did_you_mean
 from ...maintenance.prune import ENDED, KINDS, Pruned, due, preview, prune
 from ...models import Event, Job, SuppressedEnqueue
 from ...ojs.durations import format_duration
+from ...progress import progress
 from ..arguments import add_database, require_tables, whole_number
 
 LARGEST_BATCH = 10_000

@@ -16,14 +16,14 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.management.color import no_style
 from django.utils import autoreload, timezone
 
-from ...bars import progress
 from ...conf import settings
 from ...exceptions import InvalidRequest
-from ...instrumentation import tracer
+from ...handlers.registry import registry
+from ...hooks import tracer
 from ...models import Job
 from ...ojs.states import TIMED, JobState
 from ...ojs.words import counted
-from ...registry import registry
+from ...progress import progress
 from ...worker import QueueFilter, Summary, Supervisor, Worker, unfinished
 from ...worker.outages import DATABASE_FAILED
 from ...worker.supervisor import heeded

@@ -11,8 +11,8 @@ from django.core.management.base import CommandError
 from django.db.models import Model
 
 from ...exceptions import OJSError
+from ...handlers.redaction import redacted_member
 from ...ojs.moments import rfc3339
-from ...redaction import redacted_member
 
 PAYLOADS = frozenset({"args", "meta", "extra", "options", "steps", "result", "errors", "limits"})
 """Fields with members that may be redacted."""

@@ -10,21 +10,21 @@ from django.core.management.base import CommandError, CommandParser
 from django.db.models import Count, QuerySet
 from django.utils import timezone
 
-from ...bars import progress
-from ...by_hand.bulk import change
-from ...by_hand.operations import CANCEL, ENQUEUE_AGAIN, RELEASE, Operation
-from ...by_hand.rows import by_state
 from ...exceptions import DuplicateJob
-from ...insight.job_filters import filters, in_states, matching
 from ...ojs.states import JobState
 from ...ojs.words import counted
+from ...operations.bulk import change
+from ...operations.operation import CANCEL, ENQUEUE_AGAIN, RELEASE, Operation
+from ...operations.rows import by_state
+from ...progress import progress
+from ...reporting.job_filters import filters, in_states, matching
 from ..arguments import whole_number
 from .filters import NO_MATCH, add_filters
 from .subcommand import Subcommand, job_id
 from .tables import table
 
 if TYPE_CHECKING:
-    from ...insight.preview import Consequence
+    from ...reporting.preview import Consequence
 
 MOST_GROUPS = 20
 """How many groups of jobs (by state, queue and type) a dry run shows."""
@@ -118,7 +118,7 @@ class OnMatchingJobs(OnJobs):
         self.change(jobs, ids, bar=bar, **switches)
 
     def switches(self, options: dict[str, Any]) -> dict[str, bool]:
-        """Return the options of `by_hand.bulk.change`."""
+        """Return the options of `operations.bulk.change`."""
         return {}
 
     def consequences(self, ids: list[UUID], **switches: bool) -> Sequence[Consequence]:
@@ -177,7 +177,7 @@ class Cancel(OnMatchingJobs):
     cannot = "have finished: only unfinished jobs can be cancelled."
 
     def consequences(self, ids: list[UUID], **switches: bool) -> Sequence[Consequence]:
-        from ...insight.preview import of_cancellations  # few calls need it
+        from ...reporting.preview import of_cancellations  # few calls need it
 
         return of_cancellations(self.jobs, ids)
 
@@ -195,7 +195,7 @@ class EnqueueAgain(OnMatchingJobs):
     cannot = "have not finished, or are pruned: they cannot be enqueued again."
 
     def consequences(self, ids: list[UUID], **switches: bool) -> Sequence[Consequence]:
-        from ...insight.preview import of_enqueues_again
+        from ...reporting.preview import of_enqueues_again
 
         return of_enqueues_again(self.jobs, ids, timezone.now())
 
@@ -210,7 +210,7 @@ class Release(OnJobs):
     operation = RELEASE
 
     def run(self, *, ids: list[UUID], dry_run: bool, **options: Any) -> None:
-        from ...insight.preview import of_releases
+        from ...reporting.preview import of_releases
 
         if dry_run:
             self.foretell(of_releases(self.jobs, ids, timezone.now()))

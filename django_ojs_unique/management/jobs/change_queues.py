@@ -6,9 +6,9 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from ...insight.queue_names import doubt
 from ...ojs.states import JobState
 from ...ojs.words import counted
+from ...reporting.queue_names import doubt
 from .subcommand import Subcommand, limit, queue
 
 

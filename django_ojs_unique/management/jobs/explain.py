@@ -12,16 +12,16 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
 from ...enqueue.explain import Explanation
-from ...insight import duplicates as insight
-from ...insight.limit_waits import waits_for, would_meet
-from ...insight.spans import SPANS
-from ...insight.text import age, harmless
-from ...insight.typed import read_json
+from ...handlers.redaction import redacted_canonical, redacted_limits
 from ...models import Job, SuppressedEnqueue
-from ...ojs.keys import KeyMode, KeyScope
 from ...ojs.limits import with_values
 from ...ojs.words import counted
-from ...redaction import redacted_canonical, redacted_limits
+from ...reporting import duplicates as report
+from ...reporting.limit_waits import waits_for, would_meet
+from ...reporting.spans import SPANS
+from ...reporting.text import age, harmless
+from ...reporting.typed import read_json
+from ...unique.keys import KeyMode, KeyScope
 from .answers import fields
 from .subcommand import Subcommand, moment, queue, type_
 
@@ -105,8 +105,8 @@ class Duplicates(Subcommand):
         attempts = SuppressedEnqueue.objects.using(self.using)
         if term is None:
             span, now = span or "day", timezone.now()
-            most = insight.most_suppressed(attempts, self.jobs, SPANS[span], now)
-            groups = insight.groups_after(self.jobs, "")
+            most = report.most_suppressed(attempts, self.jobs, SPANS[span], now)
+            groups = report.groups_after(self.jobs, "")
             self.answer(
                 {
                     "since": most.since,
@@ -121,7 +121,7 @@ class Duplicates(Subcommand):
             self._print_most_met(most, span, now)
             self._print_groups(groups)
             return
-        found = insight.match(self.jobs, attempts, term)
+        found = report.match(self.jobs, attempts, term)
         if found.problem or not found.fingerprints:
             reason = f"Job {found.job} takes no part in uniqueness: it has no fingerprint." if found.job else ""
             raise CommandError(found.problem or reason or f"No job has {term!r} as its id or in its fingerprint.")
@@ -133,7 +133,7 @@ class Duplicates(Subcommand):
             return
         self._print_one(attempts, found.fingerprints[0])
 
-    def _print_most_met(self, most: insight.MostSuppressed, span: str, now: datetime) -> None:
+    def _print_most_met(self, most: report.MostSuppressed, span: str, now: datetime) -> None:
         met = most.fingerprints
         if not met:
             self.say(f"No enqueue met a duplicate in the last {span}.")
@@ -156,7 +156,7 @@ class Duplicates(Subcommand):
             ["fingerprint", "refused", "ignored", "replaced", "last", "held by", "type", "args"], rows, cut=[6, 7]
         )
 
-    def _print_groups(self, found: insight.Groups) -> None:
+    def _print_groups(self, found: report.Groups) -> None:
         if not found.groups:
             self.say("No live jobs share a fingerprint.")
             return
@@ -167,8 +167,8 @@ class Duplicates(Subcommand):
             self.say(f"{f'{counted(more, _MORE)} in these groups. ' if more else ''}The admin shows all of them.")
 
     def _print_one(self, attempts: Any, fingerprint: str) -> None:
-        history = insight.history(self.jobs, fingerprint)
-        met = list(insight.attempts_of(attempts, fingerprint, MOST_ATTEMPTS))
+        history = report.history(self.jobs, fingerprint)
+        met = list(report.attempts_of(attempts, fingerprint, MOST_ATTEMPTS))
         self.answer(
             {
                 "fingerprint": fingerprint,
@@ -229,10 +229,10 @@ def _explained(explanation: Explanation) -> dict[str, Any]:
 
 
 def _args(attempt: Any) -> str:
-    return insight.readable(attempt.type, attempt.start)
+    return report.readable(attempt.type, attempt.start)
 
 
-def _met(key: insight.SuppressedKey) -> dict[str, Any]:
+def _met(key: report.SuppressedKey) -> dict[str, Any]:
     return {**{name: getattr(key, name) for name in MET}, "existing_job_id": key.holder and key.holder.pk}
 
 

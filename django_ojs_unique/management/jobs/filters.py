@@ -8,8 +8,8 @@ from datetime import datetime
 from django.core.management.base import CommandParser
 from django.utils import timezone
 
-from ...insight.job_filters import before
 from ...ojs.states import JobState
+from ...reporting.job_filters import before
 from .subcommand import key, moment, queue, state, type_
 
 NO_MATCH = "No job matches. Leave a filter out to match others; `jobs queues` shows the queues that have jobs."

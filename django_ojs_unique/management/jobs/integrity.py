@@ -9,11 +9,11 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from ...bars import progress
-from ...insight.text import harmless
-from ...integrity import Findings, Kind, rekey, verify
-from ...integrity.problems import BY_HAND
 from ...ojs.words import counted
+from ...operations.integrity import Findings, Kind, rekey, verify
+from ...operations.integrity.problems import BY_HAND
+from ...progress import progress
+from ...reporting.text import harmless
 from .subcommand import Subcommand, type_
 
 

@@ -8,11 +8,11 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
 from ...exceptions import nearest
-from ...insight.limits import KeyInsight, LimitInsight, keys_of, limits
-from ...insight.queues import said_count
-from ...insight.text import age, harmless
 from ...models import LimitOverride
 from ...ojs.limits import LARGEST
+from ...reporting.limits import KeyReport, LimitReport, keys_of, limits
+from ...reporting.queues import said_count
+from ...reporting.text import age, harmless
 from ..arguments import whole_number
 from .show_system import Watched
 from .subcommand import limit_
@@ -88,7 +88,7 @@ class Limits(Watched):
         if len(keys) == self._most:
             self.say(f"These are the first {self._most}; --most {self._most * 5} shows up to {self._most * 5}.")
 
-    def _show_all(self, found: list[LimitInsight]) -> None:
+    def _show_all(self, found: list[LimitReport]) -> None:
         self.answer(list(map(_told, found)))
         if not found:
             self.say(
@@ -119,29 +119,29 @@ class Limits(Watched):
         numbers = {field: getattr(old, field, None) for field in ("running", "rate")} | given
         changed = overrides.set(name, **numbers)
         self.answer({"name": name, **numbers, "changed": changed})
-        one = next((one for one in limits(self.using) if one.name == name), LimitInsight(name))
+        one = next((one for one in limits(self.using) if one.name == name), LimitReport(name))
         self.say(harmless(f"{name}: {_numbers(one)}{'.' if changed else ', as before.'}"))
         if given.get("rate") is not None and one.given and not any(each.seconds for each in one.given):
             self.warn("The limit has no rate in the code, so --rate has no effect on it.")
 
-    def _named(self, found: list[LimitInsight], name: str) -> LimitInsight:
+    def _named(self, found: list[LimitReport], name: str) -> LimitReport:
         for one in found:
             if one.name == name:
                 return one
         raise CommandError(_unknown(name, found))
 
 
-def _unknown(name: str, found: list[LimitInsight]) -> str:
+def _unknown(name: str, found: list[LimitReport]) -> str:
     close = nearest(name, {one.name for one in found})
     meant = f"Did you mean {close!r}?" if close else "`manage.py jobs limits` shows those that there are."
     return f"Nothing knows a limit {name!r}: no job, no handler. {meant}"
 
 
-def _numbers(one: LimitInsight) -> str:
+def _numbers(one: LimitReport) -> str:
     return " or ".join(map(str, one.numbers)) or "as the code says"
 
 
-def _told(one: LimitInsight) -> dict[str, Any]:
+def _told(one: LimitReport) -> dict[str, Any]:
     return {
         "name": one.name,
         "numbers": [_plain(numbers) for numbers in one.numbers],
@@ -158,7 +158,7 @@ def _plain(numbers: Any) -> dict[str, int | None]:
     return {"running": numbers.running, "rate": numbers.rate, "seconds": numbers.seconds or None}
 
 
-def _key(key: KeyInsight) -> dict[str, Any]:
+def _key(key: KeyReport) -> dict[str, Any]:
     names = ("text", "running", "waiting", "since")
     return {**{name: getattr(key, name) for name in names}, "first_job_id": key.first}
 

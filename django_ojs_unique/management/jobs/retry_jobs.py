@@ -9,12 +9,12 @@ from uuid import UUID
 from django.core.management.base import CommandParser
 from django.utils import timezone
 
-from ...by_hand.operations import RETRY, REVIVE
 from ...ojs.states import JobState
+from ...operations.operation import RETRY, REVIVE
 from .change_jobs import OnMatchingJobs
 
 if TYPE_CHECKING:
-    from ...insight.preview import Consequence
+    from ...reporting.preview import Consequence
 
 
 class Retry(OnMatchingJobs):
@@ -47,7 +47,7 @@ class Retry(OnMatchingJobs):
         return {"force": options["force"]}
 
     def consequences(self, ids: list[UUID], **switches: bool) -> Sequence[Consequence]:
-        from ...insight.preview import of_retries
+        from ...reporting.preview import of_retries
 
         return of_retries(self.jobs, ids, timezone.now(), **switches)
 
@@ -68,6 +68,6 @@ class Revive(Retry):
     )
 
     def consequences(self, ids: list[UUID], **switches: bool) -> Sequence[Consequence]:
-        from ...insight.preview import of_revivals
+        from ...reporting.preview import of_revivals
 
         return of_revivals(self.jobs, ids, timezone.now(), **switches)

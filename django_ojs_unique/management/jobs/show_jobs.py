@@ -12,16 +12,16 @@ from django.core.management.base import CommandError, CommandParser
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from ...insight.bounded import MOST_LOOKED_AT, few, first
-from ...insight.glance import glance
-from ...insight.job_filters import filters, narrowed
-from ...insight.job_options import handler
-from ...insight.limit_waits import waits_for
-from ...insight.text import age, harmless
-from ...insight.waiting import nobody
+from ...handlers.redaction import redacted_member
 from ...models import Job, SuppressedEnqueue
 from ...ojs.words import counted
-from ...redaction import redacted_member
+from ...reporting.bounded import MOST_LOOKED_AT, few, first
+from ...reporting.glance import glance
+from ...reporting.job_filters import filters, narrowed
+from ...reporting.job_options import handler
+from ...reporting.limit_waits import waits_for
+from ...reporting.text import age, harmless
+from ...reporting.waiting import nobody
 from ..arguments import whole_number
 from .answers import fields
 from .filters import NO_MATCH, add_filters

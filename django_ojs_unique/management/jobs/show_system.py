@@ -11,11 +11,11 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.utils import timezone
 
-from ...insight.queues import UNFINISHED, QueueInsight, queues, said_limits
-from ...insight.text import age, distance, harmless
-from ...insight.unknown_types import named, unknown_types
-from ...insight.workers import MOST_WORKERS, WorkerInsight, is_stranded, misspelt, untaken, workers
 from ...models import CronJob
+from ...reporting.queues import UNFINISHED, QueueReport, queues, said_limits
+from ...reporting.text import age, distance, harmless
+from ...reporting.unknown_types import named, unknown_types
+from ...reporting.workers import MOST_WORKERS, WorkerReport, is_stranded, misspelt, untaken, workers
 from ..arguments import seconds
 from .answers import fields
 from .subcommand import Subcommand
@@ -62,7 +62,7 @@ class Around(Watched):
     def run(self, *, watch: float | None, **options: Any) -> None:
         self.keep_showing(watch)
 
-    def warn_of_what_nobody_takes(self, found: list[QueueInsight], present: list[WorkerInsight]) -> None:
+    def warn_of_what_nobody_takes(self, found: list[QueueReport], present: list[WorkerReport]) -> None:
         """Name the queues that no worker takes, except paused ones, and the types without a handler here."""
         stranded = [one for one in found if not one.paused_at and one.waiting and untaken(one.name, present)]
         if stranded and not any(worker.lives for worker in present):
@@ -173,7 +173,7 @@ class Crons(Subcommand):
         self.print_table(["name", "schedule", "next", "last", "outcome", "its job"], rows, cut=[0, 1])
 
 
-def _queue(one: QueueInsight, present: list[WorkerInsight]) -> dict[str, Any]:
+def _queue(one: QueueReport, present: list[WorkerReport]) -> dict[str, Any]:
     return {
         "name": one.name,
         **{state: one.depth.get(state, 0) for state in UNFINISHED},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...insight.text import harmless, shortened
+from ...reporting.text import harmless, shortened
 
 LEAST_WIDTH = 8
 

@@ -10,12 +10,12 @@ from uuid import UUID
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
-from ...insight.text import age, distance, harmless, said_duration
-from ...insight.workflow_facts import job_counts, stops
-from ...insight.workflows import Node, tree
 from ...models import Workflow
 from ...ojs.words import counted
 from ...ojs.workflows import Kind, WorkflowState
+from ...reporting.text import age, distance, harmless, said_duration
+from ...reporting.workflow_facts import job_counts, stops
+from ...reporting.workflows import Node, tree
 from ..arguments import whole_number
 from .answers import fields
 from .subcommand import Subcommand, read_id, read_word

@@ -24,9 +24,9 @@ from ....ojs import names
 from ....ojs.cron import OverlapPolicy
 from ....ojs.limits import LARGEST, MOST_LIMITS
 from ....ojs.names import LONGEST_LIMIT
-from ....ojs.policy import DIMENSIONS, OnConflict, OnRetry, Window
 from ....ojs.retry import EXHAUSTION, LONGEST_ERROR, MOST_ATTEMPTS, MOST_ERRORS, STRATEGIES
 from ....ojs.states import JobState
+from ....unique.policy import DIMENSIONS, OnConflict, OnRetry, Window
 from ...wire.reports import MOST_JOBS, MOST_QUEUES, MOST_TYPES
 from ...wire.unique import USE_EXISTING
 from .fields import (

@@ -10,7 +10,7 @@ from django.db.models import Count
 from wagtail.models import Page
 
 from django_ojs_unique.models import Job, SuppressedEnqueue, WorkerProcess
-from django_ojs_unique.ojs.presets import INCOMPLETE
+from django_ojs_unique.unique.presets import INCOMPLETE
 from magazine.models import Article
 
 SLUGS = ("cats", "dogs", "fish")

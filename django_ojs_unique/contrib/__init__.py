@@ -1,0 +1,1 @@
+"""Contrib: the integrations with other software, each for those who install it."""

@@ -1,0 +1,311 @@
+"""Every move of a job between states: one guarded UPDATE each (OJS core, "Lifecycle").
+
+Each function takes a queryset that says *which* rows, adds the states that the move may start from, and returns how
+many rows moved. Zero means that another transaction was faster. No move checks uniqueness, and none can fail because
+of it: a row keeps its guard while its state is one of its guarded states, and loses the guard when it leaves them.
+Only a revived job gets it back, after its move, by `guard`; and `db.holding` gives it to a live job.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+from django.db.models import BooleanField, Case, DateTimeField, F, Q, QuerySet, Value, When
+from django.db.models.functions import Coalesce, Greatest, Now
+from django.db.models.lookups import Exact
+
+from ..db.constraints import LOOKS_FIRST
+from ..db.fields import StateSetField
+from ..db.holding import free
+from ..db.inserts import in_groups
+from ..db.transactions import starting_over
+from ..db.updates import update_each
+from ..ojs.gates import LIMITED, OPEN
+from ..ojs.states import MOVES, POSTPONED, REVIVABLE, TIMED, WAITING, JobState
+from ..unique.keys import HOLDING
+
+
+class DatabaseNow(Now):
+    """The time of the database, in UTC as Django stores it: on MariaDB `Now` would use the session's time zone."""
+
+    def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
+
+
+MAY_RUN_AGAIN: Final = Q(max_attempts__gte=0)
+"""The jobs that may run again after this run, if their policy lets them.
+
+For a running job whose key was taken or removed, or whose workflow was cancelled, the bits of ``max_attempts`` are
+inverted: no run that is taken back, and so not counted, brings that below the bound. Only a revival inverts them again.
+"""
+
+
+_NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_expires_at": None, "unconfirmed": None}
+
+
+OWNED: Final = frozenset({
+    "state", "attempt", "unique", "fingerprint", "guarded_states", "fingerprint_scheme", "key", "revision",
+    "replaced_by", "enqueued_at", "run_at", "started_at", "finished_at", "worker_id", "lease_token", "lease_expires_at",
+    "unconfirmed", "dead_letter", "window_ends_at", "payload_pruned", "workflow_id", "awaited", "limits", "lane",
+    "gate",
+})  # fmt: skip
+"""The fields of a job that only this package writes: one that is written alone contradicts the others."""
+
+
+def write(jobs: QuerySet[Any], **changes: Any) -> int:
+    """Write fields of the jobs, also owned ones, which ``jobs.update`` refuses; return how many rows matched."""
+    return QuerySet.update(jobs, **changes)
+
+
+def move(jobs: QuerySet[Any], target: JobState, *, sources: Iterable[JobState] | None = None, **changes: Any) -> int:
+    """Move the ``jobs`` that may go to ``target`` (and are in ``sources``, if given); return how many moved."""
+    allowed = {source for source in JobState if target in MOVES[source]}
+    starts = allowed if sources is None else allowed & set(sources)
+    changes.setdefault("guarded_states", _guard_after(target))
+    if target == JobState.AVAILABLE:
+        changes["gate"] = _entrance()
+    rows = jobs.filter(state__in=sorted(starts))
+    return starting_over(jobs.db, lambda: write(rows, state=target, **changes))
+
+
+def cancel(jobs: QuerySet[Any], now: datetime) -> int:
+    """Any state that is not terminal → cancelled."""
+    return move(jobs, JobState.CANCELLED, finished_at=now, run_at=None, **_NO_LEASE)
+
+
+def replace(jobs: QuerySet[Any], now: datetime, *, by: UUID | Case) -> int:
+    """Cancel in favour of the job ``by``: the old row gives up its guard, whatever states it guarded."""
+    return move(
+        jobs, JobState.CANCELLED, finished_at=now, run_at=None, replaced_by=by, guarded_states=frozenset(), **_NO_LEASE
+    )
+
+
+def promote(jobs: QuerySet[Any], now: datetime) -> int:
+    """scheduled, retryable → available when due; ``enqueued_at`` is the due time: late promotion keeps the order."""
+    due = jobs.filter(run_at__lte=now)
+    # `enqueued_at` comes first, because MariaDB assigns in order.
+    return move(due, JobState.AVAILABLE, sources=TIMED, enqueued_at=F("run_at"), run_at=None)
+
+
+def retry_now(jobs: QuerySet[Any], now: datetime) -> int:
+    """scheduled, retryable, pending → available, by hand."""
+    return move(jobs, JobState.AVAILABLE, sources=POSTPONED, enqueued_at=now, run_at=None)
+
+
+def activate(jobs: QuerySet[Any], now: datetime) -> int:
+    """pending → available, by hand."""
+    return move(jobs, JobState.AVAILABLE, sources={JobState.PENDING}, enqueued_at=now)
+
+
+def revivable() -> Q:
+    """Return the condition for jobs that can be revived: not those that were replaced, and not those that are pruned.
+
+    A replaced job must never run (OJS unique jobs, "replace"), and a pruned one has lost its arguments.
+    """
+    whole = Q(payload_pruned=False, finished_at__isnull=False)
+    return whole & (Q(state=JobState.DISCARDED) | Q(state=JobState.CANCELLED, replaced_by__isnull=True))
+
+
+def revive(jobs: QuerySet[Any], now: datetime, target: JobState = JobState.AVAILABLE) -> int:
+    """discarded, cancelled → available, scheduled, pending, by hand, with a full set of attempts; the errors stay."""
+    when: dict[JobState, dict[str, Any]] = {
+        JobState.AVAILABLE: {"enqueued_at": now},
+        JobState.SCHEDULED: {"run_at": F("scheduled_at")},
+        JobState.PENDING: {},
+    }
+    in_time = When(expires_at__gt=now, then=F("expires_at"))
+    return move(
+        jobs.filter(revivable()),
+        target,
+        sources=REVIVABLE,
+        attempt=0,
+        max_attempts=Case(When(MAY_RUN_AGAIN, then=F("max_attempts")), default=-1 - F("max_attempts")),
+        started_at=None,
+        finished_at=None,
+        expires_at=Case(in_time, default=None, output_field=DateTimeField()),
+        dead_letter=False,
+        # A workflow that has not ended yet counts its end again.
+        awaited=Case(When(workflow_id__isnull=False, then=True), default=F("awaited"), output_field=BooleanField()),
+        **when[target],
+    )
+
+
+def supersede(jobs: QuerySet[Any], now: datetime, *, errors: list[dict[str, Any]]) -> int:
+    """retryable → discarded, because another job counts as its duplicate when the retry is due."""
+    return move(jobs, JobState.DISCARDED, sources={JobState.RETRYABLE}, finished_at=now, run_at=None, errors=errors)
+
+
+def expire(jobs: QuerySet[Any], now: datetime) -> int:
+    """A waiting job whose `expires_at` has passed → discarded."""
+    waiting = WAITING - {JobState.RETRYABLE}
+    return move(jobs.filter(expires_at__lte=now), JobState.DISCARDED, sources=waiting, finished_at=now, run_at=None)
+
+
+def claim(
+    jobs: QuerySet[Any],
+    now: datetime,
+    *,
+    worker_id: str | None,
+    token: UUID,
+    lease: timedelta,
+    unconfirmed: bool | None = None,
+) -> int:
+    """available → active, under a lease that ends ``lease`` from now by the database's clock."""
+    return move(
+        jobs,
+        JobState.ACTIVE,
+        attempt=F("attempt") + 1,
+        started_at=now,
+        worker_id=worker_id,
+        lease_token=token,
+        lease_expires_at=DatabaseNow() + lease,
+        unconfirmed=unconfirmed,
+        progress=None,
+        progress_note="",
+    )
+
+
+def complete(jobs: QuerySet[Any], now: datetime, *, token: UUID, **result: Any) -> int:
+    """active → completed, by the holder of the lease."""
+    return move(jobs.filter(lease_token=token), JobState.COMPLETED, finished_at=now, **_NO_LEASE, **result)
+
+
+def retry(jobs: QuerySet[Any], run_at: datetime, *, token: UUID, errors: list[dict[str, Any]]) -> int:
+    """active → retryable until ``run_at``, by the holder of the lease."""
+    return move(jobs.filter(lease_token=token), JobState.RETRYABLE, run_at=run_at, errors=errors, **_NO_LEASE)
+
+
+def discard(
+    jobs: QuerySet[Any], now: datetime, *, token: UUID | None, errors: list[dict[str, Any]], dead_letter: bool = False
+) -> int:
+    """active → discarded, by the holder of the lease."""
+    return move(
+        jobs.filter(lease_token=token),
+        JobState.DISCARDED,
+        sources={JobState.ACTIVE},
+        finished_at=now,
+        errors=errors,
+        dead_letter=dead_letter,
+        **_NO_LEASE,
+    )
+
+
+def give_back(jobs: QuerySet[Any], *, token: UUID | None, looks_first: bool = False, **changes: Any) -> int:
+    """active → available, by the holder of the lease: the attempt does not count, and the job keeps its place.
+
+    ``looks_first``: active → retryable and due, for the jobs that must be checked for duplicates, and only for these.
+    No job moves that may not run again.
+    """
+    target, which = JobState.AVAILABLE, ~LOOKS_FIRST
+    if looks_first:
+        target, which = JobState.RETRYABLE, LOOKS_FIRST
+        changes["run_at"] = Coalesce("enqueued_at", "created_at")
+    return move(
+        jobs.filter(MAY_RUN_AGAIN, which, lease_token=token),
+        target,
+        sources={JobState.ACTIVE},
+        # Before `attempt`, because MariaDB assigns in order. A job with an earlier attempt has started: no expiry.
+        started_at=Case(When(attempt__gt=1, then=F("started_at")), default=None, output_field=DateTimeField()),
+        attempt=Greatest(F("attempt"), 1) - 1,  # it may have been written by hand
+        **_NO_LEASE,
+        **changes,
+    )
+
+
+def end_lease(jobs: QuerySet[Any], *, token: UUID | None) -> int:
+    """Let the leases of jobs end that may not run again: the next rescue ends the jobs."""
+    held = jobs.filter(~MAY_RUN_AGAIN, lease_token=token, state=JobState.ACTIVE)
+    return write(held, lease_token=None, lease_expires_at=DatabaseNow() - timedelta(seconds=1))
+
+
+def rescue(jobs: QuerySet[Any], now: datetime, *, token: UUID | None, errors: list[dict[str, Any]]) -> int:
+    """active → available after its lease ran out; the attempt counts."""
+    return move(
+        jobs.filter(lease_token=token),
+        JobState.AVAILABLE,
+        sources={JobState.ACTIVE},
+        enqueued_at=now,
+        errors=errors,
+        **_NO_LEASE,
+    )
+
+
+def rewrite(jobs: QuerySet[Any], rows: Sequence[Any], fields: Collection[str]) -> int:
+    """scheduled, pending, available, retryable, discarded → as if newly enqueued: an enqueue rewrites them by key.
+
+    ``rows`` are locked, and hold the new values.
+    """
+    return update_each(jobs, rows, fields, HOLDING - {JobState.ACTIVE})
+
+
+def detach(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
+    """Take the key and all further attempts from running jobs; ``rows`` are locked."""
+    for row in rows:
+        row.key = row.fingerprint = None
+        row.guarded_states = frozenset()
+        row.max_attempts = min(row.max_attempts, ~row.max_attempts)
+    fields = ("key", "fingerprint", "guarded_states", "max_attempts")
+    return update_each(jobs, rows, fields, {JobState.ACTIVE})
+
+
+def last_attempt(jobs: QuerySet[Any]) -> int:
+    """Take all further attempts from running jobs."""
+    return write(jobs.filter(MAY_RUN_AGAIN, state=JobState.ACTIVE), max_attempts=-1 - F("max_attempts"))
+
+
+def guard(jobs: QuerySet[Any], states: frozenset[JobState]) -> int:
+    """Guard the fingerprint again in these states, if the row lost its guard when it finished.
+
+    Only for a revival that has made way. Raises IntegrityError when another job guards the fingerprint.
+    """
+    return write(jobs.filter(guarded_states=frozenset()), guarded_states=states)
+
+
+def drop_guards(jobs: QuerySet[Any]) -> int:
+    """Give up the guard, in any state, because another job of the fingerprint is being admitted or revived."""
+    return write(jobs.exclude(guarded_states=frozenset()), guarded_states=frozenset())
+
+
+def leave_uniqueness(jobs: QuerySet[Any]) -> int:
+    """Drop fingerprint and guard for good, in any state, so that the next enqueue of the fingerprint is admitted."""
+    freed: dict[str, Any] = {"guarded_states": frozenset(), "fingerprint": None, "window_ends_at": F("finished_at")}
+    return starting_over(jobs.db, partial(free, jobs.exclude(fingerprint=None), lambda rows: write(rows, **freed)))
+
+
+def remove(jobs: QuerySet[Any]) -> int:
+    """Delete the jobs that are not active; return how many rows were deleted."""
+    idle = jobs.exclude(state=JobState.ACTIVE)
+    return starting_over(jobs.db, partial(free, idle, lambda rows: QuerySet.delete(rows)[0]))
+
+
+def park(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
+    """Write the gates of available jobs, where they wait, or stand once they run; ``rows`` hold the new values.
+
+    Jobs of one gate are written together: thousands may wait for the same key.
+    """
+    by_gate: dict[str, list[Any]] = defaultdict(list)
+    for row in rows:
+        by_gate[row.gate].append(row)
+    alone = [row for some in by_gate.values() for row in some if len(some) == 1]
+    parked = update_each(jobs, alone, ("gate",), {JobState.AVAILABLE})
+    for gate, some in by_gate.items():
+        for keys in in_groups([row.id for row in some]) if len(some) > 1 else ():
+            parked += write(jobs.filter(pk__in=keys, state=JobState.AVAILABLE), gate=gate)
+    return parked
+
+
+def _entrance() -> Case:
+    """Return the gate of a job that becomes available."""
+    return Case(
+        When(lane__isnull=False, then=F("lane")), When(limits__isnull=False, then=Value(LIMITED)), default=Value(OPEN)
+    )
+
+
+def _guard_after(target: JobState) -> Case:
+    keeps = Exact(F("guarded_states").bitand(target.bit), target.bit)
+    return Case(When(keeps, then=F("guarded_states")), default=0, output_field=StateSetField())

@@ -1,0 +1,55 @@
+"""Select members of a job's args or meta, by their names or by JSON Pointers (RFC 6901)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..exceptions import InvalidRequest, did_you_mean
+from .canonical import to_nfc
+
+_INDEX = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
+_BAD_ESCAPE = re.compile(r"~(?![01])")
+
+
+def object_of(args: Any) -> dict[str, Any] | None:
+    """Return args that are an object, or the single object of an array of one; else None."""
+    if isinstance(args, list) and len(args) == 1:
+        args = args[0]
+    return args if isinstance(args, dict) else None
+
+
+def select_members(
+    source: Mapping[str, Any], names: Iterable[str], dimension: str, error: type[InvalidRequest], field: str
+) -> dict[str, Any]:
+    """Return the named members of args or meta (``dimension``); raise an ``error`` about ``field`` if there is none."""
+    members: dict[str, Any] = to_nfc(source)
+    selected = {}
+    for name in names:
+        try:
+            selected[name] = members[name] if name in members else _follow(members, name)
+        except LookupError:
+            raise error.at(
+                field,
+                f"names a key that {dimension} does not have",
+                value=name,
+                mend=did_you_mean(name, members) if members else f"This job's {dimension} is empty.",
+            ) from None
+    return selected
+
+
+def _follow(members: dict[str, Any], pointer: str) -> Any:
+    """Return the value at a JSON Pointer (RFC 6901), such as ``/customer/id`` or ``/lines/0``. Raises LookupError."""
+    start, *steps = pointer.split("/")
+    if start or not steps or _BAD_ESCAPE.search(pointer):
+        raise LookupError(pointer)
+    value: Any = members
+    for step in steps:
+        if isinstance(value, list) and _INDEX.fullmatch(step):
+            value = value[int(step)]
+        elif isinstance(value, dict):
+            value = value[step.replace("~1", "/").replace("~0", "~")]
+        else:
+            raise LookupError(pointer)
+    return value

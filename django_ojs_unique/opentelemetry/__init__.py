@@ -1,1 +1,0 @@
-"""Spans for OpenTelemetry; ``"django_ojs_unique.opentelemetry"`` in ``INSTALLED_APPS`` enables them."""

@@ -1,0 +1,110 @@
+"""Enqueue finished jobs again: as new jobs with the same arguments and options, through their policies."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from ..enqueue.batch import enqueue_read
+from ..enqueue.incoming import Incoming, read
+from ..enqueue.request import Request
+from ..enqueue.results import ItemResult
+from ..enqueue.unit_of_work import UnitOfWork
+from ..exceptions import DuplicateJob, InvalidRequest, OJSError
+from ..handlers.carried import split
+from ..ojs.limits import Limit
+from ..ojs.states import JobState
+from ..unique.fingerprint import canonical_key, fingerprint
+from ..unique.keys import KeyMode, KeyScope
+from .operation import ENQUEUE_AGAIN
+from .results import BulkResult
+from .rows import everything
+
+
+def request_of(job: Any) -> Request:
+    """Return the request that enqueues a job again: to run now, with the policy, the key and the options of its row.
+
+    A key that another job holds makes it a duplicate: old arguments must not rewrite a newer job. Raises InvalidRequest
+    for a row that was changed by hand, and for a key of an unknown scope.
+    """
+    meta, carried = split(job.meta)
+    try:
+        request = Request(
+            type=job.type,
+            args=job.args,
+            queue=job.queue,
+            meta=meta,
+            context=carried,
+            priority=job.priority,
+            unique=job.unique,
+            retry=job.retry,
+            timeout=_duration(job.timeout_ms),
+            lease=_duration(job.visibility_timeout_ms),
+            limit=[Limit.of_stored(one) for one in job.limits or ()],
+            tags=job.tags,
+            schema=job.schema,
+            extra=dict(job.extra),
+            elsewhere=True,
+        )
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(f"Job {job.pk} was changed by hand, and cannot be enqueued again: {error}.") from None
+    if job.key is not None:
+        request.key, request.key_mode, request.key_scope = job.key, KeyMode.UNSAFE_DEDUPE, _scope_of(job)
+    return request
+
+
+def enqueue_again(
+    jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork, *, replaceable: QuerySet[Any] | None = None
+) -> BulkResult:
+    """Enqueue the finished jobs again, the oldest first; the jobs themselves stay as they are.
+
+    A duplicate is refused with DuplicateJob, whatever its strategy; so is one that would replace a job outside
+    ``replaceable``.
+    """
+    result, incoming, now = BulkResult(), dict[UUID, Incoming](), timezone.now()
+    everywhere = everything(jobs)
+    finished = ENQUEUE_AGAIN.able(jobs.filter(pk__in=ids)).order_by("created_at", "pk")
+    for job in finished:
+        try:
+            incoming[job.pk] = read(request_of(job), everywhere.model, now)
+            incoming[job.pk].replaceable = replaceable
+        except OJSError as error:
+            result.refused[job.pk] = error
+    for id, item in zip(incoming, enqueue_read(everywhere, incoming.values()), strict=True):
+        if item.created:
+            result.changed.append(id)
+            result.new[id] = item.job.pk
+            result.replaced |= {replaced.pk: item.job.pk for replaced in item.replaced}
+        else:
+            result.refused[id] = _refusal(id, item, incoming[id])
+    return result
+
+
+def _scope_of(job: Any) -> KeyScope:
+    for scope, type in ((KeyScope.TYPE, job.type), (KeyScope.GLOBAL, None)):
+        if job.fingerprint == fingerprint(canonical_key(job.key, type=type, meta=job.meta)):
+            return scope
+    raise InvalidRequest.at(
+        "key",
+        f"of job {job.pk} has an unknown scope, because the job was taken out of uniqueness",
+        value=job.key,
+        mend="Enqueue the job with key= and key_scope=.",
+    )
+
+
+def _refusal(id: UUID, item: ItemResult, incoming: Incoming) -> OJSError:
+    if item.error is not None and item.job is None:
+        return item.error
+    said = f"Did not enqueue job {id} again: job {item.job.pk} is a duplicate ({item.job.state})."
+    if item.job.pk == id and item.job.state == JobState.DISCARDED:
+        said = f"Did not enqueue job {id} again: it holds its key itself. Revive it."
+    return DuplicateJob(item.job, incoming.values["fingerprint"], said)
+
+
+def _duration(milliseconds: int | None) -> timedelta | None:
+    return None if milliseconds is None else timedelta(milliseconds=milliseconds)

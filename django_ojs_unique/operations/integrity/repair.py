@@ -1,0 +1,220 @@
+"""Decide on the jobs of one fingerprint, and write the decision under the locks of an enqueue."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from ... import lifecycle
+from ...db import holding
+from ...db.constraints import guarding
+from ...db.dialects import dialect_of
+from ...enqueue.unit_of_work import LostRace, UnitOfWork
+from ...ojs.states import ALL, INCOMPLETE, WAITING, JobState
+from ...signals import announce, job_cancelled
+from ...unique.keys import HOLDING
+from .expected_row import READ, ExpectedRow
+from .problems import Kind
+from .spool import Spool
+
+UNTAKEN = frozenset({JobState.SCHEDULED, JobState.PENDING, JobState.AVAILABLE})
+"""The states that an available job can have had before, if no worker has claimed it yet."""
+
+
+Part = tuple[str, Sequence[Any]]
+"""A fingerprint, and the ids of some jobs that should have it."""
+
+
+class Repairer:
+    """Decides on jobs, and writes what ``judge`` says that each row should be.
+
+    With ``cancels``, waiting jobs that duplicate an older one are cancelled, else they go on. ``strict`` counts a job
+    as a duplicate only if no enqueue can have admitted it. For example, the older job may have been active, and not
+    counted, when the newer one was enqueued, and wait for a retry now.
+    """
+
+    def __init__(
+        self, jobs: QuerySet[Any], judge: Callable[[Any], ExpectedRow], *, cancels: bool = True, strict: bool = True
+    ) -> None:
+        self._jobs = jobs
+        self._judge = judge
+        self._cancels = cancels
+        self._strict = strict
+        self._kept: dict[str, ExpectedRow] = {}
+        """By state, the last job that duplicates no older one; it is compared with the next part of its fingerprint."""
+        self._last = ""
+
+    def preview(self, parts: Sequence[Part]) -> Iterator[list[ExpectedRow]]:
+        """Decide on the parts without locks, in two queries for all of them, and write nothing."""
+        jobs = self._jobs.only(*READ)
+        holders: dict[str, list[Any]] = defaultdict(list)
+        for row in jobs.filter(guarding(), fingerprint__in={fingerprint for fingerprint, _ in parts} - {""}):
+            holders[row.fingerprint].append(row)
+        listed = jobs.in_bulk([id for _, ids in parts for id in ids])
+        for fingerprint, ids in parts:
+            self._begin(fingerprint)
+            rows = [*holders[fingerprint], *(expected.row for expected in self._kept.values())]
+            rows += [listed[id] for id in ids if id in listed]
+            yield self._decide(fingerprint, {row.pk: row for row in rows}.values())
+
+    def repair(self, parts: Sequence[Part]) -> Iterator[list[ExpectedRow]]:
+        """Decide and write, each part in a transaction of its own."""
+        for fingerprint, ids in parts:
+            self._begin(fingerprint)
+            yield self._repair_part(fingerprint, ids)
+
+    def _begin(self, fingerprint: str) -> None:
+        if fingerprint != self._last or not fingerprint:
+            self._kept = {}
+        self._last = fingerprint
+
+    def _repair_part(self, fingerprint: str, ids: Sequence[Any]) -> list[ExpectedRow]:
+        before = self._kept
+        using = self._jobs.db
+        for work in UnitOfWork(using):
+            with work:
+                self._kept = before
+                expected_rows = self._repair(fingerprint, ids)
+                for expected in expected_rows:
+                    if (older := expected.duplicates) is not None:
+                        job = self._jobs.filter(pk=expected.row.pk).first() or expected.row  # may be pruned by now
+                        announce(job_cancelled, self._jobs.model, job=job, replaced_by=older.row.pk, using=using)
+        return expected_rows
+
+    def _repair(self, fingerprint: str, ids: Sequence[Any]) -> list[ExpectedRow]:
+        """Lock the fingerprints and the rows, decide, and write, in one transaction. Raises LostRace."""
+        jobs = self._jobs
+        dialect = dialect_of(jobs)
+        stored = jobs.filter(pk__in=ids).exclude(fingerprint=None).values_list("fingerprint", flat=True)
+        turns = {name for name in (fingerprint, *stored) if name and _is_hexadecimal(name)}
+        try:
+            with transaction.atomic(using=jobs.db):
+                dialect.lock_keys(turns)
+                wanted = {*ids, *self._others(fingerprint)}
+                rows = dialect.lock(jobs.filter(pk__in=wanted).only(*READ), by_key=False)
+                expected_rows = self._decide(fingerprint, rows)
+                self._write(expected_rows)
+        except IntegrityError as error:
+            # Only on PostgreSQL can an enqueue take the guard after the rows were read.
+            raise LostRace from error
+        return expected_rows
+
+    def _others(self, fingerprint: str) -> list[Any]:
+        """Return the ids of the jobs that have the guard, and of those kept from earlier parts of the fingerprint."""
+        holders = self._jobs.filter(guarding(), fingerprint=fingerprint) if fingerprint else self._jobs.none()
+        return [*holders.values_list("pk", flat=True), *(expected.row.pk for expected in self._kept.values())]
+
+    def _decide(self, fingerprint: str, rows: Iterable[Any]) -> list[ExpectedRow]:
+        """Decide on the rows of one part; note in ``_kept`` what the next part is compared with."""
+        were_new = {expected.row.pk for expected in self._kept.values() if expected.is_new}
+        self._kept = {}
+        expected_rows = sorted(map(self._judge, rows), key=lambda expected: expected.age)
+        sharing = [expected for expected in expected_rows if fingerprint and expected.fingerprint == fingerprint]
+        for expected in expected_rows:
+            expected.is_new = expected.is_new or expected.row.pk in were_new
+            if (expected.fingerprint or "") != fingerprint:
+                expected.forget()  # it is decided on with the jobs of its own fingerprint
+        _leave_one_key(sharing)
+        for expected in sharing:
+            self._compare(expected)
+        guards = [expected for expected in sharing if expected.is_guarding and expected.duplicates is None]
+        for expected in [expected for expected in guards if _guards_now(expected, fingerprint)][1:]:
+            expected.kinds.append(Kind.SHARED)
+        for expected in guards[1:]:
+            expected.set(guarded_states=frozenset())
+            expected.lost_guard = True
+        left = [expected for expected in sharing if _is_left(expected)]
+        if left and (holder := (guards or left)[0]).guarded_states != ALL:
+            if not any(expected.lost_guard for expected in left):
+                holder.kinds.append(Kind.UNHELD)
+            holder.set(guarded_states=ALL)
+        for expected in expected_rows:
+            blocks = bool(guards) and expected not in sharing and _guards_now(expected, fingerprint)
+            if blocks or expected.duplicates is not None:
+                expected.set(guarded_states=frozenset())
+        return expected_rows
+
+    def _compare(self, expected: ExpectedRow) -> None:
+        state = expected.row.state
+        if expected.key is not None or state not in (WAITING if self._strict else INCOMPLETE):
+            return
+        older = next((older for older in self._kept.values() if self._is_duplicate(expected, older)), None)
+        if older is None:
+            self._kept[state] = expected
+        else:
+            expected.kinds.append(Kind.DUPLICATE)
+            expected.duplicates = older if self._cancels else None
+
+    def _is_duplicate(self, newer: ExpectedRow, older: ExpectedRow) -> bool:
+        policy, state = newer.policy, older.row.state
+        if policy is None or newer.row.state not in WAITING:
+            return False
+        if self._strict and not newer.is_new and not older.is_new:
+            seen = UNTAKEN if state == JobState.AVAILABLE else {state}
+            if older.row.worker_id is not None or not seen <= set(policy.states):
+                return False
+            enqueued_at = older.row.enqueued_at
+            if state == JobState.AVAILABLE and enqueued_at is not None and enqueued_at > newer.row.created_at:
+                return False  # it may have been discarded then, and revived by force since
+        return policy.is_duplicate(state, older.row.created_at, newer.row.created_at)
+
+    def _write(self, expected_rows: Iterable[ExpectedRow]) -> None:
+        jobs = self._jobs
+        changed = [expected for expected in expected_rows if expected.changes]
+        # Drop all guards first, so that a guard can pass from one job to another.
+        lifecycle.drop_guards(jobs.filter(pk__in=[expected.row.pk for expected in changed]))
+        for expected in changed:
+            changes = {"guarded_states": expected.row.guarded_states, **expected.changes}
+            lifecycle.write(jobs.filter(pk=expected.row.pk), **changes)
+        moved = [expected.row for expected in changed if expected.fingerprint != expected.row.fingerprint]
+        holding.hold_for_others(jobs, holding.held_for_others(moved))
+        now = timezone.now()
+        for expected in expected_rows:
+            if (older := expected.duplicates) is not None:
+                lifecycle.replace(jobs.filter(pk=expected.row.pk), now, by=older.row.pk)
+
+
+def _leave_one_key(sharing: Collection[ExpectedRow]) -> None:
+    """Let only one of the jobs that hold a key keep it: the one that has the guard, else the oldest."""
+    holding = [expected for expected in sharing if expected.key is not None and expected.row.state in HOLDING]
+    if len(holding) > 1:
+        first = next((expected for expected in holding if expected.is_guarding), holding[0])
+        for expected in holding:
+            if expected is not first:
+                expected.kinds.append(Kind.KEY)
+                expected.leave()
+
+
+def _guards_now(expected: ExpectedRow, fingerprint: str) -> bool:
+    row = expected.row
+    return bool(row.fingerprint == fingerprint and row.state in row.guarded_states)
+
+
+def _is_left(expected: ExpectedRow) -> bool:
+    """Whether a live job will go on without the guard of its fingerprint."""
+    is_live = expected.row.key is None and expected.row.state in INCOMPLETE
+    return is_live and not expected.is_guarding and expected.duplicates is None
+
+
+def _is_hexadecimal(text: str) -> bool:
+    try:
+        int(text, 16)
+    except ValueError:
+        return False
+    return True
+
+
+def go_through(
+    spool: Spool, decide: Callable[[Sequence[Part]], Iterator[list[ExpectedRow]]], bar: Any
+) -> Iterator[ExpectedRow]:
+    """Decide on the jobs in the spool, fingerprint by fingerprint; yield what becomes of each."""
+    for parts in spool.parts():
+        for (_, ids), expected_rows in zip(parts, decide(parts), strict=True):
+            listed = set(ids)
+            yield from (expected for expected in expected_rows if expected.row.pk in listed)
+            bar.update(len(ids))

@@ -1,0 +1,93 @@
+"""The methods of ``Job.objects.filter(...)`` that change many jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Self
+
+from django.db import models, router
+
+from ..db import holding
+from ..enqueue.results import JobT
+from ..exceptions import InvalidRequest, did_you_mean
+from ..ojs.states import INCOMPLETE, POSTPONED, REVIVABLE, TERMINAL, JobState
+from . import bulk
+from .operation import CANCEL, ENQUEUE_AGAIN, RETRY, REVIVE, Operation
+from .owned import refuse_owned
+from .results import BulkResult
+
+
+class ChangeableQuerySet(models.QuerySet[JobT]):
+    """Jobs that can be cancelled, retried, revived and enqueued again."""
+
+    def cancel(self) -> BulkResult:
+        """Cancel those of these jobs that have not finished: a thousand per transaction, or all in the caller's.
+
+        The handlers of running jobs are told. Jobs that are enqueued after the start are not cancelled. A slice, as in
+        ``Job.objects.filter(queue="mail")[:100].cancel()``, changes no more than its jobs.
+        """
+        return self._change(CANCEL, INCOMPLETE)
+
+    def retry(self, *, force: bool = False) -> BulkResult:
+        """Make those of these jobs available now that are scheduled, retryable or pending; revive the discarded ones.
+
+        ``force`` revives a discarded job beside its live duplicates. Otherwise it is refused with DuplicateJob.
+        """
+        return self._change(RETRY, POSTPONED | {JobState.DISCARDED}, force=force)
+
+    def revive(
+        self, *, state: JobState | str = JobState.DISCARDED, force: bool = False, replace: bool = False
+    ) -> BulkResult:
+        """Revive those of these jobs that are discarded, or ``state="cancelled"``, as `Job.revive` does.
+
+        Of several that are alike, the oldest is revived and the others are refused, unless ``force`` is given.
+        """
+        if state not in REVIVABLE:
+            raise InvalidRequest.at(
+                "state", "cannot be revived", value=state, mend=did_you_mean(state, sorted(REVIVABLE))
+            )
+        return self._change(REVIVE, {JobState(state)}, force=force, replace=replace)
+
+    def enqueue_again(self) -> BulkResult:
+        """Enqueue those of these jobs again that have finished, as `Job.enqueue_again` does, the oldest first."""
+        return self._change(ENQUEUE_AGAIN, TERMINAL)
+
+    def update(self, **changes: Any) -> int:
+        """Do what Django does. Raise InvalidRequest for a field that only the methods above and workers write."""
+        refuse_owned(changes)
+        return super().update(**changes)
+
+    update.alters_data = True  # type: ignore[attr-defined]
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Do what Django does. A unique key that one of these jobs holds for a live job stays held."""
+        return holding.delete(self, super().delete)
+
+    delete.alters_data = True  # type: ignore[attr-defined]
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+    # As Django's `delete`: nobody changes all jobs by leaving out the filter.
+    for _change_of_many in (cancel, retry, revive, enqueue_again):
+        _change_of_many.queryset_only = True  # type: ignore[attr-defined]
+
+    def _change(self, operation: Operation, states: Collection[JobState], **options: bool) -> BulkResult:
+        """Do an operation to those of these jobs that are in some states; see `bulk.change`."""
+        jobs = self.using(self._for_writing())
+        ids = bulk.oldest_first(jobs, states)
+        if not _can_be_locked(jobs):
+            jobs = self._everything(jobs.db)
+        chosen = jobs.filter(state__in=sorted(states))  # checked again under the lock
+        return BulkResult.total(bulk.change(chosen, ids, operation, **options))
+
+    def _for_writing(self) -> str:
+        return self._db or router.db_for_write(self.model, **self._hints)  # type: ignore[attr-defined]
+
+    def _everything(self, using: str) -> Self:
+        return type(self)(self.model, using=using)
+
+
+def _can_be_locked(jobs: Any) -> bool:
+    """Tell whether rows can be locked, and filtered further, by the same query."""
+    query = jobs.query
+    is_plain = query.deferred_loading == (frozenset(), True) and not (query.select_related or query.annotations)
+    return is_plain and jobs._fields is None and not (query.is_sliced or query.distinct or len(query.alias_map) > 1)

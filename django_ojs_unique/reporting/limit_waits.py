@@ -1,0 +1,174 @@
+"""What a job waits for at its gate, in sentences: a look at its limits, the turn of its lane, a slot of a key."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Exists, OuterRef, QuerySet, Sum
+from django.utils import timezone
+
+from ..handlers.redaction import redacted_member
+from ..limits.slots import started_since
+from ..models import Job, LimitKey, LimitOverride, Slot
+from ..models.limit import in_force, said, weight_in_force
+from ..ojs.gates import AFTER_KEYS, ID, KEYS, LANES, LIMITED
+from ..ojs.states import JobState
+from .bounded import MOST_COUNTED
+from .queues import in_use, said_count
+from .text import full, shortened
+
+MOST_HOLDERS = 3
+"""How many of the jobs that hold slots of a key are named."""
+LONGEST_KEY = 120
+TIMES = {1: "second", 60: "minute", 3600: "hour"}
+
+
+def waits_for(job: Any, using: str) -> tuple[str, ...]:
+    """Say what an available job waits for before a worker may claim it; empty if it waits for a worker only.
+
+    At most eleven statements, whatever waits. Redacted values are masked.
+    """
+    if job.state != JobState.AVAILABLE:
+        return ()
+    if job.gate == LIMITED:
+        return ("No worker has looked at its limits yet.", _before(job, using, [job.queue]))
+    if job.gate.startswith(LANES):
+        said_lane = f"Waits for a turn of its lane in the fair queue {job.queue}."
+        return (said_lane, _before(job, using, [job.queue], "of its lane "))
+    if job.gate.startswith(KEYS):
+        return tuple(_for_a_slot(job, using))
+    return ()
+
+
+def key_text(limit: Mapping[str, Any]) -> str:
+    """Write the key of a limit of a job; redact it before."""
+    return shortened(said(limit["name"], limit["key"]), LONGEST_KEY)
+
+
+def would_meet(limits: Sequence[Mapping[str, Any]], using: str) -> tuple[str, ...]:
+    """Say of each limit of a job that is not stored yet whether the job would wait; redact the limits before.
+
+    At most seven statements for each limit.
+    """
+    queues, found = sorted(in_use(using)) if limits else [], []
+    for limit in limits:
+        key, now = key_text(limit), _standing(limit, using)
+        gates = {"gate__gte": limit["id"], "gate__lt": limit["id"] + AFTER_KEYS}
+        waiting = _available(using, queues).filter(**gates).order_by()[: MOST_COUNTED + 1].count()
+        would = "Would wait for" if now.is_full or now.is_early or waiting else "Would have"
+        found.append(f"{would} a slot of {key}: {now.numbers}; {said_count(waiting)} waiting.")
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What runs under a limit's key, and what has started in its time.
+
+    ``is_full``: too many run for the job; ``is_early``: too many have started.
+    """
+
+    running: int | None
+    rate: int | None
+    used: int
+    started: int
+    holders: list[UUID]
+    is_full: bool
+    is_early: bool
+    time: str
+
+    @property
+    def numbers(self) -> str:
+        said = [] if self.running is None else [f"{self.used:,} of {self.running:,} in use"]
+        if self.rate is not None:
+            said.append(f"{self.started:,} of {self.rate:,} started in the last {self.time}")
+        return ", ".join(said)
+
+
+def _standing(limit: Mapping[str, Any], using: str) -> _Standing:
+    running, rate = in_force(limit, LimitOverride.objects.using(using).filter(pk=limit["name"]).first())
+    weight, seconds = weight_in_force(limit, running, rate), limit.get("seconds", 0)
+    used, holders = _held(using, limit["id"]) if running is not None else (0, [])
+    started = _started(using, limit["id"], seconds) if rate is not None else 0
+    return _Standing(
+        running,
+        rate,
+        used,
+        started,
+        holders,
+        is_full=running is not None and used + weight > running,
+        is_early=rate is not None and started + weight > rate,
+        time=TIMES.get(seconds, ""),
+    )
+
+
+def _for_a_slot(job: Any, using: str) -> Iterator[str]:
+    limit = next((one for one in redacted_member(job, "limits") or () if one["id"] == job.gate[:ID]), None)
+    if limit is None:
+        yield "Waits at a gate that is none of its own: `manage.py jobs verify --fix` mends that."
+        return
+    key, weight, now = key_text(limit), limit.get("weight", 1), _standing(limit, using)
+    if now.is_full:
+        yield f"Waits for a slot of {key}: {now.used:,} of {now.running:,} in use."
+        if now.holders:
+            names = ", ".join(map(str, now.holders[:MOST_HOLDERS]))
+            yield f"Held by {names}{' and others' if len(now.holders) > MOST_HOLDERS else ''}."
+    if now.is_early:
+        yield f"Waits for {key}: {now.started:,} of {now.rate:,} have started in the last {now.time}."
+        opens_at = LimitKey.objects.using(using).filter(pk=limit["id"]).values_list("opens_at", flat=True).first()
+        if opens_at is not None and opens_at > timezone.now():
+            yield f"The next may start at {full(opens_at)}."
+    if not now.is_full and not now.is_early:
+        yield f"Waits for its turn of {key}: a slot is free."
+    if weight > 1:
+        yield f"It takes {weight:,} slots."
+    yield _before(job, using, sorted(in_use(using)), "of its lane " if job.gate != limit["id"] else "")
+
+
+def _held(using: str, key: str) -> tuple[int, list[UUID]]:
+    """Return the weight of the runs that hold slots of a key, and the first of these jobs.
+
+    A run holds a slot by its row, which stands at the gate of the key, or by a row of its own.
+    """
+    active = Job.objects.using(using).filter(state=JobState.ACTIVE, finished_at=None)
+    rows = active.filter(gate=key)
+    slots = Slot.objects.using(using).filter(
+        Exists(active.filter(pk=OuterRef("job_id"), lease_token=OuterRef("lease_token"))), key=key
+    )
+    weight = rows.count() + (slots.aggregate(weight=Sum("weight"))["weight"] or 0)
+    first = [
+        *rows.order_by("started_at", "pk").values_list("started_at", "pk")[: MOST_HOLDERS + 1],
+        *slots.order_by("taken_at", "pk").values_list("taken_at", "job_id")[: MOST_HOLDERS + 1],
+    ]
+    return weight, [id for _, id in sorted(first)[: MOST_HOLDERS + 1]]
+
+
+def _started(using: str, key: str, seconds: int) -> int:
+    since = timezone.now() - timedelta(seconds=seconds)
+    found: int | None = started_since(using, since).filter(key=key).aggregate(n=Sum("weight"))["n"]
+    return found or 0
+
+
+def _available(using: str, queues: Collection[str]) -> QuerySet[Any]:
+    return Job.objects.using(using).filter(state=JobState.AVAILABLE, finished_at=None, queue__in=queues)
+
+
+def _before(job: Any, using: str, queues: Collection[str], which: str = "") -> str:
+    """Say how many jobs at the same gate have their turn before this one. Three statements."""
+    rows = _available(using, queues).filter(gate=job.gate)
+    same, since = rows.filter(priority=job.priority), job.enqueued_at or job.created_at
+    # Three ranges of the index, so that no statement reads the jobs behind this one.
+    parts: tuple[QuerySet[Any], ...] = (
+        rows.filter(priority__gt=job.priority),
+        same.filter(enqueued_at__lt=since),
+        same.filter(enqueued_at=since, pk__lt=job.pk),
+    )
+    count = sum(part.order_by()[: MOST_COUNTED + 1].count() for part in parts)
+    if count > MOST_COUNTED:
+        return f"More than {MOST_COUNTED:,} jobs {which}wait before it."
+    if not count:
+        return f"No job {which}waits before it."
+    return f"1 job {which}waits before it." if count == 1 else f"{count:,} jobs {which}wait before it."

@@ -1,0 +1,115 @@
+"""Everything for one page: queues and the jobs that lately ended in them, workers, and activity over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from ..models import Job
+from ..ojs.states import JobState
+from .activity import Activity, activity
+from .failures import Failures, failures
+from .queues import MOST_QUEUES, Now, QueueReport, declared, queues, together
+from .spans import Span
+from .unknown_types import unknown_types
+from .waits import Spread, Waits, waits
+from .workers import WorkerReport, is_stranded, misspelt, running, workers
+
+LONG_WAIT = timedelta(minutes=5)
+MOST_EXPLAINED = 5
+"""How many of the queues that no worker takes are compared with the names that workers take."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueActivity:
+    """A queue, and how many of its jobs completed and failed in a span.
+
+    ``waited``: how long some of the completed ones had waited. ``is_stranded``: jobs wait in it, and no running worker
+    takes it; None if workers were not asked for.
+    """
+
+    queue: QueueReport
+    completed: int
+    failed: int
+    waited: Spread | None
+    is_stranded: bool | None
+
+    def waits_long(self, now: datetime) -> bool:
+        """Whether a job has waited longer than `LONG_WAIT` for a worker, and its queue is not paused."""
+        since = self.queue.waits_since
+        return since is not None and self.queue.paused_at is None and now - since > LONG_WAIT
+
+    @property
+    def failure_rate(self) -> float | None:
+        """Failed jobs as a share of the completed and failed ones, from 0 to 1; None if there were none."""
+        ended = self.completed + self.failed
+        return self.failed / ended if ended else None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The whole system. ``now``: what is unfinished in all queues. ``more_queues``: how many are left out.
+
+    ``workers``: None if they were not asked for. ``running``: the jobs that run now, by worker; empty without workers.
+    ``unknown_types``: the types of waiting jobs that have no handler in this process.
+    """
+
+    now: Now
+    queues: Sequence[QueueActivity]
+    more_queues: int
+    workers: Sequence[WorkerReport] | None
+    running: Mapping[str, Sequence[Job]]
+    failures: Failures
+    activity: Activity
+    waits: Waits
+    has_jobs: bool
+    unknown_types: Sequence[str]
+
+    @property
+    def stranded(self) -> list[str]:
+        """The queues with waiting jobs that no running worker takes."""
+        return [each.queue.name for each in self.queues if each.is_stranded]
+
+    @property
+    def misspelt(self) -> list[str]:
+        """For some stranded queues, say which similar queue name a worker takes instead."""
+        used = {each.queue.name for each in self.queues if each.queue.unfinished}
+        return list(filter(None, (misspelt(name, self.workers or (), used) for name in self.stranded[:MOST_EXPLAINED])))
+
+
+def overview(using: str, span: Span, now: datetime, *, with_workers: bool = True) -> Overview:
+    """Read everything in ten statements.
+
+    There are two more for a day or a week, one less if no job waits, and one more if there is nothing to show.
+    """
+    present = workers(using, now) if with_workers else None
+    happened, waited = activity(using, span, now), waits(using, span, now)
+    names = declared()
+    names.update(name for worker in present or () for name in worker.names)
+    names.update(queue for queue, _ in happened.by_queue)
+    found = queues(using, names)
+    shown = sorted(found, key=lambda queue: not queue.unfinished)[:MOST_QUEUES]
+    return Overview(
+        now=together(found),
+        queues=[
+            QueueActivity(
+                queue,
+                happened.by_queue[queue.name, JobState.COMPLETED],
+                happened.by_queue[queue.name, JobState.DISCARDED],
+                waited.by_queue.get(queue.name),
+                None if present is None else is_stranded(queue, present),
+            )
+            for queue in sorted(shown, key=lambda queue: queue.name)
+        ],
+        more_queues=len(found) - len(shown),
+        workers=present,
+        running=running(using) if present else {},
+        failures=failures(using, happened.edges[0]),
+        activity=happened,
+        waits=waited,
+        has_jobs=any(queue.unfinished for queue in found)
+        or any(happened.enqueued)
+        or Job.objects.using(using).exists(),
+        unknown_types=unknown_types(Job.objects.using(using), [queue.name for queue in shown if queue.waiting]),
+    )

@@ -1,0 +1,50 @@
+"""Unknown types: the types of waiting jobs that have no handler in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django.db import connections
+from django.db.models import QuerySet
+
+from ..exceptions import nearest
+from ..handlers.registry import registry
+from ..ojs.states import JobState
+from .text import harmless
+
+MOST_AT_HEAD, MOST_LOOKED_AT, MOST_QUEUES = 1_000, 10_000, 100
+"""How many jobs are looked at in one queue and in all queues, and how many queues."""
+
+MOST_NAMED = 10
+
+
+def unknown_types(jobs: QuerySet[Any], queues: Iterable[str]) -> list[str]:
+    """Return, sorted, the types of the jobs at the heads of these queues that have no handler in this process.
+
+    Such jobs stay at the head, as workers with the same handlers do not claim them. One statement, by an index.
+    """
+    names = list(queues)[:MOST_QUEUES]
+    if not names:
+        return []
+    most = min(MOST_AT_HEAD, MOST_LOOKED_AT // len(names))
+    head = (
+        f"SELECT type FROM {jobs.model._meta.db_table} WHERE finished_at IS NULL"
+        f" AND state = '{JobState.AVAILABLE}' AND queue = %s ORDER BY gate, priority DESC, enqueued_at, id LIMIT {most}"
+    )
+    heads = " UNION ".join(f"SELECT DISTINCT type FROM ({head}) head_{number}" for number in range(len(names)))
+    with connections[jobs.db].cursor() as cursor:
+        cursor.execute(heads, names)
+        return sorted({type for (type,) in cursor.fetchall()}.difference(registry))
+
+
+def meant(type: str) -> str:
+    """Name a type and, if one is similar, the handler's type that was probably meant."""
+    close = nearest(type, registry)
+    return f"{harmless(type)} (did you mean {close!r}?)" if close else harmless(type)
+
+
+def named(types: Sequence[str]) -> str:
+    """Name the first `MOST_NAMED` types as `meant` does, and say how many more there are."""
+    more = len(types) - MOST_NAMED
+    return ", ".join([*map(meant, types[:MOST_NAMED]), *([f"and {more:,} more"] if more > 0 else [])])

@@ -1,0 +1,105 @@
+"""Which workers live, and which queues they take."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import QuerySet
+
+from ..exceptions import nearest
+from ..models import Job, WorkerProcess
+from ..ojs.names import matches
+from ..ojs.states import JobState
+from .queues import QueueReport
+from .text import harmless
+
+SILENT_AFTER = timedelta(seconds=30)
+"""A worker writes a heartbeat every ten seconds; when three are missing, it counts as silent."""
+
+SILENT = "silent"
+MOST_WORKERS = 200
+MOST_RUNNING = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """A worker now. ``standing`` is its state, or ``silent`` when its heartbeat is overdue."""
+
+    row: WorkerProcess
+    standing: str
+
+    @property
+    def lives(self) -> bool:
+        return self.standing == WorkerProcess.State.RUNNING
+
+    @property
+    def patterns(self) -> list[str]:
+        """The queues that it takes, as patterns; a pattern that begins with ``!`` excludes queues."""
+        return [text for text in self.row.queues if isinstance(text, str)] if isinstance(self.row.queues, list) else []
+
+    @property
+    def names(self) -> list[str]:
+        """The queues that it names without a wildcard."""
+        # A name that is not printable cannot be a queue's, and a page could not show it.
+        return [text for text in self.patterns if "*" not in text and text[:1] != "!" and text.isprintable()]
+
+    def takes(self, queue: str) -> bool:
+        """Whether it takes jobs of a queue."""
+        include = [text for text in self.patterns if not text.startswith("!")]
+        exclude = [text[1:] for text in self.patterns if text.startswith("!")]
+        return matches(queue, include) and not matches(queue, exclude)
+
+
+def standing(row: WorkerProcess, now: datetime) -> str:
+    """Return the state of a worker: ``running``, ``quiet``, ``stopping`` or ``silent``."""
+    return SILENT if now - row.heartbeat_at > SILENT_AFTER else str(row.state)
+
+
+def workers(using: str, now: datetime) -> list[WorkerReport]:
+    """Return up to `MOST_WORKERS` workers, those with the latest heartbeat first. One statement."""
+    rows = WorkerProcess.objects.using(using).order_by("-heartbeat_at", "pk")[:MOST_WORKERS]
+    return [WorkerReport(row, standing(row, now)) for row in rows]
+
+
+def is_stranded(queue: QueueReport, present: Iterable[WorkerReport]) -> bool:
+    """Whether jobs wait in a queue, and none of the workers that is running takes it."""
+    return queue.waiting > 0 and not any(worker.lives and worker.takes(queue.name) for worker in present)
+
+
+def untaken(queue: str, present: Sequence[WorkerReport]) -> str:
+    """Say that no running worker takes a queue; empty if one does, or if there are too many workers to know."""
+    if len(present) >= MOST_WORKERS or any(worker.lives and worker.takes(queue) for worker in present):
+        return ""
+    if not any(worker.lives for worker in present):
+        return "No worker runs: `manage.py runworker` starts one."
+    return f"No running worker says that it takes {harmless(queue)}."
+
+
+def misspelt(queue: str, present: Iterable[WorkerReport], used: Collection[str]) -> str:
+    """Say which queue was perhaps meant: a running worker takes it, its name is similar, and it has no job."""
+    close = nearest(queue, {name for worker in present if worker.lives for name in worker.names if name not in used})
+    return f"One takes {close!r}, in which there is no job: was {harmless(queue)!r} meant?" if close else ""
+
+
+def held(jobs: QuerySet[Any], worker: WorkerProcess, most: int) -> list[Job]:
+    """Return up to ``most`` of the jobs that a worker runs now, the earliest started first. One statement."""
+    # The state implies that none has finished; the condition is there so that the index ojs_job_live is used.
+    active = jobs.using(worker._state.db).filter(state=JobState.ACTIVE, finished_at__isnull=True)
+    fields = ("type", "queue", "state", "started_at")
+    return list(active.filter(worker_id=worker.pk).only(*fields).order_by("started_at", "pk")[:most])
+
+
+def running(using: str) -> dict[str, list[Job]]:
+    """Return up to `MOST_RUNNING` of the jobs that run now by the id of their worker, the earliest started first.
+
+    One statement.
+    """
+    active = Job.objects.using(using).filter(state=JobState.ACTIVE, finished_at__isnull=True).order_by()
+    found = active.only("type", "worker_id", "started_at", "progress")[:MOST_RUNNING]
+    by_worker: dict[str, list[Job]] = {}
+    for job in sorted((job for job in found if job.started_at), key=lambda job: (job.started_at, job.pk)):
+        by_worker.setdefault(job.worker_id or "", []).append(job)
+    return by_worker

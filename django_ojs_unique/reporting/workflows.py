@@ -1,0 +1,230 @@
+"""A workflow as a tree, for people: each member with its state, its job, and what it waits for."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Case, When
+from django.db.models.fields.json import KT
+
+from ..handlers.redaction import redacted, redacted_beginning
+from ..models import Job, Workflow, WorkflowMember
+from ..ojs.states import WAITING
+from ..ojs.workflows import Kind, MemberOutcome, MemberState, Role
+from ..workflows.tables import below
+from .glance import TOO_LONG, Begin
+from .text import shortened
+
+MOST_MEMBERS = 100
+"""How many members of one workflow are shown at most: those that failed first, then those that have not ended."""
+MOST_IN_ALL = 1000
+LONGEST = 200
+"""How many characters of a result and of an error are shown."""
+
+_TIMES = ("started_at", "finished_at")
+_LIGHT = ("workflow_id", "role", "position", "name", "child_id", "job_id", "outcome", "enqueued_at", *_TIMES)
+_OF_JOBS = ("id", "type", "state", "attempt", "max_attempts", "run_at", "workflow_id", *_TIMES)
+_FIRST = {MemberOutcome.FAILED: 0, MemberOutcome.OPEN: 1}
+_CALLED = {
+    Role.ON_COMPLETE: "when all jobs have ended",
+    Role.ON_SUCCESS: "when all jobs have completed",
+    Role.ON_FAILURE: "when all jobs have ended and one has failed",
+}
+
+
+@dataclass(slots=True)
+class Node:
+    """A workflow, or a member of one.
+
+    ``member``: None for the outermost one. ``workflow``: what it is, if it is one. ``job``: its row; None if it has
+    none yet, or it was pruned. ``waits``: what a waiting member waits for, in English, such as
+    ``after step 1 (ledger.close)``. ``stands_in``: the job was enqueued by others; ``made_by`` is the workflow that did
+    so, None if none did. ``result``: as JSON, redacted and cut to `LONGEST` characters; empty if there is none.
+    ``error``: its members, redacted. ``nodes`` and ``callbacks``: the shown ones, in order; ``more``: how many members
+    are not shown, by outcome.
+    """
+
+    state: MemberState
+    member: Any = None
+    workflow: Any = None
+    job: Any = None
+    type: str = ""
+    waits: str = ""
+    stands_in: bool = False
+    made_by: Any = None
+    result: str = ""
+    error: dict[str, Any] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    callbacks: list[Node] = field(default_factory=list)
+    total: int = 0
+    more: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def name(self) -> str:
+        """Its name, else its type."""
+        own = self.workflow.name if self.member is None else self.member.name
+        return own or self.type
+
+    @property
+    def role(self) -> Role:
+        """What it is in the workflow around it."""
+        return Role.MEMBER if self.member is None else Role(self.member.role)
+
+    @property
+    def span(self) -> tuple[datetime | None, datetime | None]:
+        """When it started, and when it ended, as far as it has."""
+        if self.workflow is not None:
+            starts = [start for one in self.nodes if (start := one.span[0]) is not None]
+            return self.workflow.started_at or min(starts, default=None), self.workflow.finished_at
+        row = (self.member if self.member.finished_at else self.job) or self.member
+        return row.started_at, row.finished_at
+
+    def duration(self, now: datetime) -> timedelta | None:
+        """How long it took, or has run by now; None if it has not started."""
+        start, end = self.span
+        if start is None or (end is None and self.state is not MemberState.ACTIVE):
+            return None
+        return max((end or now) - start, timedelta())
+
+    def walk(self) -> Iterator[Node]:
+        """Yield it, and all nodes below it."""
+        yield self
+        for node in (*self.nodes, *self.callbacks):
+            yield from node.walk()
+
+
+def tree(workflow: Any) -> Node:
+    """Read a workflow with all that is nested in it: in five queries, whatever its size."""
+    return _Tree(workflow).build()
+
+
+class _Tree:
+    def __init__(self, workflow: Any) -> None:
+        using, root = workflow._state.db, workflow.root_id or workflow.pk
+        self._workflow, self._using = workflow, using
+        self._left = MOST_IN_ALL
+        found = Workflow.objects.using(using).filter(below(root)).defer("extra")
+        self._workflows: dict[UUID, Any] = {one.pk: one for one in found}
+        members = WorkflowMember._default_manager.using(using)
+        self._members: dict[UUID, list[Any]] = {}
+        for member in members.filter(below(root, "workflow")).only(*_LIGHT).order_by("position"):
+            self._members.setdefault(member.workflow_id, []).append(member)
+        self._details: dict[int, Any] = {}
+        self._jobs: dict[UUID, Any] = {}
+        self._makers: dict[UUID, Any] = {}
+
+    def build(self) -> Node:
+        top = self._choose(self._workflows.get(self._workflow.pk, self._workflow), None)
+        leaves = [node for node in top.walk() if node.workflow is None]
+        details: Any = WorkflowMember._default_manager.using(self._using).filter(
+            pk__in=[node.member.pk for node in leaves]
+        )
+        details = details.annotate(job_type=KT("request__type"), said=Begin("result"), erred=Begin("error"))
+        is_long = Case(When(result__isnull=False, said__isnull=True, then=True), default=False)
+        rows: Any = details.values("pk", "job_type", "said", "erred", is_long=is_long)
+        self._details = {row["pk"]: row for row in rows}
+        jobs = Job.objects.using(self._using).filter(pk__in={node.member.job_id for node in leaves} - {None})
+        self._jobs = {job.pk: job for job in jobs.only(*_OF_JOBS)}
+        makers = {job.workflow_id for job in self._jobs.values()} - self._workflows.keys() - {None}
+        if makers:
+            found = Workflow.objects.using(self._using).filter(pk__in=makers).only("id", "name", "type", "root_id")
+            self._makers = {one.pk: one for one in found}
+        for node in leaves:
+            self._tell(node)
+        self._settle(top, "")
+        return top
+
+    def _choose(self, workflow: Any, member: Any) -> Node:
+        """Return the node of a workflow with the members that are shown."""
+        node = Node(MemberState.PENDING, member, workflow, type=workflow.type)
+        all_of_it = self._members.get(workflow.pk, [])
+        members = [one for one in all_of_it if one.role == Role.MEMBER]
+        node.total = len(members)
+        urgent = sorted(members, key=lambda one: (_FIRST.get(one.outcome, 2), one.enqueued_at is None, one.position))
+        shown = {one.pk for one in urgent[: min(MOST_MEMBERS, self._left)]}
+        node.more = Counter(one.outcome for one in members if one.pk not in shown)
+        self._left -= len(shown)
+        for one in all_of_it:
+            if one.role != Role.MEMBER:
+                node.callbacks.append(Node(MemberState.PENDING, one))
+            elif one.pk in shown:
+                child = self._workflows.get(one.child_id)
+                node.nodes.append(Node(MemberState.PENDING, one) if child is None else self._choose(child, one))
+        node.callbacks.sort(key=lambda one: one.member.position)
+        return node
+
+    def _tell(self, node: Node) -> None:
+        """Say of a member that is a job what its rows say."""
+        details = self._details.get(node.member.pk, {})
+        node.job = self._jobs.get(node.member.job_id)
+        node.type = node.job.type if node.job else details.get("job_type") or "?"
+        node.result = _result(node.type, details)
+        node.error = _error(node.type, details.get("erred"))
+        if node.job is not None and node.job.workflow_id != node.member.workflow_id:
+            node.stands_in = True
+            node.made_by = self._workflows.get(node.job.workflow_id) or self._makers.get(node.job.workflow_id)
+
+    def _settle(self, node: Node, outer: str) -> None:
+        """Give the states, from the inside out, and what each waits for; ``outer``: what all of ``node`` waits for."""
+        shown = {one.member.position: one for one in node.nodes}
+        for place, one in shown.items():
+            before = shown.get(place - 1)
+            name = f" ({shortened(before.name, LONGEST)})" if before is not None else ""
+            self._settle_one(one, f"after step {place}{name}" if node.type == Kind.CHAIN and place else outer)
+        for one in node.callbacks:
+            self._settle_one(one, _CALLED[one.role])
+        if node.workflow is not None:
+            node.state = _state_of(node)
+
+    def _settle_one(self, node: Node, waits: str) -> None:
+        member = node.member
+        if member.outcome == MemberOutcome.OPEN and member.enqueued_at is None:
+            node.waits = waits
+        if node.workflow is None:
+            node.state = _state_of(node)
+        else:
+            self._settle(node, node.waits)
+
+
+def _state_of(node: Node) -> MemberState:
+    member, workflow = node.member, node.workflow
+    if workflow is not None and workflow.finished_at is not None:
+        return MemberState(workflow.state)
+    if member is not None and member.outcome != MemberOutcome.OPEN:
+        return MemberState(member.outcome)
+    if member is not None and member.enqueued_at is None:
+        return MemberState.WAITING
+    if workflow is None:
+        return MemberState.PENDING if node.job is None or node.job.state in WAITING else MemberState.ACTIVE
+    begun = {*MemberState} - {MemberState.PENDING, MemberState.WAITING}
+    has_begun = workflow.started_at or any(one.state in begun for one in node.nodes)
+    return MemberState.ACTIVE if has_begun else MemberState.PENDING
+
+
+def _result(type: str, details: dict[str, Any]) -> str:
+    text = details.get("said")
+    if text in (None, "null"):
+        return TOO_LONG if details.get("is_long") else ""
+    try:
+        text = json.dumps(redacted(type, json.loads(text)), ensure_ascii=False)
+    except (ValueError, RecursionError):  # it was cut
+        text = redacted_beginning(type, text)
+    return shortened(text, LONGEST)
+
+
+def _error(type: str, text: str | None) -> dict[str, Any]:
+    if text in (None, "null"):
+        return {}
+    try:
+        error = redacted(type, json.loads(text))
+    except (ValueError, RecursionError):
+        return {"message": shortened(redacted_beginning(type, text), LONGEST)}
+    if not isinstance(error, dict):
+        return {"message": shortened(str(error), LONGEST)}
+    return {name: shortened(value, LONGEST) if isinstance(value, str) else value for name, value in error.items()}

@@ -1,0 +1,93 @@
+"""Read the members of a unique policy. Each function raises InvalidPolicy with the member's name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from ..exceptions import InvalidPolicy, InvalidRequest, did_you_mean, shorten
+from ..ojs.canonical import to_nfc
+from ..ojs.durations import Duration, format_duration, parse_duration, read_delay
+
+
+def invalid(name: str, problem: str, **kwargs: Any) -> InvalidPolicy:
+    """Return the error about one member."""
+    return InvalidPolicy.at(f"unique.{name}", problem, **kwargs)
+
+
+def strings(value: Any, name: str) -> list[str]:
+    """Return a list of different strings."""
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        raise invalid(
+            name,
+            "must be a list of strings",
+            value=value,
+            mend=f"Write [{shorten(value)}]." if isinstance(value, str) else "",
+        )
+    names: list[str] = []
+    for index, item in enumerate(value):
+        if not isinstance(item, str):
+            raise invalid(f"{name}[{index}]", "must be a string", value=item)
+        if item in names:
+            raise invalid(name, "names the same thing twice", value=item, mend="Name it once.")
+        names.append(item)
+    return names
+
+
+def known_names(value: Any, name: str, known: Iterable[str]) -> list[str]:
+    """Return a list of names, each of them ``known``."""
+    valid = tuple(known)
+    names = strings(value, name)
+    for index, item in enumerate(names):
+        if item not in valid:
+            raise invalid(f"{name}[{index}]", "is not a known name", value=item, mend=did_you_mean(item, valid))
+    return names
+
+
+def member_names(value: Any, name: str) -> tuple[str, ...] | None:
+    """Return the names of members in NFC, sorted; None if there are none."""
+    if value is None:
+        return None
+    return tuple(sorted(strings([to_nfc(item) for item in strings(value, name)], name)))
+
+
+def read_period(value: Any) -> tuple[str | None, Duration | None]:
+    """Return a period as ISO 8601 and as a duration; None if there is none."""
+    if value is None:
+        return None, None
+    mend = "Write an ISO 8601 duration such as 'PT1H', 'P7D' or 'P1M'."
+    try:
+        if isinstance(value, timedelta):
+            value = format_duration(value)
+        if isinstance(value, str):
+            return str.__str__(value), parse_duration(value)
+    except ValueError as error:
+        raise invalid("period", str(error), value=value, mend=mend) from None
+    raise invalid("period", "must be a string or a timedelta", value=value, mend=mend)
+
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def choice(value: Any, name: str, choices: type[E], what: str) -> E:
+    """Return the member of an enumeration; ``what`` says in an error what it is."""
+    if not isinstance(value, str):
+        raise invalid(name, "must be a string", value=value)
+    try:
+        return choices(value)
+    except ValueError:
+        mend = did_you_mean(value, choices)
+        raise invalid(name, f"is not a known {what}", value=value, mend=mend) from None
+
+
+def positive_delay(value: Any, field: str) -> tuple[str, Duration]:
+    """Read a delay greater than zero; return it as ISO 8601 and as a duration. Raises InvalidPolicy."""
+    try:
+        length = read_delay(value, field)
+    except InvalidRequest as error:
+        raise InvalidPolicy(error.message, details=error.details) from None
+    if not length:
+        raise InvalidPolicy.at(field, "is zero", value=value, mend="Leave it out, or write for example 'PT30S'.")
+    return str.__str__(value) if isinstance(value, str) else format_duration(length), length

@@ -1,0 +1,256 @@
+"""What the limits of jobs do now: the numbers in force, what runs, what waits, and what one job waits for."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from django_ojs_unique import Limit, job
+from django_ojs_unique.models import Job, LimitKey, LimitOverride
+from django_ojs_unique.reporting import limit_waits, limits
+from django_ojs_unique.reporting.limit_waits import waits_for
+from django_ojs_unique.reporting.limits import Numbers, full_keys, keys_of
+from tests.support.limits import enqueue, take
+from tests.support.secrets import SECRET, assert_hidden
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def waits(id: Any) -> str:
+    return " ".join(waits_for(Job.objects.get(pk=id), "default"))
+
+
+def by_name() -> dict[str, Any]:
+    return {one.name: one for one in limits.limits("default")}
+
+
+# What one job waits for
+
+
+def test_a_job_waits_for_a_look_then_for_a_slot_and_names_who_holds_it():
+    first, second, third = enqueue(1), enqueue(1), enqueue(1)
+    assert waits(first) == "No worker has looked at its limits yet. No job waits before it."
+    assert waits(third) == "No worker has looked at its limits yet. 2 jobs wait before it."
+    take()
+    assert waits(first) == ""
+    slot = f"Waits for a slot of args.n 1: 1 of 1 in use. Held by {first}."
+    assert waits(second) == f"{slot} No job waits before it."
+    assert waits(third) == f"{slot} 1 job waits before it."
+    Job.objects.get(pk=first).cancel()
+    assert waits(third) == "Waits for its turn of args.n 1: a slot is free. 1 job waits before it."
+
+
+def test_those_of_other_queues_and_higher_priority_wait_before_it():
+    enqueue(1), enqueue(1, queue="other")
+    last = enqueue(1)
+    enqueue(1, priority=5, queue="other"), enqueue(2, priority=5), enqueue(1)
+    take(queues=["default", "other"]), take(queues=["default", "other"])
+    assert Job.objects.filter(state="available", gate=Job.objects.get(pk=last).gate).count() == 4
+    assert "2 jobs wait before it." in waits(last)
+
+
+def test_the_numbers_of_an_operator_and_the_weight_count():
+    heavy = Limit(key=["args.n"], running=4, weight=2)
+    jobs = [enqueue(1, heavy) for _ in range(4)]
+    LimitOverride.objects.set("args.n", running=3)
+    take()
+    take()
+    said = f"Waits for a slot of args.n 1: 2 of 3 in use. Held by {jobs[0]}. It takes 2 slots. No job waits before it."
+    assert waits(jobs[1]) == said
+
+
+def test_a_job_counts_for_no_more_than_the_smallest_of_its_numbers_that_an_operator_has_set():
+    enqueue(1, Limit(key=["args.n"], running=4)), enqueue(1, Limit(key=["args.n"], running=4))
+    assert len(take()) == 2
+    heavy = Limit(key=["args.n"], running=4, per_minute=8, weight=4)
+    stored = Job.objects.explain("t", {"n": 1}, limit=heavy).limits
+    assert limit_waits.would_meet(stored, "default")[0].startswith("Would wait for a slot of args.n 1: 2 of 4 in use")
+    LimitOverride.objects.set("args.n", rate=2)
+    assert limit_waits.would_meet(stored, "default")[0].startswith("Would have a slot of args.n 1: 2 of 4 in use")
+    heavy_id = enqueue(1, heavy)
+    assert [each.pk for each in take()] == [heavy_id]
+
+
+def test_many_holders_are_not_all_named():
+    limit = Limit(key=["args.n"], running=5)
+    *holders, last = [enqueue(1, limit) for _ in range(6)]
+    assert len(take()) == 5
+    take()
+    a, b, c, *_ = holders
+    assert f"5 of 5 in use. Held by {a}, {b}, {c} and others." in waits(last)
+
+
+def test_a_job_waits_for_a_rate_until_a_time():
+    limit = Limit(key=["args.n"], per_minute=2)
+    *_, last = [enqueue(1, limit) for _ in range(3)]
+    now = timezone.now()
+    assert len(take(now=now)) == 2
+    take(now=now)
+    said = waits(last)
+    assert said.startswith("Waits for args.n 1: 2 of 2 have started in the last minute. The next may start at ")
+    assert limit_waits.full(now + timedelta(minutes=1)) in said
+
+
+def test_a_job_waits_for_the_turn_of_its_lane(settings):
+    settings.OJS_UNIQUE = {"FAIR_QUEUES": {"default": ["args.n"]}}
+    *_, last = [enqueue(n, None) for n in (1, 2, 2, 2)]
+    assert waits(last) == ("Waits for a turn of its lane in the fair queue default. 2 jobs of its lane wait before it.")
+
+
+def test_in_a_fair_queue_it_waits_for_a_slot_in_its_lane(settings):
+    settings.OJS_UNIQUE = {"FAIR_QUEUES": {"default": ["args.n"]}}
+    limit = Limit(name="all", running=1)
+    *_, last = [enqueue(n, limit) for n in (1, 1, 2, 2, 2)]
+    for _ in range(3):
+        take()
+    is_first = Job.objects.get(state="active").args == {"n": 1}  # which lane is, depends on the claims before
+    before = "2 jobs of its lane wait" if is_first else "1 job of its lane waits"
+    assert waits(last).startswith("Waits for a slot of all: 1 of 1 in use. Held by ")
+    assert waits(last).endswith(f" {before} before it.")
+    (key,) = full_keys("default", 10)
+    assert (key.text, key.waiting) == ("all", 4)
+
+
+def test_a_gate_that_is_none_of_its_own_is_said():
+    id = enqueue(1)
+    Job._base_manager.filter(pk=id).update(gate="k" + "0" * 32)
+    assert "none of its own" in waits(id)
+
+
+def test_others_wait_for_nothing():
+    plain = Job.objects.enqueue("t").job.id
+    later = enqueue(1, delay="PT1H")
+    assert waits(plain) == waits(later) == ""
+
+
+def test_the_count_stops(monkeypatch):
+    monkeypatch.setattr(limit_waits, "MOST_COUNTED", 2)
+    *_, last = [enqueue(1) for _ in range(5)]
+    assert "More than 2 jobs wait before it." in waits(last)
+
+
+def test_what_a_job_waits_for_takes_few_statements_whatever_waits(django_assert_max_num_queries):
+    limit = Limit(key=["args.n"], running=1, per_hour=1)
+    *_, last = [enqueue(1, limit) for _ in range(50)]
+    take(), take()
+    row = Job.objects.get(pk=last)
+    with django_assert_max_num_queries(11):
+        assert waits_for(row, "default")
+
+
+# The limits by name
+
+
+def test_each_limit_says_its_numbers_and_what_runs_and_waits():
+    [enqueue(n) for n in (1, 1, 1, 2, 2, 3)]
+    enqueue(1, Limit(name="mail", per_minute=100))
+    take(), take()
+    found = by_name()
+    assert list(found) == ["args.n", "mail"]
+    one, mail = found.values()
+    assert (one.keys, one.running, one.waiting, one.full) == (3, 3, 3, 2)
+    assert (mail.keys, mail.running, mail.waiting, mail.full) == (1, 1, 0, 0)
+    assert [str(numbers) for numbers in (*one.numbers, *mail.numbers)] == ["1 at once", "100 per minute"]
+
+
+def test_the_numbers_of_an_operator_are_in_force():
+    enqueue(1, Limit(key=["args.n"], running=1, per_hour=5))
+    take()
+    LimitOverride.objects.set("args.n", rate=7)
+    LimitOverride.objects.set("later", running=4)
+    found = by_name()
+    assert found["args.n"].given == (Numbers(1, 5, 3600),)
+    assert found["args.n"].numbers == [Numbers(1, 7, 3600)]
+    assert found["later"].numbers == [Numbers(4)]
+    assert (found["later"].keys, found["later"].running) == (0, 0)
+
+
+def test_a_declared_limit_is_there_before_its_first_job(handlers):
+    job("t", limit=Limit(key=["args.n"], running=2))(lambda n: None)
+    assert by_name()["args.n"].given == (Numbers(2),)
+
+
+def test_jobs_that_only_wait_say_the_numbers_too():
+    enqueue(1), enqueue(1)
+    (running,) = take()
+    take()
+    Job._base_manager.filter(pk=running.id).delete()
+    assert by_name()["args.n"].given == (Numbers(1),)
+
+
+def test_counts_stop(monkeypatch):
+    monkeypatch.setattr(limits, "MOST_COUNTED", 2)
+    monkeypatch.setattr(limits, "_COUNTED", limits._COUNTED.replace("10001", "3").replace("10000", "2"))
+    for n in (1, 1, 1, 1, 2, 2, 3, 4):
+        enqueue(n)
+    take(), take()
+    found = by_name()["args.n"]
+    assert (found.keys, found.waiting) == (3, 3)
+
+
+def test_the_limits_take_few_statements_whatever_there_is():
+    def count() -> int:
+        with CaptureQueriesContext(connection) as queries:
+            limits.limits("default")
+        return len(queries)
+
+    assert count() == 3
+    enqueue(1), enqueue(1)
+    take(), take()
+    few = count()
+    for n in range(40):
+        enqueue(n, Limit(key=["args.n"], running=1, name=f"limit {n % 7}"), queue=f"q{n % 5}")
+    take(40, queues=[f"q{n}" for n in range(5)])
+    assert count() == few <= 7
+
+
+# Their keys
+
+
+def test_the_keys_for_which_most_jobs_wait_come_first():
+    for n in (1, 2, 2, 2, 3, 3):
+        enqueue(n)
+    enqueue(2, queue="other")
+    take(queues=["default", "other"]), take(queues=["default", "other"])
+    found = full_keys("default", 10)
+    assert [(key.text, key.waiting, key.running) for key in found] == [("args.n 2", 3, 0), ("args.n 3", 1, 0)]
+    assert found[0].since is not None
+    assert waits(found[0].first)
+    assert len(full_keys("default", 1)) == 1
+    assert [(key.text, key.waiting, key.running) for key in keys_of("default", "args.n", 10)] == [
+        ("args.n 2", 3, 1),
+        ("args.n 3", 1, 1),
+        ("args.n 1", 0, 1),
+    ]
+    assert keys_of("default", "other", 10) == []
+
+
+def test_a_key_without_a_row_is_named_by_its_jobs():
+    enqueue(1), enqueue(1)
+    take(), take()
+    LimitKey.objects.all().delete()
+    (key,) = full_keys("default", 10)
+    assert (key.name, key.text, key.since) == ("args.n", "args.n 1", None)
+
+
+def test_without_limits_the_keys_cost_one_statement(django_assert_num_queries):
+    Job.objects.enqueue("t")
+    with django_assert_num_queries(1):
+        assert full_keys("default", 10) == []
+
+
+def test_redacted_values_are_in_no_text(handlers):
+    @job("bank.pay", redact=["iban"], limit=Limit(key=["args.iban", "args/to/iban"], running=1))
+    def pay(iban, to):
+        pass
+
+    ids = [pay.enqueue(iban=SECRET, to={"iban": SECRET}).job.id for _ in range(2)]
+    take(), take()
+    assert_hidden(waits(ids[1]))
+    for found in (full_keys("default", 10), keys_of("default", "args.iban,args/to/iban", 10)):
+        assert_hidden(str(found))

@@ -1,0 +1,135 @@
+"""What nobody takes: types without a handler here, queues without a worker, names that are misspelt."""
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from django_ojs_unique import job as declare
+from django_ojs_unique.models import Job
+from django_ojs_unique.reporting import unknown_types as module
+from django_ojs_unique.reporting import workers as workers_module
+from django_ojs_unique.reporting.overview import overview
+from django_ojs_unique.reporting.unknown_types import named, unknown_types
+from django_ojs_unique.reporting.waiting import nobody
+from django_ojs_unique.reporting.workers import misspelt, untaken, workers
+from tests.reporting.test_queues import HOUR
+from tests.support.past import NOW, ago, job, worker
+
+pytestmark = pytest.mark.django_db
+
+
+def of_type(type, **fields):
+    row = job(fields.pop("at", NOW), **fields)
+    Job.objects.filter(pk=row.pk).update(type=type)
+    return row
+
+
+def test_types_without_a_handler_here_are_found_by_one_statement(handlers, django_assert_num_queries):
+    declare("a.known")(lambda: None)
+    for queue in ("one", "two"):
+        for type in ("a.known", f"b.{queue}", "c.both"):
+            of_type(type, queue=queue)
+    of_type("d.elsewhere", queue="three")
+    for state in ("active", "scheduled", "retryable", "pending", "completed"):
+        of_type("e.other_state", queue="one", state=state)
+    with django_assert_num_queries(1):
+        assert unknown_types(Job.objects.all(), ["one", "two"]) == ["b.one", "b.two", "c.both"]
+    with django_assert_num_queries(0):
+        assert unknown_types(Job.objects.all(), []) == []
+
+
+def test_only_the_head_of_each_queue_and_only_some_queues_are_looked_at(monkeypatch):
+    monkeypatch.setattr(module, "MOST_AT_HEAD", 2)
+    of_type("z.last", at=ago(minutes=1))
+    of_type("y.first", at=ago(minutes=3))
+    of_type("x.urgent", at=ago(minutes=0), priority=5)
+    assert unknown_types(Job.objects.all(), ["default"]) == ["x.urgent", "y.first"]
+    monkeypatch.setattr(module, "MOST_LOOKED_AT", 2)
+    assert unknown_types(Job.objects.all(), ["default", "other"]) == ["x.urgent"]
+    monkeypatch.setattr(module, "MOST_QUEUES", 1)
+    assert unknown_types(Job.objects.all(), ["other", "default"]) == []
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL says how it would read")
+def test_the_heads_are_read_by_the_index_of_the_claim():
+    with CaptureQueriesContext(connection) as captured:
+        unknown_types(Job.objects.all(), ["one", "two"])
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute(f"EXPLAIN {captured[0]['sql']}")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert plan.count("ojs_job_live") == 2
+    assert "Sort Key: django_ojs_unique_job.priority" not in plan
+
+
+def test_strangers_are_named_with_the_type_that_was_meant_and_not_without_end(handlers):
+    declare("letter.count")(lambda: None)
+    assert named(["letter.cuont"]) == "letter.cuont (did you mean 'letter.count'?)"
+    many = named([f"x{number}" for number in range(1_012)])
+    assert many.startswith("x0, x1, ")
+    assert many.endswith("x9, and 1,002 more")
+
+
+@pytest.mark.parametrize(
+    ("present", "said"),
+    [
+        ([], "No worker runs: `manage.py runworker` starts one."),
+        ([{"queues": ["*"], "state": "quiet"}], "No worker runs: `manage.py runworker` starts one."),
+        ([{"queues": ["email"]}], "No running worker says that it takes emails."),
+        ([{"queues": ["*", "!emails"]}], "No running worker says that it takes emails."),
+        ([{"queues": ["email"]}, {"queues": ["em*"]}], ""),
+    ],
+)
+def test_a_queue_is_untaken_unless_a_worker_that_lives_takes_it(present, said):
+    for number, facts in enumerate(present):
+        worker(f"w{number}", **facts)
+    assert untaken("emails", workers("default", NOW)) == said
+
+
+def test_of_too_many_workers_nothing_is_said(monkeypatch):
+    worker(queues=["reports"])
+    monkeypatch.setattr(workers_module, "MOST_WORKERS", 1)
+    assert untaken("emails", workers("default", NOW)) == ""
+
+
+@pytest.mark.parametrize(
+    ("facts", "used", "said"),
+    [
+        ({"queues": ["email"]}, set(), "One takes 'email', in which there is no job: was 'emails' meant?"),
+        ({"queues": ["email"]}, {"email"}, ""),
+        ({"queues": ["email"], "state": "stopping"}, set(), ""),
+        ({"queues": ["reports"]}, set(), ""),
+    ],
+)
+def test_a_name_like_it_that_nothing_uses_is_taken_for_misspelt(facts, used, said):
+    worker(**facts)
+    assert misspelt("emails", workers("default", NOW), used) == said
+
+
+@pytest.mark.parametrize("state", ["available", "scheduled", "retryable", "pending"])
+def test_of_a_job_that_waits_it_is_said_that_nobody_takes_it(state, monkeypatch):
+    monkeypatch.setattr("django_ojs_unique.reporting.waiting.timezone.now", lambda: NOW)
+    worker(queues=["email"])
+    waiting = job(NOW, queue="emails", state=state)
+    assert nobody(waiting, "default") == (
+        "No running worker says that it takes emails. One takes 'email', in which there is no job: was 'emails' meant?"
+    )
+    worker("another", queues=["*"])
+    assert nobody(waiting, "default") == ""
+
+
+@pytest.mark.parametrize("state", ["active", "completed", "discarded"])
+def test_of_a_job_that_does_not_wait_nothing_is_said(state, django_assert_num_queries):
+    started = job(NOW, state=state)
+    with django_assert_num_queries(0):
+        assert nobody(started, "default") == ""
+
+
+def test_the_overview_names_strangers_and_misspelt_queues(handlers):
+    declare("email.sent")(lambda: None)
+    worker(queues=["email"])
+    job(NOW, queue="emails")
+    seen = overview("default", HOUR, NOW)
+    assert seen.unknown_types == ["email.send"]
+    assert seen.misspelt == ["One takes 'email', in which there is no job: was 'emails' meant?"]
+    assert overview("default", HOUR, NOW, with_workers=False).misspelt == []
