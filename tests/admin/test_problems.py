@@ -14,9 +14,10 @@ from tests.support.pages import ROOT
 
 pytestmark = pytest.mark.django_db
 
-OJS = "canonical cron durations fingerprint keys limits members names policy retry"
+OJS, UNIQUE = "canonical cron durations limits names retry selection", "fingerprint keys members policy"
 ENQUEUE = "by_key incoming request shape values"
-MODULES = [f"ojs/{name}.py" for name in OJS.split()] + [f"enqueue/{name}.py" for name in ENQUEUE.split()]
+FOLDERS = {"ojs": OJS, "unique": UNIQUE, "enqueue": ENQUEUE}
+MODULES = [f"{folder}/{name}.py" for folder, names in FOLDERS.items() for name in names.split()]
 MODULES += ["models/cron.py", "handlers/registry.py"]
 PYTHON_ONLY = {
     "is a x1, which JSON cannot carry",
