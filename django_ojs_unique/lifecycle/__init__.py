@@ -3,7 +3,8 @@
 Each function takes a queryset that says *which* rows, adds the states that the move may start from, and returns how
 many rows moved. Zero means that another transaction was faster. No move checks uniqueness, and none can fail because
 of it: a row keeps its guard while its state is one of its guarded states, and loses the guard when it leaves them.
-Only a revived job gets it back, after its move, by `guard`; and `db.holding` gives it to a live job.
+Only a revived job gets it back, after its move, by `guard`; and `db.holding` gives it to a live job. The pauses between
+attempts are in `ojs.retry`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What a project and its operators do to stored jobs, one or many: cancel, retry, revive, enqueue again."""
+"""What a project and its operators do to stored jobs: cancel, retry, revive, enqueue again; verify and repair them."""
