@@ -1,4 +1,4 @@
-"""What a job carries from its enqueue to its runs, such as the tenant: the base class of what you write."""
+"""The base class of what jobs carry from their enqueue to their runs, such as the tenant."""
 
 from .handlers.carried import Context
 

@@ -1,1 +1,1 @@
-"""Contrib: the integrations with other software, each for those who install it."""
+"""Integrations with other software. Each one needs the package that it integrates."""

@@ -67,7 +67,7 @@ _SHARES = """, share AS MATERIALIZED (
     ) AS first GROUP BY number
   )
 """
-"""How many of the first jobs each queue has. So many of it are locked, and one more, if others have locked those."""
+"""How many of the first jobs each queue has. A claim locks as many, and one more in case others have locked these."""
 _FROM_MANY = {
     "{shares}": _SHARES,
     "{with_share}": " LEFT JOIN share USING (number)",

@@ -141,7 +141,7 @@ def _claim_at_gates(ready: Ready, rules: Rules, wanted: Wanted, waiting: Waiting
 
 
 def _lock_first(ready: Ready, rooms: Mapping[str, int], wanted: Wanted) -> list[Any]:
-    """Lock the first jobs of some queues: of each as many as it has among the first of all, so that none is in vain."""
+    """Lock the first jobs of some queues: of each queue only as many as it has among the first jobs of all queues."""
     shares: Mapping[str, int] = rooms
     if len(rooms) > 1 and not ready.dialect.single_writer:
         first = (job for queue, room in rooms.items() for job in ready.first(queue, OPEN, room))
