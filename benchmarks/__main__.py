@@ -132,12 +132,12 @@ def limits(options: argparse.Namespace) -> None:
         limits.report(options.rounds or 5)
 
 
-def sweep(options: argparse.Namespace) -> None:
-    """The self-healing sweep over many records."""
-    with on_postgres("sweep"):
-        from . import sweep
+def scan(options: argparse.Namespace) -> None:
+    """The self-healing scan over many records."""
+    with on_postgres("scan"):
+        from . import scan
 
-        sweep.report(options.records)
+        scan.report(options.records)
 
 
 def admin(options: argparse.Namespace) -> None:
@@ -184,12 +184,12 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
         admin,
         workflows,
         limits,
-        sweep,
+        scan,
         api,
         api_sqlite,
     )
 }
-LONG = {"hosts", "sweep"}
+LONG = {"hosts", "scan"}
 
 
 def main() -> int:
@@ -223,7 +223,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1_000_000, help="bulk: jobs of one iterator (default 1,000,000)")
     parser.add_argument("--peers", action="store_true", help="worker: measure other packages too, where installed")
     parser.add_argument("--samples", type=int, default=300, help="latency: enqueues (default 300)")
-    parser.add_argument("--records", type=int, default=1_000_000, help="sweep: records (default 1,000,000)")
+    parser.add_argument("--records", type=int, default=1_000_000, help="scan: records (default 1,000,000)")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no worker and no database is left behind
     if options.part in PARTS:

@@ -17,7 +17,7 @@ CLAIM = (
     " ORDER BY priority DESC, enqueued_at, id LIMIT 100) RETURNING id, type, args"
 )
 COMPLETE = (
-    "UPDATE django_ojs_unique_job SET state = 'completed', guarded_states = 0, finished_at = datetime('now'),"
+    "UPDATE django_ojs_unique_job SET state = 'completed', unique_states = 0, finished_at = datetime('now'),"
     " lease_expires_at = NULL WHERE id IN (SELECT value FROM json_each(?))"
 )
 

@@ -18,7 +18,7 @@ CLAIM = (
     " WHERE id = claimed RETURNING id, type, args"
 )
 COMPLETE = (
-    "UPDATE django_ojs_unique_job SET state = 'completed', guarded_states = 0, finished_at = now(),"
+    "UPDATE django_ojs_unique_job SET state = 'completed', unique_states = 0, finished_at = now(),"
     " lease_expires_at = NULL WHERE id = ANY(%s)"
 )
 

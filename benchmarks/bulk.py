@@ -89,7 +89,7 @@ def bare_insert(dsn: str) -> Call:
     """Return a call that inserts the rows with psycopg alone: columns that vary as arrays, 1000 rows a transaction."""
     client = psycopg.connect(dsn, autocommit=True)
     fixed = Job(type="noop", queue="default", args={"i": 0}, unique=POLICY.to_dict(), fingerprint="0")
-    fixed.guarded_states = frozenset(POLICY.states)
+    fixed.unique_states = frozenset(POLICY.states)
     fixed.enqueued_at = fixed.created_at
     columns, values = dialect_of(Job.objects.all()).table.written(fixed.__dict__)
     arrays = {"id": "uuid[]", "args": "text[]", "fingerprint": "text[]"}

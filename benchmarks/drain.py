@@ -68,7 +68,7 @@ def wait_until_below(number: int, process: subprocess.Popen[bytes]) -> tuple[flo
 def _job(number: int, type: str, **columns: Any) -> Job:
     job = Job(type=type, queue="default", args={"i": number}, unique=POLICY.to_dict(), **columns)
     job.fingerprint = hashlib.sha256(str(number).encode()).hexdigest()
-    job.guarded_states = frozenset(POLICY.states)
+    job.unique_states = frozenset(POLICY.states)
     job.enqueued_at = job.created_at
     return job
 

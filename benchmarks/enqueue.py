@@ -45,7 +45,7 @@ def bare_loop(dsn: str) -> Any:
     client = psycopg.connect(dsn, autocommit=True, prepare_threshold=2)
     cursor = client.cursor()
     fixed = Job(type="noop", queue="default", args={"i": 0}, unique=POLICY.to_dict(), fingerprint="0")
-    fixed.guarded_states = frozenset(POLICY.states)
+    fixed.unique_states = frozenset(POLICY.states)
     fixed.enqueued_at = fixed.created_at
     columns, values = dialect_of(Job.objects.all()).table.written(fixed.__dict__)
     sql = (
@@ -71,7 +71,7 @@ def fill(finished: int) -> None:
         cursor.execute("DELETE FROM django_ojs_unique_job")
         cursor.execute(
             "INSERT INTO django_ojs_unique_job (id, type, queue, args, state, created_at, enqueued_at, started_at,"
-            ' finished_at, fingerprint, guarded_states, "unique")'
+            ' finished_at, fingerprint, unique_states, "unique")'
             " SELECT gen_random_uuid(), 'noop', 'default', jsonb_build_object('old', n), 'completed',"
             " now(), now(), now(), now(),"
             " CASE WHEN n %% 100 = 0 THEN %s ELSE encode(sha256(n::text::bytea), 'hex') END, 0, '{}'"

@@ -12,8 +12,8 @@ from django.utils import timezone
 
 from django_ojs_unique import Limit, job
 from django_ojs_unique.execution.claim import claim
-from django_ojs_unique.execution.finished import Finished
-from django_ojs_unique.execution.settle import settle
+from django_ojs_unique.execution.finalize import finalize
+from django_ojs_unique.execution.run_result import Finished
 from django_ojs_unique.models import Job, LimitKey, Slot
 from django_ojs_unique.worker import Worker
 
@@ -29,7 +29,7 @@ def report(rounds: int) -> None:
     job("limits.nothing")(lambda n: None)
     _warm_up()
     for name, measure in (
-        (f"claim and settle, {AT_ONCE} at a time", _claims),
+        (f"claim and finalize, {AT_ONCE} at a time", _claims),
         ("one worker", _worker),
     ):
         plain, limited = zip(*((measure(None), measure(PER_KEY)) for _ in range(rounds)), strict=True)
@@ -76,7 +76,7 @@ def _drain() -> int:
     jobs, done = Job.objects.all(), 0
     options: dict[str, Any] = {"types": ["limits.nothing"], "worker_id": "w", "lease": LEASE, "limit": AT_ONCE}
     while claimed := list(claim(jobs, queues=["default"], now=timezone.now(), **options)):
-        done += len(settle(jobs, [Finished(each, at=timezone.now()) for each in claimed]))
+        done += len(finalize(jobs, [Finished(each, at=timezone.now()) for each in claimed]))
     return done
 
 

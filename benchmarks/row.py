@@ -50,7 +50,7 @@ def insert(table: str, *, has_policy: bool = True) -> str:
         "state": "'available'",
         "unique": f"'{json.dumps(POLICY.to_dict())}'",
         "fingerprint": FINGERPRINT,
-        "guarded_states": "31",
+        "unique_states": "31",
         "created_at": "now()",
         "enqueued_at": "now()",
     }
@@ -64,9 +64,9 @@ def variants(client: psycopg.Connection) -> dict[str, str]:
     """Make copies of our table that lack something; return an INSERT for each."""
     found = {"ours, without the policy": insert(TABLE, has_policy=False)}
     indexes = client.execute("SELECT indexname, indexdef FROM pg_indexes WHERE tablename = %s", [TABLE]).fetchall()
-    promise = {f"{TABLE}_pkey", "ojs_unique_guard"}
+    promise = {f"{TABLE}_pkey", "ojs_unique_key"}
     left_out = {name: {name} for name, _ in indexes if name not in promise}
-    left_out["all but the primary key and the guard"] = set(left_out)
+    left_out["all but the primary key and the unique key"] = set(left_out)
     for number, (name, names) in enumerate(left_out.items()):
         copy = f"copy_{number}"
         client.execute(f"CREATE TABLE {copy} (LIKE {TABLE} INCLUDING DEFAULTS)")

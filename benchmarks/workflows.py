@@ -11,8 +11,8 @@ from django.db import connections
 from django.utils import timezone
 
 from django_ojs_unique.execution.claim import claim
-from django_ojs_unique.execution.finished import Finished
-from django_ojs_unique.execution.settle import settle
+from django_ojs_unique.execution.finalize import finalize
+from django_ojs_unique.execution.run_result import Finished
 from django_ojs_unique.models import Job, Workflow
 from django_ojs_unique.workflows.advance import advance_due
 from tests.support.processes import together
@@ -21,17 +21,17 @@ PROCESSES, JOBS, AT_ONCE = 8, 1000, 5
 
 
 def report(rounds: int) -> None:
-    """Print what a settle takes, and what all of it takes, in and outside of a workflow."""
-    created, settles, walls = [], [], []
+    """Print what a finalize takes, and what all of it takes, in and outside of a workflow."""
+    created, finalizes, walls = [], [], []
     for _ in range(rounds):
         plain, in_batch = _turn(in_batch=False), _turn(in_batch=True)
         created.append((plain[0], in_batch[0]))
-        settles.append((plain[1], in_batch[1]))
+        finalizes.append((plain[1], in_batch[1]))
         walls.append((plain[2], in_batch[2]))
     for name, pairs, unit in (
         (f"enqueue {JOBS:,} jobs", created, "ms"),
-        (f"one settle of up to {AT_ONCE} jobs", settles, "ms"),
-        (f"{PROCESSES} processes claim and settle all, and advance", walls, "ms"),
+        (f"one finalize of up to {AT_ONCE} jobs", finalizes, "ms"),
+        (f"{PROCESSES} processes claim and finalize all, and advance", walls, "ms"),
     ):
         ratios = sorted(inside / outside for outside, inside in pairs)
         outside, inside = (statistics.median(column) for column in zip(*pairs, strict=True))
@@ -43,7 +43,7 @@ def report(rounds: int) -> None:
 
 
 def _turn(*, in_batch: bool) -> tuple[float, float, float]:
-    """Return the milliseconds of the enqueue, of one settle, and of the work of all processes together."""
+    """Return the milliseconds of the enqueue, of one finalize, and of the work of all processes together."""
     Workflow.objects.all().delete()
     Job.objects.all().delete()
     items = [{"type": "t", "args": [number]} for number in range(JOBS)]
@@ -66,16 +66,16 @@ def _turn(*, in_batch: bool) -> tuple[float, float, float]:
 
 
 def _work(advances: bool) -> list[float]:
-    """Do what a worker does with jobs that do nothing; return the seconds of each settle."""
+    """Do what a worker does with jobs that do nothing; return the seconds of each finalize."""
     jobs, seconds = Job.objects.all(), []
     options: dict[str, Any] = {"types": ["t"], "worker_id": "w", "lease": timedelta(minutes=1)}
     while claimed := list(claim(jobs, queues=["default"], limit=AT_ONCE, now=timezone.now(), **options)):
         left = [Finished(job, result=1) for job in claimed]
         while left:  # a row that another claim has locked for a moment is left out
             begin = time.perf_counter()
-            settled = {id(finished) for finished, _ in settle(jobs, left)}
+            finalized = {id(finished) for finished, _ in finalize(jobs, left)}
             seconds.append(time.perf_counter() - begin)
-            left = [finished for finished in left if id(finished) not in settled]
+            left = [finished for finished in left if id(finished) not in finalized]
         if advances:
             advance_due("default")
     connections.close_all()

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from .enqueue import results
     from .models import Job
 
-    BatchResult: TypeAlias = results.BatchResult[Job]
+    BulkEnqueueResult: TypeAlias = results.BulkEnqueueResult[Job]
     EnqueueResult: TypeAlias = results.EnqueueResult[Job]
     ItemResult: TypeAlias = results.ItemResult[Job]
 else:
-    from .enqueue.results import BatchResult, EnqueueResult, ItemResult
+    from .enqueue.results import BulkEnqueueResult, EnqueueResult, ItemResult
 
     _ELSEWHERE = {
         **dict.fromkeys(
@@ -55,7 +55,7 @@ else:
 
 
 __all__ = [
-    "BatchResult",
+    "BulkEnqueueResult",
     "Cron",
     "Discard",
     "DuplicateJob",

@@ -149,7 +149,7 @@ class Settings:
 
     @property
     def record_suppressed(self) -> bool:
-        """Whether each refused, ignored or replacing enqueue stores a `SuppressedEnqueue`."""
+        """Whether each rejected, deduplicated or replacing enqueue stores a `SuppressedEnqueue`."""
         return self._read("RECORD_SUPPRESSED")  # type: ignore[no-any-return]
 
     @property

@@ -49,15 +49,15 @@ class InvalidRequest(OJSError):
     got: str = ""
 
     @classmethod
-    def at(cls, field: str, problem: str, *, value: Any = ..., mend: str = "") -> Self:
-        """Build the error for one field: ``field`` is its path, ``mend`` says what to write instead."""
+    def at(cls, field: str, problem: str, *, value: Any = ..., hint: str = "") -> Self:
+        """Build the error for one field: ``field`` is its path, ``hint`` says what to write instead."""
         if len(field) > LONGEST_FIELD:
             field = f"{field[:LONGEST_FIELD]}…"
         details: dict[str, Any] = {"field": field}
         if value is ...:
-            return cls(f"{field}: {problem}.{' ' + mend if mend else ''}", details=details)
+            return cls(f"{field}: {problem}.{' ' + hint if hint else ''}", details=details)
         details["value"] = as_json(value)
-        error = cls(f"{field}: {problem} (got {shorten(value)}).{' ' + mend if mend else ''}", details=details)
+        error = cls(f"{field}: {problem} (got {shorten(value)}).{' ' + hint if hint else ''}", details=details)
         error.got = shorten(value)
         return error
 
@@ -106,7 +106,7 @@ class DuplicateJob(OJSError):
     """A job matching the uniqueness key already exists.
 
     Raised by ``on_conflict="reject"`` (OJS unique jobs, "reject"), when a running duplicate may not be replaced, and
-    by a revival beside a live duplicate.
+    by a retry beside a live duplicate.
     ``existing_job_id``, ``existing_job_state`` and ``existing_job`` describe the newest duplicate, or that running one,
     as the deciding statement read it. ``details`` is what the specification prints.
     """
@@ -204,7 +204,7 @@ class NotMigrated(OJSError):
 
 
 class Contended(OJSError):
-    """Too many concurrent enqueues or revivals of one key; try again, in a new transaction."""
+    """Too many concurrent enqueues or retries of one key; try again, in a new transaction."""
 
     retryable = True
 

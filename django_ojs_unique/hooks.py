@@ -42,8 +42,8 @@ class Several(Tracer):
     @contextmanager
     def enqueue(self, job: Any) -> Iterator[Callable[[Any], None]]:
         with ExitStack() as stack:
-            told = [stack.enter_context(tracer.enqueue(job)) for tracer in self._tracers]
-            yield lambda result: _each(told, result)
+            reports = [stack.enter_context(tracer.enqueue(job)) for tracer in self._tracers]
+            yield lambda result: _each(reports, result)
 
     @contextmanager
     def enqueue_many(self, entries: Sequence[Any]) -> Iterator[None]:
@@ -55,8 +55,8 @@ class Several(Tracer):
     @contextmanager
     def run(self, job: Any) -> Iterator[Callable[[Any, BaseException | None], None]]:
         with ExitStack() as stack:
-            told = [stack.enter_context(tracer.run(job)) for tracer in self._tracers]
-            yield lambda finished, error: _each(told, finished, error)
+            reports = [stack.enter_context(tracer.run(job)) for tracer in self._tracers]
+            yield lambda finished, error: _each(reports, finished, error)
 
     def flush(self) -> None:
         for tracer in self._tracers:
@@ -88,10 +88,10 @@ def trace_also_with(tracer: Tracer) -> None:
     trace_with(Several(_tracer, tracer) if is_traced() else tracer)
 
 
-def _each(functions: Sequence[Callable[..., None]], *told: Any) -> None:
+def _each(functions: Sequence[Callable[..., None]], *facts: Any) -> None:
     for function in functions:
-        function(*told)
+        function(*facts)
 
 
-def _nothing(*told: Any) -> None:
+def _nothing(*facts: Any) -> None:
     pass

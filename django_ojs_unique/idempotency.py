@@ -1,5 +1,5 @@
 """Help for handlers that are safe to repeat."""
 
-from .execution.idempotency import Heal, SweepResult, locked, sweep
+from .execution.idempotency import Heal, ScanResult, locked, scan
 
-__all__ = ["Heal", "SweepResult", "locked", "sweep"]
+__all__ = ["Heal", "ScanResult", "locked", "scan"]

@@ -3,7 +3,7 @@
 Signals about enqueues and cancellations are sent in the transaction of the change: use `transaction.on_commit` for work
 that must wait for the commit. Signals about attempts are sent by the worker: `job_started` in the handler's thread
 before the handler, the others after the outcome is committed. For a worker over HTTP, `job_started` is sent when it
-fetches, and the others in the transaction that settles the attempt.
+fetches, and the others in the transaction that finalizes the attempt.
 
 An exception in a receiver is logged. On PostgreSQL a failed query in a receiver still breaks the transaction: wrap
 queries in `atomic()`.
@@ -22,7 +22,7 @@ job_updated = Signal()
 job_suppressed = Signal()
 """An enqueue met a duplicate.
 
-Arguments: ``outcome`` (rejected, ignored, replaced), ``existing_job``, ``job``, ``using``.
+Arguments: ``outcome`` (rejected, deduplicated, replaced), ``existing_job``, ``job``, ``using``.
 """
 job_cancelled = Signal()
 """A job was cancelled. Arguments: ``job``, ``replaced_by`` (the id of its replacement, or None), ``using``."""
@@ -42,7 +42,7 @@ job_discarded = Signal()
 Arguments, as those of `job_failed`: ``job``, ``error``, ``exception``, ``using``.
 """
 job_activated = Signal()
-"""A finished job was revived, or a pending one activated. Arguments: ``job``, ``using``."""
+"""A finished job was retried, or a pending one activated. Arguments: ``job``, ``using``."""
 job_expired = Signal()
 """A waiting job was discarded because its ``expires_at`` had passed. Arguments: ``job``, ``using``."""
 workflow_created = Signal()
@@ -79,13 +79,13 @@ def announce(signal: Signal, sender: type, **arguments: Any) -> None:
 
 def announce_failure(signal: Signal, job: Any, exception: BaseException | None, using: str) -> None:
     """Send a signal about the last error of a job, while its exception is handled."""
-    told: dict[str, Any] = {"job": job, "error": job.errors[-1], "exception": exception, "using": using}
+    facts: dict[str, Any] = {"job": job, "error": job.errors[-1], "exception": exception, "using": using}
     if exception is None:
-        announce(signal, type(job), **told)
+        announce(signal, type(job), **facts)
         return
     trace = exception.__traceback__
     try:
         raise exception
     except BaseException:
         exception.__traceback__ = trace  # as the handler left it, without this function
-        announce(signal, type(job), **told)
+        announce(signal, type(job), **facts)

@@ -4,7 +4,7 @@ from drawing import arrow, box, picture, write
 
 LABEL = (
     "Web servers and any number of workers run the same Django project, and meet in one database only. Views enqueue"
-    " jobs in their own transaction; workers claim and settle them; the admin reads the same rows. Programs in other"
+    " jobs in their own transaction; workers claim and finalize them; the admin reads the same rows. Programs in other"
     " languages enqueue and work over the HTTP API of the web servers."
 )
 

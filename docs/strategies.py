@@ -22,7 +22,7 @@ STATES = {
     "completed": JobState.COMPLETED,
     "gave up": JobState.DISCARDED,
 }
-COLOURS = {"refused": "red", "deduplicated": "blue", "replaced": "yellow", "created": "green"}
+COLOURS = {"rejected": "red", "deduplicated": "blue", "replaced": "yellow", "created": "green"}
 LABEL = "What the second enqueue of the same work does. "
 LEFT, TOP, WIDTH, HEIGHT = 190, 60, 110, 30
 
@@ -31,7 +31,7 @@ def outcome(policy: UniquePolicy, state: JobState) -> str:
     """Return the outcome of an enqueue that meets a job in this state, inside the period."""
     if state not in policy.states:
         return "created"
-    return {OnConflict.REJECT: "refused", OnConflict.IGNORE: "deduplicated"}.get(policy.on_conflict, "replaced")
+    return {OnConflict.REJECT: "rejected", OnConflict.IGNORE: "deduplicated"}.get(policy.on_conflict, "replaced")
 
 
 def draw() -> str:

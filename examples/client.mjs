@@ -19,7 +19,7 @@ export function connect(url, token, send = fetch) {
 }
 
 /**
- * Enqueue a job; return the stored job and the outcome: "created", "ignored" or "refused".
+ * Enqueue a job; return the stored job and the outcome: "created", "deduplicated" or "refused".
  *
  * The id is chosen here, once. So it does no harm to send the job again if no answer came: the server either stores it
  * now, or names the job that it stored the first time.
@@ -28,7 +28,7 @@ export async function enqueue(http, job) {
   job = { id: uuid7(), ...job };
   const { status, content } = await answer(http, job);
   if (status === 201 || status === 200) {
-    return [content.job, content.job.id === job.id ? "created" : "ignored"];
+    return [content.job, content.job.id === job.id ? "created" : "deduplicated"];
   }
   if (status === 409) {
     const existing = content.error.details.existing_job_id;

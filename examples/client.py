@@ -21,7 +21,7 @@ def connect(url: str, token: str) -> httpx.Client:
 
 
 def enqueue(http: httpx.Client, job: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Enqueue a job; return the stored job and the outcome: "created", "ignored" or "refused".
+    """Enqueue a job; return the stored job and the outcome: "created", "deduplicated" or "refused".
 
     The id is chosen here, once. So it does no harm to send the job again if no answer came: the server either stores
     it now, or names the job that it stored the first time.
@@ -31,7 +31,7 @@ def enqueue(http: httpx.Client, job: dict[str, Any]) -> tuple[dict[str, Any], st
     match answer.status_code:
         case 201 | 200:
             found = answer.json()["job"]
-            return found, "created" if found["id"] == job["id"] else "ignored"
+            return found, "created" if found["id"] == job["id"] else "deduplicated"
         case 409:
             existing = answer.json()["error"]["details"]["existing_job_id"]
             found = http.get(f"/ojs/v1/jobs/{existing}").raise_for_status().json()["job"]

@@ -19,7 +19,7 @@ from django.utils import timezone
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
-from django_ojs_unique.enqueue.shape import forget_shapes
+from django_ojs_unique.enqueue.resolved_options import forget_options
 from django_ojs_unique.execution.claim import claim
 from django_ojs_unique.models import Job
 from tests.costs import Costs
@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def _no_duplicates_met_yet() -> None:
     """Let no earlier test decide whether an enqueue looks before it inserts."""
-    forget_shapes()
+    forget_options()
 
 
 @pytest.fixture

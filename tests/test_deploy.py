@@ -26,7 +26,7 @@ KUBERNETES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 COMPOSE = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text())
 WORKER_UNIT = "mysite-worker@.service"
 LAST_WORDS = 10.0
-"""Seconds that a worker may need beyond its --shutdown-timeout: 5 to settle in an outage, 2 for threads, and some."""
+"""Seconds that a worker may need beyond its --shutdown-timeout: 5 to finalize in an outage, 2 for threads, and some."""
 
 
 @dataclass

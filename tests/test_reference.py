@@ -145,7 +145,7 @@ def test_the_picture_of_the_strategies_shows_what_enqueues_do(monkeypatch: Any) 
         try:
             seen: str = Job.objects.enqueue("search.index", args, unique=policy).outcome
         except DuplicateJob:
-            seen = "refused"
+            seen = "rejected"
         assert drawn["outcome"](policy, state) == seen, (name, state)
 
 

@@ -20,20 +20,21 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Job
-from ..operations.operation import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY_NOW, REVIVE, Operation
+from ..ojs.states import UNSUCCESSFUL
+from ..operations.operation import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY, Operation
 from ..operations.results import BulkResult
-from ..reporting.typed import read_id
+from ..reporting.parse import read_id
 from .base import FROM_PAGE, ReadOnlyAdmin, may, render
-from .sight import Sight, sight_of
+from .visibility import Visibility, visibility_of
 
 RESOLUTIONS: dict[str, dict[str, bool]] = {"skip": {}, "replace": {"replace": True}, "force": {"force": True}}
-"""What a revival does about live duplicates."""
+"""What the retry of a finished job does about live duplicates."""
 MOST_LINKS = 10
 """How many new jobs a message links to."""
 TITLES = {
-    "revive": _("Revive"),
+    "retry": _("Retry"),
     "enqueue_again": _("Enqueue again"),
-    "release_guard": _("Release guard"),
+    "release_unique_key": _("Release unique key"),
     "delete_selected": _("Delete"),
 }
 """The titles of the pages that ask about ticked jobs; the other actions ask nothing."""
@@ -46,7 +47,7 @@ class JobActions(ReadOnlyAdmin):
     a page that says how many these are.
     """
 
-    actions = ["cancel", "retry_now", "revive", "enqueue_again", "release_guard", "delete_selected"]
+    actions = ["cancel", "retry", "enqueue_again", "release_unique_key", "delete_selected"]
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         return may(request, "cancel_job")
@@ -54,8 +55,8 @@ class JobActions(ReadOnlyAdmin):
     def has_retry_permission(self, request: HttpRequest) -> bool:
         return may(request, "retry_job")
 
-    def has_revive_permission(self, request: HttpRequest) -> bool:
-        return may(request, "revive_job")
+    def has_enqueue_again_permission(self, request: HttpRequest) -> bool:
+        return may(request, "enqueue_again_job")
 
     def has_release_permission(self, request: HttpRequest) -> bool:
         return may(request, "release_job")
@@ -67,22 +68,24 @@ class JobActions(ReadOnlyAdmin):
     def cancel(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
         return self._act(request, jobs, CANCEL)
 
-    @admin.action(description=_("Retry now"), permissions=["retry"])
-    def retry_now(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
-        return self._act(request, jobs, RETRY_NOW)
+    @admin.action(description=_("Retry"), permissions=["retry"])
+    def retry(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
+        """Make waiting jobs available at once; for finished ones, ask first what to do about live duplicates."""
+        from .bulk import ACROSS
 
-    @admin.action(description=_("Revive"), permissions=["revive"])
-    def revive(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
-        """Ask what to do about live duplicates, then show what became of each job."""
         options = RESOLUTIONS.get(request.POST.get("resolution", ""))
-        return self._act(request, jobs, REVIVE, options, is_confirmed=options is not None)
+        is_confirmed = options is not None
+        if not is_confirmed and request.POST.get(ACROSS) != "1":
+            ticked = visibility_of(self, request).jobs.filter(pk__in=_ticked(request))
+            is_confirmed = not ticked.filter(state__in=sorted(UNSUCCESSFUL)).exists()
+        return self._act(request, jobs, RETRY, options, is_confirmed=is_confirmed)
 
-    @admin.action(description=_("Enqueue again"), permissions=["revive"])
+    @admin.action(description=_("Enqueue again"), permissions=["enqueue_again"])
     def enqueue_again(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
         return self._act(request, jobs, ENQUEUE_AGAIN)
 
-    @admin.action(description=_("Release guard"), permissions=["release"])
-    def release_guard(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
+    @admin.action(description=_("Release unique key"), permissions=["release"])
+    def release_unique_key(self, request: HttpRequest, jobs: QuerySet[Job]) -> HttpResponse | None:
         return self._act(request, jobs, RELEASE)
 
     @admin.action(description=_("Delete"), permissions=["delete"])
@@ -93,22 +96,22 @@ class JobActions(ReadOnlyAdmin):
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Ask for confirmation, then delete one job by the rules of the action."""
+        from .bulk import CONFIRMED
         from .carry_out import carry_out
-        from .sweep import CONFIRMED
 
         if not self.has_delete_permission(request):
             raise PermissionDenied
-        id, sight = read_id(unquote(object_id)), sight_of(self, request)
+        id, visibility = read_id(unquote(object_id)), visibility_of(self, request)
         # Not from a replica, which may not have the job yet.
-        if id is None or not sight.jobs.using(router.db_for_write(Job)).filter(pk=id).exists():
+        if id is None or not visibility.jobs.using(router.db_for_write(Job)).filter(pk=id).exists():
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
         if request.method != "POST" or CONFIRMED not in request.POST:
             return self._ask(request, "delete_selected", [id])
-        self._tell(request, sight, DELETE, carry_out(request, sight, [id], DELETE)[0])
+        self._tell(request, visibility, DELETE, carry_out(request, visibility, [id], DELETE)[0])
         return HttpResponseRedirect(reverse("admin:django_ojs_unique_job_changelist"))
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Job], *args: Any, **options: Any) -> Any:
-        from .sweep import ACROSS
+        from .bulk import ACROSS
 
         if any(read_id(text) is None for text in request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)):
             self.message_user(
@@ -116,7 +119,7 @@ class JobActions(ReadOnlyAdmin):
             )
             return None
         # For ticked rows the list's filters are ignored: a job that has changed since the page was loaded is reported.
-        jobs = queryset if request.POST.get(ACROSS) == "1" else sight_of(self, request).jobs
+        jobs = queryset if request.POST.get(ACROSS) == "1" else visibility_of(self, request).jobs
         return super().response_action(request, jobs, *args, **options)
 
     def _act(
@@ -129,83 +132,83 @@ class JobActions(ReadOnlyAdmin):
         is_confirmed: bool | None = None,
     ) -> HttpResponse | None:
         """Do something to the ticked jobs, or to all that match, once the user has seen what it means."""
+        from .bulk import ACROSS, CONFIRMED, bulk_action
         from .carry_out import carry_out
-        from .sweep import ACROSS, CONFIRMED, sweep
 
         if is_confirmed is None:
             is_confirmed = CONFIRMED in request.POST
-        sight, ids, action = sight_of(self, request), _ticked(request), request.POST["action"]
+        visibility, ids, action = visibility_of(self, request), _ticked(request), request.POST["action"]
         if request.POST.get(ACROSS) == "1":
-            return sweep(self, request, matching, sight, operation, options or {}, is_confirmed=is_confirmed)
+            return bulk_action(self, request, matching, visibility, operation, options or {}, is_confirmed=is_confirmed)
         if action in TITLES and not is_confirmed:
             return self._ask(request, action, ids)
-        result, found = carry_out(request, sight, ids, operation, **(options or {}))
-        if operation is REVIVE:
-            return self._show(request, sight, ids, result, found)
-        self._tell(request, sight, operation, result)
+        result, found = carry_out(request, visibility, ids, operation, **(options or {}))
+        if operation is RETRY and options is not None:
+            return self._show(request, visibility, ids, result, found)
+        self._tell(request, visibility, operation, result)
         return None
 
     def _show(
-        self, request: HttpRequest, sight: Sight, ids: list[UUID], result: BulkResult, found: dict[UUID, Job]
+        self, request: HttpRequest, visibility: Visibility, ids: list[UUID], result: BulkResult, found: dict[UUID, Job]
     ) -> HttpResponse:
-        """Show what became of each job that was to be revived."""
+        """Show what became of each job that was to be retried."""
         from ..reporting.preview import live_duplicates
         from .rows import outcome_row
 
-        beside = live_duplicates(sight.jobs, [found[id] for id in result.changed if id in found], timezone.now())
+        beside = live_duplicates(visibility.jobs, [found[id] for id in result.changed if id in found], timezone.now())
         return render(
             self,
             request,
-            "job/revived.html",
-            gettext("Revive"),
-            outcomes=[outcome_row(sight, id, found.get(id), result, beside.get(id, [])) for id in ids],
+            "job/retried.html",
+            gettext("Retry"),
+            outcomes=[outcome_row(visibility, id, found.get(id), result, beside.get(id, [])) for id in ids],
             done=len(result.changed),
             refused=len(result.refused),
             back=_back(request),
         )
 
-    def _tell(self, request: HttpRequest, sight: Sight, operation: Operation, result: BulkResult) -> None:
+    def _tell(self, request: HttpRequest, visibility: Visibility, operation: Operation, result: BulkResult) -> None:
         """Show how many were changed, and the first few refusals."""
-        from .sweep import done_note, refusal_note
+        from .bulk import done_note, refusal_note
 
         if result.changed:
-            said: Any = done_note(operation, len(result.changed))
+            message: Any = done_note(operation, len(result.changed))
             if result.new:
                 new = format_html_join(
-                    ", ", "{}", ((sight.link(id),) for id in islice(result.new.values(), MOST_LINKS))
+                    ", ", "{}", ((visibility.link(id),) for id in islice(result.new.values(), MOST_LINKS))
                 )
                 more = ", ..." if len(result.new) > MOST_LINKS else ""
-                said = format_html(gettext("{done} New: {jobs}"), done=said, jobs=format_html("{}{}", new, more))
-            self.message_user(request, said, messages.SUCCESS)
+                message = format_html(gettext("{done} New: {jobs}"), done=message, jobs=format_html("{}{}", new, more))
+            self.message_user(request, message, messages.SUCCESS)
         if result.refused:
-            self.message_user(request, refusal_note(sight, result), messages.WARNING)
+            self.message_user(request, refusal_note(visibility, result), messages.WARNING)
 
     def _ask(self, request: HttpRequest, action: str, ids: list[UUID]) -> HttpResponse:
         """Show what an action would mean for each job."""
         from ..reporting import preview
+        from .bulk import CONFIRMED
         from .rows import consequence_row
-        from .sweep import CONFIRMED
 
         consequences: dict[str, Any] = {
-            "revive": preview.of_revivals,
+            "retry": preview.of_retries,
             "enqueue_again": preview.of_enqueues_again,
-            "release_guard": preview.of_releases,
+            "release_unique_key": preview.of_releases,
             "delete_selected": preview.of_deletions,
         }
         kept = [("action", action), *((helpers.ACTION_CHECKBOX_NAME, id) for id in ids)]
         if FROM_PAGE in request.POST and action != "delete_selected":  # a deleted job has no page to return to
             kept.append((FROM_PAGE, "yes"))
-        sight, options = sight_of(self, request), {}
-        if action == "enqueue_again" and sight.is_narrowed:
-            options["replaceable"] = sight.jobs
-        said = consequences[action](sight.jobs, ids, timezone.now(), **options)
+        visibility, options = visibility_of(self, request), {}
+        if action == "enqueue_again" and visibility.is_narrowed:
+            options["replaceable"] = visibility.jobs
+        found = consequences[action](visibility.jobs, ids, timezone.now(), **options)
         return render(
             self,
             request,
             f"job/{action}.html",
             str(TITLES[action]),
-            consequences=[consequence_row(sight, consequence) for consequence in said],
-            nothing=all(consequence.refusal for consequence in said),
+            consequences=[consequence_row(visibility, consequence) for consequence in found],
+            nothing=all(consequence.refusal for consequence in found),
             kept=kept,
             confirmed=CONFIRMED,
             back=_back(request),

@@ -22,7 +22,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 
 from ..reporting.bounded import MOST_COUNTED
-from .sight import sight_of
+from .visibility import visibility_of
 
 LONGEST_TERM = 1000
 """The most characters of a search term: SQLite refuses a pattern of 50,000."""
@@ -84,7 +84,7 @@ class BoundedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     paginator = BoundedPaginator
     show_full_result_count = False
     names_jobs: tuple[str, ...] = ()
-    """The fields with the ids of jobs. A row on a page has a `Sight`, as ``sight``, that knows these."""
+    """The fields with the ids of jobs. A row on a page has a `Visibility`, as ``visibility``, that knows these."""
 
     class Media:
         css = {"all": ["django_ojs_unique/admin.css"]}
@@ -112,7 +112,7 @@ class BoundedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> Any:
         response = super().history_view(request, object_id, extra_context)
         for entry in (getattr(response, "context_data", None) or {}).get("action_list", ()):
-            entry.change_message = sight_of(self, request).masked(entry.get_change_message())
+            entry.change_message = visibility_of(self, request).masked(entry.get_change_message())
         return response
 
     def response_action(self, request: HttpRequest, *args: Any, **options: Any) -> Any:
@@ -127,10 +127,10 @@ class BoundedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 def give_sight(model_admin: Any, request: HttpRequest, rows: Iterable[Any]) -> None:
     """Let the columns and fields of some rows know which jobs the visitor may see."""
-    sight = sight_of(model_admin, request)
-    sight.look(getattr(row, name) for row in rows for name in getattr(model_admin, "names_jobs", ()))
+    visibility = visibility_of(model_admin, request)
+    visibility.look(getattr(row, name) for row in rows for name in getattr(model_admin, "names_jobs", ()))
     for row in rows:
-        row.sight = sight
+        row.visibility = visibility
 
 
 class ReadOnlyAdmin(BoundedAdmin):

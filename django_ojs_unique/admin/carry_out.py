@@ -13,20 +13,20 @@ from django.http import HttpRequest
 
 from ..models import Job
 from ..operations.bulk import change
-from ..operations.operation import DELETE, ENQUEUE_AGAIN, REVIVE, Operation
+from ..operations.operation import DELETE, ENQUEUE_AGAIN, RETRY, Operation
 from ..operations.results import BulkResult
-from .sight import Sight
+from .visibility import Visibility
 
 
 def carry_out(
-    request: HttpRequest, sight: Sight, ids: Collection[UUID], operation: Operation, **options: Any
+    request: HttpRequest, visibility: Visibility, ids: Collection[UUID], operation: Operation, **options: Any
 ) -> tuple[BulkResult, dict[UUID, Job]]:
     """Do something to the jobs, and log what was done to each; return what became of them, and how they are now.
 
     Of a job that is hidden from this user, nothing is told but that there is none, and none is replaced.
     """
-    jobs = sight.jobs
-    if sight.is_narrowed and operation in (REVIVE, ENQUEUE_AGAIN):
+    jobs = visibility.jobs
+    if visibility.is_narrowed and operation in (RETRY, ENQUEUE_AGAIN):
         options["replaceable"] = jobs
     deleted = named(jobs, ids) if operation is DELETE else {}
     result = BulkResult.total(change(jobs, ids, operation, **options))

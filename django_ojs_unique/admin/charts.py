@@ -22,14 +22,14 @@ Numbers = Sequence[float | None]
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Series of numbers over the parts of a span. ``said`` formats a number; ``sentence`` sums the chart up."""
+    """Series of numbers over the parts of a span. ``format`` formats a number; ``sentence`` sums the chart up."""
 
     name: str
     title: str
     sentence: str
     parts: Sequence[str]
     series: Mapping[str, Numbers]
-    said: Callable[[float | None], str]
+    format: Callable[[float | None], str]
     is_counted: bool
     note: str = ""
 
@@ -37,7 +37,7 @@ class Chart:
     def rows(self) -> list[tuple[str, list[str]]]:
         """The rows of the table: each part with its numbers, the newest first."""
         columns = zip(*self.series.values(), strict=True)
-        return [(part, [*map(self.said, numbers)]) for part, numbers in zip(self.parts, columns, strict=True)][::-1]
+        return [(part, [*map(self.format, numbers)]) for part, numbers in zip(self.parts, columns, strict=True)][::-1]
 
     @property
     def version(self) -> str:
@@ -116,8 +116,8 @@ def _count(number: float | None) -> str:
 
 
 def _parts(edges: Sequence[datetime], span: Span) -> list[str]:
-    said = gettext("{start} to {end}")
-    return [said.format(start=_clock(start, span), end=f"{localtime(end):%H:%M}") for start, end in pairwise(edges)]
+    text = gettext("{start} to {end}")
+    return [text.format(start=_clock(start, span), end=f"{localtime(end):%H:%M}") for start, end in pairwise(edges)]
 
 
 def _clock(moment: datetime, span: Span) -> str:

@@ -24,8 +24,8 @@ from .base import FROM_PAGE, BoundedAdmin, may_view
 from .cron_form import CronJobForm
 from .cron_history import ENQUEUED, RAN, history
 from .display import ago, ago_text, badge, pretty, when
-from .sentences import said
-from .sight import Sight, sight_of
+from .sentences import translate
+from .visibility import Visibility, visibility_of
 
 FORM = ["name", "description", "expression", "timezone", "overlap_policy", "enabled", "type", "args", "options"]
 OUTCOMES = ["created", "replaced", "deduplicated", "rejected", "skipped", "already", "failed"]
@@ -39,7 +39,7 @@ class OutcomeFilter(admin.SimpleListFilter):
     parameter_name = "outcome"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
-        return [(name, said(name)) for name in OUTCOMES]
+        return [(name, translate(name)) for name in OUTCOMES]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset if self.value() is None else queryset.filter(last_outcome=self.value())
@@ -108,8 +108,8 @@ class CronJobAdmin(BoundedAdmin):
     @admin.action(description=_("Run now"), permissions=["change"])
     def run_now(self, request: HttpRequest, entries: QuerySet[CronJob]) -> None:
         for entry in entries:
-            told, happened, level = _run(sight_of(self, request), entry, entries.db)
-            self.message_user(request, told, level)
+            message, happened, level = _run(visibility_of(self, request), entry, entries.db)
+            self.message_user(request, message, level)
             self.log_change(request, entry, happened)
 
     @admin.action(description=_("Enable"), permissions=["change"])
@@ -125,8 +125,8 @@ class CronJobAdmin(BoundedAdmin):
         declared = [harmless(name) for name in entries.filter(declared=True).values_list("name", flat=True)]
         if not declared:
             return delete_selected(self, request, entries)
-        told = gettext("Declared in code: {names}. Remove it there, or disable it here. Nothing was deleted.")
-        self.message_user(request, told.format(names=", ".join(declared)), messages.WARNING)
+        message = gettext("Declared in code: {names}. Remove it there, or disable it here. Nothing was deleted.")
+        self.message_user(request, message.format(names=", ".join(declared)), messages.WARNING)
         return None
 
     def _switch(self, request: HttpRequest, entries: QuerySet[CronJob], enabled: bool) -> None:
@@ -135,18 +135,20 @@ class CronJobAdmin(BoundedAdmin):
             try:
                 changed = entry.switch(enabled)
             except InvalidRequest as error:
-                told = gettext("{name} cannot be enabled: {reason}")
-                self.message_user(request, told.format(name=entry, reason=said(error.message)), messages.WARNING)
+                message = gettext("{name} cannot be enabled: {reason}")
+                self.message_user(
+                    request, message.format(name=entry, reason=translate(error.message)), messages.WARNING
+                )
                 continue
             if changed:
                 self.log_change(request, entry, "Enabled." if enabled else "Disabled.")
                 count += 1
         if count:
             if enabled:
-                told = ngettext("Enabled: {count} cron job.", "Enabled: {count} cron jobs.", count)
+                message = ngettext("Enabled: {count} cron job.", "Enabled: {count} cron jobs.", count)
             else:
-                told = ngettext("Disabled: {count} cron job.", "Disabled: {count} cron jobs.", count)
-            self.message_user(request, told.format(count=count), messages.SUCCESS)
+                message = ngettext("Disabled: {count} cron job.", "Disabled: {count} cron jobs.", count)
+            self.message_user(request, message.format(count=count), messages.SUCCESS)
         else:
             self.message_user(request, gettext("Nothing was changed."), messages.INFO)
 
@@ -180,11 +182,11 @@ class CronJobAdmin(BoundedAdmin):
 
     @admin.display(description=_("job of the last run"))
     def last_job(self, entry: Any) -> Any:
-        return entry.sight.link(entry.last_job_id) if entry.last_job_id else "-"
+        return entry.visibility.link(entry.last_job_id) if entry.last_job_id else "-"
 
     @admin.display(description=_("last jobs"))
     def history(self, entry: Any) -> Any:
-        return render_to_string("admin/django_ojs_unique/cronjob/history.html", history(entry.sight, entry))
+        return render_to_string("admin/django_ojs_unique/cronjob/history.html", history(entry.visibility, entry))
 
     @admin.display(description=_("last outcome"))
     def last_result(self, entry: CronJob) -> Any:
@@ -193,19 +195,19 @@ class CronJobAdmin(BoundedAdmin):
     @admin.display(description=_("last run"), ordering="last_run_at")
     def last_ago(self, entry: Any) -> Any:
         text = ago_text(entry.last_run_at) if entry.last_run_at else gettext("its job")
-        run = entry.sight.link(entry.last_job_id, text) if entry.last_job_id else ago(entry.last_run_at)
+        run = entry.visibility.link(entry.last_job_id, text) if entry.last_job_id else ago(entry.last_run_at)
         return format_html("{} {}", run, self.last_result(entry)) if entry.last_outcome else run
 
 
-def _run(sight: Sight, entry: CronJob, using: str) -> tuple[Any, str, int]:
+def _run(visibility: Visibility, entry: CronJob, using: str) -> tuple[Any, str, int]:
     """Run an entry now; return what came out for the user and for the log, and the level of the message."""
     try:
         ran = run_now(entry.pk, timezone.now(), using)
     except OJSError as error:
         reason = harmless(error.message)
-        told = gettext("Cron job {name} enqueued nothing: {reason}")
+        message = gettext("Cron job {name} enqueued nothing: {reason}")
         return (
-            told.format(name=entry, reason=harmless(sight.said(error.message))),
+            message.format(name=entry, reason=harmless(visibility.translate(error.message))),
             f"{RAN}: failed. {reason}",
             messages.ERROR,
         )
@@ -213,15 +215,15 @@ def _run(sight: Sight, entry: CronJob, using: str) -> tuple[Any, str, int]:
         return gettext("{name} is gone.").format(name=entry), f"{RAN}: it is gone.", messages.ERROR
     outcome, id = ran
     if outcome in ENQUEUED:
-        told = gettext("Cron job {name} ran now: {job} ({outcome}).")
+        message = gettext("Cron job {name} ran now: {job} ({outcome}).")
         return (
-            format_html(told, name=entry, outcome=said(outcome), job=sight.link(id)),
+            format_html(message, name=entry, outcome=translate(outcome), job=visibility.link(id)),
             f"{RAN}: {outcome} job {id}.",
             messages.SUCCESS,
         )
-    told = gettext("Cron job {name} enqueued nothing: {outcome}, because of {job}.")
+    message = gettext("Cron job {name} enqueued nothing: {outcome}, because of {job}.")
     return (
-        format_html(told, name=entry, outcome=said(outcome), job=sight.link(id)),
+        format_html(message, name=entry, outcome=translate(outcome), job=visibility.link(id)),
         f"{RAN}: {outcome} because of job {id}.",
         messages.WARNING,
     )

@@ -13,7 +13,7 @@ from django.utils.translation import gettext
 
 from ..handlers.redaction import MASK, holds_mask, names_of_any, redacted_member
 from ..models import CronJob
-from .sentences import said
+from .sentences import translate
 
 
 class PayloadFormField(forms.JSONField):
@@ -50,7 +50,7 @@ class CronJobForm(forms.ModelForm):  # type: ignore[type-arg]
         for errors in getattr(error, "error_dict", {}).values():
             for each in errors:
                 if each.code is None:
-                    each.message = said(each.message)
+                    each.message = translate(each.message)
         super().add_error(field, error)
 
     def clean_name(self) -> Any:
@@ -73,7 +73,7 @@ class CronJobForm(forms.ModelForm):  # type: ignore[type-arg]
         if holds_mask(value) and names_of_any():
             shown = self.initial.get(name), self._stored_type
             if json.dumps(shown) != json.dumps((value, self.cleaned_data.get("type"))):
-                told = gettext("Write each value in full: {mask} stands for one that is not shown.")
-                raise ValidationError(told.format(mask=MASK))
+                message = gettext("Write each value in full: {mask} stands for one that is not shown.")
+                raise ValidationError(message.format(mask=MASK))
             return getattr(self.instance, name)
         return {} if value is None else value

@@ -1,4 +1,4 @@
-"""The last jobs of a cron job: those of its latest occurrences, and those that operators enqueued by hand."""
+"""The last jobs of a cron job: those of its latest occurrences, and those that operators enqueued manually."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from django.utils.translation import gettext
 
 from ..maintenance.cron import past_job_ids
 from ..models import CronJob, Job
-from ..reporting.glance import glance, with_glances
+from ..reporting.list_columns import list_columns, with_list_columns
 from ..reporting.text import harmless
 from .charts import seconds
 from .display import badge, when
-from .sight import Sight
+from .visibility import Visibility
 
 MOST = 20
 RAN = "Ran now"
-"""How the admin's log names a run by hand; the jobs of such runs are found by it."""
+"""How the admin's log names a manual run; its job is found by it."""
 
 ENQUEUED = ("created", "replaced")
 _RAN = re.compile(rf"{RAN}: (?:{'|'.join(ENQUEUED)}) job ([0-9a-f-]{{36}})")
 
 
-def history(sight: Sight, entry: CronJob) -> dict[str, Any]:
+def history(visibility: Visibility, entry: CronJob) -> dict[str, Any]:
     """Return the context of ``cronjob/history.html``: up to `MOST` jobs, the newest first."""
-    by_hand = _by_hand(entry)
+    by_hand = _manually(entry)
     ids = {*past_job_ids(entry, timezone.now(), MOST), *by_hand, *filter(None, [entry.last_job_id])}
-    found = sight.jobs.using(entry._state.db).filter(pk__in=ids)
-    jobs = with_glances(found, ("state", "started_at", "finished_at")).order_by("-created_at", "-pk")[:MOST]
-    return {"rows": [_row(sight, job, by_hand.get(job.pk, "")) for job in jobs], "most": MOST}
+    found = visibility.jobs.using(entry._state.db).filter(pk__in=ids)
+    jobs = with_list_columns(found, ("state", "started_at", "finished_at")).order_by("-created_at", "-pk")[:MOST]
+    return {"rows": [_row(visibility, job, by_hand.get(job.pk, "")) for job in jobs], "most": MOST}
 
 
-def _by_hand(entry: CronJob) -> dict[UUID, str]:
-    """Return who ran which job by hand, from the admin's log, which may be in another database."""
+def _manually(entry: CronJob) -> dict[UUID, str]:
+    """Return who ran which job, from the admin's log, which may be in another database."""
     logged = LogEntry.objects.filter(
         content_type=get_content_type_for_model(entry), object_id=str(entry.pk), change_message__startswith=RAN
     )
@@ -48,13 +48,13 @@ def _by_hand(entry: CronJob) -> dict[UUID, str]:
     return found
 
 
-def _row(sight: Sight, job: Job, by: str) -> dict[str, Any]:
+def _row(visibility: Visibility, job: Job, by: str) -> dict[str, Any]:
     ran = job.finished_at - job.started_at if job.finished_at and job.started_at else None
     return {
         "at": when(job.created_at),
-        "job": sight.link(job.pk),
+        "job": visibility.link(job.pk),
         "state": badge(job.state),
         "ran": seconds(ran.total_seconds()) if ran else "-",
-        "error": harmless(glance(job).error),
+        "error": harmless(list_columns(job).error),
         "by": harmless(by) or gettext("its schedule"),
     }

@@ -33,8 +33,8 @@ from .display import IN_LAST, LAST
 from .drawing import HEIGHT, WIDTH, can_draw, draw
 from .filters import NO_ERROR
 from .queues import PAUSE, RESUME, may_pause, pause_or_resume
-from .sentences import said, said_minutes
-from .sight import sight_of
+from .sentences import minutes_text, translate
+from .visibility import visibility_of
 
 REFRESH_SECONDS = {"hour": 15, "day": 30, "week": 120}
 """Seconds between two refreshes of the page, by span: a week changes less."""
@@ -51,7 +51,7 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
     """Show everything on one page, to who may see all jobs; a POST pauses or resumes a queue."""
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
-    if sight_of(model_admin, request).is_narrowed:
+    if visibility_of(model_admin, request).is_narrowed:
         answer = render(model_admin, request, "dashboard_refused.html", gettext("Dashboard"))
         answer.status_code = 403
         return answer
@@ -71,14 +71,14 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "since": seen.activity.edges[0],
         "seconds": REFRESH_SECONDS[span.name],
         "now": now,
-        "states": list(map(said, states)),
+        "states": list(map(translate, states)),
         "live": now_cells(seen.now, now),
         "live_url": reverse("admin:django_ojs_unique_dashboard_now"),
         "live_seconds": LIVE_SECONDS,
         "failures": failure_cells(seen.failures, span),
         "most_failed": MOST_FAILED,
-        "no_error": said(NO_ERROR),
-        "long_wait": said_minutes(LONG_WAIT),
+        "no_error": translate(NO_ERROR),
+        "long_wait": minutes_text(LONG_WAIT),
         "long_waits": [harmless(queue.queue.name) for queue in seen.queues if queue.waits_long(now)],
         "queues": [queue_cells(queue, states, span, seen.activity.edges[0], now) for queue in seen.queues],
         "full_keys": key_cells(full, with_links=may_view(request, LimitOverride)),
@@ -88,8 +88,8 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "more_types": len(seen.waits.runs) - MOST_TYPES,
         "sample": SAMPLE,
         "stranded": [harmless(name) for name in seen.stranded],
-        "misspelt": list(map(said, seen.misspelt)),
-        "unknown_types": said(named(seen.unknown_types)) if seen.unknown_types else "",
+        "misspelt": list(map(translate, seen.misspelt)),
+        "unknown_types": translate(named(seen.unknown_types)) if seen.unknown_types else "",
         "workers": [worker_cells(worker, seen.running.get(worker.row.pk, ()), now) for worker in seen.workers or ()],
         "most_running": workers.MOST_RUNNING,
         "running_cut": sum(map(len, seen.running.values())) >= workers.MOST_RUNNING,
@@ -138,7 +138,7 @@ def _picture(model_admin: Any, request: HttpRequest, name: str) -> HttpResponse:
 
 
 def _check_sight(model_admin: Any, request: HttpRequest) -> None:
-    if not model_admin.has_view_permission(request) or sight_of(model_admin, request).is_narrowed:
+    if not model_admin.has_view_permission(request) or visibility_of(model_admin, request).is_narrowed:
         raise PermissionDenied
 
 

@@ -16,7 +16,7 @@ from ..ojs.states import JobState
 from ..reporting.failures import Cause, Failures
 from ..reporting.limits import KeyReport
 from ..reporting.overview import QueueActivity
-from ..reporting.queues import UNFINISHED, Now, said_count
+from ..reporting.queues import UNFINISHED, Now, count_text
 from ..reporting.spans import Span
 from ..reporting.text import harmless
 from ..reporting.waits import Spread
@@ -26,8 +26,8 @@ from .display import ago, badge, brief, job_link
 from .filters import NO_ERROR
 from .limits import limit_url
 from .queues import jobs_url
-from .sentences import said, said_age
-from .workers import held_link, said_patterns, worker_url
+from .sentences import age_text, translate
+from .workers import held_link, patterns_text, worker_url
 
 MOST_SHOWN = 3
 """How many of the jobs that a worker runs a cell shows."""
@@ -41,8 +41,8 @@ def shown_states(seen: Now) -> list[JobState]:
 def now_cells(seen: Now, now: datetime) -> dict[str, Any]:
     """Return what `dashboard_now.html` shows: how many jobs are in each state, and the one that has waited longest."""
     return {
-        "states": [(said(state), _count(seen.depth.get(state, 0), state=state)) for state in shown_states(seen)],
-        "wait": job_link(seen.oldest, said_age(seen.waits_since, now)) if seen.oldest else "",
+        "states": [(translate(state), _count(seen.depth.get(state, 0), state=state)) for state in shown_states(seen)],
+        "wait": job_link(seen.oldest, age_text(seen.waits_since, now)) if seen.oldest else "",
         "queue": harmless(seen.queue),
     }
 
@@ -66,7 +66,7 @@ def queue_cells(
         "value": queue.name,
         "name": harmless(queue.name),
         "depth": [_count(queue.depth.get(state, 0), queue=queue.name, state=state) for state in states],
-        "longest_wait": job_link(queue.oldest, said_age(queue.waits_since, now)) if queue.oldest else "",
+        "longest_wait": job_link(queue.oldest, age_text(queue.waits_since, now)) if queue.oldest else "",
         "waits_long": row.waits_long(now),
         "waited": [seconds(length) for length in ((waited.median, waited.p95) if waited else (None, None))],
         "completed": f"{row.completed:,}",
@@ -74,7 +74,7 @@ def queue_cells(
         "failed": _link(row.failed, f"{row.failed:,}", queue=queue.name, state=JobState.DISCARDED, finished=span.name),
         "failure_rate": "" if row.failure_rate is None else f"{row.failure_rate:.1%}",
         "paused_since": ago(queue.paused_at) if queue.paused_at else "",
-        "limit": gettext("{running} of {limit}").format(running=said_count(queue.running), limit=f"{queue.limit:,}")
+        "limit": gettext("{running} of {limit}").format(running=count_text(queue.running), limit=f"{queue.limit:,}")
         if queue.limit
         else "",
         "is_stranded": row.is_stranded,
@@ -98,7 +98,7 @@ def key_cells(keys: Sequence[KeyReport], *, with_links: bool) -> list[dict[str, 
             "name": harmless(key.name),
             "url": limit_url(key.name) if with_links else "",
             "key": brief(key.text),
-            "waiting": said_count(key.waiting),
+            "waiting": count_text(key.waiting),
             "since": ago(key.since) if key.since else "",
             "first": job_link(key.first) if key.first else "",
         }
@@ -115,17 +115,17 @@ def worker_cells(worker: WorkerReport, running: Sequence[Job], now: datetime) ->
         "standing": badge(worker.standing),
         "heartbeat": ago(row.heartbeat_at),
         "started": ago(row.started_at),
-        "queues": said_patterns(worker),
+        "queues": patterns_text(worker),
         "concurrency": row.concurrency,
         "held": held_link(row),
-        "settled": f"{row.settled:,}",
+        "finalized": f"{row.finalized:,}",
         "runs": format_html_join("", "<li>{} {}</li>", (_run(job, now) for job in running[:MOST_SHOWN])),
         "more_runs": len(running) - MOST_SHOWN,
     }
 
 
 def _count(count: int, **filters: str) -> SafeString:
-    return _link(count, said_count(count), **filters)
+    return _link(count, count_text(count), **filters)
 
 
 def _link(count: int, text: str, **filters: str) -> SafeString:
@@ -155,4 +155,4 @@ def _cause(cause: Cause, span: Span) -> dict[str, Any]:
 
 def _run(job: Job, now: datetime) -> tuple[Any, str]:
     progress = "" if job.progress is None else f", {job.progress:.0%}"
-    return job_link(job.pk, brief(job.type)), f"{said_age(job.started_at, now)}{progress}"
+    return job_link(job.pk, brief(job.type)), f"{age_text(job.started_at, now)}{progress}"

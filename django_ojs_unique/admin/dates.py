@@ -26,11 +26,11 @@ MOST_LOOKED_AT = 1000
 def check_dates(params: dict[str, Any]) -> None:
     """Raise IncorrectLookupParameters for dates in the query string that would make Django fail."""
     try:
-        said = [int(params[name]) for name in PARAMETERS if name in params]
+        given = [int(params[name]) for name in PARAMETERS if name in params]
     except (TypeError, ValueError) as error:
         raise IncorrectLookupParameters(error) from error
     names = [name for name in PARAMETERS if name in params]
-    if names != list(PARAMETERS[: len(names)]) or (said and said[0] not in _YEARS):
+    if names != list(PARAMETERS[: len(names)]) or (given and given[0] not in _YEARS):
         raise IncorrectLookupParameters(names)
 
 

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..reporting.text import full, harmless, shortened
 from ..unique.keys import KeyMode
-from .sentences import said, said_distance
+from .sentences import distance_text, translate
 
 UNSAFE = _("It answers with the job whatever its condition, and so can lose what the enqueue was about.")
 """The warning about ``unsafe_dedupe`` (Graphile Worker, "job_key_mode")."""
@@ -39,7 +39,7 @@ _JSON = json.JSONEncoder(ensure_ascii=False, indent=2)
 
 def badge(state: str, text: str | None = None) -> SafeString:
     """Show the name of a state, or ``text``, on the state's colour."""
-    return format_html('<span class="ojs-badge ojs-{}">{}</span>', state, harmless(text or said(state)))
+    return format_html('<span class="ojs-badge ojs-{}">{}</span>', state, harmless(text or translate(state)))
 
 
 def ago(moment: datetime | None) -> SafeString | str:
@@ -63,11 +63,11 @@ def when(moment: datetime | None) -> SafeString | str:
 
 def ago_text(moment: datetime) -> str:
     """Say how long ago a moment was, or how far ahead it is."""
-    return said_distance(moment, timezone.now())
+    return distance_text(moment, timezone.now())
 
 
 def job_link(id: Any, text: str | None = None) -> SafeString:
-    """Link to a job's page; the job need not exist any more. Pages call `Sight.link`, which hides what is hidden."""
+    """Link to a job's page; the job may be gone. Pages call `Visibility.link`, which hides what is hidden."""
     url = reverse("admin:django_ojs_unique_job_change", args=[id])
     return format_html('<a href="{}"><code>{}</code></a>', url, text or id)
 

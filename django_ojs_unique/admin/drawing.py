@@ -48,7 +48,7 @@ def draw(chart: Chart) -> bytes:
         truncate_legend=-1,
         margin=8,
         no_data_text=gettext("Nothing to show"),
-        value_formatter=lambda value: f"{value:,.0f}" if chart.is_counted else chart.said(value),
+        value_formatter=lambda value: f"{value:,.0f}" if chart.is_counted else chart.format(value),
     )
     every = ceil(len(chart.parts) / MOST_LABELS)
     picture.x_labels = [

@@ -24,8 +24,8 @@ from .base import may_view, render
 from .display import IN_LAST, LAST, ago, brief, fingerprint_link
 from .duplicates_of_one import members, of_one
 from .resolve import may_resolve, resolve_page
-from .sentences import said
-from .sight import Sight, sight_of
+from .sentences import translate
+from .visibility import Visibility, visibility_of
 
 DEFAULT_SPAN = "day"
 
@@ -43,8 +43,8 @@ def duplicates(model_admin: Any, request: HttpRequest) -> HttpResponse:
     """Show what was suppressed most in a span of time and the groups of live duplicates, or search a fingerprint."""
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
-    sight = sight_of(model_admin, request)
-    jobs, attempts = sight.jobs, sight.attempts(SuppressedEnqueue.objects.all())
+    visibility = visibility_of(model_admin, request)
+    jobs, attempts = visibility.jobs, visibility.attempts(SuppressedEnqueue.objects.all())
     sees_attempts = may_view(request, SuppressedEnqueue)
     term, matches = request.GET.get("q", "").strip(), []
     if term:
@@ -64,8 +64,8 @@ def duplicates(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "span": span,
         "spans": LAST.items(),
         "in_last": IN_LAST[span],
-        "met": _met(sight, attempts, span) if sees_attempts else None,
-        "groups": [members(sight, group) for group in groups.groups],
+        "met": _met(visibility, attempts, span) if sees_attempts else None,
+        "groups": [members(visibility, group) for group in groups.groups],
         "after": request.GET.get("after", ""),
         "last": groups.last,
         "may_resolve": may_resolve(request),
@@ -75,19 +75,19 @@ def duplicates(model_admin: Any, request: HttpRequest) -> HttpResponse:
 
 def _say_what_was_found(request: HttpRequest, term: str, found: report.Match) -> None:
     if found.problem:
-        messages.warning(request, said(found.problem))
+        messages.warning(request, translate(found.problem))
     elif found.job:
-        told = gettext("Job {id} takes no part in uniqueness: it has no fingerprint.")
-        messages.info(request, told.format(id=found.job))
+        message = gettext("Job {id} takes no part in uniqueness: it has no fingerprint.")
+        messages.info(request, message.format(id=found.job))
     elif not found.fingerprints:
-        told = gettext("No job has {term} as its id or in its fingerprint. It may have been pruned.")
-        messages.info(request, told.format(term=harmless(term[:80])))
+        message = gettext("No job has {term} as its id or in its fingerprint. It may have been pruned.")
+        messages.info(request, message.format(term=harmless(term[:80])))
 
 
-def _met(sight: Sight, attempts: Any, span: str) -> dict[str, Any]:
+def _met(visibility: Visibility, attempts: Any, span: str) -> dict[str, Any]:
     now = timezone.now()
-    most = report.most_suppressed(attempts, everything(sight.jobs), SPANS[span], now)
-    sight.look(met.holder.pk for met in most.fingerprints if met.holder)
+    most = report.most_suppressed(attempts, everything(visibility.jobs), SPANS[span], now)
+    visibility.look(met.holder.pk for met in most.fingerprints if met.holder)
     page = reverse("admin:django_ojs_unique_suppressedenqueue_changelist")
     rows = [
         {
@@ -96,11 +96,13 @@ def _met(sight: Sight, attempts: Any, span: str) -> dict[str, Any]:
             "args": brief(met.args),
             "count": met.count,
             "rejected": met.rejected,
-            "ignored": met.ignored,
+            "deduplicated": met.deduplicated,
             "replaced": met.replaced,
             "last": ago(met.last_at),
             "holder": (
-                sight.link_and_state(met.holder.pk, met.holder.state) if met.holder else gettext("nobody holds it now")
+                visibility.link_and_state(met.holder.pk, met.holder.state)
+                if met.holder
+                else gettext("nobody holds it now")
             ),
             "attempts": f"{page}?{urlencode({'q': met.fingerprint})}",
         }

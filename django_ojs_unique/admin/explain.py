@@ -25,8 +25,8 @@ from ..unique.keys import KeyMode
 from .base import dress, render
 from .display import UNSAFE, ago, badge, fingerprint_link, plain_text, pretty
 from .explain_form import ExplainForm
-from .sentences import said
-from .sight import Sight, sight_of
+from .sentences import translate
+from .visibility import Visibility, visibility_of
 
 MOST_DUPLICATES = 20
 LONGEST_LINK = 2000
@@ -49,7 +49,7 @@ def explain(model_admin: Any, request: HttpRequest) -> HttpResponse:
     form = ExplainForm(sent)
     dress(model_admin, request, form.fields)
     form.type_plainly()
-    answer = _answer(sight_of(model_admin, request), form) if form.is_bound and form.is_valid() else None
+    answer = _answer(visibility_of(model_admin, request), form) if form.is_bound and form.is_valid() else None
     context = {
         "form": form,
         "types": sorted(registry),
@@ -59,23 +59,23 @@ def explain(model_admin: Any, request: HttpRequest) -> HttpResponse:
     return render(model_admin, request, "explain.html", gettext("Explain"), **context)
 
 
-def _answer(sight: Sight, form: ExplainForm) -> dict[str, Any] | None:
+def _answer(visibility: Visibility, form: ExplainForm) -> dict[str, Any] | None:
     options = form.options()
     try:
         explanation = Job.objects.explain(**options)
     except OJSError as error:
-        form.refuse(str(error.details.get("field", "")), sight.said(error.message)[:LONGEST_SENTENCE])
+        form.refuse(str(error.details.get("field", "")), visibility.translate(error.message)[:LONGEST_SENTENCE])
         return None
     met, text = explanation.duplicates, redacted_canonical(options["type"], explanation.canonical_text)
     shown = _shown(options)
-    sight.look(duplicate.job.pk for duplicate in met[:MOST_DUPLICATES])
+    visibility.look(duplicate.job.pk for duplicate in met[:MOST_DUPLICATES])
     return {
         "is_redacted": shown != options,
         "action": ACTIONS[explanation.action],
         "name": explanation.action,
-        "reason": harmless(sight.said(explanation.reason))[:LONGEST_SENTENCE],
+        "reason": harmless(visibility.translate(explanation.reason))[:LONGEST_SENTENCE],
         "warnings": list(_warnings(options, explanation.reason)),
-        "limits": [harmless(said(one)) for one in _limits(options, explanation)],
+        "limits": [harmless(translate(one)) for one in _limits(options, explanation)],
         "policy": "" if explanation.policy is None else pretty(explanation.policy.to_dict()),
         "key": harmless(options.get("key", "")),
         "text": plain_text(text) if text else "",
@@ -83,7 +83,7 @@ def _answer(sight: Sight, form: ExplainForm) -> dict[str, Any] | None:
         "fingerprint_link": fingerprint_link(explanation.fingerprint, whole=True),
         "duplicates": [
             {
-                "link": sight.link(duplicate.job.pk),
+                "link": visibility.link(duplicate.job.pk),
                 "state": badge(duplicate.job.state),
                 "age": ago(duplicate.job.created_at),
                 "until": ago(duplicate.until) if duplicate.until else "",
@@ -114,8 +114,8 @@ def _warnings(options: dict[str, Any], reason: str) -> Iterator[str]:
         yield gettext("{mode} is unsafe. {why}").format(mode=KeyMode.UNSAFE_DEDUPE, why=UNSAFE)
     if registry.find(options["type"]) is None and "No handler is registered" not in reason:
         meant = did_you_mean(options["type"], registry) if list(registry) else ""
-        told = said(f"No handler is registered here for {options['type']!r}. {meant}".rstrip())
-        yield harmless(told)[:LONGEST_SENTENCE]
+        message = translate(f"No handler is registered here for {options['type']!r}. {meant}".rstrip())
+        yield harmless(message)[:LONGEST_SENTENCE]
 
 
 def _code(type: str, args: Any = None, **options: Any) -> str:

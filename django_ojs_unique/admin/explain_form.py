@@ -10,10 +10,10 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..reporting.parse import read_json
 from ..reporting.text import harmless
-from ..reporting.typed import read_json
 from ..unique.keys import KeyMode, KeyScope
-from .sentences import said
+from .sentences import translate
 
 NOT_GIVEN: Any = ...
 """The value of an empty JSON field; None is the value of ``null``."""
@@ -30,7 +30,7 @@ class StrictJSONField(forms.Field):
         try:
             return read_json(value)
         except ValueError as error:
-            raise ValidationError(said(str(error))) from None
+            raise ValidationError(translate(str(error))) from None
 
 
 class ExplainForm(forms.Form):
@@ -71,8 +71,8 @@ class ExplainForm(forms.Form):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         zone = timezone.get_current_timezone_name()
-        told = gettext("As in 2026-01-31 14:00. Without an offset: in {zone}.")
-        self.fields["scheduled_at"].help_text = told.format(zone=zone)
+        message = gettext("As in 2026-01-31 14:00. Without an offset: in {zone}.")
+        self.fields["scheduled_at"].help_text = message.format(zone=zone)
 
     def type_plainly(self) -> None:
         """Let browsers leave what is typed as it is, and offer the types that have handlers."""

@@ -17,12 +17,12 @@ from ..handlers.registry import registry
 from ..models import Job, Queue, SuppressedEnqueue
 from ..ojs.states import TERMINAL, JobState
 from ..reporting.bounded import MOST_COUNTED
-from ..reporting.glance import error_type
+from ..reporting.list_columns import error_type
 from ..reporting.queues import in_use
 from ..reporting.spans import SPANS
 from ..reporting.text import harmless
 from .display import IN_LAST
-from .sentences import said
+from .sentences import translate
 
 MOST_CHOICES = 200
 """How many queues or types a filter offers; the query string may have any other."""
@@ -75,7 +75,7 @@ class StateFilter(JobFilter):
         return [
             ("unfinished", gettext("unfinished")),
             ("finished", gettext("finished")),
-            *((str(state), said(state)) for state in JobState),
+            *((str(state), translate(state)) for state in JobState),
         ]
 
     @property
@@ -103,7 +103,7 @@ class NameFilter(JobFilter):
         names = sorted({*self.known(model_admin, request)})[:MOST_CHOICES]
         if (chosen := self.value()) is not None and chosen not in names:
             names.insert(0, chosen)
-        return [(name, said(name) if name == NO_ERROR else harmless(name)) for name in names]
+        return [(name, translate(name) if name == NO_ERROR else harmless(name)) for name in names]
 
     def condition(self, using: str, value: str) -> Q:
         return Q(**{self.parameter_name: value})  # type: ignore[arg-type]

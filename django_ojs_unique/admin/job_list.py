@@ -15,14 +15,14 @@ from django.http import HttpRequest
 from ..models import SuppressedEnqueue
 from ..reporting.bounded import MOST_COUNTED
 from ..reporting.created import created_since
-from ..reporting.glance import glance, with_glances
+from ..reporting.list_columns import list_columns, with_list_columns
+from ..reporting.parse import read_id
 from ..reporting.search import readings
 from ..reporting.suppressed import count_met
-from ..reporting.typed import read_id
 from .base import BoundedList, BoundedPaginator, may_view
 from .dates import begin_of, check_dates, dates_of
 from .filters import JobFilter
-from .sentences import said
+from .sentences import translate
 
 MOST_SCANNED = 20_000
 """How many jobs a filter or search without an index looks at, the newest first, of those in the chosen dates."""
@@ -30,11 +30,11 @@ OLDER = "older_than"
 """The parameter with the id of the last job that was looked at before."""
 
 LISTED = ("state", "attempt", "max_attempts", "run_at", "progress", "progress_note")
-"""The fields that the list reads of a job, beside those that `reporting.glance` reads of the jobs of one page."""
+"""The fields that the list reads of a job, beside those that `reporting.list_columns` reads of the jobs of one page."""
 
 
 READING = "reading"
-"""The field of a sweep's form with the number of the reading of the search term that has found its jobs.
+"""The field of a bulk action's form with the number of the reading of the search term that has found its jobs.
 
 Another reading may find others once these are changed.
 """
@@ -79,7 +79,10 @@ class JobList(BoundedList):
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
         jobs = self._matching(request, exclude_parameters)
-        jobs.sees_newest_only, jobs.reading = self.sees_newest_only, self.reading  # for a sweep, which has no list
+        jobs.sees_newest_only, jobs.reading = (
+            self.sees_newest_only,
+            self.reading,
+        )  # for a bulk action, which has no list
         return jobs
 
     def _matching(self, request: HttpRequest, exclude_parameters: Any) -> Any:
@@ -105,7 +108,7 @@ class JobList(BoundedList):
         if term:
             jobs = self._find(jobs, term, request.POST.get(READING, ""), is_limited=bool(scanning or few is not None))
             if self.note and request.method == "GET":
-                messages.info(request, said(self.note))
+                messages.info(request, translate(self.note))
         self._finds_too_many = bool(by_index) and few is None and not (scanning or term or begin)
         found: Any = jobs.only(*LISTED)
         if few is not None:
@@ -120,12 +123,12 @@ class JobList(BoundedList):
             self.sees_newest_only = self.sees_newest_only and newest[: MOST_COUNTED + 1].count() <= MOST_COUNTED
             self.queryset = newest
         super().get_results(request)
-        jobs = list(with_glances(self.result_list, LISTED))
+        jobs = list(with_list_columns(self.result_list, LISTED))
         counts = count_met(jobs, self.root_queryset.db)
         links = may_view(request, SuppressedEnqueue)
         for job in jobs:
             job.met, job.links_met = counts.get(job.pk, 0), links
-            job.glance = glance(job)
+            job.list_columns = list_columns(job)
         self.result_list = jobs
 
     @property
@@ -134,7 +137,7 @@ class JobList(BoundedList):
         return dates_of(self)
 
     def _find(self, jobs: QuerySet[Any], term: str, chosen: str, *, is_limited: bool) -> QuerySet[Any]:
-        """Select by the first reading of a term that finds anything; by the ``chosen`` one, if a sweep names it."""
+        """Select by the first reading of a term that finds some, or by the one that a bulk action has ``chosen``."""
         found = jobs.none()
         for number, reading in enumerate(readings(term, jobs.db)):
             self.reading = str(number)

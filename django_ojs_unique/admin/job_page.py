@@ -14,20 +14,19 @@ from django.utils.translation import gettext
 
 from ..handlers.redaction import redacted_member
 from ..models import Job
-from ..operations.operation import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY_NOW, REVIVE
+from ..operations.operation import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY
 from ..reporting.text import harmless
 from .base import FROM_PAGE, ReadOnlyAdmin
-from .sight import sight_of
+from .visibility import visibility_of
 
-DOWNLOADS = ("args", "meta", "tags", "extra", "retry", "unique", "steps", "result", "errors")
+DOWNLOADS = ("args", "meta", "tags", "extra", "retry_options", "unique", "steps", "result", "errors")
 """The members whose beginning the page shows, and that can be downloaded as a whole."""
 
 OPERATIONS = {
     "cancel": CANCEL,
-    "retry_now": RETRY_NOW,
-    "revive": REVIVE,
+    "retry": RETRY,
     "enqueue_again": ENQUEUE_AGAIN,
-    "release_guard": RELEASE,
+    "release_unique_key": RELEASE,
     "delete_selected": DELETE,
 }
 """What the actions do, by their names. Those that a project adds are not here."""
@@ -67,7 +66,7 @@ class JobPage(ReadOnlyAdmin):
                 "page_actions": self._page_actions(request, obj),
                 "changelist": reverse("admin:django_ojs_unique_job_changelist"),
                 "from_page": FROM_PAGE,
-                **panels(sight_of(self, request), request, obj, timezone.now()),
+                **panels(visibility_of(self, request), request, obj, timezone.now()),
             }
         return super().render_change_form(request, context, add, change, form_url, obj)
 

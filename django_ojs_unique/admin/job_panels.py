@@ -36,8 +36,8 @@ from .display import (
     strategy,
     when,
 )
-from .sentences import said
-from .sight import Sight
+from .sentences import translate
+from .visibility import Visibility
 from .workers import worker_url
 from .workflow_page import places
 
@@ -47,25 +47,28 @@ FAILED = frozenset({JobState.RETRYABLE, JobState.DISCARDED})
 """The states of jobs whose last run failed: their page begins with the last error."""
 
 
-def panels(sight: Sight, request: HttpRequest, job: Job, now: datetime) -> dict[str, Any]:
+def panels(visibility: Visibility, request: HttpRequest, job: Job, now: datetime) -> dict[str, Any]:
     """Return the context of a job's page."""
     computed, related = recompute(job), relations(job)
     errors = [_failure(job.type, failure) for failure in failures(job)]
     sees_attempts = may_view(request, SuppressedEnqueue)
-    fingerprint, attempts = job.fingerprint or computed.fingerprint, sight.attempts(SuppressedEnqueue.objects.all())
+    fingerprint, attempts = (
+        job.fingerprint or computed.fingerprint,
+        visibility.attempts(SuppressedEnqueue.objects.all()),
+    )
     met = attempts_that_met(job, fingerprint, attempts) if sees_attempts else None
     others = (*related.family, *related.replaces, related.blocked_by, related.successor)
-    sight.look([job.replaced_by_id, *(id for row in others if row for id in (row.pk, row.replaced_by_id))])
+    visibility.look([job.replaced_by_id, *(id for row in others if row for id in (row.pk, row.replaced_by_id))])
     return {
         "state": badge(job.state),
-        "facts": [(label, value) for label, value in _facts(sight, request, job) if value not in ("", None)],
-        "links": [*_links(sight, related, job), *_places(sight, request, job)],
-        "uniqueness": _uniqueness(sight, job, now, computed),
-        "family": [_relative(sight, row, job) for row in related.family],
+        "facts": [(label, value) for label, value in _facts(visibility, request, job) if value not in ("", None)],
+        "links": [*_links(visibility, related, job), *_places(visibility, request, job)],
+        "uniqueness": _uniqueness(visibility, job, now, computed),
+        "family": [_relative(visibility, row, job) for row in related.family],
         "more_family": related.more,
         "sees_attempts": sees_attempts,
-        "attempts": _attempts(sight, met) if met else None,
-        "timeline": [_event(sight, event, now) for event in timeline(job, _logged(job))],
+        "attempts": _attempts(visibility, met) if met else None,
+        "timeline": [_event(visibility, event, now) for event in timeline(job, _logged(job))],
         "payloads": [
             (name, pretty(redacted_member(job, name)), _download(job, name)) for name in PAYLOADS if _tells(job, name)
         ],
@@ -76,24 +79,24 @@ def panels(sight: Sight, request: HttpRequest, job: Job, now: datetime) -> dict[
     }
 
 
-def _facts(sight: Sight, request: HttpRequest, job: Job) -> Iterator[tuple[str, Any]]:
+def _facts(visibility: Visibility, request: HttpRequest, job: Job) -> Iterator[tuple[str, Any]]:
     yield gettext("Id"), format_html("<code>{}</code>", job.pk)
     yield gettext("Type"), format_html("<code>{}</code>", harmless(job.type))
-    yield gettext("Handler"), harmless(said(job_options.handler(job)))
+    yield gettext("Handler"), harmless(translate(job_options.handler(job)))
     yield gettext("Queue"), harmless(job.queue)
     yield (
         gettext("Taken by nobody"),
-        said(nobody(job, job._state.db or "default")) if may_view(request, WorkerProcess) else "",
+        translate(nobody(job, job._state.db or "default")) if may_view(request, WorkerProcess) else "",
     )
-    waits = (harmless(sight.said(sentence)) for sentence in waits_for(job, job._state.db or "default"))
+    waits = (harmless(visibility.translate(sentence)) for sentence in waits_for(job, job._state.db or "default"))
     yield gettext("Limits"), " ".join(waits)
     yield gettext("Priority"), str(job.priority)
     yield gettext("Tags"), harmless(", ".join(map(str, job.tags)) if isinstance(job.tags, list) else str(job.tags))
     yield gettext("Schema"), harmless(job.schema)
     yield gettext("Attempts"), gettext("{attempt} of {most}").format(attempt=job.attempt, most=job.most_attempts)
-    yield gettext("Retry policy"), harmless(said(job_options.retries(job)))
-    yield gettext("Timeout"), said(job_options.duration(job.timeout_ms))
-    yield gettext("Lease of"), said(job_options.duration(job.visibility_timeout_ms))
+    yield gettext("Retry policy"), harmless(translate(job_options.retries(job)))
+    yield gettext("Timeout"), translate(job_options.duration(job.timeout_ms))
+    yield gettext("Lease of"), translate(job_options.duration(job.visibility_timeout_ms))
     yield gettext("Created"), when(job.created_at)
     for label, moment in (
         (gettext("Due"), job.run_at),
@@ -123,62 +126,64 @@ def _worker(id: str | None) -> Any:
     return format_html('<a href="{}"><code>{}</code></a>', worker_url(id), harmless(id))
 
 
-def _links(sight: Sight, related: Relations, job: Job) -> Iterator[tuple[str, Any]]:
+def _links(visibility: Visibility, related: Relations, job: Job) -> Iterator[tuple[str, Any]]:
     if related.blocked_by is not None:
         yield (
-            gettext("Cannot be revived now, blocked by"),
-            sight.link_and_state(related.blocked_by.pk, related.blocked_by.state),
+            gettext("Cannot be retried now, blocked by"),
+            visibility.link_and_state(related.blocked_by.pk, related.blocked_by.state),
         )
     if job.replaced_by_id is not None:
-        gone = format_html(gettext("{job} (gone by now)"), job=sight.link(job.replaced_by_id))
+        gone = format_html(gettext("{job} (gone by now)"), job=visibility.link(job.replaced_by_id))
         there = related.successor
-        yield gettext("Replaced by"), sight.link_and_state(there.pk, there.state) if there else gone
+        yield gettext("Replaced by"), visibility.link_and_state(there.pk, there.state) if there else gone
     for row in related.replaces:
-        yield gettext("Replaces"), sight.link_and_state(row.pk, row.state)
+        yield gettext("Replaces"), visibility.link_and_state(row.pk, row.state)
 
 
-def _places(sight: Sight, request: HttpRequest, job: Job) -> Iterator[tuple[str, Any]]:
+def _places(visibility: Visibility, request: HttpRequest, job: Job) -> Iterator[tuple[str, Any]]:
     if may_view(request, Workflow):
-        yield from places(sight, job)
+        yield from places(visibility, job)
 
 
-def _uniqueness(sight: Sight, job: Job, now: datetime, computed: Any) -> dict[str, Any]:
+def _uniqueness(visibility: Visibility, job: Job, now: datetime, computed: Any) -> dict[str, Any]:
     found = uniqueness(job, now)
-    states = ", ".join(map(said, sorted(job.guarded_states)))
+    states = ", ".join(map(translate, sorted(job.unique_states)))
     facts = [
-        (gettext("Compared"), said(against(found.policy)) if found.policy else ""),
-        (gettext("Guards while"), states if job.fingerprint is not None else ""),
+        (gettext("Compared"), translate(against(found.policy)) if found.policy else ""),
+        (gettext("Holds its unique key while"), states if job.fingerprint is not None else ""),
         (gettext("Canonical text"), plain_text(computed.text) if computed.text else ""),
         (gettext("Fingerprint"), fingerprint_link(job.fingerprint, whole=True) if job.fingerprint is not None else ""),
         (gettext("Scheme"), str(job.fingerprint_scheme) if job.fingerprint is not None else ""),
     ]
     return {
         "policy": pretty(job.unique) if job.unique is not None else "",
-        "sentences": [harmless(sight.said(sentence)) for sentence in found.sentences],
+        "sentences": [harmless(visibility.translate(sentence)) for sentence in found.sentences],
         "notes": [
-            harmless(said(note)) for note in (computed.note, found.problem) if note and note not in found.sentences[0]
+            harmless(translate(note))
+            for note in (computed.note, found.problem)
+            if note and note not in found.sentences[0]
         ],
         "facts": [(label, value if hasattr(value, "__html__") else harmless(value)) for label, value in facts if value],
     }
 
 
-def _relative(sight: Sight, row: Any, job: Job) -> dict[str, Any]:
+def _relative(visibility: Visibility, row: Any, job: Job) -> dict[str, Any]:
     if row.replaced_by_id is None:
-        note: Any = gettext("keeps others out") if row.is_guarding else ""
+        note: Any = gettext("keeps others out") if row.holds_unique_key else ""
     elif row.replaced_by_id == job.pk:
         note = gettext("replaced by this job")
     else:
-        note = format_html(gettext("replaced by {job}"), job=sight.link(row.replaced_by_id))
+        note = format_html(gettext("replaced by {job}"), job=visibility.link(row.replaced_by_id))
     return {
         "itself": row.pk == job.pk,
-        "job": sight.link(row.pk),
+        "job": visibility.link(row.pk),
         "state": badge(row.state),
         "created": when(row.created_at),
         "note": note,
     }
 
 
-def _attempts(sight: Sight, met: Attempts) -> dict[str, Any]:
+def _attempts(visibility: Visibility, met: Attempts) -> dict[str, Any]:
     count = f"{met.count:,}"
     if met.counted:
         caption = ngettext("{count} enqueue met this job", "{count} enqueues met this job", met.count)
@@ -189,18 +194,18 @@ def _attempts(sight: Sight, met: Attempts) -> dict[str, Any]:
     return {
         "caption": caption.format(count=count),
         "is_cut": met.count > len(met.newest),
-        "rows": [_attempt(sight, each) for each in met.newest],
+        "rows": [_attempt(visibility, each) for each in met.newest],
     }
 
 
-def _attempt(sight: Sight, met: Encounter) -> dict[str, Any]:
+def _attempt(visibility: Visibility, met: Encounter) -> dict[str, Any]:
     attempt, found = met.attempt, met.differences or ()
     return {
         "url": reverse("admin:django_ojs_unique_suppressedenqueue_change", args=[attempt.pk]),
         "at": ago(attempt.created_at),
         "strategy": strategy(attempt.on_conflict),
         "outcome": badge(attempt.outcome, attempt.get_outcome_display()),
-        "job": sight.link(attempt.job_id) if attempt.job_id else "",
+        "job": visibility.link(attempt.job_id) if attempt.job_id else "",
         "state": badge(attempt.existing_state),
         "compared": met.differences is not None,
         "differences": [difference_texts(each) for each in found[:MOST_DIFFERENCES]],
@@ -212,14 +217,14 @@ def _logged(job: Job) -> Iterator[Event]:
     """Yield what operators did to the job in the admin, from the admin's log, which may be in another database."""
     entries = LogEntry.objects.filter(content_type=get_content_type_for_model(job), object_id=str(job.pk))
     for entry in entries.select_related("user").order_by("-action_time")[:MOST_LOGGED]:
-        yield Event(entry.action_time, f"{entry.user.get_username()}: {said(entry.get_change_message()) or entry}")
+        yield Event(entry.action_time, f"{entry.user.get_username()}: {translate(entry.get_change_message()) or entry}")
 
 
-def _event(sight: Sight, event: Event, now: datetime) -> dict[str, Any]:
+def _event(visibility: Visibility, event: Event, now: datetime) -> dict[str, Any]:
     return {
         "at": when(event.at),
-        "text": harmless(sight.said(event.text)),
-        "job": sight.link(event.job) if event.job else "",
+        "text": harmless(visibility.translate(event.text)),
+        "job": visibility.link(event.job) if event.job else "",
         "ahead": event.at > now,
     }
 
@@ -233,7 +238,7 @@ def _failure(type: str, failure: Any) -> dict[str, Any]:
         "type": harmless(failure.type),
         "message": plain_text(failure.message) if failure.message else "",
         "traceback": plain_text(failure.traceback) if failure.traceback else "",
-        "then": said(failure.then),
+        "then": translate(failure.then),
         "raw": pretty(redacted(type, failure.raw)) if failure.raw is not None else "",
     }
 

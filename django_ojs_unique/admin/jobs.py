@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..models import Job
 from ..ojs.states import JobState
-from ..reporting.glance import TOO_LONG, UNREADABLE
+from ..reporting.list_columns import TOO_LONG, UNREADABLE
 from ..reporting.search import HELP, exact
 from ..reporting.suppressed import MOST_MET
 from ..reporting.text import harmless
@@ -28,7 +28,7 @@ from .filters import FILTERS
 from .filters import PARAMETERS as FILTERED
 from .job_list import JobList, NewestFirst
 from .job_page import JobPage
-from .sentences import lazy_said, said
+from .sentences import lazy_translate, translate
 
 
 @admin.register(Job)
@@ -41,7 +41,7 @@ class JobAdmin(JobPage, JobActions):
     ordering = ["-pk"]
     date_hierarchy = "created_at"
     search_fields = ["id"]  # shows the search field; what is searched is in `reporting.search`
-    search_help_text = lazy_said(HELP)
+    search_help_text = lazy_translate(HELP)
     show_facets = admin.ShowFacets.NEVER
     sortable_by = ["age"]
 
@@ -78,8 +78,10 @@ class JobAdmin(JobPage, JobActions):
 
     @admin.display(description=_("args and last error"))
     def shown_args(self, job: Any) -> SafeString:
-        error = format_html('<span class="ojs-below ojs-error">{}</span>', harmless(job.glance.error))
-        return format_html("{} {}", harmless(said(job.glance.args, TOO_LONG)), error if job.glance.error else "")
+        error = format_html('<span class="ojs-below ojs-error">{}</span>', harmless(job.list_columns.error))
+        return format_html(
+            "{} {}", harmless(translate(job.list_columns.args, TOO_LONG)), error if job.list_columns.error else ""
+        )
 
     @admin.display(description=_("age"), ordering="pk")
     def age(self, job: Job) -> SafeString | str:
@@ -98,7 +100,7 @@ class JobAdmin(JobPage, JobActions):
 
     @admin.display(description=_("key"))
     def holds(self, job: Any) -> SafeString:
-        if not job.glance.key:
+        if not job.list_columns.key:
             return format_html('<span class="ojs-quiet">{}</span>', gettext("not unique"))
         title = gettext("Holds no fingerprint")
         if job.fingerprint:
@@ -111,10 +113,10 @@ def _below(text: str) -> SafeString | str:
 
 
 def _key(job: Any) -> str:
-    text = job.glance.key
+    text = job.list_columns.key
     if job.key is not None:
         return gettext("key {key}").format(key=text.removeprefix("key "))
-    return said(text, UNREADABLE) if not text.endswith(" + its window") else said(text)
+    return translate(text, UNREADABLE) if not text.endswith(" + its window") else translate(text)
 
 
 def _tries(job: Job) -> str:

@@ -20,12 +20,12 @@ from ..models import LimitOverride
 from ..ojs.limits import LARGEST
 from ..ojs.names import LONGEST_LIMIT
 from ..reporting.limits import LimitReport, Numbers, keys_of, limits
-from ..reporting.queues import said_count
+from ..reporting.queues import count_text
 from ..reporting.text import harmless
 from .base import ReadOnlyAdmin, dress, render
 from .numbers_form import LimitField, NumbersForm
-from .sentences import said
-from .sight import Sight, sight_of
+from .sentences import translate
+from .visibility import Visibility, visibility_of
 
 MOST_KEYS = 20
 """How many keys the page of a limit shows."""
@@ -79,9 +79,9 @@ class LimitOverrideAdmin(ReadOnlyAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         if not self.has_view_or_change_permission(request):
             raise PermissionDenied
-        sight = sight_of(self, request)
-        rows = [_cells(each, sight) for each in limits(_database())]
-        return render(self, request, "limits.html", gettext("Limits"), rows=rows, is_narrowed=sight.is_narrowed)
+        visibility = visibility_of(self, request)
+        rows = [_cells(each, visibility) for each in limits(_database())]
+        return render(self, request, "limits.html", gettext("Limits"), rows=rows, is_narrowed=visibility.is_narrowed)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         stored = super().get_object(request, object_id, from_field)
@@ -89,7 +89,7 @@ class LimitOverrideAdmin(ReadOnlyAdmin):
         if stored is None and (report is None or len(object_id) > LONGEST_LIMIT):
             return None
         found: Any = stored or LimitOverride(name=object_id)
-        found.sight, found.report = sight_of(self, request), report or LimitReport(object_id, override=stored)
+        found.visibility, found.report = visibility_of(self, request), report or LimitReport(object_id, override=stored)
         return found
 
     @admin.display(description=_("name"))
@@ -98,32 +98,32 @@ class LimitOverrideAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("in the code"))
     def in_code(self, row: Any) -> str:
-        return said_numbers(row.report.given)
+        return numbers_text(row.report.given)
 
     @admin.display(description=_("in force"))
     def in_force(self, row: Any) -> str:
-        return said_numbers(row.report.numbers)
+        return numbers_text(row.report.numbers)
 
     @admin.display(description=_("now"))
     def now(self, row: Any) -> str:
-        if row.sight.is_narrowed:
+        if row.visibility.is_narrowed:
             return "-"
         report = row.report
-        told = gettext("running: {running}, waiting: {waiting}, keys for which jobs wait: {full}")
-        return told.format(running=said_count(report.running), waiting=said_count(report.waiting), full=report.full)
+        message = gettext("running: {running}, waiting: {waiting}, keys for which jobs wait: {full}")
+        return message.format(running=count_text(report.running), waiting=count_text(report.waiting), full=report.full)
 
     @admin.display(description=_("keys"))
     def busiest_keys(self, row: Any) -> SafeString | str:
-        if row.sight.is_narrowed:
+        if row.visibility.is_narrowed:
             return gettext("Only who may see all jobs may see the keys.")
         keys = keys_of(_database(), row.name, MOST_KEYS)
         if not keys:
             return gettext("No job runs under it or waits for it now.")
-        told = gettext("{key}: running: {running}, waiting: {waiting}")
+        message = gettext("{key}: running: {running}, waiting: {waiting}")
         lines = (
             (
-                told.format(key=harmless(key.text), running=key.running, waiting=said_count(key.waiting)),
-                row.sight.link(key.first) if key.first else "",
+                message.format(key=harmless(key.text), running=key.running, waiting=count_text(key.waiting)),
+                row.visibility.link(key.first) if key.first else "",
             )
             for key in keys
         )
@@ -133,19 +133,19 @@ class LimitOverrideAdmin(ReadOnlyAdmin):
         LimitOverride.objects.set(obj.name, running=obj.running, rate=obj.rate)
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
-        told = []
+        changes = []
         for field, name in (("running", "at once"), ("rate", "started in its time")):
             if field in form.changed_data:
                 number = form.cleaned_data[field]
-                told.append(
+                changes.append(
                     f"Let the code say how many are {name}." if number is None else f"Limited to {number} {name}."
                 )
-        return " ".join(told) or "Nothing changed."
+        return " ".join(changes) or "Nothing changed."
 
 
-def said_numbers(numbers: Any) -> str:
+def numbers_text(numbers: Any) -> str:
     """Write the numbers of a limit in the visitor's language; several, if jobs say different ones."""
-    return " / ".join(filter(None, map(_said, numbers))) or gettext("not known here")
+    return " / ".join(filter(None, map(_numbers_text, numbers))) or gettext("not known here")
 
 
 def limit_url(name: str) -> str:
@@ -153,19 +153,19 @@ def limit_url(name: str) -> str:
     return reverse("admin:django_ojs_unique_limitoverride_change", args=[quote(name)])
 
 
-def _cells(one: LimitReport, sight: Sight) -> dict[str, Any]:
+def _cells(one: LimitReport, visibility: Visibility) -> dict[str, Any]:
     counts = (one.keys, one.running, one.waiting, one.full)
     return {
         "name": harmless(one.name),
         "url": limit_url(one.name),
-        "in_force": said_numbers(one.numbers),
-        "in_code": said_numbers(one.given) if one.override else "",
-        "counts": ["-" if sight.is_narrowed else said_count(count) for count in counts],
+        "in_force": numbers_text(one.numbers),
+        "in_code": numbers_text(one.given) if one.override else "",
+        "counts": ["-" if visibility.is_narrowed else count_text(count) for count in counts],
     }
 
 
-def _said(numbers: Numbers) -> str:
-    return ", ".join(map(said, filter(None, str(numbers).split(", "))))
+def _numbers_text(numbers: Numbers) -> str:
+    return ", ".join(map(translate, filter(None, str(numbers).split(", "))))
 
 
 def _database() -> str:

@@ -18,8 +18,8 @@ class LimitField(forms.IntegerField):
     def clean(self, value: Any) -> Any:
         limit = super().clean(value)
         if limit is not None and limit < 1:
-            told = gettext("A limit is at least 1. To stop the queue, pause it; leave this empty for no limit.")
-            raise ValidationError(told)
+            message = gettext("A limit is at least 1. To stop the queue, pause it; leave this empty for no limit.")
+            raise ValidationError(message)
         return limit
 
 
@@ -38,9 +38,11 @@ class NumbersForm(forms.ModelForm):  # type: ignore[type-arg]
             now = self.initial[shown]
             if self.cleaned_data.get(shown, "") != now:
                 self.data = {**self.data, field: self.data.get(field, ""), shown: now}
-                told = gettext("{field}: somebody else has changed it meanwhile to {value}. Save again to replace it.")
+                message = gettext(
+                    "{field}: somebody else has changed it meanwhile to {value}. Save again to replace it."
+                )
                 value = now or gettext("none")
-                raise ValidationError(told.format(field=self.fields[field].label, value=value))
+                raise ValidationError(message.format(field=self.fields[field].label, value=value))
         return self.cleaned_data
 
 

@@ -6,9 +6,9 @@ from django.utils.translation import gettext_noop as _
 
 PROBLEMS = (
     _("{field}: {problem}."),
-    _("{field}: {problem}. {mend}"),
+    _("{field}: {problem}. {hint}"),
     _("{field}: {problem} (got {value})."),
-    _("{field}: {problem} (got {value}). {mend}"),
+    _("{field}: {problem} (got {value}). {hint}"),
     # What is wrong with names and numbers
     _("must be a string"),
     _("must be a string that is not empty"),

@@ -21,13 +21,13 @@ from ..exceptions import InvalidRequest
 from ..models import Queue
 from ..models.queue import HIGHEST_LIMIT
 from ..ojs.names import queue_name
-from ..reporting.queues import said_count, said_limits, unfinished
+from ..reporting.queues import count_text, limits_text, unfinished
 from ..reporting.text import harmless
 from .base import ReadOnlyAdmin, dress, may
 from .display import ago
 from .numbers_form import LimitField, NumbersForm
-from .sentences import said
-from .sight import Sight, sight_of
+from .sentences import translate
+from .visibility import Visibility, visibility_of
 
 PAUSE, RESUME = "pause", "resume"
 SHOWN = {"concurrency_limit": "shown_limit", "max_per_second": "shown_rate"}
@@ -58,8 +58,8 @@ class LimitForm(NumbersForm):
     def clean(self) -> dict[str, Any] | None:
         try:
             queue_name(self.instance.name)
-        except InvalidRequest as error:  # the name in the row was changed by hand
-            raise ValidationError(harmless(said(error.message))) from None
+        except InvalidRequest as error:  # the name in the row was changed manually
+            raise ValidationError(harmless(translate(error.message))) from None
         return super().clean()
 
 
@@ -121,8 +121,8 @@ class QueueAdmin(ReadOnlyAdmin):
         response = super().changelist_view(request, extra_context)
         listed = getattr(response, "context_data", None) or {}
         if "cl" in listed:
-            sight, rows = sight_of(self, request), listed["cl"].result_list
-            counts = _seen(sight, rows) if sight.is_narrowed else unfinished(listed["cl"].queryset.db)
+            visibility, rows = visibility_of(self, request), listed["cl"].result_list
+            counts = _seen(visibility, rows) if visibility.is_narrowed else unfinished(listed["cl"].queryset.db)
             for row in rows:
                 row.unfinished = counts.get(row.name, 0)
         return response
@@ -137,12 +137,12 @@ class QueueAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("limit"), ordering="concurrency_limit")
     def limit(self, row: Queue) -> str:
-        return said_limits(row.concurrency_limit, row.max_per_second) or gettext("none")
+        return limits_text(row.concurrency_limit, row.max_per_second) or gettext("none")
 
     @admin.display(description=_("unfinished jobs"))
     def unfinished_jobs(self, row: Any) -> SafeString:
         return format_html(
-            '<a href="{}">{}</a>', jobs_url(queue=row.name, state="unfinished"), said_count(row.unfinished)
+            '<a href="{}">{}</a>', jobs_url(queue=row.name, state="unfinished"), count_text(row.unfinished)
         )
 
     @admin.action(description=_("Pause"), permissions=["pause"])
@@ -158,14 +158,14 @@ class QueueAdmin(ReadOnlyAdmin):
         Queue.objects.rate_limit(obj.name, obj.max_per_second)
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
-        said = []
+        changes = []
         for field, per_second in (("concurrency_limit", ""), ("max_per_second", " per second")):
             if field in form.changed_data:
                 limit = form.cleaned_data[field]
-                said.append(
+                changes.append(
                     f"Took the limit{per_second} away." if limit is None else f"Limited to {limit}{per_second}."
                 )
-        return " ".join(said) or "Nothing changed."
+        return " ".join(changes) or "Nothing changed."
 
 
 def may_pause(request: HttpRequest) -> bool:
@@ -182,25 +182,25 @@ def pause_or_resume(model_admin: Any, request: HttpRequest, action: str, names: 
         try:
             did = change(name)
         except InvalidRequest as error:
-            model_admin.message_user(request, harmless(said(error.message)), messages.ERROR)
+            model_admin.message_user(request, harmless(translate(error.message)), messages.ERROR)
             continue
         (changed if did else unchanged).append(harmless(name))
         if did:
             model_admin.log_change(request, Queue(name=name), "Paused." if action == PAUSE else "Resumed.")
     if changed:
         if action == PAUSE:
-            told = ngettext("Paused {names}.", "Paused {count} queues: {names}.", len(changed))
+            message = ngettext("Paused {names}.", "Paused {count} queues: {names}.", len(changed))
         else:
-            told = ngettext("Resumed {names}.", "Resumed {count} queues: {names}.", len(changed))
-        model_admin.message_user(request, _named(told, changed), messages.SUCCESS)
+            message = ngettext("Resumed {names}.", "Resumed {count} queues: {names}.", len(changed))
+        model_admin.message_user(request, _named(message, changed), messages.SUCCESS)
     if unchanged:
         if action == PAUSE:
-            told = ngettext(
+            message = ngettext(
                 "Was paused already: {names}.", "Were paused already: {count} queues: {names}.", len(unchanged)
             )
         else:
-            told = ngettext("Was not paused: {names}.", "Were not paused: {count} queues: {names}.", len(unchanged))
-        model_admin.message_user(request, _named(told, unchanged), messages.WARNING)
+            message = ngettext("Was not paused: {names}.", "Were not paused: {count} queues: {names}.", len(unchanged))
+        model_admin.message_user(request, _named(message, unchanged), messages.WARNING)
 
 
 def jobs_url(**filters: str) -> str:
@@ -208,11 +208,11 @@ def jobs_url(**filters: str) -> str:
     return f"{reverse('admin:django_ojs_unique_job_changelist')}?{urlencode(filters)}"
 
 
-def _named(told: str, names: list[str]) -> str:
-    return told.format(count=len(names), names=", ".join(names))
+def _named(message: str, names: list[str]) -> str:
+    return message.format(count=len(names), names=", ".join(names))
 
 
-def _seen(sight: Sight, rows: Iterable[Queue]) -> dict[str, int]:
+def _seen(visibility: Visibility, rows: Iterable[Queue]) -> dict[str, int]:
     """Count the unfinished jobs of some queues that somebody may see who may not see all."""
-    jobs = sight.jobs.filter(queue__in=[row.name for row in rows], finished_at=None).order_by()
+    jobs = visibility.jobs.filter(queue__in=[row.name for row in rows], finished_at=None).order_by()
     return dict(jobs.values_list("queue").annotate(count=Count("*")))

@@ -20,12 +20,12 @@ from ..models import Job
 from ..ojs.states import JobState
 from ..operations.duplicates import NEWEST, OLDEST, Decision, Resolved, decide, resolve
 from ..reporting import duplicates as report
+from ..reporting.parse import read_id
 from ..reporting.text import harmless
-from ..reporting.typed import read_id
 from .base import may, render
 from .display import SHORT, ago, badge
-from .sentences import said
-from .sight import Sight, sight_of
+from .sentences import translate
+from .visibility import Visibility, visibility_of
 
 MOST_OF_ONE = 100
 """The most jobs that are resolved at once in a single group; of several groups, only those in their list."""
@@ -50,10 +50,10 @@ def resolve_page(model_admin: Any, request: HttpRequest) -> HttpResponse:
 def _confirm(model_admin: Any, request: HttpRequest) -> HttpResponse:
     wanted = dict(list(_wanted(request.POST))[: report.MOST_GROUPS])
     most = MOST_OF_ONE if len(wanted) == 1 else report.MOST_IN_GROUP
-    plans, sight = [], sight_of(model_admin, request)
-    for group in report.groups_of(sight.jobs, list(wanted), most):
+    plans, visibility = [], visibility_of(model_admin, request)
+    for group in report.groups_of(visibility.jobs, list(wanted), most):
         if decision := decide(group.fingerprint, group.jobs, wanted.get(group.fingerprint)):
-            plans.append(_plan(sight, group, decision))
+            plans.append(_plan(visibility, group, decision))
             wanted.pop(group.fingerprint)
     if None in wanted.values():
         messages.warning(request, gettext("Choose the job to keep first."))
@@ -61,8 +61,8 @@ def _confirm(model_admin: Any, request: HttpRequest) -> HttpResponse:
         gone = ", ".join(harmless(fingerprint[:SHORT]) for fingerprint in wanted)
         messages.warning(request, gettext("Changed meanwhile: {names}. Look again.").format(names=gone))
     elif not plans:
-        told = gettext("Nothing was chosen. Select a fingerprint, or use the buttons below one.")
-        messages.warning(request, told)
+        message = gettext("Nothing was chosen. Select a fingerprint, or use the buttons below one.")
+        messages.warning(request, message)
     if not plans:
         return redirect(PAGE)
     count = sum(len(plan["cancel"]) for plan in plans)
@@ -81,17 +81,17 @@ def _wanted(form: QueryDict) -> Iterator[tuple[str, Any]]:
         yield unquote(fingerprint).replace("\0", ""), chosen
 
 
-def _plan(sight: Sight, group: report.Group, decision: Decision) -> dict[str, Any]:
+def _plan(visibility: Visibility, group: report.Group, decision: Decision) -> dict[str, Any]:
     rows = {job.pk: job for job in group.jobs}
     kept = rows[decision.keep]
     value = {"fingerprint": decision.fingerprint, "keep": str(decision.keep), "cancel": list(map(str, decision.cancel))}
     return {
         "short": harmless(group.fingerprint[:SHORT]),
         "type": harmless(kept.type),
-        "keep": _described(sight, kept),
-        "guards": kept.is_guarding,
+        "keep": _described(visibility, kept),
+        "holds": kept.holds_unique_key,
         "cancel": [
-            {"job": _described(sight, rows[id]), "is_active": rows[id].state == JobState.ACTIVE}
+            {"job": _described(visibility, rows[id]), "is_active": rows[id].state == JobState.ACTIVE}
             for id in decision.cancel
         ],
         "more": group.more,
@@ -99,8 +99,8 @@ def _plan(sight: Sight, group: report.Group, decision: Decision) -> dict[str, An
     }
 
 
-def _described(sight: Sight, job: Job) -> SafeString:
-    return format_html("{} {}", sight.link_and_state(job.pk, job.state), ago(job.created_at))
+def _described(visibility: Visibility, job: Job) -> SafeString:
+    return format_html("{} {}", visibility.link_and_state(job.pk, job.state), ago(job.created_at))
 
 
 def _carry_out(model_admin: Any, request: HttpRequest) -> HttpResponse:
@@ -109,14 +109,14 @@ def _carry_out(model_admin: Any, request: HttpRequest) -> HttpResponse:
         messages.error(request, gettext("The form came back damaged. Nothing was cancelled; choose again."))
         return redirect(PAGE)
     done, count = [], 0
-    sight = sight_of(model_admin, request)
-    for resolved in resolve(sight.jobs, [decision for decision in decisions if decision]):
+    visibility = visibility_of(model_admin, request)
+    for resolved in resolve(visibility.jobs, [decision for decision in decisions if decision]):
         for job, _ in resolved.cancelled:
             model_admin.log_change(request, job, f"Cancelled as a duplicate of {resolved.decision.keep}.")
         count += len(resolved.cancelled)
-        done.append(_told(sight, resolved))
-    told = ngettext("Cancelled: {count} job.", "Cancelled: {count} jobs.", count).format(count=count)
-    (messages.success if count else messages.warning)(request, told)
+        done.append(_row(visibility, resolved))
+    message = ngettext("Cancelled: {count} job.", "Cancelled: {count} jobs.", count).format(count=count)
+    (messages.success if count else messages.warning)(request, message)
     return render(model_admin, request, "resolve_done.html", gettext("Duplicates resolved"), groups=done)
 
 
@@ -132,15 +132,15 @@ def _decision(text: str) -> Decision | None:
         return None
 
 
-def _told(sight: Sight, resolved: Resolved) -> dict[str, Any]:
+def _row(visibility: Visibility, resolved: Resolved) -> dict[str, Any]:
     return {
         "short": harmless(resolved.decision.fingerprint[:SHORT]),
-        "keep": sight.link(resolved.decision.keep),
-        "refusal": said(resolved.refusal),
+        "keep": visibility.link(resolved.decision.keep),
+        "refusal": translate(resolved.refusal),
         "cancelled": [
-            {"job": sight.link(job.pk), "was": badge(before), "was_active": before == JobState.ACTIVE}
+            {"job": visibility.link(job.pk), "was": badge(before), "was_active": before == JobState.ACTIVE}
             for job, before in resolved.cancelled
         ],
-        "spared": list(map(said, resolved.spared)),
+        "spared": list(map(translate, resolved.spared)),
         "unseen": resolved.unseen,
     }

@@ -14,38 +14,40 @@ from ..operations.results import BulkResult
 from ..reporting.preview import Consequence
 from ..reporting.text import harmless
 from .display import badge
-from .sight import Sight
+from .visibility import Visibility
 
 
-def consequence_row(sight: Sight, found: Consequence) -> dict[str, Any]:
+def consequence_row(visibility: Visibility, found: Consequence) -> dict[str, Any]:
     """Return the row of a job in ``job/confirm.html``."""
     return {
-        **_job(sight, found.job, found.id),
-        "refusal": sight.said(found.refusal, found.id),
-        "sentences": [sight.said(sentence, found.id) for sentence in found.sentences],
-        "rivals": [sight.link_and_state(job.pk, job.state) for job in found.rivals],
+        **_job(visibility, found.job, found.id),
+        "refusal": visibility.translate(found.refusal, found.id),
+        "sentences": [visibility.translate(sentence, found.id) for sentence in found.sentences],
+        "rivals": [visibility.link_and_state(job.pk, job.state) for job in found.rivals],
         "more_rivals": found.more_rivals,
     }
 
 
-def outcome_row(sight: Sight, id: UUID, job: Job | None, result: BulkResult, beside: Collection[Job]) -> dict[str, Any]:
-    """Return the row of a job in ``job/revived.html``. ``beside``: the live duplicates that go on beside it."""
+def outcome_row(
+    visibility: Visibility, id: UUID, job: Job | None, result: BulkResult, beside: Collection[Job]
+) -> dict[str, Any]:
+    """Return the row of a job in ``job/retried.html``. ``beside``: the live duplicates that go on beside it."""
     error = result.refused.get(id)
-    cancelled = [sight.link(old) for old, new in result.replaced.items() if new == id]
+    cancelled = [visibility.link(old) for old, new in result.replaced.items() if new == id]
     if isinstance(error, DuplicateJob):
-        rivals = [sight.link(error.existing_job_id)]
+        rivals = [visibility.link(error.existing_job_id)]
     else:
-        rivals = cancelled or [sight.link_and_state(other.pk, other.state) for other in beside]
+        rivals = cancelled or [visibility.link_and_state(other.pk, other.state) for other in beside]
     return {
-        **_job(sight, job, id),
-        "refusal": sight.said(error.message, id) if error else "",
+        **_job(visibility, job, id),
+        "refusal": visibility.translate(error.message, id) if error else "",
         "cancelled": cancelled,
         "beside": beside,
         "rivals": rivals,
     }
 
 
-def _job(sight: Sight, job: Job | None, id: Any) -> dict[str, Any]:
+def _job(visibility: Visibility, job: Job | None, id: Any) -> dict[str, Any]:
     if job is None:
         return {"link": format_html("<code>{}</code>", id), "type": "-", "state": "-"}
-    return {"link": sight.link(id), "type": harmless(job.type), "state": badge(job.state)}
+    return {"link": visibility.link(id), "type": harmless(job.type), "state": badge(job.state)}

@@ -22,7 +22,21 @@ LONGEST = 4000
 """The most characters of a text that is looked up: each pattern is tried on it."""
 
 _SPOKEN = frozenset(
-    {"rest", "state", "ending", "said", "held", "waits", "reason", "meant", "verb", "since", "done", "problem", "mend"}
+    {
+        "rest",
+        "state",
+        "ending",
+        "sentence",
+        "held",
+        "waits",
+        "reason",
+        "meant",
+        "verb",
+        "since",
+        "done",
+        "problem",
+        "hint",
+    }
 ) | {"numbers"}
 """The placeholders that stand for texts with a pattern of their own; the others stand for names and numbers."""
 
@@ -33,19 +47,19 @@ _AGES = {"d": _("{number}d"), "h": _("{number}h"), "m": _("{number}m"), "s": _("
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
-def said(text: object, *only: str) -> str:
+def translate(text: object, *only: str) -> str:
     """Return an English sentence in the language of the visitor; with ``only``, if it is one of these."""
     text = str(text)
     language = get_language()
     if not text or not language or language.partition("-")[0] == "en" or (only and text not in only):
         return text
-    return _said(text)
+    return _translate(text)
 
 
-lazy_said = lazy(said, str)
+lazy_translate = lazy(translate, str)
 
 
-def said_age(moment: datetime | None, now: datetime) -> str:
+def age_text(moment: datetime | None, now: datetime) -> str:
     """Say how long ago a moment was, as `reporting.text.age` does."""
     if moment is None:
         return "-"
@@ -53,13 +67,13 @@ def said_age(moment: datetime | None, now: datetime) -> str:
     return gettext("in {age}").format(age=text) if is_ahead else text
 
 
-def said_distance(moment: datetime, now: datetime) -> str:
+def distance_text(moment: datetime, now: datetime) -> str:
     """Say how far away a moment is, as `reporting.text.distance` does."""
     text, is_ahead = _age(moment, now)
     return (gettext("in {age}") if is_ahead else gettext("{age} ago")).format(age=text)
 
 
-def said_minutes(length: timedelta) -> str:
+def minutes_text(length: timedelta) -> str:
     """Write a length of time in minutes."""
     minutes = round(length.total_seconds() / 60)
     return ngettext("{count} minute", "{count} minutes", minutes).format(count=minutes)
@@ -90,7 +104,7 @@ def _group(found: re.Match[str]) -> str:
     return f"(?P<{found[1]}>.+?)"
 
 
-def _said(text: str) -> str:
+def _translate(text: str) -> str:
     exact, patterns = _patterns()
     if text in exact:
         return gettext(text)
@@ -104,10 +118,10 @@ def _said(text: str) -> str:
 
 def _part(name: str, text: str) -> str:
     if name in _SPOKEN:
-        return _said(text)
+        return _translate(text)
     if name in _LENGTHS and (length := _LENGTH.fullmatch(text)):
         return str(_UNITS[length[2]]).format(number=length[1])
     if name == "states":
-        *others, last = [_said(word) for word in re.split(", | or ", text)]
+        *others, last = [_translate(word) for word in re.split(", | or ", text)]
         return gettext("{states} or {last}").format(states=", ".join(others), last=last) if others else last
     return text

@@ -15,9 +15,9 @@ from django.utils.translation import gettext_lazy as _
 
 from ..handlers.redaction import redacted_member
 from ..models import Job, SuppressedEnqueue
+from ..reporting.parse import fingerprint_begins, read_id
 from ..reporting.suppressed import MOST_DIFFERENCES, differences
 from ..reporting.text import harmless
-from ..reporting.typed import fingerprint_begins, read_id
 from ..unique.keys import KeyMode
 from ..unique.policy import OnConflict
 from .base import BoundedList, ReadOnlyAdmin, may_view
@@ -30,7 +30,7 @@ from .display import (
     strategy,
     when,
 )
-from .sight import hidden, sight_of
+from .visibility import hidden, visibility_of
 
 _BEGINNING = re.compile(r"[0-9a-f]{8,64}")
 
@@ -67,7 +67,7 @@ class SuppressedEnqueueAdmin(ReadOnlyAdmin):
     names_jobs = ("existing_job_id", "job_id")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return sight_of(self, request).attempts(super().get_queryset(request))
+        return visibility_of(self, request).attempts(super().get_queryset(request))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[BoundedList]:
         return AttemptList
@@ -123,11 +123,11 @@ class SuppressedEnqueueAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("met job, and its state then"))
     def met(self, attempt: Any) -> Any:
-        return attempt.sight.link_and_state(attempt.existing_job_id, attempt.existing_state)
+        return attempt.visibility.link_and_state(attempt.existing_job_id, attempt.existing_state)
 
     @admin.display(description=_("admitted job"))
     def admitted(self, attempt: Any) -> Any:
-        return attempt.sight.link(attempt.job_id) if attempt.job_id else gettext("none")
+        return attempt.visibility.link(attempt.job_id) if attempt.job_id else gettext("none")
 
     @admin.display(description=_("fingerprint"))
     def group(self, attempt: SuppressedEnqueue) -> Any:
@@ -143,7 +143,7 @@ class SuppressedEnqueueAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("compared with the met job"))
     def compared(self, attempt: Any) -> Any:
-        if not attempt.sight.sees(attempt.existing_job_id):
+        if not attempt.visibility.sees(attempt.existing_job_id):
             return hidden()
         job = Job.objects.using(attempt._state.db).filter(pk=attempt.existing_job_id).first()
         if job is None or job.payload_pruned:

@@ -11,7 +11,7 @@ WORDINGS = (
     # States, outcomes, and other single words
     _("available"), _("active"), _("scheduled"), _("retryable"), _("pending"), _("completed"), _("cancelled"),
     _("discarded"), _("running"), _("quiet"), _("stopping"), _("silent"), _("created"), _("replaced"), _("rejected"),
-    _("ignored"), _("deduplicated"), _("skipped"), _("already"), _("failed"), _("none recorded"),
+    _("deduplicated"), _("skipped"), _("already"), _("failed"), _("none recorded"),
     _("Available"), _("Completed"), _("Cancelled"), _("Discarded"),
     # Workflows
     _("chain"), _("group"), _("batch"), _("waiting"),
@@ -27,10 +27,10 @@ WORDINGS = (
     _("Workflow {id} is {state}; only a running one can be cancelled."),
     _("Workflow {id} does not exist any more."),
     # Operations
-    _("cancel"), _("activate"), _("retry now"), _("retry"), _("revive"), _("enqueue again"), _("release"), _("delete"),
-    _("Cancel"), _("Retry now"), _("Revive"), _("Enqueue again"), _("Release"), _("Delete"),
-    _("Activated"), _("Made available"), _("Revived"), _("Enqueued again"), _("Taken out of uniqueness"), _("Deleted"),
-    _("cancel job {id}"), _("activate job {id}"), _("retry job {id}"), _("revive job {id}"),
+    _("cancel"), _("activate"), _("retry"), _("enqueue again"), _("release"), _("delete"),
+    _("Cancel"), _("Retry"), _("Enqueue again"), _("Release"), _("Delete"),
+    _("Activated"), _("Retried"), _("Enqueued again"), _("Taken out of uniqueness"), _("Deleted"),
+    _("cancel job {id}"), _("activate job {id}"), _("retry job {id}"),
     _("enqueue job {id} again"), _("release job {id}"), _("delete job {id}"),
     # Why an operation was refused
     _("There is no job {id} in database {name}. It may have been pruned."),
@@ -39,12 +39,11 @@ WORDINGS = (
     _("Cannot {verb}: it is {state}, and pruned."),
     _("Cannot {verb}: it is {state}, and was replaced by job {other}. Enqueue it again."),
     _("Cannot {verb}: it is {state}."),
-    _("Cannot {verb}: it is {state}. Revive it."),
     _("Cannot {verb}: it is {state}. Enqueue it again."),
     _("Cannot {verb}: it is {state}. Cancel it first."),
-    _("Cannot revive job {id}: job {other} is a live duplicate ({state})."),
+    _("Cannot retry job {id}: job {other} is a live duplicate ({state})."),
     _("Did not enqueue job {id} again: job {other} is a duplicate ({state})."),
-    _("Did not enqueue job {id} again: it holds its key itself. Revive it."),
+    _("Did not enqueue job {id} again: it holds its key itself. Retry it."),
     _("A job matching the uniqueness key already exists"),
     _("Job {id} is gone: it may have been pruned."),
     _("Job {id} is {state} by now."),
@@ -60,12 +59,12 @@ WORDINGS = (
     _("It is {state}, and is cancelled. Its handler is told, and its result is refused."),
     _("A live duplicate exists:"),
     _("{count} live duplicates exist:"),
-    _("It is {state}: only a discarded or cancelled job is revived."),
+    _("It is {state}: a job that runs or has completed is not retried."),
     _("It is pruned: what it was to do is gone."),
     _("It was replaced by job {id}, so it never runs again."),
     _("It is scheduled again for {moment}."),
     _("Another job that you chose is alike: the older one is then its live duplicate."),
-    _("No live duplicate exists: it is revived."),
+    _("No live duplicate exists: it is retried."),
     _("It is {state}: it has not finished yet."),
     _("A new job is created: {reason}"),
     _("A new job replaces others: {reason}"),
@@ -82,7 +81,7 @@ WORDINGS = (
     # What an enqueue would do, and why
     _("a job with the id {id} already exists."),
     _("the job carries no unique policy."),
-    _("the job carries no unique policy. {said}"),
+    _("the job carries no unique policy. {sentence}"),
     _("job {id} is {state}, and on_conflict is {value}."),
     _("{count} duplicate would be cancelled, and on_conflict is {value}."),
     _("{count} duplicates would be cancelled, and on_conflict is {value}."),
@@ -119,17 +118,17 @@ WORDINGS = (
     _("A retry of this job that is due while another one counts as its duplicate is discarded instead."),
     _("A duplicate is admitted, and this job stays as it is."),
     _(
-        "Taken out of uniqueness by hand: it no longer holds the job key {key}, and the next enqueue with it is"
+        "Taken out of uniqueness manually: it no longer holds the job key {key}, and the next enqueue with it is"
         " admitted."
     ),
-    _("Taken out of uniqueness by hand: it holds no key, and counts as a duplicate for nobody."),
+    _("Taken out of uniqueness manually: it holds no key, and counts as a duplicate for nobody."),
     _("Not unique: it was enqueued without a policy, or lost its job key to a newer enqueue while it ran."),
     _("Not unique: it was enqueued without a policy."),
     _("the job key {key}"),
     _("the job key {key} (within its type)"),
     _("the job key {key} (among all types)"),
     _("No longer holds {held}: it is {since}."),
-    _("Has {held}, but does not hold it: a newer job was admitted past it, or it was revived."),
+    _("Has {held}, but does not hold it: a newer job was admitted past it, or it was retried."),
     _("Holds {held} since {moment}, until it is completed or cancelled."),
     _("While it runs, an enqueue with the key takes the key from it, with all further attempts."),
     _("An enqueue with the key uses this row again, as if it were new."),
@@ -143,21 +142,21 @@ WORDINGS = (
     _("`manage.py jobs verify --fix` takes such a job out of uniqueness."),
     _("No longer holds its key: it is {since}, and its policy does not count {state} jobs."),
     _("Counts as a duplicate for enqueues that look at {state} jobs, {ending}."),
-    _("It counts, but does not guard its key: a newer job was admitted past it, or it was revived."),
+    _("It counts, but does not hold its unique key: a newer job was admitted past it, or it was retried."),
     _("No longer holds its key: its window ended at {moment}."),
     _(
         "No longer in the way: its window ended at {moment}, and enqueues since then have another window in their key."
     ),
     _(
-        "Guards its key since {moment}, but no longer counts: its period ended at {end}."
-        " The next enqueue under its policy is admitted, and takes the guard from it."
+        "Holds its unique key since {moment}, but no longer counts: its period ended at {end}."
+        " The next enqueue under its policy is admitted, and takes the unique key from it."
     ),
-    _("Is {state}, but does not guard its key: a newer job was admitted past it, or it was revived."),
+    _("Is {state}, but does not hold its unique key: a newer job was admitted past it, or it was retried."),
     _("It still counts as a duplicate for enqueues that look at {state} jobs, {ending}."),
     _("Holds its key since {moment}, against {rest}, {ending}."),
     _(
-        "Its policy does not count {state} jobs: the next enqueue under it is admitted, and takes the guard from this"
-        " job."
+        "Its policy does not count {state} jobs: the next enqueue under it is admitted, and takes the unique key"
+        " from this job."
     ),
     _("{state} since {moment}"),
     _("{state} since {moment}, replaced by job {id}"),
@@ -185,9 +184,9 @@ WORDINGS = (
     ),
     # How often and how soon it runs again
     _("Its retry policy cannot be read, so that it allows no further attempt. {reason}"),
-    _("{said} When they are used up, it is discarded."),
-    _("{said} When they are used up, it is kept as a dead letter."),
-    _("{said} No retry after {errors}."),
+    _("{sentence} When they are used up, it is discarded."),
+    _("{sentence} When they are used up, it is kept as a dead letter."),
+    _("{sentence} No retry after {errors}."),
     _("One attempt, no retry."),
     _("Up to {count} attempts, {waits}."),
     _("{first} apart"),
@@ -212,7 +211,7 @@ WORDINGS = (
     # What a job with limits waits for
     _("No worker has looked at its limits yet."),
     _("Waits for a turn of its lane in the fair queue {queue}."),
-    _("Waits at a gate that is none of its own: `manage.py jobs verify --fix` mends that."),
+    _("Waits at a gate that is none of its own: `manage.py jobs verify --fix` fixes that."),
     _("Waits for a slot of {key}: {count} of {most} in use."),
     _("Held by {jobs}."),
     _("Held by {jobs} and others."),

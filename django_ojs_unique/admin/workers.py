@@ -20,7 +20,7 @@ from ..reporting.text import harmless
 from ..reporting.workers import SILENT, SILENT_AFTER, WorkerReport, held, standing
 from .base import ReadOnlyAdmin, may_view
 from .display import ago, badge
-from .sentences import said
+from .sentences import translate
 
 MOST_HELD = 100
 
@@ -30,7 +30,7 @@ class StandingFilter(admin.SimpleListFilter):
     parameter_name = "standing"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, said(name)) for name in ("running", "quiet", "stopping", SILENT)]
+        return [(name, translate(name)) for name in ("running", "quiet", "stopping", SILENT)]
 
     def queryset(self, request: HttpRequest, rows: QuerySet[WorkerProcess]) -> QuerySet[WorkerProcess]:
         overdue = timezone.now() - SILENT_AFTER
@@ -41,12 +41,12 @@ class StandingFilter(admin.SimpleListFilter):
 
 @admin.register(WorkerProcess)
 class WorkerProcessAdmin(ReadOnlyAdmin):
-    list_display = ["worker", "standing", "heartbeat", "takes", "concurrency", "holds", "settled", "runs_since"]
+    list_display = ["worker", "standing", "heartbeat", "takes", "concurrency", "holds", "finalized", "runs_since"]
     list_filter = [StandingFilter]
     search_fields = ["id", "hostname"]
     show_facets = admin.ShowFacets.NEVER
     ordering = ["-heartbeat_at"]
-    fields = ["worker", "standing", "heartbeat", "runs_since", "hostname", "pid", "takes", "concurrency", "settled"]
+    fields = ["worker", "standing", "heartbeat", "runs_since", "hostname", "pid", "takes", "concurrency", "finalized"]
     readonly_fields = ["worker", "standing", "heartbeat", "runs_since", "takes", "held_jobs"]
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -71,7 +71,7 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("queues"))
     def takes(self, row: WorkerProcess) -> str:
-        return said_patterns(WorkerReport(row, standing(row, timezone.now())))
+        return patterns_text(WorkerReport(row, standing(row, timezone.now())))
 
     @admin.display(description=_("held jobs"), ordering="held")
     def holds(self, row: WorkerProcess) -> SafeString:
@@ -79,16 +79,16 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("held jobs"))
     def held_jobs(self, row: Any) -> SafeString | str:
-        jobs = held(row.sight.jobs, row, MOST_HELD + 1)
-        if not jobs and row.sight.is_narrowed:
+        jobs = held(row.visibility.jobs, row, MOST_HELD + 1)
+        if not jobs and row.visibility.is_narrowed:
             return gettext("It holds no job that you may see.")
         if not jobs:
             return gettext("It holds no job now.")
-        said_run = gettext("{job} {type} on {queue}, started {when}")
+        text = gettext("{job} {type} on {queue}, started {when}")
         lines = [
             format_html(
-                said_run,
-                job=row.sight.link(job.pk),
+                text,
+                job=row.visibility.link(job.pk),
                 type=harmless(job.type),
                 queue=harmless(job.queue),
                 when=ago(job.started_at),
@@ -101,7 +101,7 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
         return format_html('<ul class="ojs-held">{}</ul>{}', listed, more)
 
 
-def said_patterns(worker: WorkerReport) -> str:
+def patterns_text(worker: WorkerReport) -> str:
     """Write which queues a worker takes."""
     return harmless(", ".join(worker.patterns)) or gettext("none")
 

@@ -23,8 +23,8 @@ from ..reporting.workflows import Node, tree
 from .base import FROM_PAGE, ReadOnlyAdmin, may_view
 from .charts import seconds
 from .display import badge, brief, plain_text, when
-from .sentences import said, said_distance
-from .sight import Sight, sight_of
+from .sentences import distance_text, translate
+from .visibility import Visibility, visibility_of
 
 ROLES = {
     Role.ON_COMPLETE: _("When all have ended"),
@@ -39,7 +39,7 @@ class WorkflowPage(ReadOnlyAdmin):
     change_form_template = "admin/django_ojs_unique/workflow/change_form.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return sight_of(self, request).workflows(super().get_queryset(request).filter(root=None))
+        return visibility_of(self, request).workflows(super().get_queryset(request).filter(root=None))
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         # The page has its own template, so Django need not make a form of every column.
@@ -52,14 +52,14 @@ class WorkflowPage(ReadOnlyAdmin):
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **options: Any) -> Any:
         workflow: Any = context.get("original")
         if workflow is not None:
-            sight, now = sight_of(self, request), timezone.now()
+            visibility, now = visibility_of(self, request), timezone.now()
             is_running = workflow.state == WorkflowState.RUNNING
             context |= {
                 "title": gettext("Workflow"),
                 "subtitle": harmless(name_of(workflow)),
                 "state": badge(workflow.state),
                 "facts": list(_facts(workflow)),
-                "top": _drawn(sight, tree(workflow), now, with_jobs=may_view(request, Job)),
+                "top": _drawn(visibility, tree(workflow), now, with_jobs=may_view(request, Job)),
                 "may_cancel": is_running and self.has_cancel_permission(request),
                 "changelist": reverse("admin:django_ojs_unique_workflow_changelist"),
                 "from_page": FROM_PAGE,
@@ -70,7 +70,7 @@ class WorkflowPage(ReadOnlyAdmin):
 
 def name_of(workflow: Any) -> str:
     """Return the name of a workflow, or its kind if it has none."""
-    return workflow.name or said(workflow.type)
+    return workflow.name or translate(workflow.type)
 
 
 def workflow_url(workflow: Any) -> str:
@@ -91,8 +91,8 @@ def progress_bar(progress: JobCounts) -> SafeString:
     total = progress.total or 1
     completed, failed = 100 * progress.completed / total, 100 * progress.failed / total
     text = gettext("{count} of {total}").format(count=f"{progress.completed:,}", total=f"{progress.total:,}")
-    told = ngettext("{count} failed", "{count} failed", progress.failed).format(count=f"{progress.failed:,}")
-    below = format_html('<span class="ojs-below ojs-error">{}</span>', told) if progress.failed else ""
+    message = ngettext("{count} failed", "{count} failed", progress.failed).format(count=f"{progress.failed:,}")
+    below = format_html('<span class="ojs-below ojs-error">{}</span>', message) if progress.failed else ""
     return format_html(
         '<svg class="ojs-done" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
         '<rect class="ojs-done-rest" width="100" height="10"/><rect class="ojs-done-part" width="{}" height="10"/>'
@@ -103,12 +103,12 @@ def progress_bar(progress: JobCounts) -> SafeString:
     )
 
 
-def places(sight: Sight, job: Any) -> Iterator[tuple[str, Any]]:
+def places(visibility: Visibility, job: Any) -> Iterator[tuple[str, Any]]:
     """Yield which step of which workflow a job is, for its page."""
     found = memberships_of(job)
-    if sight.is_narrowed and found:
+    if visibility.is_narrowed and found:
         roots = Workflow.objects.using(job._state.db).filter(pk__in=[place.root.pk for place in found])
-        seen = set(sight.workflows(roots).values_list("pk", flat=True))
+        seen = set(visibility.workflows(roots).values_list("pk", flat=True))
         found = [place for place in found if place.root.pk in seen]
     for place in found:
         is_own = job.workflow_id == place.workflow.pk
@@ -128,7 +128,7 @@ def _place(place: Membership) -> SafeString:
 
 def _facts(workflow: Any) -> Iterator[tuple[str, Any]]:
     yield gettext("Id"), format_html("<code>{}</code>", workflow.pk)
-    yield gettext("Kind"), said(workflow.type)
+    yield gettext("Kind"), translate(workflow.type)
     yield gettext("Jobs done"), progress_bar(job_counts([workflow], workflow._state.db)[workflow.pk])
     yield gettext("Created"), when(workflow.created_at)
     for label, moment in ((gettext("Started"), workflow.started_at), (gettext("Finished"), workflow.finished_at)):
@@ -138,70 +138,70 @@ def _facts(workflow: Any) -> Iterator[tuple[str, Any]]:
         yield gettext("Took"), took(workflow)
 
 
-def _drawn(sight: Sight, node: Node, now: datetime, *, with_jobs: bool) -> dict[str, Any]:
+def _drawn(visibility: Visibility, node: Node, now: datetime, *, with_jobs: bool) -> dict[str, Any]:
     """Return a node for ``workflow/_members.html``, with all that is in it; of jobs only their states, if wanted."""
     if not with_jobs:
         for one in node.walk():
             one.job, one.result, one.error = None, "", {}
-    sight.look(one.job.pk for one in node.walk() if one.job is not None)
-    return _draw(sight, node, now)
+    visibility.look(one.job.pk for one in node.walk() if one.job is not None)
+    return _draw(visibility, node, now)
 
 
-def _draw(sight: Sight, node: Node, now: datetime) -> dict[str, Any]:
+def _draw(visibility: Visibility, node: Node, now: datetime) -> dict[str, Any]:
     drawn: dict[str, Any] = {
         "name": brief(node.name if node.workflow is None else name_of(node.workflow)),
         "label": ROLES.get(node.role) or (f"{node.member.position + 1:,}" if node.member is not None else ""),
         "state": badge(node.state, gettext("not needed") if node.state is MemberState.SKIPPED else None),
-        "waits": harmless(sight.said(node.waits)),
-        "facts": [fact for fact in _told(sight, node, now) if fact],
+        "waits": harmless(visibility.translate(node.waits)),
+        "facts": [fact for fact in _node_facts(visibility, node, now) if fact],
         "result": plain_text(node.result) if node.result else "",
-        "error": _error(sight, node),
+        "error": _error(visibility, node),
     }
     if node.workflow is not None:
         drawn |= {
-            "kind": said(node.type),
+            "kind": translate(node.type),
             "is_chain": node.type == Kind.CHAIN,
             "anchor": _anchor(node.workflow),
-            "nodes": [_draw(sight, one, now) for one in node.nodes],
-            "callbacks": [_draw(sight, one, now) for one in node.callbacks],
+            "nodes": [_draw(visibility, one, now) for one in node.nodes],
+            "callbacks": [_draw(visibility, one, now) for one in node.callbacks],
             "more": _more(node),
         }
     return drawn
 
 
-def _told(sight: Sight, node: Node, now: datetime) -> Iterator[Any]:
+def _node_facts(visibility: Visibility, node: Node, now: datetime) -> Iterator[Any]:
     job, length = node.job, node.duration(now)
     if node.workflow is None:
         yield format_html("<code>{}</code>", brief(node.type)) if node.name != node.type else ""
     if job is not None and job.attempt:
         yield gettext("attempt {number} of {most}").format(number=job.attempt, most=job.most_attempts)
     if job is not None and node.state is MemberState.PENDING:
-        due = gettext("due {when}").format(when=said_distance(job.run_at, now)) if job.run_at else ""
-        yield f"{said(job.state)} {due}"
+        due = gettext("due {when}").format(when=distance_text(job.run_at, now)) if job.run_at else ""
+        yield f"{translate(job.state)} {due}"
     yield seconds(length.total_seconds()) if length is not None else ""
     if node.stands_in:
-        yield _stand_in(sight, node)
+        yield _stand_in(visibility, node)
     if job is not None:
-        yield sight.link(job.pk, gettext("its job"))
+        yield visibility.link(job.pk, gettext("its job"))
 
 
-def _stand_in(sight: Sight, node: Node) -> SafeString | str:
-    if node.made_by is None or sight.is_narrowed:
+def _stand_in(visibility: Visibility, node: Node) -> SafeString | str:
+    if node.made_by is None or visibility.is_narrowed:
         return gettext("a duplicate that stands in")
     link = format_html('<a href="{}">{}</a>', workflow_url(node.made_by), brief(name_of(node.made_by)))
     return format_html(gettext("a duplicate that stands in, enqueued by {workflow}"), workflow=link)
 
 
-def _error(sight: Sight, node: Node) -> str:
+def _error(visibility: Visibility, node: Node) -> str:
     type, message, code = (str(node.error.get(name) or "") for name in ("type", "message", "code"))
-    return harmless(sight.masked(": ".join(filter(None, [type, said(message)])) or code))
+    return harmless(visibility.masked(": ".join(filter(None, [type, translate(message)])) or code))
 
 
 def _more(node: Node) -> str:
     if not node.more:
         return ""
     counts = ", ".join(
-        f"{count:,} {gettext('unfinished') if name == 'open' else said(name)}" for name, count in node.more.items()
+        f"{count:,} {gettext('unfinished') if name == 'open' else translate(name)}" for name, count in node.more.items()
     )
     return gettext("and {count} more: {counts}").format(count=f"{node.more.total():,}", counts=counts)
 

@@ -20,13 +20,13 @@ from django.utils.translation import gettext_lazy as _
 from ..exceptions import InvalidTransition
 from ..models import Workflow, WorkflowMember
 from ..ojs.workflows import Kind, WorkflowState
+from ..reporting.parse import read_id
 from ..reporting.text import harmless
-from ..reporting.typed import read_id
 from ..reporting.workflow_facts import Stops, job_counts, stops
 from .base import FROM_PAGE, BoundedList, may, render
 from .display import ago, badge, brief
-from .sentences import said
-from .sight import sight_of
+from .sentences import translate
+from .visibility import visibility_of
 from .workflow_page import WorkflowPage, name_of, progress_bar, took, workflow_url
 
 MOST_CANCELLED = 100
@@ -40,7 +40,7 @@ class StateFilter(admin.SimpleListFilter):
     names: Iterable[str] = WorkflowState
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(str(name), said(name)) for name in self.names]
+        return [(str(name), translate(name)) for name in self.names]
 
     def queryset(self, request: HttpRequest, workflows: QuerySet[Workflow]) -> QuerySet[Workflow]:
         return workflows if self.value() is None else workflows.filter(**{str(self.parameter_name): self.value()})
@@ -96,8 +96,8 @@ class WorkflowAdmin(WorkflowPage):
 
     def response_action(self, request: HttpRequest, *args: Any, **options: Any) -> Any:
         if any(read_id(text) is None for text in request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)):
-            told = gettext("Nothing was done: a row that was chosen has no workflow's id.")
-            self.message_user(request, told, messages.WARNING)
+            message = gettext("Nothing was done: a row that was chosen has no workflow's id.")
+            self.message_user(request, message, messages.WARNING)
             return None
         return super().response_action(request, *args, **options)
 
@@ -106,8 +106,8 @@ class WorkflowAdmin(WorkflowPage):
         """Say what it would stop, then cancel."""
         chosen = list(workflows[: MOST_CANCELLED + 1])
         if len(chosen) > MOST_CANCELLED:
-            told = gettext("Nothing was done: choose {count} workflows at most.").format(count=MOST_CANCELLED)
-            self.message_user(request, told, messages.WARNING)
+            message = gettext("Nothing was done: choose {count} workflows at most.").format(count=MOST_CANCELLED)
+            self.message_user(request, message, messages.WARNING)
             return None
         if "_confirmed" not in request.POST:
             return self._ask(request, chosen)
@@ -141,15 +141,17 @@ class WorkflowAdmin(WorkflowPage):
             try:
                 done = workflow.cancel(active=active)
             except InvalidTransition as error:
-                told = sight_of(self, request).said(error.message, workflow.pk)
-                self.message_user(request, harmless(told), messages.WARNING)
+                message = visibility_of(self, request).translate(error.message, workflow.pk)
+                self.message_user(request, harmless(message), messages.WARNING)
                 continue
             self.log_change(request, workflow, f"Cancelled with {done.jobs:,} jobs.")
             count, jobs = count + 1, jobs + done.jobs
         if count:
-            told = ngettext("Cancelled: {count} workflow.", "Cancelled: {count} workflows.", count).format(count=count)
+            message = ngettext("Cancelled: {count} workflow.", "Cancelled: {count} workflows.", count).format(
+                count=count
+            )
             stopped = ngettext("{count} job was cancelled.", "{count} jobs were cancelled.", jobs)
-            self.message_user(request, f"{told} {stopped.format(count=f'{jobs:,}')}", messages.SUCCESS)
+            self.message_user(request, f"{message} {stopped.format(count=f'{jobs:,}')}", messages.SUCCESS)
 
     @admin.display(description=_("name"))
     def shown_name(self, workflow: Workflow) -> str:
@@ -157,7 +159,7 @@ class WorkflowAdmin(WorkflowPage):
 
     @admin.display(description=_("kind"))
     def kind(self, workflow: Workflow) -> str:
-        return said(workflow.type)
+        return translate(workflow.type)
 
     @admin.display(description=_("state"))
     def shown_state(self, workflow: Workflow) -> SafeString:
@@ -201,8 +203,10 @@ def _consequence(workflow: Workflow, found: Stops) -> dict[str, Any]:
     ]
     return {
         "link": format_html('<a href="{}">{}</a>', workflow_url(workflow), brief(name_of(workflow))),
-        "type": said(workflow.type),
+        "type": translate(workflow.type),
         "state": badge(workflow.state),
         "refusal": "" if is_running else gettext("It has ended."),
-        "sentences": [told.format(count=f"{count:,}") for count, told in sentences if count] if is_running else [],
+        "sentences": [message.format(count=f"{count:,}") for count, message in sentences if count]
+        if is_running
+        else [],
     }

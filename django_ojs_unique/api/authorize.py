@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from rest_framework.request import Request
 
 from ..conf import imported, settings
-from ..enqueue.incoming import Reader
+from ..enqueue.new_job import Reader
 from ..enqueue.request import Request as Enqueue
 from ..enqueue.results import EnqueueResult
 from ..exceptions import OJSError
@@ -87,7 +87,7 @@ def readable(request: Request, entries: QuerySet[CronJob]) -> QuerySet[CronJob]:
 
 
 def place_of(entry: CronJob) -> tuple[str | None, str]:
-    """Return the queue and type of a periodic job; the queue is None if its row, changed by hand, has no valid one."""
+    """Return the queue and type of a periodic job; the queue is None if its row, changed manually, has no valid one."""
     queue = entry.options.get("queue") if isinstance(entry.options, dict) else None
     try:
         return _place(Enqueue(entry.type, queue=queue, elsewhere=True))

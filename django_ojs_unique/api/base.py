@@ -26,7 +26,7 @@ from ..exceptions import DuplicateJob, OJSError, as_json
 from ..maintenance.on_demand import is_overdue, run_maintenance
 from ..models import Job
 from ..ojs.names import UUID_TEXT
-from ..worker.holder import Holder
+from ..worker.remote_worker import RemoteWorker
 from .authentication import TokenAuthentication
 from .authorize import Action, demand
 from .wire import codec, errors
@@ -126,7 +126,7 @@ class OJSView(APIView):
         given = self.request.META.get("HTTP_X_REQUEST_ID", "")
         return given if _REQUEST_ID.fullmatch(given) else f"req_{new_id()}"
 
-    def told(self, error: OJSError) -> dict[str, Any]:
+    def described(self, error: OJSError) -> dict[str, Any]:
         """Return the JSON object of an error."""
         path = reverse("ojs:error", args=[error.code])
         try:
@@ -161,7 +161,7 @@ class OJSView(APIView):
         error, status, headers = errors.understand(exc)
         if status == 401 and (header := self.get_authenticate_header(self.request)):
             headers["WWW-Authenticate"] = header
-        body = {"error": self.told(error)}
+        body = {"error": self.described(error)}
         response = Response(body, status=status, headers=headers)
         response.exception = True
         return response
@@ -193,7 +193,7 @@ class OneJobView(OJSView):
     def _is_held(self) -> bool:
         """Tell whether the caller has fetched the job, and still holds it; it has seen the whole job then."""
         try:
-            return Holder(self.account).refusal(self.stored(self.kwargs["id"])) is None
+            return RemoteWorker(self.account).refusal(self.stored(self.kwargs["id"])) is None
         except errors.NotFound:
             return False
 

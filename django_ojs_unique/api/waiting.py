@@ -26,7 +26,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from ..conf import settings
-from ..maintenance.sweep import next_due
+from ..maintenance.timers import next_due
 from ..worker.listen import Listener
 
 SHORTEST_POLL, LONGEST_POLL = 0.05, 0.5

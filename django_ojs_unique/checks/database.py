@@ -39,7 +39,7 @@ def check_databases(databases: Iterable[str] | None = None, **kwargs: Any) -> li
         messages += (
             Warning(
                 f"Database {alias!r}: constraint {name!r} of table {Job._meta.db_table!r} {flaw}.",
-                hint="Run `manage.py migrate`. If that changes nothing, somebody has changed the table by hand: stop"
+                hint="Run `manage.py migrate`. If that changes nothing, somebody has changed the table manually: stop"
                 f" the workers, run `manage.py jobs verify --fix --database {alias}`, then in `manage.py shell`:"
                 + _made_anew(name, alias, flaw),
                 id="django_ojs_unique.W008",

@@ -27,7 +27,7 @@ BY_ITSELF = {
     JobState.ACTIVE: {JobState.AVAILABLE, JobState.RETRYABLE, JobState.COMPLETED, JobState.DISCARDED},
     JobState.RETRYABLE: {JobState.AVAILABLE},
 }
-"""The moves that happen by themselves. A job becomes pending only by request, and is cancelled and revived by hand."""
+"""The moves that happen by themselves. A job becomes pending only by request, and is cancelled and retried manually."""
 
 MEANT = [states - {JobState.PENDING} for states in (WAITING, UNTIL_START)]
 """Sets of states with a hole that is intended: they leave out `active`, so the next job may wait while one runs."""
@@ -55,8 +55,8 @@ def check_conversions(**kwargs: Any) -> list[CheckMessage]:
             if definition.converter is not None:
                 definition.converter.check()
         except HandlerError as error:
-            problem, _, mend = error.message.partition(". ")
-            messages.append(Error(f"{problem}.", hint=mend, id="django_ojs_unique.E004"))
+            problem, _, hint = error.message.partition(". ")
+            messages.append(Error(f"{problem}.", hint=hint, id="django_ojs_unique.E004"))
     return messages
 
 

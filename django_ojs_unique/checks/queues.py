@@ -61,7 +61,7 @@ def _from_before(alias: str, on_them: QuerySet[Job]) -> Iterator[CheckMessage]:
         yield Warning(
             f"Unique queues in database {alias!r} hold {'at least ' if more else ''}{counted(found, 'waiting job')}"
             " from before OJS_UNIQUE['UNIQUE_QUEUES'] named them, so that identical ones may wait there.",
-            hint=f"Run `manage.py jobs verify --database {alias}` to see them, and with --fix to mend that; or drain"
+            hint=f"Run `manage.py jobs verify --database {alias}` to see them, and with --fix to fix that; or drain"
             f" the queues.",
             id="django_ojs_unique.W004",
         )

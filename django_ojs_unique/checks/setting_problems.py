@@ -82,8 +82,8 @@ def _listen_problems(setting: str, given: Any) -> Iterator[str]:
     for alias, other in given.items():
         for one in (alias, other):
             if not isinstance(one, str) or one not in django_settings.DATABASES:
-                mend = did_you_mean(one, django_settings.DATABASES)
-                yield f"{setting}: {one!r} is no entry of DATABASES. {mend}"
+                hint = did_you_mean(one, django_settings.DATABASES)
+                yield f"{setting}: {one!r} is no entry of DATABASES. {hint}"
 
 
 def _context_problems(setting: str, given: Any) -> Iterator[str]:

@@ -15,7 +15,7 @@ from ..ojs.states import ALL, JobState, to_mask
 from .dialects import dialect_on, kind_of
 
 STRONG, BEST_EFFORT = "strong", "best-effort"
-CONSTRAINT = "ojs_unique_guard"
+CONSTRAINT = "ojs_unique_key"
 MISSING, ALTERED = "is missing", "is not the one that the model declares"
 
 _MASKS = [to_mask(states) for state in JobState for states in ({state}, ALL - {state})]
@@ -46,7 +46,7 @@ def flaws(model: type[Model], using: str) -> dict[str, str]:
     checks = connection.features.can_introspect_check_constraints
     names = [constraint.name for constraint in model._meta.constraints if checks or constraint.name == CONSTRAINT]
     missing = {name: MISSING for name in names if name not in found}
-    if CONSTRAINT not in missing and not _is_guarded(model, connection, found):
+    if CONSTRAINT not in missing and not _is_enforced(model, connection, found):
         return {CONSTRAINT: ALTERED, **missing}
     return missing
 
@@ -59,7 +59,7 @@ def forget() -> None:
 @cache
 def _keeps_promise(model: type[Model], using: str) -> bool:
     connection = connections[using]
-    return _can_keep_promise(connection) and _is_guarded(model, connection, _constraints(model, connection))
+    return _can_keep_promise(connection) and _is_enforced(model, connection, _constraints(model, connection))
 
 
 def _can_keep_promise(connection: BaseDatabaseWrapper) -> bool:
@@ -72,15 +72,15 @@ def _constraints(model: type[Model], connection: BaseDatabaseWrapper) -> Mapping
         return connection.introspection.get_constraints(cursor, model._meta.db_table)
 
 
-def _is_guarded(model: type[Model], connection: BaseDatabaseWrapper, found: Mapping[str, Any]) -> bool:
-    guard = found.get(CONSTRAINT, {})
-    if not guard.get("unique") or guard.get("columns") != [kind_of(connection).guarded_column]:
+def _is_enforced(model: type[Model], connection: BaseDatabaseWrapper, found: Mapping[str, Any]) -> bool:
+    index = found.get(CONSTRAINT, {})
+    if not index.get("unique") or index.get("columns") != [kind_of(connection).unique_column]:
         return False
     # If the database cannot compute the condition, that error must not break the caller's transaction.
     savepoint = transaction.atomic(using=connection.alias) if connection.in_atomic_block else nullcontext()
     try:
         with savepoint:
-            return _guarding(model, connection) == {
+            return _holding(model, connection) == {
                 (str(state), mask) for state in ALL for mask in _MASKS if mask & state.bit
             }
     except DatabaseError:
@@ -89,14 +89,14 @@ def _is_guarded(model: type[Model], connection: BaseDatabaseWrapper, found: Mapp
         return False
 
 
-def _guarding(model: type[Model], connection: BaseDatabaseWrapper) -> set[tuple[str, int]]:
-    """Let the database compute its own condition; return the pairs (state, guarded states) for which it is true."""
+def _holding(model: type[Model], connection: BaseDatabaseWrapper) -> set[tuple[str, int]]:
+    """Let the database compute its own condition; return the pairs (state, unique states) for which it is true."""
     condition = dialect_on(model, connection).condition_of(CONSTRAINT)
     states = " UNION ALL ".join(f"SELECT '{state}' AS state" for state in JobState)
-    masks = " UNION ALL ".join(f"SELECT {mask} AS guarded_states" for mask in _MASKS)
+    masks = " UNION ALL ".join(f"SELECT {mask} AS unique_states" for mask in _MASKS)
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT state, guarded_states FROM ({states}) AS a CROSS JOIN ({masks}) AS b"
+            f"SELECT state, unique_states FROM ({states}) AS a CROSS JOIN ({masks}) AS b"
             f" CROSS JOIN (SELECT 'f' AS fingerprint) AS c WHERE {condition}"
         )
         return set(cursor.fetchall())

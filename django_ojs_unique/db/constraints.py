@@ -15,13 +15,13 @@ from django.db.models.lookups import Contains
 from ..ojs.states import JobState
 
 _BITS = " ".join(f"WHEN '{state}' THEN {state.bit}" for state in JobState)
-_IS_GUARDING = "CASE WHEN ({guarded_states} & CASE {state} " + _BITS + " ELSE 0 END) = 0 THEN 0 ELSE 1 END = 1"
-IS_GUARDING = _IS_GUARDING.format(guarded_states="guarded_states", state="state")
-"""The SQL of `guarding`."""
+_HOLDS_UNIQUE_KEY = "CASE WHEN ({unique_states} & CASE {state} " + _BITS + " ELSE 0 END) = 0 THEN 0 ELSE 1 END = 1"
+HOLDS_UNIQUE_KEY = _HOLDS_UNIQUE_KEY.format(unique_states="unique_states", state="state")
+"""The SQL of `holding_unique_key`."""
 
 
-class IsGuarding(Lookup):
-    """Whether a row's state is one of its guarded states: one bit-and, which each write of a row evaluates.
+class HoldsUniqueKey(Lookup):
+    """Whether a row's state is one of its unique states: one bit-and, which each write of a row evaluates.
 
     It is an equation, because PostgreSQL expects that an equation is true for few rows. With ``<> 0`` it expected all
     finished jobs of a fingerprint, and spent 200 ms on compiling (JIT) a statement that finds one row.
@@ -30,23 +30,23 @@ class IsGuarding(Lookup):
     compares any other expression with TRUE, in some versions and on some databases.
     """
 
-    lookup_name = "guards"
+    lookup_name = "holds_unique_key"
     prepare_rhs = False
 
     def as_sql(self, compiler: Any, connection: Any) -> Any:
-        guarded_states, state = (compiler.compile(expression)[0] for expression in (self.lhs, self.rhs))
-        return _IS_GUARDING.format(guarded_states=guarded_states, state=state), []
+        unique_states, state = (compiler.compile(expression)[0] for expression in (self.lhs, self.rhs))
+        return _HOLDS_UNIQUE_KEY.format(unique_states=unique_states, state=state), []
 
 
-def guarding() -> Q:
-    """Return the condition for rows that guard their fingerprint: their state is one of their guarded states."""
-    return Q(IsGuarding(F("guarded_states"), F("state")))
+def holding_unique_key() -> Q:
+    """Return the condition for rows that hold their unique key: their state is one of their unique states."""
+    return Q(HoldsUniqueKey(F("unique_states"), F("state")))
 
 
 _IS_FINISHED = "CASE WHEN {finished_at} IS NULL THEN 0 ELSE 1 END = {is_finished:d}"
 FINISHED = _IS_FINISHED.format(finished_at="finished_at", is_finished=True)
-UNGUARDED = "guarded_states = 0 AND " + _IS_FINISHED.format(finished_at="finished_at", is_finished=False)
-"""The SQL of `finished` and of `unguarded`."""
+RELEASED = "unique_states = 0 AND " + _IS_FINISHED.format(finished_at="finished_at", is_finished=False)
+"""The SQL of `finished` and of `released`."""
 
 
 class IsFinished(Lookup):
@@ -69,22 +69,22 @@ def finished() -> Q:
     return Q(IsFinished(F("finished_at"), True))
 
 
-def unguarded() -> Q:
-    """Return the condition for unfinished jobs that have given up their guard."""
-    return Q(IsFinished(F("finished_at"), False), guarded_states=0)
+def released() -> Q:
+    """Return the condition for unfinished jobs that have released their unique key."""
+    return Q(IsFinished(F("finished_at"), False), unique_states=0)
 
 
-def unfinished_or_guarding(**condition: Any) -> Q:
-    """Return a condition on the fingerprint for the unfinished jobs, and for the one that guards it.
+def unfinished_or_holding(**condition: Any) -> Q:
+    """Return a condition on the fingerprint for the unfinished jobs, and for the one that holds it.
 
     It uses two partial indexes. Each part repeats the whole condition: otherwise SQLite uses none of them.
     """
-    return Q(guarding(), **condition) | Q(unguarded(), **condition)
+    return Q(holding_unique_key(), **condition) | Q(released(), **condition)
 
 
 def of_fingerprint(**condition: Any) -> Q:
     """Return a condition on the fingerprint, for all jobs: it uses one more partial index, of the finished jobs."""
-    return unfinished_or_guarding(**condition) | Q(finished(), **condition)
+    return unfinished_or_holding(**condition) | Q(finished(), **condition)
 
 
 LOOKS_FIRST = Q(
@@ -93,8 +93,8 @@ LOOKS_FIRST = Q(
 )
 """The jobs that, after a run, wait again only if no other job counts as their duplicate: see `maintenance.superseded`.
 
-A stored policy has ``on_retry`` only if it is "discard". The text is searched, because text that was stored by hand may
-be no JSON; it is never NULL, and so is the negation.
+A stored policy has ``on_retry`` only if it is "discard". The text is searched, because it may be no JSON
+if somebody wrote it manually; it is never NULL, and so is the negation.
 """
 
 KEY_LOCKS = "django_ojs_unique_keylock"

@@ -51,7 +51,7 @@ class KeptCursor(Protocol):
     """The driver's connection."""
 
     def execute(
-        self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None, plan: Plan = Plan.KEPT
+        self, sql: str, params: Parameters, overlap: Callable[[], Any] | None = None, plan: Plan = Plan.KEPT
     ) -> tuple[int, list[Any]]: ...
 
 
@@ -67,24 +67,24 @@ def execute(
     dialect: KeepsCursors,
     sql: str,
     params: Parameters,
-    meanwhile: Callable[[], Any] | None = None,
+    overlap: Callable[[], Any] | None = None,
     plan: Plan = Plan.KEPT,
 ) -> tuple[int, list[Any]]:
     """Execute one statement; return how many rows it changed or found, and the rows. Raises what Django raises.
 
-    ``meanwhile`` is called once: while the database works if the driver can do that, and else before. It must not use
+    ``overlap`` is called once: while the database works if the driver can do that, and else before. It must not use
     the connection.
     """
     connection = dialect.connection
     kept = _kept_cursor(dialect, connection)
     if kept is None:
-        if meanwhile is not None:
-            meanwhile()
+        if overlap is not None:
+            overlap()
         with connection.cursor() as cursor:
             cursor.execute(sql, params)
             return cursor.rowcount, [] if cursor.description is None else cursor.fetchall()
     try:
-        return kept.execute(sql, params, meanwhile, plan)
+        return kept.execute(sql, params, overlap, plan)
     except Exception:
         with connection.wrap_database_errors:
             raise

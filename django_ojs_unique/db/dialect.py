@@ -18,14 +18,14 @@ from django.db.models import Q, QuerySet
 
 from ..ojs.states import INCOMPLETE, JobState, to_mask
 from ..unique.policy import UniquePolicy, ended_states
-from .constraints import of_fingerprint, unfinished_or_guarding
+from .constraints import of_fingerprint, unfinished_or_holding
 from .cursors import KeptCursor, execute
 from .fields import StateSetField
 from .inserts import Row, Statement, Table, in_groups
 from .rows import UnreadRows
 
 FEW_ROWS = 20
-"""A statement about more rows needs a fresh plan: one for an empty table could read the whole table for each row."""
+"""Above this, discard a cached plan: one that was made on an empty table scans it for each row."""
 
 
 class Front(NamedTuple):
@@ -84,7 +84,7 @@ class Dialect:
     name = "other"
     mechanism = ""
     """How the database keeps the promise of uniqueness; empty where that is not tested."""
-    guarded_column = "fingerprint"
+    unique_column = "fingerprint"
     """The column of the unique index that keeps the promise."""
     single_writer = False
     """Whether only one transaction at a time can write."""
@@ -130,7 +130,7 @@ class Dialect:
         return f'"{name}"'
 
     def insert(self, job: Row) -> bool:
-        """Insert a job; return False when a guarding row or the same id prevents it."""
+        """Insert a job; return False when a held unique key or the same id prevents it."""
         columns, values = self.table.written(job)
         return self._inserts(self.table.insert(columns, self._wakes_workers(job)), values)
 
@@ -141,7 +141,7 @@ class Dialect:
     def insert_unless_duplicate(self, job: Row, policy: UniquePolicy, created_after: datetime | None) -> bool:
         """Insert a job; return False, and insert nothing, when a stored job may be its duplicate.
 
-        It also returns False when the id is taken, or when a job guards the fingerprint that the policy does not count.
+        It also returns False when the id is taken, or when a job holds the unique key that the policy does not count.
         """
         columns, values = self.table.written(job)
         condition, parameters = self.table.none_live, [job["fingerprint"]] * 2
@@ -186,8 +186,8 @@ class Dialect:
     def insert_all(self, jobs: Sequence[Row], *, unless_live: bool = False) -> bool:
         """Insert many jobs, and wake the workers of those that are available.
 
-        Return False when a guarding row or a used id prevents one; others may be inserted then. With ``unless_live``,
-        an unfinished job without a guard prevents the jobs of its fingerprint, too.
+        Return False when a held unique key or a used id prevents one; others may be inserted then. With
+        ``unless_live``, an unfinished job that does not hold its unique key prevents them, too.
         """
         inserted = self.insert_rows(jobs, unless_live=unless_live) == len(jobs)
         if inserted:
@@ -205,10 +205,10 @@ class Dialect:
         """
         raise NotImplementedError
 
-    def insert_piece(self, statement: Statement, meanwhile: Callable[[], Any]) -> set[UUID]:
+    def insert_piece(self, statement: Statement, overlap: Callable[[], Any]) -> set[UUID]:
         """Insert the jobs that have no unfinished duplicate, wake the workers, and return the ids of the new jobs.
 
-        ``meanwhile`` is called once: while the database works if the driver can do that, and else before. It must not
+        ``overlap`` is called once: while the database works if the driver can do that, and else before. It must not
         use the connection.
         """
         raise NotImplementedError
@@ -231,11 +231,11 @@ class Dialect:
         self.take_write_lock()
 
     def find(self, rows: Any, fingerprints: Sequence[str], ended: Sequence[str]) -> Any:
-        """Select the rows that have one of the fingerprints and are unfinished, or guard it.
+        """Select the rows that have one of the fingerprints and are unfinished, or hold it.
 
         Of those that ended in one of some states, only the newest one of each must be among the result.
         """
-        which = of_fingerprint if ended else unfinished_or_guarding
+        which = of_fingerprint if ended else unfinished_or_holding
         return rows.filter(which(fingerprint__in=fingerprints))
 
     def lock(self, rows: QuerySet[Any], *, by_key: bool) -> list[Any]:
@@ -248,10 +248,10 @@ class Dialect:
     def wake(self, queues: Collection[str]) -> None:
         """Wake the idle workers of some queues when the transaction commits, where the database can."""
 
-    def claim(self, wanted: ClaimRequest, meanwhile: Callable[[], Any] | None = None) -> UnreadRows:
+    def claim(self, wanted: ClaimRequest, overlap: Callable[[], Any] | None = None) -> UnreadRows:
         """Claim jobs of queues that are neither paused nor limited.
 
-        Return their rows unordered, with the fields that are wanted. ``meanwhile`` is called as in `insert_piece`.
+        Return their rows unordered, with the fields that are wanted. ``overlap`` is called as in `insert_piece`.
         """
         raise NotImplementedError
 

@@ -72,7 +72,7 @@ class StateSetField(models.SmallIntegerField):  # type: ignore[type-arg]
         return super().get_prep_value(value)  # type: ignore[no-any-return]
 
     def formfield(self, **kwargs: Any) -> None:
-        """Offer no form field: guards change through the manager and the job's methods only."""
+        """Offer no form field: it changes through the manager and the job's methods only."""
         return
 
     def value_to_string(self, obj: models.Model) -> str:
@@ -86,7 +86,7 @@ class PayloadField(models.JSONField):
     """
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
-        """Read the JSON; return text that was stored by hand and cannot be read as it is, like Django does."""
+        """Read the JSON; return text that was stored manually and cannot be read as it is, like Django does."""
         try:
             return super().from_db_value(value, expression, connection)
         except (ValueError, RecursionError):  # a number of too many digits, or nested too deeply

@@ -1,6 +1,6 @@
 """Which rows hold their unique key for others, and who does when they go.
 
-A live job may not hold its key, because a newer one was admitted past it, or because it was revived by force. Then
+A live job may not hold its key, because a newer one was admitted past it, or because it was retried by force. Then
 another row holds the key in every state, so that the constraint stops each enqueue that cannot see the live job.
 """
 
@@ -13,7 +13,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from ..ojs.states import ALL
-from .constraints import guarding, unguarded
+from .constraints import holding_unique_key, released
 from .dialects import dialect_of
 from .inserts import in_groups
 
@@ -24,7 +24,7 @@ def delete(jobs: QuerySet[Any], delete: Callable[[], T]) -> T:
     """Let ``delete`` delete the jobs; what one of them holds for others stays held. Return what it returns."""
     rows = _everything(jobs).filter(pk__in=jobs.order_by().values("pk"))
     # Only these can hold a key for others when they are deleted. There are few among many finished jobs.
-    holding = rows.filter(guarding() | unguarded(), fingerprint__isnull=False)
+    holding = rows.filter(holding_unique_key() | released(), fingerprint__isnull=False)
     return free(holding, lambda rows: delete())
 
 
@@ -40,13 +40,13 @@ def free(jobs: QuerySet[Any], change: Callable[[QuerySet[Any]], T]) -> T:
         return changed
 
 
-HOLDS: Final = ("state", "key", "fingerprint", "guarded_states")
+HOLDS: Final = ("state", "key", "fingerprint", "unique_states")
 """The fields that `held_for_others` needs."""
 
 
 def held_for_others(rows: Iterable[Any]) -> set[str]:
     """Return the fingerprints that rows hold in every state, perhaps because of live jobs that do not hold them."""
-    return {row.fingerprint for row in rows if row.is_guarding and row.guarded_states == ALL and row.key is None}
+    return {row.fingerprint for row in rows if row.holds_unique_key and row.unique_states == ALL and row.key is None}
 
 
 def hold_for_others(jobs: QuerySet[Any], fingerprints: Collection[str]) -> None:
@@ -59,12 +59,12 @@ def hold_for_others(jobs: QuerySet[Any], fingerprints: Collection[str]) -> None:
     everything = _everything(jobs)
     dialect, rows = dialect_of(everything), everything.only("fingerprint")
     for some in in_groups(sorted(fingerprints)):
-        left = dialect.lock(rows.filter(unguarded(), key=None, fingerprint__in=some), by_key=False)
+        left = dialect.lock(rows.filter(released(), key=None, fingerprint__in=some), by_key=False)
         holders = {row.fingerprint: row.pk for row in left}
         if holders:
-            for row in dialect.lock(rows.filter(guarding(), fingerprint__in=sorted(holders)), by_key=False):
+            for row in dialect.lock(rows.filter(holding_unique_key(), fingerprint__in=sorted(holders)), by_key=False):
                 holders[row.fingerprint] = row.pk
-            QuerySet.update(everything.filter(pk__in=list(holders.values())), guarded_states=ALL)
+            QuerySet.update(everything.filter(pk__in=list(holders.values())), unique_states=ALL)
 
 
 def _everything(jobs: QuerySet[Any]) -> Any:

@@ -11,7 +11,7 @@ from django.db import models
 
 from ..ojs.encoder import encoder
 from ..ojs.states import ALL, to_mask
-from .constraints import FINISHED, IS_GUARDING, UNGUARDED
+from .constraints import FINISHED, HOLDS_UNIQUE_KEY, RELEASED
 from .fields import SharedJSON
 from .rows import RowReader
 
@@ -221,10 +221,10 @@ class Table:
 
     def _none_live(self, fingerprint: str) -> str:
         # The constraint does not make the second one superfluous: while the statement waits for a rival, a job may lose
-        # its guard. Each of the two has its index. OFFSET 0 keeps PostgreSQL from making a join of them: with old
+        # its unique key. Each of the two has its index. OFFSET 0 keeps PostgreSQL from making a join of them: with old
         # statistics, a join would read the whole table.
         found = f"SELECT 1 FROM {self._name} AS job WHERE job.fingerprint = {fingerprint}"
-        wheres = (UNGUARDED, IS_GUARDING)
+        wheres = (RELEASED, HOLDS_UNIQUE_KEY)
         return " AND ".join(f"NOT EXISTS ({found} AND {where} LIMIT 1 OFFSET 0)" for where in wheres)
 
     @kept
@@ -234,7 +234,7 @@ class Table:
         Parameter: the fingerprint.
         """
         of_fingerprint = f"{self._select(full_row)} WHERE fingerprint = {self._placeholders['fingerprint']}"
-        return f"{of_fingerprint} AND {IS_GUARDING} AND guarded_states <> {to_mask(ALL)}"
+        return f"{of_fingerprint} AND {HOLDS_UNIQUE_KEY} AND unique_states <> {to_mask(ALL)}"
 
     @kept
     def newest(self, states: tuple[str, ...], ended: tuple[str, ...], bounded: bool, full_row: bool) -> str:
@@ -246,7 +246,7 @@ class Table:
         of_fingerprint = f"{self._select(full_row)} WHERE fingerprint = {self._placeholders['fingerprint']} AND "
         newest_first = "ORDER BY created_at DESC, id DESC LIMIT 1"
         # Not OR: each part has its index, and old statistics cannot make it read the whole table.
-        parts = [of_fingerprint + which for which in (IS_GUARDING, UNGUARDED)]
+        parts = [of_fingerprint + which for which in (HOLDS_UNIQUE_KEY, RELEASED)]
         for state in ended:
             parts.append(f"SELECT * FROM ({of_fingerprint}{FINISHED} AND state = '{state}' {newest_first}) AS {state}")
         where = f"state IN ({', '.join(map(repr, map(str, states)))})" + (" AND created_at > %s" if bounded else "")

@@ -21,8 +21,8 @@ class MySQL(Dialect):
     """MariaDB; also MySQL, on which the promise is not tested."""
 
     name = "mysql"
-    mechanism = "unique index on a generated column that holds the fingerprint while the row's state is guarded"
-    guarded_column = "ojs_unique_guard"
+    mechanism = "unique index on a generated column: the fingerprint while the state is one of the row's unique states"
+    unique_column = "ojs_unique_key"
     may_insert_first = False
     walks_indexes = False
     now = "SELECT UTC_TIMESTAMP(6)"
@@ -93,5 +93,5 @@ def _is_conflict(error: IntegrityError) -> bool:
 def _key_lock(fingerprint: str) -> int:
     try:
         return int(fingerprint, 16) % KEY_LOCK_COUNT
-    except ValueError:  # no hash: the fingerprint was written by hand
+    except ValueError:  # no hash: the fingerprint was written manually
         return 0

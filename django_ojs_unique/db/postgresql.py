@@ -15,7 +15,7 @@ from django.db import models
 from ..conf import settings
 from ..ojs.states import INCOMPLETE, JobState
 from ..unique.policy import UniquePolicy
-from .constraints import finished, unfinished_or_guarding
+from .constraints import finished, unfinished_or_holding
 from .cursors import KeptCursor, Plan, execute
 from .dialect import FEW_ROWS, ClaimRequest, Dialect, Front, LookUp, as_it_is
 from .inserts import CHANNEL, TO_JSON, Row, Statement, bare_array, kept
@@ -32,7 +32,7 @@ LARGEST_STATEMENT = 2**25
 # Written as joins, these statements were slow for batches of some sizes: the planner chose to read the whole table.
 _CLAIM = """
 UPDATE {table} AS job SET
-  state = 'active', guarded_states = {guard_if_active}, attempt = job.attempt + 1, started_at = %(now)s,
+  state = 'active', unique_states = {unique_states_if_active}, attempt = job.attempt + 1, started_at = %(now)s,
   worker_id = %(worker_id)s, lease_token = %(token)s, unconfirmed = %(unconfirmed)s,
   progress = NULL, progress_note = NULL{gate},
   lease_expires_at = least(
@@ -112,7 +112,7 @@ _MOST_PRIORITIES = 20
 _NEW_GATE = ", gate = (%(gates)s::text[])[array_position(%(ids)s::uuid[], job.id)]"
 _COMPLETE = """
 UPDATE {table} AS job SET
-  state = 'completed', guarded_states = {guard_if_completed}, finished_at = run.at, result = run.result::jsonb,
+  state = 'completed', unique_states = {unique_states_if_completed}, finished_at = run.at, result = run.result::jsonb,
   skipped = NULLIF(run.skipped, ''), lease_token = NULL, lease_expires_at = NULL, unconfirmed = NULL
 FROM unnest(
   %(ids)s::uuid[], %(tokens)s::uuid[], %(at)s::timestamptz[], %(results)s::text[], %(skipped)s::text[]
@@ -130,7 +130,9 @@ class PostgreSQL(Dialect):
     """
 
     name = "postgresql"
-    mechanism = "partial unique index on fingerprint while the row's state is guarded; ON CONFLICT DO NOTHING"
+    mechanism = (
+        "partial unique index on fingerprint while the state is one of the row's unique states; ON CONFLICT DO NOTHING"
+    )
     can_notify = True
     lets_rivals_in = True
     has_lateral = True
@@ -148,8 +150,8 @@ class PostgreSQL(Dialect):
         return f"{column} = ANY(%s::text[])", [bare_array(values)]
 
     def decides_at_once(self, policy: UniquePolicy) -> bool:
-        # While the statement runs, another job may be enqueued, run and finish. Then it has no guard, so the constraint
-        # does not stop this insert. A policy that counts finished jobs must stop it.
+        # While the statement runs, another job may be enqueued, run and finish. It has released its unique key then, so
+        # the constraint does not stop this insert. A policy that counts finished jobs must stop it.
         return INCOMPLETE.issuperset(policy.states)
 
     def read_anew(self) -> None:
@@ -160,7 +162,7 @@ class PostgreSQL(Dialect):
     def find(self, rows: Any, fingerprints: Sequence[str], ended: Sequence[str]) -> Any:
         # A few index look-ups for each fingerprint: with old statistics, a plain query would read the whole table.
         newest_first = rows.filter(finished()).order_by("-created_at", "-pk")
-        parts = [rows.filter(unfinished_or_guarding()), *(newest_first.filter(state=state) for state in ended)]
+        parts = [rows.filter(unfinished_or_holding()), *(newest_first.filter(state=state) for state in ended)]
         selects, parameters = [], [list(fingerprints)]
         for number, part in enumerate(parts):
             sql, values = part.extra(where=["fingerprint = wanted.name"]).query.sql_with_params()
@@ -177,7 +179,7 @@ class PostgreSQL(Dialect):
             with self.connection.cursor() as cursor:
                 cursor.execute("SELECT pg_notify(%s, q) FROM unnest(%s::text[]) AS q", [CHANNEL, sorted(queues)])
 
-    def claim(self, wanted: ClaimRequest, meanwhile: Callable[[], Any] | None = None) -> UnreadRows:
+    def claim(self, wanted: ClaimRequest, overlap: Callable[[], Any] | None = None) -> UnreadRows:
         many = len(wanted.fronts or wanted.rooms) > 1
         reader, statement = self._claim(wanted.fields, wanted.gates is not None, bool(wanted.fronts), many)
         lease_ms = wanted.lease // timedelta(milliseconds=1)
@@ -202,7 +204,7 @@ class PostgreSQL(Dialect):
                 "gates": None if wanted.gates is None else bare_array([gate or '""' for gate in wanted.gates.values()]),
                 "revisions": bare_array(map(str, wanted.revisions)),
             },
-            meanwhile,
+            overlap,
             _plan_for(wanted.limit if wanted.gates is None else len(wanted.gates)),
         )
         return UnreadRows(reader, rows)
@@ -267,8 +269,8 @@ class PostgreSQL(Dialect):
         statement, parameters = self.table.insert_arrays_and_wake(jobs, sorted(woken))
         return None if _is_too_large(parameters) else (statement, parameters)
 
-    def insert_piece(self, statement: Statement, meanwhile: Callable[[], Any]) -> set[UUID]:
-        _, rows = execute(self, *statement, meanwhile, Plan.ONCE)
+    def insert_piece(self, statement: Statement, overlap: Callable[[], Any]) -> set[UUID]:
+        _, rows = execute(self, *statement, overlap, Plan.ONCE)
         return {id for (id,) in rows}
 
     def records_at_once(self, policy: UniquePolicy) -> bool:
@@ -335,8 +337,8 @@ def _is_too_large(parameters: Sequence[Any]) -> bool:
 
 @cache
 def _statement(text: str, model: type[models.Model]) -> str:
-    def guard(state: JobState) -> str:
-        return f"CASE WHEN job.guarded_states & {state.bit} = {state.bit} THEN job.guarded_states ELSE 0 END"
+    def unique_states_in(state: JobState) -> str:
+        return f"CASE WHEN job.unique_states & {state.bit} = {state.bit} THEN job.unique_states ELSE 0 END"
 
     return (
         text.replace("{waits}", _WAITS)
@@ -344,6 +346,6 @@ def _statement(text: str, model: type[models.Model]) -> str:
         .replace("{most}", str(_MOST_PRIORITIES))
         .replace("{table}", f'"{model._meta.db_table}"')
         .replace("{queues}", f'"{apps.get_model("django_ojs_unique", "Queue")._meta.db_table}"')
-        .replace("{guard_if_active}", guard(JobState.ACTIVE))
-        .replace("{guard_if_completed}", guard(JobState.COMPLETED))
+        .replace("{unique_states_if_active}", unique_states_in(JobState.ACTIVE))
+        .replace("{unique_states_if_completed}", unique_states_in(JobState.COMPLETED))
     )

@@ -51,11 +51,11 @@ class PreparingCursor:
         self._prepares = False
 
     def execute(
-        self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None, plan: Plan = Plan.KEPT
+        self, sql: str, params: Parameters, overlap: Callable[[], Any] | None = None, plan: Plan = Plan.KEPT
     ) -> tuple[int, list[Any]]:
         """Execute one statement; return how many rows it changed or found, and the rows.
 
-        ``meanwhile`` is called while the database works if the driver supports pipelines, and else before.
+        ``overlap`` is called while the database works if the driver supports pipelines, and else before.
         """
         if self._may_prepare:
             self._uses += 1
@@ -65,16 +65,16 @@ class PreparingCursor:
                 self._cursor.execute("DISCARD PLANS")
                 self._planned_at = time.monotonic()
         execute = self._execute_prepared if self._prepares and plan is not Plan.ONCE else self._execute
-        execute(sql, params, meanwhile)
+        execute(sql, params, overlap)
         result = self._cursor.pgresult
         return self._cursor.rowcount, self._cursor.fetchall() if result is not None and result.ntuples else []
 
-    def _execute_prepared(self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None) -> None:
+    def _execute_prepared(self, sql: str, params: Parameters, overlap: Callable[[], Any] | None) -> None:
         threshold = self.raw.prepare_threshold
         # Only for this statement: while it prepares, psycopg keeps the texts of the last hundred statements of anybody.
         self.raw.prepare_threshold = NEVER_BY_ITSELF
         try:
-            self._execute(sql, params, meanwhile, prepare=True)
+            self._execute(sql, params, overlap, prepare=True)
         except (psycopg.errors.FeatureNotSupported, psycopg.errors.InvalidSqlStatementName):
             # A column that it returns has got another type, or the project has discarded what was prepared.
             self._prepares = self._may_prepare = False
@@ -85,18 +85,18 @@ class PreparingCursor:
             self.raw.prepare_threshold = threshold
 
     def _execute(
-        self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None, *, prepare: bool = False
+        self, sql: str, params: Parameters, overlap: Callable[[], Any] | None = None, *, prepare: bool = False
     ) -> None:
-        if meanwhile is not None and not psycopg.Pipeline.is_supported():
-            meanwhile()
-            meanwhile = None
-        if meanwhile is None:
+        if overlap is not None and not psycopg.Pipeline.is_supported():
+            overlap()
+            overlap = None
+        if overlap is None:
             self._cursor.execute(sql, params, prepare=prepare)
             return
         try:
             with self.raw.pipeline():  # it waits for the answer at its end
                 self._cursor.execute(sql, params, prepare=prepare)
-                meanwhile()
+                overlap()
         except BaseException as error:
             if self.raw.info.pipeline_status == PipelineStatus.OFF:
                 raise

@@ -96,7 +96,7 @@ def loaded(text: str) -> Any:
         pass
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):  # written by hand: `PayloadField.from_db_value` returns it as it is, too
+    except (ValueError, RecursionError):  # written manually: `PayloadField.from_db_value` returns it as it is, too
         return text
 
 

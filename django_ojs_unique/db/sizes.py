@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import F, Func, IntegerField, QuerySet
 from django.db.models.functions import Coalesce
 
-OF_A_JOB = ("args", "meta", "tags", "extra", "retry", "limits", "steps", "result", "errors")
+OF_A_JOB = ("args", "meta", "tags", "extra", "retry_options", "limits", "steps", "result", "errors")
 """The fields of a job that can be large."""
 OF_THE_REST = 600
 """About how many bytes the other members of an object take."""

@@ -17,7 +17,9 @@ class SQLite(Dialect):
     """SQLite."""
 
     name = "sqlite"
-    mechanism = "partial unique index on fingerprint while the row's state is guarded; one writer at a time"
+    mechanism = (
+        "partial unique index on fingerprint while the state is one of the row's unique states; one writer at a time"
+    )
     single_writer = True
     is_server = False
     now = "SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')"
@@ -50,14 +52,14 @@ class _QmarkCursor:
         self._cursor = raw.cursor()
 
     def execute(
-        self, sql: str, params: Parameters, meanwhile: Callable[[], Any] | None = None, plan: Plan = Plan.KEPT
+        self, sql: str, params: Parameters, overlap: Callable[[], Any] | None = None, plan: Plan = Plan.KEPT
     ) -> tuple[int, list[Any]]:
         """Execute one statement; return how many rows it changed, and the rows that it found.
 
-        ``meanwhile`` is called before: the driver cannot work in the background. It prepares each statement by itself.
+        ``overlap`` is called before: the driver cannot work in the background. It prepares each statement by itself.
         """
-        if meanwhile is not None:
-            meanwhile()
+        if overlap is not None:
+            overlap()
         cursor = self._cursor
         cursor.execute(_with_qmarks(sql), params)
         return cursor.rowcount, cursor.fetchall()

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from .. import lifecycle
 from ..conf import settings
-from ..db.constraints import guarding
+from ..db.constraints import holding_unique_key
 from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
 from ..db.inserts import in_groups
@@ -28,7 +28,7 @@ from ..unique.fingerprint import CONTEXT, canonical_key, fingerprint
 from ..unique.keys import JobKey, KeyAction, KeyScope, is_mixed, judge, merge
 from . import suppression
 from .errors import id_taken, ids_in_use, naming_missing_tables
-from .incoming import Incoming, set_times
+from .new_job import NewJob, set_times
 from .results import EnqueueResult, Outcome
 from .row import JobRow
 from .unit_of_work import LostRace, UnitOfWork
@@ -47,7 +47,7 @@ _ENVELOPE = (
     "extra",
     "priority",
     "max_attempts",
-    "retry",
+    "retry_options",
     "timeout_ms",
     "visibility_timeout_ms",
     "expires_at",
@@ -84,21 +84,21 @@ class HeldKey:
         self.is_changed = False
         self.released: JobRow | None = None
 
-    def admits(self, incoming: Incoming) -> bool:
+    def admits(self, new_job: NewJob) -> bool:
         """Tell whether an enqueue would create a job."""
-        assert incoming.key is not None
-        return judge(self.holder, incoming.key.mode) in (KeyAction.CREATE, KeyAction.SUCCEED)
+        assert new_job.key is not None
+        return judge(self.holder, new_job.key.mode) in (KeyAction.CREATE, KeyAction.SUCCEED)
 
-    def apply(self, incoming: Incoming) -> tuple[Outcome, JobRow]:
+    def apply(self, new_job: NewJob) -> tuple[Outcome, JobRow]:
         """Apply an enqueue; return its outcome and its job. Raises InvalidRequest, and nothing has changed then."""
-        assert incoming.key is not None
-        action = judge(self.holder, incoming.key.mode)
+        assert new_job.key is not None
+        action = judge(self.holder, new_job.key.mode)
         if self.holder is None or action in (KeyAction.CREATE, KeyAction.SUCCEED):
-            self.released, self.holder, self.is_new = self.holder, incoming.job, True
-            return Outcome.CREATED, incoming.job
+            self.released, self.holder, self.is_new = self.holder, new_job.job, True
+            return Outcome.CREATED, new_job.job
         if action is KeyAction.KEEP:
             return Outcome.DEDUPLICATED, self.holder
-        self.holder = rewritten(self.holder, incoming.job, keep_time=action is KeyAction.REWRITE_BUT_TIME)
+        self.holder = rewritten(self.holder, new_job.job, keep_time=action is KeyAction.REWRITE_BUT_TIME)
         self.is_changed = not self.is_new
         return Outcome.REPLACED, self.holder
 
@@ -129,7 +129,7 @@ def merged_args(holder: JobRow, job: JobRow) -> Any:
             "args",
             "would replace an array by an object or the reverse, and OJS_UNIQUE['REPLACE_MIXED_ARGS'] is off",
             value=redacted_args(job.type, args),
-            mend=f"Send {'an array' if isinstance(holder.args, list) else 'an object'}, as job {holder.pk} has.",
+            hint=f"Send {'an array' if isinstance(holder.args, list) else 'an object'}, as job {holder.pk} has.",
         )
     return sized(merge(holder.args, args), "args", settings.max_args_bytes)
 
@@ -138,7 +138,7 @@ def lock_held_keys(jobs: QuerySet[Any], dialect: Dialect, fingerprints: Collecti
     """Lock the jobs that hold some keys; return a `HeldKey` for each key."""
     held_keys = {fingerprint: HeldKey() for fingerprint in sorted(fingerprints)}
     for some in in_groups(held_keys):
-        for holder in dialect.lock(jobs.filter(guarding(), fingerprint__in=some), by_key=False):
+        for holder in dialect.lock(jobs.filter(holding_unique_key(), fingerprint__in=some), by_key=False):
             held_keys[holder.fingerprint].holder = holder
     return held_keys
 
@@ -152,41 +152,41 @@ def write_held_keys(jobs: QuerySet[Any], dialect: Dialect, held_keys: Iterable[H
     dialect.wake({job.queue for job in changed if job.state == JobState.AVAILABLE})
 
 
-def enqueue(jobs: QuerySet[Any], incoming: Incoming) -> EnqueueResult:
+def enqueue(jobs: QuerySet[Any], new_job: NewJob) -> EnqueueResult:
     """Enqueue as the key's mode says, in the caller's transaction on the database of ``jobs``.
 
     Raises InvalidRequest, JobIdTaken, or Contended after losing 100 races in a row.
     """
-    with tracer().enqueue(incoming.job) as answered:
+    with tracer().enqueue(new_job.job) as answered:
         with naming_missing_tables(jobs):
             for work in UnitOfWork(jobs.db):
                 with work:
-                    result = _decide(jobs, incoming, work)
-                    announce_keyed(jobs, incoming.job, result.job, result.outcome)
+                    result = _decide(jobs, new_job, work)
+                    announce_keyed(jobs, new_job.job, result.job, result.outcome)
         answered(result)
     return result
 
 
-def _decide(jobs: QuerySet[Any], incoming: Incoming, work: UnitOfWork) -> EnqueueResult:
+def _decide(jobs: QuerySet[Any], new_job: NewJob, work: UnitOfWork) -> EnqueueResult:
     dialect = dialect_of(jobs)
-    if dialect.may_insert_first and not work.is_repeated and dialect.insert(incoming.values):
-        return EnqueueResult(incoming, Outcome.CREATED)
+    if dialect.may_insert_first and not work.is_repeated and dialect.insert(new_job.values):
+        return EnqueueResult(new_job, Outcome.CREATED)
     with transaction.atomic(using=jobs.db):
-        return _decide_under_locks(jobs, incoming, dialect)
+        return _decide_under_locks(jobs, new_job, dialect)
 
 
-def _decide_under_locks(jobs: QuerySet[Any], incoming: Incoming, dialect: Dialect) -> EnqueueResult:
+def _decide_under_locks(jobs: QuerySet[Any], new_job: NewJob, dialect: Dialect) -> EnqueueResult:
     """Lock, decide and write everything, or raise LostRace and write nothing."""
-    job = incoming.job
+    job = new_job.job
     dialect.lock_keys([job.fingerprint])
     held = lock_held_keys(jobs, dialect, [job.fingerprint])[job.fingerprint]
-    set_times(incoming, timezone.now())
-    outcome, holder = held.apply(incoming)
+    set_times(new_job, timezone.now())
+    outcome, holder = held.apply(new_job)
     write_held_keys(jobs, dialect, [held])
-    if held.is_new and not dialect.insert(incoming.values):
+    if held.is_new and not dialect.insert(new_job.values):
         raise id_taken(job) if ids_in_use(jobs, [job.pk]) else LostRace
     if outcome is Outcome.DEDUPLICATED:
-        suppression.record(jobs.db, [suppression.by_key(incoming, holder)])
+        suppression.record(jobs.db, [suppression.by_key(new_job, holder)])
     return EnqueueResult(holder, outcome)
 
 
@@ -200,7 +200,7 @@ def announce_keyed(jobs: QuerySet[Any], job: JobRow, holder: JobRow, outcome: Ou
         case Outcome.REPLACED:
             announce(job_updated, sender, job=holder, using=using)
         case Outcome.DEDUPLICATED:
-            announce(job_suppressed, sender, outcome="ignored", existing_job=holder, job=job, using=using)
+            announce(job_suppressed, sender, outcome="deduplicated", existing_job=holder, job=job, using=using)
 
 
 def remove(jobs: QuerySet[Any], key: str, type: str | None, key_scope: KeyScope | str | None) -> JobRow | None:
@@ -232,12 +232,12 @@ def remove(jobs: QuerySet[Any], key: str, type: str | None, key_scope: KeyScope 
 def _remove(jobs: QuerySet[Any], key: str, which: Q, *, by_key: bool) -> JobRow | None:
     """Remove, or raise LostRace when the holder of the key changed or ended between the query and the lock."""
     dialect = dialect_of(jobs)
-    holders = jobs.filter(guarding(), which, key=key)
+    holders = jobs.filter(holding_unique_key(), which, key=key)
     with transaction.atomic(using=jobs.db):
         dialect.take_write_lock()
         # MariaDB compares text without case, accents and trailing spaces.
         seen = [text for text in holders.values_list("key", flat=True) if text == key]
-        found = [job for job in dialect.lock(holders, by_key=by_key) if job.is_guarding and job.key == key]
+        found = [job for job in dialect.lock(holders, by_key=by_key) if job.holds_unique_key and job.key == key]
         if len(found) < len(seen) and (by_key or dialect.lets_rivals_in):
             raise LostRace
         if len(found) > 1:
@@ -246,7 +246,7 @@ def _remove(jobs: QuerySet[Any], key: str, which: Q, *, by_key: bool) -> JobRow 
                 "key",
                 f"is held by {len(types)} jobs, of the types {', '.join(types)}",
                 value=key,
-                mend="Say which with type= or key_scope=.",
+                hint="Say which with type= or key_scope=.",
             )
         for job in found:
             if job.state == JobState.ACTIVE:

@@ -26,6 +26,6 @@ def hand_over(context: Mapping[str, str], jobs: Sequence[Any]) -> None:
 
 def carried(job: Any) -> dict[str, str]:
     """Return the texts in a job's ``meta``: a trace context is among them, if the job has one."""
-    if not isinstance(job.meta, dict):  # the row may have been changed by hand
+    if not isinstance(job.meta, dict):  # the row may have been changed manually
         return {}
     return {name: value for name, value in job.meta.items() if isinstance(value, str)}

@@ -12,7 +12,7 @@ from django.db.models import Q, QuerySet
 
 from ..conf import settings
 from ..db.capabilities import STRONG, strength
-from ..db.constraints import finished, guarding, of_fingerprint, unfinished_or_guarding, unguarded
+from ..db.constraints import finished, holding_unique_key, of_fingerprint, released, unfinished_or_holding
 from ..db.dialects import dialect_of
 from ..ojs.states import ALL, TERMINAL, JobState
 from ..unique.conflict import Verdict, duplicates
@@ -25,10 +25,10 @@ Jobs = TypeVar("Jobs", bound=QuerySet[Any])
 def stored_matches(jobs: Jobs, fingerprint: str, policy: UniquePolicy, now: datetime) -> Jobs:
     """Select the jobs that a verdict needs beside `newest_finished`.
 
-    These are the unfinished ones that the policy may count, and the one that guards the fingerprint.
+    These are the unfinished ones that the policy may count, and the one that holds the unique key.
     """
     counted = counted_by([policy], now)
-    return jobs.filter(unfinished_or_guarding(fingerprint=fingerprint), counted | guarding())
+    return jobs.filter(unfinished_or_holding(fingerprint=fingerprint), counted | holding_unique_key())
 
 
 def newest_finished(jobs: Jobs, fingerprint: str, policy: UniquePolicy, most: int = 1) -> list[Jobs]:
@@ -49,12 +49,12 @@ def by_id(queries: Sequence[QuerySet[Any]]) -> dict[UUID, JobRow]:
 
 def stored_matches_of_any(jobs: Jobs, policies: Collection[UniquePolicy], now: datetime) -> Jobs:
     """Select the jobs that verdicts by these policies need, of all fingerprints: the caller filters by fingerprint."""
-    return jobs.filter(counted_by(policies, now) | guarding())
+    return jobs.filter(counted_by(policies, now) | holding_unique_key())
 
 
 def duplicates_of(jobs: Jobs, fingerprint: str, policy: UniquePolicy, now: datetime) -> Jobs:
     """Select the stored jobs of a fingerprint that count under a policy now, the newest first."""
-    which = of_fingerprint if ended_states([policy]) else unfinished_or_guarding
+    which = of_fingerprint if ended_states([policy]) else unfinished_or_holding
     matches = jobs.filter(which(fingerprint=fingerprint), counted_by([policy], now))
     counted = duplicates(matches.only("state", "created_at"), policy, now)
     return jobs.filter(pk__in=[row.pk for row in counted]).order_by("-created_at", "-id")
@@ -85,7 +85,7 @@ def left_without(jobs: QuerySet[Any], fingerprints: Collection[str]) -> set[str]
     """
     if not fingerprints:
         return set()
-    left = jobs.filter(unguarded(), fingerprint__in=sorted(fingerprints)).only("fingerprint")
+    left = jobs.filter(released(), fingerprint__in=sorted(fingerprints)).only("fingerprint")
     return {row.fingerprint for row in dialect_of(jobs).lock(left, by_key=False)}
 
 
@@ -97,9 +97,9 @@ def holds_for_others(verdict: Verdict[JobRow], left: Callable[[], Collection[str
     """
     if any(row.state not in TERMINAL for row in verdict.release):
         return True
-    if any(row.guarded_states == ALL for row in verdict.cancel):
+    if any(row.unique_states == ALL for row in verdict.cancel):
         return True  # perhaps there are none by now: the next enqueue will find that out
-    return any(row.guarded_states == ALL for row in verdict.release) and bool(left())
+    return any(row.unique_states == ALL for row in verdict.release) and bool(left())
 
 
 def outside(jobs: QuerySet[Any] | None, rows: Iterable[JobRow]) -> list[JobRow]:

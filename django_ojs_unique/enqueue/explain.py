@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-from ..db.constraints import guarding
+from ..db.constraints import holding_unique_key
 from ..exceptions import did_you_mean, shorten
 from ..handlers.registry import registry
 from ..ojs.limits import Limit
@@ -20,7 +20,7 @@ from ..unique.keys import judge as judge_key
 from ..unique.policy import UniquePolicy
 from .by_key import merged_args
 from .duplicates import by_id, may_replace_active, newest_finished, stored_matches
-from .incoming import Incoming
+from .new_job import NewJob
 from .row import JobRow
 
 MOST_LIVE, MOST_FINISHED = 1000, 100
@@ -70,19 +70,19 @@ class Explanation:
             yield f"duplicate:      {duplicate.job.pk}, {duplicate.job.state}, counts {until}"
 
 
-def explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanation:
+def explain(jobs: QuerySet[Any], new_job: NewJob, now: datetime) -> Explanation:
     """Explain one valid request against the rows of ``jobs``."""
-    explanation = replace(_explain(jobs, incoming, now), limits=tuple(incoming.job.limits or ()))
-    same_id = jobs.filter(pk=incoming.job.pk)
-    if incoming.has_id and explanation.action in ("create", "replace") and same_id.exists():
-        return replace(explanation, action="reject", reason=f"a job with the id {incoming.job.pk} already exists.")
+    explanation = replace(_explain(jobs, new_job, now), limits=tuple(new_job.job.limits or ()))
+    same_id = jobs.filter(pk=new_job.job.pk)
+    if new_job.has_id and explanation.action in ("create", "replace") and same_id.exists():
+        return replace(explanation, action="reject", reason=f"a job with the id {new_job.job.pk} already exists.")
     return explanation
 
 
-def _explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanation:
-    policy, job = incoming.policy, incoming.job
-    if incoming.key is not None:
-        return _explain_key(jobs, incoming, incoming.key)
+def _explain(jobs: QuerySet[Any], new_job: NewJob, now: datetime) -> Explanation:
+    policy, job = new_job.policy, new_job.job
+    if new_job.key is not None:
+        return _explain_key(jobs, new_job, new_job.key)
     if policy is None:
         reason = "the job carries no unique policy."
         if registry.find(job.type) is None:
@@ -108,9 +108,9 @@ def _explain(jobs: QuerySet[Any], incoming: Incoming, now: datetime) -> Explanat
         action,
         reason,
         job.fingerprint,
-        incoming.canonical_text,
+        new_job.canonical_text,
         policy,
-        tuple(Duplicate(row, policy.kept_until(row.created_at, incoming.at)) for row in counted),
+        tuple(Duplicate(row, policy.kept_until(row.created_at, new_job.at)) for row in counted),
     )
 
 
@@ -130,12 +130,12 @@ def _newest(jobs: QuerySet[Any], fingerprint: str, policy: UniquePolicy, now: da
     return [*by_id([matches[:MOST_LIVE], *newest_finished(light, fingerprint, policy, MOST_FINISHED)]).values()]
 
 
-def _explain_key(jobs: QuerySet[Any], incoming: Incoming, key: JobKey) -> Explanation:
-    holder = jobs.filter(guarding(), fingerprint=incoming.job.fingerprint).first()
+def _explain_key(jobs: QuerySet[Any], new_job: NewJob, key: JobKey) -> Explanation:
+    holder = jobs.filter(holding_unique_key(), fingerprint=new_job.job.fingerprint).first()
     held = f"job {holder.pk} holds the key and is {holder.state}, and key_mode is {key.mode}" if holder else ""
     decided = judge_key(holder, key.mode)
     if holder is not None and decided in (KeyAction.REWRITE, KeyAction.REWRITE_BUT_TIME):
-        merged_args(holder, incoming.job)
+        merged_args(holder, new_job.job)
     action, reason = {
         KeyAction.CREATE: ("create", "no job holds the key."),
         KeyAction.SUCCEED: ("create", f"{held}: it would lose the key and its further attempts."),
@@ -144,4 +144,4 @@ def _explain_key(jobs: QuerySet[Any], incoming: Incoming, key: JobKey) -> Explan
         KeyAction.REWRITE_BUT_TIME: ("replace", f"{held}: it would be rewritten, but for its time."),
     }[decided]
     met = () if holder is None else (Duplicate(holder, None),)
-    return Explanation(action, reason, incoming.job.fingerprint, incoming.canonical_text, None, met)
+    return Explanation(action, reason, new_job.job.fingerprint, new_job.canonical_text, None, met)

@@ -12,8 +12,8 @@ from django.utils import timezone
 
 from ..exceptions import InvalidRequest, OJSError, did_you_mean, shorten
 from ..handlers.redaction import masked, names_of_any
-from .batch_plan import Answer, BatchEntry, located
-from .incoming import Reader
+from .bulk_plan import Answer, BulkEntry, located
+from .new_job import Reader
 from .request import ARGUMENTS, Request, snapshot
 from .results import ItemResult, Outcome
 
@@ -56,7 +56,7 @@ def _build(reader: Reader, index: int, request: Request | OJSError, now: datetim
     error = request
     if not isinstance(request, OJSError):
         try:
-            return BatchEntry(index, reader.build(request, now))
+            return BulkEntry(index, reader.build(request, now))
         except OJSError as mistake:
             error = located(index, mistake)
     assert isinstance(error, OJSError)
@@ -79,8 +79,8 @@ def request_of_item(item: Any) -> Request:
     if not item.keys() <= ARGUMENTS:
         name = next(name for name in item if name not in ARGUMENTS)
         raise InvalidRequest.at(
-            str(name), "is not an argument of enqueue()", mend=did_you_mean(name, sorted(ARGUMENTS))
+            str(name), "is not an argument of enqueue()", hint=did_you_mean(name, sorted(ARGUMENTS))
         )
     if "type" not in item:
-        raise InvalidRequest.at("type", "is missing", mend="Write {'type': 'email.send', ...}.")
+        raise InvalidRequest.at("type", "is missing", hint="Write {'type': 'email.send', ...}.")
     return Request(**item)

@@ -23,8 +23,8 @@ def after_commit(commit_of: str, using: str, type: str, enqueue: Callable[[], An
     Raises InvalidRequest for an unknown alias.
     """
     if commit_of not in connections:
-        mend = did_you_mean(commit_of, connections)
-        raise InvalidRequest.at("commit_of", "is no alias in DATABASES", value=commit_of, mend=mend)
+        hint = did_you_mean(commit_of, connections)
+        raise InvalidRequest.at("commit_of", "is no alias in DATABASES", value=commit_of, hint=hint)
 
     def unless_duplicate() -> None:
         try:

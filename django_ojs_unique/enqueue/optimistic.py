@@ -21,10 +21,10 @@ from ..db.inserts import Statement
 from ..db.transactions import may_start_over
 from ..hooks import is_traced
 from ..ojs.states import INCOMPLETE
-from .batch_plan import Answer, BatchEntry, result_of
+from .bulk_plan import Answer, BulkEntry, result_of
 from .by_policy import announce_new
-from .incoming import set_times
 from .items import Items
+from .new_job import set_times
 from .results import ItemResult
 
 FIRST, NEXT = 200, 400
@@ -32,7 +32,7 @@ FIRST, NEXT = 200, 400
 _FRESH = timedelta(seconds=1)
 
 
-def insert_all_or_none(jobs: QuerySet[Any], entries: Sequence[BatchEntry]) -> bool:
+def insert_all_or_none(jobs: QuerySet[Any], entries: Sequence[BulkEntry]) -> bool:
     """Insert the jobs of all items, or none of them; return whether they are inserted."""
     dialect = dialect_of(jobs)
     if not _insert_decides(dialect, entries):
@@ -63,28 +63,28 @@ def insert_in_pieces(jobs: QuerySet[Any], items: Items) -> Generator[ItemResult,
         read_next = cache(lambda: _Piece(dialect, items.read(NEXT)))  # once, during the insert or after it
         stored = piece.insert(read_next)
         for entry in stored:
-            entry.incoming.mark_stored(using)
+            entry.new_job.mark_stored(using)
         if len(stored) < len(piece.entries):
             return [*piece.answers, *read_next().answers]
         for entry in stored:
-            announce_new(jobs.model, using, entry.incoming)
+            announce_new(jobs.model, using, entry.new_job)
         yield from map(result_of, piece.answers)
         piece = read_next()
     return ()
 
 
-def refresh_times(entries: Sequence[BatchEntry], *, is_late: bool = False) -> datetime:
+def refresh_times(entries: Sequence[BulkEntry], *, is_late: bool = False) -> datetime:
     """Return the time to decide by: the ``created_at`` of the new jobs, from which their windows count.
 
     First, if that ``is_late``, or after a wait of more than a second, give the jobs the time of now. It is late after a
     lost race or a deadlock, and when a stored job is newer: the job admitted last is the newest, if the clocks agree.
     """
     now = timezone.now()
-    began: datetime = min(entry.incoming.values["created_at"] for entry in entries)
+    began: datetime = min(entry.new_job.values["created_at"] for entry in entries)
     if not is_late and now - began <= _FRESH:
         return began
     for entry in entries:
-        set_times(entry.incoming, now)
+        set_times(entry.new_job, now)
     return now
 
 
@@ -93,52 +93,52 @@ class _Piece:
 
     def __init__(self, dialect: Dialect, answers: Sequence[Answer]) -> None:
         self.answers = answers
-        self.entries = [answer for answer in answers if isinstance(answer, BatchEntry)]
+        self.entries = [answer for answer in answers if isinstance(answer, BulkEntry)]
         self._dialect = dialect
         self._statement: Statement | None = None
         if self.entries and _insert_decides(dialect, self.entries):
             self._make_statement(refresh_times(self.entries))
 
-    def insert(self, meanwhile: Callable[[], Any]) -> Sequence[BatchEntry]:
+    def insert(self, overlap: Callable[[], Any]) -> Sequence[BulkEntry]:
         """Insert the jobs that are new, and return their items; the others must be decided."""
         if self._statement is None:
             return ()
         if (time := refresh_times(self.entries)) != self._time:
             self._make_statement(time)
         try:
-            ids = self._dialect.insert_piece(self._statement, meanwhile)
+            ids = self._dialect.insert_piece(self._statement, overlap)
         except OperationalError as error:
             if not may_start_over(self._dialect.connection.alias, error):
                 raise
             return ()
         for entry in self.entries:
-            entry.incoming.shape.met_duplicate |= entry.incoming.values["id"] not in ids
-        return [entry for entry in self.entries if entry.incoming.values["id"] in ids]
+            entry.new_job.options.met_duplicate |= entry.new_job.values["id"] not in ids
+        return [entry for entry in self.entries if entry.new_job.values["id"] in ids]
 
     def _make_statement(self, time: datetime) -> None:
         self._time = time
         self._statement = self._dialect.piece_statement(_in_order(self.entries))
 
 
-def _insert_decides(dialect: Dialect, entries: Sequence[BatchEntry]) -> bool:
+def _insert_decides(dialect: Dialect, entries: Sequence[BulkEntry]) -> bool:
     """Whether one INSERT of these jobs is exact, and will probably insert all of them.
 
     It is not exact for jobs with a key or an id of their caller, for two jobs of one fingerprint, and for policies that
     count finished jobs. It probably fails for a shape whose last enqueue met a duplicate.
     """
-    requests = [entry.incoming for entry in entries]
-    for shape in {incoming.shape for incoming in requests}:
-        policy = shape.policy
-        if shape.met_duplicate:
+    requests = [entry.new_job for entry in entries]
+    for options in {new_job.options for new_job in requests}:
+        policy = options.policy
+        if options.met_duplicate:
             return False
         if policy is not None and not (dialect.decides_at_once(policy) and INCOMPLETE.issuperset(policy.states)):
             return False
-    if any(incoming.key is not None or incoming.has_id for incoming in requests):
+    if any(new_job.key is not None or new_job.has_id for new_job in requests):
         return False
-    fingerprints = [incoming.values["fingerprint"] for incoming in requests if incoming.policy is not None]
+    fingerprints = [new_job.values["fingerprint"] for new_job in requests if new_job.policy is not None]
     return len(set(fingerprints)) == len(fingerprints)
 
 
-def _in_order(entries: Sequence[BatchEntry]) -> list[dict[str, Any]]:
+def _in_order(entries: Sequence[BulkEntry]) -> list[dict[str, Any]]:
     """Return the values of the jobs in the order in which all batches insert; see `batch`."""
-    return sorted((entry.incoming.values for entry in entries), key=lambda job: job.get("fingerprint") or "")
+    return sorted((entry.new_job.values for entry in entries), key=lambda job: job.get("fingerprint") or "")

@@ -35,7 +35,7 @@ INHERIT: Final = _Inherit()
 class Request:
     """One enqueue, with the caller's arguments; `JobQuerySet.enqueue` documents the members.
 
-    ``full_row`` asks for all fields of the stored job when the enqueue is ignored as its duplicate. ``elsewhere`` says
+    ``full_row`` asks for all fields of the stored job when the enqueue is deduplicated. ``elsewhere`` says
     that the handler may be in another process, so that there is no warning if it is missing here. ``context`` is what
     the job carries, if it is not to be captured here. ``workflow_id`` is the workflow that waits for the job.
     ``expires_in``: an ISO 8601 duration, counted from the enqueue, in the place of ``expires_at``.
@@ -99,8 +99,8 @@ def refuse_unknown(call: str, type: Any, options: Mapping[str, Any]) -> None:
         close = "" if name in meant else _ELSEWHERE.get(name) or nearest(name, ARGUMENTS)
         args = shorten(redacted(type, {meant.get(name, name): value for name, value in unknown.items()}))
         typo = f" The handler of {type!r} has {meant[name]!r}." if meant.get(name, name) != name else ""
-        mend = f"Did you mean {close!r}?" if close else f"A job's arguments go into args: write args={args}.{typo}"
-        raise TypeError(f"{call}() has no argument {name!r}. {mend}")
+        hint = f"Did you mean {close!r}?" if close else f"A job's arguments go into args: write args={args}.{typo}"
+        raise TypeError(f"{call}() has no argument {name!r}. {hint}")
 
 
 def snapshot(request: Request) -> Request:
@@ -112,7 +112,7 @@ def snapshot(request: Request) -> Request:
         request.args = arguments(request.args, converter_of(request.type))
         request.meta = json_object(request.meta, "meta")
         if CONTEXT in request.meta:
-            raise InvalidRequest.at(f"meta.{CONTEXT}", "is reserved for what the job carries", mend="Leave it out.")
+            raise InvalidRequest.at(f"meta.{CONTEXT}", "is reserved for what the job carries", hint="Leave it out.")
         if request.context is INHERIT:
             request.context = capture()
         request.tags = tag_list(request.tags)

@@ -46,7 +46,7 @@ _ELSEWHERE = {
 """What other job systems call the members of a result: Celery, Dramatiq, RQ, Huey, Django's tasks."""
 
 
-class Unbuilt:
+class LazyJob:
     """A new job whose object is built when it is first asked for."""
 
     __slots__ = ()
@@ -71,14 +71,14 @@ class EnqueueResult(Generic[JobT]):
     @property
     def job(self) -> JobT:
         """The job; the object of a new one is built when it is first asked for."""
-        job: JobT = self._job.job if isinstance(self._job, Unbuilt) else self._job
+        job: JobT = self._job.job if isinstance(self._job, LazyJob) else self._job
         return job
 
     if not TYPE_CHECKING:  # type checkers would believe that a result has every attribute
 
         def __getattr__(self, name: str) -> Any:
-            mend = f". Write {_ELSEWHERE[name]}." if name in _ELSEWHERE else ""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{mend}", name=name, obj=self)
+            hint = f". Write {_ELSEWHERE[name]}." if name in _ELSEWHERE else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     @property
     def created(self) -> bool:
@@ -134,7 +134,7 @@ class ItemResult(EnqueueResult[JobT]):
 
 
 @dataclass(slots=True)
-class BatchResult(Sequence[ItemResult[JobT]]):
+class BulkEnqueueResult(Sequence[ItemResult[JobT]]):
     """The results of a batch, in the order of its items, and how many there were of each outcome.
 
     It is empty, except for the ``counts``, when the results were passed to ``each``.

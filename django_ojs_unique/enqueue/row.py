@@ -29,7 +29,7 @@ class JobRow(Protocol):
     attempt: int
     fingerprint: str
     """None for a job without a policy or a key; no code that uses this protocol reads it then."""
-    guarded_states: frozenset[Any]
+    unique_states: frozenset[Any]
     revision: int
     created_at: datetime
     enqueued_at: datetime | None
@@ -43,7 +43,7 @@ class JobRow(Protocol):
     awaited: bool | None
 
     @property
-    def is_guarding(self) -> bool: ...
+    def holds_unique_key(self) -> bool: ...
     @property
     def unique_policy(self) -> UniquePolicy | None: ...
     def refresh_from_db(self, using: str | None = None) -> None: ...

@@ -16,7 +16,7 @@ from ..exceptions import Contended
 from ..lifecycle.events import collected
 
 MOST_LOST_RACES = 100
-"""How many races one unit of work may lose. Each loss means that another job of the key was admitted or revived."""
+"""How many races one unit of work may lose. Each loss means that another job of the key was admitted or retried."""
 
 
 class LostRace(Exception):

@@ -18,8 +18,8 @@ from ..handlers.registry import SupportsConvert
 from ..ojs.canonical import plain
 from ..ojs.durations import Duration, end_of, format_duration, read_delay
 from ..ojs.encoder import encoder
+from ..ojs.hints import HINTS, Hint, hint_for, sentence
 from ..ojs.limits import Limit
-from ..ojs.mends import MENDS, Mend, mend_for, sentence
 from ..ojs.names import printable
 from ..ojs.retry import RetryPolicy
 from ..unique.policy import UniquePolicy
@@ -27,12 +27,12 @@ from ..unique.policy import UniquePolicy
 _LONGEST_TAG = 255
 _JSON = encoder(ensure_ascii=False)
 
-MENDS[:0] = [
-    Mend(Model, "{it}.pk", "load it", shown=False),
-    Mend((QuerySet, Manager), 'list({it}.values_list("pk", flat=True))', "load them", shown=False),
-    Mend(Promise, "str({it}), in the language that is active now"),
-    Mend(File, "the name under which it is stored", "open it"),
-    Mend(HttpRequest, "what the handler needs of it, such as request.user.pk"),
+HINTS[:0] = [
+    Hint(Model, "{it}.pk", "load it", shown=False),
+    Hint((QuerySet, Manager), 'list({it}.values_list("pk", flat=True))', "load them", shown=False),
+    Hint(Promise, "str({it}), in the language that is active now"),
+    Hint(File, "the name under which it is stored", "open it"),
+    Hint(HttpRequest, "what the handler needs of it, such as request.user.pk"),
 ]
 
 
@@ -46,12 +46,12 @@ def arguments(value: Any, converter: SupportsConvert | None = None) -> Any:
         value = dict(value)
     elif not isinstance(value, (list, tuple)):
         is_json = isinstance(value, (str, int, float))
-        mend = mend_for(value, "args")
+        hint = hint_for(value, "args")
         raise InvalidRequest.at(
             "args",
             "must be an object (keyword arguments) or an array (positional)",
-            value=value if mend.shown else ...,
-            mend=f"Write [{shorten(value)}]." if is_json else sentence(mend, "args"),
+            value=value if hint.shown else ...,
+            hint=f"Write [{shorten(value)}]." if is_json else sentence(hint, "args"),
         )
     return plain(value if converter is None else converter.to_json(value), "args")
 
@@ -72,7 +72,7 @@ def sized(value: Any, field: str, largest: int, setting: str = "") -> Any:
         raise PayloadTooLarge.at(
             field,
             f"is {size:,} bytes as JSON; the limit is {largest:,}",
-            mend=f"Store the data and send its key, or raise OJS_UNIQUE['MAX_{setting or field.upper()}_BYTES'].",
+            hint=f"Store the data and send its key, or raise OJS_UNIQUE['MAX_{setting or field.upper()}_BYTES'].",
         )
     return value
 
@@ -103,7 +103,7 @@ def uuid(value: Any) -> UUID:
         return value if isinstance(value, UUID) else UUID(value)
     except (ValueError, TypeError, AttributeError):
         raise InvalidRequest.at(
-            "id", "must be a UUID", value=value, mend="Leave it out to have a UUIDv7 made."
+            "id", "must be a UUID", value=value, hint="Leave it out to have a UUIDv7 made."
         ) from None
 
 
@@ -112,21 +112,21 @@ def aware_moment(value: Any, field: str) -> datetime | None:
     if value is None:
         return None
     if not isinstance(value, datetime):
-        mend = "Use django.utils.timezone.now() + timedelta(…)."
+        hint = "Use django.utils.timezone.now() + timedelta(…)."
         if field == "scheduled_at" and _is_delay(value):
-            mend = f"Write delay={shorten(value)}."
-        raise InvalidRequest.at(field, "must be a datetime", value=value, mend=mend)
+            hint = f"Write delay={shorten(value)}."
+        raise InvalidRequest.at(field, "must be a datetime", value=value, hint=hint)
     if timezone.is_naive(value):
         raise InvalidRequest.at(
             field,
             "has no time zone",
             value=value,
-            mend="Use an aware datetime, for example django.utils.timezone.make_aware(…).",
+            hint="Use an aware datetime, for example django.utils.timezone.make_aware(…).",
         )
     try:
         return value.astimezone(UTC)
     except OverflowError:
-        raise InvalidRequest.at(field, "is outside the calendar", value=value, mend="Choose a later year.") from None
+        raise InvalidRequest.at(field, "is outside the calendar", value=value, hint="Choose a later year.") from None
 
 
 def moment_after(now: datetime, delay: Duration, field: str) -> datetime:
@@ -134,7 +134,7 @@ def moment_after(now: datetime, delay: Duration, field: str) -> datetime:
     try:
         return end_of(now, delay)
     except (OverflowError, ValueError):
-        raise InvalidRequest.at(field, "ends outside the calendar", value=delay, mend="Shorten it.") from None
+        raise InvalidRequest.at(field, "ends outside the calendar", value=delay, hint="Shorten it.") from None
 
 
 def _is_delay(value: Any) -> bool:

@@ -1,1 +1,1 @@
-"""What happens to a stored job: claim, run, settle, and the leases meanwhile."""
+"""What happens to a stored job: claim, run, finalize, and the leases meanwhile."""

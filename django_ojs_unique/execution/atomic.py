@@ -23,8 +23,8 @@ from ..db.transactions import may_start_over, pause_after
 from ..exceptions import HandlerError, LeaseLost
 from ..handlers.registry import registry
 from ..ojs.states import JobState
-from .finished import completion
 from .run import Run
+from .run_result import completion
 
 logger = logging.getLogger("django_ojs_unique.worker")
 

@@ -15,7 +15,7 @@ from ..db.dialect import Front
 from ..db.dialects import dialect_of
 from ..db.rows import UnreadRows
 from ..ojs.states import JobState
-from .by_rules import Wanted, claim_by_rules
+from .claim_limited import ClaimOptions, claim_limited
 from .leases import Lease
 from .queue_rules import Rules, rules_of
 
@@ -54,14 +54,14 @@ class Claimed(Sequence[Any]):
         return [getattr(job, name) for job in found] if isinstance(found, list) else found.values(name)
 
     @property
-    def by_rules(self) -> bool:
+    def is_limited(self) -> bool:
         """Whether the claim looked at limits and lanes."""
         return isinstance(self._found, list)
 
     @cached_property
     def _jobs(self) -> list[Any]:
         jobs = list(self._found)
-        if not self.by_rules:
+        if not self.is_limited:
             # Two sorts by plain attributes are faster than one by a function; the second keeps the order of equals.
             jobs.sort(key=_age)
             jobs.sort(key=_priority, reverse=True)
@@ -82,7 +82,7 @@ def claim(
     token: UUID | None = None,
     with_rules: Collection[str] | None = None,
     passed_over: Callable[[], None] = lambda: None,
-    meanwhile: Callable[[], Any] | None = None,
+    overlap: Callable[[], Any] | None = None,
     only: UUID | None = None,
     fronts: Sequence[Front] = (),
 ) -> Claimed:
@@ -97,7 +97,7 @@ def claim(
     claim again soon. ``with_rules`` are the queues with a limit or with jobs at gates, as
     far as the caller knows; other such queues are seen only if there is nothing else to claim. None means to query for
     them, as databases do that cannot claim at once.
-    ``meanwhile`` is called before or while the database claims, unless there is nothing to claim from; it must not use
+    ``overlap`` is called before or while the database claims, unless there is nothing to claim from; it must not use
     the connection. ``only`` is the id of the one job to claim, if the rules allow it. ``fronts`` are where to begin in
     queues without rules, if not at their first jobs.
     """
@@ -113,8 +113,8 @@ def claim(
         rules = rules_of(jobs, queues, now)
     if not rules.queues:
         return nothing
-    begun = None if meanwhile is None else cache(meanwhile)  # only its first call does something
-    wanted = Wanted(types, limit, worker_id, token, lease, now, NEEDED, passed_over, only, begun)
+    begun = None if overlap is None else cache(overlap)  # only its first call does something
+    wanted = ClaimOptions(types, limit, worker_id, token, lease, now, NEEDED, passed_over, only, begun)
     found: UnreadRows | list[Any] = []
     at_once = dialect.claims_at_once and not rules.limited and not rules.gates and only is None
     if at_once:
@@ -123,7 +123,7 @@ def claim(
     if not at_once or (not found and with_rules is not None and (rules := rules_of(jobs, queues, now)).gates):
         if begun is not None and not (dialect.claims_at_once and rules.gates):
             begun()  # at gates, it is done while the chosen jobs are claimed
-        found = claim_by_rules(jobs, rules, wanted)
+        found = claim_limited(jobs, rules, wanted)
     if begun is not None:
         begun()
     held = {

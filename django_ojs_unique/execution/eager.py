@@ -99,9 +99,9 @@ def _run(job: Any, using: str) -> None:
     from . import inline  # here, because every start of Django imports this module
     from .claim import claim
 
-    said = job.pk, job.type
+    named = job.pk, job.type
     if registry.find(job.type) is None:
-        logger.warning("Job %s (%s) waits: its type has no handler here.", *said)
+        logger.warning("Job %s (%s) waits: its type has no handler here.", *named)
         return
     propagates = settings.eager == "propagate"
     jobs = type(job)._default_manager.using(using)
@@ -109,13 +109,13 @@ def _run(job: Any, using: str) -> None:
     try:
         claimed = claim(jobs, **rules, worker_id=WORKER, lease=LEASE, now=timezone.now())
         if not claimed:
-            logger.info("Job %s (%s) waits, or is gone: its queue may be paused, or at its limit.", *said)
+            logger.info("Job %s (%s) waits, or is gone: its queue may be paused, or at its limit.", *named)
             return
         ran = inline.run(jobs, claimed[0], lease=LEASE)
     except Exception:
         if propagates:
             raise
-        logger.exception("Eager mode failed to run job %s (%s).", *said)
+        logger.exception("Eager mode failed to run job %s (%s).", *named)
         return
     with suppress(ObjectDoesNotExist):  # the handler deleted it
         job.refresh_from_db(using=using)

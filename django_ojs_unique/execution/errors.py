@@ -25,7 +25,7 @@ def error_record(
 
 
 def past_errors(job: Any) -> list[dict[str, Any]]:
-    """Return the errors of a stored job; what is not a record of one was stored by hand, and is left out."""
+    """Return the errors of a stored job; what is not a record of one was stored manually, and is left out."""
     return [error for error in job.errors if isinstance(error, dict)] if isinstance(job.errors, list) else []
 
 

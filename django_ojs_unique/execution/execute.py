@@ -17,49 +17,49 @@ from ..handlers.registry import Definition, registry
 from ..handlers.signature import call, still_wanted
 from ..hooks import tracer
 from ..signals import announce, job_started
-from . import finished
+from . import run_result
 from .atomic import in_one_transaction
-from .finished import Finished
-from .hold import AsyncHold, Hold
+from .job_handle import AsyncJobHandle, JobHandle
 from .run import Run
+from .run_result import RunResult
 
 
-def execute(run: Run) -> Finished:
+def execute(run: Run) -> RunResult:
     """Run a job in this thread; an exception of the handler becomes an error record."""
     raised: BaseException | None = None
-    with tracer().run(run.job) as told:
+    with tracer().run(run.job) as report_end:
         try:
             with restored(run.job) if carries(run.job) else nullcontext():
                 result = _run(run)
         except BaseException as error:
-            ended, raised = finished.failed(run, error), error
+            ended, raised = run_result.failed(run, error), error
         else:
-            ended = finished.completed(run, result)
-        # Before the outcome is settled: that would wait for rows that a transaction left open has locked.
+            ended = run_result.completed(run, result)
+        # Before the outcome is finalized: that would wait for rows that a transaction left open has locked.
         if (left := sessions.renew(interrupted=run.interrupted)) and ended.error is None:
             raised = TransactionLeftOpen.on(left)
-            ended = finished.failed(run, raised)
-        told(ended, raised)
+            ended = run_result.failed(run, raised)
+        report_end(ended, raised)
     return ended
 
 
-async def aexecute(run: Run) -> Finished:
+async def aexecute(run: Run) -> RunResult:
     """Run a job in this event loop; a timeout or a cancellation reaches the handler where it awaits."""
     deadline = asyncio.timeout(run.timeout)
     raised: BaseException | None = None
-    with tracer().run(run.job) as told, sessions.sharing() as share:
+    with tracer().run(run.job) as report_end, sessions.sharing() as share:
         try:
             async with arestored(run.job) if carries(run.job) else nullcontext():
                 result = await _arun(run, share, deadline)
         except BaseException as error:
             is_late = deadline.expired() and isinstance(error, TimeoutError)
-            ended, raised = finished.failed(run, TimeLimitExceeded() if is_late else error), error
+            ended, raised = run_result.failed(run, TimeLimitExceeded() if is_late else error), error
         else:
-            ended = finished.completed(run, result)
+            ended = run_result.completed(run, result)
         if share.leaves_something and (left := await sync_to_async(sessions.renew)(share)) and ended.error is None:
             raised = TransactionLeftOpen.on(left)
-            ended = finished.failed(run, raised)
-        told(ended, raised)
+            ended = run_result.failed(run, raised)
+        report_end(ended, raised)
     return ended
 
 
@@ -72,7 +72,7 @@ def _run(run: Run) -> Any:
 
 
 def _call(run: Run, definition: Definition) -> Any:
-    hold = Hold(run) if definition.takes_context else None
+    hold = JobHandle(run) if definition.takes_context else None
     context = None if hold is None else _context(run, hold)
     try:
         with run.block or nullcontext():
@@ -90,7 +90,7 @@ async def _arun(run: Run, share: sessions.Share, deadline: asyncio.Timeout) -> A
     if job_started.has_listeners(type(run.job)):
         await sync_to_async(_announce_start)(run, share)
     definition = registry.get(run.job.type)
-    hold = AsyncHold(run) if definition.takes_context else None
+    hold = AsyncJobHandle(run) if definition.takes_context else None
     context = None if hold is None else _context(run, hold)
     try:
         async with deadline:
@@ -117,7 +117,7 @@ async def _astill_wanted(definition: Definition, args: Any) -> Any:
     return await wanted if asyncio.iscoroutine(wanted) else wanted
 
 
-def _context(run: Run, hold: Hold) -> JobContext:
+def _context(run: Run, hold: JobHandle) -> JobContext:
     job = run.job
     return JobContext(
         job_id=job.pk,

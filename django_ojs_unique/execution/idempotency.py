@@ -18,9 +18,9 @@ from django.db import models, router, transaction
 from django.utils import timezone
 
 from ..db.dialects import dialect_of
-from ..enqueue.batch import enqueue_read
+from ..enqueue.bulk import enqueue_read
 from ..enqueue.duplicates import satisfied
-from ..enqueue.incoming import Incoming, read
+from ..enqueue.new_job import NewJob, read
 from ..enqueue.request import Request
 from ..exceptions import HandlerError, InvalidRequest
 from ..handlers.context import JobContext
@@ -34,9 +34,9 @@ from ..unique.policy import UniquePolicy
 logger = logging.getLogger("django_ojs_unique.idempotency")
 
 CHUNK = 1_000
-"""How many records a sweep holds in memory and enqueues in one transaction."""
+"""How many records a scan holds in memory and enqueues in one transaction."""
 MOST_LOGGED = 10
-"""For how many records with invalid arguments a sweep logs the error."""
+"""For how many records with invalid arguments a scan logs the error."""
 
 M = TypeVar("M", bound=models.Model)
 
@@ -72,11 +72,11 @@ def locked(target: type[M] | models.Manager[M] | models.QuerySet[M] | M, **looku
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heal:
-    """Which records need a job: a periodic sweep enqueues one for each that has none (``@job(..., heal=Heal(...))``).
+    """Which records need a job: a periodic scan enqueues one for each that has none (``@job(..., heal=Heal(...))``).
 
     ``pending``: a queryset of the records, or a callable that returns one.
     ``args``: the arguments of a record's job: a callable that takes the record, or ``{argument: field}``.
-    ``every``: the time between two sweeps: ISO 8601, a timedelta or seconds; stored as ISO 8601.
+    ``every``: the time between two scans: ISO 8601, a timedelta or seconds; stored as ISO 8601.
 
     Raises InvalidRequest, which names the field and says how to fix it.
     """
@@ -97,36 +97,36 @@ class Heal:
                 "heal.pending",
                 "must be a queryset or a callable that returns one",
                 value=self.pending,
-                mend="Write Order.objects.filter(...).",
+                hint="Write Order.objects.filter(...).",
             )
         _declare()
 
     def refuse_a_misfit(self, definition: Definition) -> None:
         """Raise HandlerError unless the unique policy counts args and waiting jobs, and the args fit the handler.
 
-        Under another policy each sweep would enqueue every job once more.
+        Under another policy each scan would enqueue every job once more.
         """
         policy = definition.unique
         if policy is None or "args" not in policy.keys or JobState.AVAILABLE not in policy.states:
             raise HandlerError(
-                f"{definition.place}: heal= needs a unique policy that counts args and waiting jobs, or each sweep"
+                f"{definition.place}: heal= needs a unique policy that counts args and waiting jobs, or each scan"
                 " would double the jobs. Write unique=UniquePolicy(keys=['type', 'args'], on_conflict='ignore')."
             )
         if isinstance(self.args, Mapping) and (problem := misfit(definition, dict.fromkeys(self.args))):
             raise HandlerError(f"heal.{problem}.")
 
     def rows(self) -> models.QuerySet[Any]:
-        """Return what a sweep reads, ordered by primary key: records, or tuples of key and fields in ``args``."""
+        """Return what a scan reads, ordered by primary key: records, or tuples of key and fields in ``args``."""
         pending: Any = self.pending if isinstance(self.pending, models.QuerySet) else self.pending()
         if not isinstance(pending, models.QuerySet):
             raise InvalidRequest.at(
-                "heal.pending", "must return a queryset", value=pending, mend="Return Order.objects.filter(...)."
+                "heal.pending", "must return a queryset", value=pending, hint="Return Order.objects.filter(...)."
             )
         if pending.query.is_sliced or pending.query.combinator or pending._fields is not None:  # type: ignore[attr-defined]
             raise InvalidRequest.at(
                 "heal.pending",
-                "must be a queryset of records, which a sweep can page through",
-                mend="Leave out slices, union(), values() and values_list().",
+                "must be a queryset of records, which a scan can page through",
+                hint="Leave out slices, union(), values() and values_list().",
             )
         rows = pending.order_by("pk")
         if not isinstance(self.args, Mapping):
@@ -144,8 +144,8 @@ class Heal:
 
 
 @dataclass(slots=True)
-class SweepResult:
-    """The counts of a sweep: records whose job was created, was refused as a duplicate, or had invalid arguments."""
+class ScanResult:
+    """The counts of a scan: records whose job was created, was refused as a duplicate, or had invalid arguments."""
 
     created: int = 0
     refused: int = 0
@@ -160,31 +160,31 @@ class SweepResult:
         return f"{self.created:,} created, {self.refused:,} refused, {self.invalid:,} invalid"
 
 
-def sweep(
+def scan(
     type_or_handler: str | Handler[Any, Any],
     *,
     using: str | None = None,
     progress: Callable[[float, str], None] | None = None,
-) -> SweepResult:
+) -> ScanResult:
     """Enqueue a job for every pending record that has none, as the handler's ``heal`` says.
 
     ``using`` is the database of the jobs; ``progress`` is called with a fraction and a note after each 1,000 records.
     Memory use does not depend on their number. Records with invalid arguments are counted, and the first 10 are logged;
-    the sweep goes on.
+    the scan goes on.
 
     Raises UnknownJobType, or HandlerError when the handler has no ``heal``.
     """
-    result = SweepResult()
-    for fraction, result in _sweeping(type_or_handler, using):
+    result = ScanResult()
+    for fraction, result in _scanning(type_or_handler, using):
         if progress is not None:
             progress(fraction, str(result))
     return result
 
 
 def _heal(context: JobContext, type: str, using: str | None = None) -> dict[str, int]:
-    """Sweep as a job; stop early when the job is cancelled."""
-    result = SweepResult()
-    for fraction, result in _sweeping(type, using):
+    """Scan as a job; stop early when the job is cancelled."""
+    result = ScanResult()
+    for fraction, result in _scanning(type, using):
         context.progress(fraction, str(result))
         if context.cancelled:
             break
@@ -192,12 +192,12 @@ def _heal(context: JobContext, type: str, using: str | None = None) -> dict[str,
 
 
 def _declare() -> None:
-    """Register the job type of the sweep; only projects that use `Heal` need it."""
+    """Register the job type of the scan; only projects that use `Heal` need it."""
     job(HEAL, unique=UniquePolicy(keys=["type", "args"], on_conflict="ignore"), takes_context=True)(_heal)
 
 
-def _sweeping(type_or_handler: str | Handler[Any, Any], using: str | None) -> Iterator[tuple[float, SweepResult]]:
-    """Sweep; yield the fraction done and the result so far after each chunk."""
+def _scanning(type_or_handler: str | Handler[Any, Any], using: str | None) -> Iterator[tuple[float, ScanResult]]:
+    """Scan; yield the fraction done and the result so far after each chunk."""
     definition = type_or_handler.definition if isinstance(type_or_handler, Handler) else registry.get(type_or_handler)
     if definition.heal is None:
         raise HandlerError(f"{definition.place} declares no heal=, so nothing says which records wait for it.")
@@ -206,11 +206,11 @@ def _sweeping(type_or_handler: str | Handler[Any, Any], using: str | None) -> It
     jobs = model._default_manager.using(using or router.db_for_write(model))
     rows = definition.heal.rows()
     total = rows.count()
-    result = SweepResult()
+    result = ScanResult()
     for chunk in _chunks(rows):
         _enqueue_missing(definition, jobs, chunk, result)
         yield min(result.records / total, 1.0) if total else 1.0, result
-    logger.info("Swept %s: %s.", definition.type, result)
+    logger.info("Scanned %s: %s.", definition.type, result)
 
 
 def _chunks(rows: models.QuerySet[Any]) -> Iterator[list[Any]]:
@@ -221,10 +221,10 @@ def _chunks(rows: models.QuerySet[Any]) -> Iterator[list[Any]]:
         chunk = list(rows.filter(pk__gt=_pk(chunk[-1]))[:CHUNK])
 
 
-def _enqueue_missing(definition: Definition, jobs: models.QuerySet[Any], chunk: list[Any], result: SweepResult) -> None:
+def _enqueue_missing(definition: Definition, jobs: models.QuerySet[Any], chunk: list[Any], result: ScanResult) -> None:
     assert definition.heal is not None
     now = timezone.now()
-    wanted: dict[str, Incoming] = {}
+    wanted: dict[str, NewJob] = {}
     valid = 0
     for row in chunk:
         try:
@@ -257,5 +257,5 @@ def _refuse_strange_args(args: Any) -> None:
             "heal.args",
             "must be a callable that takes a record, or an object of argument and field names",
             value=args,
-            mend="Write {'order_id': 'pk'}.",
+            hint="Write {'order_id': 'pk'}.",
         )

@@ -1,4 +1,4 @@
-"""Run one claimed job in the caller's thread and on its connections: the worker's own code executes and settles it.
+"""Run one claimed job in the caller's thread and on its connections: the worker's own code executes and finalizes it.
 
 So the handler sees what the caller's transaction has not committed.
 """
@@ -21,13 +21,13 @@ from ..handlers.control import Discard, Retry, TimeLimitExceeded
 from ..handlers.registry import registry
 from ..lifecycle.events import collected
 from ..models import Job
-from . import atomic, finished
+from . import atomic, run_result
 from .execute import aexecute, execute
-from .finished import Finished
+from .finalize import Finalized, announce_outcome, finalize
 from .journal import Crashed
 from .leases import store_progress
 from .run import Run
-from .settle import Settled, announce_outcome, settle
+from .run_result import RunResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Ran:
     """
 
     job: Job
-    outcome: Settled
+    outcome: Finalized
     error: BaseException | None = None
 
     def or_raise(self, raise_errors: bool) -> Self:
@@ -56,7 +56,7 @@ class Ran:
 
 
 def run(jobs: QuerySet[Job], job: Job, *, lease: timedelta) -> Ran:
-    """Execute and settle a claimed job.
+    """Execute and finalize a claimed job.
 
     Raises RuntimeError if another connection has locked its row, and what the database raises.
     """
@@ -66,19 +66,19 @@ def run(jobs: QuerySet[Job], job: Job, *, lease: timedelta) -> Ran:
     if started.progress is not None:
         store_progress(jobs, [(job, started.progress)])
     if isinstance(ended.exception, Crashed):
-        # Nobody settles it, as if its process had died, and its lease runs out.
+        # Nobody finalizes it, as if its process had died, and its lease runs out.
         lifecycle.write(atomic.held(started), lease_expires_at=lifecycle.DatabaseNow() - timedelta(seconds=1))
-        return Ran(jobs.get(pk=job.pk), Settled.REFUSED)
-    settled = settle(jobs, [ended])
+        return Ran(jobs.get(pk=job.pk), Finalized.REFUSED)
+    finalized = finalize(jobs, [ended])
     with collected(jobs.db):
-        for each, outcome in settled:
+        for each, outcome in finalized:
             announce_outcome(each, outcome, jobs.db)
-    if not settled:
-        raise RuntimeError(f"Job {job.pk} cannot be settled: another connection has locked its row.")
-    return Ran(jobs.filter(pk=job.pk).first() or job, settled[0][1], ended.exception)
+    if not finalized:
+        raise RuntimeError(f"Job {job.pk} cannot be finalized: another connection has locked its row.")
+    return Ran(jobs.filter(pk=job.pk).first() or job, finalized[0][1], ended.exception)
 
 
-def _execute(started: Run) -> Finished:
+def _execute(started: Run) -> RunResult:
     """Execute the job; then call the handler's on-commit callbacks in each transaction that the caller has open.
 
     In a test, such a transaction never commits.
@@ -89,20 +89,20 @@ def _execute(started: Run) -> Finished:
     ended = Context().run(_execute_here, started)
     try:
         for connection, savepoint, callbacks in before:
-            _mend(connection, savepoint, callbacks)
+            _repair(connection, savepoint, callbacks)
             _commit(connection, callbacks)
     except Exception as error:
-        return finished.failed(started, error)
+        return run_result.failed(started, error)
     return ended
 
 
-def _execute_here(started: Run) -> Finished:
+def _execute_here(started: Run) -> RunResult:
     is_async = registry.get(started.job.type).is_async
     with sessions.keeping():
         return (async_to_sync(aexecute) if is_async else execute)(started)
 
 
-def _mend(connection: Any, savepoint: str | None, callbacks: int) -> None:
+def _repair(connection: Any, savepoint: str | None, callbacks: int) -> None:
     """Undo the run if one of its queries broke the transaction: in a worker, a handler has its own transaction."""
     if connection.needs_rollback or not connection.is_usable():
         connection.needs_rollback = False
@@ -122,4 +122,4 @@ def _commit(connection: Any, callbacks: int) -> None:
             if not is_robust:
                 raise
         finally:
-            _mend(connection, savepoint, more)
+            _repair(connection, savepoint, more)

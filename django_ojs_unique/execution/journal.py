@@ -152,7 +152,7 @@ class Journal:
         """Return the stored entry of a step that this attempt comes to. Raises StepsChanged and InvalidRequest."""
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
             problem = f"must be a text of 1 to {LONGEST_NAME} characters"
-            raise InvalidRequest.at("name", problem, value=name, mend="Write context.step('charge', charge, ...).")
+            raise InvalidRequest.at("name", problem, value=name, hint="Write context.step('charge', charge, ...).")
         entries = self._read()
         found = _named(entries, name)
         missed = [entry["name"] for entry in entries if entry["name"] not in self._met]
@@ -186,8 +186,8 @@ class Journal:
         try:
             stored = plain(conversion.to_json(value, path), path)
         except InvalidRequest as error:
-            mend = "Let the type hint of its result say the type, or return JSON." if kind == _VALUE else ""
-            raise UnstorableStep(f"{error.message} {mend}".strip(), details=error.details) from None
+            hint = "Let the type hint of its result say the type, or return JSON." if kind == _VALUE else ""
+            raise UnstorableStep(f"{error.message} {hint}".strip(), details=error.details) from None
         return {"name": name, kind: stored, "at": milliseconds(self._run.clock())}
 
     def _save(self, *changed: dict[str, Any]) -> None:
@@ -200,8 +200,8 @@ class Journal:
         try:
             sized(entries, "steps", settings.max_result_bytes)
         except InvalidRequest as error:
-            mend = "Store large results elsewhere, and return their keys; for long loops, use context.cursor()."
-            raise UnstorableStep(f"{error.message} {mend}", details=error.details) from None
+            hint = "Store large results elsewhere, and return their keys; for long loops, use context.cursor()."
+            raise UnstorableStep(f"{error.message} {hint}", details=error.details) from None
         if not starting_over(self._run.job._state.db, lambda: lifecycle.write(atomic.held(self._run), steps=entries)):
             atomic.lose(self._run)
         self._keep(entries)

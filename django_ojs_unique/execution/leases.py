@@ -71,7 +71,7 @@ def ends_with_time_limit(job: Any) -> bool:
     """Tell whether the lease of a running job ends exactly at its time limit, as only a ``timed`` lease does."""
     if job.timeout_ms is None or job.started_at is None:
         return False
-    # The length is measured, as one that was stored by hand may be too long to be added.
+    # The length is measured, as one that was stored manually may be too long to be added.
     ends: bool = divmod(job.lease_expires_at - job.started_at, _MILLISECOND) == (job.timeout_ms, timedelta())
     return ends
 
@@ -106,7 +106,7 @@ def extend(jobs: QuerySet[Any], held: Iterable[Any], lease: timedelta, *, begun:
     return kept
 
 
-def give_back(jobs: QuerySet[Any], held: Sequence[Any]) -> tuple[int, set[Claim]]:
+def requeue(jobs: QuerySet[Any], held: Sequence[Any]) -> tuple[int, set[Claim]]:
     """Make claimed jobs available again; the attempt does not count.
 
     Return how many, and those that are still held because another transaction has locked their rows.
@@ -114,33 +114,33 @@ def give_back(jobs: QuerySet[Any], held: Sequence[Any]) -> tuple[int, set[Claim]
     by_token: dict[UUID, list[UUID]] = defaultdict(list)
     for job in held:
         by_token[job.lease_token].append(job.pk)
-    released = 0
+    requeued = 0
     for token, keys in by_token.items():
         with transaction.atomic(using=jobs.db):
             free = list(unlocked(jobs.filter(pk__in=keys, lease_token=token)).values_list("pk", flat=True))
-            released += give_back_held(jobs, free, token)
-    if released == len(held):
-        return released, set()
-    return released, still_held(jobs, held)
+            requeued += requeue_held(jobs, free, token)
+    if requeued == len(held):
+        return requeued, set()
+    return requeued, still_held(jobs, held)
 
 
-def give_back_held(jobs: QuerySet[Any], keys: Sequence[UUID], token: UUID | None, **changes: Any) -> int:
+def requeue_held(jobs: QuerySet[Any], keys: Sequence[UUID], token: UUID | None, **changes: Any) -> int:
     """Make jobs that a token holds available again, or let them be looked at first; return how many.
 
     Those that may not run again lose their leases, so that the next rescue ends them.
     """
     rows = jobs.filter(pk__in=keys)
-    released = lifecycle.give_back(rows, token=token, **changes)
-    if released < len(keys):
-        released += lifecycle.give_back(rows, token=token, looks_first=True, **changes)
+    requeued = lifecycle.requeue(rows, token=token, **changes)
+    if requeued < len(keys):
+        requeued += lifecycle.requeue(rows, token=token, looks_first=True, **changes)
         lifecycle.end_lease(rows, token=token)
-    return released
+    return requeued
 
 
-def give_back_claims(jobs: QuerySet[Any], tokens: Iterable[UUID]) -> int:
+def requeue_claims(jobs: QuerySet[Any], tokens: Iterable[UUID]) -> int:
     """Make all jobs that these tokens hold available again; return how many."""
     rows = jobs.filter(lease_token__in=list(tokens), state=JobState.ACTIVE, finished_at=None)
-    return give_back(jobs, list(rows.only("lease_token")))[0]
+    return requeue(jobs, list(rows.only("lease_token")))[0]
 
 
 def _under(jobs: QuerySet[Any], holdings: set[Claim]) -> QuerySet[Any]:
@@ -149,10 +149,10 @@ def _under(jobs: QuerySet[Any], holdings: set[Claim]) -> QuerySet[Any]:
     return jobs.filter(pk__in=keys, lease_token__in=tokens, state=JobState.ACTIVE)
 
 
-def store_progress(jobs: QuerySet[Any], said: Iterable[tuple[Any, tuple[float, str]]]) -> None:
+def store_progress(jobs: QuerySet[Any], reported: Iterable[tuple[Any, tuple[float, str]]]) -> None:
     """Store the last progress that running handlers have reported."""
     with transaction.atomic(using=jobs.db):
-        for job, (fraction, note) in said:
+        for job, (fraction, note) in reported:
             row = unlocked(jobs.filter(pk=job.pk, lease_token=job.lease_token, state=JobState.ACTIVE))
             if row.only("pk").first() is not None:
                 jobs.filter(pk=job.pk).update(progress=fraction, progress_note=note)

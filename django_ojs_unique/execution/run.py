@@ -28,7 +28,7 @@ class Run:
     block: Interruptible | None = None
     progress: tuple[float, str] | None = None
     completion: Any = None
-    """The `Finished` with which a transaction of the handler has completed the job, if it commits."""
+    """The `RunResult` with which a transaction of the handler has completed the job, if it commits."""
     is_committed = False
     """Whether that transaction was committed."""
     outer_blocks = 0

@@ -66,8 +66,8 @@ def capture() -> dict[str, Any] | None:
         if captured is None:
             continue
         if not isinstance(captured, Mapping):
-            mend = "Let capture() return a dict, or None for nothing."
-            raise InvalidRequest.at(f"context.{one.name}", "must be an object", value=captured, mend=mend)
+            hint = "Let capture() return a dict, or None for nothing."
+            raise InvalidRequest.at(f"context.{one.name}", "must be an object", value=captured, hint=hint)
         kind = _UNIQUE if one.unique else _CARRIED
         carried.setdefault(kind, {})[one.name] = plain(dict(captured), f"context.{one.name}")
     return carried or None

@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class SupportsHold(Protocol):
-    """What a context needs of `django_ojs_unique.execution.hold.Hold`, which documents the members."""
+    """What a context needs of `django_ojs_unique.execution.job_handle.JobHandle`, which documents the members."""
 
     def is_held(self) -> bool: ...
     def report(self, fraction: float, note: str) -> None: ...
@@ -113,14 +113,14 @@ class JobContext:
         """
         if not isinstance(fraction, (int, float)) or not 0 <= fraction <= 1:
             raise InvalidRequest.at(
-                "fraction", "must be a number from 0 to 1", value=fraction, mend="Write context.progress(done / total)."
+                "fraction", "must be a number from 0 to 1", value=fraction, hint="Write context.progress(done / total)."
             )
         self.hold.report(float(fraction), str(note))
 
     def fence(self) -> None:
         """Lock the job's row until your transaction ends, so that nobody can take the job away before its commit.
 
-        Who cancels the job meanwhile waits. Raises LeaseLost if the job is no longer held, and RuntimeError outside of
+        A cancellation waits until then. Raises LeaseLost if the job is no longer held, and RuntimeError outside of
         `transaction.atomic` on the database of the jobs.
         """
         self.hold.fence()
@@ -164,7 +164,7 @@ class JobContext:
         return self.hold.journal.cursor(name, start, type)
 
     def checkpoint(self) -> None:
-        """Let a stopping worker end the attempt here, and give the job back: the attempt does not count.
+        """Let a stopping worker end the attempt here, and requeue the job: the attempt does not count.
 
         Raises Interrupted then, which ``except Exception`` does not catch.
         """

@@ -78,8 +78,8 @@ class Handler(Generic[P, R]):
     if not TYPE_CHECKING:  # type checkers would believe that a handler has every attribute
 
         def __getattr__(self, name: str) -> Any:
-            mend = f". Write {ELSEWHERE[name]}." if name in ELSEWHERE else ""
-            raise AttributeError(f"'Handler' object has no attribute {name!r}{mend}")
+            hint = f". Write {ELSEWHERE[name]}." if name in ELSEWHERE else ""
+            raise AttributeError(f"'Handler' object has no attribute {name!r}{hint}")
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> EnqueueResult[Job]:
         """Enqueue a job with these arguments; positional ones are named after the handler's parameters.
@@ -118,8 +118,8 @@ class Handler(Generic[P, R]):
         """
         for name in options:
             if name not in ENQUEUE_OPTIONS:
-                mend = did_you_mean(name, ENQUEUE_OPTIONS)
-                raise InvalidRequest.at(name, "is not an option of enqueue()", mend=mend)
+                hint = did_you_mean(name, ENQUEUE_OPTIONS)
+                raise InvalidRequest.at(name, "is not an option of enqueue()", hint=hint)
         return Handler(self.definition, {**self._options, **options})
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Handler(Generic[P, R]):
                 "args",
                 f"do not fit {self.definition.place}{signature}: {error}",
                 value=redacted_args(self.definition.type, args or kwargs),
-                mend=f"Options go to using({options[0]}=...).enqueue(...)."
+                hint=f"Options go to using({options[0]}=...).enqueue(...)."
                 if options
                 else suggestion(signature, kwargs),
             ) from None
@@ -145,7 +145,7 @@ class Handler(Generic[P, R]):
                 raise InvalidRequest.at(
                     "args",
                     f"cannot be sent by name to {self.definition.place}{signature}",
-                    mend="Enqueue an array with Job.objects.enqueue().",
+                    hint="Enqueue an array with Job.objects.enqueue().",
                 )
             named.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
         return named

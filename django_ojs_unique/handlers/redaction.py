@@ -201,11 +201,11 @@ def redact_error(error: InvalidRequest, type: Any) -> None:
     names, field, value = names_of(type), str(error.details.get("field", "")), error.details.get("value")
     if not names or field.partition(".")[0].partition("[")[0] not in _PAYLOADS or not _may_hold(field, value, type):
         return
-    problem, _, mend = error.message.removeprefix(f"{field}: ").partition(f" (got {error.got})" if value else ". ")
-    parts = [problem.partition(": ")[0], mend]
-    problem, mend = (part.replace(error.got, MASK) if error.got else part for part in parts)
+    problem, _, hint = error.message.removeprefix(f"{field}: ").partition(f" (got {error.got})" if value else ". ")
+    parts = [problem.partition(": ")[0], hint]
+    problem, hint = (part.replace(error.got, MASK) if error.got else part for part in parts)
     between = f" (got {MASK})" if value else ". "
-    error.message = f"{field}: {problem}{between if mend else ''}{mend}"
+    error.message = f"{field}: {problem}{between if hint else ''}{hint}"
     if value:
         error.got = error.details["value"] = MASK
     error.args = (error.message,)

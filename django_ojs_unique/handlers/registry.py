@@ -15,7 +15,7 @@ from ..ojs.retry import RetryPolicy
 from ..unique.policy import UniquePolicy
 
 HEAL = "ojs.heal"
-"""The job type of a self-healing sweep; its args are ``{"type": ...}``, with ``"using"`` for another database."""
+"""The job type of a self-healing scan; its args are ``{"type": ...}``, with ``"using"`` for another database."""
 
 
 class SupportsHeal(Protocol):
@@ -96,9 +96,9 @@ class Registry:
         """Return the definition of a type. Raises UnknownJobType with a suggestion."""
         definition = self._definitions.get(type)
         if definition is None:
-            mend = did_you_mean(type, self._definitions) if self._definitions else "No handler is registered at all."
+            hint = did_you_mean(type, self._definitions) if self._definitions else "No handler is registered at all."
             raise UnknownJobType.at(
-                "type", "has no registered handler", value=type, mend=f"{mend} Handlers live in each app's jobs.py."
+                "type", "has no registered handler", value=type, hint=f"{hint} Handlers live in each app's jobs.py."
             )
         return definition
 

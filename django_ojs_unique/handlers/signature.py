@@ -79,8 +79,8 @@ def refuse_a_wrong_atomic(definition: Definition) -> None:
 def redacted_names(redact: Any, place: str) -> tuple[str, ...]:
     """Return the names of ``redact``. Raises HandlerError unless it is a list of names."""
     if not are_names(redact):
-        mend = f" Write redact=[{redact!r}]." if isinstance(redact, str) and redact else ""
-        raise HandlerError(f"{place}: redact must be a list of names of members (got {shorten(redact)}).{mend}")
+        hint = f" Write redact=[{redact!r}]." if isinstance(redact, str) and redact else ""
+        raise HandlerError(f"{place}: redact must be a list of names of members (got {shorten(redact)}).{hint}")
     return tuple(redact)
 
 

@@ -1,10 +1,10 @@
-"""Every move of a job between states: one guarded UPDATE each (OJS core, "Lifecycle").
+"""Every move of a job between states: one conditional UPDATE each (OJS core, "Lifecycle").
 
 Each function takes a queryset that says *which* rows, adds the states that the move may start from, and returns how
 many rows moved. Zero means that another transaction was faster. No move checks uniqueness, and none can fail because
-of it: a row keeps its guard while its state is one of its guarded states, and loses the guard when it leaves them.
-Only a revived job gets it back, after its move, by `guard`; and `db.holding` gives it to a live job. The pauses between
-attempts are in `ojs.retry`.
+of it: a row holds its unique key while its state is one of its unique states, and releases it when it leaves them.
+Only a finished job that is retried gets it back, after its move, by `hold_unique_key`; and `db.holding` gives it to a
+live job. The pauses between attempts are in `ojs.retry`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..db.inserts import in_groups
 from ..db.transactions import starting_over
 from ..db.updates import update_each
 from ..ojs.gates import LIMITED, OPEN
-from ..ojs.states import MOVES, POSTPONED, REVIVABLE, TIMED, WAITING, JobState
+from ..ojs.states import MOVES, POSTPONED, TIMED, UNSUCCESSFUL, WAITING, JobState
 from ..unique.keys import HOLDING
 
 
@@ -42,7 +42,8 @@ MAY_RUN_AGAIN: Final = Q(max_attempts__gte=0)
 """The jobs that may run again after this run, if their policy lets them.
 
 For a running job whose key was taken or removed, or whose workflow was cancelled, the bits of ``max_attempts`` are
-inverted: no run that is taken back, and so not counted, brings that below the bound. Only a revival inverts them again.
+inverted: no run that is taken back, and so not counted, brings that below the bound. Only a retry by an operator
+inverts them again.
 """
 
 
@@ -50,7 +51,7 @@ _NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_expires_at": None, "unc
 
 
 OWNED: Final = frozenset({
-    "state", "attempt", "unique", "fingerprint", "guarded_states", "fingerprint_scheme", "key", "revision",
+    "state", "attempt", "unique", "fingerprint", "unique_states", "fingerprint_scheme", "key", "revision",
     "replaced_by", "enqueued_at", "run_at", "started_at", "finished_at", "worker_id", "lease_token", "lease_expires_at",
     "unconfirmed", "dead_letter", "window_ends_at", "payload_pruned", "workflow_id", "awaited", "limits", "lane",
     "gate",
@@ -67,7 +68,7 @@ def move(jobs: QuerySet[Any], target: JobState, *, sources: Iterable[JobState] |
     """Move the ``jobs`` that may go to ``target`` (and are in ``sources``, if given); return how many moved."""
     allowed = {source for source in JobState if target in MOVES[source]}
     starts = allowed if sources is None else allowed & set(sources)
-    changes.setdefault("guarded_states", _guard_after(target))
+    changes.setdefault("unique_states", _unique_states_after(target))
     if target == JobState.AVAILABLE:
         changes["gate"] = _entrance()
     rows = jobs.filter(state__in=sorted(starts))
@@ -80,9 +81,9 @@ def cancel(jobs: QuerySet[Any], now: datetime) -> int:
 
 
 def replace(jobs: QuerySet[Any], now: datetime, *, by: UUID | Case) -> int:
-    """Cancel in favour of the job ``by``: the old row gives up its guard, whatever states it guarded."""
+    """Cancel in favour of the job ``by``: the old row releases its unique key, whatever its unique states."""
     return move(
-        jobs, JobState.CANCELLED, finished_at=now, run_at=None, replaced_by=by, guarded_states=frozenset(), **_NO_LEASE
+        jobs, JobState.CANCELLED, finished_at=now, run_at=None, replaced_by=by, unique_states=frozenset(), **_NO_LEASE
     )
 
 
@@ -93,18 +94,18 @@ def promote(jobs: QuerySet[Any], now: datetime) -> int:
     return move(due, JobState.AVAILABLE, sources=TIMED, enqueued_at=F("run_at"), run_at=None)
 
 
-def retry_now(jobs: QuerySet[Any], now: datetime) -> int:
-    """scheduled, retryable, pending → available, by hand."""
+def retry_waiting(jobs: QuerySet[Any], now: datetime) -> int:
+    """scheduled, retryable, pending → available, as an operator asked."""
     return move(jobs, JobState.AVAILABLE, sources=POSTPONED, enqueued_at=now, run_at=None)
 
 
 def activate(jobs: QuerySet[Any], now: datetime) -> int:
-    """pending → available, by hand."""
+    """pending → available, as an operator asked."""
     return move(jobs, JobState.AVAILABLE, sources={JobState.PENDING}, enqueued_at=now)
 
 
-def revivable() -> Q:
-    """Return the condition for jobs that can be revived: not those that were replaced, and not those that are pruned.
+def unsuccessful() -> Q:
+    """Return the condition for finished jobs that can be retried: not completed, replaced or pruned.
 
     A replaced job must never run (OJS unique jobs, "replace"), and a pruned one has lost its arguments.
     """
@@ -112,8 +113,8 @@ def revivable() -> Q:
     return whole & (Q(state=JobState.DISCARDED) | Q(state=JobState.CANCELLED, replaced_by__isnull=True))
 
 
-def revive(jobs: QuerySet[Any], now: datetime, target: JobState = JobState.AVAILABLE) -> int:
-    """discarded, cancelled → available, scheduled, pending, by hand, with a full set of attempts; the errors stay."""
+def retry_finished(jobs: QuerySet[Any], now: datetime, target: JobState = JobState.AVAILABLE) -> int:
+    """discarded, cancelled → available, scheduled, pending, as an operator asked, with all attempts; errors stay."""
     when: dict[JobState, dict[str, Any]] = {
         JobState.AVAILABLE: {"enqueued_at": now},
         JobState.SCHEDULED: {"run_at": F("scheduled_at")},
@@ -121,9 +122,9 @@ def revive(jobs: QuerySet[Any], now: datetime, target: JobState = JobState.AVAIL
     }
     in_time = When(expires_at__gt=now, then=F("expires_at"))
     return move(
-        jobs.filter(revivable()),
+        jobs.filter(unsuccessful()),
         target,
-        sources=REVIVABLE,
+        sources=UNSUCCESSFUL,
         attempt=0,
         max_attempts=Case(When(MAY_RUN_AGAIN, then=F("max_attempts")), default=-1 - F("max_attempts")),
         started_at=None,
@@ -176,7 +177,7 @@ def complete(jobs: QuerySet[Any], now: datetime, *, token: UUID, **result: Any) 
     return move(jobs.filter(lease_token=token), JobState.COMPLETED, finished_at=now, **_NO_LEASE, **result)
 
 
-def retry(jobs: QuerySet[Any], run_at: datetime, *, token: UUID, errors: list[dict[str, Any]]) -> int:
+def schedule_retry(jobs: QuerySet[Any], run_at: datetime, *, token: UUID, errors: list[dict[str, Any]]) -> int:
     """active → retryable until ``run_at``, by the holder of the lease."""
     return move(jobs.filter(lease_token=token), JobState.RETRYABLE, run_at=run_at, errors=errors, **_NO_LEASE)
 
@@ -196,7 +197,7 @@ def discard(
     )
 
 
-def give_back(jobs: QuerySet[Any], *, token: UUID | None, looks_first: bool = False, **changes: Any) -> int:
+def requeue(jobs: QuerySet[Any], *, token: UUID | None, looks_first: bool = False, **changes: Any) -> int:
     """active → available, by the holder of the lease: the attempt does not count, and the job keeps its place.
 
     ``looks_first``: active → retryable and due, for the jobs that must be checked for duplicates, and only for these.
@@ -212,7 +213,7 @@ def give_back(jobs: QuerySet[Any], *, token: UUID | None, looks_first: bool = Fa
         sources={JobState.ACTIVE},
         # Before `attempt`, because MariaDB assigns in order. A job with an earlier attempt has started: no expiry.
         started_at=Case(When(attempt__gt=1, then=F("started_at")), default=None, output_field=DateTimeField()),
-        attempt=Greatest(F("attempt"), 1) - 1,  # it may have been written by hand
+        attempt=Greatest(F("attempt"), 1) - 1,  # it may have been written manually
         **_NO_LEASE,
         **changes,
     )
@@ -248,9 +249,9 @@ def detach(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
     """Take the key and all further attempts from running jobs; ``rows`` are locked."""
     for row in rows:
         row.key = row.fingerprint = None
-        row.guarded_states = frozenset()
+        row.unique_states = frozenset()
         row.max_attempts = min(row.max_attempts, ~row.max_attempts)
-    fields = ("key", "fingerprint", "guarded_states", "max_attempts")
+    fields = ("key", "fingerprint", "unique_states", "max_attempts")
     return update_each(jobs, rows, fields, {JobState.ACTIVE})
 
 
@@ -259,22 +260,22 @@ def last_attempt(jobs: QuerySet[Any]) -> int:
     return write(jobs.filter(MAY_RUN_AGAIN, state=JobState.ACTIVE), max_attempts=-1 - F("max_attempts"))
 
 
-def guard(jobs: QuerySet[Any], states: frozenset[JobState]) -> int:
-    """Guard the fingerprint again in these states, if the row lost its guard when it finished.
+def hold_unique_key(jobs: QuerySet[Any], states: frozenset[JobState]) -> int:
+    """Hold the unique key again in these states, if the row lost its unique key when it finished.
 
-    Only for a revival that has made way. Raises IntegrityError when another job guards the fingerprint.
+    Only for a retry that has made way. Raises IntegrityError when another job holds the unique key.
     """
-    return write(jobs.filter(guarded_states=frozenset()), guarded_states=states)
+    return write(jobs.filter(unique_states=frozenset()), unique_states=states)
 
 
-def drop_guards(jobs: QuerySet[Any]) -> int:
-    """Give up the guard, in any state, because another job of the fingerprint is being admitted or revived."""
-    return write(jobs.exclude(guarded_states=frozenset()), guarded_states=frozenset())
+def release_unique_keys(jobs: QuerySet[Any]) -> int:
+    """Release the unique key, in any state, because another job of the fingerprint is being admitted or retried."""
+    return write(jobs.exclude(unique_states=frozenset()), unique_states=frozenset())
 
 
 def leave_uniqueness(jobs: QuerySet[Any]) -> int:
-    """Drop fingerprint and guard for good, in any state, so that the next enqueue of the fingerprint is admitted."""
-    freed: dict[str, Any] = {"guarded_states": frozenset(), "fingerprint": None, "window_ends_at": F("finished_at")}
+    """Drop the fingerprint for good, in any state, so that the next enqueue of it is admitted."""
+    freed: dict[str, Any] = {"unique_states": frozenset(), "fingerprint": None, "window_ends_at": F("finished_at")}
     return starting_over(jobs.db, partial(free, jobs.exclude(fingerprint=None), lambda rows: write(rows, **freed)))
 
 
@@ -307,6 +308,6 @@ def _entrance() -> Case:
     )
 
 
-def _guard_after(target: JobState) -> Case:
-    keeps = Exact(F("guarded_states").bitand(target.bit), target.bit)
-    return Case(When(keeps, then=F("guarded_states")), default=0, output_field=StateSetField())
+def _unique_states_after(target: JobState) -> Case:
+    keeps = Exact(F("unique_states").bitand(target.bit), target.bit)
+    return Case(When(keeps, then=F("unique_states")), default=0, output_field=StateSetField())

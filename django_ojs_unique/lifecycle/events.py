@@ -105,12 +105,12 @@ def _store(using: str, events: list[Any]) -> None:
         logger.exception("%d events are lost, beginning with %s of %s.", len(events), events[0].type, events[0].subject)
 
 
-def tell(using: str, said: Collection[Callable[[], None]]) -> None:
+def tell(using: str, announcements: Collection[Callable[[], None]]) -> None:
     """Send signals and write their events; inside a transaction, no failed query of a receiver can break it."""
     with collected(using):
         try:
             with transaction.atomic(using=using) if connections[using].in_atomic_block else nullcontext():
-                for say in said:
+                for say in announcements:
                     say()
         except DatabaseError:
             logger.exception("A receiver's query failed; what the receivers wrote is undone.")
@@ -159,18 +159,18 @@ def _completed(job: Any, using: str, **kwargs: Any) -> None:
 
 
 def _failed(job: Any, error: Mapping[str, Any], using: str, **kwargs: Any) -> None:
-    said = _error(error)
-    _note("job.failed", job, using, attempt=job.attempt, error=said)
+    record = _error(error)
+    _note("job.failed", job, using, attempt=job.attempt, error=record)
     if job.state == JobState.RETRYABLE:
         times = {"attempt": job.attempt, "max_attempts": job.most_attempts, "next_retry_at": milliseconds(job.run_at)}
-        _note("job.retrying", job, using, **times, error=said)
+        _note("job.retrying", job, using, **times, error=record)
 
 
 def _discarded(job: Any, error: Mapping[str, Any], using: str, **kwargs: Any) -> None:
-    said = _error(error)
-    if said.get("code") != "superseded":  # a superseded job made no attempt
-        _note("job.failed", job, using, attempt=job.attempt, error=said)
-    _note("job.discarded", job, using, total_attempts=job.attempt, last_error=said)
+    record = _error(error)
+    if record.get("code") != "superseded":  # a superseded job made no attempt
+        _note("job.failed", job, using, attempt=job.attempt, error=record)
+    _note("job.discarded", job, using, total_attempts=job.attempt, last_error=record)
 
 
 def _cancelled(job: Any, replaced_by: Any, using: str, **kwargs: Any) -> None:
@@ -244,5 +244,5 @@ def _result(type: str, result: Any) -> dict[str, Any]:
 
 def _error(error: Mapping[str, Any]) -> dict[str, Any]:
     """Return an error as events have it: without details such as a traceback, and with a shortened message."""
-    said = {name: error[name] for name in _OF_ERRORS if error.get(name) is not None}
-    return {name: value[:LONGEST_MESSAGE] if isinstance(value, str) else value for name, value in said.items()}
+    record = {name: error[name] for name in _OF_ERRORS if error.get(name) is not None}
+    return {name: value[:LONGEST_MESSAGE] if isinstance(value, str) else value for name, value in record.items()}

@@ -30,7 +30,7 @@ MOST_REMEMBERED = 10_000
 Rank: TypeAlias = tuple[Any, ...]
 
 
-class Ready:
+class AvailableJobs:
     """The available jobs that may start now: those of some ``types``, or of any; with ``only``, that one."""
 
     def __init__(
@@ -128,12 +128,12 @@ def rank(job: Any) -> Rank:
 
 
 def readable(jobs: Iterable[Candidate]) -> list[Candidate]:
-    """Return the jobs whose limits were not written by hand."""
+    """Return the jobs whose limits were not written manually."""
     return [job for job in jobs if _limits(job.limits_text) is not None]
 
 
 @lru_cache(MOST_REMEMBERED)
 def _limits(text: str | None) -> Sequence[Mapping[str, Any]] | None:
-    """Return what a text of limits says, and None if it was written by hand. Callers share the value."""
+    """Return what a text of limits says, and None if it was written manually. Callers share the value."""
     value = None if text is None else loaded(text)
     return (value or ()) if are_readable(value) else None

@@ -14,7 +14,7 @@ from ..db.dialects import dialect_of
 from ..db.locking import unlocked
 from ..db.transactions import starting_over
 from ..models import LimitKey, Slot
-from .walks import IS_RUNNING
+from .index_scan import IS_RUNNING
 
 AT_ONCE = 1_000
 UNUSED_FOR = timedelta(days=1)

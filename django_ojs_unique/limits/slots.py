@@ -18,16 +18,16 @@ from ..db.rows import RowReader
 from ..models import LimitKey, LimitOverride, Slot
 from ..models.limit import in_force, weight_in_force
 from ..ojs.gates import ID, LIMITED
-from .candidates import Candidate, Rank, Ready, rank
+from .candidates import AvailableJobs, Candidate, Rank, rank
+from .index_scan import IS_RUNNING
 from .locked_key import COLUMNS, LockedKey
 from .prune import delete_stale
 from .waiting import Waiting, first_in_line
-from .walks import IS_RUNNING
 
 USED_AGAIN = timedelta(hours=1)
 """How old the time of a key's last use may be, before a claim writes it again."""
 HEAVY_PAUSE = timedelta(seconds=1)
-"""When a claim looks again at a key with free slots that were too few for a heavy job: that job may be gone."""
+"""When a claim looks again at a key that has free slots, but fewer than the next job weighs."""
 MOST_STALE = 100
 """How many slots of ended runs the keys of a claim may have before it deletes them; maintenance deletes the others."""
 MOST_KNOWN = 100_000
@@ -38,24 +38,24 @@ _known: dict[str, set[str]] = defaultdict(set)
 """By database: the keys that had rows when this process last looked."""
 
 
-def ensure_keys(ready: Ready, waiting: Waiting) -> None:
+def ensure_keys(available: AvailableJobs, waiting: Waiting) -> None:
     """Store the keys that have no row yet, in a transaction of its own: others wait for it only for a moment."""
-    known = _known[ready.using]
+    known = _known[available.using]
     new = waiting.keys.keys() - known
     if new:
         rows = [
-            LimitKey(pk=id, name=limit["name"], key=limit["key"], used_at=ready.now)
+            LimitKey(pk=id, name=limit["name"], key=limit["key"], used_at=available.now)
             # In the same order in all claims, so that none waits for another in turn.
             for id, limit in sorted((id, waiting.keys[id]) for id in new)
         ]
-        LimitKey.objects.using(ready.using).bulk_create(rows, ignore_conflicts=True)
+        LimitKey.objects.using(available.using).bulk_create(rows, ignore_conflicts=True)
         if len(known) > MOST_KNOWN:
             known.clear()
         known |= new
 
 
 def forget_slots(using: str, jobs: Collection[UUID], token: UUID) -> None:
-    """Delete the slots that jobs have taken under a lease token, as they were given back and have not started."""
+    """Delete the slots that jobs have taken under a lease token, as they were requeued and have not started."""
     taken = Slot.objects.using(using).filter(job_id__in=jobs, lease_token=token)
     if keys := set(taken.values_list("key_id", flat=True)):
         taken.delete()
@@ -70,9 +70,9 @@ class Slots:
     If the rows of some keys are gone, ``are_known`` is false: then store them, and begin again.
     """
 
-    def __init__(self, ready: Ready, waiting: Waiting) -> None:
-        self._ready = ready
-        self._now = ready.now
+    def __init__(self, available: AvailableJobs, waiting: Waiting) -> None:
+        self._ready = available
+        self._now = available.now
         self._waiting = waiting
         self._taken: list[dict[str, Any]] = []
         self._keys = self._lock()

@@ -9,8 +9,8 @@ from itertools import chain
 from typing import Any
 
 from ..ojs.gates import ID, KEYS, LANES, LIMITED, lanes_of
-from .candidates import Candidate, Rank, Ready, rank, readable
-from .walks import Gates, gates_with_slots, lanes_in_a_circle, walk
+from .candidates import AvailableJobs, Candidate, Rank, rank, readable
+from .index_scan import Gates, gates_with_slots, lanes_in_a_circle, walk
 
 LEAST_HEADS = 2
 """How many jobs of a key, or of a lane, the first look of a claim reads at least: most claims take one of each."""
@@ -84,7 +84,7 @@ class Waiting:
 
 
 @dataclass(slots=True)
-class Turns:
+class RoundRobin:
     """Where the looks of this process at each queue ended.
 
     ``lanes``: the lane that had the last turn; ``skipped``: the last one of those in which a look has found no job;
@@ -97,10 +97,10 @@ class Turns:
 
 
 def look(
-    ready: Ready,
+    available: AvailableJobs,
     gates: Mapping[str, Gates],
     count: int,
-    turns: Turns,
+    turns: RoundRobin,
     repeated: int = 0,
     again: Collection[str] = (),
 ) -> Waiting:
@@ -109,30 +109,30 @@ def look(
     ``turns`` is updated. ``repeated``: how often this claim has looked before.
     ``again``: keys for which jobs wait that must be read.
     """
-    one = _Look(ready, count, GROWTH**repeated, turns, again)
+    one = _WaitingScan(available, count, GROWTH**repeated, turns, again)
     for queue, which in gates.items():
         one.look_at(queue, which)
     return one.waiting
 
 
-def first_in_line(ready: Ready, queues: Iterable[str], key: str) -> Rank | None:
+def first_in_line(available: AvailableJobs, queues: Iterable[str], key: str) -> Rank | None:
     """Return the place of the first job of the queues that waits for a slot of a key; None if none does."""
     first: list[Rank] = []
     for queue in queues:
-        first += map(rank, ready.first(queue, key, 1))
-        if ready.any_between(queue, *lanes_of(key)):
+        first += map(rank, available.first(queue, key, 1))
+        if available.any_between(queue, *lanes_of(key)):
             first.append(BEFORE_ALL)  # lanes have an order of their own
     return min(first, default=None)
 
 
 @dataclass(slots=True)
-class _Look:
+class _WaitingScan:
     """One look for ``count`` jobs. It reads ``growth`` times as many as the first look of a claim."""
 
-    ready: Ready
+    available: AvailableJobs
     count: int
     growth: int
-    turns: Turns
+    turns: RoundRobin
     again: Collection[str]
     waiting: Waiting = field(default_factory=Waiting)
 
@@ -156,7 +156,7 @@ class _Look:
 
     def _new(self, queue: str) -> list[Candidate]:
         most = min(self.most, MOST_NEW)
-        found = self.ready.first(queue, LIMITED, most)
+        found = self.available.first(queue, LIMITED, most)
         if len(found) == most:
             self.waiting.is_cut = True
             self.waiting.last_new = min(self.waiting.last_new or rank(found[-1]), rank(found[-1]))
@@ -164,16 +164,16 @@ class _Look:
 
     def _first_of_open_keys(self, queue: str) -> list[Candidate]:
         """Return the first ``most`` jobs that wait for keys with slots, and all that were read of those in lanes."""
-        waiting, dialect = self.waiting, self.ready.dialect
+        waiting, dialect = self.waiting, self.available.dialect
         after = self.turns.keys.pop(queue, KEYS)
-        opened, end = gates_with_slots(dialect, queue, self.ready.now, after)
+        opened, end = gates_with_slots(dialect, queue, self.available.now, after)
         if end is not None:
             self.turns.keys[queue] = end
         waiting.is_walk_cut = waiting.is_walk_cut or end is not None or after > KEYS
         again = [gate for key in self.again for gate in (key, *walk(dialect, queue, *lanes_of(key)))]
         opened = list(dict.fromkeys([*opened, *again]))
         each = self.most_of_each(len(opened))
-        heads = self.ready.first_of_each(queue, opened, each)
+        heads = self.available.first_of_each(queue, opened, each)
         found: list[Candidate] = []
         for gate in opened:
             line = heads.get(gate, [])
@@ -191,10 +191,10 @@ class _Look:
         """Return the first jobs of the lanes that have the next turns."""
         turns = self.turns
         lanes = lanes_in_a_circle(
-            self.ready.dialect, queue, turns.skipped.pop(queue, turns.lanes.get(queue, LANES)), self.most
+            self.available.dialect, queue, turns.skipped.pop(queue, turns.lanes.get(queue, LANES)), self.most
         )
         each = self.most_of_each(len(lanes))
-        found = [job for line in self.ready.first_of_each(queue, lanes, each).values() for job in line]
+        found = [job for line in self.available.first_of_each(queue, lanes, each).values() for job in line]
         if len(lanes) == self.most:
             self.waiting.is_cut = True
             if not found:

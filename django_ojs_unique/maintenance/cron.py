@@ -211,7 +211,7 @@ def _occur(entry: CronJob, now: datetime, using: str) -> dict[str, Any]:
         return {"next_run_at": None, "last_outcome": "failed"}
     changes: dict[str, Any] = {"next_run_at": cron.next_after(now)}
     occurrence = cron.latest_until(entry.next_run_at - timedelta.resolution, now)
-    if occurrence is None:  # the row was changed by hand
+    if occurrence is None:  # the row was changed manually
         return changes
     try:
         outcome, id = _enqueue(entry, cron, occurrence, using)

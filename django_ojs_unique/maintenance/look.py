@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 from ..db.locking import firsts
 from ..ojs.states import JobState
 from ..workflows.tables import Tables
-from . import cron, sweep
+from . import cron, timers
 
 
 class Seen(NamedTuple):
@@ -32,7 +32,7 @@ class Seen(NamedTuple):
 def look(jobs: QuerySet[Any], now: datetime) -> Seen:
     """Look once."""
     available = jobs.filter(state=JobState.AVAILABLE, finished_at=None).order_by("queue")
-    others = (available, sweep.lost(jobs), sweep.late(jobs, now), Tables.on(jobs.db).ended, cron.due(jobs.db, now))
-    due = sweep.timed(jobs).values_list("run_at", flat=True)
+    others = (available, timers.lost(jobs), timers.late(jobs, now), Tables.on(jobs.db).ended, cron.due(jobs.db, now))
+    due = timers.timed(jobs).values_list("run_at", flat=True)
     found, blocks = firsts(due, *(rows.values_list("pk", flat=True) for rows in others))
     return Seen._make([*found, blocks])

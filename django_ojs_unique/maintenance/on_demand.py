@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 from ..db.transactions import is_busy, starting_over
 from ..ojs.states import TIMED, JobState
 from ..workflows.advance import advance_due
-from . import cron, sweep
+from . import cron, timers
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -34,9 +34,9 @@ def run_maintenance(jobs: QuerySet[Any], now: datetime, *, only: UUID | None = N
     rows = jobs if only is None else jobs.filter(pk=only)
     if crons:
         unless_busy(jobs.db, partial(cron.tick, jobs.db, now))
-    unless_busy(jobs.db, partial(sweep.rescue, rows, now))
-    unless_busy(jobs.db, partial(sweep.promote, jobs, now, only=only))
-    unless_busy(jobs.db, partial(sweep.expire, rows, now))
+    unless_busy(jobs.db, partial(timers.rescue, rows, now))
+    unless_busy(jobs.db, partial(timers.promote, jobs, now, only=only))
+    unless_busy(jobs.db, partial(timers.expire, rows, now))
     unless_busy(jobs.db, partial(advance_due, jobs.db))
 
 

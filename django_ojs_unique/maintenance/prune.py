@@ -34,7 +34,7 @@ from ..db.transactions import starting_over
 from ..limits.prune import prune_limits
 from ..models import WorkerProcess
 from ..ojs.states import JobState
-from .sweep import BATCH
+from .timers import BATCH
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -126,7 +126,7 @@ def due(
 def keeps_a_window_open(job: Any, now: datetime) -> bool:
     """Whether a finished job still counts as a duplicate for the policy that it was enqueued with.
 
-    If the policy cannot be read, because it was stored by hand, the job counts until its window ends.
+    If the policy cannot be read, because it was stored manually, the job counts until its window ends.
     """
     if job.fingerprint is None or job.window_ends_at is None or now >= job.window_ends_at:
         return False

@@ -20,7 +20,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from .. import lifecycle
-from ..db.constraints import LOOKS_FIRST, unfinished_or_guarding
+from ..db.constraints import LOOKS_FIRST, unfinished_or_holding
 from ..db.dialects import dialect_of
 from ..db.locking import unlocked
 from ..enqueue.duplicates import counted_by
@@ -56,30 +56,30 @@ def promote(jobs: QuerySet[Any], now: datetime, *, only: UUID | None = None) -> 
     while fingerprints := set(looked_at.values_list("fingerprint", flat=True)[:BATCH]):
         for work in UnitOfWork(jobs.db):
             with work:
-                available, discarded = _settle_and_tell(jobs, due, fingerprints, now)
+                available, discarded = _finalize_and_tell(jobs, due, fingerprints, now)
         promoted += available
         if not available and not discarded:
             break
     return promoted
 
 
-def _settle_and_tell(
+def _finalize_and_tell(
     jobs: QuerySet[Any], due: QuerySet[Any], fingerprints: Collection[str], now: datetime
 ) -> tuple[int, list[Any]]:
-    available, discarded = _settle(jobs, due, fingerprints, now)
+    available, discarded = _finalize(jobs, due, fingerprints, now)
     for job in discarded:
         logger.warning("Job %s (%s) discarded. %s", job.pk, job.type, job.errors[-1]["message"], extra=labels(job))
     tell(jobs.db, [partial(announce_failure, job_discarded, job, None, jobs.db) for job in discarded])
     return available, discarded
 
 
-def _settle(
+def _finalize(
     jobs: QuerySet[Any], due: QuerySet[Any], fingerprints: Collection[str], now: datetime
 ) -> tuple[int, list[Any]]:
     """Promote or discard the due jobs of these fingerprints; return how many were promoted, and the discarded jobs."""
     survivors: list[UUID] = []
     discarded: list[Any] = []
-    theirs = due.filter(unfinished_or_guarding(fingerprint__in=fingerprints))
+    theirs = due.filter(unfinished_or_holding(fingerprint__in=fingerprints))
     keys = dict(theirs.order_by("-pk").values_list("pk", "fingerprint"))
     with transaction.atomic(using=jobs.db):
         families = _lock(due, keys)

@@ -22,7 +22,7 @@ def await_server(using: str, seconds: float) -> None:
 
     The wait has an end because no driver tells for sure whether a server is down or refuses the password.
     """
-    connection, deadline, said = connections[using], time.monotonic() + seconds, ""
+    connection, deadline, problem = connections[using], time.monotonic() + seconds, ""
     while kind_of(connection).is_server:
         try:
             connection.ensure_connection()
@@ -31,8 +31,8 @@ def await_server(using: str, seconds: float) -> None:
             drop(using)
             if (left := deadline - time.monotonic()) <= 0:
                 raise does_not_answer(using, error) from error
-            if said != (said := one_line(error)):
-                logger.warning("Database %r does not answer; waiting up to %.0f seconds: %s", using, left, said)
+            if problem != (problem := one_line(error)):
+                logger.warning("Database %r does not answer; waiting up to %.0f seconds: %s", using, left, problem)
             time.sleep(min(BETWEEN_TRIES, left))
-    if said:
+    if problem:
         logger.warning("Database %r answers.", using)

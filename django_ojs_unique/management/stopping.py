@@ -53,7 +53,7 @@ def stopping_on_signals(worker: Worker, verbosity: int, supervised: bool) -> Ite
         write_end.fileno(), warn_on_full_buffer=False
     )  # before the handlers, to lose no signal
     before = {name: signal.signal(name, lambda number, frame: None) for name in heard}
-    threading.Thread(target=_hear, args=(read_end, heard, worker, verbosity, supervised), daemon=True).start()
+    threading.Thread(target=_on_signals, args=(read_end, heard, worker, verbosity, supervised), daemon=True).start()
     try:
         yield
     finally:
@@ -63,7 +63,9 @@ def stopping_on_signals(worker: Worker, verbosity: int, supervised: bool) -> Ite
         write_end.close()
 
 
-def _hear(read_end: socket.socket, signals: Sequence[int], worker: Worker, verbosity: int, supervised: bool) -> None:
+def _on_signals(
+    read_end: socket.socket, signals: Sequence[int], worker: Worker, verbosity: int, supervised: bool
+) -> None:
     stopping = False
     while number := read_end.recv(1):
         if number[0] not in signals:

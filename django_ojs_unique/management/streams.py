@@ -22,7 +22,7 @@ def forget_lost() -> None:
         stream = getattr(sys, name)
         try:
             stream.flush()
-        except ValueError:  # closed by hand
+        except ValueError:  # closed manually
             continue
         except OSError:
             with suppress(OSError, ValueError):

@@ -67,7 +67,7 @@ def add_worker_arguments(parser: CommandParser) -> None:
         default=SHUTDOWN_SECONDS,
         metavar="SECONDS",
         help=f"How long running jobs may take to finish after the first signal (default {SHUTDOWN_SECONDS:.0f});"
-        " then they are given back.",
+        " then they are requeued.",
     )
     parser.add_argument(
         "--wait-for-database",

@@ -113,8 +113,8 @@ class Migration(migrations.Migration):
                 ('directive', models.CharField(blank=True, choices=[('quiet', 'take no more jobs'), ('terminate', 'stop')], db_default='', default='', help_text='What an operator wants the worker to do; it obeys with its next heartbeat.', max_length=9)),
                 ('started_at', models.DateTimeField()),
                 ('heartbeat_at', models.DateTimeField()),
-                ('held', models.PositiveIntegerField(default=0, help_text='Jobs claimed and not yet settled.')),
-                ('settled', models.PositiveBigIntegerField(verbose_name='settled', default=0, help_text='Runs that ended since it started.')),
+                ('held', models.PositiveIntegerField(default=0, help_text='Jobs claimed and not yet finalized.')),
+                ('finalized', models.PositiveBigIntegerField(verbose_name='finalized', default=0, help_text='Runs that ended since it started.')),
             ],
             options={
                 'verbose_name': 'worker',
@@ -181,12 +181,12 @@ class Migration(migrations.Migration):
                 ('state', models.CharField(choices=[('available', 'available'), ('active', 'active'), ('scheduled', 'scheduled'), ('retryable', 'retryable'), ('pending', 'pending'), ('completed', 'completed'), ('cancelled', 'cancelled'), ('discarded', 'discarded')], default='available', max_length=9)),
                 ('attempt', models.IntegerField(db_default=0, default=0, help_text='Runs so far, including the current one.')),
                 ('max_attempts', models.IntegerField(db_default=3, default=3)),
-                ('retry', django_ojs_unique.db.fields.PayloadField(blank=True, null=True)),
+                ('retry_options', django_ojs_unique.db.fields.PayloadField(blank=True, null=True)),
                 ('timeout_ms', models.BigIntegerField(blank=True, null=True)),
                 ('visibility_timeout_ms', models.BigIntegerField(blank=True, null=True)),
                 ('unique', django_ojs_unique.db.fields.PayloadField(blank=True, null=True)),
                 ('fingerprint', models.CharField(blank=True, max_length=64, null=True)),
-                ('guarded_states', django_ojs_unique.db.fields.StateSetField(db_default=0, default=frozenset, editable=False)),
+                ('unique_states', django_ojs_unique.db.fields.StateSetField(db_default=0, default=frozenset, editable=False)),
                 ('fingerprint_scheme', models.SmallIntegerField(db_default=1, default=1, editable=False, help_text='How the fingerprint was computed.')),
                 ('key', django_ojs_unique.db.fields.ComposedField(blank=True, editable=False, help_text="The caller's name for the job, by which a later enqueue rewrites it while it waits.", max_length=512, null=True)),
                 ('revision', models.IntegerField(db_default=0, default=0, editable=False, help_text='How often the job was rewritten by its key.')),
@@ -220,7 +220,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'job',
                 'verbose_name_plural': 'jobs',
-                'permissions': [('cancel_job', 'Can cancel job'), ('retry_job', 'Can make waiting job available now'), ('revive_job', 'Can revive finished job, or enqueue it again'), ('release_job', 'Can take job out of uniqueness')],
+                'permissions': [('cancel_job', 'Can cancel job'), ('retry_job', 'Can retry job'), ('enqueue_again_job', 'Can enqueue finished job again'), ('release_job', 'Can take job out of uniqueness')],
             },
         ),
         migrations.CreateModel(
@@ -228,7 +228,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('created_at', models.DateTimeField(verbose_name='created at', default=django.utils.timezone.now)),
-                ('outcome', models.CharField(verbose_name='outcome', choices=[('rejected', 'refused with an error'), ('ignored', 'answered with the existing job'), ('replaced', 'the existing job was cancelled for the new one')], max_length=8)),
+                ('outcome', models.CharField(verbose_name='outcome', choices=[('rejected', 'rejected with an error'), ('deduplicated', 'answered with the existing job'), ('replaced', 'the existing job was cancelled for the new one')], max_length=12)),
                 ('on_conflict', models.CharField(max_length=23)),
                 ('fingerprint', models.CharField(max_length=64)),
                 ('type', models.CharField(max_length=255)),
@@ -250,7 +250,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='job',
-            index=models.Index(condition=models.Q(models.Q(django_ojs_unique.db.constraints.IsFinished(models.F('finished_at'), False), ('guarded_states', 0)), ('fingerprint__isnull', False)), fields=['guarded_states', 'fingerprint'], name='ojs_job_unguarded'),
+            index=models.Index(condition=models.Q(models.Q(django_ojs_unique.db.constraints.IsFinished(models.F('finished_at'), False), ('unique_states', 0)), ('fingerprint__isnull', False)), fields=['unique_states', 'fingerprint'], name='ojs_job_released'),
         ),
         migrations.AddIndex(
             model_name='job',
@@ -278,7 +278,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='job',
-            constraint=django_ojs_unique.db.constraints.ConditionalUniqueConstraint(condition=models.Q(django_ojs_unique.db.constraints.IsGuarding(models.F('guarded_states'), models.F('state'))), fields=('fingerprint',), name='ojs_unique_guard'),
+            constraint=django_ojs_unique.db.constraints.ConditionalUniqueConstraint(condition=models.Q(django_ojs_unique.db.constraints.HoldsUniqueKey(models.F('unique_states'), models.F('state'))), fields=('fingerprint',), name='ojs_unique_key'),
         ),
         migrations.AddIndex(
             model_name='suppressedenqueue',

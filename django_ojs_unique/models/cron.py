@@ -17,7 +17,7 @@ from ..db.constraints import PartiallyIndexed
 from ..db.dialects import dialect_of
 from ..db.fields import PayloadField
 from ..db.transactions import starting_over
-from ..enqueue.incoming import read
+from ..enqueue.new_job import read
 from ..enqueue.request import Request
 from ..enqueue.values import as_stored
 from ..exceptions import DeclaredInCode, InvalidRequest, did_you_mean
@@ -176,7 +176,7 @@ class CronJob(PartiallyIndexed):
 
     @property
     def cron(self) -> Cron:
-        """When it is due. Raises InvalidRequest for an invalid row, because rows can be changed by hand."""
+        """When it is due. Raises InvalidRequest for an invalid row, because rows can be changed manually."""
         with hiding_values(self.type):
             return Cron(self.expression, self.timezone, self.overlap_policy, self.args)
 
@@ -190,7 +190,7 @@ class CronJob(PartiallyIndexed):
         for name in self.options:
             if name not in OPTIONS:
                 raise InvalidRequest.at(
-                    f"options.{name}", "is not an option of a periodic job", mend=did_you_mean(name, OPTIONS)
+                    f"options.{name}", "is not an option of a periodic job", hint=did_you_mean(name, OPTIONS)
                 )
         meta = self.options.get("meta") or {}
         if isinstance(meta, dict):
@@ -200,11 +200,11 @@ class CronJob(PartiallyIndexed):
     def validate(self) -> None:
         """Raise InvalidRequest (or a subclass) for the first thing that is wrong."""
         if not self.declared and (not isinstance(self.name, str) or not NAME.fullmatch(self.name)):
-            mend = "Write lower-case letters, digits, '-' and '.', as in 'reports.nightly'."
-            raise InvalidRequest.at("name", "is not a valid name", value=self.name, mend=mend)
+            hint = "Write lower-case letters, digits, '-' and '.', as in 'reports.nightly'."
+            raise InvalidRequest.at("name", "is not a valid name", value=self.name, hint=hint)
         if len(self.name) > LONGEST_NAME:
             raise InvalidRequest.at(
-                "name", f"is longer than {LONGEST_NAME} characters", value=self.name, mend="Shorten it."
+                "name", f"is longer than {LONGEST_NAME} characters", value=self.name, hint="Shorten it."
             )
         if not isinstance(self.enabled, bool):
             raise InvalidRequest.at("enabled", "must be true or false", value=self.enabled)

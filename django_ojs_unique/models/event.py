@@ -132,14 +132,14 @@ class EventQuerySet(models.QuerySet["Event"]):
         id = after.removeprefix(_PREFIX) if isinstance(after, str) else ""
         if id == after or not UUID_TEXT.fullmatch(id):
             raise InvalidRequest.at(
-                "after", "is not the id of an event", value=after, mend="Send the `cursor` of the last answer."
+                "after", "is not the id of an event", value=after, hint="Send the `cursor` of the last answer."
             )
         position = self.filter(event_id=UUID(id)).values_list("position", flat=True).first()
         if position is None:
-            mend = (
+            hint = (
                 "Leave it out to begin with the oldest event, and poll more often than OJS_UNIQUE['EVENT_RETENTION']."
             )
-            raise InvalidRequest.at("after", "names an event that is not kept, or never was", value=after, mend=mend)
+            raise InvalidRequest.at("after", "names an event that is not kept, or never was", value=after, hint=hint)
         return position
 
 

@@ -11,7 +11,7 @@ from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from ..db.constraints import ConditionalUniqueConstraint, PartiallyIndexed, finished, guarding, unguarded
+from ..db.constraints import ConditionalUniqueConstraint, PartiallyIndexed, finished, holding_unique_key, released
 from ..db.fields import ComposedField, PayloadField, SparseCharField, SparsePayloadField, StateSetField, new_id
 from ..ojs.gates import ID as ID_LENGTH
 from ..ojs.gates import LONGEST as LONGEST_GATE
@@ -29,11 +29,11 @@ STATE_CHOICES = [(str(state), str(state)) for state in JobState]
 
 
 class Job(Movable, PartiallyIndexed):
-    """A job: the OJS envelope, its state, and the guard over its fingerprint (OJS core, "Job envelope").
+    """A job: the OJS envelope, its state, and the unique key that it holds (OJS core, "Job envelope").
 
-    While ``state`` is one of ``guarded_states``, no other such row may have the same ``fingerprint``: the constraint
-    `ojs_unique_guard` enforces this for every write. ``Job.objects.enqueue()`` creates rows; its methods and the
-    worker change them. Each change of state is one guarded UPDATE in `lifecycle`.
+    While ``state`` is one of ``unique_states``, no other such row may have the same ``fingerprint``: the constraint
+    `ojs_unique_key` enforces this for every write. ``Job.objects.enqueue()`` creates rows; its methods and the
+    worker change them. Each change of state is one conditional UPDATE in `lifecycle`.
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
@@ -49,13 +49,13 @@ class Job(Movable, PartiallyIndexed):
     state = models.CharField(max_length=9, choices=STATE_CHOICES, default=str(JobState.AVAILABLE))
     attempt = models.IntegerField(default=0, db_default=0, help_text="Runs so far, including the current one.")
     max_attempts = models.IntegerField(default=3, db_default=3)
-    retry = PayloadField(null=True, blank=True)
+    retry_options = PayloadField(null=True, blank=True)
     timeout_ms = models.BigIntegerField(null=True, blank=True)
     visibility_timeout_ms = models.BigIntegerField(null=True, blank=True)
 
     unique = PayloadField(null=True, blank=True)
     fingerprint = models.CharField(max_length=64, null=True, blank=True)
-    guarded_states = StateSetField(default=frozenset, db_default=0, editable=False)
+    unique_states = StateSetField(default=frozenset, db_default=0, editable=False)
     fingerprint_scheme = models.SmallIntegerField(
         default=SCHEME, db_default=SCHEME, editable=False, help_text="How the fingerprint was computed."
     )
@@ -156,26 +156,26 @@ class Job(Movable, PartiallyIndexed):
         verbose_name_plural = _("jobs")
         permissions = [
             ("cancel_job", "Can cancel job"),
-            ("retry_job", "Can make waiting job available now"),
-            ("revive_job", "Can revive finished job, or enqueue it again"),
+            ("retry_job", "Can retry job"),
+            ("enqueue_again_job", "Can enqueue finished job again"),
             ("release_job", "Can take job out of uniqueness"),
         ]
         constraints = [
-            ConditionalUniqueConstraint(fields=["fingerprint"], condition=guarding(), name="ojs_unique_guard"),
+            ConditionalUniqueConstraint(fields=["fingerprint"], condition=holding_unique_key(), name="ojs_unique_key"),
         ]
         indexes = [
-            # The newest finished job of a fingerprint in each state. Its unfinished job is found by the guard.
+            # The newest finished job of a fingerprint in each state. Its unfinished job is found by the constraint.
             models.Index(
                 fields=["fingerprint", "state", "created_at", "id"],
                 condition=Q(finished(), fingerprint__isnull=False),
                 name="ojs_job_history",
             ),
-            # Unfinished jobs that do not guard their fingerprint; there are few, if any. On MariaDB the index has all
+            # Unfinished jobs that do not hold their unique key; there are few, if any. On MariaDB the index has all
             # jobs: the state set comes first, so that MariaDB does not use it to look for duplicates.
             models.Index(
-                fields=["guarded_states", "fingerprint"],
-                condition=Q(unguarded(), fingerprint__isnull=False),
-                name="ojs_job_unguarded",
+                fields=["unique_states", "fingerprint"],
+                condition=Q(released(), fingerprint__isnull=False),
+                name="ojs_job_released",
             ),
             # The jobs with a key, of all types.
             models.Index(fields=["key"], condition=Q(key__isnull=False), name="ojs_job_key"),
@@ -192,7 +192,7 @@ class Job(Movable, PartiallyIndexed):
                 condition=Q(run_at__isnull=False) | Q(lease_expires_at__isnull=False),
                 name="ojs_job_timer",
             ),
-            # The sweep for waiting jobs that expired.
+            # The scan for waiting jobs that expired.
             models.Index(
                 fields=["expires_at"],
                 condition=Q(expires_at__isnull=False, finished_at__isnull=True, started_at__isnull=True),
@@ -232,7 +232,7 @@ class Job(Movable, PartiallyIndexed):
     @property
     def retry_policy(self) -> RetryPolicy:
         """The effective retry policy: a job that may not run again has no attempts left."""
-        policy = RetryPolicy() if self.retry is None else RetryPolicy.parse(self.retry)
+        policy = RetryPolicy() if self.retry_options is None else RetryPolicy.parse(self.retry_options)
         most = self.most_attempts
         return policy if most >= policy.max_attempts else replace(policy, max_attempts=most)
 
@@ -247,9 +247,9 @@ class Job(Movable, PartiallyIndexed):
         return self.max_attempts if self.may_run_again else self.attempt
 
     @property
-    def is_guarding(self) -> bool:
-        """Whether this row now guards its fingerprint."""
-        return self.state in self.guarded_states
+    def holds_unique_key(self) -> bool:
+        """Whether this row now holds its unique key."""
+        return self.state in self.unique_states
 
     def save(
         self,

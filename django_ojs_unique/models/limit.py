@@ -42,7 +42,7 @@ class LimitKey(models.Model):
         verbose_name_plural = _("keys of limits")
 
     def __str__(self) -> str:
-        return said(self.name, self.key)
+        return limit_key_text(self.name, self.key)
 
 
 class Slot(models.Model):
@@ -93,7 +93,7 @@ class LimitOverrideQuerySet(models.QuerySet["LimitOverride"]):
                     field,
                     f"must be a whole number from 1 to {LARGEST:,}, or None",
                     value=value,
-                    mend="To stop a queue, pause it.",
+                    hint="To stop a queue, pause it.",
                 )
         using = self._db or router.db_for_write(self.model)  # type: ignore[attr-defined]
         return starting_over(using, lambda: self._store(using, name, running, rate))
@@ -157,7 +157,7 @@ def weight_in_force(limit: Mapping[str, Any], *most: int | None) -> int:
     return weight if weight == 1 else min(weight, *(number for number in most if number is not None))
 
 
-def said(name: str, key: Any) -> str:
+def limit_key_text(name: str, key: Any) -> str:
     """Return a limit's key in words, such as ``args.customer_id 42``; without a key, the limit's name."""
     if not isinstance(key, dict) or not key:
         return name

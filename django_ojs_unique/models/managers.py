@@ -12,14 +12,14 @@ from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS, models
 from django.utils import timezone
 
-from ..enqueue import batch, by_key, by_policy
+from ..enqueue import bulk, by_key, by_policy
 from ..enqueue import explain as explaining
 from ..enqueue.duplicates import duplicates_of
 from ..enqueue.errors import naming_missing_tables
-from ..enqueue.incoming import read
+from ..enqueue.new_job import read
 from ..enqueue.on_commit import after_commit
 from ..enqueue.request import INHERIT, Request, refuse_unknown, snapshot
-from ..enqueue.results import BatchResult, EnqueueResult, ItemResult, JobT
+from ..enqueue.results import BulkEnqueueResult, EnqueueResult, ItemResult, JobT
 from ..exceptions import InvalidRequest
 from ..ojs.limits import Limit
 from ..ojs.retry import RetryPolicy
@@ -108,9 +108,9 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
     def enqueue_request(self, request: Request) -> EnqueueResult[JobT]:
         """Do what `enqueue` does, for a `Request`, which has more members than `enqueue` has arguments."""
         using = self._for_writing()
-        incoming = read(request, self.model, timezone.now())
-        enqueue = by_policy.enqueue if incoming.key is None else by_key.enqueue
-        return enqueue(self._everything(using), incoming)
+        new_job = read(request, self.model, timezone.now())
+        enqueue = by_policy.enqueue if new_job.key is None else by_key.enqueue
+        return enqueue(self._everything(using), new_job)
 
     def enqueue_on_commit(
         self,
@@ -143,7 +143,7 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         *,
         mode: str = "partial",
         each: Callable[[ItemResult[JobT]], Any] | None = None,
-    ) -> BatchResult[JobT]:
+    ) -> BulkEnqueueResult[JobT]:
         """Enqueue many jobs with a few statements per thousand; the results are those of single enqueues.
 
         ``items``: objects with the arguments of `enqueue`, as in ``{"type": "email.send", "args": {"user_id": 42}}``;
@@ -153,11 +153,11 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         all of it or nothing: it raises the error of the first invalid item, else that of the first refused one.
         ``each`` is called with every result, and no result is kept: memory does not depend on the number of items.
 
-        Return a `BatchResult`: an `ItemResult` for each item, in order, and the ``counts`` by outcome. Raises
+        Return a `BulkEnqueueResult`: an `ItemResult` for each item, in order, and the ``counts`` by outcome. Raises
         InvalidRequest for an unknown mode; in ``atomic`` also what `enqueue` raises, with the index of the item in its
         message and its details.
         """
-        return batch.enqueue_many(self._everything(self._for_writing()), items, mode, each)
+        return bulk.enqueue_many(self._everything(self._for_writing()), items, mode, each)
 
     def remove(self, *, key: str, type: str | None = None, key_scope: KeyScope | str | None = None) -> JobT | None:
         """Remove the job that holds a key, and return it; None when no job does (Graphile Worker, "Removing jobs").
@@ -189,10 +189,10 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
     def explain_request(self, request: Request) -> explaining.Explanation:
         """Do what `explain` does, for a `Request`."""
         now = timezone.now()
-        incoming = read(request, self.model, now)
+        new_job = read(request, self.model, now)
         jobs = self._everything(self._for_writing())
         with naming_missing_tables(jobs):
-            return explaining.explain(jobs, incoming, now)
+            return explaining.explain(jobs, new_job, now)
 
     def duplicates_of(
         self,
@@ -227,7 +227,7 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         """Do what `enqueue` does, from asynchronous code, in one call of `sync_to_async`."""
         return await sync_to_async(self.enqueue)(type, args, **options)
 
-    async def aenqueue_many(self, items: Iterable[Mapping[str, Any]], **options: Any) -> BatchResult[JobT]:
+    async def aenqueue_many(self, items: Iterable[Mapping[str, Any]], **options: Any) -> BulkEnqueueResult[JobT]:
         """Do what `enqueue_many` does, from asynchronous code; ``items`` and ``each`` are synchronous."""
         return await sync_to_async(self.enqueue_many)(items, **options)
 

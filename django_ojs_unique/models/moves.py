@@ -1,9 +1,7 @@
-"""What a project and its operators do to one job; each change of state is one guarded UPDATE in `lifecycle`."""
+"""What a project and its operators do to one job; each change of state is one conditional UPDATE in `lifecycle`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
 from functools import partial
 from typing import Any, NoReturn, Self
 
@@ -15,10 +13,9 @@ from ..db import holding
 from ..enqueue.results import EnqueueResult
 from ..enqueue.unit_of_work import UnitOfWork
 from ..exceptions import InvalidTransition
-from ..ojs.states import JobState
 from ..operations.again import request_of
-from ..operations.operation import ACTIVATE, CANCEL, DELETE, ENQUEUE_AGAIN, RETRY_NOW, REVIVE, Operation
-from ..operations.revival import revive
+from ..operations.bulk import retry
+from ..operations.operation import ACTIVATE, CANCEL, DELETE, ENQUEUE_AGAIN, RETRY, Operation
 from ..signals import announce, job_activated, job_cancelled
 
 
@@ -43,33 +40,34 @@ class Movable(models.Model):
                 self.refresh_from_db(using=using)
                 announce(job_cancelled, self._model, job=self, replaced_by=None, using=using)
 
-    def retry_now(self) -> None:
-        """Make a scheduled, pending or retryable job available now. Raises InvalidTransition in any other state."""
-        if not self._make_available(lifecycle.retry_now):
-            self._refuse(RETRY_NOW)
-
     def activate(self) -> None:
         """Make a pending job available. Raises InvalidTransition in any other state."""
-        if not self._make_available(lifecycle.activate):
-            self._refuse(ACTIVATE)
+        using = self._written_to
+        for work in UnitOfWork(using):
+            with work:
+                if not lifecycle.activate(self._row(), timezone.now()):
+                    self._refuse(ACTIVATE)
+                self.refresh_from_db(using=using)
+                announce(job_activated, self._model, job=self, using=using)
 
-    def revive(self, *, force: bool = False, replace: bool = False) -> list[Self]:
-        """Make a discarded or cancelled job available with fresh attempts; return the jobs cancelled for it.
+    def retry(self, *, force: bool = False, replace: bool = False) -> list[Self]:
+        """Make the job run again, in its own row; return the jobs that were cancelled for it.
 
-        A job whose ``scheduled_at`` has not come yet is scheduled again, and one that was never activated is pending.
-        Raises DuplicateJob while a live duplicate
-        exists. ``replace`` cancels the live duplicates instead, but still raises for a running one that may not be
-        replaced. ``force`` lets them all run. Raises Contended after losing 100 races, and InvalidTransition in any
-        other state.
+        A scheduled, retryable or pending job becomes available now. A discarded or cancelled one gets all its attempts
+        again and becomes available; if its ``scheduled_at`` has not come yet, it is scheduled, and if it was never
+        activated, pending. Raises DuplicateJob for it while a live duplicate exists. ``replace`` cancels the live
+        duplicates instead, but still raises for a running one that may not be replaced. ``force`` lets them all run.
+        Raises Contended after losing 100 races, and InvalidTransition for a job that runs, has completed, was replaced
+        or is pruned.
         """
         using = self._written_to
         for work in UnitOfWork(using):
             with work:
-                result = revive(self._jobs, [self.pk], work, force=force, replace=replace)
+                result = retry(self._jobs, [self.pk], work, force=force, replace=replace)
                 if not result.changed:
-                    raise result.refused.get(self.pk) or self._refusal(REVIVE)
+                    raise result.refused.get(self.pk) or self._refusal(RETRY)
                 self.refresh_from_db(using=using)
-        return list(self._jobs.filter(pk__in=result.replaced).order_by("pk"))
+        return list(self._jobs.filter(pk__in=result.replaced).order_by("pk")) if result.replaced else []
 
     def enqueue_again(self) -> EnqueueResult[Self]:
         """Enqueue a finished job's type, args and options as a new job, through its policy; this one stays as it is.
@@ -83,7 +81,7 @@ class Movable(models.Model):
         result: EnqueueResult[Self] = self._jobs.enqueue_request(request_of(job))
         return result
 
-    def release_guard(self) -> bool:
+    def release_unique_key(self) -> bool:
         """Take this job out of uniqueness for good, so that the next enqueue of its fingerprint is admitted.
 
         The job goes on without its fingerprint. Return whether it had one.
@@ -103,18 +101,6 @@ class Movable(models.Model):
         """Delete the row: its fingerprint is free, its window ends. Raises InvalidTransition while the job runs."""
         if not lifecycle.remove(self._row()):
             self._refuse(DELETE)
-
-    def _make_available(self, move: Callable[[Any, datetime], int]) -> bool:
-        using = self._written_to
-        for work in UnitOfWork(using):
-            with work:
-                moved = bool(move(self._row(), timezone.now()))
-                if moved:
-                    was_pending = self.state == JobState.PENDING
-                    self.refresh_from_db(using=using)
-                    if was_pending:
-                        announce(job_activated, self._model, job=self, using=using)
-        return moved
 
     @property
     def _written_to(self) -> str:

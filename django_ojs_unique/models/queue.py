@@ -48,14 +48,14 @@ class QueueQuerySet(models.QuerySet["Queue"]):
         """
         return self._set(name, "max_per_second", max_per_second=max_per_second)
 
-    def _set(self, name: str, said: str, **limit: int | None) -> bool:
-        """Change one limit; ``said`` is its name in error messages."""
+    def _set(self, name: str, label: str, **limit: int | None) -> bool:
+        """Change one limit; ``label`` is its name in error messages."""
         ((field, value),) = limit.items()
         if value is not None and (
             not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= HIGHEST_LIMIT
         ):
             raise InvalidRequest.at(
-                said, "must be a whole number of at least 1, or None", value=value, mend="To stop a queue, pause it."
+                label, "must be a whole number of at least 1, or None", value=value, hint="To stop a queue, pause it."
             )
         rows = self._row(name)
         if rows.values_list(field, flat=True).first() == value:

@@ -39,12 +39,12 @@ class SuppressedEnqueue(models.Model):
     """
 
     class Outcome(models.TextChoices):
-        REJECTED = "rejected", _("refused with an error")
-        IGNORED = "ignored", _("answered with the existing job")
+        REJECTED = "rejected", _("rejected with an error")
+        DEDUPLICATED = "deduplicated", _("answered with the existing job")
         REPLACED = "replaced", _("the existing job was cancelled for the new one")
 
     created_at = models.DateTimeField(verbose_name=_("created at"), default=timezone.now)
-    outcome = models.CharField(verbose_name=_("outcome"), max_length=8, choices=Outcome)
+    outcome = models.CharField(verbose_name=_("outcome"), max_length=12, choices=Outcome)
     on_conflict = models.CharField(max_length=23)
     fingerprint = models.CharField(max_length=64)
     type = models.CharField(max_length=255)

@@ -39,9 +39,9 @@ class WorkerProcess(models.Model):
     )
     started_at = models.DateTimeField()
     heartbeat_at = models.DateTimeField()
-    held = models.PositiveIntegerField(default=0, help_text=_("Jobs claimed and not yet settled."))
-    settled = models.PositiveBigIntegerField(
-        verbose_name=_("settled"), default=0, help_text=_("Runs that ended since it started.")
+    held = models.PositiveIntegerField(default=0, help_text=_("Jobs claimed and not yet finalized."))
+    finalized = models.PositiveBigIntegerField(
+        verbose_name=_("finalized"), default=0, help_text=_("Runs that ended since it started.")
     )
 
     class Meta:

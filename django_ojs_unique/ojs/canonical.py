@@ -10,7 +10,7 @@ import rfc8785
 
 from ..exceptions import InvalidRequest
 from .encoder import encoder
-from .mends import mend_for, sentence
+from .hints import hint_for, sentence
 
 LARGEST_INTEGER = 2**53 - 1
 DEEPEST = 100
@@ -41,7 +41,7 @@ def canonical(value: Any) -> str:
         text = _SIMPLE(value)
         if text.isascii() and not any(part in text for part in _IN_FLOATS):
             return text
-    except ValueError:  # an infinite number, stored by hand: rfc8785 raises its own error
+    except ValueError:  # an infinite number, stored manually: rfc8785 raises its own error
         pass
     return rfc8785.dumps(to_nfc(value)).decode()
 
@@ -92,33 +92,33 @@ def _plain(value: Any, path: str, depth: int) -> Any:
     if isinstance(value, int):
         if not -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
             raise InvalidRequest.at(
-                path, "is an integer beyond 2^53-1, which JSON readers round", value=value, mend=_AS_STRING
+                path, "is an integer beyond 2^53-1, which JSON readers round", value=value, hint=_AS_STRING
             )
         return int(value)
     if isinstance(value, float):
         if value.is_integer() and abs(value) > LARGEST_INTEGER:
             raise InvalidRequest.at(
-                path, "is a whole number beyond 2^53-1, which databases do not keep", value=value, mend=_AS_STRING
+                path, "is a whole number beyond 2^53-1, which databases do not keep", value=value, hint=_AS_STRING
             )
         if not math.isfinite(value):
-            raise InvalidRequest.at(path, "is not a number that JSON can carry", value=value, mend="Send null instead.")
+            raise InvalidRequest.at(path, "is not a number that JSON can carry", value=value, hint="Send null instead.")
         return float(value)
     if depth == 0:
         raise InvalidRequest.at(
             path.partition(".")[0].partition("[")[0],
             f"is nested deeper than {DEEPEST} levels",
-            mend="Flatten it, or keep it in your own table and send its id.",
+            hint="Flatten it, or keep it in your own table and send its id.",
         )
     if isinstance(value, dict):
         return _object(value, path, depth)
     if isinstance(value, (list, tuple)):
         return [_plain(item, f"{path}[{index}]", depth - 1) for index, item in enumerate(value)]
-    mend = mend_for(value, path)
+    hint = hint_for(value, path)
     raise InvalidRequest.at(
         path,
         f"is a {value.__class__.__name__}, which JSON cannot carry",
-        value=value if mend.shown else ...,
-        mend=sentence(mend, path),
+        value=value if hint.shown else ...,
+        hint=sentence(hint, path),
     )
 
 
@@ -128,14 +128,14 @@ def _object(value: dict[Any, Any], path: str, depth: int) -> dict[str, Any]:
     for key, item in value.items():
         if not isinstance(key, str):
             raise InvalidRequest.at(
-                path, f"has an object key that is a {type(key).__name__}", value=key, mend="Object keys are strings."
+                path, f"has an object key that is a {type(key).__name__}", value=key, hint="Object keys are strings."
             )
         key = _text(key, path)
         ascii_only = ascii_only and key.isascii()
         result[key] = _plain(item, f"{path}.{key}" if len(key) < 80 else f"{path}.{key[:79]}…", depth - 1)
     if not ascii_only and len({to_nfc(key) for key in result}) < len(result):
         raise InvalidRequest.at(
-            path, "has two object keys that are the same text in Unicode NFC", mend="Rename or drop one of them."
+            path, "has two object keys that are the same text in Unicode NFC", hint="Rename or drop one of them."
         )
     return result
 
@@ -144,13 +144,13 @@ def _text(value: str, path: str) -> str:
     value = str.__str__(value)
     if "\x00" in value:
         raise InvalidRequest.at(
-            path, "contains the character U+0000, which databases refuse", value=value, mend="Remove it."
+            path, "contains the character U+0000, which databases refuse", value=value, hint="Remove it."
         )
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
             raise InvalidRequest.at(
-                path, "contains a lone surrogate, which is not text", value=value, mend="Decode the bytes correctly."
+                path, "contains a lone surrogate, which is not text", value=value, hint="Decode the bytes correctly."
             ) from None
     return value

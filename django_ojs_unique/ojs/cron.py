@@ -52,7 +52,7 @@ _GO_PART = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(h|ms|m|s)")
 _GO_DURATION = re.compile(rf"(?:{_GO_PART.pattern})+")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
-_MEND = "Write five fields, as in '0 9 * * MON-FRI', six with the seconds first, '@daily', or '@every PT5M'."
+_HINT = "Write five fields, as in '0 9 * * MON-FRI', six with the seconds first, '@daily', or '@every PT5M'."
 
 
 @suggesting
@@ -88,7 +88,7 @@ class Cron:
             raise InvalidRequest.at("args", "must be an object or an array", value=self.args)
         expression = self.expression
         if not isinstance(expression, str):
-            raise InvalidRequest.at("expression", "must be a string", value=expression, mend=_MEND)
+            raise InvalidRequest.at("expression", "must be a string", value=expression, hint=_HINT)
         if len(expression) > LONGEST_EXPRESSION:
             raise InvalidRequest.at("expression", f"is longer than {LONGEST_EXPRESSION} characters", value=expression)
         if expression.split()[:1] == ["@every"]:
@@ -192,18 +192,18 @@ def _fields(expression: str) -> str:
     fields = expression
     if expression.lstrip().startswith("@"):
         if expression.strip() not in _NICKNAMES:
-            mend = did_you_mean(expression, [*_NICKNAMES, "@every PT5M"])
-            raise InvalidRequest.at("expression", "is not a known nickname", value=expression, mend=mend)
+            hint = did_you_mean(expression, [*_NICKNAMES, "@every PT5M"])
+            raise InvalidRequest.at("expression", "is not a known nickname", value=expression, hint=hint)
         fields = _NICKNAMES[expression.strip()]
     if not fields.isascii() or len(fields.split()) not in (5, 6):
-        raise InvalidRequest.at("expression", "does not have five or six cron fields", value=expression, mend=_MEND)
+        raise InvalidRequest.at("expression", "does not have five or six cron fields", value=expression, hint=_HINT)
     try:
         CronSim(fields, _ANY_TIME)
     except CronSimError as error:
         if str(error) == "Bad day-of-month" and _is_valid_in_any_month(fields):
             raise _never_fires(expression) from None
         raise InvalidRequest.at(
-            "expression", f"has a {str(error).lower()} field", value=expression, mend=_MEND
+            "expression", f"has a {str(error).lower()} field", value=expression, hint=_HINT
         ) from None
     return fields
 
@@ -218,20 +218,20 @@ def _is_valid_in_any_month(fields: str) -> bool:
 
 
 def _never_fires(expression: str) -> InvalidRequest:
-    return InvalidRequest.at("expression", "never fires", value=expression, mend="Choose a time that exists.")
+    return InvalidRequest.at("expression", "never fires", value=expression, hint="Choose a time that exists.")
 
 
 def _interval(expression: str) -> timedelta:
-    mend = "Write an ISO 8601 duration, as in '@every PT5M', or one as in Go: '@every 1h30m'."
+    hint = "Write an ISO 8601 duration, as in '@every PT5M', or one as in Go: '@every 1h30m'."
     text = " ".join(expression.split()[1:])
     try:
         interval = _go_duration(text) if _GO_DURATION.fullmatch(text) else parse_duration(text)
     except ValueError as error:
-        raise InvalidRequest.at("expression", f"{text!r} {error}", value=expression, mend=mend) from None
+        raise InvalidRequest.at("expression", f"{text!r} {error}", value=expression, hint=hint) from None
     if not isinstance(interval, timedelta):
-        raise InvalidRequest.at("expression", "has an interval with years or months", value=expression, mend=mend)
+        raise InvalidRequest.at("expression", "has an interval with years or months", value=expression, hint=hint)
     if interval < _SECOND:
-        raise InvalidRequest.at("expression", "has an interval of less than one second", value=expression, mend=mend)
+        raise InvalidRequest.at("expression", "has an interval of less than one second", value=expression, hint=hint)
     return interval
 
 
@@ -244,7 +244,7 @@ def _overlap_policy(value: Any) -> OverlapPolicy:
         return _ALIASES.get(value) or OverlapPolicy(value)
     except (ValueError, TypeError):
         raise InvalidRequest.at(
-            "overlap_policy", "is not a known name", value=value, mend=did_you_mean(value, OverlapPolicy)
+            "overlap_policy", "is not a known name", value=value, hint=did_you_mean(value, OverlapPolicy)
         ) from None
 
 
@@ -253,7 +253,7 @@ def _zone(name: Any) -> ZoneInfo:
         return ZoneInfo("UTC")
     if not isinstance(name, str) or name not in _zone_names():
         raise InvalidRequest.at(
-            "timezone", "is not an IANA time zone", value=name, mend="Write a name such as 'Europe/Berlin' or 'UTC'."
+            "timezone", "is not an IANA time zone", value=name, hint="Write a name such as 'Europe/Berlin' or 'UTC'."
         )
     return ZoneInfo(name)
 

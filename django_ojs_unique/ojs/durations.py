@@ -21,7 +21,7 @@ LONGEST_YEARS = 1000
 """The end of a longer window could be after the last year of `datetime`."""
 
 _LONGEST_SECONDS = LONGEST_YEARS * 365 * 86_400
-_MEND = "Write an ISO 8601 duration such as 'PT30S', a timedelta, or seconds."
+_HINT = "Write an ISO 8601 duration such as 'PT30S', a timedelta, or seconds."
 _NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"
 _GRAMMAR = re.compile(
     rf"P(?=[0-9T])(?:(?P<W>{_NUMBER})W|(?:(?P<Y>[0-9]{{1,12}})Y)?(?:(?P<m>[0-9]{{1,12}})M)?(?:(?P<D>{_NUMBER})D)?"
@@ -66,12 +66,12 @@ def read_delay(value: Any, field: str) -> Duration:
         try:
             return _parse(value)
         except ValueError as error:
-            raise InvalidRequest.at(field, str(error), value=value, mend=_MEND) from None
+            raise InvalidRequest.at(field, str(error), value=value, hint=_HINT) from None
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if not isinstance(seconds, (int, float)) or isinstance(value, bool) or not 0 <= seconds <= _LONGEST_SECONDS:
-        mend = f"{_MEND} A moment is scheduled_at=…." if isinstance(value, datetime) else _MEND
+        hint = f"{_HINT} A moment is scheduled_at=…." if isinstance(value, datetime) else _HINT
         problem = f"must be a length of time from 0 to {LONGEST_YEARS:,} years"
-        raise InvalidRequest.at(field, problem, value=value, mend=mend)
+        raise InvalidRequest.at(field, problem, value=value, hint=hint)
     return value if isinstance(value, timedelta) else timedelta(seconds=seconds)
 
 
@@ -91,13 +91,13 @@ def milliseconds(value: Any, field: str) -> int:
         try:
             length = parse_duration(length)
         except ValueError as error:
-            raise InvalidRequest.at(field, str(error), value=value, mend=_MEND) from None
+            raise InvalidRequest.at(field, str(error), value=value, hint=_HINT) from None
     if isinstance(length, isodate.Duration):
-        raise InvalidRequest.at(field, "is no fixed length of time: years and months vary", value=value, mend=_MEND)
+        raise InvalidRequest.at(field, "is no fixed length of time: years and months vary", value=value, hint=_HINT)
     if isinstance(length, timedelta):
         length = length.total_seconds()
     if not isinstance(length, (int, float)) or isinstance(length, bool) or not 0.001 <= length <= _LONGEST_SECONDS:
-        raise InvalidRequest.at(field, "must be a positive length of time", value=value, mend=_MEND)
+        raise InvalidRequest.at(field, "must be a positive length of time", value=value, hint=_HINT)
     return round(length * 1000)
 
 

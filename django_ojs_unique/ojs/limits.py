@@ -55,9 +55,9 @@ class Limit:
         _number(self.weight, "weight")
         rates = [name for name in RATES if getattr(self, name) is not None]
         if len(rates) > 1:
-            raise _wrong(rates[1], f"cannot be combined with {rates[0]}", mend="Give the job two limits.")
+            raise _wrong(rates[1], f"cannot be combined with {rates[0]}", hint="Give the job two limits.")
         if self.running is None and not rates:
-            raise _wrong("running", "is missing", mend=f"Set it, or one of {', '.join(RATES)}.")
+            raise _wrong("running", "is missing", hint=f"Set it, or one of {', '.join(RATES)}.")
         for name in ("running", *rates):
             most = getattr(self, name)
             if most is not None and self.weight > most:
@@ -65,13 +65,13 @@ class Limit:
                     "weight",
                     f"is more than {name}, so the job could never run",
                     value=self.weight,
-                    mend=f"Write at most {most}.",
+                    hint=f"Write at most {most}.",
                 )
         self._check_name()
 
     def _check_name(self) -> None:
         if self.name == "" and not self.key:
-            raise _wrong("name", "is missing", mend="A limit without a key is one for all jobs of its name.")
+            raise _wrong("name", "is missing", hint="A limit without a key is one for all jobs of its name.")
         name = ",".join(self.key)[:LONGEST_LIMIT] if self.name == "" else self.name
         object.__setattr__(self, "name", limit_name(name, "limit.name"))
 
@@ -82,12 +82,12 @@ class Limit:
             return value
         if not isinstance(value, Mapping):
             raise InvalidRequest.at(
-                "limit", "must be a Limit or an object", value=value, mend="Write {'key': ['type'], 'running': 1}."
+                "limit", "must be a Limit or an object", value=value, hint="Write {'key': ['type'], 'running': 1}."
             )
         names = [field.name for field in fields(cls)]
         for name in value:
             if name not in names:
-                raise _wrong(str(name), "is not a member of a limit", mend=did_you_mean(name, names))
+                raise _wrong(str(name), "is not a member of a limit", hint=did_you_mean(name, names))
         return cls(**value)
 
     @classmethod
@@ -146,7 +146,7 @@ def limits_of(value: Any) -> tuple[Limit, ...]:
         try:
             limit = Limit.parse(one)
             if any(other.name == limit.name for other in limits):
-                raise _wrong("name", "is that of two limits of this job", value=limit.name, mend="Name each of them.")
+                raise _wrong("name", "is that of two limits of this job", value=limit.name, hint="Name each of them.")
         except InvalidRequest as error:
             raise _numbered(error, index) from None
         limits.append(limit)
@@ -170,7 +170,7 @@ def with_values(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def are_readable(stored: Any) -> bool:
-    """Tell whether a job's stored limits are what `Limit.of` returns, and nothing that was written by hand."""
+    """Tell whether a job's stored limits are what `Limit.of` returns, and nothing that was written manually."""
     return stored is None or (isinstance(stored, list) and all(map(_is_readable, stored)))
 
 
@@ -216,7 +216,7 @@ def _value(part: str, whole: Mapping[str, Any], field: str) -> Any:
         raise InvalidRequest.at(
             field,
             f"names {part}, but the args are no object, nor an array holding exactly one",
-            mend="Send args as an object.",
+            hint="Send args as an object.",
         )
     return select_members(members, [name], source, InvalidRequest, field)[name]
 
@@ -230,17 +230,17 @@ def part_of(part: str) -> tuple[str, str]:
 def key_parts(value: Any) -> tuple[str, ...]:
     """Return the parts of a key, checked and sorted. Raises InvalidRequest."""
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise _wrong("key", "must be a list of names", value=value, mend=f"Write [{str(value)!r}].")
+        raise _wrong("key", "must be a list of names", value=value, hint=f"Write [{str(value)!r}].")
     parts = tuple(to_nfc(part) for part in value)
     for part in parts:
         if not isinstance(part, str) or not (part in _PARTS or any(_has_member(part, name) for name in _PARTS[2:])):
-            mend = "Write type, queue, args, meta, a member such as args.customer_id, or a pointer such as args/a/b."
-            raise _wrong("key", "has a part that names nothing of a job", value=part, mend=mend)
+            hint = "Write type, queue, args, meta, a member such as args.customer_id, or a pointer such as args/a/b."
+            raise _wrong("key", "has a part that names nothing of a job", value=part, hint=hint)
         if parts.count(part) > 1:
-            raise _wrong("key", "names a part twice", value=part, mend="Write it once.")
+            raise _wrong("key", "names a part twice", value=part, hint="Write it once.")
         whole, _ = part_of(part)
         if whole != part and whole in parts:
-            raise _wrong("key", f"has {whole} and a part of it", value=part, mend="Leave one of them out.")
+            raise _wrong("key", f"has {whole} and a part of it", value=part, hint="Leave one of them out.")
     return tuple(sorted(parts))
 
 
@@ -258,12 +258,12 @@ def _has_member(part: str, source: str) -> bool:
 
 def _number(value: Any, field: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST:
-        mend = "To stop a queue, pause it." if field != "weight" else ""
-        raise _wrong(field, f"must be a whole number from 1 to {LARGEST:,}", value=value, mend=mend)
+        hint = "To stop a queue, pause it." if field != "weight" else ""
+        raise _wrong(field, f"must be a whole number from 1 to {LARGEST:,}", value=value, hint=hint)
 
 
-def _wrong(field: str, problem: str, *, value: Any = ..., mend: str = "") -> InvalidRequest:
-    return InvalidRequest.at(f"limit.{field}", problem, value=value, mend=mend)
+def _wrong(field: str, problem: str, *, value: Any = ..., hint: str = "") -> InvalidRequest:
+    return InvalidRequest.at(f"limit.{field}", problem, value=value, hint=hint)
 
 
 def _numbered(error: InvalidRequest, index: int) -> InvalidRequest:

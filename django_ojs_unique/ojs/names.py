@@ -30,7 +30,7 @@ def printable(text: str, field: str) -> str:
     """Return a text without controls that break lines or change the text direction. Raises InvalidRequest."""
     if found := _UNPRINTABLE.search(text):
         problem = f"has the control character U+{ord(found[0]):04X} at position {found.start()}"
-        raise InvalidRequest.at(field, problem, value=text, mend="Write it without line breaks and other controls.")
+        raise InvalidRequest.at(field, problem, value=text, hint="Write it without line breaks and other controls.")
     return text
 
 
@@ -49,13 +49,13 @@ def matches(queue: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(queue, pattern) for pattern in patterns)
 
 
-def _name(value: Any, field: str, pattern: re.Pattern[str], longest: int, mend: str) -> str:
+def _name(value: Any, field: str, pattern: re.Pattern[str], longest: int, hint: str) -> str:
     if not isinstance(value, str):
-        raise InvalidRequest.at(field, "must be a string", value=value, mend=mend)
+        raise InvalidRequest.at(field, "must be a string", value=value, hint=hint)
     if not pattern.fullmatch(value):
-        raise InvalidRequest.at(field, "is not a valid name", value=value, mend=mend)
+        raise InvalidRequest.at(field, "is not a valid name", value=value, hint=hint)
     if len(value) > longest:
-        raise InvalidRequest.at(field, f"is longer than {longest} characters", value=value, mend="Shorten it.")
+        raise InvalidRequest.at(field, f"is longer than {longest} characters", value=value, hint="Shorten it.")
     return str.__str__(value)
 
 
@@ -65,11 +65,11 @@ def job_key(value: Any) -> str:
     Raises InvalidRequest.
     """
     if not isinstance(value, str) or not value:
-        raise InvalidRequest.at("key", "must be a string that is not empty", value=value, mend="Write f'order-{id}'.")
+        raise InvalidRequest.at("key", "must be a string that is not empty", value=value, hint="Write f'order-{id}'.")
     key = printable(to_nfc(plain(value, "key")), "key")
     if len(key) > LONGEST_KEY:
         raise InvalidRequest.at(
-            "key", f"is longer than {LONGEST_KEY} characters", value=value, mend="Use a hash of what it is made of."
+            "key", f"is longer than {LONGEST_KEY} characters", value=value, hint="Use a hash of what it is made of."
         )
     return key
 

@@ -61,7 +61,7 @@ class RetryPolicy:
             raise _invalid("non_retryable_errors", "must be a list of strings", errors)
         if len(errors) > MOST_ERRORS:
             problem = f"has {len(errors):,} entries; the limit is {MOST_ERRORS}"
-            raise InvalidRetryPolicy.at("retry.non_retryable_errors", problem, mend="Write 'auth.*' for all below it.")
+            raise InvalidRetryPolicy.at("retry.non_retryable_errors", problem, hint="Write 'auth.*' for all below it.")
         for index, entry in enumerate(errors):
             if len(entry) > LONGEST_ERROR:
                 problem = f"has {len(entry):,} characters; the limit is {LONGEST_ERROR}"
@@ -90,7 +90,7 @@ class RetryPolicy:
         for name in value:
             if name not in _MEMBERS:
                 raise InvalidRetryPolicy.at(
-                    f"retry.{name}", "is not a member of a retry policy", mend=did_you_mean(name, _MEMBERS)
+                    f"retry.{name}", "is not a member of a retry policy", hint=did_you_mean(name, _MEMBERS)
                 )
         return cls(**value)
 
@@ -133,8 +133,8 @@ class RetryPolicy:
 _MEMBERS = tuple(f.name for f in fields(RetryPolicy) if f.init)
 
 
-def _invalid(name: str, problem: str, value: Any, mend: str = "") -> InvalidRetryPolicy:
-    return InvalidRetryPolicy.at(f"retry.{name}", problem, value=value, mend=mend)
+def _invalid(name: str, problem: str, value: Any, hint: str = "") -> InvalidRetryPolicy:
+    return InvalidRetryPolicy.at(f"retry.{name}", problem, value=value, hint=hint)
 
 
 def _is_integer(value: Any) -> bool:
@@ -149,15 +149,15 @@ def _is_finite(value: Any) -> bool:
 
 
 def _interval(value: Any, name: str) -> tuple[str, timedelta]:
-    mend = "Write an ISO 8601 duration such as 'PT1S' or 'PT5M'."
+    hint = "Write an ISO 8601 duration such as 'PT1S' or 'PT5M'."
     try:
         if isinstance(value, timedelta):
             value = format_duration(value)
         duration = parse_duration(value) if isinstance(value, str) else None
     except ValueError as error:
-        raise _invalid(name, str(error), value, mend) from None
+        raise _invalid(name, str(error), value, hint) from None
     if not isinstance(duration, timedelta):
-        raise _invalid(name, "must be a duration without years or months", value, mend)
+        raise _invalid(name, "must be a duration without years or months", value, hint)
     return value, duration
 
 

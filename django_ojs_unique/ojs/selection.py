@@ -34,7 +34,7 @@ def select_members(
                 field,
                 f"names a key that {dimension} does not have",
                 value=name,
-                mend=did_you_mean(name, members) if members else f"This job's {dimension} is empty.",
+                hint=did_you_mean(name, members) if members else f"This job's {dimension} is empty.",
             ) from None
     return selected
 

@@ -33,10 +33,10 @@ INCOMPLETE = ALL - TERMINAL
 WAITING = INCOMPLETE - {JobState.ACTIVE}
 TIMED = frozenset({JobState.SCHEDULED, JobState.RETRYABLE})
 """States that wait until the row's `run_at`."""
-REVIVABLE = frozenset({JobState.DISCARDED, JobState.CANCELLED})
+UNSUCCESSFUL = frozenset({JobState.DISCARDED, JobState.CANCELLED})
 """States of jobs that have not done their work, and never will by themselves."""
 POSTPONED = TIMED | {JobState.PENDING}
-"""States that a retry by hand ends: they wait for their time, or for an activation."""
+"""States that a retry by an operator ends: they wait for their time, or for an activation."""
 
 MOVES: Mapping[JobState, frozenset[JobState]] = {
     JobState.SCHEDULED: frozenset({JobState.AVAILABLE, JobState.CANCELLED, JobState.DISCARDED}),
@@ -50,7 +50,7 @@ MOVES: Mapping[JobState, frozenset[JobState]] = {
     JobState.CANCELLED: frozenset({JobState.AVAILABLE, JobState.SCHEDULED, JobState.PENDING}),
     JobState.DISCARDED: frozenset({JobState.AVAILABLE, JobState.SCHEDULED, JobState.PENDING}),
 }
-"""The states to which a job may move from each state. From `cancelled` and `discarded` it is a revival by hand."""
+"""The states to which a job may move from each state. From `cancelled` and `discarded` it is a retry by an operator."""
 
 
 def to_mask(states: Iterable[JobState | str]) -> int:

@@ -10,8 +10,8 @@ from uuid import UUID
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from ..enqueue.batch import enqueue_read
-from ..enqueue.incoming import Incoming, read
+from ..enqueue.bulk import enqueue_read
+from ..enqueue.new_job import NewJob, read
 from ..enqueue.request import Request
 from ..enqueue.results import ItemResult
 from ..enqueue.unit_of_work import UnitOfWork
@@ -30,7 +30,7 @@ def request_of(job: Any) -> Request:
     """Return the request that enqueues a job again: to run now, with the policy, the key and the options of its row.
 
     A key that another job holds makes it a duplicate: old arguments must not rewrite a newer job. Raises InvalidRequest
-    for a row that was changed by hand, and for a key of an unknown scope.
+    for a row that was changed manually, and for a key of an unknown scope.
     """
     meta, carried = split(job.meta)
     try:
@@ -42,7 +42,7 @@ def request_of(job: Any) -> Request:
             context=carried,
             priority=job.priority,
             unique=job.unique,
-            retry=job.retry,
+            retry=job.retry_options,
             timeout=_duration(job.timeout_ms),
             lease=_duration(job.visibility_timeout_ms),
             limit=[Limit.of_stored(one) for one in job.limits or ()],
@@ -52,7 +52,7 @@ def request_of(job: Any) -> Request:
             elsewhere=True,
         )
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidRequest(f"Job {job.pk} was changed by hand, and cannot be enqueued again: {error}.") from None
+        raise InvalidRequest(f"Job {job.pk} was changed manually, and cannot be enqueued again: {error}.") from None
     if job.key is not None:
         request.key, request.key_mode, request.key_scope = job.key, KeyMode.UNSAFE_DEDUPE, _scope_of(job)
     return request
@@ -66,22 +66,22 @@ def enqueue_again(
     A duplicate is refused with DuplicateJob, whatever its strategy; so is one that would replace a job outside
     ``replaceable``.
     """
-    result, incoming, now = BulkResult(), dict[UUID, Incoming](), timezone.now()
+    result, new_job, now = BulkResult(), dict[UUID, NewJob](), timezone.now()
     everywhere = everything(jobs)
     finished = ENQUEUE_AGAIN.able(jobs.filter(pk__in=ids)).order_by("created_at", "pk")
     for job in finished:
         try:
-            incoming[job.pk] = read(request_of(job), everywhere.model, now)
-            incoming[job.pk].replaceable = replaceable
+            new_job[job.pk] = read(request_of(job), everywhere.model, now)
+            new_job[job.pk].replaceable = replaceable
         except OJSError as error:
             result.refused[job.pk] = error
-    for id, item in zip(incoming, enqueue_read(everywhere, incoming.values()), strict=True):
+    for id, item in zip(new_job, enqueue_read(everywhere, new_job.values()), strict=True):
         if item.created:
             result.changed.append(id)
             result.new[id] = item.job.pk
             result.replaced |= {replaced.pk: item.job.pk for replaced in item.replaced}
         else:
-            result.refused[id] = _refusal(id, item, incoming[id])
+            result.refused[id] = _refusal(id, item, new_job[id])
     return result
 
 
@@ -93,17 +93,17 @@ def _scope_of(job: Any) -> KeyScope:
         "key",
         f"of job {job.pk} has an unknown scope, because the job was taken out of uniqueness",
         value=job.key,
-        mend="Enqueue the job with key= and key_scope=.",
+        hint="Enqueue the job with key= and key_scope=.",
     )
 
 
-def _refusal(id: UUID, item: ItemResult, incoming: Incoming) -> OJSError:
+def _refusal(id: UUID, item: ItemResult, new_job: NewJob) -> OJSError:
     if item.error is not None and item.job is None:
         return item.error
-    said = f"Did not enqueue job {id} again: job {item.job.pk} is a duplicate ({item.job.state})."
+    message = f"Did not enqueue job {id} again: job {item.job.pk} is a duplicate ({item.job.state})."
     if item.job.pk == id and item.job.state == JobState.DISCARDED:
-        said = f"Did not enqueue job {id} again: it holds its key itself. Revive it."
-    return DuplicateJob(item.job, incoming.values["fingerprint"], said)
+        message = f"Did not enqueue job {id} again: it holds its key itself. Retry it."
+    return DuplicateJob(item.job, new_job.values["fingerprint"], message)
 
 
 def _duration(milliseconds: int | None) -> timedelta | None:

@@ -19,5 +19,5 @@ def announce_each(signal: Signal, jobs: QuerySet[Any], ids: Iterable[UUID]) -> N
         return
     for some in in_groups(ids):
         for job in jobs.filter(pk__in=some).order_by("pk").iterator(chunk_size=100):
-            told = {"replaced_by": job.replaced_by_id} if signal is job_cancelled else {}
-            announce(signal, jobs.model, job=job, using=jobs.db, **told)
+            facts = {"replaced_by": job.replaced_by_id} if signal is job_cancelled else {}
+            announce(signal, jobs.model, job=job, using=jobs.db, **facts)

@@ -15,13 +15,14 @@ from .. import lifecycle
 from ..db.dialects import dialect_of
 from ..db.inserts import in_groups
 from ..enqueue.unit_of_work import UnitOfWork
+from ..exceptions import InvalidRequest
 from ..ojs.states import ALL, INCOMPLETE, POSTPONED, JobState
 from ..signals import job_activated, job_cancelled
 from .again import enqueue_again
 from .announcing import announce_each
-from .operation import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY, RETRY_NOW, REVIVE, Operation
+from .operation import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY, Operation
 from .results import BulkResult
-from .revival import revive
+from .retry import retry_finished
 from .rows import everything
 
 
@@ -29,15 +30,15 @@ def change(jobs: QuerySet[Any], ids: Iterable[UUID], operation: Operation, **opt
     """Do an operation to those of ``jobs``, a thousand at a time; after each transaction, yield what became of them.
 
     A job that no longer matches the filters of ``jobs`` when it is locked stays as it is. ``options`` are ``force`` and
-    ``replace``, as `JobQuerySet.revive` has them, and ``replaceable``: the only jobs that may be replaced.
+    ``replace``, as `JobQuerySet.retry` has them, and ``replaceable``: the only jobs that may be replaced.
     """
     act = partial(_ACTS[operation], **options)
     for some in in_groups(dict.fromkeys(ids)):
         for work in UnitOfWork(jobs.db):
             with work:
                 result = act(jobs, some, work)
-        told = {*result.changed, *result.refused}
-        result.refused |= operation.refusals(everything(jobs), [id for id in some if id not in told])
+        answered = {*result.changed, *result.refused}
+        result.refused |= operation.refusals(everything(jobs), [id for id in some if id not in answered])
         yield result
 
 
@@ -57,20 +58,27 @@ def _cancel(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) -> Bul
     return BulkResult(live)
 
 
-def _retry_now(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) -> BulkResult:
-    with transaction.atomic(using=jobs.db):
-        waiting = _lock(jobs, ids, POSTPONED)
-        lifecycle.retry_now(everything(jobs).filter(pk__in=list(waiting)), timezone.now())
-        dialect_of(jobs).wake({job.queue for job in waiting.values()})
-        pending = [id for id, job in waiting.items() if job.state == JobState.PENDING]
-        announce_each(job_activated, everything(jobs), pending)
+def _retry_waiting(jobs: QuerySet[Any], ids: Collection[UUID]) -> BulkResult:
+    waiting = _lock(jobs, ids, POSTPONED)
+    lifecycle.retry_waiting(everything(jobs).filter(pk__in=list(waiting)), timezone.now())
+    dialect_of(jobs).wake({job.queue for job in waiting.values()})
+    pending = [id for id, job in waiting.items() if job.state == JobState.PENDING]
+    announce_each(job_activated, everything(jobs), pending)
     return BulkResult(list(waiting))
 
 
-def _retry(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork, *, force: bool = False) -> BulkResult:
+def retry(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork, **options: Any) -> BulkResult:
+    """Make waiting jobs available, and finished ones run again; ``options`` as of `retry_finished`."""
+    if options.get("force") and options.get("replace"):
+        raise InvalidRequest.at(
+            "replace",
+            "cannot be combined with force",
+            hint="Replace cancels the live duplicates, force lets them run: choose one.",
+        )
     with transaction.atomic(using=jobs.db):  # a lost race undoes both
-        result = _retry_now(jobs, ids, work)
-        result.add(revive(jobs, list(set(ids).difference(result.changed)), work, force=force))
+        result = _retry_waiting(jobs, ids)
+        if others := set(ids).difference(result.changed):
+            result.add(retry_finished(jobs, others, work, **options))
     return result
 
 
@@ -90,9 +98,7 @@ def _delete(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) -> Bul
 
 _ACTS: dict[Operation, Any] = {
     CANCEL: _cancel,
-    RETRY_NOW: _retry_now,
-    RETRY: _retry,
-    REVIVE: revive,
+    RETRY: retry,
     ENQUEUE_AGAIN: enqueue_again,
     RELEASE: _release,
     DELETE: _delete,

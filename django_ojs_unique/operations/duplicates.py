@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import QuerySet
 
-from ..db.constraints import unfinished_or_guarding
+from ..db.constraints import unfinished_or_holding
 from ..db.dialects import dialect_of
 from ..db.transactions import starting_over
 from ..exceptions import InvalidTransition
@@ -79,7 +79,7 @@ def _resolve(jobs: QuerySet[Any], decision: Decision) -> Resolved:
         for id in decision.cancel:
             if id != decision.keep:
                 _cancel(rows.get(id), id, result)
-        live = unfinished_or_guarding(fingerprint=fingerprint)
+        live = unfinished_or_holding(fingerprint=fingerprint)
         result.unseen = jobs.filter(live, state__in=sorted(INCOMPLETE)).exclude(pk__in=named).count()
     return result
 

@@ -11,7 +11,7 @@ from django.db.models import Q, QuerySet
 
 from .. import lifecycle
 from ..exceptions import InvalidTransition
-from ..ojs.states import ALL, INCOMPLETE, POSTPONED, REVIVABLE, TERMINAL, JobState
+from ..ojs.states import ALL, INCOMPLETE, POSTPONED, TERMINAL, UNSUCCESSFUL, JobState
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,43 +19,38 @@ class Operation:
     """What is done to jobs.
 
     ``verb`` is what an error says, with the job's id in the place of ``{}``; ``done``, what a surface says afterwards.
-    ``states`` are those in which a job may be changed. ``mends`` say, for some other states, what to do instead.
+    ``states`` are those in which a job may be changed. ``hints`` say, for some other states, what to do instead.
     """
 
     name: str
     verb: str
     done: str
     states: frozenset[JobState]
-    mends: tuple[tuple[JobState, str], ...] = ()
+    hints: tuple[tuple[JobState, str], ...] = ()
 
     def able(self, jobs: QuerySet[Any]) -> QuerySet[Any]:
         """Select those of the jobs that it may change."""
         if self is RELEASE:
             return jobs.exclude(fingerprint=None)
-        if self.revives:
-            return jobs.filter(Q(state__in=sorted(self.states - REVIVABLE)) | lifecycle.revivable())
+        if self is RETRY:
+            return jobs.filter(Q(state__in=sorted(POSTPONED)) | lifecycle.unsuccessful())
         if self is ENQUEUE_AGAIN:
             jobs = jobs.filter(payload_pruned=False)
         if self.states <= INCOMPLETE:
             jobs = jobs.filter(finished_at__isnull=True)  # implied: there for the partial index
         return jobs.filter(state__in=sorted(self.states))
 
-    @property
-    def revives(self) -> bool:
-        """Whether it makes finished jobs run again."""
-        return self in (REVIVE, RETRY)
-
     def allows(self, job: Any) -> bool:
         """Tell whether it would change a job, in the job's present state."""
         if self is RELEASE:
-            return job.fingerprint is not None and (job.state in INCOMPLETE or job.is_guarding)
-        if job.state not in self.states or (job.payload_pruned and self in (REVIVE, RETRY, ENQUEUE_AGAIN)):
+            return job.fingerprint is not None and (job.state in INCOMPLETE or job.holds_unique_key)
+        if job.state not in self.states or (job.payload_pruned and self in (RETRY, ENQUEUE_AGAIN)):
             return False
-        return not (self.revives and job.state == JobState.CANCELLED and job.replaced_by_id is not None)
+        return not (self is RETRY and job.state == JobState.CANCELLED and job.replaced_by_id is not None)
 
     def refusals(self, jobs: QuerySet[Any], ids: Collection[UUID]) -> dict[UUID, InvalidTransition]:
         """Return the error that it raises for each of these jobs. One query."""
-        looked_at = ("state", "payload_pruned", "replaced_by", "fingerprint", "guarded_states")
+        looked_at = ("state", "payload_pruned", "replaced_by", "fingerprint", "unique_states")
         found = {job.pk: job for job in jobs.filter(pk__in=ids).only(*looked_at)} if ids else {}
         return {id: self._refusal(id, found.get(id), jobs.db) for id in ids}
 
@@ -68,30 +63,35 @@ class Operation:
         if job is None:
             return self.missing(id, using)
         if self is RELEASE:
-            said = f"Job {id} takes no part in uniqueness."
+            message = f"Job {id} takes no part in uniqueness."
         elif self.allows(job):
-            said = f"Did not {verb}: it has changed meanwhile, and is {job.state}."
+            message = f"Did not {verb}: it has changed meanwhile, and is {job.state}."
         elif job.payload_pruned:
-            said = f"Cannot {verb}: it is {job.state}, and pruned."
-        elif self.revives and job.replaced_by_id is not None:
-            said = f"Cannot {verb}: it is {job.state}, and was replaced by job {job.replaced_by_id}. Enqueue it again."
+            message = f"Cannot {verb}: it is {job.state}, and pruned."
+        elif self is RETRY and job.replaced_by_id is not None:
+            message = (
+                f"Cannot {verb}: it is {job.state}, and was replaced by job {job.replaced_by_id}. Enqueue it again."
+            )
         else:
-            said = f"Cannot {verb}: it is {job.state}. {dict(self.mends).get(job.state, '')}".rstrip()
-        return self._error(said, id, job.state)
+            message = f"Cannot {verb}: it is {job.state}. {dict(self.hints).get(job.state, '')}".rstrip()
+        return self._error(message, id, job.state)
 
-    def _error(self, said: str, id: UUID, state: str | None) -> InvalidTransition:
+    def _error(self, message: str, id: UUID, state: str | None) -> InvalidTransition:
         expected = sorted(map(str, self.states))
-        return InvalidTransition(said, details={"job_id": str(id), "current_state": state, "expected_state": expected})
+        return InvalidTransition(
+            message, details={"job_id": str(id), "current_state": state, "expected_state": expected}
+        )
 
-
-_REVIVE_IT = ((JobState.DISCARDED, "Revive it."), (JobState.CANCELLED, "Revive it."))
-_AGAIN = ((JobState.COMPLETED, "Enqueue it again."),)
 
 CANCEL = Operation("cancel", "cancel job {}", "Cancelled", INCOMPLETE)
 ACTIVATE = Operation("activate", "activate job {}", "Activated", frozenset({JobState.PENDING}))
-RETRY_NOW = Operation("retry now", "retry job {}", "Made available", POSTPONED, (*_REVIVE_IT, *_AGAIN))
-RETRY = Operation("retry", "retry job {}", "Made available", POSTPONED | REVIVABLE, _AGAIN)
-REVIVE = Operation("revive", "revive job {}", "Revived", REVIVABLE, _AGAIN)
+RETRY = Operation(
+    "retry",
+    "retry job {}",
+    "Retried",
+    POSTPONED | UNSUCCESSFUL,
+    ((JobState.COMPLETED, "Enqueue it again."),),
+)
 ENQUEUE_AGAIN = Operation("enqueue again", "enqueue job {} again", "Enqueued again", TERMINAL)
 RELEASE = Operation("release", "release job {}", "Taken out of uniqueness", ALL)
 DELETE = Operation(

@@ -1,4 +1,4 @@
-"""The refusal of a write that would change a job behind the back of its lifecycle."""
+"""Refuse direct writes to the fields that only the lifecycle writes."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from ..exceptions import InvalidRequest
 from ..lifecycle import OWNED
 from ..ojs.states import JobState
 
-_TIMES = "job.retry_now() or Job.objects.filter(...).retry() makes it due now; for another time, cancel it and enqueue."
-_MOVES = "call job.cancel(), job.retry_now() or job.revive(), or the same on Job.objects.filter(...): cancel(), retry()"
+_TIMES = "job.retry() or Job.objects.filter(...).retry() makes it due now; for another time, cancel it and enqueue."
+_MOVES = "call job.cancel() or job.retry(), or the same on Job.objects.filter(...)"
 _WAYS = {
-    "state": f"To move jobs, {_MOVES}, revive(). A worker does the rest; in a test, run_jobs().",
-    "attempt": "job.revive() or Job.objects.filter(...).revive() gives a finished job all its attempts again.",
+    "state": f"To move jobs, {_MOVES}. A worker does the rest; in a test, run_jobs().",
+    "attempt": "job.retry() or Job.objects.filter(...).retry() gives a finished job all its attempts again.",
     "run_at": _TIMES,
     "enqueued_at": _TIMES,
     "finished_at": "job.cancel() or Job.objects.filter(...).cancel() ends a job; prunejobs deletes old ones.",
-    "fingerprint": "job.release_guard() takes a job out of uniqueness.",
-    "guarded_states": "job.release_guard() takes a job out of uniqueness.",
+    "fingerprint": "job.release_unique_key() takes a job out of uniqueness.",
+    "unique_states": "job.release_unique_key() takes a job out of uniqueness.",
     "unique": "Enqueue with another policy; `manage.py jobs rekey` gives waiting jobs the policy of their handlers.",
     "key": "Job.objects.remove(key=...) removes the job of a key; an enqueue with the key rewrites a waiting job.",
 }
 _LEASES = "Only the worker that runs the job writes it; job.cancel() or Job.objects.filter(...).cancel() ends the job."
 _BY_STATE = {
     JobState.CANCELLED: "Call job.cancel() or Job.objects.filter(...).cancel().",
-    JobState.AVAILABLE: "Call job.retry_now() or job.revive(), or Job.objects.filter(...).retry() or revive().",
+    JobState.AVAILABLE: "Call job.retry() or Job.objects.filter(...).retry().",
 }
 _ALONE = "is not written by itself: the other fields of the job would contradict it, and no signal would be sent"
 _IN_A_TEST = "Only a test that needs a broken row writes it, with Job._base_manager."
@@ -56,6 +56,6 @@ def writable_fields(job: Any, using: str, names: Iterable[str] | None = None) ->
     return sorted(chosen.difference(OWNED, owned))
 
 
-def _refusal(field: str, value: Any, problem: str, mend: str = "") -> InvalidRequest:
+def _refusal(field: str, value: Any, problem: str, hint: str = "") -> InvalidRequest:
     way = _BY_STATE.get(value) if field == "state" and isinstance(value, str) else None  # type: ignore[call-overload]
-    return InvalidRequest.at(field, problem, mend=f"{way or _WAYS.get(field, _LEASES)}{mend} {_IN_A_TEST}")
+    return InvalidRequest.at(field, problem, hint=f"{way or _WAYS.get(field, _LEASES)}{hint} {_IN_A_TEST}")

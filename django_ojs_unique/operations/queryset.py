@@ -10,15 +10,15 @@ from django.db import models, router
 from ..db import holding
 from ..enqueue.results import JobT
 from ..exceptions import InvalidRequest, did_you_mean
-from ..ojs.states import INCOMPLETE, POSTPONED, REVIVABLE, TERMINAL, JobState
+from ..ojs.states import INCOMPLETE, POSTPONED, TERMINAL, JobState
 from . import bulk
-from .operation import CANCEL, ENQUEUE_AGAIN, RETRY, REVIVE, Operation
+from .operation import CANCEL, ENQUEUE_AGAIN, RETRY, Operation
 from .owned import refuse_owned
 from .results import BulkResult
 
 
 class ChangeableQuerySet(models.QuerySet[JobT]):
-    """Jobs that can be cancelled, retried, revived and enqueued again."""
+    """Jobs that can be cancelled, retried and enqueued again."""
 
     def cancel(self) -> BulkResult:
         """Cancel those of these jobs that have not finished: a thousand per transaction, or all in the caller's.
@@ -28,25 +28,18 @@ class ChangeableQuerySet(models.QuerySet[JobT]):
         """
         return self._change(CANCEL, INCOMPLETE)
 
-    def retry(self, *, force: bool = False) -> BulkResult:
-        """Make those of these jobs available now that are scheduled, retryable or pending; revive the discarded ones.
+    def retry(self, *, state: JobState | str | None = None, force: bool = False, replace: bool = False) -> BulkResult:
+        """Retry those of these jobs that are scheduled, retryable, pending or discarded, as `Job.retry` does.
 
-        ``force`` revives a discarded job beside its live duplicates. Otherwise it is refused with DuplicateJob.
+        With a ``state``, those in this state: ``state="cancelled"`` retries cancelled jobs. Of several finished ones
+        that are alike, the oldest is retried and the others are refused, unless ``force`` is given.
         """
-        return self._change(RETRY, POSTPONED | {JobState.DISCARDED}, force=force)
-
-    def revive(
-        self, *, state: JobState | str = JobState.DISCARDED, force: bool = False, replace: bool = False
-    ) -> BulkResult:
-        """Revive those of these jobs that are discarded, or ``state="cancelled"``, as `Job.revive` does.
-
-        Of several that are alike, the oldest is revived and the others are refused, unless ``force`` is given.
-        """
-        if state not in REVIVABLE:
+        if state is not None and state not in RETRY.states:
             raise InvalidRequest.at(
-                "state", "cannot be revived", value=state, mend=did_you_mean(state, sorted(REVIVABLE))
+                "state", "cannot be retried", value=state, hint=did_you_mean(state, sorted(RETRY.states))
             )
-        return self._change(REVIVE, {JobState(state)}, force=force, replace=replace)
+        states = POSTPONED | {JobState.DISCARDED} if state is None else {JobState(state)}
+        return self._change(RETRY, states, force=force, replace=replace)
 
     def enqueue_again(self) -> BulkResult:
         """Enqueue those of these jobs again that have finished, as `Job.enqueue_again` does, the oldest first."""
@@ -67,7 +60,7 @@ class ChangeableQuerySet(models.QuerySet[JobT]):
     delete.queryset_only = True  # type: ignore[attr-defined]
 
     # As Django's `delete`: nobody changes all jobs by leaving out the filter.
-    for _change_of_many in (cancel, retry, revive, enqueue_again):
+    for _change_of_many in (cancel, retry, enqueue_again):
         _change_of_many.queryset_only = True  # type: ignore[attr-defined]
 
     def _change(self, operation: Operation, states: Collection[JobState], **options: bool) -> BulkResult:

@@ -28,7 +28,7 @@ _FOUND_BY_INDEX = {LOOKUPS[name] for name in ("state", "key", "since", "dead_let
 def few(jobs: QuerySet[Any], wanted: Mapping[str, Any]) -> list[UUID] | None:
     """Return the ids of at most `MOST_COUNTED` jobs among which are all that match ``wanted``, the result of `filters`.
 
-    None if no index finds so few. A job that is revived meanwhile can be missing.
+    None if no index finds so few. A job that is retried meanwhile can be missing.
     """
     if not _FOUND_BY_INDEX & wanted.keys():
         return None

@@ -13,12 +13,12 @@ from uuid import UUID
 from django.db.models import Count, F, Max, Q, QuerySet, TextField, Window
 from django.db.models.functions import Cast, Left, RowNumber
 
-from ..db.constraints import finished, guarding, unfinished_or_guarding, unguarded
+from ..db.constraints import finished, holding_unique_key, released, unfinished_or_holding
 from ..handlers.redaction import redacted_args, redacted_beginning
 from ..models import Job, SuppressedEnqueue
 from ..ojs.states import INCOMPLETE, TERMINAL
+from .parse import fingerprint_begins, read_id
 from .spans import Span
-from .typed import fingerprint_begins, read_id
 
 MOST_FINGERPRINTS = 50
 MOST_GROUPS = 50
@@ -27,7 +27,7 @@ MOST_IN_HISTORY = 100
 MOST_MATCHES = 20
 SHORTEST_BEGINNING = 8
 MOST_ATTEMPTS_COUNTED = 100_000
-MOST_UNGUARDED_LOOKED_AT = 10_000
+MOST_RELEASED_LOOKED_AT = 10_000
 LONGEST_ARGS = 500
 
 _START = Left(Cast("args", TextField()), LONGEST_ARGS)
@@ -46,7 +46,7 @@ _LIGHT = (
     "finished_at",
     "window_ends_at",
     "fingerprint",
-    "guarded_states",
+    "unique_states",
     "key",
     "revision",
     "replaced_by",
@@ -66,7 +66,7 @@ class SuppressedKey:
     args: str
     count: int
     rejected: int
-    ignored: int
+    deduplicated: int
     replaced: int
     last_at: datetime
     holder: Job | None
@@ -107,13 +107,13 @@ def most_suppressed(attempts: QuerySet[Any], jobs: QuerySet[Any], span: Span, no
 
 
 def holders(jobs: QuerySet[Any], fingerprints: Collection[str], now: datetime) -> dict[str, Job]:
-    """Return the job that holds each fingerprint now: the one that has the guard, else the newest live one."""
-    guarded = jobs.filter(guarding(), fingerprint__in=fingerprints).only(*_LIGHT)
-    guards = {job.fingerprint: job for job in guarded if not _is_over(job, now)}
-    others = [each for each in fingerprints if each not in guards]
-    rest = jobs.filter(unguarded(), fingerprint__in=others, state__in=_UNFINISHED)
+    """Return the job that holds each fingerprint now: the one that holds the unique key, else the newest live one."""
+    holding = jobs.filter(holding_unique_key(), fingerprint__in=fingerprints).only(*_LIGHT)
+    holders = {job.fingerprint: job for job in holding if not _is_over(job, now)}
+    others = [each for each in fingerprints if each not in holders]
+    rest = jobs.filter(released(), fingerprint__in=others, state__in=_UNFINISHED)
     place = Window(RowNumber(), partition_by="fingerprint", order_by=("-created_at", "-id"))
-    return {job.fingerprint: job for job in rest.annotate(place=place).filter(place=1).only(*_LIGHT)} | guards
+    return {job.fingerprint: job for job in rest.annotate(place=place).filter(place=1).only(*_LIGHT)} | holders
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +136,12 @@ class Groups:
 def groups_after(jobs: QuerySet[Any], after: str) -> Groups:
     """Find the first `MOST_GROUPS` fingerprints after ``after`` that several live jobs share, in their order.
 
-    A page looks at no more than `MOST_UNGUARDED_LOOKED_AT` jobs, so it can have fewer groups although more follow.
+    A page looks at no more than `MOST_RELEASED_LOOKED_AT` jobs, so it can have fewer groups although more follow.
     """
     # They are few, but no index has only them: so they are looked for once, and not joined with the others.
-    others = jobs.filter(unguarded(), fingerprint__gt=after).order_by("fingerprint")
-    names = list(others.values_list("fingerprint", flat=True)[: MOST_UNGUARDED_LOOKED_AT + 1])
-    bound = names[-1] if len(names) > MOST_UNGUARDED_LOOKED_AT else ""
+    others = jobs.filter(released(), fingerprint__gt=after).order_by("fingerprint")
+    names = list(others.values_list("fingerprint", flat=True)[: MOST_RELEASED_LOOKED_AT + 1])
+    bound = names[-1] if len(names) > MOST_RELEASED_LOOKED_AT else ""
     alike = live_of(jobs, set(names)).order_by("fingerprint").values("fingerprint")
     shared = alike.annotate(count=Count("pk")).filter(count__gt=1).values_list("fingerprint", flat=True)
     found = list(shared[: MOST_GROUPS + 1])
@@ -164,8 +164,8 @@ def groups_of(jobs: QuerySet[Any], fingerprints: Collection[str], most: int = MO
 
 def live_duplicates(jobs: QuerySet[Any], most: int) -> list[UUID]:
     """Return the ids of live jobs that share a fingerprint, up to ``most``."""
-    # At least one of them has no guard, and such jobs are few. The order makes the database use the index.
-    others = jobs.filter(unguarded(), fingerprint__isnull=False).order_by("fingerprint")
+    # At least one of them does not hold its unique key; such jobs are few. The order makes the database use the index.
+    others = jobs.filter(released(), fingerprint__isnull=False).order_by("fingerprint")
     names = set(others.values_list("fingerprint", flat=True)[:most])
     alike = live_of(jobs, names).order_by("fingerprint")
     found = list(alike.values_list("pk", "fingerprint")[:most])
@@ -175,7 +175,7 @@ def live_duplicates(jobs: QuerySet[Any], most: int) -> list[UUID]:
 
 def live_of(jobs: QuerySet[Any], fingerprints: Collection[str]) -> Any:
     """Select the jobs of some fingerprints that have not finished."""
-    return jobs.filter(unfinished_or_guarding(fingerprint__in=fingerprints), state__in=_UNFINISHED)
+    return jobs.filter(unfinished_or_holding(fingerprint__in=fingerprints), state__in=_UNFINISHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +199,14 @@ def history(jobs: QuerySet[Any], fingerprint: str) -> History:
 
 
 def newest(jobs: QuerySet[Any], fingerprint: str, most: int) -> list[Any]:
-    """Return the job that guards a fingerprint, the newest other live ones, and the newest of each final state.
+    """Return the job that holds a unique key, the newest other live ones, and the newest of each final state.
 
     Up to ``most`` of each, by one index search each: a busy fingerprint can have a million finished jobs.
     """
-    guard = jobs.filter(guarding(), fingerprint=fingerprint)
-    others = jobs.filter(unguarded(), fingerprint=fingerprint).order_by("-created_at", "-pk")[:most]
+    holder = jobs.filter(holding_unique_key(), fingerprint=fingerprint)
+    others = jobs.filter(released(), fingerprint=fingerprint).order_by("-created_at", "-pk")[:most]
     ended = (job for state in sorted(TERMINAL) for job in newest_ended(jobs, fingerprint, state)[:most])
-    return list({job.pk: job for job in (*guard, *others, *ended)}.values())
+    return list({job.pk: job for job in (*holder, *others, *ended)}.values())
 
 
 def newest_ended(jobs: QuerySet[Any], fingerprint: str, state: str) -> Any:
@@ -238,7 +238,7 @@ def match(jobs: QuerySet[Any], attempts: QuerySet[Any] | None, term: str) -> Mat
     if len(beginning) < SHORTEST_BEGINNING or not _HEX.issuperset(beginning):
         problem = f"Write a job's id, or at least {SHORTEST_BEGINNING} characters of a fingerprint: digits and a to f."
         return Match([], problem=problem)
-    parts = [jobs.filter(which) for which in (guarding(), finished(), unguarded())]
+    parts = [jobs.filter(which) for which in (holding_unique_key(), finished(), released())]
     parts += [] if attempts is None else [attempts]
     within = [part.filter(**fingerprint_begins(beginning)).order_by("fingerprint").distinct() for part in parts]
     names = (found.values_list("fingerprint", flat=True)[: MOST_MATCHES + 1] for found in within)

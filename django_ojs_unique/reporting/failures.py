@@ -14,7 +14,7 @@ from django.db.models import QuerySet
 from ..db.clock import moment_of
 from ..models import Job
 from ..ojs.states import JobState
-from .glance import error_message, error_type
+from .list_columns import error_message, error_type
 
 MOST_FAILED = 500
 """How many of the newest failed jobs, and how many of those that wait for a retry, are looked at."""
@@ -57,7 +57,7 @@ def failures(using: str, since: datetime) -> Failures:
     jobs = Job.objects.using(using)
     failed = _newest_failed(jobs, since)
     waiting = jobs.filter(state=JobState.RETRYABLE, finished_at__isnull=True).order_by()
-    retrying = list(_told(waiting)[: MOST_FAILED + 1])
+    retrying = list(_with_errors(waiting)[: MOST_FAILED + 1])
     causes: dict[tuple[str, str], Cause] = {}
     for row in failed[:MOST_FAILED]:
         _cause_of(row, causes, moment_of(row["finished_at"], connections[using])).failed += 1
@@ -74,7 +74,7 @@ def _cause_of(row: dict[str, Any], causes: dict[tuple[str, str], Cause], at: dat
 
 
 def _newest_failed(jobs: QuerySet[Job], since: datetime) -> list[dict[str, Any]]:
-    """Return what `_told` says of the newest failed jobs, one more than are looked at: four searches of one index."""
+    """Return what `_with_errors` says of the newest failed jobs, one more than counted: four searches of one index."""
     selects: list[str] = []
     parameters: list[Any] = []
     for pruned in (False, True):
@@ -82,7 +82,7 @@ def _newest_failed(jobs: QuerySet[Job], since: datetime) -> list[dict[str, Any]]
             failed = jobs.filter(
                 payload_pruned=pruned, state=JobState.DISCARDED, dead_letter=dead, finished_at__gte=since
             )
-            newest = _told(failed.order_by("-finished_at"))[: MOST_FAILED + 1]
+            newest = _with_errors(failed.order_by("-finished_at"))[: MOST_FAILED + 1]
             sql, values = newest.query.get_compiler(jobs.db).as_sql()
             selects.append(f"SELECT newest.* FROM ({sql}) newest")
             parameters += values
@@ -92,7 +92,7 @@ def _newest_failed(jobs: QuerySet[Job], since: datetime) -> list[dict[str, Any]]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
-def _told(jobs: Any) -> Any:
+def _with_errors(jobs: Any) -> Any:
     """Select what a cause needs of jobs, as dicts."""
-    told = jobs.annotate(error=error_type(), message=error_message())
-    return told.values("id", "type", "error", "message", "finished_at")
+    found = jobs.annotate(error=error_type(), message=error_message())
+    return found.values("id", "type", "error", "message", "finished_at")

@@ -27,13 +27,13 @@ def retries(job: Any) -> str:
     except InvalidRetryPolicy as error:
         return f"Its retry policy cannot be read, so that it allows no further attempt. {error.message}"
     if policy.max_attempts <= 1:
-        said = "One attempt, no retry."
+        text = "One attempt, no retry."
     else:
-        said = f"Up to {policy.max_attempts:,} attempts, {_waits(policy)}."
+        text = f"Up to {policy.max_attempts:,} attempts, {_waits(policy)}."
     if policy.non_retryable_errors:
-        said += f" No retry after {listed(policy.non_retryable_errors, 'or')}."
+        text += f" No retry after {listed(policy.non_retryable_errors, 'or')}."
     end = "kept as a dead letter" if policy.on_exhaustion == "dead_letter" else "discarded"
-    return f"{said} When they are used up, it is {end}."
+    return f"{text} When they are used up, it is {end}."
 
 
 def _waits(policy: RetryPolicy) -> str:
@@ -41,14 +41,14 @@ def _waits(policy: RetryPolicy) -> str:
     coefficient = f"{policy.backoff_coefficient:g}"
     match policy.backoff_strategy:
         case "constant":
-            said = f"{first} apart"
+            text = f"{first} apart"
         case "linear":
-            said = f"the first wait {first}, each one {first} longer, up to {most}"
+            text = f"the first wait {first}, each one {first} longer, up to {most}"
         case "polynomial":
-            said = f"the first wait {first}, then that times the attempt to the power of {coefficient}, up to {most}"
+            text = f"the first wait {first}, then that times the attempt to the power of {coefficient}, up to {most}"
         case _:
-            said = f"the first wait {first}, each one {coefficient} times as long, up to {most}"
-    return f"{said}, with jitter" if policy.jitter else said
+            text = f"the first wait {first}, each one {coefficient} times as long, up to {most}"
+    return f"{text}, with jitter" if policy.jitter else text
 
 
 def duration(milliseconds: int | None) -> str:

@@ -14,11 +14,11 @@ from django.utils import timezone
 from ..handlers.redaction import redacted_member
 from ..limits.slots import started_since
 from ..models import Job, LimitKey, LimitOverride, Slot
-from ..models.limit import in_force, said, weight_in_force
+from ..models.limit import in_force, limit_key_text, weight_in_force
 from ..ojs.gates import AFTER_KEYS, ID, KEYS, LANES, LIMITED
 from ..ojs.states import JobState
 from .bounded import MOST_COUNTED
-from .queues import in_use, said_count
+from .queues import count_text, in_use
 from .text import full, shortened
 
 MOST_HOLDERS = 3
@@ -37,8 +37,8 @@ def waits_for(job: Any, using: str) -> tuple[str, ...]:
     if job.gate == LIMITED:
         return ("No worker has looked at its limits yet.", _before(job, using, [job.queue]))
     if job.gate.startswith(LANES):
-        said_lane = f"Waits for a turn of its lane in the fair queue {job.queue}."
-        return (said_lane, _before(job, using, [job.queue], "of its lane "))
+        waits_for_turn = f"Waits for a turn of its lane in the fair queue {job.queue}."
+        return (waits_for_turn, _before(job, using, [job.queue], "of its lane "))
     if job.gate.startswith(KEYS):
         return tuple(_for_a_slot(job, using))
     return ()
@@ -46,7 +46,7 @@ def waits_for(job: Any, using: str) -> tuple[str, ...]:
 
 def key_text(limit: Mapping[str, Any]) -> str:
     """Write the key of a limit of a job; redact it before."""
-    return shortened(said(limit["name"], limit["key"]), LONGEST_KEY)
+    return shortened(limit_key_text(limit["name"], limit["key"]), LONGEST_KEY)
 
 
 def would_meet(limits: Sequence[Mapping[str, Any]], using: str) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ def would_meet(limits: Sequence[Mapping[str, Any]], using: str) -> tuple[str, ..
         gates = {"gate__gte": limit["id"], "gate__lt": limit["id"] + AFTER_KEYS}
         waiting = _available(using, queues).filter(**gates).order_by()[: MOST_COUNTED + 1].count()
         would = "Would wait for" if now.is_full or now.is_early or waiting else "Would have"
-        found.append(f"{would} a slot of {key}: {now.numbers}; {said_count(waiting)} waiting.")
+        found.append(f"{would} a slot of {key}: {now.numbers}; {count_text(waiting)} waiting.")
     return tuple(found)
 
 
@@ -82,10 +82,10 @@ class _Standing:
 
     @property
     def numbers(self) -> str:
-        said = [] if self.running is None else [f"{self.used:,} of {self.running:,} in use"]
+        parts = [] if self.running is None else [f"{self.used:,} of {self.running:,} in use"]
         if self.rate is not None:
-            said.append(f"{self.started:,} of {self.rate:,} started in the last {self.time}")
-        return ", ".join(said)
+            parts.append(f"{self.started:,} of {self.rate:,} started in the last {self.time}")
+        return ", ".join(parts)
 
 
 def _standing(limit: Mapping[str, Any], using: str) -> _Standing:
@@ -108,7 +108,7 @@ def _standing(limit: Mapping[str, Any], using: str) -> _Standing:
 def _for_a_slot(job: Any, using: str) -> Iterator[str]:
     limit = next((one for one in redacted_member(job, "limits") or () if one["id"] == job.gate[:ID]), None)
     if limit is None:
-        yield "Waits at a gate that is none of its own: `manage.py jobs verify --fix` mends that."
+        yield "Waits at a gate that is none of its own: `manage.py jobs verify --fix` fixes that."
         return
     key, weight, now = key_text(limit), limit.get("weight", 1), _standing(limit, using)
     if now.is_full:

@@ -47,10 +47,10 @@ class Numbers:
         return Numbers(*in_force(limit, override), self.seconds)
 
     def __str__(self) -> str:
-        said = [] if self.running is None else [f"{self.running:,} at once"]
+        parts = [] if self.running is None else [f"{self.running:,} at once"]
         if self.rate is not None:
-            said.append(f"{self.rate:,} per {TIMES.get(self.seconds, 'time of the limit')}")
-        return ", ".join(said)
+            parts.append(f"{self.rate:,} per {TIMES.get(self.seconds, 'time of the limit')}")
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What would happen if some jobs were revived, enqueued again, released or deleted."""
+"""What would happen if some jobs were retried, enqueued again, released or deleted."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from django.db.models import QuerySet
 from ..enqueue.duplicates import outside
 from ..exceptions import OJSError
 from ..models import Job
-from ..ojs.states import TERMINAL, JobState
+from ..ojs.states import POSTPONED, TERMINAL, UNSUCCESSFUL, JobState
 from ..operations.again import request_of
-from ..operations.operation import CANCEL, ENQUEUE_AGAIN, RETRY_NOW, REVIVE
+from ..operations.operation import CANCEL, ENQUEUE_AGAIN, RETRY
 from ..operations.rows import everything
 from ..unique.policy import UniquePolicy
 from .duplicates import live_of
@@ -25,7 +25,7 @@ from .text import full, harmless
 from .uniqueness import read_policy, uniqueness
 
 MOST_RIVALS = 1000
-"""How many live jobs are read at most for all revivals together."""
+"""How many live jobs are read at most for all retries together."""
 
 RIVALS_NAMED = 5
 
@@ -38,7 +38,7 @@ _READ = (
     "unique",
     "key",
     "fingerprint",
-    "guarded_states",
+    "unique_states",
     "created_at",
     "scheduled_at",
     "finished_at",
@@ -62,34 +62,23 @@ class Consequence:
     more_rivals: int = 0
 
 
-def of_revivals(
+def of_retries(
     jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime, *, force: bool | None = None, replace: bool = False
 ) -> list[Consequence]:
-    """Say for each job which live duplicates its revival would meet. Two statements.
+    """Say for each job which live duplicates its retry would meet. Two statements.
 
-    ``force`` and ``replace`` are those of the revival; with ``force=None`` nobody has decided yet.
+    ``force`` and ``replace`` are those of the retry; with ``force=None`` nobody has decided yet.
     """
     found = _read(jobs, ids)
-    dead = [job for job in found.values() if job is not None and REVIVE.allows(job)]
+    dead = [job for job in found.values() if job is not None and job.state in UNSUCCESSFUL and RETRY.allows(job)]
     say = partial(
-        _revival,
+        _retry,
         rivals=live_duplicates(jobs, dead, now),
         alike=Counter(job.fingerprint for job in dead if job.fingerprint),
         now=now,
         meeting=_MEETING[None if force is None else "replace" if replace else "force" if force else "skip"],
     )
     return [_each(id, job, say) for id, job in found.items()]
-
-
-def of_retries(jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime, *, force: bool = False) -> list[Consequence]:
-    """Say for each job whether it would be available at once, or revived. Two statements."""
-    said = of_revivals(jobs, ids, now, force=force)
-    return [
-        Consequence(one.id, one.job, "", ("It becomes available now.",))
-        if one.job is not None and RETRY_NOW.allows(one.job)
-        else one
-        for one in said
-    ]
 
 
 def of_cancellations(jobs: QuerySet[Any], ids: Iterable[UUID]) -> list[Consequence]:
@@ -166,20 +155,22 @@ _MEETING: dict[str | None, tuple[str, str, bool]] = {
     "replace": ("A live duplicate would be cancelled:", "{} live duplicates would be cancelled:", True),
     "force": ("It would run beside a live duplicate:", "It would run beside {} live duplicates:", True),
 }
-"""What is said of one live duplicate, and of several, and whether the job is revived then."""
+"""What is said of one live duplicate, and of several, and whether the job is retried then."""
 
 
-def _revival(
+def _retry(
     job: Job, rivals: dict[UUID, list[Job]], alike: Counter[str], now: datetime, meeting: tuple[str, str, bool]
 ) -> Consequence:
-    if job.state not in REVIVE.states:
-        return Consequence(job.pk, job, f"It is {job.state}: only a discarded or cancelled job is revived.")
+    if job.state in POSTPONED:
+        return Consequence(job.pk, job, "", ("It becomes available now.",))
+    if job.state not in RETRY.states:
+        return Consequence(job.pk, job, f"It is {job.state}: a job that runs or has completed is not retried.")
     if job.payload_pruned:
         return Consequence(job.pk, job, _PRUNED)
-    if not REVIVE.allows(job):
+    if not RETRY.allows(job):
         return Consequence(job.pk, job, f"It was replaced by job {job.replaced_by_id}, so it never runs again.")
     others, sentences = rivals.get(job.pk, []), []
-    one, several, is_revived = meeting
+    one, several, is_retried = meeting
     if job.scheduled_at is not None and job.scheduled_at > now:
         sentences.append(f"It is scheduled again for {full(job.scheduled_at)}.")
     if alike[job.fingerprint or ""] > 1:
@@ -187,11 +178,11 @@ def _revival(
     named = tuple(others[:RIVALS_NAMED]), max(0, len(others) - RIVALS_NAMED)
     if others:
         met = one if len(others) == 1 else several.format(len(others))
-        if not is_revived:
+        if not is_retried:
             return Consequence(job.pk, job, met, (), *named)
         sentences.append(met)
     elif not sentences:
-        sentences.append("No live duplicate exists: it is revived.")
+        sentences.append("No live duplicate exists: it is retried.")
     return Consequence(job.pk, job, "", tuple(sentences), *named)
 
 
@@ -218,17 +209,17 @@ def _enqueue_again(jobs: Any, job: Job, *, replaceable: QuerySet[Any] | None) ->
         for spared in outside(replaceable, live):
             reason = f"job {spared.pk} is {spared.state}, and on_conflict is {explained.policy.on_conflict}."
             return Consequence(job.pk, job, _DECISIONS["reject"].format(reason))
-    said = _DECISIONS[explained.action].format(explained.reason)
+    found = _DECISIONS[explained.action].format(explained.reason)
     if explained.action in ("reject", "ignore"):
-        return Consequence(job.pk, job, said)
-    return Consequence(job.pk, job, "", (said,))
+        return Consequence(job.pk, job, found)
+    return Consequence(job.pk, job, "", (found,))
 
 
 def _release(job: Job, now: datetime) -> Consequence:
     if job.fingerprint is None:
         return Consequence(job.pk, job, "It takes no part in uniqueness.")
-    said = uniqueness(job, now)
-    if not (said.guards or said.counts):
+    found = uniqueness(job, now)
+    if not (found.holds or found.counts):
         sentence = "It keeps nothing out now; it only loses its fingerprint."
     elif job.state in TERMINAL:
         sentence = (
@@ -242,11 +233,11 @@ def _release(job: Job, now: datetime) -> Consequence:
 def _deletion(job: Job, now: datetime) -> Consequence:
     if job.state == JobState.ACTIVE:
         return Consequence(job.pk, job, "It is active: cancel it first.")
-    said = uniqueness(job, now)
+    found = uniqueness(job, now)
     sentences = []
     if job.state not in TERMINAL:
         sentences.append("It waits, and would never run.")
-    if said.guards or said.counts:
+    if found.holds or found.counts:
         sentences.append(
             f"Its key becomes free: the next enqueue of {harmless(job.type)} that it keeps out is admitted."
         )

@@ -102,15 +102,15 @@ def together(found: Iterable[QueueReport]) -> Now:
     return _together({each.name: each.depth for each in seen}, waiting)
 
 
-def said_limits(limit: int | None, max_per_second: int | None) -> str:
+def limits_text(limit: int | None, max_per_second: int | None) -> str:
     """Write the limits of a queue, such as "4, 10/s"; empty if it has none."""
-    said = [] if limit is None else [f"{limit}"]
+    parts = [] if limit is None else [f"{limit}"]
     if max_per_second is not None:
-        said.append(f"{max_per_second}/s")
-    return ", ".join(said)
+        parts.append(f"{max_per_second}/s")
+    return ", ".join(parts)
 
 
-def said_count(count: int) -> str:
+def count_text(count: int) -> str:
     """Write a number of jobs; above `MOST_COUNTED`, as that number and a plus sign."""
     return f"{count:,}" if count <= MOST_COUNTED else f"{MOST_COUNTED:,}+"
 

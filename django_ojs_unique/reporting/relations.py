@@ -8,14 +8,14 @@ from typing import Any
 from django.utils import timezone
 
 from ..models import Job
-from ..ojs.states import REVIVABLE, TERMINAL, JobState
+from ..ojs.states import TERMINAL, UNSUCCESSFUL, JobState
 from ..unique.policy import UniquePolicy
 from .duplicates import newest, newest_ended
 from .uniqueness import read_policy
 
 MOST_RELATIVES = 10
 
-_READ = ("state", "created_at", "guarded_states", "replaced_by_id")
+_READ = ("state", "created_at", "unique_states", "replaced_by_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Relations:
 
     ``family``: the newest of them and the job itself, the oldest first. ``more``: whether there are others.
     ``replaces``: those that were cancelled for the job. ``blocked_by``: the live duplicate that keeps a discarded
-    or cancelled job from being revived. ``successor``: the job that replaced it; None if there is none, or it is gone.
+    or cancelled job from being retried. ``successor``: the job that replaced it; None if there is none, or it is gone.
     """
 
     family: tuple[Any, ...] = ()
@@ -58,8 +58,8 @@ def relations(job: Any) -> Relations:
 
 
 def _blocked_by(job: Any, others: list[Any]) -> Any:
-    """Return the newest live job that counts under the job's policy, as a revival would find it."""
-    if job.state not in REVIVABLE or (job.state == JobState.CANCELLED and job.replaced_by_id is not None):
+    """Return the newest live job that counts under the job's policy, as a retry would find it."""
+    if job.state not in UNSUCCESSFUL or (job.state == JobState.CANCELLED and job.replaced_by_id is not None):
         return None
     policy, problem = read_policy(job)
     if problem:

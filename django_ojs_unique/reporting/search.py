@@ -22,7 +22,7 @@ from ..handlers.redaction import hides_places, is_hidden, names_of_any
 from ..handlers.registry import registry
 from ..models import Job
 from ..ojs.names import LONGEST_KEY
-from .typed import fingerprint_begins, read_id
+from .parse import fingerprint_begins, read_id
 
 HELP = (
     "An id, a key, or at least 6 digits of a fingerprint; else a queue or the beginning of a type; else a text in the"

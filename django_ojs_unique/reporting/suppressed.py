@@ -69,7 +69,7 @@ def count_met(jobs: Iterable[Job], using: str) -> dict[UUID, int]:
     unique = [job for job in jobs if job.fingerprint]
     if not unique:
         return {}
-    # Written by hand: to have Django compile a queryset for each job takes longer than the statement.
+    # Our own SQL: to have Django compile a queryset for each job takes longer than the statement.
     met = f"fingerprint = %s AND existing_job_id = %s LIMIT {MOST_MET + 1}"
     count = f"(SELECT COUNT(*) FROM (SELECT 1 AS one FROM {SuppressedEnqueue._meta.db_table} WHERE {met}) AS met)"
     connection, id = connections[using], Job._meta.pk

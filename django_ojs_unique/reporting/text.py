@@ -35,11 +35,11 @@ def age(moment: datetime | None, now: datetime) -> str:
 
 def distance(moment: datetime, now: datetime) -> str:
     """Say how far away a moment is, in the largest unit that fits: ``5m ago`` or ``in 5m``."""
-    said = age(moment, now)
-    return said if said.startswith("in ") else f"{said} ago"
+    text = age(moment, now)
+    return text if text.startswith("in ") else f"{text} ago"
 
 
-def said_duration(length: timedelta) -> str:
+def duration_text(length: timedelta) -> str:
     """Say how long something took, in the largest unit that fits: ``350ms``, ``1.5s``, ``2.0m``."""
     seconds = length.total_seconds()
     unit, long = next(((u, n) for u, n in _UNITS if seconds >= n), ("ms", 0.001))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from ..enqueue.incoming import FOREVER
+from ..enqueue.new_job import FOREVER
 from ..ojs.states import TIMED, WAITING, JobState
 from .text import shortened
 
@@ -29,7 +29,7 @@ class Event:
 class Failure:
     """One entry of a job's errors, with its members as text; ``at`` is None if the entry has no valid time.
 
-    ``raw``: the entry itself if it does not say what went wrong, as in rows that were changed by hand.
+    ``raw``: the entry itself if it does not say what went wrong, as in rows that were changed manually.
     """
 
     attempt: str = ""
@@ -61,8 +61,8 @@ def _of_row(job: Any) -> Iterator[Event]:
     for failure in reversed(failures(job)):
         if failure.at is not None:
             attempt = f"Attempt {failure.attempt} failed" if failure.attempt else "Failed"
-            said = ": ".join(part for part in (failure.type, failure.message.partition("\n")[0]) if part)
-            yield Event(failure.at, f"{attempt}: {shortened(said, LONGEST_MESSAGE)}" if said else attempt)
+            text = ": ".join(part for part in (failure.type, failure.message.partition("\n")[0]) if part)
+            yield Event(failure.at, f"{attempt}: {shortened(text, LONGEST_MESSAGE)}" if text else attempt)
     if job.started_at is not None:
         by = f" by worker {job.worker_id}" if job.worker_id else ""
         yield Event(job.started_at, f"Attempt {job.attempt} started{by}")
@@ -97,7 +97,7 @@ def _ahead(job: Any) -> Iterator[Event]:
 def _failure(error: Any) -> Failure:
     if not isinstance(error, dict):
         return Failure(raw=error)
-    told = {name: _text(error.get(name)) for name in ("attempt", "type", "code", "message")}
+    record = {name: _text(error.get(name)) for name in ("attempt", "type", "code", "message")}
     details = error.get("details")
     then = ""
     if error.get("retryable") is True:
@@ -106,13 +106,13 @@ def _failure(error: Any) -> Failure:
     elif error.get("retryable") is False:
         then = "Not tried again."
     return Failure(
-        attempt=told["attempt"],
+        attempt=record["attempt"],
         at=_moment(error.get("occurred_at")),
-        type=told["type"] or told["code"],
-        message=told["message"],
+        type=record["type"] or record["code"],
+        message=record["message"],
         traceback=_text(details.get("traceback")) if isinstance(details, dict) else "",
         then=then,
-        raw=None if told["type"] or told["code"] or told["message"] else error,
+        raw=None if record["type"] or record["code"] or record["message"] else error,
     )
 
 

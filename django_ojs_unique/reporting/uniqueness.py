@@ -28,19 +28,19 @@ RETRIES = {
     OnRetry.RUN: "A retry of this job runs, whatever else counts as its duplicate by then.",
     OnRetry.DISCARD: "A retry of this job that is due while another one counts as its duplicate is discarded instead.",
 }
-_PASSED = "a newer job was admitted past it, or it was revived"
+_PASSED = "a newer job was admitted past it, or it was retried"
 
 
 @dataclass(frozen=True, slots=True)
 class Uniqueness:
     """What a job does about its duplicates.
 
-    ``guards``: whether it has the guard of its fingerprint now. ``counts``: whether an enqueue with its own policy or
+    ``holds``: whether it holds its unique key now. ``counts``: whether an enqueue with its own policy or
     key would meet it as a duplicate. ``until``: when its window ends; None for no limit. ``sentences``: the same in
     words, the most important first. ``problem``: why the policy cannot be read.
     """
 
-    guards: bool
+    holds: bool
     counts: bool
     sentences: tuple[str, ...]
     until: datetime | None = None
@@ -53,11 +53,11 @@ def uniqueness(job: Any, now: datetime) -> Uniqueness:
     if job.fingerprint is None:
         return Uniqueness(False, False, (_outside(job),), problem=read_policy(job)[1])
     if job.key is not None:
-        guards = job.is_guarding
-        return Uniqueness(guards, guards, tuple(_of_key(job, guards)))
+        holds = job.holds_unique_key
+        return Uniqueness(holds, holds, tuple(_of_key(job, holds)))
     policy, problem = read_policy(job)
     if policy is None:
-        return Uniqueness(job.is_guarding, job.is_guarding, tuple(_unreadable(job, problem)), problem=problem)
+        return Uniqueness(job.holds_unique_key, job.holds_unique_key, tuple(_unreadable(job, problem)), problem=problem)
     until = end_of_window(job, policy)
     elapsed = until is not None and now >= until
     counts = job.state in policy.states and not elapsed
@@ -68,11 +68,11 @@ def uniqueness(job: Any, now: datetime) -> Uniqueness:
         sentences += (CONFLICTS[OnConflict(policy.on_conflict)],)
     if job.state not in TERMINAL:
         sentences += (RETRIES[OnRetry(policy.on_retry)],)
-    return Uniqueness(job.is_guarding, counts, sentences, until, policy)
+    return Uniqueness(job.holds_unique_key, counts, sentences, until, policy)
 
 
 def read_policy(job: Any) -> tuple[UniquePolicy | None, str]:
-    """Return the policy of a row, or None and what is wrong with it, if it was changed by hand."""
+    """Return the policy of a row, or None and what is wrong with it, if it was changed manually."""
     try:
         return job.unique_policy, ""
     except InvalidPolicy as error:
@@ -110,21 +110,21 @@ def _member(name: str) -> str:
 def _outside(job: Any) -> str:
     if job.key is not None:
         return (
-            f"Taken out of uniqueness by hand: it no longer holds the job key {job.key!r},"
+            f"Taken out of uniqueness manually: it no longer holds the job key {job.key!r},"
             " and the next enqueue with it is admitted."
         )
     if job.unique is not None:
-        return "Taken out of uniqueness by hand: it holds no key, and counts as a duplicate for nobody."
+        return "Taken out of uniqueness manually: it holds no key, and counts as a duplicate for nobody."
     if job.started_at is not None:
         return "Not unique: it was enqueued without a policy, or lost its job key to a newer enqueue while it ran."
     return "Not unique: it was enqueued without a policy."
 
 
-def _of_key(job: Any, guards: bool) -> Iterator[str]:
+def _of_key(job: Any, holds: bool) -> Iterator[str]:
     held = f"the job key {job.key!r}{_scope(job)}"
-    if not guards and job.state in (JobState.COMPLETED, JobState.CANCELLED):
+    if not holds and job.state in (JobState.COMPLETED, JobState.CANCELLED):
         yield f"No longer holds {held}: it is {_finished(job)}."
-    elif not guards:
+    elif not holds:
         yield f"Has {held}, but does not hold it: {_PASSED}."
     else:
         yield f"Holds {held} since {full(job.created_at)}, until it is completed or cancelled."
@@ -150,24 +150,24 @@ def _unreadable(job: Any, problem: str) -> Iterator[str]:
         yield f"Its policy cannot be read: {problem}"
     else:
         yield "It has a fingerprint, but neither a policy nor a job key."
-    if job.is_guarding:
-        yield f"It keeps others of its fingerprint out for as long as it is {_or(job.guarded_states)}."
+    if job.holds_unique_key:
+        yield f"It keeps others of its fingerprint out for as long as it is {_or(job.unique_states)}."
     else:
         yield "It keeps no other job out."
     yield "`manage.py jobs verify --fix` takes such a job out of uniqueness."
 
 
 def _of_policy(job: Any, policy: UniquePolicy, until: datetime | None, elapsed: bool) -> Iterator[str]:
-    """Say whether the row holds its key, judged by its guard, its state and the clock."""
+    """Say whether the row holds its key, judged by its unique states, its state and the clock."""
     finished, counted = job.state in TERMINAL, job.state in policy.states
     if finished and not counted:
         yield f"No longer holds its key: it is {_finished(job)}, and its policy does not count {job.state} jobs."
-        if job.is_guarding:
-            yield "Until the next enqueue is admitted, it guards its key for an unfinished job that it passed."
+        if job.holds_unique_key:
+            yield "Until the next enqueue is admitted, it holds its unique key for an unfinished job that it passed."
     elif finished and not elapsed:
         yield f"Counts as a duplicate for enqueues that look at {job.state} jobs, {_lasting(policy, until)}."
-        if not job.is_guarding:
-            yield f"It counts, but does not guard its key: {_PASSED}."
+        if not job.holds_unique_key:
+            yield f"It counts, but does not hold its unique key: {_PASSED}."
     elif finished:
         yield f"No longer holds its key: its window ended at {_end(until)}."
     elif elapsed and policy.window is Window.FIXED:
@@ -175,13 +175,14 @@ def _of_policy(job: Any, policy: UniquePolicy, until: datetime | None, elapsed: 
             f"No longer in the way: its window ended at {_end(until)},"
             " and enqueues since then have another window in their key."
         )
-    elif elapsed and job.is_guarding:
+    elif elapsed and job.holds_unique_key:
         yield (
-            f"Guards its key since {full(job.created_at)}, but no longer counts: its period ended at {_end(until)}."
-            " The next enqueue under its policy is admitted, and takes the guard from it."
+            f"Holds its unique key since {full(job.created_at)}, but no longer counts: its period ended at"
+            f" {_end(until)}."
+            " The next enqueue under its policy is admitted, and takes the unique key from it."
         )
-    elif not job.is_guarding:
-        yield f"Is {job.state}, but does not guard its key: {_PASSED}."
+    elif not job.holds_unique_key:
+        yield f"Is {job.state}, but does not hold its unique key: {_PASSED}."
         if counted and not elapsed:
             ends = _ending(policy, until)
             yield f"It still counts as a duplicate for enqueues that look at {job.state} jobs, {ends}."
@@ -191,7 +192,7 @@ def _of_policy(job: Any, policy: UniquePolicy, until: datetime | None, elapsed: 
         if not counted:
             yield (
                 f"Its policy does not count {job.state} jobs:"
-                " the next enqueue under it is admitted, and takes the guard from this job."
+                " the next enqueue under it is admitted, and takes the unique key from this job."
             )
 
 

@@ -16,8 +16,8 @@ def nobody(job: Any, using: str) -> str:
     if job.state not in WAITING:
         return ""
     present = workers(using, timezone.now())
-    if not (said := untaken(job.queue, present)):
+    if not (problem := untaken(job.queue, present)):
         return ""
     if not any(worker.lives and worker.names for worker in present):
-        return said
-    return f"{said} {misspelt(job.queue, present, in_use(using))}".rstrip()
+        return problem
+    return f"{problem} {misspelt(job.queue, present, in_use(using))}".rstrip()

@@ -121,7 +121,7 @@ def _newest_completed(using: str, payload_pruned: bool, start: datetime, end: da
         finished_at__gte=start,
         finished_at__lt=end,
     )
-    # A job that was started by hand, or made available again without another run, did not wait for this run. If a
+    # A job that was started manually, or made available again without another run, did not wait for this run. If a
     # filter left it out, PostgreSQL would estimate a high cost and compile the statement: a hundred times slower.
     wait = ExpressionWrapper(F("started_at") - F("enqueued_at"), DurationField())
     ran = ExpressionWrapper(F("finished_at") - F("started_at"), DurationField())

@@ -18,7 +18,7 @@ from ..models import Job, Workflow, WorkflowMember
 from ..ojs.states import WAITING
 from ..ojs.workflows import Kind, MemberOutcome, MemberState, Role
 from ..workflows.tables import below
-from .glance import TOO_LONG, Begin
+from .list_columns import TOO_LONG, Begin
 from .text import shortened
 
 MOST_MEMBERS = 100
@@ -137,7 +137,7 @@ class _Tree:
             self._makers = {one.pk: one for one in found}
         for node in leaves:
             self._tell(node)
-        self._settle(top, "")
+        self._finalize(top, "")
         return top
 
     def _choose(self, workflow: Any, member: Any) -> Node:
@@ -170,26 +170,26 @@ class _Tree:
             node.stands_in = True
             node.made_by = self._workflows.get(node.job.workflow_id) or self._makers.get(node.job.workflow_id)
 
-    def _settle(self, node: Node, outer: str) -> None:
+    def _finalize(self, node: Node, outer: str) -> None:
         """Give the states, from the inside out, and what each waits for; ``outer``: what all of ``node`` waits for."""
         shown = {one.member.position: one for one in node.nodes}
         for place, one in shown.items():
             before = shown.get(place - 1)
             name = f" ({shortened(before.name, LONGEST)})" if before is not None else ""
-            self._settle_one(one, f"after step {place}{name}" if node.type == Kind.CHAIN and place else outer)
+            self._finalize_one(one, f"after step {place}{name}" if node.type == Kind.CHAIN and place else outer)
         for one in node.callbacks:
-            self._settle_one(one, _CALLED[one.role])
+            self._finalize_one(one, _CALLED[one.role])
         if node.workflow is not None:
             node.state = _state_of(node)
 
-    def _settle_one(self, node: Node, waits: str) -> None:
+    def _finalize_one(self, node: Node, waits: str) -> None:
         member = node.member
         if member.outcome == MemberOutcome.OPEN and member.enqueued_at is None:
             node.waits = waits
         if node.workflow is None:
             node.state = _state_of(node)
         else:
-            self._settle(node, node.waits)
+            self._finalize(node, node.waits)
 
 
 def _state_of(node: Node) -> MemberState:

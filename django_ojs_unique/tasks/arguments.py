@@ -46,11 +46,11 @@ def store(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[di
         fits.bind(*args, **kwargs)
         passed = fits.bind_partial(*args).arguments
     except TypeError as error:
-        raise InvalidRequest.at("args", f"do not fit {place}: {error}", mend=suggestion(fits, kwargs)) from None
+        raise InvalidRequest.at("args", f"do not fit {place}: {error}", hint=suggestion(fits, kwargs)) from None
     stars = {name: "*" for name, parameter in fits.parameters.items() if parameter.kind is Parameter.VAR_POSITIONAL}
     for name in kwargs:
         if name in passed:  # as in f(a, /, **more) called with f(1, a=2)
-            raise InvalidRequest.at(f"args.{name}", f"is there twice for {place}", mend="Rename one of the two.")
+            raise InvalidRequest.at(f"args.{name}", f"is there twice for {place}", hint="Rename one of the two.")
     named: Any = normalize_json({**passed, **kwargs})
     return named, [f"{stars.get(name, '')}{name}" for name in passed]
 

@@ -118,8 +118,8 @@ class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
         """
         backend: Any = self.get_backend()
         if not hasattr(backend, "request_of"):
-            mend = "Declare it for an OJSBackend."
-            raise InvalidRequest.at("backend", "cannot enqueue workflows", value=self.backend, mend=mend)
+            hint = "Declare it for an OJSBackend."
+            raise InvalidRequest.at("backend", "cannot enqueue workflows", value=self.backend, hint=hint)
         return backend.request_of(self, args, kwargs)
 
     if TYPE_CHECKING:  # Django's class is generic in its stubs only

@@ -53,11 +53,11 @@ def assert_deduplicated(
     using: str | None = None,
     **wanted: Unpack[ExpectedSuppression],
 ) -> SuppressedEnqueue:
-    """Assert that an enqueue met a duplicate: it was rejected or ignored, or replaced it. Return the first match.
+    """Assert that an enqueue met a duplicate: it was rejected or deduplicated, or replaced it. Return the first match.
 
     ``type_or_job``: the type or handler of the requested job, or the stored job that it met. ``outcome``: ``rejected``,
-    ``ignored`` or ``replaced``. The others are those of `assert_enqueued`, about the requested job. If the enqueue's
-    transaction is rolled back, so is its record; `capture_jobs` finds such enqueues, too.
+    ``deduplicated`` or ``replaced``. The others are those of `assert_enqueued`, about the requested job. If the
+    enqueue's transaction is rolled back, so is its record; `capture_jobs` finds such enqueues, too.
 
     Raises AssertionError, which lists the stored suppressed enqueues, the most similar first, and how each differs.
     """

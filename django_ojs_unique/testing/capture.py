@@ -16,7 +16,7 @@ from .matching import ExpectedJob, ExpectedSuppression, TypeOrHandler
 
 @dataclass(frozen=True, slots=True)
 class Suppressed:
-    """An enqueue that met a duplicate: ``outcome`` is ``rejected``, ``ignored`` or ``replaced``.
+    """An enqueue that met a duplicate: ``outcome`` is ``rejected``, ``deduplicated`` or ``replaced``.
 
     ``job`` is the requested job. ``existing_job`` is the duplicate, as the enqueue read it.
     """

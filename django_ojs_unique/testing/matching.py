@@ -96,7 +96,7 @@ def require(
     wanted = "at least one" if count is None else str(count)
     missing = len(matches) < (1 if count is None else count)
     raise AssertionError(
-        f"Wanted {wanted} {verb}: {_said(asked)}. Found {len(matches)}.\n{_listed(judged, asked, verb)}"
+        f"Wanted {wanted} {verb}: {_text_of(asked)}. Found {len(matches)}.\n{_listed(judged, asked, verb)}"
         f"{_duplicates(suppressed(), asked) if missing else ''}{_waiting()}"
     )
 
@@ -106,7 +106,7 @@ def refuse(found: Iterable[Any], asked: Criteria, verb: str) -> None:
     __tracebackhide__ = True
     matches = [judged for judged in _judge(found, asked) if not judged[1]]
     if matches:
-        raise AssertionError(f"Wanted none {verb}: {_said(asked)}.\n{_listed(matches, asked, verb)}")
+        raise AssertionError(f"Wanted none {verb}: {_text_of(asked)}.\n{_listed(matches, asked, verb)}")
 
 
 def describe(one: Any) -> str:
@@ -168,9 +168,9 @@ def _unlike(path: str, value: Any, wanted: Any, *, in_part: bool) -> Iterator[st
         yield f"{path} is {shorten(value)}, not {shorten(wanted)}"
 
 
-def _said(asked: Criteria) -> str:
-    said = [f"{name}={_text(value)}" for name, value in asked.items() if name != "type"]
-    return ", ".join([str(asked.get("type", "any job")), *said])
+def _text_of(asked: Criteria) -> str:
+    parts = [f"{name}={_text(value)}" for name, value in asked.items() if name != "type"]
+    return ", ".join([str(asked.get("type", "any job")), *parts])
 
 
 def _text(value: Any) -> str:
@@ -220,5 +220,5 @@ def _why(one: Any) -> str:
 def _waiting() -> str:
     """Say how many callbacks wait for a commit, such as those of `enqueue_on_commit`: a `TestCase` never commits."""
     count = sum(len(each.run_on_commit) for each in connections.all(initialized_only=True))
-    mend = "in a TestCase, put the code into self.captureOnCommitCallbacks(execute=True)"
-    return f"\nWaiting for the commit: {counted(count, 'callback')}; {mend}." if count else ""
+    hint = "in a TestCase, put the code into self.captureOnCommitCallbacks(execute=True)"
+    return f"\nWaiting for the commit: {counted(count, 'callback')}; {hint}." if count else ""

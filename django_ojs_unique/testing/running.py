@@ -1,4 +1,4 @@
-"""Run jobs in the test: the worker's own code claims, executes and settles them, one after the other, in this thread.
+"""Run jobs in the test: the worker's own code claims, executes and finalizes them, one after the other, in this thread.
 
 So the jobs see data that the test has not committed, and their errors reach the test.
 """
@@ -17,7 +17,7 @@ from ..execution.claim import claim
 from ..execution.inline import Ran, run
 from ..handlers.handler import Handler
 from ..handlers.registry import registry
-from ..maintenance import cron, prune, sweep
+from ..maintenance import cron, prune, timers
 from ..models import CronJob, Job, SuppressedEnqueue
 from ..worker.hints import tell_of_unknown_types
 from ..worker.queues import QueueFilter
@@ -40,7 +40,7 @@ def run_one(
     """Run the job that a worker would claim next, and return its run; None if no job is due.
 
     ``types``, ``queues``: only these; a queue may be a pattern such as ``mail-*``. An error of the handler is raised
-    here after the job is settled, except `Retry` and `Discard`; with ``raise_errors=False`` it is only in ``error``.
+    here after the job is finalized, except `Retry` and `Discard`; with ``raise_errors=False`` it is only in ``error``.
 
     Raises UnknownJobType for a type without a handler here.
     """
@@ -109,11 +109,11 @@ def _prune(jobs: QuerySet[Job]) -> None:
 
 def _run_next(jobs: QuerySet[Job], types: list[str], queues: QueueFilter, raise_errors: bool) -> Ran | None:
     now = timezone.now()
-    sweep.rescue(jobs, now)
-    sweep.promote(jobs, now)
+    timers.rescue(jobs, now)
+    timers.promote(jobs, now)
     fail_deleted(jobs.db)
     advance_due(jobs.db)
-    while sweep.expire(jobs, now):  # a workflow may wait for one of them, and its next step may have expired, too
+    while timers.expire(jobs, now):  # a workflow may wait for one of them, and its next step may have expired, too
         advance_due(jobs.db)
     taken = claim(
         jobs, queues=queues.waiting(jobs), types=types, limit=1, worker_id="test", lease=LEASE, now=timezone.now()

@@ -51,12 +51,12 @@ def _shift(to: Any, now: datetime) -> timedelta:
         try:
             to = now + parse_duration(to)
         except ValueError as error:
-            raise InvalidRequest.at("to", str(error), value=to, mend="Write 'PT1H', 'P7D', 'P1M'.") from None
+            raise InvalidRequest.at("to", str(error), value=to, hint="Write 'PT1H', 'P7D', 'P1M'.") from None
     if isinstance(to, timedelta):
         return to
     if not isinstance(to, datetime):
-        mend = "Write a timedelta, an ISO 8601 duration, or an aware datetime."
-        raise InvalidRequest.at("to", "is neither a length of time nor a moment", value=to, mend=mend)
+        hint = "Write a timedelta, an ISO 8601 duration, or an aware datetime."
+        raise InvalidRequest.at("to", "is neither a length of time nor a moment", value=to, hint=hint)
     if timezone.is_naive(to) is not timezone.is_naive(now):
         raise InvalidRequest.at("to", "is naive or aware, and timezone.now() is not", value=to)
     return to - now
@@ -95,10 +95,10 @@ def _now_as_a_value(expression: Now, *args: Any, **kwargs: Any) -> Any:
 def _claiming_later(claim: Callable[..., UnreadRows], shift: timedelta) -> Callable[..., UnreadRows]:
     """Wrap the claim to move the new leases: on PostgreSQL its statement sets them by the server's clock."""
 
-    def claim_later(self: PostgreSQL, wanted: ClaimRequest, meanwhile: Callable[[], Any] | None = None) -> UnreadRows:
+    def claim_later(self: PostgreSQL, wanted: ClaimRequest, overlap: Callable[[], Any] | None = None) -> UnreadRows:
         jobs = self.model._default_manager.using(self.connection.alias)
         with transaction.atomic(using=jobs.db):
-            claimed = claim(self, wanted, meanwhile)
+            claimed = claim(self, wanted, overlap)
             write(jobs.filter(pk__in=claimed.values("id")), lease_expires_at=F("lease_expires_at") + shift)
         return claimed
 

@@ -35,10 +35,10 @@ def assert_workflow_enqueued(
     for workflow, types in found:
         if type in (None, workflow.type) and name in (None, workflow.name) and wanted in (None, types):
             return workflow
-    said = ", ".join(f"{key}={value!r}" for key, value in (("type", type), ("name", name), ("steps", wanted)) if value)
+    named = ", ".join(f"{key}={value!r}" for key, value in (("type", type), ("name", name), ("steps", wanted)) if value)
     listed = "\n".join(f"  {workflow.type} {workflow.name!r} steps={types}" for workflow, types in found)
     raise AssertionError(
-        f"No workflow with {said or 'any members'} was enqueued. The stored ones:\n{listed or '  none'}"
+        f"No workflow with {named or 'any members'} was enqueued. The stored ones:\n{listed or '  none'}"
     )
 
 

@@ -37,7 +37,7 @@ class Verdict(Generic[S]):
     """The decision on one enqueue.
 
     ``existing`` is the job that the result names: the newest duplicate, or the one that cannot be replaced.
-    ``cancel`` are the live duplicates to replace, ``release`` the other jobs that must give up their guard.
+    ``cancel`` are the live duplicates to replace, ``release`` the other jobs that must release their unique key.
     ``inherited_schedule`` is the ``scheduled_at`` that the new job takes over under ``replace_except_schedule``.
     """
 

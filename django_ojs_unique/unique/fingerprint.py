@@ -99,6 +99,6 @@ def _single_object(args: Any) -> dict[str, Any]:
         raise InvalidPolicy.at(
             "unique.args_keys",
             "needs args that are an object, or an array holding exactly one object",
-            mend="Send args as an object, or leave args_keys out.",
+            hint="Send args as an object, or leave args_keys out.",
         )
     return found

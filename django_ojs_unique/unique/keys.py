@@ -52,7 +52,7 @@ class JobKey:
             value = getattr(self, name)
             if value not in tuple(choices):
                 raise InvalidRequest.at(
-                    f"key_{name}", "is not a known choice", value=value, mend=did_you_mean(value, choices)
+                    f"key_{name}", "is not a known choice", value=value, hint=did_you_mean(value, choices)
                 )
             object.__setattr__(self, name, choices(value))
 
@@ -61,7 +61,7 @@ class JobKey:
         return canonical_key(self.text, type=None if self.scope is KeyScope.GLOBAL else type, meta=meta)
 
 
-class Holder(Protocol):
+class KeyHolder(Protocol):
     """What `judge` needs to know of the job that holds a key."""
 
     state: str
@@ -79,7 +79,7 @@ class KeyAction(StrEnum):
     REWRITE_BUT_TIME = "rewrite_but_time"
 
 
-def judge(holder: Holder | None, mode: KeyMode | str) -> KeyAction:
+def judge(holder: KeyHolder | None, mode: KeyMode | str) -> KeyAction:
     """Decide on an enqueue with a key, given the job that holds it (Graphile Worker, "job_key_mode")."""
     if holder is None:
         return KeyAction.CREATE

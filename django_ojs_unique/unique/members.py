@@ -24,14 +24,14 @@ def strings(value: Any, name: str) -> list[str]:
             name,
             "must be a list of strings",
             value=value,
-            mend=f"Write [{shorten(value)}]." if isinstance(value, str) else "",
+            hint=f"Write [{shorten(value)}]." if isinstance(value, str) else "",
         )
     names: list[str] = []
     for index, item in enumerate(value):
         if not isinstance(item, str):
             raise invalid(f"{name}[{index}]", "must be a string", value=item)
         if item in names:
-            raise invalid(name, "names the same thing twice", value=item, mend="Name it once.")
+            raise invalid(name, "names the same thing twice", value=item, hint="Name it once.")
         names.append(item)
     return names
 
@@ -42,7 +42,7 @@ def known_names(value: Any, name: str, known: Iterable[str]) -> list[str]:
     names = strings(value, name)
     for index, item in enumerate(names):
         if item not in valid:
-            raise invalid(f"{name}[{index}]", "is not a known name", value=item, mend=did_you_mean(item, valid))
+            raise invalid(f"{name}[{index}]", "is not a known name", value=item, hint=did_you_mean(item, valid))
     return names
 
 
@@ -57,15 +57,15 @@ def read_period(value: Any) -> tuple[str | None, Duration | None]:
     """Return a period as ISO 8601 and as a duration; None if there is none."""
     if value is None:
         return None, None
-    mend = "Write an ISO 8601 duration such as 'PT1H', 'P7D' or 'P1M'."
+    hint = "Write an ISO 8601 duration such as 'PT1H', 'P7D' or 'P1M'."
     try:
         if isinstance(value, timedelta):
             value = format_duration(value)
         if isinstance(value, str):
             return str.__str__(value), parse_duration(value)
     except ValueError as error:
-        raise invalid("period", str(error), value=value, mend=mend) from None
-    raise invalid("period", "must be a string or a timedelta", value=value, mend=mend)
+        raise invalid("period", str(error), value=value, hint=hint) from None
+    raise invalid("period", "must be a string or a timedelta", value=value, hint=hint)
 
 
 E = TypeVar("E", bound=StrEnum)
@@ -78,8 +78,8 @@ def choice(value: Any, name: str, choices: type[E], what: str) -> E:
     try:
         return choices(value)
     except ValueError:
-        mend = did_you_mean(value, choices)
-        raise invalid(name, f"is not a known {what}", value=value, mend=mend) from None
+        hint = did_you_mean(value, choices)
+        raise invalid(name, f"is not a known {what}", value=value, hint=hint) from None
 
 
 def positive_delay(value: Any, field: str) -> tuple[str, Duration]:
@@ -89,5 +89,5 @@ def positive_delay(value: Any, field: str) -> tuple[str, Duration]:
     except InvalidRequest as error:
         raise InvalidPolicy(error.message, details=error.details) from None
     if not length:
-        raise InvalidPolicy.at(field, "is zero", value=value, mend="Leave it out, or write for example 'PT30S'.")
+        raise InvalidPolicy.at(field, "is zero", value=value, hint="Leave it out, or write for example 'PT30S'.")
     return str.__str__(value) if isinstance(value, str) else format_duration(length), length

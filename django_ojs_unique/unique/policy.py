@@ -107,30 +107,30 @@ class UniquePolicy:
 
     def _refuse_what_would_widen_the_key(self) -> None:
         if not self.states:
-            raise invalid("states", "is empty, so nothing would ever be a duplicate", mend="Leave it out, or name one.")
+            raise invalid("states", "is empty, so nothing would ever be a duplicate", hint="Leave it out, or name one.")
         if "meta" in self.keys and not self.meta_keys:
             raise invalid(
-                "meta_keys", "must name at least one key when 'meta' is in keys", mend="Name the keys that count."
+                "meta_keys", "must name at least one key when 'meta' is in keys", hint="Name the keys that count."
             )
         if "meta" not in self.keys and self.meta_keys:
             raise invalid(
                 "meta_keys",
                 "has no effect while 'meta' is not in keys",
                 value=list(self.meta_keys),
-                mend="Add 'meta' to keys.",
+                hint="Add 'meta' to keys.",
             )
         if "args" not in self.keys and self.args_keys:
             raise invalid(
                 "args_keys",
                 "has no effect while 'args' is not in keys",
                 value=list(self.args_keys),
-                mend="Add 'args' to keys.",
+                hint="Add 'args' to keys.",
             )
         if "args" in self.keys and self.args_keys == ():
             raise invalid(
                 "args_keys",
                 "is empty, so args would not count although 'args' is in keys",
-                mend="Leave it out for all of args, or drop 'args' from keys.",
+                hint="Leave it out for all of args, or drop 'args' from keys.",
             )
 
     def _refuse_a_window_without_edges(self) -> None:
@@ -139,14 +139,14 @@ class UniquePolicy:
                 "period",
                 "must be a length without years and months when the window is fixed",
                 value=self.period,
-                mend="Write for example 'PT15M' or 'P1D'.",
+                hint="Write for example 'PT15M' or 'P1D'.",
             )
         if self.window is Window.RETENTION and self.duration is not None:
             raise invalid(
                 "period",
                 "has no meaning when the window is the retention",
                 value=self.period,
-                mend="Leave out the period or the window.",
+                hint="Leave out the period or the window.",
             )
 
     @classmethod
@@ -155,11 +155,11 @@ class UniquePolicy:
         if isinstance(value, UniquePolicy):
             return value
         if not isinstance(value, Mapping):
-            mend = "Call it, as in presets.river(by_args=True)." if callable(value) else "Write {'keys': ['type']}."
-            raise InvalidPolicy.at("unique", "must be an object or a UniquePolicy", value=value, mend=mend)
+            hint = "Call it, as in presets.river(by_args=True)." if callable(value) else "Write {'keys': ['type']}."
+            raise InvalidPolicy.at("unique", "must be an object or a UniquePolicy", value=value, hint=hint)
         for name in value:
             if name not in _MEMBERS:
-                raise invalid(str(name), "is not a member of a unique policy", mend=did_you_mean(name, _MEMBERS))
+                raise invalid(str(name), "is not a member of a unique policy", hint=did_you_mean(name, _MEMBERS))
         return cls(**value)
 
     def to_dict(self) -> dict[str, Any]:
@@ -180,11 +180,11 @@ class UniquePolicy:
         }
 
     @property
-    def guarded_states(self) -> frozenset[JobState]:
-        """The states in which a job with this policy guards its fingerprint.
+    def unique_states(self) -> frozenset[JobState]:
+        """The states in which a job with this policy holds its unique key.
 
         Whatever the policy counts, it does so until it has finished, so that the constraint also works between
-        different policies. The query decides what counts; the guard of a job that does not is released.
+        different policies. The query decides what counts; a job that does not count releases its unique key.
         """
         return INCOMPLETE.union(map(JobState, self.states))
 

@@ -51,7 +51,7 @@ def sidekiq(unique_for: str | timedelta | float, unique_until: str = "success") 
             "unique_until",
             "must be 'success' or 'start'",
             value=unique_until,
-            mend=did_you_mean(unique_until, states),
+            hint=did_you_mean(unique_until, states),
         )
     return UniquePolicy(
         keys=["type", "queue", "args"],
@@ -96,7 +96,7 @@ def river(
     period = None if by_period is None else _length(by_period, "by_period")
     if period is not None and period < timedelta(seconds=1):
         raise InvalidPolicy.at(
-            "by_period", "is shorter than a second", value=by_period, mend="River takes a second or more."
+            "by_period", "is shorter than a second", value=by_period, hint="River takes a second or more."
         )
     args_count = _args(by_args, "by_args")
     states = ALL - {JobState.CANCELLED, JobState.DISCARDED} if by_state is None else _river_states(by_state)
@@ -207,14 +207,14 @@ def _args(value: Any, option: str) -> bool | Collection[str]:
         return value
     names = _names(value, option, "True, False, or a list of the names that count")
     if not names:
-        raise InvalidPolicy.at(option, "names nothing that counts", value=value, mend="Write False, or name one.")
+        raise InvalidPolicy.at(option, "names nothing that counts", value=value, hint="Write False, or name one.")
     return names
 
 
 def _names(value: Any, option: str, instead: str) -> Collection[str]:
     if not isinstance(value, (list, tuple, set, frozenset)):
-        mend = f"Write [{shorten(value)}]." if isinstance(value, str) else ""
-        raise InvalidPolicy.at(option, f"must be {instead}", value=value, mend=mend)
+        hint = f"Write [{shorten(value)}]." if isinstance(value, str) else ""
+        raise InvalidPolicy.at(option, f"must be {instead}", value=value, hint=hint)
     for index, name in enumerate(value):
         if not isinstance(name, str):
             raise InvalidPolicy.at(f"{option}[{index}]", "must be a string", value=name)
@@ -239,10 +239,10 @@ def _river_states(value: Any) -> frozenset[JobState]:
     states = set()
     for index, name in enumerate(_names(value, "by_state", "a list of states")):
         if name not in known:
-            mend = did_you_mean(name, known)
-            raise InvalidPolicy.at(f"by_state[{index}]", "is not a known state", value=name, mend=mend)
+            hint = did_you_mean(name, known)
+            raise InvalidPolicy.at(f"by_state[{index}]", "is not a known state", value=name, hint=hint)
         if known[name] in states:
-            raise InvalidPolicy.at("by_state", "names the same state twice", value=name, mend="Name it once.")
+            raise InvalidPolicy.at("by_state", "names the same state twice", value=name, hint="Name it once.")
         states.add(known[name])
     if missing := [name for name in RIVER_REQUIRES if known[name] not in states]:
         raise InvalidPolicy.at(
@@ -250,6 +250,6 @@ def _river_states(value: Any) -> frozenset[JobState]:
             f"lacks {', '.join(missing)}: River requires {', '.join(RIVER_REQUIRES)}, as it could not resolve a"
             " conflict when a job moves to one of them",
             value=list(map(str, value)),
-            mend="Add what is missing, or write a UniquePolicy, which takes any states.",
+            hint="Add what is missing, or write a UniquePolicy, which takes any states.",
         )
     return frozenset(states)

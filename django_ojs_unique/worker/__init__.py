@@ -1,4 +1,4 @@
-"""The worker: claim, run, settle, maintain."""
+"""The worker: claim, run, finalize, maintain."""
 
 from .drained import unfinished
 from .loop import Worker

@@ -1,4 +1,4 @@
-"""The runs that a worker has claimed and not yet settled: their leases, time limits, progress and cancellation."""
+"""The runs that a worker has claimed and not yet finalized: their leases, time limits, progress and cancellation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from ..execution import leases
-from ..execution.finished import Finished, timed_out
 from ..execution.run import Run
+from ..execution.run_result import RunResult, timed_out
 from ..ojs.states import JobState
 from .pools import LONGEST_UNSTARTED
 
@@ -26,7 +26,7 @@ WRITE_OFF_SECONDS = 5.0
 class ClaimedRuns:
     """The runs that a worker holds. It calls ``ended`` for a run that it gives up, as a pool does for any other."""
 
-    def __init__(self, jobs: QuerySet[Any], lease: timedelta, ended: Callable[[Run, Finished], None]) -> None:
+    def __init__(self, jobs: QuerySet[Any], lease: timedelta, ended: Callable[[Run, RunResult], None]) -> None:
         self.left_behind = 0
         """How many handlers did not end, so that the worker went on without them."""
         self.extend_at = 0.0
@@ -53,7 +53,7 @@ class ClaimedRuns:
             self.extend_at = min(self.extend_at, run.lease_until - run.lease.total_seconds() * 2 / 3)
 
     def forget(self, job: Any) -> Run | None:
-        """Drop a job that is settled or given back; return its run, if it was held."""
+        """Drop a job that is finalized or requeued; return its run, if it was held."""
         run = self._runs.pop(id(job), None)
         self._timed.pop(id(job), None)
         if run is not None:
@@ -63,30 +63,30 @@ class ClaimedRuns:
     # Back to the other workers
 
     def take_back(self, runs: Iterable[Run] | None = None) -> None:
-        """Keep these runs (by default: all) from starting, if they have not started; `give_back` gives them back."""
+        """Keep these runs (by default: all) from starting, if they have not started; `requeue` requeues them."""
         self._unstarted += [run for run in (list(self._runs.values()) if runs is None else runs) if run.take_back()]
 
     def not_started(self, run: Run) -> None:
-        """Note a run that its pool did not start, or that ended at a checkpoint, so that `give_back` gives it back."""
+        """Note a run that its pool did not start, or that ended at a checkpoint, so that `requeue` requeues it."""
         self._unstarted.append(run)
 
-    def give_back(self) -> int:
-        """Give back the jobs that did not start, except locked rows; return how many were given back."""
+    def requeue(self) -> int:
+        """Requeue the jobs that did not start, except locked rows; return how many were requeued."""
         if not self._unstarted:
             return 0
-        released, locked = leases.give_back(self._jobs, [run.job for run in self._unstarted])
+        requeued, locked = leases.requeue(self._jobs, [run.job for run in self._unstarted])
         for run in self._unstarted:
             if _claim_of(run) not in locked:
                 self.forget(run.job)
         self._unstarted = [run for run in self._unstarted if _claim_of(run) in locked]
-        return released
+        return requeued
 
     def abandon(self) -> None:
-        """Go on without handlers that did not end in time; `give_back` gives back their jobs, attempts uncounted."""
+        """Go on without handlers that did not end in time; `requeue` requeues their jobs, attempts uncounted."""
         self.take_back()
         for run in list(self._runs.values()):
             if run.end():
-                logger.warning("Giving back job %s (%s): it did not end in time.", run.job.pk, run.job.type)
+                logger.warning("Requeuing job %s (%s): it did not end in time.", run.job.pk, run.job.type)
                 self.left_behind += 1
                 run.cancelled = True
                 run.pool.cancel(run)
@@ -139,13 +139,13 @@ class ClaimedRuns:
 
     def store_progress(self) -> None:
         """Store the progress that handlers have reported."""
-        said = []
+        reported = []
         for run in self._runs.values():
             progress, run.progress = run.progress, None  # in one step: the handler may report more at any time
             if progress is not None and not run.over:
-                said.append((run.job, progress))
-        if said:
-            leases.store_progress(self._jobs, said)
+                reported.append((run.job, progress))
+        if reported:
+            leases.store_progress(self._jobs, reported)
 
     def take_back_stale(self) -> None:
         """Take back jobs that have waited here too long for their start, so that other workers can run them."""

@@ -1,4 +1,4 @@
-"""Claimer: claims jobs for the free places of a worker, and gives back those that did not start."""
+"""Claimer: claims jobs for the free places of a worker, and requeues those that did not start."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from django.db.models import QuerySet
 from ..db.clock import DatabaseClock
 from ..db.dialect import FEW_ROWS
 from ..db.dialects import dialect_of
-from ..execution.by_rules import can_claim
 from ..execution.claim import Claimed, claim
+from ..execution.claim_limited import can_claim
 from ..execution.leases import Lease
 from ..execution.queue_rules import queues_with_rules
 from ..execution.run import Run
@@ -27,7 +27,7 @@ from .meter import Meter
 from .poller import LISTENING_POLL, Poller
 from .pools import EventLoopPool, Pool, ThreadPool
 from .summary import Summary
-from .unanswered import Unanswered
+from .uncertain_claims import UncertainClaims
 
 SMALL_CLAIM, LARGEST_CLAIM = FEW_ROWS, 200
 """How many jobs to claim at once: few, whose plan is kept, until a claim has found as many as it asked for."""
@@ -38,7 +38,7 @@ RULES_SECONDS = LISTENING_POLL * 0.9
 class Claimer:
     """Claims jobs when the ``poller`` says so, adds them to the runs that are ``held``, and puts them into the pools.
 
-    It counts what it gives back in ``summary`` and ``meter``.
+    It counts what it requeues in ``summary`` and ``meter``.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Claimer:
         self._summary = summary
         self.meter = Meter()
         self._max_jobs = max_jobs
-        self._unanswered = Unanswered(jobs, lease)
+        self._uncertain_claims = UncertainClaims(jobs, lease)
         self._most: dict[Pool, int] = {}
         """How many jobs the next claim for a pool may ask for; SMALL_CLAIM if it is not here."""
         self._unread: dict[Pool, tuple[Claimed, float, UUID]] = {}
@@ -84,7 +84,7 @@ class Claimer:
     def claim(self, *, ask_for_rules: bool = False) -> bool:
         """Claim jobs for the free places in the pools; return whether there were any.
 
-        Where one statement claims a batch, a full batch is not even read before the next call has sent its statement.
+        Where one statement claims a batch, batch N starts while the server claims batch N + 1.
         If there is no next call, `start_all` must be called. ``ask_for_rules``: do not rely on the last second's
         knowledge of which queues have rules.
         """
@@ -122,19 +122,19 @@ class Claimer:
             self._start(pool)
 
     def hold_all(self) -> None:
-        """Hold all claimed jobs, so that the owner of the held runs can give them back."""
+        """Hold all claimed jobs, so that the owner of the held runs can requeue them."""
         for pool in list(self._unread):
-            with suppress(Exception):  # jobs that cannot be read are given back as the unanswered ones
+            with suppress(Exception):  # jobs that cannot be read are requeued as those of uncertain claims
                 self._take_on(pool)
 
-    def give_back(self) -> None:
-        """Give back the jobs that were taken back before they started."""
-        self._note_released(self._held.give_back())
+    def requeue(self) -> None:
+        """Requeue the jobs that were taken back before they started."""
+        self._note_requeued(self._held.requeue())
 
-    def give_back_unanswered(self) -> None:
-        """Give back the jobs of claims whose answer was lost."""
-        if released := self._unanswered.give_back():
-            self._note_released(released)
+    def requeue_uncertain(self) -> None:
+        """Requeue the jobs of claims whose answer was lost."""
+        if requeued := self._uncertain_claims.requeue():
+            self._note_requeued(requeued)
             self._poller.call()
 
     def _claim(self, pool: Pool, types: Sequence[str], room: int, *, ask_for_rules: bool) -> bool:
@@ -144,7 +144,7 @@ class Claimer:
             with_rules = self._queues_with_rules() if queues and not ask_for_rules else None
             fronts = self._look_for_fronts(pool, queues, types)
             claimed_at = time.monotonic()
-            with self._unanswered.claiming() as token:
+            with self._uncertain_claims.claiming() as token:
                 jobs = claim(
                     self._jobs,
                     queues=queues,
@@ -156,7 +156,7 @@ class Claimer:
                     token=token,
                     with_rules=with_rules,
                     passed_over=self._poller.passed_over,
-                    meanwhile=partial(self._start, pool) if pool in self._unread else None,
+                    overlap=partial(self._start, pool) if pool in self._unread else None,
                     fronts=fronts.of(queues),
                 )
         finally:
@@ -171,7 +171,7 @@ class Claimer:
         else:
             self._empty.pop(pool, None)
         if jobs:
-            if jobs.by_rules:
+            if jobs.is_limited:
                 names, read_at = self._with_rules
                 self._with_rules = names.union(queues), read_at
             self._unread[pool] = jobs, claimed_at, token
@@ -199,7 +199,7 @@ class Claimer:
             return
         jobs, claimed_at, token = self._unread.pop(pool)
         leases, runs = Lease(self._lease), self._ready.setdefault(pool, [])
-        with self._unanswered.claiming(token):
+        with self._uncertain_claims.claiming(token):
             self.meter.claimed(jobs)
             for job in jobs:
                 lease = leases.of(job)
@@ -249,13 +249,13 @@ class Claimer:
         if self._max_jobs is None:
             return LARGEST_CLAIM
         claimed = len(self._held) + sum(map(self._count_unread, self._unread))
-        return self._max_jobs - self._summary.settled - claimed
+        return self._max_jobs - self._summary.finalized - claimed
 
     def _count_unread(self, pool: Pool) -> int:
         return len(self._unread[pool][0]) if pool in self._unread else 0
 
-    def _note_released(self, count: int) -> None:
+    def _note_requeued(self, count: int) -> None:
         if count:
             self._empty.clear()
-        self._summary.released += count
-        self.meter.released(count)
+        self._summary.requeued += count
+        self.meter.requeued(count)

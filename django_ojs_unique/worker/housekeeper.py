@@ -22,7 +22,7 @@ from ..db.dialects import dialect_of
 from ..db.session_limits import SessionLimits
 from ..db.transactions import is_busy, is_transient
 from ..handlers.carried import inheriting
-from ..maintenance import cron, superseded, sweep
+from ..maintenance import cron, superseded, timers
 from ..maintenance.look import Seen
 from ..maintenance.prune import prune
 from ..models import Event, SuppressedEnqueue, Workflow
@@ -37,14 +37,14 @@ logger = logging.getLogger("django_ojs_unique.worker")
 
 OUTAGE_SECONDS = 1.0
 CRON_SECONDS = 60.0
-SWEEP_SECONDS = 10.0
+SCAN_SECONDS = 10.0
 PAUSE = 6
-"""How many times longer a sweep waits that has found nothing."""
+"""How many times longer a scan waits that has found nothing."""
 UNKNOWN_SECONDS = 60.0
 REFUSED_SECONDS = 900.0
 """How long to leave the jobs uncounted after the database refused to count them, as when that takes it too long."""
 APART_SECONDS = 60.0
-"""Of many workers one counts the jobs, and the others come later, each at another moment, and find them counted."""
+"""The jitter between workers: the first one counts, and the others find its rows."""
 ADVANCE_AGAIN_SECONDS = 0.05
 """How long to leave a workflow to the process that advances it, before this one looks again."""
 LONGEST_WAIT = 2.0
@@ -87,14 +87,14 @@ class Housekeeper:
         self._obey = obey
         self._timetable = Timetable(
             [
-                self._declare,
+                self._sync_cron,
                 self._rescue,
                 self._expire,
                 self._supersede,
                 self._advance,
                 self._fail_deleted,
                 self._tick,
-                self._hear,
+                self._heartbeat,
                 self._prune,
                 self._prune_suppressed,
                 self._prune_events,
@@ -165,9 +165,9 @@ class Housekeeper:
             self._timetable.hasten(task)
             self._bell.set()
 
-    def hear_of(self, settled: Iterable[Any]) -> None:
+    def hear_of(self, finalized: Iterable[Any]) -> None:
         """Soon advance the workflows that wait for one of these jobs."""
-        if any(job.workflow_id is not None for job in settled):
+        if any(job.workflow_id is not None for job in finalized):
             self._timetable.hasten(self._advance)
             self._bell.set()
 
@@ -202,21 +202,21 @@ class Housekeeper:
 
     # The tasks: each returns in how many seconds it is due again.
 
-    def _declare(self) -> float:
+    def _sync_cron(self) -> float:
         cron.sync(self._using, self._clock.now())
         return float("inf")
 
     def _rescue(self) -> float:
-        if self._tell_of(sweep.rescue):
+        if self._run_watched(timers.rescue):
             self._found()
         return float("inf")
 
     def _expire(self) -> float:
-        sweep.expire(self._jobs, self._clock.now())
+        timers.expire(self._jobs, self._clock.now())
         return float("inf")
 
     def _supersede(self) -> float:
-        if self._tell_of(superseded.promote):
+        if self._run_watched(superseded.promote):
             self._found()
         return float("inf")
 
@@ -228,9 +228,9 @@ class Housekeeper:
         return ADVANCE_AGAIN_SECONDS if self._is_behind else float("inf")
 
     def _fail_deleted(self) -> float:
-        return _sweep_again(self._watched(lambda: fail_deleted(self._using)))
+        return _scan_again(self._watched(lambda: fail_deleted(self._using)))
 
-    def _tell_of(self, move: Callable[[QuerySet[Any], datetime], int]) -> int:
+    def _run_watched(self, move: Callable[[QuerySet[Any], datetime], int]) -> int:
         return self._watched(lambda: move(self._jobs, self._clock.now()))
 
     def _watched(self, change: Callable[[], T]) -> T:
@@ -248,27 +248,27 @@ class Housekeeper:
         due = cron.tick(self._using, now)
         return CRON_SECONDS if due is None else min(CRON_SECONDS, max(0.0, (due - now).total_seconds()))
 
-    def _hear(self) -> float:
+    def _heartbeat(self) -> float:
         """Write the worker's row and obey its directive; if that changed anything, write the row again at once."""
         if self._obey(self._say_hello()):
             self._say_hello()
-        return SWEEP_SECONDS
+        return SCAN_SECONDS
 
     def _say_hello(self) -> str:
         facts = {"hostname": socket.gethostname(), "pid": os.getpid(), **self._facts()}
         return heartbeat.say_hello(self._using, self._worker_id, self._clock.now(), **facts)
 
     def _prune(self) -> float:
-        return _sweep_again(prune(self._jobs, self._clock.now()))
+        return _scan_again(prune(self._jobs, self._clock.now()))
 
     def _prune_suppressed(self) -> float:
-        return _sweep_again(SuppressedEnqueue.objects.using(self._using).prune(self._clock.now()))
+        return _scan_again(SuppressedEnqueue.objects.using(self._using).prune(self._clock.now()))
 
     def _prune_events(self) -> float:
-        return _sweep_again(Event.objects.using(self._using).prune(self._clock.now()))
+        return _scan_again(Event.objects.using(self._using).prune(self._clock.now()))
 
     def _prune_workflows(self) -> float:
-        return _sweep_again(Workflow.objects.using(self._using).prune(self._clock.now()))
+        return _scan_again(Workflow.objects.using(self._using).prune(self._clock.now()))
 
     def _roll_up(self) -> float:
         """Count jobs for the dashboard, which does without: if the database refuses that alone, the worker is well."""
@@ -292,6 +292,6 @@ class Housekeeper:
         return UNKNOWN_SECONDS
 
 
-def _sweep_again(found: object) -> float:
-    """Return in how many seconds to sweep again, after a sweep that has ``found`` something, or nothing."""
-    return SWEEP_SECONDS if found else SWEEP_SECONDS * PAUSE
+def _scan_again(found: object) -> float:
+    """Return in how many seconds to scan again, after a scan that has ``found`` something, or nothing."""
+    return SCAN_SECONDS if found else SCAN_SECONDS * PAUSE

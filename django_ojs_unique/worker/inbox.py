@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from queue import Empty, SimpleQueue
 
 from ..execution.run import Run
-from .settler import Outcomes
+from .finalizer import Outcomes
 
 Message = Run | Outcomes | None
-"""A run that never started, the outcomes of a settle, or None to wake the loop."""
+"""A run that never started, the stored outcomes of a batch, or None to wake the loop."""
 
 
 class Inbox:

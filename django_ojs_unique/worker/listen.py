@@ -91,12 +91,12 @@ class Listener:
         with connection.cursor() as cursor:
             cursor.execute(f"LISTEN {CHANNEL}")
         assert self._sockets is not None
-        told, _ = self._sockets
+        signalled, _ = self._sockets
         self.listening = True
         self._wake("")  # for enqueues before this listened
         while not self._stopping.is_set():
-            ready, _, _ = select.select([driver.fileno(), told], [], [])
-            if told in ready:
+            ready, _, _ = select.select([driver.fileno(), signalled], [], [])
+            if signalled in ready:
                 break
             with connection.wrap_database_errors:
                 driver.pgconn.consume_input()

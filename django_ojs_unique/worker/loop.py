@@ -15,15 +15,16 @@ from uuid import uuid4
 from ..db.clock import DatabaseClock
 from ..db.session_limits import SessionLimits
 from ..db.transactions import is_busy
-from ..execution.finished import Finished
+from ..execution.finalize import Finalized
 from ..execution.leases import confirm
 from ..execution.run import Run
-from ..execution.settle import Settled
+from ..execution.run_result import RunResult
 from ..models import Job
 from . import drained, heartbeat
 from .claimed_runs import ClaimedRuns
 from .claimer import Claimer
 from .control import Control
+from .finalizer import Finalizer, Outcomes
 from .housekeeper import LONGEST_WAIT, Housekeeper
 from .inbox import Inbox
 from .listen import Listener
@@ -33,7 +34,6 @@ from .poller import LONGEST_POLL, SHORTEST_POLL, Poller
 from .pools import EventLoopPool, ThreadPool
 from .promoter import Promoter
 from .queues import QueueFilter
-from .settler import Outcomes, Settler
 from .summary import Summary
 from .timetable import Timetable
 
@@ -46,7 +46,7 @@ ASYNC_CONCURRENCY = 100
 WATCH_SECONDS = 1.0
 CLOCK_SECONDS = 10.0
 SETTLE_SECONDS = 5.0
-"""When the worker ends: how long the last settles may take, and the last maintenance task."""
+"""When the worker ends: how long storing the last outcomes may take, and the last maintenance task."""
 
 
 class Worker:
@@ -69,7 +69,7 @@ class Worker:
         shutdown_timeout: float = SHUTDOWN_SECONDS,
         max_jobs: int | None = None,
         health_file: str | None = None,
-        on_settled: Callable[[Summary], None] | None = None,
+        on_finalized: Callable[[Summary], None] | None = None,
     ) -> None:
         self.id = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self.queues = QueueFilter(queues, exclude)
@@ -78,13 +78,13 @@ class Worker:
         self._jobs = Job.objects.using(using)
         self._max_jobs = max_jobs
         self._health = heartbeat.HealthFile(health_file) if health_file else None
-        self._on_settled = on_settled or (lambda summary: None)
+        self._on_finalized = on_finalized or (lambda summary: None)
         self._clock = DatabaseClock(using)
         self._control = Control(shutdown_timeout)
         self._inbox = Inbox()
         self._threads = ThreadPool(concurrency, self._hear_of, self._confirm)
         self._event_loop = EventLoopPool(async_concurrency, self._hear_of, self._confirm)
-        self._settler = Settler(self._jobs, self._inbox.put, lambda: len(self._held))
+        self._finalizer = Finalizer(self._jobs, self._inbox.put, lambda: len(self._held))
         self._listener = Listener(using, self._wake)
         self._poller = Poller(self._jobs, self.queues, lambda: self._listener.listening)
         self._held = ClaimedRuns(self._jobs, lease, self._hear_of)
@@ -104,7 +104,7 @@ class Worker:
             self._jobs, self.id, self._clock, self.queues, found=self._wake, facts=self._facts, obey=self._obey
         )
         self._promoter = Promoter(self._jobs, self._clock, self._poller, self._housekeeper.see)
-        self._timetable = Timetable((self._read_clock, self._promoter.promote, self._watch, self._give_back_unanswered))
+        self._timetable = Timetable((self._read_clock, self._promoter.promote, self._watch, self._requeue_uncertain))
         """The periodic tasks that need only the rows of jobs; the housekeeper does the others."""
         self._outages = Outages(using, still_fails=lambda: self._timetable.failing)
         self._lock_wait = min(LONGEST_WAIT, lease.total_seconds() / 6)
@@ -143,7 +143,7 @@ class Worker:
         if drain and self._outages.through(lambda: drained.has_work(self._jobs, self.queues, self._clock)) is False:
             return self.summary
         self._threads.start()
-        self._settler.start()
+        self._finalizer.start()
         if not drain:
             self._listener.start()
         self._housekeeper.start(drain=drain, limits=self._limits)
@@ -172,14 +172,14 @@ class Worker:
         return self.summary
 
     def stop(self) -> None:
-        """Claim no more, give back jobs that have not started, let running ones finish. Safe in a signal handler."""
+        """Claim no more, requeue jobs that have not started, let running ones finish. Safe in a signal handler."""
         self._control.stop()
         self._threads.closed = self._event_loop.closed = True
         self._inbox.put()
 
     def _turn(self) -> bool:
-        """Do all that can be done without waiting; return whether anything was claimed, settled or given back."""
-        for helper, does in ((self._settler, "settles"), (self._housekeeper, "does the upkeep")):
+        """Do all that can be done without waiting; return whether anything was claimed, finalized or requeued."""
+        for helper, does in ((self._finalizer, "finalizes"), (self._housekeeper, "does the upkeep")):
             if not helper.is_alive:
                 raise RuntimeError(f"The thread that {does} died; its last words are in the log.")
         self._held.enforce_time_limits()  # first: a handler may hold the lock that the other steps wait for
@@ -188,12 +188,12 @@ class Worker:
             self._claimer.start_all()  # what is due may take a while
         if now >= self._held.extend_at:
             self._held.extend()
-        if not self._settler.is_thread:
-            self._settler.settle_waiting()
+        if not self._finalizer.is_thread:
+            self._finalizer.finalize_waiting()
         heard = self._collect(0)
         if self._control.stopping:
             self._held.take_back()
-        self._claimer.give_back()
+        self._claimer.requeue()
         self._timetable.keep()
         if not self._housekeeper.is_thread:
             self._housekeeper.keep_house()
@@ -222,13 +222,13 @@ class Worker:
             drop(self._using)
         return False
 
-    def _hear_of(self, run: Run, finished: Finished | None) -> None:
+    def _hear_of(self, run: Run, finished: RunResult | None) -> None:
         """Pass on, from any thread, how a run ended; ``finished`` is None if it never started."""
-        if finished is None or finished.is_given_back:
+        if finished is None or finished.is_requeued:
             self._inbox.put(run)
             return
-        self._settler.put(finished)
-        if not self._settler.is_thread:
+        self._finalizer.put(finished)
+        if not self._finalizer.is_thread:
             self._inbox.put()
 
     def _wake(self, queue: str = "") -> None:
@@ -253,14 +253,14 @@ class Worker:
         self._housekeeper.hear_of(finished.job for finished, _ in outcomes)
         for finished, outcome in outcomes:
             if (run := self._held.forget(finished.job)) is not None:
-                self.meter.settled(run, outcome)
+                self.meter.finalized(run, outcome)
             self._claimer.made_room(finished.job.queue)
-            if outcome is Settled.RETRIED:
+            if outcome is Finalized.RETRIED:
                 seconds = self._promoter.seconds_until(finished.job.run_at)
                 self._timetable.hasten(self._promoter.promote, time.monotonic() + seconds)
-        if self._max_jobs is not None and self.summary.settled >= self._max_jobs and not self._control.stopping:
+        if self._max_jobs is not None and self.summary.finalized >= self._max_jobs and not self._control.stopping:
             self.stop()
-        self._on_settled(self.summary)
+        self._on_finalized(self.summary)
 
     # Periodic tasks. Each returns in how many seconds it is due again.
 
@@ -274,11 +274,11 @@ class Worker:
         self._held.store_progress()
         self._held.take_back_stale()
         if self._health is not None and not self._housekeeper.failing:
-            self._health.write(worker=self.id, pid=os.getpid(), held=len(self._held), settled=self.summary.settled)
+            self._health.write(worker=self.id, pid=os.getpid(), held=len(self._held), finalized=self.summary.finalized)
         return WATCH_SECONDS
 
-    def _give_back_unanswered(self) -> float:
-        self._claimer.give_back_unanswered()
+    def _requeue_uncertain(self) -> float:
+        self._claimer.requeue_uncertain()
         return WATCH_SECONDS
 
     # For operators; the housekeeper calls these in its thread
@@ -288,7 +288,7 @@ class Worker:
             "concurrency": self._threads.capacity,
             "state": self._control.state,
             "held": len(self._held),
-            "settled": self.summary.settled,
+            "finalized": self.summary.finalized,
         }
 
     def _obey(self, directive: str) -> bool:
@@ -321,15 +321,15 @@ class Worker:
         self._listener.stop()
         self._threads.stop()
         self._event_loop.stop()
-        self._settler.stop(SETTLE_SECONDS)
-        if not self._settler.is_thread:
-            self._outages.through(self._settler.settle_waiting)
+        self._finalizer.stop(SETTLE_SECONDS)
+        if not self._finalizer.is_thread:
+            self._outages.through(self._finalizer.finalize_waiting)
         self._collect(0)
         self._housekeeper.stop(SETTLE_SECONDS)
         if self._health is not None:
             self._health.remove()
-        self._outages.through(self._claimer.give_back)  # last: their handlers may still run
+        self._outages.through(self._claimer.requeue)  # last: their handlers may still run
         if not self._outages.failures:
-            self._outages.through(self._claimer.give_back_unanswered)
+            self._outages.through(self._claimer.requeue_uncertain)
             self._outages.through(lambda: heartbeat.say_goodbye(self._using, self.id))
         self._limits.end()

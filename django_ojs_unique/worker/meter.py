@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..execution.finalize import Finalized
 from ..execution.run import Run
-from ..execution.settle import Settled
 
 
 class Meter:
@@ -15,8 +15,8 @@ class Meter:
     def claimed(self, jobs: Sequence[Any]) -> None:
         """Jobs were claimed."""
 
-    def settled(self, run: Run, outcome: Settled) -> None:
+    def finalized(self, run: Run, outcome: Finalized) -> None:
         """The outcome of a run is stored, or its result was refused."""
 
-    def released(self, count: int) -> None:
-        """So many claimed jobs were given back unfinished; their attempts do not count."""
+    def requeued(self, count: int) -> None:
+        """So many claimed jobs were requeued unfinished; their attempts do not count."""

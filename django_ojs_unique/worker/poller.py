@@ -25,7 +25,7 @@ class Poller:
         self.polling = False
         """Whether a poll has begun and not ended; one that failed is repeated."""
         self.called: set[str] = set()
-        """The queues named in calls since it last asked which queues have jobs; "" stands for any."""
+        """The queues of the notifications since the last look; "" stands for any."""
         self.called_at = float("-inf")
         """When the last call came, on the monotonic clock."""
         self.looked_at = float("-inf")

@@ -18,8 +18,8 @@ from django.db import DatabaseError, InterfaceError, connections
 from ..db import sessions
 from ..execution.errors import has_lost
 from ..execution.execute import aexecute, execute
-from ..execution.finished import Finished, broken
 from ..execution.run import Run
+from ..execution.run_result import RunResult, broken
 from ..handlers.carried import handed_on, inheriting
 
 logger = logging.getLogger("django_ojs_unique.worker")
@@ -27,7 +27,7 @@ logger = logging.getLogger("django_ojs_unique.worker")
 WORK_AHEAD_SECONDS = 0.05
 """How much work to hold claimed but not started: enough to batch short jobs, too little to keep long jobs waiting."""
 LARGEST_AHEAD = 600
-"""How many jobs to hold at most beyond those that can run at once; some of these are being claimed or settled."""
+"""How many jobs to hold at most beyond those that can run at once; some of these are being claimed or finalized."""
 SHORT_SECONDS = 0.005
 """Jobs of a type that take less on average begin their last attempts unconfirmed: each would take longer otherwise."""
 LONGEST_UNSTARTED = 1.0
@@ -35,7 +35,7 @@ LONGEST_UNSTARTED = 1.0
 IDLE_SECONDS = 1.0
 """A thread that was idle for longer checks whether its database connections still work."""
 
-Ended = Callable[[Run, Finished | None], None]
+Ended = Callable[[Run, RunResult | None], None]
 """Called for each run that is over, with its outcome, or None when it never started."""
 Confirm = Callable[[Run], bool]
 """Lets an attempt count, before it begins; returns whether that succeeded and its job is still held."""

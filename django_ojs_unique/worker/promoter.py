@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import QuerySet
 
 from ..db.clock import DatabaseClock
-from ..maintenance import sweep
+from ..maintenance import timers
 from ..maintenance.look import Seen, look
 from .fronts import BLOCKS_PER_SECOND, LONGEST_SECONDS
 from .poller import Poller
@@ -30,7 +30,7 @@ class Promoter:
         now, began = self._clock.now(), time.monotonic()
         seen = look(self._jobs, now)
         if seen.due is not None and seen.due <= now:
-            if sweep.promote_unseen(self._jobs, now):
+            if timers.promote_unseen(self._jobs, now):
                 self._poller.call()
             seen = look(self._jobs, now)
         self._poller.looked(began, found=seen.available is not None)

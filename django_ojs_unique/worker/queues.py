@@ -57,6 +57,6 @@ def _pattern(text: str, field: str) -> str:
         queue_name(text.replace("*", "x") if isinstance(text, str) else text)
     except InvalidRequest:
         raise InvalidRequest.at(
-            field, "is neither a queue name nor a pattern of one", value=text, mend="Write 'emails' or 'emails-*'."
+            field, "is neither a queue name nor a pattern of one", value=text, hint="Write 'emails' or 'emails-*'."
         ) from None
     return text

@@ -1,6 +1,6 @@
 """Remote: what the HTTP API does for workers that are not a `runworker` (HTTP binding, sections 6 and 8).
 
-They claim, settle and retry with the same code. But no process here watches their jobs: so requests run maintenance,
+They claim, finalize and retry with the same code. But no process here watches their jobs: so requests run maintenance,
 and the lease of a job ends with the time limit of its attempt.
 """
 
@@ -25,9 +25,9 @@ from ..db.sizes import OF_A_JOB, OF_THE_REST, bytes_of, fitting
 from ..db.transactions import starting_over
 from ..execution.claim import claim
 from ..execution.errors import error_record, has_lost
-from ..execution.finished import Finished
-from ..execution.leases import Lease, confirm, give_back_held, within_time_limits
-from ..execution.settle import Settled, announce_outcome, settle
+from ..execution.finalize import Finalized, announce_outcome, finalize
+from ..execution.leases import Lease, confirm, requeue_held, within_time_limits
+from ..execution.run_result import RunResult
 from ..lifecycle import DatabaseNow
 from ..lifecycle.events import tell
 from ..limits.slots import forget_slots
@@ -36,7 +36,7 @@ from ..ojs.gates import OPEN
 from ..ojs.states import JobState
 from ..signals import announce, job_started
 from ..workflows.advance import advance_due
-from .holder import Holder
+from .remote_worker import RemoteWorker
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -90,7 +90,7 @@ def fetch(
 
 
 def _within(jobs: QuerySet[Any], claimed: Sequence[Any], room: int, least: int) -> tuple[Sequence[Any], int]:
-    """Return the first claimed jobs that fit into ``room`` bytes, and how many are left; give the others back.
+    """Return the first claimed jobs that fit into ``room`` bytes, and how many are left; requeue the others.
 
     The first ``least`` jobs always fit.
     """
@@ -99,19 +99,19 @@ def _within(jobs: QuerySet[Any], claimed: Sequence[Any], room: int, least: int) 
         size = sizes.get(job.pk, 0) + OF_THE_REST
         if size > room and count >= least:
             rest = [job.pk for job in claimed[count:]]
-            give_back_held(jobs, rest, job.lease_token)
+            requeue_held(jobs, rest, job.lease_token)
             unless_busy(jobs.db, partial(forget_slots, jobs.db, rest, job.lease_token))
             return claimed[:count], 0
         room -= size
     return claimed, room
 
 
-def ack(jobs: QuerySet[Any], id: UUID, *, holder: Holder, now: datetime, result: Any = None) -> Any:
+def ack(jobs: QuerySet[Any], id: UUID, *, holder: RemoteWorker, now: datetime, result: Any = None) -> Any:
     """Complete a job that a worker holds; return it.
 
     Raises ``DoesNotExist``, and InvalidTransition for a job that is not active, or held by another worker.
     """
-    job = _as_holder(jobs, id, holder, now, lambda job: _settle(jobs, Finished(job, result=result, at=now)))
+    job = _as_holder(jobs, id, holder, now, lambda job: _finalize(jobs, RunResult(job, result=result, at=now)))
     return _advanced(jobs, job)
 
 
@@ -127,41 +127,47 @@ class Failure:
     retryable: bool | None = None
 
 
-def nack(jobs: QuerySet[Any], id: UUID, *, holder: Holder, now: datetime, failure: Failure) -> Any:
+def nack(jobs: QuerySet[Any], id: UUID, *, holder: RemoteWorker, now: datetime, failure: Failure) -> Any:
     """Let a job that a worker holds run again, or discard it, by its retry policy; return it. Raises like `ack`."""
 
     def fail(job: Any) -> None:
         record = error_record(job, now=now, **failure.record)
         gives_up = failure.retryable is False
-        _settle(jobs, Finished(job, error=record, error_types=failure.types, gives_up=gives_up, at=now))
+        _finalize(jobs, RunResult(job, error=record, error_types=failure.types, gives_up=gives_up, at=now))
 
     return _advanced(jobs, _as_holder(jobs, id, holder, now, fail))
 
 
-def requeue(jobs: QuerySet[Any], id: UUID, *, holder: Holder, now: datetime) -> Any:
+def requeue(jobs: QuerySet[Any], id: UUID, *, holder: RemoteWorker, now: datetime) -> Any:
     """Make a job that a worker holds available again, if it may run again; the attempt does not count.
 
     Raises like `ack`.
     """
 
-    def release(job: Any) -> None:
-        give_back_held(jobs, [job.pk], job.lease_token)
+    def put_back(job: Any) -> None:
+        requeue_held(jobs, [job.pk], job.lease_token)
         job.refresh_from_db(using=jobs.db)
         if job.state != JobState.AVAILABLE:  # it may not run again, or must be checked for duplicates first
             run_maintenance(jobs, now, only=id)
             job.refresh_from_db(using=jobs.db)
 
-    return _as_holder(jobs, id, holder, now, release)
+    return _as_holder(jobs, id, holder, now, put_back)
 
 
 def report_progress(
-    jobs: QuerySet[Any], id: UUID, *, holder: Holder, now: datetime, lease: Lease, said: tuple[float | None, str | None]
+    jobs: QuerySet[Any],
+    id: UUID,
+    *,
+    holder: RemoteWorker,
+    now: datetime,
+    lease: Lease,
+    reported: tuple[float | None, str | None],
 ) -> Any:
     """Store how far a worker is, from 0 to 1, and its note; extend its lease as `extend` does; return the job.
 
     None leaves what was stored before, and so does a smaller fraction. Raises like `ack`.
     """
-    fraction, note = said
+    fraction, note = reported
 
     def store(job: Any) -> None:
         job.progress = job.progress if fraction is None else max(fraction, job.progress or 0.0)
@@ -180,7 +186,12 @@ def report_progress(
 
 
 def extend(
-    jobs: QuerySet[Any], ids: Collection[UUID], *, holder: Holder, tokens: Collection[UUID] | None = None, lease: Lease
+    jobs: QuerySet[Any],
+    ids: Collection[UUID],
+    *,
+    holder: RemoteWorker,
+    tokens: Collection[UUID] | None = None,
+    lease: Lease,
 ) -> list[Any]:
     """Extend the leases of the jobs that a worker holds, under one of ``tokens`` if given; return these jobs.
 
@@ -190,7 +201,7 @@ def extend(
 
 
 def _extend(
-    jobs: QuerySet[Any], ids: Collection[UUID], holder: Holder, tokens: Collection[UUID] | None, lease: Lease
+    jobs: QuerySet[Any], ids: Collection[UUID], holder: RemoteWorker, tokens: Collection[UUID] | None, lease: Lease
 ) -> list[Any]:
     held = jobs.filter(Q(worker_id=holder.worker_id) | Q(worker_id=None), pk__in=ids, state=JobState.ACTIVE)
     if tokens is not None:
@@ -205,7 +216,7 @@ def _extend(
     return rows
 
 
-def _as_holder(jobs: QuerySet[Any], id: UUID, holder: Holder, now: datetime, act: Callable[[Any], None]) -> Any:
+def _as_holder(jobs: QuerySet[Any], id: UUID, holder: RemoteWorker, now: datetime, act: Callable[[Any], None]) -> Any:
     """Lock a job and call ``act`` for the worker that holds it; run overdue maintenance on the job first."""
 
     def step() -> Any:
@@ -241,9 +252,9 @@ def _lock(jobs: QuerySet[Any], id: UUID) -> Any:
     return jobs.select_for_update().get(pk=id)
 
 
-def _settle(jobs: QuerySet[Any], run: Finished) -> None:
-    ((_, outcome),) = settle(jobs, [run])
-    assert outcome is not Settled.REFUSED, "the row is locked, and held"
+def _finalize(jobs: QuerySet[Any], run: RunResult) -> None:
+    ((_, outcome),) = finalize(jobs, [run])
+    assert outcome is not Finalized.REFUSED, "the row is locked, and held"
     tell(jobs.db, [partial(announce_outcome, run, outcome, jobs.db)])
 
 

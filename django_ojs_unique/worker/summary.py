@@ -16,7 +16,7 @@ class Summary:
     retried: int = 0
     discarded: int = 0
     refused: int = 0
-    released: int = 0
+    requeued: int = 0
 
     @property
     def failed(self) -> int:
@@ -24,7 +24,7 @@ class Summary:
         return self.retried + self.discarded
 
     @property
-    def settled(self) -> int:
+    def finalized(self) -> int:
         """All runs that ended."""
         return self.completed + self.skipped + self.failed + self.refused
 

@@ -14,7 +14,7 @@ logger = logging.getLogger("django_ojs_unique.worker")
 
 RETRY_SECONDS = 2.0
 """How long a task waits after the database failed in it: longer than any pause, so that the other tasks go on."""
-MENDING_SECONDS = 10.0
+FIXING_SECONDS = 10.0
 """The same, when something else failed: a row that somebody changed, a receiver."""
 
 Task = Callable[[], float]
@@ -59,6 +59,6 @@ class Timetable:
                 raise
             except (Exception, SystemExit):  # SystemExit comes from a receiver: Django does not catch it
                 logger.exception("A task of the worker failed; trying again later.")
-                again = MENDING_SECONDS
+                again = FIXING_SECONDS
             self._failing.discard(task)
             self._due[task] = time.monotonic() + again

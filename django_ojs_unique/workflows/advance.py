@@ -35,15 +35,15 @@ def advance_due(using: str) -> tuple[int, bool]:
     if not ended:
         return 0, False
     waiting = _by_root(tables.waiting.filter(job_id__in=ended))
-    revived = _by_root(tables.revived.filter(job_id__in=ended))
-    unawaited = set(ended).difference(*waiting.values(), *revived.values())
+    retried = _by_root(tables.retried.filter(job_id__in=ended))
+    unawaited = set(ended).difference(*waiting.values(), *retried.values())
     if unawaited:
         _release(tables, unawaited)
-    roots = waiting.keys() | revived.keys()
+    roots = waiting.keys() | retried.keys()
 
     def advance(root: UUID) -> bool:
-        jobs = waiting[root] | revived[root]
-        return _advance(tables, root, {job: ended[job] for job in jobs}, is_revived=bool(revived[root]))
+        jobs = waiting[root] | retried[root]
+        return _advance(tables, root, {job: ended[job] for job in jobs}, is_retried=bool(retried[root]))
 
     done = _each(roots, advance)
     return done, done < len(roots) or len(ended) == BATCH
@@ -82,10 +82,10 @@ def _each(roots: Iterable[UUID], advance: Callable[[UUID], bool]) -> int:
     return done
 
 
-def _advance(tables: Tables, root: UUID, ended: Ended, *, is_revived: bool = False, is_gone: bool = False) -> bool:
+def _advance(tables: Tables, root: UUID, ended: Ended, *, is_retried: bool = False, is_gone: bool = False) -> bool:
     """Advance one workflow, unless another process does; return whether it was advanced.
 
-    ``is_revived``: failed jobs were revived; ``is_gone``: jobs were deleted.
+    ``is_retried``: failed jobs were retried; ``is_gone``: jobs were deleted.
     """
     for work in UnitOfWork(tables.using):
         with work, transaction.atomic(using=tables.using):
@@ -93,7 +93,7 @@ def _advance(tables: Tables, root: UUID, ended: Ended, *, is_revived: bool = Fal
             locked = lock_root(tables, root, waits=False)
             if locked is not None:
                 progress = Progress(tables, locked)
-                if is_revived:
+                if is_retried:
                     progress.reopen()
                 progress.run(ended, progress.fail_deleted() if is_gone else ())
     return locked is not None
@@ -108,7 +108,7 @@ def _by_root(members: QuerySet[Any]) -> dict[UUID, set[UUID]]:
 
 
 def _release(tables: Tables, ids: Iterable[Any]) -> None:
-    """Forget ends that no workflow waits for: a revived job's, or one of a workflow that was deleted."""
+    """Forget ends that no workflow waits for: a retried job's, or one of a workflow that was deleted."""
     for work in UnitOfWork(tables.using):
         with work, transaction.atomic(using=tables.using):
             dialect_of(tables.jobs).take_write_lock()

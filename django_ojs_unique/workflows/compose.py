@@ -83,5 +83,5 @@ def batch(
 
 def _several(jobs: Any, kind: str) -> tuple[Item, ...]:
     if isinstance(jobs, (str, Mapping, Composition)) or not isinstance(jobs, Iterable):
-        raise InvalidWorkflow.at("jobs", "must be a list of jobs", mend=f"Write {kind}([{shorten(jobs)}, ...]).")
+        raise InvalidWorkflow.at("jobs", "must be a list of jobs", hint=f"Write {kind}([{shorten(jobs)}, ...]).")
     return tuple(jobs)

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from ..db.dialects import dialect_of, dialect_on
 from ..db.fields import new_id, unsaved
-from ..enqueue.batch import enqueue_many
+from ..enqueue.bulk import enqueue_many
 from ..enqueue.request import Request
 from ..enqueue.results import ItemResult
 from ..enqueue.unit_of_work import UnitOfWork
@@ -66,7 +66,7 @@ class _New:
         self.root = self._build(flow, None, id, is_due=True)
 
     def store(self) -> None:
-        """Write everything. The jobs come first: who adopts a job writes its row before the member."""
+        """Write everything: the jobs before their members, as `Tables.lock_members` needs it."""
         requests = [leaf.request for _, leaf in self._due]
         for (member, leaf), result in zip(self._due, enqueue(self._tables, requests), strict=True):
             if result.error is not None:

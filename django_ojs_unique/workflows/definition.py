@@ -10,8 +10,8 @@ from django.apps import apps
 from django.utils import timezone
 
 from ..conf import settings
-from ..enqueue.incoming import Reader
 from ..enqueue.items import request_of_item
+from ..enqueue.new_job import Reader
 from ..enqueue.request import ARGUMENTS, Request, snapshot
 from ..enqueue.values import short_string
 from ..exceptions import InvalidWorkflow, OJSError, did_you_mean
@@ -119,14 +119,14 @@ class DefinitionReader:
         shared = ARGUMENTS - {"type", "args", "id", "key"}
         for name in options:
             if name not in shared:
-                mend = did_you_mean(name, sorted(shared))
-                raise InvalidWorkflow.at(f"{at}options.{name}", "is not an option that jobs can share", mend=mend)
+                hint = did_you_mean(name, sorted(shared))
+                raise InvalidWorkflow.at(f"{at}options.{name}", "is not an option that jobs can share", hint=hint)
         return options
 
     def extra(self, members: Mapping[str, Any], at: str) -> dict[str, Any]:
         """Read the members of a workflow that are none of `MEMBERS`."""
         for name in members:
-            raise InvalidWorkflow.at(f"{at}{name}", "is not a member of a workflow", mend=did_you_mean(name, MEMBERS))
+            raise InvalidWorkflow.at(f"{at}{name}", "is not a member of a workflow", hint=did_you_mean(name, MEMBERS))
         return {}
 
     def flow(self, definition: Any, path: str, defaults: Mapping[str, Any], levels: int) -> Flow:
@@ -136,7 +136,7 @@ class DefinitionReader:
             raise InvalidWorkflow.at(
                 path,
                 f"is nested more than {settings.max_workflow_depth} levels deep",
-                mend="Flatten it, or raise OJS_UNIQUE['MAX_WORKFLOW_DEPTH'].",
+                hint="Flatten it, or raise OJS_UNIQUE['MAX_WORKFLOW_DEPTH'].",
             )
         if hasattr(definition, "to_dict"):
             definition = definition.to_dict()
@@ -145,28 +145,28 @@ class DefinitionReader:
                 path or "workflow",
                 "must be an object",
                 value=definition,
-                mend="Write chain(...), group(...) or batch(...).",
+                hint="Write chain(...), group(...) or batch(...).",
             )
         extra = self.extra({name: value for name, value in definition.items() if name not in MEMBERS}, at)
         kind = definition.get("type")
         if kind not in list(Kind):
             raise InvalidWorkflow.at(
-                f"{at}type", "must be the kind of the workflow", value=kind, mend=did_you_mean(kind, Kind)
+                f"{at}type", "must be the kind of the workflow", value=kind, hint=did_you_mean(kind, Kind)
             )
         kind = Kind(kind)
         options = {**defaults, **self.options(definition.get("options", {}), at)}
         if kind is not Kind.CHAIN and "steps" in definition:
-            raise InvalidWorkflow.at(f"{at}steps", f"belong to a chain; a {kind} has jobs", mend="Write jobs.")
+            raise InvalidWorkflow.at(f"{at}steps", f"belong to a chain; a {kind} has jobs", hint="Write jobs.")
         name = "jobs" if kind is not Kind.CHAIN or "steps" not in definition else "steps"
         if kind is Kind.CHAIN and {"steps", "jobs"} <= definition.keys():
-            raise InvalidWorkflow.at(f"{at}jobs", "cannot be combined with steps", mend="Write all of them into steps.")
+            raise InvalidWorkflow.at(f"{at}jobs", "cannot be combined with steps", hint="Write all of them into steps.")
         found = definition.get(name)
         if not isinstance(found, (list, tuple)) or not found:
             raise InvalidWorkflow.at(
                 f"{at}{kind.members}",
                 "must be an array with at least one job",
                 value=found,
-                mend=f"Enqueue no {kind} if there is nothing to do.",
+                hint=f"Enqueue no {kind} if there is nothing to do.",
             )
         members = [self._member(one, f"{at}{name}[{index}]", options, levels) for index, one in enumerate(found)]
         callbacks = self._callbacks(definition, kind, at, options)
@@ -185,20 +185,20 @@ class DefinitionReader:
         given = definition.get("callbacks")
         if kind is not Kind.BATCH:
             if given is not None:
-                mend = f"Write a batch, or a chain whose first step is this {kind}."
-                raise InvalidWorkflow.at(f"{at}callbacks", f"belong to a batch, not to a {kind}", mend=mend)
+                hint = f"Write a batch, or a chain whose first step is this {kind}."
+                raise InvalidWorkflow.at(f"{at}callbacks", f"belong to a batch, not to a {kind}", hint=hint)
             return {}
         if not isinstance(given, Mapping) or not given:
             raise InvalidWorkflow.at(
                 f"{at}callbacks",
                 "must be an object with at least one callback",
                 value=given,
-                mend="Give on_success, on_failure or on_complete, or write a group.",
+                hint="Give on_success, on_failure or on_complete, or write a group.",
             )
         for name in given:
             if name not in CALLBACKS:
                 raise InvalidWorkflow.at(
-                    f"{at}callbacks.{name}", "is not a callback", mend=did_you_mean(name, CALLBACKS)
+                    f"{at}callbacks.{name}", "is not a callback", hint=did_you_mean(name, CALLBACKS)
                 )
         callbacks: dict[Role, Leaf] = {}
         for role in CALLBACKS:
@@ -207,8 +207,8 @@ class DefinitionReader:
                 if hasattr(callback, "to_dict") or (
                     isinstance(callback, Mapping) and callback.keys() & {"steps", "jobs"}
                 ):
-                    mend = "Make its handler enqueue the workflow."
-                    raise InvalidWorkflow.at(path, "must be a job, not a workflow", mend=mend)
+                    hint = "Make its handler enqueue the workflow."
+                    raise InvalidWorkflow.at(path, "must be a job, not a workflow", hint=hint)
                 callbacks[role] = self.job(callback, path, options)
         return callbacks
 

@@ -119,10 +119,10 @@ def _duration(start: datetime | None, end: datetime | None) -> int:
 
 
 def _note(type: str, workflow: Any, using: str, job_type: str = "", **data: Any) -> None:
-    said = {"workflow_id": str(workflow.pk), "workflow_name": workflow.name, "workflow_type": workflow.type}
+    record = {"workflow_id": str(workflow.pk), "workflow_name": workflow.name, "workflow_type": workflow.type}
     if workflow.root_id is not None:
-        said["root_workflow_id"] = str(workflow.root_id)
-    write(using, type=type, subject=str(workflow.pk), job_type=job_type, data={**said, **data})
+        record["root_workflow_id"] = str(workflow.root_id)
+    write(using, type=type, subject=str(workflow.pk), job_type=job_type, data={**record, **data})
 
 
 RECEIVERS += [

@@ -63,7 +63,7 @@ class Progress:
         return dict(ended.values_list("pk", "replaced_by"))
 
     def reopen(self) -> None:
-        """Wait again for failed jobs that were revived meanwhile."""
+        """Wait again for failed jobs that were retried meanwhile."""
         self._reopen(below(self._root.pk, "workflow"))
 
     def fail_deleted(self) -> set[UUID]:
@@ -211,8 +211,8 @@ class Progress:
         return WorkflowState.FAILED if failed else WorkflowState.COMPLETED
 
     def _reopen(self, where: Q) -> int:
-        """Wait again for failed jobs that were revived; return how many there are."""
-        ids = list(self._tables.revived.filter(where).values_list("pk", flat=True))
+        """Wait again for failed jobs that were retried; return how many there are."""
+        ids = list(self._tables.retried.filter(where).values_list("pk", flat=True))
         return self._tables.members.filter(pk__in=ids).update(outcome=_OPEN, error=None, finished_at=None)
 
     def _call_back(self, workflow: Any, *, failed: bool) -> bool:

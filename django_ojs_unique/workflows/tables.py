@@ -50,8 +50,8 @@ class Tables(NamedTuple):
         return self.jobs.filter(finished(), awaited__isnull=False).order_by("awaited")
 
     @property
-    def revived(self) -> QuerySet[Any]:
-        """The members that have failed, but whose job was revived, in workflows that count its new end instead."""
+    def retried(self) -> QuerySet[Any]:
+        """The members that have failed, but whose job was retried, in workflows that count its new end instead."""
         job = self.jobs.filter(pk=OuterRef("job_id"), awaited__isnull=False)
         since = Q(finished_at=None) | ~Q(finished_at=OuterRef("finished_at"))
         failed = self.members.filter(outcome=MemberOutcome.FAILED, role=Role.MEMBER, child=None)
@@ -68,10 +68,10 @@ class Tables(NamedTuple):
     def release(self, ids: Collection[UUID]) -> None:
         """Wait no longer for jobs whose rows are locked here, unless another workflow does.
 
-        Who adopts a job writes its row before the member, so the locking query sees each member that counts.
+        A job is written before its member, so whoever has locked the jobs sees all their members.
         """
         held = set(self.waiting.filter(job_id__in=ids).select_for_update().values_list("job_id", flat=True))
-        held |= set(self.revived.filter(job_id__in=ids).values_list("job_id", flat=True))
+        held |= set(self.retried.filter(job_id__in=ids).values_list("job_id", flat=True))
         lifecycle.write(self.jobs.filter(pk__in=set(ids) - held), awaited=None)
 
 

@@ -33,7 +33,7 @@ LONGEST_STANDSTILL_SECONDS = 60
 
 PRODUCERS: dict[str, Callable[[list[str]], list[str]]] = {
     "the user's action": sorted,
-    "the scheduler's sweep": lambda paths: sorted(paths, reverse=True),
+    "the scheduler's scan": lambda paths: sorted(paths, reverse=True),
     "the retry": lambda paths: random.Random(7).sample(paths, len(paths)),
 }
 """The producers by name, each with the function that sorts the files into its order."""

@@ -12,14 +12,14 @@ from uuid import UUID
 from django.utils import timezone
 
 from django_ojs_unique import JobState
-from django_ojs_unique.enqueue.incoming import read
+from django_ojs_unique.enqueue.new_job import read
 from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.models import Job, Queue, SuppressedEnqueue
 
 from .jobs import remind, send_newsletter
 
 HOURS, JOBS = 24, 700
-OUTCOMES = {"reject": "rejected", "ignore": "ignored", "replace": "replaced"}
+OUTCOMES = {"reject": "rejected", "ignore": "deduplicated", "replace": "replaced"}
 BANK = ("ConnectionError", "The bank does not answer.")
 CARRIER = ("LookupError", "No carrier goes to Atlantis.")
 
@@ -119,11 +119,11 @@ def _leave_work_for_the_operator(now: datetime) -> None:
     dead = Job.objects.get(type="newsletter.send", args__reader=7)
     errors = [_error(("TimeoutError", "The mail server did not answer."), attempt, now) for attempt in (1, 2, 3)]
     Job._base_manager.filter(pk=dead.pk).update(
-        state=JobState.DISCARDED, attempt=3, errors=errors, finished_at=now, guarded_states=frozenset()
+        state=JobState.DISCARDED, attempt=3, errors=errors, finished_at=now, unique_states=frozenset()
     )
     send_newsletter.enqueue(reader=7)
     dead.refresh_from_db()
-    dead.revive(force=True)
+    dead.retry(force=True)
 
     renamed = _job("newsletter.send", {"reader": 3}, now - timedelta(hours=2), Random(8), queue="emails", unique=None)
     renamed.type = "newsletter.mail"
@@ -131,11 +131,11 @@ def _leave_work_for_the_operator(now: datetime) -> None:
 
 
 def _job(type: str, args: Any, created_at: datetime, chance: Random, **options: Any) -> Any:
-    """Build the row that an enqueue would have written then, without its guard."""
+    """Build the row that an enqueue would have written then, without its unique key."""
     job = read(Request(type, args, **options), Job, created_at).job
     milliseconds = int(created_at.timestamp() * 1000)
     job.id = UUID(int=milliseconds << 80 | 7 << 76 | chance.getrandbits(12) << 64 | 2 << 62 | chance.getrandbits(62))
-    job.guarded_states = frozenset()
+    job.unique_states = frozenset()
     return job
 
 

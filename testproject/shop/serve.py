@@ -60,7 +60,7 @@ def add_samples() -> None:
 
 @contextmanager
 def worker() -> Iterator[None]:
-    """Run a worker process in the background; at the end, let it finish short jobs and give the others back."""
+    """Run a worker process in the background; at the end, let it finish short jobs and requeue the others."""
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "runworker", "--shutdown-timeout", "5"]
     # Some jobs fail on purpose. The dashboard shows them, so the console does not have to.
     environment = {"SHOP_LOG_LEVEL": "CRITICAL", **os.environ}

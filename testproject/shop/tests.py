@@ -246,7 +246,11 @@ class TheHistory(TestCase):
         assert not finished.filter(created_at__lt=now - timedelta(days=1)).exists()
         assert not finished.filter(finished_at__gt=now).exists()
         assert finished.filter(dead_letter=True).exists()
-        assert set(SuppressedEnqueue.objects.values_list("outcome", flat=True)) == {"rejected", "ignored", "replaced"}
+        assert set(SuppressedEnqueue.objects.values_list("outcome", flat=True)) == {
+            "rejected",
+            "deduplicated",
+            "replaced",
+        }
         assert Queue.objects.get().paused_at
         assert Job.objects.filter(state="available", type="newsletter.send", args__reader=7).count() == 2
         assert Job.objects.filter(type="newsletter.mail").exists()
@@ -272,7 +276,11 @@ class TheTraffic(TestCase):
         chance = Random(7)
         for moment in range(40):
             happen(moment, chance)
-        assert set(SuppressedEnqueue.objects.values_list("outcome", flat=True)) == {"rejected", "ignored", "replaced"}
+        assert set(SuppressedEnqueue.objects.values_list("outcome", flat=True)) == {
+            "rejected",
+            "deduplicated",
+            "replaced",
+        }
         assert Job.objects.filter(state="scheduled").exists()
 
     def test_what_waits_is_bounded_by_the_keys_there_are(self) -> None:

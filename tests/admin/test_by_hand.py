@@ -1,4 +1,4 @@
-"""Rows that somebody wrote by hand, and forms that somebody made up, get a page and no error 500."""
+"""Rows that somebody wrote manually, and forms that somebody made up, get a page and no error 500."""
 
 import pytest
 from django.db import connection
@@ -18,7 +18,7 @@ def url(name, *args):
 
 
 def write(row, **columns):
-    """Write text into columns, as SQL by hand does."""
+    """Write text into columns, as SQL does."""
     key = row._meta.pk.get_db_prep_value(row.pk, connection)
     changes = ", ".join(f"{connection.ops.quote_name(column)} = %s" for column in columns)
     with connection.cursor() as cursor:
@@ -30,7 +30,7 @@ def a_job(**options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("column", ["args", "meta", "retry", "errors", "result", "unique"])
+@pytest.mark.parametrize("column", ["args", "meta", "retry_options", "errors", "result", "unique"])
 def test_a_job_shows_json_that_python_cannot_read(admin_client, column):
     job = a_job(unique={})
     write(job, **{column: DIGITS})
@@ -66,13 +66,13 @@ def test_of_thousands_of_errors_the_newest_hundred_are_shown(admin_client):
     assert "failure 2899<" not in page
 
 
-def test_a_job_whose_fingerprint_is_no_hash_can_be_revived():
+def test_a_job_whose_fingerprint_is_no_hash_can_be_retried():
     job = a_job(unique={})
     Job._base_manager.filter(pk=job.pk).update(
-        fingerprint="..", state="discarded", finished_at=timezone.now(), guarded_states=frozenset()
+        fingerprint="..", state="discarded", finished_at=timezone.now(), unique_states=frozenset()
     )
     job.refresh_from_db()
-    job.revive()
+    job.retry()
     assert job.state == "available"
 
 

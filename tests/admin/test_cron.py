@@ -123,13 +123,13 @@ def test_the_name_cannot_be_changed(admin_client):
     assert CronJob.objects.get().description == "new"
 
 
-def test_a_name_that_was_broken_by_hand_is_told_when_the_entry_is_changed(admin_client):
+def test_a_name_that_was_broken_manually_is_told_when_the_entry_is_changed(admin_client):
     define("Bad Name")
     address = page("change", "Bad Name").replace(" ", "%20")
     assert list(errors(admin_client.post(address, {**FORM, "type": "x"}))) == ["name"]
 
 
-def test_an_entry_made_by_hand_can_be_deleted(admin_client):
+def test_an_entry_made_manually_can_be_deleted(admin_client):
     define()
     assert admin_client.post(page("delete", "nightly"), {"post": "yes"}).status_code == 302
     assert not CronJob.objects.exists()
@@ -217,7 +217,7 @@ def test_run_now_enqueues_a_job_and_says_and_logs_what_came_out(admin_client):
     assert Job.objects.count() == 1
 
 
-def test_what_cannot_be_run_now_is_told_with_the_mend(admin_client):
+def test_what_cannot_be_run_now_is_told_with_the_hint(admin_client):
     entry = define(options={"priority": 1000})
     (said,) = act(admin_client, "run_now", entry)
     assert said.startswith("Cron job nightly enqueued nothing: priority")

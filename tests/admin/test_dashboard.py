@@ -313,7 +313,7 @@ def test_pausing_and_resuming_says_what_happened_and_is_logged(client):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["", "*", "No Queue", EVIL, "x\0", "q" * 129])
-def test_what_is_no_queue_is_refused_with_the_mend(admin_client, name):
+def test_what_is_no_queue_is_refused_with_the_hint(admin_client, name):
     for action in ("pause", "resume"):
         (message,) = post(admin_client, **{action: name})
         assert re.search("Write lower-case letters|Shorten it", message)

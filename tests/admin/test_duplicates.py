@@ -35,13 +35,13 @@ def enqueue(number=1, type="email.send", **options):
 
 
 def live_twice(number=1, count=2, type="email.send"):
-    """Make several live jobs of one fingerprint, the oldest first; only the newest guards it."""
+    """Make several live jobs of one fingerprint, the oldest first; only the newest holds it."""
     jobs, fingerprint = [], f"{number:064x}"
     for age in range(count, 0, -1):
-        Job._base_manager.filter(fingerprint=fingerprint).update(guarded_states=frozenset())
+        Job._base_manager.filter(fingerprint=fingerprint).update(unique_states=frozenset())
         job = Job.objects.get(pk=Job.objects.enqueue(type, {"user": number}).job.pk)
         created_at = timezone.now() - timedelta(minutes=age)
-        row(job).update(fingerprint=fingerprint, guarded_states=INCOMPLETE, created_at=created_at)
+        row(job).update(fingerprint=fingerprint, unique_states=INCOMPLETE, created_at=created_at)
         job.refresh_from_db()
         jobs.append(job)
     return jobs
@@ -53,9 +53,7 @@ def suppress(number=1, times=1, **options):
 
 
 def finish(job):
-    Job._base_manager.filter(pk=job.pk).update(
-        state="completed", finished_at=timezone.now(), guarded_states=frozenset()
-    )
+    Job._base_manager.filter(pk=job.pk).update(state="completed", finished_at=timezone.now(), unique_states=frozenset())
 
 
 def states(jobs):
@@ -82,7 +80,7 @@ def test_the_most_suppressed_come_first_with_their_outcomes_and_the_job_that_hol
     with pytest.raises(DuplicateJob):
         Job.objects.enqueue("email.send", {"user": 1}, unique=UniquePolicy(keys=["type", "args"]))
     rows = admin_client.get(reverse(PAGE)).context["met"]["rows"]
-    assert [(row["count"], row["rejected"], row["ignored"], row["replaced"]) for row in rows] == [
+    assert [(row["count"], row["rejected"], row["deduplicated"], row["replaced"]) for row in rows] == [
         (4, 1, 3, 0),
         (1, 0, 1, 0),
     ]
@@ -117,9 +115,9 @@ def test_a_finished_job_holds_its_fingerprint_until_its_window_ends():
     assert report.holders(Job.objects.all(), [job.fingerprint], now + timedelta(hours=2)) == {}
 
 
-def test_a_live_job_without_the_guard_is_named_as_the_holder():
+def test_a_live_job_without_the_unique_key_is_named_as_the_holder():
     old, new = live_twice()
-    Job._base_manager.update(guarded_states=frozenset())
+    Job._base_manager.update(unique_states=frozenset())
     holders = report.holders(Job.objects.all(), [old.fingerprint], timezone.now())
     assert holders[old.fingerprint].pk == new.pk
 
@@ -243,20 +241,20 @@ def test_live_duplicates_are_grouped_the_oldest_first_and_say_which_guards(admin
     finished, alone = live_twice(2)
     finish(finished)
     (group,) = admin_client.get(reverse(PAGE)).context["groups"]
-    assert [(job["id"], job["guards"]) for job in group["jobs"]] == [(old.pk, False), (new.pk, True)]
+    assert [(job["id"], job["holds"]) for job in group["jobs"]] == [(old.pk, False), (new.pk, True)]
     assert group["count"] == 2
     assert alone.pk not in [job["id"] for job in group["jobs"]]
 
 
-def test_a_job_revived_by_force_beside_a_live_one_is_a_duplicate(admin_client):
+def test_a_job_retried_by_force_beside_a_live_one_is_a_duplicate(admin_client):
     dead = enqueue().job
     Job._base_manager.filter(pk=dead.pk).update(
-        state="discarded", finished_at=timezone.now(), guarded_states=frozenset(), created_at=dead.created_at
+        state="discarded", finished_at=timezone.now(), unique_states=frozenset(), created_at=dead.created_at
     )
     enqueue()
-    Job.objects.get(pk=dead.pk).revive(force=True)
+    Job.objects.get(pk=dead.pk).retry(force=True)
     (group,) = admin_client.get(reverse(PAGE)).context["groups"]
-    assert [(job["id"] == dead.pk, job["guards"]) for job in group["jobs"]] == [(True, False), (False, True)]
+    assert [(job["id"] == dead.pk, job["holds"]) for job in group["jobs"]] == [(True, False), (False, True)]
 
 
 @pytest.mark.slow
@@ -282,7 +280,7 @@ def test_groups_are_paged_by_their_fingerprints(admin_client, monkeypatch):
 
 
 def test_a_page_that_looked_at_enough_jobs_says_that_the_search_goes_on(admin_client, monkeypatch):
-    monkeypatch.setattr(report, "MOST_UNGUARDED_LOOKED_AT", 1)
+    monkeypatch.setattr(report, "MOST_RELEASED_LOOKED_AT", 1)
     for number in (1, 2, 3):
         finish(live_twice(number)[1])
     assert "the search goes on with the next page" in text(admin_client.get(reverse(PAGE)))
@@ -339,7 +337,7 @@ def test_the_page_of_a_fingerprint_tells_its_history(admin_client):
     suppress(1)
     answer = admin_client.get(reverse(ONE, args=[new.fingerprint]))
     first, second = answer.context["jobs"]
-    assert (second["id"], second["guards"], first["guards"]) == (new.pk, True, False)
+    assert (second["id"], second["holds"], first["holds"]) == (new.pk, True, False)
     assert str(new.pk) in first["replaced_by"]
     assert [attempt["outcome"] for attempt in answer.context["attempts"]] == [
         "answered with the existing job",
@@ -426,22 +424,22 @@ def test_several_selected_groups_are_resolved_together(admin_client):
     assert [states(jobs) for jobs in groups] == [["available", "cancelled"]] * 2 + [["available"] * 2]
 
 
-def test_the_confirmation_says_what_happens_to_a_running_job_and_to_the_guard(admin_client):
+def test_the_confirmation_says_what_happens_to_a_running_job_and_to_the_unique_key(admin_client):
     old, new = live_twice()
     Job._base_manager.filter(pk=old.pk).update(state="active")
     page = text(confirm(admin_client, {"keep": f"newest:{old.fingerprint}"})[0])
     assert "it is told to stop, and its result is refused" in page
-    assert "The job that is kept guards the fingerprint" in page
+    assert "The job that is kept holds the unique key" in page
     page = text(confirm(admin_client, {"keep": f"oldest:{old.fingerprint}"})[0])
-    assert "does not guard the fingerprint, and never will again" in page
+    assert "does not hold the unique key, and never will again" in page
     assert states([old, new]) == ["active", "available"]
 
 
 def test_the_kept_job_still_answers_enqueues_although_it_does_not_guard(admin_client):
     first = enqueue().job
-    Job._base_manager.update(guarded_states=frozenset())
+    Job._base_manager.update(unique_states=frozenset())
     second = Job.objects.get(pk=Job.objects.enqueue("email.send", {"user": 1}).job.pk)
-    row(second).update(fingerprint=first.fingerprint, guarded_states=INCOMPLETE)
+    row(second).update(fingerprint=first.fingerprint, unique_states=INCOMPLETE)
     _, form = confirm(admin_client, {"keep": f"oldest:{first.fingerprint}"})
     admin_client.post(reverse(RESOLVE), form)
     assert states([first, second]) == ["available", "cancelled"]
@@ -472,7 +470,7 @@ def test_if_the_kept_job_finished_meanwhile_nothing_is_cancelled(admin_client):
     ("change", "reason"),
     [
         (lambda job: Job.objects.filter(pk=job.pk).delete(), "is gone"),
-        (lambda job: Job.objects.get(pk=job.pk).release_guard(), "has left this fingerprint"),
+        (lambda job: Job.objects.get(pk=job.pk).release_unique_key(), "has left this fingerprint"),
     ],
 )
 def test_if_the_kept_job_is_gone_or_left_nothing_is_cancelled(admin_client, change, reason):

@@ -267,7 +267,7 @@ def test_an_unknown_type_is_an_error_where_handlers_are_required(admin_client):
 def test_many_duplicates_are_shown_in_part(admin_client):
     first = Job.objects.enqueue("email.send", unique={}).job
     for _ in range(24):
-        Job._base_manager.filter(fingerprint=first.fingerprint).update(guarded_states=frozenset(), state="scheduled")
+        Job._base_manager.filter(fingerprint=first.fingerprint).update(unique_states=frozenset(), state="scheduled")
         Job.objects.enqueue("email.send", unique={"states": ["active"]})
     Job.objects.update(created_at=timezone.now() - timedelta(hours=1))
     response = ask(admin_client, unique="{}")

@@ -25,17 +25,16 @@ pytestmark = pytest.mark.django_db
 PAGE = "admin:django_ojs_unique_job_changelist"
 PERMISSIONS = {
     "cancel": "cancel_job",
-    "retry_now": "retry_job",
-    "revive": "revive_job",
-    "enqueue_again": "revive_job",
-    "release_guard": "release_job",
+    "retry": "retry_job",
+    "enqueue_again": "enqueue_again_job",
+    "release_unique_key": "release_job",
     "delete_selected": "delete_job",
 }
 ACTIONS = list(PERMISSIONS)
 STEPS = {
-    "revive": {"resolution": "skip"},
+    "retry": {"resolution": "skip"},
     "enqueue_again": {"_confirmed": "yes"},
-    "release_guard": {"_confirmed": "yes"},
+    "release_unique_key": {"_confirmed": "yes"},
     "delete_selected": {"_confirmed": "yes"},
 }
 GONE = "00000000-0000-7000-8000-000000000000"
@@ -132,10 +131,10 @@ def test_a_job_that_has_left_the_filter_meanwhile_is_told_of(admin_client):
     assert refused == f"Refused: 1 job. Cannot cancel job {job.pk}: it is discarded."
 
 
-@pytest.mark.parametrize("action", ["cancel", "retry_now", "release_guard", "delete_selected"])
+@pytest.mark.parametrize("action", ["cancel", "retry", "release_unique_key", "delete_selected"])
 def test_a_job_that_is_gone_is_told_of_beside_those_that_are_there(admin_client, action):
     job = enqueue(unique=UniquePolicy(), scheduled_at=timezone.now() + timedelta(days=1))
-    done, refused = act(admin_client, action, [GONE, job])
+    done, refused = act(admin_client, action, [GONE, job], resolution="")
     assert done.endswith(": 1 job.")
     assert refused == f"Refused: 1 job. There is no job {GONE} in database 'default'. It may have been pruned."
 
@@ -170,7 +169,7 @@ def test_of_a_hidden_job_nothing_is_told_but_that_there_is_none(admin_client, ac
     assert str(hidden.pk) not in {id for id, *_ in logged()}
 
 
-@pytest.mark.parametrize("action", ["revive", "release_guard", "delete_selected"])
+@pytest.mark.parametrize("action", ["retry", "release_unique_key", "delete_selected"])
 def test_asking_changes_nothing(admin_client, action):
     job, dead = enqueue(unique=UniquePolicy()), discard(enqueue("other"))
     before = list(Job.objects.order_by("pk").values())
@@ -180,25 +179,25 @@ def test_asking_changes_nothing(admin_client, action):
 
 
 def test_a_page_that_asks_shows_html_and_control_characters_as_text(admin_client):
-    job = enqueue(unique=UniquePolicy())
+    job = discard(enqueue(unique=UniquePolicy()))
     row(job).update(type="<b>\x1b[31m")
-    for action in ("revive", "release_guard", "delete_selected"):
+    for action in ("retry", "release_unique_key", "delete_selected"):
         assert r"&lt;b&gt;\x1b[31m" in ask(admin_client, action, [job])
 
 
 @pytest.mark.slow
-def test_a_job_whose_policy_was_broken_by_hand_can_be_asked_about_and_is_refused_in_words(admin_client):
+def test_a_job_whose_policy_was_broken_manually_can_be_asked_about_and_is_refused_in_words(admin_client):
     job = discard(enqueue(unique=UniquePolicy()))
     row(job).update(unique={"keys": "nonsense"})
-    for action in ("revive", "release_guard", "delete_selected"):
+    for action in ("retry", "release_unique_key", "delete_selected"):
         ask(admin_client, action, [job])
-    assert "unique.keys: must be a list of strings" in post(admin_client, "revive", [job]).content.decode()
+    assert "unique.keys: must be a list of strings" in post(admin_client, "retry", [job]).content.decode()
     assert fresh(job).state == "discarded"
-    post(admin_client, "revive", [job], resolution="force")
+    post(admin_client, "retry", [job], resolution="force")
     assert fresh(job).state == "available"
 
 
-# Cancel, retry now
+# Cancel, retry
 
 
 def test_cancelling_says_how_many_names_the_refused_and_is_logged(admin_client):
@@ -212,18 +211,27 @@ def test_cancelling_says_how_many_names_the_refused_and_is_logged(admin_client):
     assert logged() == {(str(job.pk), CHANGE, "Cancelled.") for job in waiting}
 
 
-def test_retry_now_makes_waiting_jobs_available_and_leaves_discarded_ones_to_revive(admin_client):
+# Retry
+
+
+def test_a_retry_of_waiting_jobs_asks_nothing_and_makes_them_available(admin_client):
     later = timezone.now() + timedelta(days=1)
-    scheduled, dead, available = enqueue(scheduled_at=later), discard(enqueue()), enqueue()
-    done, refused = act(admin_client, "retry_now", [scheduled, dead, available])
-    assert done == "Made available: 1 job."
-    assert f"Cannot retry job {dead.pk}: it is discarded. Revive it." in refused
+    scheduled, available = enqueue(scheduled_at=later), enqueue()
+    done, refused = act(admin_client, "retry", [scheduled, available], resolution="")
+    assert done == "Retried: 1 job."
     assert f"Cannot retry job {available.pk}: it is available." in refused
-    assert (fresh(scheduled).state, fresh(dead).state) == ("available", "discarded")
-    assert logged() == {(str(scheduled.pk), CHANGE, "Made available.")}
+    assert fresh(scheduled).state == "available"
+    assert logged() == {(str(scheduled.pk), CHANGE, "Retried.")}
 
 
-# Revive
+def test_a_retry_asks_about_waiting_jobs_too_if_a_finished_one_is_among_them(admin_client):
+    scheduled, dead = enqueue(scheduled_at=timezone.now() + timedelta(days=1)), discard(enqueue())
+    text = ask(admin_client, "retry", [scheduled, dead])
+    assert "It becomes available now." in text
+    assert "No live duplicate exists: it is retried." in text
+    assert (fresh(scheduled).state, fresh(dead).state) == ("scheduled", "discarded")
+    assert "Retried: 2." in post(admin_client, "retry", [scheduled, dead], resolution="skip").content.decode()
+    assert (fresh(scheduled).state, fresh(dead).state) == ("available", "available")
 
 
 def pair(**options):
@@ -232,14 +240,14 @@ def pair(**options):
     return dead, enqueue(unique=UniquePolicy(), **options)
 
 
-def test_the_page_before_a_revival_names_the_live_duplicates_and_what_cannot_be_revived(admin_client):
+def test_the_page_before_a_retry_names_the_live_duplicates_and_what_cannot_be_retried(admin_client):
     dead, live = pair()
     alone, waiting = discard(enqueue("other")), enqueue("third")
-    text = ask(admin_client, "revive", [dead, alone, waiting])
+    text = ask(admin_client, "retry", [dead, alone, waiting])
     assert "A live duplicate exists:" in text
     assert reverse("admin:django_ojs_unique_job_change", args=[live.pk]) in text
-    assert "No live duplicate exists: it is revived." in text
-    assert "It is available: only a discarded or cancelled job is revived." in text
+    assert "No live duplicate exists: it is retried." in text
+    assert "It is available: a job that runs or has completed is not retried." in text
     for resolution in ("skip", "replace", "force"):
         assert f'name="resolution" value="{resolution}"' in text
 
@@ -247,19 +255,19 @@ def test_the_page_before_a_revival_names_the_live_duplicates_and_what_cannot_be_
 def test_skipping_leaves_a_job_with_a_live_duplicate_and_names_it(admin_client):
     dead, live = pair()
     alone = discard(enqueue("other"))
-    answer = post(admin_client, "revive", [dead, alone, GONE], resolution="skip")
+    answer = post(admin_client, "retry", [dead, alone, GONE], resolution="skip")
     text = " ".join(answer.content.decode().split())
-    assert "Revived: 1. Not revived: 2." in text
-    assert f"Cannot revive job {dead.pk}: job {live.pk} is a live duplicate (available)." in text
+    assert "Retried: 1. Not retried: 2." in text
+    assert f"Cannot retry job {dead.pk}: job {live.pk} is a live duplicate (available)." in text
     assert f"There is no job {GONE}" in text
     assert [fresh(job).state for job in (dead, live, alone)] == ["discarded", "available", "available"]
     assert fresh(alone).attempt == 0
-    assert logged() == {(str(alone.pk), CHANGE, "Revived.")}
+    assert logged() == {(str(alone.pk), CHANGE, "Retried.")}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("running", [False, True])
-def test_replacing_cancels_the_live_duplicate_for_the_revived_job(admin_client, running):
+def test_replacing_cancels_the_live_duplicate_for_the_retried_job(admin_client, running):
     dead, live = pair()
     if running:
         claim(live)
@@ -269,14 +277,14 @@ def test_replacing_cancels_the_live_duplicate_for_the_revived_job(admin_client, 
         heard.append((job.pk, replaced_by))
 
     job_cancelled.connect(hear)
-    text = post(admin_client, "revive", [dead], resolution="replace").content.decode()
+    text = post(admin_client, "retry", [dead], resolution="replace").content.decode()
     job_cancelled.disconnect(hear)
-    assert "Revived, and cancelled:" in text
+    assert "Retried, and cancelled:" in text
     assert (fresh(dead).state, fresh(live).state, fresh(live).replaced_by_id) == ("available", "cancelled", dead.pk)
     assert heard == [(live.pk, dead.pk)]
     assert logged() == {
-        (str(dead.pk), CHANGE, "Revived; a live duplicate was cancelled."),
-        (str(live.pk), CHANGE, f"Cancelled for job {dead.pk}, which was revived."),
+        (str(dead.pk), CHANGE, "Retried; a live duplicate was cancelled."),
+        (str(live.pk), CHANGE, f"Cancelled for job {dead.pk}, which was retried."),
     }
 
 
@@ -284,7 +292,7 @@ def test_replacing_cancels_the_live_duplicate_for_the_revived_job(admin_client, 
 def test_replacing_is_refused_where_a_running_job_may_not_be_replaced(admin_client):
     dead, live = pair()
     claim(live)
-    text = post(admin_client, "revive", [dead], resolution="replace").content.decode()
+    text = post(admin_client, "retry", [dead], resolution="replace").content.decode()
     assert f"job {live.pk} is a live duplicate that runs" in text
     assert (fresh(dead).state, fresh(live).state) == ("discarded", "active")
     assert not LogEntry.objects.exists()
@@ -292,65 +300,65 @@ def test_replacing_is_refused_where_a_running_job_may_not_be_replaced(admin_clie
 
 def test_forcing_lets_both_go_on(admin_client):
     dead, live = pair()
-    text = post(admin_client, "revive", [dead], resolution="force").content.decode()
-    assert "Revived, beside:" in text
+    text = post(admin_client, "retry", [dead], resolution="force").content.decode()
+    assert "Retried, beside:" in text
     assert reverse("admin:django_ojs_unique_job_change", args=[live.pk]) in text
     assert (fresh(dead).state, fresh(live).state) == ("available", "available")
 
 
 @pytest.mark.parametrize("resolution", ["skip", "replace"])
-def test_of_discarded_jobs_of_one_key_the_oldest_is_revived(admin_client, resolution):
+def test_of_discarded_jobs_of_one_key_the_oldest_is_retried(admin_client, resolution):
     dead = [discard(enqueue(unique=UniquePolicy())) for _ in range(3)]
-    assert "Another job that you chose is alike" in ask(admin_client, "revive", dead)
-    answer = post(admin_client, "revive", dead[::-1], resolution=resolution).content.decode()
-    assert "Revived: 1. Not revived: 2." in answer
+    assert "Another job that you chose is alike" in ask(admin_client, "retry", dead)
+    answer = post(admin_client, "retry", dead[::-1], resolution=resolution).content.decode()
+    assert "Retried: 1. Not retried: 2." in answer
     assert answer.count(f"job {dead[0].pk} is a live duplicate (available)") == 2
     assert [fresh(job).state for job in dead] == ["available", "discarded", "discarded"]
 
 
 def test_a_duplicate_that_came_after_the_page_was_asked_is_told_of(admin_client):
     dead = discard(enqueue(unique=UniquePolicy()))
-    assert "No live duplicate exists" in ask(admin_client, "revive", [dead])
+    assert "No live duplicate exists" in ask(admin_client, "retry", [dead])
     live = enqueue(unique=UniquePolicy())
-    assert f"job {live.pk} is a live duplicate" in post(admin_client, "revive", [dead]).content.decode()
+    assert f"job {live.pk} is a live duplicate" in post(admin_client, "retry", [dead]).content.decode()
     assert fresh(dead).state == "discarded"
 
 
-def test_a_job_that_was_revived_after_the_page_was_asked_is_told_of(admin_client):
+def test_a_job_that_was_retried_after_the_page_was_asked_is_told_of(admin_client):
     dead = discard(enqueue())
-    ask(admin_client, "revive", [dead])
-    dead.revive()
-    assert f"Cannot revive job {dead.pk}: it is available." in post(admin_client, "revive", [dead]).content.decode()
+    ask(admin_client, "retry", [dead])
+    dead.retry()
+    assert f"Cannot retry job {dead.pk}: it is available." in post(admin_client, "retry", [dead]).content.decode()
 
 
 def test_an_unknown_resolution_asks_again(admin_client):
     dead = discard(enqueue())
-    assert "Where a live duplicate exists" in post(admin_client, "revive", [dead], resolution="all").content.decode()
+    assert "Where a live duplicate exists" in post(admin_client, "retry", [dead], resolution="all").content.decode()
     assert fresh(dead).state == "discarded"
 
 
 @pytest.mark.slow
-def test_the_page_before_a_revival_costs_the_same_for_any_number_of_jobs(admin_client):
+def test_the_page_before_a_retry_costs_the_same_for_any_number_of_jobs(admin_client):
     counts = []
     for number in (2, 10):
         dead = [discard(enqueue(f"t.n{number}x{n}", unique=UniquePolicy())) for n in range(number)]
         for n in range(number):
             enqueue(f"t.n{number}x{n}", unique=UniquePolicy())
         with CaptureQueriesContext(connection) as queries:
-            assert ask(admin_client, "revive", dead).count("A live duplicate exists") == number
+            assert ask(admin_client, "retry", dead).count("A live duplicate exists") == number
         counts.append(len(queries))
     assert counts[0] == counts[1]
 
 
-# Release guard
+# Release the unique key
 
 
 def test_releasing_says_what_it_lets_in_and_lets_it_in(admin_client):
     job, outside = enqueue(unique=UniquePolicy(on_conflict="ignore")), enqueue("other")
-    text = ask(admin_client, "release_guard", [job, outside])
+    text = ask(admin_client, "release_unique_key", [job, outside])
     assert "The next enqueue of email.send that it keeps out is admitted, although this job goes on." in text
     assert "It takes no part in uniqueness." in text
-    done, refused = act(admin_client, "release_guard", [job, outside])
+    done, refused = act(admin_client, "release_unique_key", [job, outside])
     assert done == "Taken out of uniqueness: 1 job."
     assert refused == f"Refused: 1 job. Job {outside.pk} takes no part in uniqueness."
     assert (fresh(job).state, fresh(job).fingerprint) == ("available", None)

@@ -39,7 +39,7 @@ def claim(job, lease=timedelta(minutes=5)):
 
 
 def discard(job):
-    row(job).update(state="discarded", finished_at=timezone.now(), guarded_states=frozenset(), run_at=None)
+    row(job).update(state="discarded", finished_at=timezone.now(), unique_states=frozenset(), run_at=None)
     return job
 
 
@@ -225,7 +225,7 @@ def test_jobs_that_enqueues_met_and_jobs_beside_a_live_duplicate_can_be_filtered
     assert found(admin_client, duplicates="met") == {met.pk}
     assert found(admin_client, duplicates="live") == set()
     dead.refresh_from_db()
-    dead.revive(force=True)
+    dead.retry(force=True)
     assert found(admin_client, duplicates="live") == {dead.pk, beside.pk}
     assert alone.pk not in found(admin_client, duplicates="live")
 

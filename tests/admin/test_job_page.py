@@ -36,7 +36,7 @@ def change(job, **fields):
 
 
 def discard(job, **fields):
-    return change(job, state="discarded", finished_at=timezone.now(), guarded_states=frozenset(), **fields)
+    return change(job, state="discarded", finished_at=timezone.now(), unique_states=frozenset(), **fields)
 
 
 def url(job):
@@ -53,7 +53,7 @@ def show(client, job):
 def attempts(job, count):
     SuppressedEnqueue.objects.bulk_create(
         SuppressedEnqueue(
-            outcome="ignored",
+            outcome="deduplicated",
             on_conflict="ignore",
             fingerprint=job.fingerprint,
             type=job.type,
@@ -155,22 +155,22 @@ def test_uniqueness_is_told_with_its_text_and_its_fingerprint(admin_client):
     [
         {"unique": {"keys": ["colour"]}},
         {"unique": [1]},
-        {"fingerprint": "", "guarded_states": frozenset()},
+        {"fingerprint": "", "unique_states": frozenset()},
         {"fingerprint": "\x1b[31m<b>", "unique": None},
         {"args": [1, 2]},
         {"args": {}, "payload_pruned": True},
-        {"retry": {"max_attempts": "many"}},
+        {"retry_options": {"max_attempts": "many"}},
         {"errors": {"not": "a list"}},
         {"errors": ["text", None, 7, [], {}, {"occurred_at": "never"}, {"details": 5, "attempt": [1], "message": {}}]},
         {"tags": "text", "meta": [1], "extra": 7, "result": False},
         {"key": "in\x1bbox", "unique": None},
-        {"fingerprint": None, "guarded_states": frozenset()},
+        {"fingerprint": None, "unique_states": frozenset()},
         {"worker_id": "a/b\x1b?c", "progress": 7.5},
         {"scheduled_at": "9999-12-31T23:30:00Z"},
     ],
     ids=str,
 )
-def test_a_row_that_was_changed_by_hand_is_shown_all_the_same(admin_client, fields):
+def test_a_row_that_was_changed_manually_is_shown_all_the_same(admin_client, fields):
     show(admin_client, change(enqueue(unique=IGNORE), **fields))
 
 
@@ -289,26 +289,26 @@ def test_the_job_that_replaced_it_may_be_gone(admin_client):
 
 
 @pytest.mark.parametrize("end", [discard, Job.cancel])
-def test_what_keeps_a_finished_job_from_a_revival_is_named(admin_client, end):
+def test_what_keeps_a_finished_job_from_a_retry_is_named(admin_client, end):
     job = enqueue(unique=IGNORE)
     end(job)
-    assert "Cannot be revived" not in show(admin_client, job)[1]
+    assert "Cannot be retried" not in show(admin_client, job)[1]
     live = enqueue(unique=IGNORE)
-    assert f"Cannot be revived now, blocked by {live.pk}" in show(admin_client, job)[1]
+    assert f"Cannot be retried now, blocked by {live.pk}" in show(admin_client, job)[1]
 
 
-def test_of_jobs_that_are_never_revived_no_live_duplicate_is_named(admin_client):
+def test_of_jobs_that_are_never_retried_no_live_duplicate_is_named(admin_client):
     replaced, _ = (enqueue({"n": n}, unique=REPLACE) for n in range(2))
-    done = change(enqueue(unique=IGNORE), state="completed", finished_at=timezone.now(), guarded_states=frozenset())
+    done = change(enqueue(unique=IGNORE), state="completed", finished_at=timezone.now(), unique_states=frozenset())
     enqueue(unique=IGNORE)
     for job in (replaced, done):
-        assert "Cannot be revived" not in show(admin_client, job)[1]
+        assert "Cannot be retried" not in show(admin_client, job)[1]
 
 
 def test_a_policy_that_cannot_be_read_names_no_rival(admin_client):
     dead = discard(enqueue(unique=IGNORE), unique={"keys": ["colour"]})
     enqueue(unique=IGNORE)
-    assert "Cannot be revived" not in show(admin_client, dead)[1]
+    assert "Cannot be retried" not in show(admin_client, dead)[1]
 
 
 def test_attempts_tell_what_they_asked_for_otherwise(admin_client):
@@ -352,9 +352,9 @@ def test_attempts_are_kept_from_who_may_not_view_them(client):
 def test_attempts_are_still_found_after_the_job_left_uniqueness(admin_client):
     job = enqueue(unique=IGNORE)
     enqueue(unique=IGNORE)
-    job.release_guard()
+    job.release_unique_key()
     _, text = show(admin_client, job)
-    assert "Taken out of uniqueness by hand" in text
+    assert "Taken out of uniqueness manually" in text
     assert "1 enqueue met this job" in text
 
 
@@ -400,7 +400,7 @@ def test_actions_are_offered_to_who_may_use_them_and_where_they_fit(client):
     assert client.get(url(job)).context["page_actions"] == []
     give(user, "cancel_job", "retry_job")
     assert client.get(url(job)).context["page_actions"] == [("cancel", "Cancel")]
-    assert client.get(url(discard(job))).context["page_actions"] == []
+    assert client.get(url(discard(job))).context["page_actions"] == [("retry", "Retry")]
 
 
 def test_an_action_leads_back_to_the_page(client):
@@ -428,7 +428,7 @@ def test_an_action_with_a_malformed_id_does_nothing(admin_client, id):
 
 def test_an_action_that_asks_first_leads_back_to_the_page(admin_client):
     job = enqueue(unique=IGNORE)
-    form = {"action": "release_guard", "_selected_action": str(job.pk), "_from_page": "1"}
+    form = {"action": "release_unique_key", "_selected_action": str(job.pk), "_from_page": "1"}
     asked = admin_client.post(reverse("admin:django_ojs_unique_job_changelist"), form)
     assert asked.status_code == 200
     hidden = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]+)">', asked.content.decode()))

@@ -11,7 +11,7 @@ from django.utils import timezone, translation
 from django.utils.translation import trans_real
 
 from django_ojs_unique import JobState, RetryPolicy, UniquePolicy
-from django_ojs_unique.admin.sentences import said
+from django_ojs_unique.admin.sentences import translate
 from django_ojs_unique.handlers.registry import registry
 from django_ojs_unique.models import CronJob, Job, Workflow
 from tests.admin import test_links
@@ -158,9 +158,9 @@ def fill():
     timed = {"enqueued_at": None, "run_at": now + timedelta(hours=1), "started_at": None, "finished_at": None}
     test_links.change(test_links.enqueue(201), state="retryable", errors=failures(now), **timed)
     test_links.change(test_links.enqueue(202), state="scheduled", scheduled_at=now + timedelta(hours=1), **timed)
-    test_links.change(test_links.enqueue(203), unique={"keys": 5}, retry={"max_attempts": "x"})
+    test_links.change(test_links.enqueue(203), unique={"keys": 5}, retry_options={"max_attempts": "x"})
     test_links.change(test_links.enqueue(204), fingerprint=None)
-    test_links.change(test_links.enqueue(205), guarded_states=frozenset())
+    test_links.change(test_links.enqueue(205), unique_states=frozenset())
     test_links.change(
         test_links.enqueue(206), state="completed", finished_at=now, skipped="nobody", payload_pruned=True
     )
@@ -245,14 +245,14 @@ def asked(client, ids):
 
 
 def acted(client, ids, home):
-    for action in ("revive", "enqueue_again", "release_guard", "delete_selected"):
+    for action in ("retry", "enqueue_again", "release_unique_key", "delete_selected"):
         for ticked in ({"_selected_action": ids}, {"_selected_action": ids[:1], "select_across": "1"}):
             yield action, client.post(home, {"action": action, **ticked})
     for change in (
-        {"action": "revive", "resolution": "skip"},
+        {"action": "retry", "resolution": "skip"},
         {"action": "cancel"},
-        {"action": "retry_now"},
-        {"action": "release_guard", "_confirmed": "yes"},
+        {"action": "retry"},
+        {"action": "release_unique_key", "_confirmed": "yes"},
         {"action": "enqueue_again", "_confirmed": "yes"},
     ):
         yield str(change), client.post(home, {**change, "_selected_action": ids[::2]}, follow=True)
@@ -268,10 +268,10 @@ def acted(client, ids, home):
     for action in ("pause", "pause", "resume", "resume"):
         data = {"action": action, "_selected_action": ["default", "reports"]}
         yield action, client.post(queues, data, follow=True)
-    sweeping = client.post(home, {"action": "cancel", "_selected_action": ids[:1], "select_across": "1"})
-    yield "sweep", sweeping
-    kept = dict(sweeping.context_data["kept"])
-    yield "swept", client.post(home, {**kept, "_confirmed": "yes"})
+    acting = client.post(home, {"action": "cancel", "_selected_action": ids[:1], "select_across": "1"})
+    yield "bulk action", acting
+    kept = dict(acting.context_data["kept"])
+    yield "done", client.post(home, {**kept, "_confirmed": "yes"})
     for url in lists():
         yield url, client.get(url)
 
@@ -300,13 +300,13 @@ def test_the_page_on_which_duplicates_are_resolved_is_marked(admin_client, brack
 def test_a_sentence_of_a_floor_below_is_found_with_its_parts():
     english = "Holds its key since 2026-01-31, against type + args, until it is cancelled or discarded."
     with translation.override("de"):
-        assert said(english) == (
+        assert translate(english) == (
             "Hält seinen Schlüssel seit 2026-01-31, gegen type + args,"
             " bis sein Zustand so ist: abgebrochen oder verworfen."
         )
-        assert said("Nothing like this is known.") == "Nothing like this is known."
+        assert translate("Nothing like this is known.") == "Nothing like this is known."
     with translation.override("en-gb"):
-        assert said(english) == english
+        assert translate(english) == english
 
 
 @pytest.fixture

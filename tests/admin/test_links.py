@@ -44,12 +44,12 @@ def fill():
     for strategy in ("ignore", "reject", "replace"):
         enqueue(1, strategy, note="new")
     failed = change(
-        enqueue(2), state="discarded", finished_at=now, guarded_states=frozenset(), dead_letter=True,
+        enqueue(2), state="discarded", finished_at=now, unique_states=frozenset(), dead_letter=True,
         errors=[{"type": "ValueError", "message": "no", "details": {"traceback": "line 1"}}],
     )  # fmt: skip
     enqueue(2)
-    failed.revive(force=True)
-    blocked = change(enqueue(3), state="discarded", finished_at=now, guarded_states=frozenset())
+    failed.retry(force=True)
+    blocked = change(enqueue(3), state="discarded", finished_at=now, unique_states=frozenset())
     enqueue(3)
     worker("host:1:ab", heard=now, queues=["reports"], held=1)
     lease = {"worker_id": "host:1:ab", "lease_expires_at": now - timedelta(seconds=1)}
@@ -75,7 +75,7 @@ def flows():
     ends = ({"state": "completed", "result": {"sum": 3}}, {"state": "discarded"}, {"state": "cancelled"})
     for member, end in zip(first.members, ends, strict=True):
         now = timezone.now()
-        values = {"started_at": now, "finished_at": now, "attempt": 1, "guarded_states": frozenset(), **end}
+        values = {"started_at": now, "finished_at": now, "attempt": 1, "unique_states": frozenset(), **end}
         Job._base_manager.filter(pk=member.job_id).update(**values)
     advance()
     due = {"state": "retryable", "run_at": timezone.now() + timedelta(hours=1)}
@@ -168,10 +168,13 @@ def test_every_link_of_a_page_that_asks_or_answers_is_answered(admin_client):
     asked = {"unique": '{"keys": ["type", "args"], "args_keys": ["user_id"]}', "args": '{"user_id": 2}'}
     leads_to = set()
     for url, form in [
-        *((jobs, {"action": name, "_selected_action": ids}) for name in ("revive", "release_guard", "delete_selected")),
+        *(
+            (jobs, {"action": name, "_selected_action": ids})
+            for name in ("retry", "release_unique_key", "delete_selected")
+        ),
         (explain, {"type": "email.send", **asked}),
         (page, {"keep": f"newest:{fingerprint}"}),
-        (jobs, {"action": "revive", "resolution": "force", "_selected_action": ids}),
+        (jobs, {"action": "retry", "resolution": "force", "_selected_action": ids}),
     ]:
         answer = admin_client.post(url, form)
         found = links(url, answer)

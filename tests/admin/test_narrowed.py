@@ -12,7 +12,7 @@ from django.urls import path, reverse
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, chain, group
-from django_ojs_unique.admin import sight
+from django_ojs_unique.admin import visibility
 from django_ojs_unique.admin.cron import CronJobAdmin
 from django_ojs_unique.admin.jobs import JobAdmin
 from django_ojs_unique.admin.queues import QueueAdmin
@@ -68,7 +68,7 @@ def change(job, **fields):
 
 
 def discard(job, **fields):
-    done = {"state": "discarded", "finished_at": timezone.now(), "guarded_states": frozenset(), **fields}
+    done = {"state": "discarded", "finished_at": timezone.now(), "unique_states": frozenset(), **fields}
     return change(job, **done)
 
 
@@ -128,7 +128,7 @@ def test_a_hidden_job_has_no_page(admin_client, name):
 def test_the_page_of_a_job_names_no_hidden_relative(admin_client):
     mine, hidden = rivals()
     text = look(admin_client, "job_change", mine.pk, hiding=[hidden])
-    assert f"Cannot be revived now, blocked by</dt><dd>{HIDDEN}" in text
+    assert f"Cannot be retried now, blocked by</dt><dd>{HIDDEN}" in text
     assert f'<th scope="row">{HIDDEN}</th>' in text
 
 
@@ -152,12 +152,12 @@ def test_no_history_names_a_hidden_job(admin_client, admin_user):
     mine, hidden = ours(1), theirs(2)
     seen = ours(3)
     CronJob.objects.define("nightly", "0 3 * * *", "mail.send")
-    for of, said in [(mine, f"Cancelled for job {hidden.pk}, which was revived."), (mine, f"As {seen.pk}.")]:
+    for of, said in [(mine, f"Cancelled for job {hidden.pk}, which was retried."), (mine, f"As {seen.pk}.")]:
         LogEntry.objects.log_actions(admin_user.pk, [of], CHANGE, said)
     LogEntry.objects.log_actions(admin_user.pk, [CronJob.objects.get()], CHANGE, f"Ran now: created job {hidden.pk}.")
     for page in (("job_history", mine.pk), ("job_change", mine.pk)):
         text = look(admin_client, *page, hiding=[hidden])
-        assert f"Cancelled for {HIDDEN}, which was revived." in text
+        assert f"Cancelled for {HIDDEN}, which was retried." in text
         assert f"As {seen.pk}." in text
     assert f"Ran now: created {HIDDEN}." in look(admin_client, "cronjob_history", "nightly", hiding=[hidden])
 
@@ -166,7 +166,7 @@ def test_the_duplicates_name_no_hidden_job(admin_client):
     mine = ours()
     Job.objects.enqueue("mail.send", {"user_id": 7}, unique=policy("ignore"))
     discard(mine)
-    alike = {"fingerprint": mine.fingerprint, "guarded_states": frozenset()}
+    alike = {"fingerprint": mine.fingerprint, "unique_states": frozenset()}
     hidden, another = (change(theirs(user), **alike) for user in (8, 9))
     text = look(admin_client, "duplicates", hiding=[hidden, another])
     assert "There are none: each fingerprint has one unfinished job at most." in text
@@ -317,38 +317,38 @@ def test_queues_count_the_jobs_that_may_be_seen(admin_client):
 # What would meet a hidden job
 
 
-def test_the_preview_of_a_revival_says_that_there_is_a_hidden_rival(admin_client):
+def test_the_preview_of_a_retry_says_that_there_is_a_hidden_rival(admin_client):
     mine, hidden = rivals()
-    text = kept_secret(act(admin_client, "revive", mine), hidden)
+    text = kept_secret(act(admin_client, "retry", mine), hidden)
     assert f"A live duplicate exists: <ul><li>{HIDDEN} <span" in text
 
 
 @pytest.mark.parametrize("resolution", ["skip", "replace"])
-def test_no_revival_replaces_a_hidden_job(admin_client, resolution):
+def test_no_retry_replaces_a_hidden_job(admin_client, resolution):
     mine, hidden = rivals()
-    text = kept_secret(act(admin_client, "revive", mine, resolution=resolution), hidden)
-    assert f"Cannot revive job {mine.pk}: {HIDDEN} is a live duplicate (available)." in text
+    text = kept_secret(act(admin_client, "retry", mine, resolution=resolution), hidden)
+    assert f"Cannot retry job {mine.pk}: {HIDDEN} is a live duplicate (available)." in text
     assert (change(mine).state, change(hidden).state) == ("discarded", "available")
 
 
-def test_a_revival_beside_a_hidden_job_does_not_name_it(admin_client):
+def test_a_retry_beside_a_hidden_job_does_not_name_it(admin_client):
     mine, hidden = rivals()
-    assert HIDDEN in kept_secret(act(admin_client, "revive", mine, resolution="force"), hidden)
+    assert HIDDEN in kept_secret(act(admin_client, "retry", mine, resolution="force"), hidden)
     assert (change(mine).state, change(hidden).state) == ("available", "available")
 
 
-def test_a_revival_replaces_a_job_that_may_be_seen(admin_client):
+def test_a_retry_replaces_a_job_that_may_be_seen(admin_client):
     mine = discard(ours())
     other = ours()
-    act(admin_client, "revive", mine, resolution="replace")
+    act(admin_client, "retry", mine, resolution="replace")
     assert (change(mine).state, change(other).state) == ("available", "cancelled")
 
 
-def test_a_revival_that_meets_a_hidden_job_and_another_replaces_neither(admin_client):
+def test_a_retry_that_meets_a_hidden_job_and_another_replaces_neither(admin_client):
     mine = discard(ours())
-    other = change(ours(), guarded_states=frozenset())
+    other = change(ours(), unique_states=frozenset())
     hidden = change(theirs(9), fingerprint=mine.fingerprint)
-    kept_secret(act(admin_client, "revive", mine, resolution="replace"), hidden)
+    kept_secret(act(admin_client, "retry", mine, resolution="replace"), hidden)
     assert [change(job).state for job in (mine, other, hidden)] == ["discarded", "available", "available"]
 
 
@@ -372,8 +372,8 @@ def test_what_is_enqueued_again_replaces_a_job_that_may_be_seen(admin_client):
     assert change(other).state == "cancelled"
 
 
-@pytest.mark.parametrize("action", ["revive", "enqueue_again"])
-def test_a_sweep_names_no_hidden_rival(admin_client, action):
+@pytest.mark.parametrize("action", ["retry", "enqueue_again"])
+def test_a_bulk_action_names_no_hidden_rival(admin_client, action):
     _, hidden = rivals("replace")
     form = {"action": action, "select_across": "1", "_selected_action": ["0" * 32], "resolution": "replace"}
     form |= {"_confirmed": "yes"} if action == "enqueue_again" else {}
@@ -388,13 +388,11 @@ def test_a_sweep_names_no_hidden_rival(admin_client, action):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "action", ["cancel", "retry_now", "revive", "enqueue_again", "release_guard", "delete_selected"]
-)
+@pytest.mark.parametrize("action", ["cancel", "retry", "enqueue_again", "release_unique_key", "delete_selected"])
 def test_no_action_changes_a_hidden_job_or_tells_it_from_a_missing_one(admin_client, action):
     live, dead = theirs(1), discard(theirs(2))
     before = list(Job.objects.order_by("pk").values())
-    steps = {"resolution": "replace"} if action == "revive" else {"_confirmed": "yes"}
+    steps = {"resolution": "replace"} if action == "retry" else {"_confirmed": "yes"}
     for fields in ({}, steps):
         for job in (live, dead):
             answers = [act(admin_client, action, each, **fields) for each in (job, Job(pk=new_id()))]
@@ -407,10 +405,10 @@ def test_no_action_changes_a_hidden_job_or_tells_it_from_a_missing_one(admin_cli
 
 
 def test_duplicates_are_resolved_among_the_jobs_that_may_be_seen(admin_client):
-    mine = change(ours(), guarded_states=frozenset())
-    hidden = change(theirs(9), fingerprint=mine.fingerprint, guarded_states=frozenset())
+    mine = change(ours(), unique_states=frozenset())
+    hidden = change(theirs(9), fingerprint=mine.fingerprint, unique_states=frozenset())
     other = ours(8)
-    change(other, fingerprint=mine.fingerprint, guarded_states=frozenset())
+    change(other, fingerprint=mine.fingerprint, unique_states=frozenset())
     asked = admin_client.post(url(RESOLVE), {"keep": f"newest:{mine.fingerprint}"})
     kept_secret(text_of(asked), hidden)
     (plan,) = asked.context["plans"]
@@ -420,8 +418,8 @@ def test_duplicates_are_resolved_among_the_jobs_that_may_be_seen(admin_client):
 
 @pytest.mark.parametrize("keeps_ours", [True, False])
 def test_a_forged_decision_cancels_no_hidden_job(admin_client, keeps_ours):
-    mine = change(ours(), guarded_states=frozenset())
-    hidden = change(theirs(9), fingerprint=mine.fingerprint, guarded_states=frozenset())
+    mine = change(ours(), unique_states=frozenset())
+    hidden = change(theirs(9), fingerprint=mine.fingerprint, unique_states=frozenset())
     keep, cancel = (mine, hidden) if keeps_ours else (hidden, mine)
     decision = f'{{"fingerprint": "{mine.fingerprint}", "keep": "{keep.pk}", "cancel": ["{cancel.pk}"]}}'
     text = text_of(admin_client.post(url(RESOLVE), {"decision": decision}))
@@ -463,9 +461,9 @@ def test_a_site_without_an_admin_of_jobs_shows_none(admin_client):
 
 
 def test_nothing_else_links_to_a_job():
-    sources = {path.name: path.read_text() for path in Path(sight.__file__).parent.glob("*.py")}
+    sources = {path.name: path.read_text() for path in Path(visibility.__file__).parent.glob("*.py")}
     # The dashboard is shown to those only who see all jobs.
-    everywhere = {"display.py", "sight.py", "dashboard_cells.py"}
+    everywhere = {"display.py", "visibility.py", "dashboard_cells.py"}
     assert {name for name, source in sources.items() if "job_link" in source} == everywhere
     # Its own page is that of a job that was found by the queryset.
     links = {name for name, source in sources.items() if 'django_ojs_unique_job_change"' in source}

@@ -7,7 +7,7 @@ from django.urls import reverse
 from django.utils import translation
 
 from django_ojs_unique import job
-from django_ojs_unique.admin.sentences import said
+from django_ojs_unique.admin.sentences import translate
 from django_ojs_unique.models import CronJob
 from tests.admin.test_languages import bracketed, words  # noqa: F401
 from tests.support.pages import ROOT
@@ -15,7 +15,7 @@ from tests.support.pages import ROOT
 pytestmark = pytest.mark.django_db
 
 OJS, UNIQUE = "canonical cron durations limits names retry selection", "fingerprint keys members policy"
-ENQUEUE = "by_key incoming request shape values"
+ENQUEUE = "by_key new_job request resolved_options values"
 FOLDERS = {"ojs": OJS, "unique": UNIQUE, "enqueue": ENQUEUE}
 MODULES = [f"{folder}/{name}.py" for folder, names in FOLDERS.items() for name in names.split()]
 MODULES += ["models/cron.py", "handlers/registry.py"]
@@ -39,7 +39,7 @@ PYTHON_ONLY = {
     "is not a known x1",
     "x1 x1",
 }
-"""What no form can say, as its values are JSON, and what is put together of parts that are said."""
+"""What no form can say, as its values are JSON, and what is put together of parts that are translated."""
 
 CRON = {
     "name": "nightly", "description": "", "expression": "0 3 * * *", "timezone": "UTC", "overlap_policy": "skip",
@@ -68,14 +68,14 @@ def texts(module):
                 found = [
                     *node.args[1:2],
                     *node.args[3:4],
-                    *(each.value for each in node.keywords if each.arg == "mend"),
+                    *(each.value for each in node.keywords if each.arg == "hint"),
                 ]
             elif name == "ValueError" and module == "ojs/durations.py":
                 found = node.args
         elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in (
-            "mend",
+            "hint",
             "problem",
-            "_MEND",
+            "_HINT",
             "_AS_STRING",
         ):
             found = [node.value]
@@ -88,7 +88,7 @@ def texts(module):
 def test_each_problem_has_a_wording(module):
     found = set(texts(module)) - PYTHON_ONLY
     with translation.override("de"):
-        assert {text for text in found if said(text) == text} == set()
+        assert {text for text in found if translate(text) == text} == set()
 
 
 def test_problems_are_looked_for():
@@ -116,8 +116,8 @@ def test_problems_are_looked_for():
 )
 def test_a_problem_is_put_together_of_its_parts(english, german):
     with translation.override("de"):
-        assert said(english) == german
-    assert said(english) == english
+        assert translate(english) == german
+    assert translate(english) == english
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def enqueue(pay):
 def suppress(job, **changes):
     values = {"args": {**ARGS, "iban": SECRET[::-1]}, "meta": META, "type": job.type, "existing_job": job, **changes}
     return SuppressedEnqueue.objects.create(
-        outcome="ignored",
+        outcome="deduplicated",
         on_conflict="ignore",
         fingerprint=job.fingerprint,
         queue=job.queue,
@@ -208,7 +208,7 @@ def test_without_names_a_search_finds_what_it_found(looker):
 
 
 def test_enqueue_again_uses_the_stored_args(client, pay):
-    log_in(client, "view_job", "revive_job")
+    log_in(client, "view_job", "enqueue_again_job")
     job = enqueue(pay)
     run_jobs()
     form = {"action": "enqueue_again", "_selected_action": [job.pk], "_confirmed": "yes"}

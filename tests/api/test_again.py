@@ -1,4 +1,4 @@
-"""Revive, and enqueue again, over HTTP."""
+"""Retry, and enqueue again, over HTTP."""
 
 import pytest
 
@@ -12,29 +12,29 @@ def path(job, what):
     return f"/ojs/v1/jobs/{job.pk}/{what}"
 
 
-def test_a_cancelled_job_is_revived(ojs):
+def test_a_cancelled_job_is_retried(ojs):
     job = stored("cancelled")
-    answer = ojs.post(path(job, "revive"))
+    answer = ojs.post(path(job, "retry"))
     assert (answer.status_code, answer.json()["job"]["state"]) == (200, "available")
     assert fresh(job).state == "available"
 
 
-def test_a_live_duplicate_refuses_the_revival_unless_the_body_says_otherwise(ojs, refused):
+def test_a_live_duplicate_refuses_the_retry_unless_the_body_says_otherwise(ojs, refused):
     dead, live = stored("discarded"), stored("available")
-    error = refused(ojs.post(path(dead, "revive")), 409, "duplicate")
+    error = refused(ojs.post(path(dead, "retry")), 409, "duplicate")
     assert error["details"]["existing_job_id"] == str(live.pk)
-    assert ojs.post(path(dead, "revive"), {"replace": True}).status_code == 200
+    assert ojs.post(path(dead, "retry"), {"replace": True}).status_code == 200
     assert (fresh(dead).state, fresh(live).state) == ("available", "cancelled")
 
 
-def test_what_a_revival_would_do_is_said_and_not_done(ojs):
+def test_what_a_retry_would_do_is_said_and_not_done(ojs):
     dead, alone = stored("discarded"), stored("discarded", type="other")
     live = stored("available")
-    said = ojs.post(path(dead, "revive"), {"dry_run": True}).json()["preview"]
+    said = ojs.post(path(dead, "retry"), {"dry_run": True}).json()["preview"]
     assert said["duplicates"] == [{"id": str(live.pk), "state": "available"}]
-    said = ojs.post(path(alone, "revive"), {"dry_run": True}).json()["preview"]
-    assert said == {"allowed": True, "message": "No live duplicate exists: it is revived.", "duplicates": []}
-    said = ojs.post(path(live, "revive"), {"dry_run": True}).json()["preview"]
+    said = ojs.post(path(alone, "retry"), {"dry_run": True}).json()["preview"]
+    assert said == {"allowed": True, "message": "No live duplicate exists: it is retried.", "duplicates": []}
+    said = ojs.post(path(live, "retry"), {"dry_run": True}).json()["preview"]
     assert (said["allowed"], said["message"][:16]) == (False, "It is available:")
     assert (fresh(dead).state, fresh(alone).state) == ("discarded", "discarded")
 
@@ -56,9 +56,9 @@ def test_a_finished_job_is_enqueued_again_and_answers_as_an_enqueue_does(ojs, re
 @pytest.mark.parametrize(
     ("what", "body", "field"),
     [
-        ("revive", {"forced": True}, "forced"),
-        ("revive", {"force": "yes"}, "force"),
-        ("revive", {"force": True, "replace": True}, "replace"),
+        ("retry", {"forced": True}, "forced"),
+        ("retry", {"force": "yes"}, "force"),
+        ("retry", {"force": True, "replace": True}, "replace"),
         ("enqueue-again", {"force": True}, "force"),
         ("enqueue-again", {"dry_run": 1}, "dry_run"),
     ],
@@ -69,6 +69,6 @@ def test_a_body_that_is_not_understood_is_refused_with_the_field(ojs, refused, w
     assert fresh(job).state == "discarded"
 
 
-@pytest.mark.parametrize("what", ["revive", "enqueue-again"])
+@pytest.mark.parametrize("what", ["retry", "enqueue-again"])
 def test_a_job_that_there_is_not_is_not_found(ojs, refused, what):
     refused(ojs.post(f"/ojs/v1/jobs/00000000-0000-7000-8000-000000000000/{what}"), 404, "not_found")

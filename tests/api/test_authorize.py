@@ -259,7 +259,7 @@ def test_a_periodic_job_can_neither_be_defined_nor_taken_over_for_a_queue_that_i
     ]
 
 
-def test_a_periodic_job_whose_row_was_changed_by_hand_is_asked_about_without_a_queue(ojs, rule):
+def test_a_periodic_job_whose_row_was_changed_manually_is_asked_about_without_a_queue(ojs, rule):
     CronJob.objects.define("nightly", "@daily", "t")
     CronJob.objects.update(options={"queue": 5})
     rule(mail_only)

@@ -139,7 +139,7 @@ def test_what_could_mean_something_else_is_refused_by_the_name_that_the_client_w
     assert not Job.objects.exists()
 
 
-def test_a_key_of_two_meanings_says_both_and_the_mend(ojs, refused):
+def test_a_key_of_two_meanings_says_both_and_the_hint(ojs, refused):
     error = refused(unique(ojs, {"key": ["type"]}, {"type": 1}), 400, "invalid_request")
     assert "dimensions" in error["message"]
     assert "members of args" in error["message"]

@@ -270,7 +270,7 @@ def test_what_is_declared_in_code_is_listed_and_can_be_disabled_but_neither_chan
     assert CronJob.objects.get().declared
 
 
-def test_an_entry_that_was_defined_in_python_or_changed_by_hand_is_shown(ojs):
+def test_an_entry_that_was_defined_in_python_or_changed_manually_is_shown(ojs):
     CronJob.objects.define(
         "a",
         "@daily",

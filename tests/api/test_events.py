@@ -126,7 +126,7 @@ def test_an_invalid_parameter_is_named(ojs, refused, query, field):
     assert error["message"].startswith(f"{field}: ")
 
 
-def test_a_misspelt_type_is_mended(ojs, refused):
+def test_a_misspelt_type_is_fixed(ojs, refused):
     assert "job.enqueued" in refused(ojs.get(f"{EVENTS}?types=job.enqueue"), 400, "invalid_request")["message"]
 
 

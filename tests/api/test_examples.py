@@ -138,7 +138,7 @@ def test_a_refused_duplicate_is_told_from_an_own_one(server, client):
         found, outcome = client.enqueue(http, job)
         assert (found["id"], outcome) == (str(first.pk), "refused")
         job["options"]["unique"]["on_conflict"] = "ignore"
-        assert client.enqueue(http, job)[1] == "ignored"
+        assert client.enqueue(http, job)[1] == "deduplicated"
         with pytest.raises(ValueError, match="type"):
             client.enqueue(http, {"type": "No Type", "args": []})
 

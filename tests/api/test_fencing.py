@@ -61,7 +61,7 @@ def test_a_fetched_job_carries_the_token_of_its_lease_and_no_other_answer_has_it
 @pytest.mark.parametrize(("a", "b"), [("a", "b"), ("a", "a"), (None, None), ("a", None)])
 @pytest.mark.parametrize("requeued", [False, True])
 @pytest.mark.parametrize("says", ["", "worker_id"])
-def test_a_worker_that_was_thought_dead_can_neither_settle_nor_keep_nor_give_back(
+def test_a_worker_that_was_thought_dead_can_neither_finalize_nor_keep_nor_requeue(
     ojs, refused, taken_over, a, b, requeued, says
 ):
     before, after = taken_over(a, b, requeued)

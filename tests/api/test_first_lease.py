@@ -125,7 +125,7 @@ def test_a_time_limit_of_a_minute_is_a_time_limit(ojs, waited):
 
 
 @pytest.mark.parametrize("path", [ACK, NACK])
-def test_its_holder_settles_the_job(ojs, waited, path):
+def test_its_holder_finalizes_the_job(ojs, waited, path):
     job = waited()
     assert ojs.post(path, {"job_id": job["id"], "worker_id": "w1"}).status_code == 200
 

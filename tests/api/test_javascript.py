@@ -124,7 +124,7 @@ def test_a_refused_duplicate_is_told_from_an_own_one(server):
     job: dict[str, Any] = {"type": "letter.count", "args": [], "options": {"unique": {}}}
     assert enqueue(job) == (str(first.pk), "refused")
     job["options"]["unique"]["on_conflict"] = "ignore"
-    assert enqueue(job) == (str(first.pk), "ignored")
+    assert enqueue(job) == (str(first.pk), "deduplicated")
     process = module(CLIENT, job=json.dumps({"type": "No Type", "args": []}), lost=0, busy=0)
     assert "Error: type: " in process.communicate(timeout=PATIENCE)[0]
     assert process.returncode == 1

@@ -248,7 +248,7 @@ def test_jobs_that_wait_take_no_room_from_those_that_are_handed_out(ojs):
 
 
 @pytest.mark.slow
-def test_what_does_not_fit_into_an_answer_is_given_back_as_it_was(ojs):
+def test_what_does_not_fit_into_an_answer_is_requeued_as_it_was(ojs):
     args, limit = {"text": "x" * 10_000}, Limit(name="mail server", per_hour=4)
     Job.objects.enqueue_many([{"type": "t", "args": args, "limit": limit} for _ in range(6)])
     first = Job.objects.order_by("id").first().pk
@@ -257,8 +257,8 @@ def test_what_does_not_fit_into_an_answer_is_given_back_as_it_was(ojs):
         assert (len(held), held[0]["id"]) == (2, str(first))
         assert Slot.objects.count() == Job.objects.filter(attempt=1, state="active").count() == 2
         assert Job.objects.filter(attempt=0, state="available", started_at=None, lease_token=None).count() == 4
-        given_back, waiting = Job.objects.filter(state="available").order_by("id")[:2], Job.objects.order_by("-id")[0]
-        Job.objects.filter(pk__in=[row.pk for row in given_back]).cancel()
+        requeued, waiting = Job.objects.filter(state="available").order_by("id")[:2], Job.objects.order_by("-id")[0]
+        Job.objects.filter(pk__in=[row.pk for row in requeued]).cancel()
         assert len(ojs.fetch()) == len(ojs.fetch()) == 1
         assert Job.objects.get(pk=waiting.pk).state == "active"
     with override_settings(OJS_UNIQUE={"API": {"MAX_RESPONSE_BYTES": 10}}):
@@ -274,14 +274,14 @@ def test_a_fetch_goes_round_the_lanes_of_a_fair_queue(ojs):
     assert "limits" not in first[0]
 
 
-def test_a_job_that_is_enqueued_again_or_revived_keeps_its_limits(ojs):
+def test_a_job_that_is_enqueued_again_or_retried_keeps_its_limits(ojs):
     done = limited(ojs)
     run_jobs_over_http(ojs, done)
     again = ojs.post(f"{JOBS}/{done['id']}/enqueue-again").json()["job"]
     assert again["limits"] == done["limits"]
     ojs.delete(f"{JOBS}/{again['id']}")
-    revived = ojs.post(f"{JOBS}/{again['id']}/revive").json()["job"]
-    assert (revived["state"], revived["limits"]) == ("available", done["limits"])
+    retried = ojs.post(f"{JOBS}/{again['id']}/retry").json()["job"]
+    assert (retried["state"], retried["limits"]) == ("available", done["limits"])
     assert set(Job.objects.filter(state="available").values_list("gate", flat=True)) == {"0"}
     holder = limited(ojs)
     assert len(ojs.fetch(count=5)) == 1

@@ -81,7 +81,7 @@ def test_jobs_are_filtered_by_all_that_is_given(ojs, jobs, query, found):
 
 
 @pytest.mark.parametrize(
-    ("query", "field", "mend"),
+    ("query", "field", "hint"),
     [
         ({"state": "failed"}, "state", "discarded"),
         ({"state": "available,x"}, "state", "Valid"),
@@ -100,10 +100,10 @@ def test_jobs_are_filtered_by_all_that_is_given(ojs, jobs, query, found):
     ],
     ids=str,
 )
-def test_what_is_no_filter_is_refused_by_the_name_of_the_parameter(ojs, refused, query, field, mend):
+def test_what_is_no_filter_is_refused_by_the_name_of_the_parameter(ojs, refused, query, field, hint):
     error = refused(ojs.get(f"{JOBS}?{urlencode(query, doseq=True)}"), 400, "invalid_request")
     assert error["details"]["field"] == field
-    assert mend in error["message"]
+    assert hint in error["message"]
 
 
 def test_the_filters_are_those_of_the_command(ojs):

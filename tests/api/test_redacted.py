@@ -59,11 +59,11 @@ def test_the_answer_to_a_duplicate_does_not_tell_what_somebody_else_sent(ojs, pa
     assert SECRET[:4] not in rejected.content.decode()
 
 
-def test_a_job_that_is_read_cancelled_revived_or_enqueued_again(ojs, pay):
+def test_a_job_that_is_read_cancelled_retried_or_enqueued_again(ojs, pay):
     path = f"/ojs/v1/jobs/{ojs.enqueue(**BODY)['id']}"
     hidden(ojs.get(path))
     hidden(ojs.delete(path))
-    hidden(ojs.post(f"{path}/revive"))
+    hidden(ojs.post(f"{path}/retry"))
     hidden(ojs.delete(path))
     hidden(ojs.post(f"{path}/enqueue-again"), 201)
     assert [one.args for one in Job.objects.all()] == [ARGS, ARGS]

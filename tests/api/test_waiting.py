@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from django_ojs_unique.api import waiting
 from django_ojs_unique.execution.leases import Lease
-from django_ojs_unique.maintenance.sweep import next_due
+from django_ojs_unique.maintenance.timers import next_due
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.worker import remote
 from tests.support.processes import PATIENCE, until

@@ -202,7 +202,7 @@ def test_the_error_is_gone_from_a_job_that_is_acknowledged_after_it_failed(ojs, 
 
 
 @pytest.mark.parametrize("path", [ACK, NACK])
-def test_only_an_active_job_can_be_settled(ojs, refused, state, path):
+def test_only_an_active_job_can_be_finalized(ojs, refused, state, path):
     future = (timezone.now() + HOUR).isoformat()
     for members in ({}, {"options": {"delay_until": future}}, {"options": {"pending": True}}):
         job = ojs.enqueue(**members)
@@ -218,7 +218,7 @@ def test_only_an_active_job_can_be_settled(ojs, refused, state, path):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [ACK, NACK])
 @pytest.mark.parametrize("end", ["completed", "discarded", "cancelled"])
-def test_a_finished_job_cannot_be_settled_again(ojs, held, refused, state, path, end):
+def test_a_finished_job_cannot_be_finalized_again(ojs, held, refused, state, path, end):
     job = held()
     if end == "completed":
         ojs.post(ACK, {"job_id": job["id"]})
@@ -233,7 +233,7 @@ def test_a_finished_job_cannot_be_settled_again(ojs, held, refused, state, path,
 
 
 @pytest.mark.parametrize("path", [ACK, NACK])
-def test_who_settles_a_job_must_name_one_that_there_is(ojs, refused, path):
+def test_who_finalizes_a_job_must_name_one_that_there_is(ojs, refused, path):
     for missing in ({}, {"job_id": 1}, {"job_id": ""}, {"job_id": None}):
         assert refused(ojs.post(path, missing), 400, "invalid_request")["details"]["field"] == "job_id"
     for unknown in (str(uuid4()), "no id", "\x00", "x" * 10_000):
@@ -438,8 +438,8 @@ def test_what_workers_outside_do_is_announced_and_a_receiver_that_breaks_undoes_
     finally:
         for signal in (job_started, job_completed, job_failed, job_discarded):
             signal.disconnect(hear)
-    settled = [(job_completed, "completed"), (job_failed, "retryable"), (job_discarded, "discarded")]
-    assert [(signal, state) for signal, _, state in heard] == [(job_started, "active")] * 3 + settled
+    finalized = [(job_completed, "completed"), (job_failed, "retryable"), (job_discarded, "discarded")]
+    assert [(signal, state) for signal, _, state in heard] == [(job_started, "active")] * 3 + finalized
     assert sorted(Job.objects.values_list("state", flat=True)) == ["completed", "discarded", "retryable"]
 
 
@@ -546,7 +546,7 @@ def test_a_heartbeat_lets_operators_see_the_worker(ojs, held):
         "queues": ["default", "mail"],
         "concurrency": 3,
         "held": 1,
-        "settled": 0,
+        "finalized": 0,
         **times,
     }
 

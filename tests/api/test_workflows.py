@@ -351,7 +351,7 @@ def test_all_options_of_an_enqueue_work_in_a_member(start, work, show):
                                      "meta", "schema", "x_extra")
     }.items()  # fmt: skip
     stored = Job.objects.get(type="b")
-    assert (stored.max_attempts, stored.retry["initial_interval"]) == (9, "PT2S")
+    assert (stored.max_attempts, stored.retry_options["initial_interval"]) == (9, "PT2S")
     assert stored.unique["keys"] == ["type"]
     last = Job.objects.get(type="c")
     assert (last.queue, last.state, last.meta, last.timeout_ms) == ("own", "scheduled", {"k": 1}, 3000)

@@ -13,7 +13,7 @@ from typing import Any
 from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, JobState, RetryPolicy, UniquePolicy, batch, chain, job
-from django_ojs_unique.enqueue.incoming import read
+from django_ojs_unique.enqueue.new_job import read
 from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.models import Job, Queue, SuppressedEnqueue, WorkerProcess
 from tests.support.big_table import id_at
@@ -21,7 +21,7 @@ from tests.support.rows import insert_all
 from tests.support.workflows import advance
 
 UNLESS_IT_FAILED = [state for state in JobState if state not in ("cancelled", "discarded")]
-OUTCOMES = {"ignore": "ignored", "reject": "rejected", "replace": "replaced"}
+OUTCOMES = {"ignore": "deduplicated", "reject": "rejected", "replace": "replaced"}
 TRACE = """Traceback (most recent call last):
   File "shop/jobs.py", line 58, in capture_payment
     bank.capture(order, amount)
@@ -84,11 +84,11 @@ def dead() -> Any:
 
 
 def pair() -> tuple[Any, Any]:
-    """Make two live jobs of one key: the older one was revived by force."""
-    revived = discard(Job.objects.enqueue("newsletter.send", {"user_id": 7}).job)
+    """Make two live jobs of one key: the older one was retried by force."""
+    retried = discard(Job.objects.enqueue("newsletter.send", {"user_id": 7}).job)
     newer = Job.objects.enqueue("newsletter.send", {"user_id": 7}).job
-    revived.revive(force=True)
-    return _back(revived, minutes=40), _back(newer, minutes=35)
+    retried.retry(force=True)
+    return _back(retried, minutes=40), _back(newer, minutes=35)
 
 
 def flow() -> Any:
@@ -108,7 +108,7 @@ def flow() -> Any:
     workflow = chain(pay, side_by_side, mail, name="order-4712").enqueue()
     now = timezone.now()
     began = {"attempt": 1, "started_at": now - timedelta(seconds=95), "run_at": None}
-    done = {**began, "state": "completed", "finished_at": now - timedelta(seconds=80), "guarded_states": frozenset()}
+    done = {**began, "state": "completed", "finished_at": now - timedelta(seconds=80), "unique_states": frozenset()}
     _change(
         Job.objects.get(pk=workflow.members[0].job_id), **done, result={"charge": "ch_3MtwBwLkdIwHu7ix", "cents": 4200}
     )
@@ -124,7 +124,7 @@ def flow() -> Any:
 
 def discard(job: Any, **changes: Any) -> Any:
     """Let a job have failed for good."""
-    values = {"state": "discarded", "finished_at": timezone.now(), "guarded_states": frozenset(), "attempt": 3}
+    values = {"state": "discarded", "finished_at": timezone.now(), "unique_states": frozenset(), "attempt": 3}
     return _change(job, **{**values, **changes})
 
 
@@ -138,11 +138,11 @@ def _a_day(now: datetime) -> None:
                 jobs.append(job)
                 attempts += [_met(job, chance) for _ in range(chance.choice([0, 0, 0, 1, 2]))]
                 if older := newest.pop(job.fingerprint, None):
-                    older.guarded_states = frozenset()
-                if job.is_guarding:
+                    older.unique_states = frozenset()
+                if job.holds_unique_key:
                     newest[job.fingerprint] = job
                 else:
-                    job.guarded_states = frozenset()
+                    job.unique_states = frozenset()
     insert_all(jobs)
     SuppressedEnqueue.objects.bulk_create(sorted(attempts, key=lambda attempt: attempt.created_at))
 
@@ -190,7 +190,7 @@ def _workers(now: datetime) -> None:
             queues=["*"],
             concurrency=4,
             held=2,
-            settled=1_234 * number,
+            finalized=1_234 * number,
             started_at=now - timedelta(hours=9),
             heartbeat_at=now - timedelta(seconds=silent),
         )

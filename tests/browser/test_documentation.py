@@ -20,7 +20,7 @@ FIRST = {
     "naive datetime": "schedules",
     "debounce": "debounce-and-throttle",
     "fingerprint": "policy",
-    "settle": "glossary",
+    "finalize": "glossary",
     "dead letter": "glossary",
     "run a worker": "run-a-worker",
 }

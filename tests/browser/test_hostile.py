@@ -16,7 +16,7 @@ ANSI = "\x1b[31mred\x1b[0m"
 
 @pytest.fixture
 def hostile(transactional_db):
-    """Two live jobs of one key, made by hand with hostile texts wherever there is text, and an attempt that met one."""
+    """Two live jobs of one key, with hostile texts wherever there is text, and an attempt that met one."""
     now = timezone.now()
     error = {"type": SCRIPT, "code": IMAGE, "message": ANSI + IMAGE, "attempt": 1, "occurred_at": QUOTE}
     values = {

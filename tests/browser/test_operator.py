@@ -34,28 +34,28 @@ def test_a_refused_duplicate_is_found_explained_and_admitted_once_its_holder_is_
     assert list(Job.objects.order_by("pk").values_list("state", flat=True)) == ["cancelled", "available"]
 
 
-def test_a_dead_letter_is_revived_in_the_place_of_a_live_duplicate_once_that_is_chosen(operator):
+def test_a_dead_letter_is_retried_in_the_place_of_a_live_duplicate_once_that_is_chosen(operator):
     page, dead = operator.page, gallery.dead()
     live = Job.objects.get(state="available")
 
-    operator.acts("revive", dead)
+    operator.acts("retry", dead)
     page.get_by_label("Skip:").wait_for()
     assert operator.violations() == []
-    page.get_by_role("button", name="Revive").click()
-    operator.shows("Revived: 0. Not revived: 1.")
+    page.get_by_role("button", name="Retry").click()
+    operator.shows("Retried: 0. Not retried: 1.")
     operator.shows(f"job {live.pk} is a live duplicate (available)")
     page.get_by_role("link", name="Back", exact=True).click()
 
-    operator.acts("revive", dead)
+    operator.acts("retry", dead)
     page.get_by_label("Replace:").check()
-    page.get_by_role("button", name="Revive").click()
-    operator.shows("Revived: 1. Not revived: 0.")
+    page.get_by_role("button", name="Retry").click()
+    operator.shows("Retried: 1. Not retried: 0.")
     assert page.get_by_role("link", name=str(live.pk)).is_visible()
     assert dict(Job.objects.values_list("pk", "state")) == {dead.pk: "available", live.pk: "cancelled"}
 
 
 def test_live_duplicates_are_resolved_after_a_page_that_says_what_would_be_done(operator):
-    page, (revived, newer) = operator.page, gallery.pair()
+    page, (retried, newer) = operator.page, gallery.pair()
     operator.opens("duplicates")
     page.get_by_role("button", name="Keep the newest…", exact=True).click()
     operator.shows("Nothing has been done yet.")
@@ -64,7 +64,7 @@ def test_live_duplicates_are_resolved_after_a_page_that_says_what_would_be_done(
     page.get_by_role("button", name="Yes, cancel 1 job").click()
     operator.shows("Cancelled: 1 job")
     states = dict(Job.objects.values_list("pk", "state"))
-    assert states == {revived.pk: "cancelled", newer.pk: "available"}
+    assert states == {retried.pk: "cancelled", newer.pk: "available"}
     operator.opens("duplicates")
     operator.shows("There are none")
 

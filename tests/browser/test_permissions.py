@@ -6,7 +6,7 @@ from django_ojs_unique.models import Job, Queue
 from tests.browser import gallery
 from tests.browser.conftest import staff
 
-ACTS = re.compile("cancel|retry|revive|release|delete|pause|resume|keep", re.IGNORECASE)
+ACTS = re.compile("cancel|retry|retry|release|delete|pause|resume|keep", re.IGNORECASE)
 PAGES = ["job_changelist", "job_change", "dashboard", "duplicates", "duplicates_of", "explain"]
 
 
@@ -35,7 +35,7 @@ def test_a_viewer_who_knows_the_addresses_changes_nothing(visit):
     viewer.opens("job_changelist")
     assert viewer.posts("resolve", keep=f"newest:{job.fingerprint}").status == 403
     assert viewer.posts("dashboard", pause="newsletters").status == 403
-    for action in ("cancel", "retry_now", "revive", "release_guard", "delete_selected"):
+    for action in ("cancel", "retry", "retry", "release_unique_key", "delete_selected"):
         # Django shows the list again and does nothing.
         viewer.posts("job_changelist", action=action, _selected_action=str(job.pk), resolution="force", confirmed="yes")
     assert list(Job.objects.order_by("pk").values()) == before

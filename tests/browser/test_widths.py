@@ -70,7 +70,7 @@ def pages(shown):
 
 def asked(operator, shown):
     """Open each page that a form leads to, and yield its name."""
-    for action in ("revive", "enqueue_again", "release_guard", "delete_selected"):
+    for action in ("retry", "enqueue_again", "release_unique_key", "delete_selected"):
         operator.opens("job_change", shown.dead.pk if action != "delete_selected" else shown.pair[0].pk)
         if (button := operator.page.locator(f"button[value={action}]")).count():
             button.click()

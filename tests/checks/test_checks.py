@@ -410,7 +410,7 @@ def test_sqlite_with_both_options_is_fine(mode, sqlite):
     assert sqlite(transaction_mode=mode, **WAL) == []
 
 
-def test_a_database_that_keeps_no_constraint_is_best_effort_and_not_told_to_mend_it(monkeypatch):
+def test_a_database_that_keeps_no_constraint_is_best_effort_and_not_told_to_fix_it(monkeypatch):
     monkeypatch.setattr(kind_of(connection), "mechanism", "")
     capabilities.forget()
     try:
@@ -420,12 +420,12 @@ def test_a_database_that_keeps_no_constraint_is_best_effort_and_not_told_to_mend
         capabilities.forget()
 
 
-TABLE, GUARD = Job._meta.db_table, capabilities.CONSTRAINT
+TABLE, CONSTRAINT = Job._meta.db_table, capabilities.CONSTRAINT
 
 
 @pytest.fixture
 def guard(db):
-    """Make the guard anew, under another condition; None drops it."""
+    """Make the unique key anew, under another condition; None drops it."""
 
     def make(condition):
         capabilities.forget()
@@ -433,23 +433,23 @@ def guard(db):
             generate(None if condition is None else f"CASE WHEN {condition} THEN fingerprint END")
             return
         with connection.cursor() as cursor:
-            cursor.execute(f"DROP INDEX {GUARD}")
+            cursor.execute(f"DROP INDEX {CONSTRAINT}")
             if condition is not None:
-                cursor.execute(f"CREATE UNIQUE INDEX {GUARD} ON {TABLE} (fingerprint) WHERE {condition}")
+                cursor.execute(f"CREATE UNIQUE INDEX {CONSTRAINT} ON {TABLE} (fingerprint) WHERE {condition}")
 
     def generate(expression):
         with connection.cursor() as cursor:
-            cursor.execute(f"ALTER TABLE {TABLE} DROP INDEX IF EXISTS {GUARD}, DROP COLUMN IF EXISTS {GUARD}")
+            cursor.execute(f"ALTER TABLE {TABLE} DROP INDEX IF EXISTS {CONSTRAINT}, DROP COLUMN IF EXISTS {CONSTRAINT}")
             if expression is not None:
-                column = f"ADD COLUMN {GUARD} varchar(64) GENERATED ALWAYS AS ({expression}) STORED"
-                cursor.execute(f"ALTER TABLE {TABLE} {column}, ADD UNIQUE INDEX {GUARD} ({GUARD})")
+                column = f"ADD COLUMN {CONSTRAINT} varchar(64) GENERATED ALWAYS AS ({expression}) STORED"
+                cursor.execute(f"ALTER TABLE {TABLE} {column}, ADD UNIQUE INDEX {CONSTRAINT} ({CONSTRAINT})")
 
     if connection.vendor == "mysql":  # elsewhere the end of the test rolls this back
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT generation_expression FROM information_schema.columns"
                 " WHERE table_schema = DATABASE() AND column_name = %s",
-                [GUARD],
+                [CONSTRAINT],
             )
             (declared,) = cursor.fetchone()
     yield make
@@ -458,8 +458,8 @@ def guard(db):
     capabilities.forget()
 
 
-def guarding(states, compare):
-    return " OR ".join(f"(state = '{state}' AND (guarded_states & {state.bit}) {compare})" for state in states)
+def holding_unique_key(states, compare):
+    return " OR ".join(f"(state = '{state}' AND (unique_states & {state.bit}) {compare})" for state in states)
 
 
 @pytest.mark.slow
@@ -468,16 +468,16 @@ def guarding(states, compare):
     [
         (None, "is missing"),
         ("1 = 1", "is not the one"),
-        (guarding(INCOMPLETE, "<> 0"), "is not the one"),
-        (f"({guarding(JobState, '<> 0')}) AND state <> 'retryable'", "is not the one"),
-        (f"({guarding(JobState, '<> 0')}) AND priority = 0", "is not the one"),
+        (holding_unique_key(INCOMPLETE, "<> 0"), "is not the one"),
+        (f"({holding_unique_key(JobState, '<> 0')}) AND state <> 'retryable'", "is not the one"),
+        (f"({holding_unique_key(JobState, '<> 0')}) AND priority = 0", "is not the one"),
     ],
     ids=["dropped", "always", "incomplete", "with-a-hole", "of-another-column"],
 )
-def test_a_guard_that_is_missing_or_altered_is_found(condition, said, guard):
+def test_a_unique_key_that_is_missing_or_altered_is_found(condition, said, guard):
     guard(condition)
     (message,) = found_in_database("W008")
-    assert f"'ojs_unique_guard' of table 'django_ojs_unique_job' {said}" in message.msg
+    assert f"'ojs_unique_key' of table 'django_ojs_unique_job' {said}" in message.msg
     assert "jobs verify --fix --database default" in message.hint
     assert len(found_in_database("W003")) == 1
     assert not Job.objects.exists()  # whatever the check asked, the transaction goes on
@@ -494,7 +494,7 @@ def test_a_database_that_stores_local_times_is_found(zone, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True, databases="__all__")
 @pytest.mark.parametrize("condition", [None, "1 = 1"], ids=["dropped", "always"])
-def test_what_the_hint_says_makes_the_guard_anew(condition, guard):
+def test_what_the_hint_says_makes_the_unique_key_anew(condition, guard):
     guard(condition)
     (message,) = found_in_database("W008")
     exec("\n".join(re.findall(r"^\t\t(.*)$", message.hint, re.MULTILINE)), {})
@@ -503,8 +503,8 @@ def test_what_the_hint_says_makes_the_guard_anew(condition, guard):
 
 
 @pytest.mark.slow
-def test_a_guard_whose_condition_is_written_otherwise_is_fine(guard):
-    guard(guarding(reversed(JobState), "<> 0").replace("OR", "or"))
+def test_a_unique_key_whose_condition_is_written_otherwise_is_fine(guard):
+    guard(holding_unique_key(reversed(JobState), "<> 0").replace("OR", "or"))
     assert found_in_database("W008") == found_in_database("W003") == []
 
 

@@ -88,11 +88,11 @@ def test_a_race_on_another_database_admits_one():
         assert sorted(answer.outcome for answer in round_) == ["created"] + ["duplicate"] * 5
 
 
-@pytest.mark.parametrize("change", ["cancel", "retry_now", "release_guard"])
+@pytest.mark.parametrize("change", ["cancel", "retry", "release_unique_key"])
 def test_a_change_to_a_job_reads_back_from_the_database_it_wrote_to(change):
     with override_settings(DATABASE_ROUTERS=["tests.support.routers.JobsReadFromOther"]):
         job = Job.objects.enqueue("t", unique={"states": ["scheduled", "retryable", "available"]}).job
-        if change == "retry_now":
+        if change == "retry":
             Job._base_manager.using("default").filter(pk=job.pk).update(state="pending")
         getattr(job, change)()
     assert Job.objects.using("default").get().state == {"cancel": "cancelled"}.get(change, "available")

@@ -187,7 +187,7 @@ class Batcher(Player):
 
     def work_a_little(self) -> None:
         for _ in range(10):
-            self.random.choice([self.claim, self.settle, self.promote])(timezone.now())
+            self.random.choice([self.claim, self.finalize, self.promote])(timezone.now())
 
     def batch(self) -> list[dict[str, Any]]:
         return [self.item(self.random.randrange(KEYED)) for _ in range(self.random.randint(1, LARGEST))]

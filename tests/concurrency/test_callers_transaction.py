@@ -73,13 +73,13 @@ def test_a_rollback_takes_the_job_with_it_and_frees_the_key():
 
 
 @pytest.mark.parametrize("strategy", ["replace", "replace_except_schedule"])
-def test_a_rolled_back_replacement_leaves_the_old_job_and_its_guard(strategy):
+def test_a_rolled_back_replacement_leaves_the_old_job_and_its_unique_key(strategy):
     old = Job.objects.enqueue("t", unique={}).job
     with transaction.atomic():
         assert ask("t", unique={"on_conflict": strategy}).outcome == "replaced"
         transaction.set_rollback(True)
     (row,) = audit()
-    assert (row.pk, row.state, row.is_guarding, row.replaced_by_id) == (old.pk, "available", True, None)
+    assert (row.pk, row.state, row.holds_unique_key, row.replaced_by_id) == (old.pk, "available", True, None)
 
 
 def test_a_rolled_back_savepoint_frees_the_key_for_the_rest_of_the_transaction():
@@ -215,7 +215,7 @@ def test_two_transactions_that_share_keys_in_one_order_both_commit(start):
 
 
 ONE_WAITS = presets.resque_uniqueue()
-MENDS = [("enqueue", presets.newest_waits()), ("enqueue_on_commit", ONE_WAITS)]
+HINTS = [("enqueue", presets.newest_waits()), ("enqueue_on_commit", ONE_WAITS)]
 
 
 def editor(parent: Parent, enqueue: str, unique: Any) -> None:
@@ -253,6 +253,6 @@ def test_the_job_that_an_ignored_enqueue_met_may_run_before_the_commit(start, ha
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("enqueue", "unique"), MENDS, ids=["replace", "on commit"])
+@pytest.mark.parametrize(("enqueue", "unique"), HINTS, ids=["replace", "on commit"])
 def test_the_last_run_sees_what_was_committed_with_its_enqueue(start, handlers, enqueue, unique):
     assert runs_around_the_commit(start, handlers, enqueue, unique)[-1] == {"new text"}

@@ -44,7 +44,7 @@ def enqueue_past() -> Job:
 
 
 def discarded(unique: Any = None) -> Job:
-    """Make a job of the key that can be revived."""
+    """Make a job of the key that can be retried."""
     job: Job = Job.objects.enqueue("t", unique=unique or {}).job
     job.cancel()
     return job
@@ -81,7 +81,7 @@ def pruned(dead: Job) -> None:
 
 
 def released(dead: Job) -> None:
-    enqueue_past().release_guard()
+    enqueue_past().release_unique_key()
 
 
 def released_in_bulk(dead: Job) -> None:
@@ -111,21 +111,21 @@ def passed_twice_in_bulk(dead: Job) -> None:
         answer.job.cancel()
 
 
-def passed_by_a_revival(dead: Job) -> None:
+def passed_by_a_retry(dead: Job) -> None:
     Job.objects.filter(pk=dead.pk).update(priority=1)
     Job._base_manager.filter(pk=dead.pk).update(unique=Job.objects.enqueue("x", unique=PAST).job.unique)
     dead.refresh_from_db()
-    assert dead.revive() == []
+    assert dead.retry() == []
     dead.cancel()
 
 
-def revived_by_force(dead: Job) -> None:
+def retried_by_force(dead: Job) -> None:
     Job.objects.exclude(pk=dead.pk).get().cancel()
-    dead.revive(force=True)
+    dead.retry(force=True)
 
 
-def revived_by_force_beside_another(dead: Job) -> None:
-    dead.revive(force=True)
+def retried_by_force_beside_another(dead: Job) -> None:
+    dead.retry(force=True)
     Job.objects.exclude(pk=dead.pk).get().cancel()
 
 
@@ -142,9 +142,9 @@ WAYS = [
     passed_by_a_replacement,
     passed_in_bulk,
     passed_twice_in_bulk,
-    passed_by_a_revival,
-    revived_by_force,
-    revived_by_force_beside_another,
+    passed_by_a_retry,
+    retried_by_force,
+    retried_by_force_beside_another,
 ]
 every_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 
@@ -343,13 +343,13 @@ def test_who_is_admitted_past_a_live_job_holds_the_key_after_its_end_and_the_nex
     past = enqueue_past()
     complete(past.pk)
     past.refresh_from_db()
-    assert (past.is_guarding, past.guarded_states) == (True, ALL)
+    assert (past.holds_unique_key, past.unique_states) == (True, ALL)
     assert ask("t", unique={}).id == old.pk
     old.cancel()
     new = Job.objects.enqueue("t", unique={})
     past.refresh_from_db()
-    assert (new.outcome, past.is_guarding) == ("created", False)
-    assert new.job.guarded_states < ALL
+    assert (new.outcome, past.holds_unique_key) == ("created", False)
+    assert new.job.unique_states < ALL
     assert not verify(Job.objects.all())
 
 
@@ -358,8 +358,8 @@ def test_the_key_is_handed_from_one_to_the_next_while_a_live_job_is_left(enqueue
     old = Job.objects.enqueue("t", unique={}).job
     for _ in range(3):
         complete(enqueue().id)
-    (holder,) = [row for row in audit() if row.is_guarding]
-    assert holder.guarded_states == ALL
+    (holder,) = [row for row in audit() if row.holds_unique_key]
+    assert holder.unique_states == ALL
     assert ask("t", unique={}).id == old.pk
 
 
@@ -372,15 +372,15 @@ def test_a_live_job_gets_the_key_back_when_the_row_that_holds_it_is_deleted():
     old = Job.objects.enqueue("t", unique={}).job
     enqueue_past().delete()
     old.refresh_from_db()
-    assert (old.is_guarding, old.guarded_states) == (True, ALL)
+    assert (old.holds_unique_key, old.unique_states) == (True, ALL)
     old.cancel()
     assert ask("t", unique={}).outcome == "created"
 
 
 def test_of_two_live_jobs_one_gets_the_key_when_the_row_that_holds_it_leaves():
     first, second = Job.objects.enqueue("t", unique={}).job, enqueue_past()
-    enqueue_past().release_guard()
-    assert sorted(row.is_guarding for row in live() if row.fingerprint) == [False, True]
+    enqueue_past().release_unique_key()
+    assert sorted(row.holds_unique_key for row in live() if row.fingerprint) == [False, True]
     first.delete()
     assert ask("t", unique={}).id == second.pk
 
@@ -389,10 +389,10 @@ def test_of_two_live_jobs_one_gets_the_key_when_the_row_that_holds_it_leaves():
 def test_verify_finds_and_repairs_a_key_that_nobody_holds_for_a_live_job():
     jobs = Job.objects.all()
     Job.objects.enqueue("t", unique={})
-    Job._base_manager.update(guarded_states=frozenset())
+    Job._base_manager.update(unique_states=frozenset())
     assert {kind.name: count for kind, count in verify(jobs).counts.items()} == {"UNHELD": 1}
     assert not verify(jobs, fix=True)
-    assert Job.objects.get().guarded_states == ALL
+    assert Job.objects.get().unique_states == ALL
 
 
 @pytest.mark.slow
@@ -400,7 +400,7 @@ def test_verify_finds_and_repairs_a_key_that_its_holder_would_drop():
     jobs = Job.objects.all()
     Job.objects.enqueue("t", unique={})
     past = enqueue_past()
-    Job._base_manager.filter(pk=past.pk).update(guarded_states=Job.objects.enqueue("x", unique={}).job.guarded_states)
+    Job._base_manager.filter(pk=past.pk).update(unique_states=Job.objects.enqueue("x", unique={}).job.unique_states)
     assert {kind.name: count for kind, count in verify(jobs).counts.items()} == {"UNHELD": 1}
     assert not verify(jobs, fix=True)
     past.cancel()

@@ -68,7 +68,7 @@ def test_what_a_dead_host_held_runs_on_another_one(fleet):
 
 
 @pytest.mark.slow
-def test_a_host_that_was_cut_off_settles_nothing_that_went_to_others_and_works_on(fleet):
+def test_a_host_that_was_cut_off_finalizes_nothing_that_went_to_others_and_works_on(fleet):
     jobs = [enqueue() for _ in range(HELD)]
     with keeping_history():
         cut_off = fleet.runworker(fleet.first)

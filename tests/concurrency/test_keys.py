@@ -23,10 +23,10 @@ from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.db.transactions import is_transient, starting_over
 from django_ojs_unique.exceptions import InvalidTransition, JobIdTaken
 from django_ojs_unique.execution.claim import claim
-from django_ojs_unique.execution.finished import Finished
-from django_ojs_unique.execution.leases import give_back
-from django_ojs_unique.execution.settle import settle
-from django_ojs_unique.maintenance import prune, sweep
+from django_ojs_unique.execution.finalize import finalize
+from django_ojs_unique.execution.leases import requeue
+from django_ojs_unique.execution.run_result import RunResult
+from django_ojs_unique.maintenance import prune, timers
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import TERMINAL
 from tests.support.audit import audit
@@ -55,12 +55,12 @@ def take(limit: int = 10, lease: timedelta = timedelta(hours=1)) -> list[Any]:
 
 
 def complete(job: Any) -> str:
-    ((_, settled),) = starting_over("default", lambda: settle(Job.objects.all(), [Finished(job)]))
-    return str(settled)
+    ((_, finalized),) = starting_over("default", lambda: finalize(Job.objects.all(), [RunResult(job)]))
+    return str(finalized)
 
 
 def holders() -> list[Any]:
-    return [job for job in Job.objects.filter(key__isnull=False) if job.is_guarding]
+    return [job for job in Job.objects.filter(key__isnull=False) if job.holds_unique_key]
 
 
 # The torture
@@ -142,30 +142,30 @@ class Appender(Player):
 
 
 class Worker(Player):
-    """Claims, and completes, fails, gives back or forgets what it has; maintains. A deadlock is tried again."""
+    """Claims, and completes, fails, requeues or forgets what it has; maintains. A deadlock is tried again."""
 
     def operate(self, number: int) -> tuple[str, Any]:
         now, jobs = timezone.now(), Job.objects.all()
-        starting_over("default", lambda: sweep.promote(jobs, now))
-        starting_over("default", lambda: sweep.rescue(jobs, now))
+        starting_over("default", lambda: timers.promote(jobs, now))
+        starting_over("default", lambda: timers.rescue(jobs, now))
         forgets = self.random.random() < 0.2
         runs = take(self.random.randint(1, 3), timedelta(seconds=-1) if forgets else timedelta(hours=1))
         if forgets:
             return "forgot", None
         if runs and self.random.random() < 0.2:
-            starting_over("default", partial(give_back, jobs, [runs.pop()]))
+            starting_over("default", partial(requeue, jobs, [runs.pop()]))
         ended = [
-            Finished(job)
+            RunResult(job)
             if self.random.random() < 0.5
-            else Finished(job, error={"message": "no"}, retry_after=timedelta())
+            else RunResult(job, error={"message": "no"}, retry_after=timedelta())
             for job in runs
         ]
-        settled = []
+        finalized = []
         while ended:  # a row that an append has locked is left for the next time
-            settled += starting_over("default", partial(settle, jobs, ended))
-            done = {run.job.pk for run, _ in settled}
+            finalized += starting_over("default", partial(finalize, jobs, ended))
+            done = {run.job.pk for run, _ in finalized}
             ended = [run for run in ended if run.job.pk not in done]
-        return "ran", [(run.job.pk, run.job.args) for run, outcome in settled if outcome == "completed"]
+        return "ran", [(run.job.pk, run.job.args) for run, outcome in finalized if outcome == "completed"]
 
 
 class Remover(Player):

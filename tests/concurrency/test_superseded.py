@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from django.utils import timezone
 
-from django_ojs_unique.maintenance import sweep
+from django_ojs_unique.maintenance import timers
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import TERMINAL
 from django_ojs_unique.unique.presets import river
@@ -30,7 +30,7 @@ def waiting(number, siblings):
 
 
 def promoter(number):
-    return sweep.promote(Job.objects.filter(type=f"race.r{number}"), timezone.now())
+    return timers.promote(Job.objects.filter(type=f"race.r{number}"), timezone.now())
 
 
 def contender(number, key):

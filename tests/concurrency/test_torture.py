@@ -32,7 +32,7 @@ PROCESSES, KEYS, KILLS = 8, 100, 8 * ROUNDS
 OPERATIONS = 120 * ROUNDS
 """Per process."""
 UNIFORM = 20
-"""The first keys are only ever used with the default states and no period, and no hand touches their guards."""
+"""The first keys are only ever used with the default states and no period, and no hand touches their unique keys."""
 
 STRATEGIES = ["reject", "ignore", "replace", "replace_except_schedule"]
 STATES = [
@@ -119,7 +119,7 @@ class Player:
         )
 
     def work(self) -> None:
-        moves = [self.claim, self.settle, self.promote, self.cancel, self.release_guard]
+        moves = [self.claim, self.finalize, self.promote, self.cancel, self.release_unique_key]
         self.random.choices(moves, [5, 5, 2, 1, 1])[0](timezone.now())
 
     def any_in(self, state: str) -> UUID | None:
@@ -132,20 +132,20 @@ class Player:
         if id and lifecycle.claim(Job.objects.filter(pk=id), now, worker_id="w", token=token, lease=lease):
             self.leases.append((id, token))
 
-    def settle(self, now: Any) -> None:
+    def finalize(self, now: Any) -> None:
         if not self.leases:
             return
         id, token = self.leases.pop(self.random.randrange(len(self.leases)))
         rows = Job.objects.filter(pk=id)
-        settle = self.random.choice(["complete", "retry", "discard", "release"])
+        finalize = self.random.choice(["complete", "retry", "discard", "release"])
         moved = {
             "complete": lambda: lifecycle.complete(rows, now, token=token, result={"ok": True}),
-            "retry": lambda: lifecycle.retry(rows, now, token=token, errors=[{"message": "no"}]),
+            "retry": lambda: lifecycle.schedule_retry(rows, now, token=token, errors=[{"message": "no"}]),
             "discard": lambda: lifecycle.discard(rows, now, token=token, errors=[{"message": "no"}]),
-            "release": lambda: lifecycle.give_back(rows, token=token),
-        }[settle]()
-        if moved and settle in ("complete", "discard"):
-            self.events.append(("finished", id, "completed" if settle == "complete" else "discarded"))
+            "release": lambda: lifecycle.requeue(rows, token=token),
+        }[finalize]()
+        if moved and finalize in ("complete", "discard"):
+            self.events.append(("finished", id, "completed" if finalize == "complete" else "discarded"))
 
     def promote(self, now: Any) -> None:
         if id := self.any_in(self.random.choice(["scheduled", "retryable"])):
@@ -157,11 +157,11 @@ class Player:
             if lifecycle.cancel(Job.objects.filter(pk=id), now):
                 self.events.append(("cancelled", id))
 
-    def release_guard(self, now: Any) -> None:
+    def release_unique_key(self, now: Any) -> None:
         if id := self.any_in("available"):
             row = Job.objects.get(pk=id)
             if row.args["key"] >= UNIFORM:
-                starting_over("default", lambda: lifecycle.drop_guards(Job.objects.filter(pk=id)))
+                starting_over("default", lambda: lifecycle.release_unique_keys(Job.objects.filter(pk=id)))
 
 
 def play(parent: Parent, seed: str, first: int) -> None:

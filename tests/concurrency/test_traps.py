@@ -99,7 +99,7 @@ def enqueuer(parent: Parent, unique: Any, options: dict[str, Any]) -> Answer:
 def test_a_job_that_is_admitted_and_started_while_another_enqueue_is_between_look_and_insert_still_counts(
     start, strategy
 ):
-    # The narrow policy of the first lets its guard go at the start; the second's policy counts running jobs.
+    # The narrow policy of the first lets its unique key go at the start; the second's policy counts running jobs.
     id = new_id()
     blocker: Child = start(blocking_id, id)
     blocker.hear()
@@ -134,7 +134,7 @@ def counting_finished(parent: Parent) -> Answer:
 @pytest.mark.slow
 @concurrent_writers
 def test_a_job_that_completes_between_the_looks_of_an_enqueue_that_counts_completed_ones_is_met(start):
-    # The enqueue does not count the running job, and must release its guard.
+    # The enqueue does not count the running job, and must release its unique key.
     job = ask("t", unique={})
     token = claim(job.id)
     child: Child = start(counting_finished)
@@ -178,8 +178,8 @@ def stepping(parent: Parent, chosen: Callable[[str], bool], after: bool, unique:
 
 
 @pytest.mark.slow
-def test_a_guard_that_was_committed_after_the_look_is_not_released(start):
-    # The incoming policy does not count the stored job by its age, so the look lets it pass and releases its guard;
+def test_a_unique_key_that_was_committed_after_the_look_is_not_released(start):
+    # The incoming policy does not count the stored job by its age, so the look lets it pass and releases its key;
     # meanwhile that job is gone and a fresh one, which does count, has taken its place.
     old = Job.objects.enqueue("t", unique={}).job
     rows_of(old.pk).update(created_at=timezone.now() - timedelta(hours=2))
@@ -191,7 +191,7 @@ def test_a_guard_that_was_committed_after_the_look_is_not_released(start):
     answer = child.result()
     assert fresh.outcome == "created"
     assert (answer.outcome, answer.id) == ("duplicate", fresh.id)
-    assert rows_of(fresh.id).get().is_guarding
+    assert rows_of(fresh.id).get().holds_unique_key
     audit()
 
 
@@ -216,7 +216,7 @@ def test_a_holder_that_ends_right_after_a_lost_insert_frees_the_key_without_an_e
 def test_a_holder_that_completes_between_look_and_insert_counts_where_completed_is_listed(start, strategy):
     holder = Job.objects.enqueue("t", unique={}).job
     unique = {"states": ["pending", "completed"], "on_conflict": strategy}
-    # A policy that counts finished jobs is settled under locks: the holder can complete before the look only.
+    # A policy that counts finished jobs is finalized under locks: the holder can complete before the look only.
     child: Child = start(stepping, is_insert if connection.vendor == "sqlite" else is_look, True, unique)
     child.hear()
     complete(holder.pk)
@@ -268,12 +268,12 @@ def starting_up(parent: Parent, starts: bool) -> UUID:
     return answer.id
 
 
-def unguarded_scheduled() -> Job:
+def released_scheduled() -> Job:
     job: Job = Job.objects.enqueue("t", unique={}, scheduled_at=FAR).job
     # A policy that does not count it is admitted past it, and then goes.
     Job.objects.enqueue("t", unique={"states": ["completed"]}).job.cancel()
     job.refresh_from_db()
-    assert (job.state, job.is_guarding) == ("scheduled", False)
+    assert (job.state, job.holds_unique_key) == ("scheduled", False)
     return job
 
 
@@ -285,7 +285,7 @@ def without_replacing_active(parent: Parent) -> Answer:
 @pytest.mark.slow
 @concurrent_writers
 def test_a_replacement_that_is_refused_on_the_second_look_cancels_nothing(start):
-    old = unguarded_scheduled()
+    old = released_scheduled()
     first: Child = start(starting_up, True)
     first.hear()
     second: Child = start(without_replacing_active)
@@ -302,7 +302,7 @@ def test_a_replacement_that_is_refused_on_the_second_look_cancels_nothing(start)
 @pytest.mark.slow
 @concurrent_writers
 def test_a_schedule_is_inherited_from_the_newest_duplicate_of_the_last_look_only(start):
-    old = unguarded_scheduled()
+    old = released_scheduled()
     first: Child = start(starting_up, False)
     first.hear()
     second: Child = start(enqueuer, {"on_conflict": "replace_except_schedule"}, {})
@@ -358,7 +358,7 @@ def test_a_taken_id_is_never_swallowed_while_the_key_is_held_too():
     with pytest.raises(JobIdTaken):
         Job.objects.enqueue("t", unique={"on_conflict": "replace"}, id=holder.pk)
     (row,) = audit()
-    assert (row.state, row.is_guarding) == ("available", True)
+    assert (row.state, row.holds_unique_key) == ("available", True)
 
 
 # What a replaced row guards
@@ -371,10 +371,10 @@ def test_a_replaced_job_that_guards_cancelled_does_not_block_its_successor(strat
     assert [answer.outcome for answer in answers] == ["created", "replaced", "replaced"]
     rows = {row.pk: row for row in audit()}
     assert [rows[answer.id].state for answer in answers] == ["cancelled", "cancelled", "available"]
-    assert [rows[answer.id].is_guarding for answer in answers] == [False, False, True]
+    assert [rows[answer.id].holds_unique_key for answer in answers] == [False, False, True]
 
 
-def test_a_job_cancelled_by_hand_that_guards_cancelled_still_keeps_others_out():
+def test_a_job_cancelled_manually_that_guards_cancelled_still_keeps_others_out():
     job = Job.objects.enqueue("t", unique={"states": list(JobState)}).job
     job.cancel()
     assert ask("t", unique={"states": list(JobState)}).outcome == "duplicate"
@@ -423,28 +423,28 @@ def deferred(parent: Parent, strategy: str) -> int:
     return 20
 
 
-# Revival
+# Retry
 
 
-def reviving(parent: Parent, id: UUID) -> str:
+def retrying(parent: Parent, id: UUID) -> str:
     from django_ojs_unique import DuplicateJob
 
     job = rows_of(id).get()
     with at_statement(parent, lambda sql: sql.startswith("SELECT")):
         try:
-            job.revive()
+            job.retry()
         except DuplicateJob:
             return "refused"
-    return "revived"
+    return "retried"
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(connection.vendor == "sqlite", reason="there is one writer at a time")
-def test_a_revival_is_refused_when_a_duplicate_was_admitted_while_it_looked(start):
+def test_a_retry_is_refused_when_a_duplicate_was_admitted_while_it_looked(start):
     job = Job.objects.enqueue("t", unique={}).job
     token = claim(job.pk)
     assert lifecycle.discard(rows_of(job.pk), timezone.now(), token=token, errors=[])
-    child: Child = start(reviving, job.pk)
+    child: Child = start(retrying, job.pk)
     child.hear()
     answer = ask("t", unique={})
     child.tell()

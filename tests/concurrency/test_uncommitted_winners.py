@@ -138,4 +138,4 @@ def test_a_replacement_that_rolls_back_leaves_the_old_job_as_it_was(start):
     first.tell()
     first.result()
     (row,) = audit()
-    assert (row.pk, row.state, row.replaced_by_id, row.is_guarding) == (old.pk, "available", None, True)
+    assert (row.pk, row.state, row.replaced_by_id, row.holds_unique_key) == (old.pk, "available", None, True)

@@ -20,8 +20,8 @@ from django_ojs_unique import Limit, Retry, Skip, job
 from django_ojs_unique.contrib.prometheus import JobsCollector, MetricsView
 from django_ojs_unique.contrib.prometheus import collector as collecting
 from django_ojs_unique.contrib.prometheus.worker import WorkerMetrics, serving
+from django_ojs_unique.execution.finalize import Finalized
 from django_ojs_unique.execution.run import Run
-from django_ojs_unique.execution.settle import Settled
 from django_ojs_unique.models import Job, Queue, SuppressedEnqueue, WorkerProcess
 from django_ojs_unique.reporting import gauges
 from django_ojs_unique.reporting.queues import MOST_COUNTED
@@ -134,9 +134,10 @@ def test_suppressed_enqueues_of_the_last_minute_are_counted_by_outcome(gauge):
     oldest = SuppressedEnqueue.objects.earliest("pk")
     SuppressedEnqueue.objects.filter(pk=oldest.pk).update(created_at=timezone.now() - HOUR)
     found = {
-        name: gauge("ojs_recently_suppressed_enqueues", outcome=name) for name in ("rejected", "ignored", "replaced")
+        name: gauge("ojs_recently_suppressed_enqueues", outcome=name)
+        for name in ("rejected", "deduplicated", "replaced")
     }
-    assert found == {"rejected": 0, "ignored": 1, "replaced": 1}
+    assert found == {"rejected": 0, "deduplicated": 1, "replaced": 1}
 
 
 def test_callers_cannot_make_series_without_end(gauge, handlers, monkeypatch):
@@ -164,7 +165,7 @@ def series(queue):
 def test_nothing_is_counted_without_end(gauge, monkeypatch):
     monkeypatch.setattr(gauges, "MOST_COUNTED", 1)
     enqueue(*["q"] * 4, unique={"on_conflict": "ignore"})
-    assert gauge("ojs_recently_suppressed_enqueues", outcome="ignored") == 2
+    assert gauge("ojs_recently_suppressed_enqueues", outcome="deduplicated") == 2
 
 
 def limited(*names, count=3):
@@ -319,19 +320,19 @@ def ended(queue="q", *, ran=2.0, waited=timedelta(seconds=5), in_lane=1.0, type=
 
 def test_runs_are_counted_and_timed(counted):
     counted.claimed([Job(queue="q"), Job(queue="q")])
-    counted.settled(ended(), Settled.COMPLETED)
-    counted.settled(ended(), Settled.REFUSED)
-    counted.released(3)
+    counted.finalized(ended(), Finalized.COMPLETED)
+    counted.finalized(ended(), Finalized.REFUSED)
+    counted.requeued(3)
     assert counted.value("ojs_worker_claimed_jobs_total", queue="q") == 2
     assert counted.value("ojs_worker_runs_total", type="t", queue="q", outcome="completed") == 1
     assert counted.value("ojs_worker_runs_total", type="t", queue="q", outcome="refused") == 1
-    assert counted.value("ojs_worker_released_jobs_total") == 3
+    assert counted.value("ojs_worker_requeued_jobs_total") == 3
     assert counted.value("ojs_worker_run_duration_seconds_sum", type="t") == pytest.approx(4)
     assert counted.value("ojs_worker_wait_seconds_sum", queue="q") == pytest.approx(12)
 
 
 def test_a_wait_by_clocks_that_differ_is_not_negative(counted):
-    counted.settled(ended(waited=-HOUR, in_lane=0), Settled.COMPLETED)
+    counted.finalized(ended(waited=-HOUR, in_lane=0), Finalized.COMPLETED)
     assert counted.value("ojs_worker_wait_seconds_sum", queue="q") == 0
 
 
@@ -390,15 +391,15 @@ def test_a_worker_counts_what_becomes_of_its_runs(handlers, port):
     assert sum(sample.value for sample in samples if sample.name == "ojs_worker_wait_seconds_count") == 4
 
 
-def test_jobs_that_are_given_back_are_counted(counted, handlers):
+def test_jobs_that_are_requeued_are_counted(counted, handlers):
     job("t")(lambda: None)
     for _ in range(3):
         Job.objects.enqueue("t")
     claiming = Claiming()
     claiming.meter = counted
     claiming.claim()
-    claiming.give_all_back()
-    assert counted.value("ojs_worker_released_jobs_total") == claiming.summary.released == 3
+    claiming.requeue_all()
+    assert counted.value("ojs_worker_requeued_jobs_total") == claiming.summary.requeued == 3
 
 
 @pytest.mark.slow

@@ -212,7 +212,7 @@ def test_without_our_integration_a_discarded_job_is_an_event_of_the_log(sent, ha
 
 
 @pytest.mark.slow
-def test_a_periodic_job_checks_in_and_a_job_by_hand_does_not(sent, handlers):
+def test_a_periodic_job_checks_in_and_a_manual_run_does_not(sent, handlers):
     kept = sent(integrations=[OJSIntegration(monitor_cron=True)])
     failures = []
 

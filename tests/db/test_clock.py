@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from django_ojs_unique import job
 from django_ojs_unique.db.clock import DatabaseClock
-from django_ojs_unique.maintenance import sweep
+from django_ojs_unique.maintenance import timers
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Worker
 
@@ -98,5 +98,5 @@ def test_a_live_lease_is_not_rescued_and_a_dead_one_is_whoever_asks(take, jump, 
     (live,) = take(1, lease=HOUR / 2)
     (dead,) = take(1, lease=-HOUR / 2)
     jump()
-    sweep.rescue(Job.objects.all(), clock())
+    timers.rescue(Job.objects.all(), clock())
     assert dict(Job.objects.values_list("pk", "state")) == {live.pk: "active", dead.pk: "available"}

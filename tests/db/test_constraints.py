@@ -30,14 +30,14 @@ def parameter(field, value):
     return Job._meta.get_field(field).get_db_prep_value(value, connection)
 
 
-def unsaved(state="available", guards=(), fingerprint=FINGERPRINT, **fields):
+def unsaved(state="available", holds=(), fingerprint=FINGERPRINT, **fields):
     finished = timezone.now() if state in TERMINAL else None
     return Job(
         type="t",
         queue="default",
         state=state,
         fingerprint=fingerprint,
-        guarded_states=frozenset(map(JobState, guards)),
+        unique_states=frozenset(map(JobState, holds)),
         finished_at=finished,
         **fields,
     )
@@ -60,16 +60,16 @@ WRITE_PATHS = {
     "queryset-update": lambda job: (
         insert_all([unsaved(fingerprint=None, id=job.pk)]),
         Job._base_manager.filter(pk=job.pk).update(
-            state=job.state, fingerprint=job.fingerprint, guarded_states=job.guarded_states, finished_at=job.finished_at
+            state=job.state, fingerprint=job.fingerprint, unique_states=job.unique_states, finished_at=job.finished_at
         ),
     ),
     "raw-update": lambda job: (
         insert_all([unsaved(fingerprint=None, id=job.pk)]),
         raw(
-            f"UPDATE {TABLE} SET state = %s, fingerprint = %s, guarded_states = %s, finished_at = %s WHERE id = %s",
+            f"UPDATE {TABLE} SET state = %s, fingerprint = %s, unique_states = %s, finished_at = %s WHERE id = %s",
             str(job.state),
             job.fingerprint,
-            to_mask(job.guarded_states),
+            to_mask(job.unique_states),
             parameter("finished_at", job.finished_at),
             parameter("id", job.pk),
         ),
@@ -107,7 +107,7 @@ def test_a_row_that_does_not_guard_is_accepted_by_any_write_path(write):
 def test_a_row_guards_exactly_while_its_state_is_guarded(state, guarded):
     first = unsaved(state, [guarded])
     insert_all([first])
-    assert first.is_guarding is (state == guarded)
+    assert first.holds_unique_key is (state == guarded)
     assert is_refused(WRITE_PATHS["fixture"], unsaved("available", ["available"])) is (state == guarded)
 
 
@@ -117,7 +117,7 @@ def test_a_row_that_guards_all_other_states_does_not_guard(state):
     assert not is_refused(WRITE_PATHS["fixture"], unsaved("available", ["available"]))
 
 
-def test_one_bulk_create_cannot_hold_two_guards():
+def test_one_bulk_create_cannot_hold_two_unique_keys():
     jobs = [unsaved("available", ALL_STATES) for _ in range(2)]
     assert is_refused(lambda _: insert_all(jobs), None)
     assert not Job.objects.exists()
@@ -186,18 +186,18 @@ def test_moving_the_holder_out_of_its_states_by_raw_sql_frees_the_key(changes):
     assert outcome() == "created"
 
 
-def test_taking_the_guard_by_raw_sql_does_not_hide_a_duplicate():
+def test_taking_the_unique_key_by_raw_sql_does_not_hide_a_duplicate():
     job = enqueue().job
-    update_raw(job, {"guarded_states": 0})
+    update_raw(job, {"unique_states": 0})
     assert attempt() == ("rejected", job)
 
 
-def test_a_guard_that_was_set_by_hand_never_breaks_an_enqueue():
-    """The query decides meaning: a row that is no duplicate loses its guard to the newcomer."""
+def test_a_unique_key_that_was_set_manually_never_breaks_an_enqueue():
+    """The query decides meaning: a row that is no duplicate loses its unique key to the newcomer."""
     job = stored("completed")
-    update_raw(job, {"guarded_states": to_mask(JobState)})
+    update_raw(job, {"unique_states": to_mask(JobState)})
     assert outcome() == "created"
-    assert fresh(job).guarded_states == frozenset()
+    assert fresh(job).unique_states == frozenset()
 
 
 @pytest.mark.parametrize("state", ALL_STATES)
@@ -205,8 +205,8 @@ def test_a_job_whose_guard_is_released_takes_no_more_part_in_uniqueness(state):
     unique = {"states": ALL_STATES}
     job = stored(state, unique=unique)
     fingerprint = job.fingerprint
-    assert job.release_guard() is True
-    assert job.release_guard() is False
+    assert job.release_unique_key() is True
+    assert job.release_unique_key() is False
     assert job.state == state
     assert not is_refused(WRITE_PATHS["fixture"], unsaved("available", ["available"], fingerprint))
     Job.objects.exclude(pk=job.pk).delete()
@@ -214,20 +214,20 @@ def test_a_job_whose_guard_is_released_takes_no_more_part_in_uniqueness(state):
     assert fresh(job).state == state
 
 
-def test_a_guard_left_behind_is_never_taken_back():
+def test_a_unique_key_left_behind_is_never_taken_back():
     job = enqueue(unique={}).job
     token = uuid4()
     lifecycle.claim(row(job), timezone.now(), worker_id="w", token=token, lease=LEASE)
     lifecycle.discard(row(job), timezone.now(), token=token, errors=[])
-    assert fresh(job).guarded_states == frozenset()
-    lifecycle.revive(row(job), timezone.now())
-    assert (fresh(job).state, fresh(job).guarded_states) == ("available", frozenset())
+    assert fresh(job).unique_states == frozenset()
+    lifecycle.retry_finished(row(job), timezone.now())
+    assert (fresh(job).state, fresh(job).unique_states) == ("available", frozenset())
 
 
 # how many statements
 
 STATEMENTS = {"sqlite": 1, "postgresql": 1, "mysql": 6}
-"""MariaDB looks, unless it would replace what it finds, then settles the key in a transaction, under a lock."""
+"""MariaDB looks, unless it would replace what it finds, then finalizes the key in a transaction, under a lock."""
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_unique_enqueue_without_a_conflict_takes_one_statement_where_one_can_d
     assert len(queries) == expected, [query["sql"] for query in queries]
 
 
-def test_a_policy_that_counts_finished_jobs_is_settled_in_one_transaction(transactional_db):
+def test_a_policy_that_counts_finished_jobs_is_finalized_in_one_transaction(transactional_db):
     with CaptureQueriesContext(connection) as queries:
         assert outcome(unique={"states": ALL_STATES, "on_conflict": "ignore"}) == "created"
     expected = {"sqlite": 1, "postgresql": 6, "mysql": 6}

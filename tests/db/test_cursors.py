@@ -27,8 +27,8 @@ from django_ojs_unique.db.postgresql import PostgreSQL
 from django_ojs_unique.db.sessions import watched
 from django_ojs_unique.exceptions import NotMigrated
 from django_ojs_unique.execution.claim import claim
-from django_ojs_unique.execution.finished import Finished
-from django_ojs_unique.execution.settle import settle
+from django_ojs_unique.execution.finalize import finalize
+from django_ojs_unique.execution.run_result import RunResult
 from django_ojs_unique.models import Job, SuppressedEnqueue
 
 pytestmark = [
@@ -64,9 +64,9 @@ def kept(monkeypatch):
         def __init__(self, found):
             self.found = found
 
-        def execute(self, sql, params, *meanwhile, **options):
+        def execute(self, sql, params, *overlap, **options):
             statements.append(sql)
-            return self.found.execute(sql, params, *meanwhile, **options)
+            return self.found.execute(sql, params, *overlap, **options)
 
     monkeypatch.setattr(cursors, "_kept_cursor", spy)
     return statements
@@ -116,7 +116,7 @@ def test_a_duplicate_takes_one_statement_more_and_the_next_ones_take_one_beside_
     assert enqueue(2, unique=unique).created
     assert first_words(kept) == ([found[0], "INSERT"] if connection.vendor == "postgresql" else ["INSERT"])
     records = SuppressedEnqueue.objects.values_list("existing_job", "existing_state", "outcome", "args", "job")
-    outcome = {"ignore": "ignored", "reject": "rejected"}[on_conflict]
+    outcome = {"ignore": "deduplicated", "reject": "rejected"}[on_conflict]
     assert list(records) == [(first.pk, "available", outcome, first.args, None)] * 3
     kept.clear()
     assert enqueue(3, unique=unique).created
@@ -169,14 +169,14 @@ def test_only_a_record_on_its_own_does_not_wait_for_the_disk(kept, is_kept):
     assert ["'synchronous_commit', 'off'" in sql for sql in kept if sql.startswith("WITH")] == [False, True]
 
 
-def test_a_replacement_and_a_stale_guard_are_settled(kept):
+def test_a_replacement_and_a_stale_guard_are_finalized(kept):
     first = enqueue().job
     second = enqueue(unique={"keys": ["type", "args"], "on_conflict": "replace"})
     assert [job.pk for job in second.replaced] == [first.pk]
     Job.objects.filter(pk=second.job.pk).update(created_at=timezone.now() - timedelta(hours=2))
     third = enqueue(unique={"keys": ["type", "args"], "period": "PT1H"})
     assert third.created
-    assert not Job.objects.get(pk=second.job.pk).is_guarding
+    assert not Job.objects.get(pk=second.job.pk).holds_unique_key
 
 
 def test_a_batch_and_its_duplicates_are_the_same_on_a_kept_cursor(kept):
@@ -547,7 +547,7 @@ def test_a_burst_after_a_time_with_few_jobs_does_not_read_the_table_once_for_eac
         taken = claim(
             jobs, queues=["default"], types=None, limit=limit, worker_id="w", lease=HOUR, now=now, with_rules=()
         )
-        return settle(jobs, [Finished(job) for job in taken])
+        return finalize(jobs, [RunResult(job) for job in taken])
 
     enqueue(0)
     now = timezone.now()
@@ -576,7 +576,7 @@ def test_a_plan_for_few_rows_does_not_stay_when_the_table_grows_between_two_batc
         while taken := claim(
             jobs, queues=["default"], types=None, limit=100, worker_id="w", lease=HOUR, now=now, with_rules=()
         ):
-            count += len(settle(jobs, [Finished(job) for job in taken]))
+            count += len(finalize(jobs, [RunResult(job) for job in taken]))
         return count
 
     with connection.cursor() as cursor:

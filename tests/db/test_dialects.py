@@ -11,7 +11,7 @@ from django.utils import timezone
 from django_ojs_unique import UniquePolicy
 from django_ojs_unique.db.dialect import ClaimRequest, Dialect, LookUp
 from django_ojs_unique.db.dialects import dialect_of, kind_of
-from django_ojs_unique.enqueue.incoming import read
+from django_ojs_unique.enqueue.new_job import read
 from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.models import Job
 from tests.support.jobs import DAY, elsewhere, enqueue, put, row, stored
@@ -150,17 +150,17 @@ def test_where_one_statement_is_exact_it_inserts_what_has_no_duplicate(own):
 def test_no_unfinished_job_of_the_fingerprint_is_passed_over_by_the_insert(own, state, is_guarded):
     holder = put(enqueue().job, state)
     if not is_guarded:
-        Job._base_manager.update(guarded_states=frozenset())
+        Job._base_manager.update(unique_states=frozenset())
     if own.decides_at_once(POLICY):
         assert not own.insert_unless_duplicate(values(incoming()), POLICY, None)
     assert ids() == {holder.pk}
 
 
 @pytest.mark.skipif(connection.vendor == "mysql", reason="no single statement decides there")
-def test_without_the_constraint_the_insert_still_looks_for_a_job_that_guards_the_fingerprint(own):
+def test_without_the_constraint_the_insert_still_looks_for_a_job_that_holds_the_unique_key(own):
     holder = enqueue().job
     with connection.cursor() as cursor:
-        cursor.execute("DROP INDEX ojs_unique_guard")
+        cursor.execute("DROP INDEX ojs_unique_key")
     assert not own.insert_unless_duplicate(values(incoming()), POLICY, None)
     assert not own.insert_all([values(incoming())], unless_live=True)
     assert ids() == {holder.pk}
@@ -173,7 +173,7 @@ def test_the_newest_duplicate_is_found(dialect, state, full_row, states):
     policy = UniquePolicy(keys=["type"], **({} if states is None else {"states": states}))
     put(enqueue(args={"n": 1}).job, state)
     row_before = Job.objects.get()
-    Job._base_manager.update(guarded_states=frozenset(), created_at=row_before.created_at - timedelta(hours=1))
+    Job._base_manager.update(unique_states=frozenset(), created_at=row_before.created_at - timedelta(hours=1))
     newest = put(enqueue(args={"n": 2}, unique={"states": ["completed"]}).job, state)
     found = dialect.find_duplicate(LookUp(incoming().fingerprint, policy, None, full_row))
     assert (found.pk, found.state) == (newest.pk, state)
@@ -289,9 +289,9 @@ def test_the_clock_answers_in_utc(own):
         assert cursor.fetchone()[0] >= said
 
 
-def test_the_database_says_the_condition_of_the_guard(own):
-    condition = own.condition_of("ojs_unique_guard")
-    assert "guarded_states" in condition
+def test_the_database_says_the_condition_of_the_unique_key(own):
+    condition = own.condition_of("ojs_unique_key")
+    assert "unique_states" in condition
     with connection.cursor() as cursor:
         for expected, state in ((1, "available"), (0, "completed")):
             Job.objects.all().delete()

@@ -77,5 +77,5 @@ def test_a_job_is_found_by_a_default_and_by_another_value(name):
     ],
     ids=["JSON", "spaces", "two values", "half", "nothing", "too deep", "too long"],
 )
-def test_text_that_was_written_by_hand_and_is_no_json_is_read_as_it_is(text, value):
+def test_text_that_was_written_manually_and_is_no_json_is_read_as_it_is(text, value):
     assert RowReader(Job, connection, ("args",)).read([text]).args == value

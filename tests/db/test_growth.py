@@ -6,7 +6,7 @@ import os
 import pytest
 from django.db import connection
 
-from django_ojs_unique.db.constraints import unfinished_or_guarding
+from django_ojs_unique.db.constraints import unfinished_or_holding
 from django_ojs_unique.models import Job
 from tests.support import growth
 
@@ -54,6 +54,6 @@ def test_a_list_reads_a_bounded_part_of_the_table(large_table, name):
 
 
 def test_postgresql_expects_few_live_jobs_of_a_key_with_many_finished_ones(large_table):
-    found = Job.objects.filter(unfinished_or_guarding(fingerprint=growth.fingerprint_of(growth.HOT)))
+    found = Job.objects.filter(unfinished_or_holding(fingerprint=growth.fingerprint_of(growth.HOT)))
     (plan,) = json.loads(found.explain(format="json"))
     assert plan["Plan"]["Plan Rows"] < growth.MOST, plan

@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from django_ojs_unique import Cron, DuplicateJob, UniquePolicy, job
 from django_ojs_unique.api.wire.codec import MEDIA_TYPE
-from django_ojs_unique.idempotency import Heal, sweep
+from django_ojs_unique.idempotency import Heal, scan
 from django_ojs_unique.models import CronJob, Event, Job, Queue, SuppressedEnqueue
 from django_ojs_unique.testing import (
     assert_deduplicated,
@@ -97,7 +97,7 @@ def test_the_test_helpers_look_where_the_jobs_are(ojs_jobs, handlers):
         assert [ran.outcome for ran in run_jobs()] == ["completed"]
 
 
-def test_a_sweep_reads_records_where_they_are_and_enqueues_where_the_jobs_are(django_user_model, handlers):
+def test_a_scan_reads_records_where_they_are_and_enqueues_where_the_jobs_are(django_user_model, handlers):
     django_user_model.objects.create_user("ada")
 
     @job(
@@ -108,7 +108,7 @@ def test_a_sweep_reads_records_where_they_are_and_enqueues_where_the_jobs_are(dj
     def name(user_id):
         django_user_model.objects.filter(pk=user_id).update(first_name="Ada")
 
-    assert sweep(name).created == 1
+    assert scan(name).created == 1
     run_jobs()
     assert django_user_model.objects.get().first_name == "Ada"
 

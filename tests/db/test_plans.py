@@ -9,13 +9,13 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from django_ojs_unique import JobState
-from django_ojs_unique.db.constraints import finished, guarding, of_fingerprint, unguarded
-from django_ojs_unique.execution.leases import give_back_claims
-from django_ojs_unique.limits.candidates import Ready
+from django_ojs_unique.db.constraints import finished, holding_unique_key, of_fingerprint, released
+from django_ojs_unique.execution.leases import requeue_claims
+from django_ojs_unique.limits.candidates import AvailableJobs
+from django_ojs_unique.limits.index_scan import Gates, gates_of
 from django_ojs_unique.limits.slots import Slots
-from django_ojs_unique.limits.waiting import Turns, Waiting, look
-from django_ojs_unique.limits.walks import Gates, gates_of
-from django_ojs_unique.maintenance import superseded, sweep
+from django_ojs_unique.limits.waiting import RoundRobin, Waiting, look
+from django_ojs_unique.maintenance import superseded, timers
 from django_ojs_unique.models import Job, LimitKey
 from django_ojs_unique.worker.queues import waiting_queues
 from tests.support.jobs import ALL_STATES, LEASE, attempt, enqueue
@@ -58,7 +58,7 @@ def thousands():
             state=states[n % 5],
             priority=n % 11,
             fingerprint=f"{n:064x}",
-            guarded_states=frozenset() if n % 5 > 2 else frozenset({JobState.AVAILABLE, JobState.SCHEDULED}),
+            unique_states=frozenset() if n % 5 > 2 else frozenset({JobState.AVAILABLE, JobState.SCHEDULED}),
             enqueued_at=now,
             run_at=now if n % 5 == 1 else None,
             lease_token=uuid4() if n % 5 == 2 else None,
@@ -98,7 +98,7 @@ def check_that_an_index_is_used(looks):
     for sql, params in looks:
         explained = plan(sql, params)
         assert WHOLE_TABLE[connection.vendor] not in explained, explained
-        indexes = ("ojs_job_history", "ojs_job_unguarded", "ojs_unique_guard")
+        indexes = ("ojs_job_history", "ojs_job_released", "ojs_unique_key")
         assert any(index in explained for index in indexes), explained
 
 
@@ -133,22 +133,25 @@ def running(jobs, now):
     """Count what runs under keys."""
     LimitKey.objects.create(id="k" * 33, name="n", key={}, used_at=now)
     with transaction.atomic():
-        Slots(Ready(jobs, now), Waiting(keys={"k" * 33: {"id": "k" * 33, "name": "n"}}))
+        Slots(AvailableJobs(jobs, now), Waiting(keys={"k" * 33: {"id": "k" * 33, "name": "n"}}))
 
 
 MAINTENANCE = {
-    "promote": (sweep.promote_unseen, "ojs_job_timer"),
-    "next": (lambda jobs, now: sweep.next_due(jobs), "ojs_job_timer"),
+    "promote": (timers.promote_unseen, "ojs_job_timer"),
+    "next": (lambda jobs, now: timers.next_due(jobs), "ojs_job_timer"),
     "superseded": (superseded.promote, "ojs_job_timer"),
-    "rescue": (sweep.rescue, "ojs_job_timer"),
-    "expire": (sweep.expire, "ojs_job_expiry"),
+    "rescue": (timers.rescue, "ojs_job_timer"),
+    "expire": (timers.expire, "ojs_job_expiry"),
     "queues": (lambda jobs, now: waiting_queues(jobs), "ojs_job_live"),
     "gates": (lambda jobs, now: gates_of(jobs, ["q1"]), "ojs_job_live"),
-    "slots": (lambda jobs, now: look(Ready(jobs, now), {"q1": Gates(*[True] * 4)}, 5, Turns()), "ojs_job_live"),
-    "heads": (lambda jobs, now: Ready(jobs, now).first_of_each("q1", ["k" * 33, "k" * 34], 2), "ojs_job_live"),
-    "lanes": (lambda jobs, now: Ready(jobs, now).any_between("q1", "kf", "kk"), "ojs_job_live"),
+    "slots": (
+        lambda jobs, now: look(AvailableJobs(jobs, now), {"q1": Gates(*[True] * 4)}, 5, RoundRobin()),
+        "ojs_job_live",
+    ),
+    "heads": (lambda jobs, now: AvailableJobs(jobs, now).first_of_each("q1", ["k" * 33, "k" * 34], 2), "ojs_job_live"),
+    "lanes": (lambda jobs, now: AvailableJobs(jobs, now).any_between("q1", "kf", "kk"), "ojs_job_live"),
     "running": (running, "ojs_job_live"),
-    "give-back": (lambda jobs, now: give_back_claims(jobs, [uuid4()]), "ojs_job_live"),
+    "requeue": (lambda jobs, now: requeue_claims(jobs, [uuid4()]), "ojs_job_live"),
 }
 
 
@@ -167,9 +170,7 @@ def test_the_jobs_of_a_fingerprint_are_read_by_its_indexes(names, many_jobs):
     sql, params = Job.objects.filter(of_fingerprint(fingerprint__in=names)).query.sql_with_params()
     explained = plan(sql, params)
     assert WHOLE_TABLE[connection.vendor] not in explained, explained
-    others = (
-        [] if connection.vendor == "mysql" else ["ojs_unique_guard", "ojs_job_unguarded"]
-    )  # there, one has all jobs
+    others = [] if connection.vendor == "mysql" else ["ojs_unique_key", "ojs_job_released"]  # there, one has all jobs
     assert all(index in explained for index in ["ojs_job_history", *others]), explained
 
 
@@ -180,7 +181,11 @@ def test_the_order_of_the_index_is_the_order_of_a_claim(many_jobs):
     assert all(one < other for one, other in pairwise(ranks))
 
 
-OF_A_FINGERPRINT = {"ojs_unique_guard": guarding(), "ojs_job_history": finished(), "ojs_job_unguarded": unguarded()}
+OF_A_FINGERPRINT = {
+    "ojs_unique_key": holding_unique_key(),
+    "ojs_job_history": finished(),
+    "ojs_job_released": released(),
+}
 
 
 @pytest.mark.skipif("connection.vendor != 'postgresql'", reason="it chooses among indexes by statistics")

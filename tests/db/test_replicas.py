@@ -127,9 +127,9 @@ def test_actions_are_for_the_job_as_the_primary_has_it(admin_client, replica, kn
     if knows:
         replica()
     assert act(admin_client, "cancel", waiting.pk) == ["Cancelled: 1 job."]
-    assert act(admin_client, "retry_now", due_later.pk) == ["Made available: 1 job."]
-    act(admin_client, "revive", dead.pk, resolution="skip")
-    act(admin_client, "release_guard", unique.pk, _confirmed="yes")
+    assert act(admin_client, "retry", due_later.pk) == ["Retried: 1 job."]
+    act(admin_client, "retry", dead.pk, resolution="skip")
+    act(admin_client, "release_unique_key", unique.pk, _confirmed="yes")
     assert act(admin_client, "delete_selected", gone.pk, _confirmed="yes") == ["Deleted: 1 job."]
     assert [state(each) for each in (waiting, due_later, dead)] == ["cancelled", "available", "available"]
     assert primary(Job).get(pk=unique.pk).fingerprint is None
@@ -148,7 +148,7 @@ def test_an_action_is_refused_by_what_the_primary_has(admin_client, replica):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("action", ["revive", "release_guard", "delete_selected"])
+@pytest.mark.parametrize("action", ["retry", "release_unique_key", "delete_selected"])
 def test_the_pages_that_ask_before_an_action_ask_the_primary(admin_client, replica, action):
     replica()
     stored = discard(enqueue(unique={"states": ["available", "discarded"]}))
@@ -157,7 +157,7 @@ def test_the_pages_that_ask_before_an_action_ask_the_primary(admin_client, repli
     asked = text(admin_client.post(reverse(LIST), form))
     assert str(stored.pk)[:8] in asked
     assert "It is gone" not in asked
-    assert (str(rival.pk) in asked) is (action == "revive")
+    assert (str(rival.pk) in asked) is (action == "retry")
 
 
 def test_a_job_that_the_replica_does_not_have_yet_is_deleted_from_its_own_page(admin_client, replica):
@@ -180,12 +180,12 @@ def test_the_actions_of_a_jobs_own_page_write_to_the_primary(admin_client, repli
 
 
 def alike():
-    """Make live jobs of one fingerprint, the newest of which guards it."""
+    """Make live jobs of one fingerprint, the newest of which holds it."""
     jobs = []
     for _ in range(3):
-        Job._base_manager.using("default").filter(fingerprint="f" * 64).update(guarded_states=frozenset())
+        Job._base_manager.using("default").filter(fingerprint="f" * 64).update(unique_states=frozenset())
         stored = enqueue()
-        Job._base_manager.using("default").filter(pk=stored.pk).update(fingerprint="f" * 64, guarded_states=INCOMPLETE)
+        Job._base_manager.using("default").filter(pk=stored.pk).update(fingerprint="f" * 64, unique_states=INCOMPLETE)
         jobs.append(stored)
     return jobs
 
@@ -252,7 +252,7 @@ def test_a_periodic_job_that_was_declared_meanwhile_is_not_deleted(admin_client,
 # In Python
 
 
-@pytest.mark.parametrize(("method", "becomes"), [("cancel", "cancelled"), ("retry_now", "available")])
+@pytest.mark.parametrize(("method", "becomes"), [("cancel", "cancelled"), ("retry", "available")])
 def test_what_was_read_from_the_replica_is_changed_on_the_primary(replica, method, becomes):
     stored = enqueue(scheduled_at=timezone.now() + timedelta(hours=1))
     replica()
@@ -262,11 +262,11 @@ def test_what_was_read_from_the_replica_is_changed_on_the_primary(replica, metho
     assert (read.state, state(stored)) == (becomes, becomes)
 
 
-def test_a_job_that_was_read_from_the_replica_is_revived_released_and_removed_on_the_primary(replica):
+def test_a_job_that_was_read_from_the_replica_is_retried_released_and_removed_on_the_primary(replica):
     dead, unique, gone = discard(enqueue()), enqueue("u", unique={}), enqueue()
     replica()
-    Job.objects.get(pk=dead.pk).revive()
-    Job.objects.get(pk=unique.pk).release_guard()
+    Job.objects.get(pk=dead.pk).retry()
+    Job.objects.get(pk=unique.pk).release_unique_key()
     Job.objects.get(pk=gone.pk).remove()
     assert state(dead) == "available"
     assert primary(Job).get(pk=unique.pk).fingerprint is None

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, job
 from django_ojs_unique.execution.claim import claim
-from django_ojs_unique.maintenance import sweep
+from django_ojs_unique.maintenance import timers
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.reporting.rollups import roll_up
@@ -77,7 +77,7 @@ def live_a_full_life() -> None:
     lost = Job.objects.enqueue("works", {"i": 7}, queue="lost").job
     options = {"types": ("works",), "limit": 1, "worker_id": "w", "now": timezone.now()}
     claim(Job.objects.all(), queues=("lost",), lease=-timedelta(seconds=1), **options)
-    sweep.rescue(Job.objects.all(), timezone.now())
+    timers.rescue(Job.objects.all(), timezone.now())
     with working() as worker:
         until(lambda: worker.listening and Job.objects.filter(pk=lost.pk, state="completed"), "all ran")
         until(lambda: not Job.objects.filter(state__in=["available", "active"]), "all ended")

@@ -71,7 +71,7 @@ def test_a_stored_job_is_found_and_saved_as_ever():
     assert Job.objects.get().priority == 7
 
 
-def test_a_fixture_is_loaded_with_the_guard_of_its_jobs(tmp_path):
+def test_a_fixture_is_loaded_with_the_unique_key_of_its_jobs(tmp_path):
     job = Job.objects.enqueue("t", {"n": 1}, unique={"keys": ["args"]}).job
     file = tmp_path / "jobs.json"
     file.write_text(serializers.serialize("json", Job.objects.all()))
@@ -80,12 +80,12 @@ def test_a_fixture_is_loaded_with_the_guard_of_its_jobs(tmp_path):
     assert Job.objects.get().pk == job.pk
     assert Job.objects.enqueue("t", {"n": 1}, unique={"keys": ["args"], "on_conflict": "ignore"}).deduplicated
     with pytest.raises(IntegrityError), transaction.atomic():
-        insert(**FIELDS, fingerprint=job.fingerprint, guarded_states=job.guarded_states)
+        insert(**FIELDS, fingerprint=job.fingerprint, unique_states=job.unique_states)
 
 
 @pytest.mark.parametrize("name", sorted(OWNED))
 @pytest.mark.parametrize("way", ["update", "bulk_update", "save of the field", "of a selection"])
-def test_an_owned_field_is_not_updated_and_the_mend_is_named(name, way):
+def test_an_owned_field_is_not_updated_and_the_hint_is_named(name, way):
     job = Job.objects.enqueue("t").job
     before = Job.objects.values().get()
     value = OTHER.get(name, "cancelled" if name == "state" else 7)
@@ -108,7 +108,7 @@ OTHER = {
     **dict.fromkeys(("lease_token", "replaced_by"), uuid4()),
     **dict.fromkeys(("dead_letter", "payload_pruned"), True),
     "unique": {"keys": ["type"]},
-    "guarded_states": frozenset({JobState.ACTIVE}),
+    "unique_states": frozenset({JobState.ACTIVE}),
     **{name: MOMENT for name in OWNED if name.endswith("_at")},
 }
 
@@ -118,11 +118,11 @@ OTHER = {
     [
         ("cancelled", "Job.objects.filter(...).cancel()"),
         (JobState.CANCELLED, "job.cancel()"),
-        ("available", "job.retry_now() or job.revive()"),
+        ("available", "job.retry() or Job.objects.filter(...).retry()"),
         ("completed", "run_jobs()"),
     ],
 )
-def test_the_mend_of_a_state_is_the_move_to_it(state, way):
+def test_the_hint_of_a_state_is_the_move_to_it(state, way):
     job = Job.objects.enqueue("t", scheduled_at=timezone.now() + timedelta(days=1)).job
     with refused(InvalidRequest, "state", names=way):
         Job.objects.filter(pk=job.pk).update(state=state)

@@ -1,4 +1,4 @@
-"""Bad input is refused by `Job.objects.enqueue` before anything is written, with the field, the value and the mend."""
+"""Bad input is refused by `Job.objects.enqueue` before anything is written, with the field, the value and the hint."""
 
 import inspect
 import json
@@ -266,7 +266,7 @@ def test_tags_that_are_no_list_of_short_strings_are_refused(tags, field):
 
 
 @pytest.mark.parametrize(
-    ("unique", "field", "mend"),
+    ("unique", "field", "hint"),
     [
         ({"keys": ["argz"]}, "unique.keys[0]", "Did you mean 'args'?"),
         ({"keys": "type"}, "unique.keys", "Write ['type']."),
@@ -287,9 +287,9 @@ def test_tags_that_are_no_list_of_short_strings_are_refused(tags, field):
     ids=lambda value: repr(value)[:40] if not isinstance(value, dict) else next(iter(value)),
 )
 @pytest.mark.parametrize("inside", [True, False])
-def test_an_invalid_policy_is_refused_with_a_mend(unique, field, mend, inside):
+def test_an_invalid_policy_is_refused_with_a_hint(unique, field, hint, inside):
     with transaction.atomic() if inside else nullcontext():
-        refused(InvalidPolicy, field, mend, args={"user_id": 1}, unique=unique)
+        refused(InvalidPolicy, field, hint, args={"user_id": 1}, unique=unique)
         assert Job.objects.enqueue("after").created
 
 
@@ -337,7 +337,7 @@ def test_an_unknown_option_is_refused(option):
 
 
 @pytest.mark.parametrize(
-    ("options", "mend"),
+    ("options", "hint"),
     [
         ({"user_id": 5}, "args={'user_id': 5}."),
         ({"user_id": 5, "queue": "q", "locale": "de"}, "args={'locale': 'de', 'user_id': 5}."),
@@ -349,13 +349,13 @@ def test_an_unknown_option_is_refused(option):
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )
 @pytest.mark.parametrize("call", ["enqueue", "explain", "enqueue_on_commit"])
-def test_an_argument_of_the_job_or_a_misspelt_option_is_answered_with_the_mend(call, options, mend):
+def test_an_argument_of_the_job_or_a_misspelt_option_is_answered_with_the_hint(call, options, hint):
     for jobs in (Job.objects, Job.objects.using("default")):
         with pytest.raises(TypeError) as caught:
             getattr(jobs, call)("t", **options)
         assert str(caught.value).startswith(f"{call}() ")
         assert f" {next(iter(options))!r}. " in str(caught.value)
-        assert str(caught.value).endswith(mend)
+        assert str(caught.value).endswith(hint)
     assert not Job.objects.exists()
 
 

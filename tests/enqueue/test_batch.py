@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from django_ojs_unique import DuplicateJob, signals
 from django_ojs_unique.db.fields import new_id
-from django_ojs_unique.enqueue import batch, optimistic
+from django_ojs_unique.enqueue import bulk, optimistic
 from django_ojs_unique.enqueue.request import ARGUMENTS, INTERNAL
 from django_ojs_unique.enqueue.results import Outcome
 from django_ojs_unique.exceptions import (
@@ -313,7 +313,7 @@ def test_an_attempt_records_the_state_that_it_met_and_not_a_later_one():
     Job.objects.enqueue("t", unique={})
     many([{"type": "t", "unique": IGNORE}, {"type": "t", "unique": REPLACE}])
     assert list(SuppressedEnqueue.objects.order_by("id").values_list("outcome", "existing_state")) == [
-        ("ignored", "available"),
+        ("deduplicated", "available"),
         ("replaced", "available"),
     ]
 
@@ -325,14 +325,14 @@ def test_a_batch_that_waited_admits_by_the_moment_from_which_its_windows_count(m
     began = timezone.now()
     Job.objects.enqueue("t", unique=once)
     Job.objects.update(created_at=began - timedelta(seconds=2.75))
-    clock, decide = [began], batch._Batch.decide
+    clock, decide = [began], bulk._BulkEnqueue.decide
 
     def decide_late(*arguments):
         clock[0] = began + timedelta(seconds=waited)
         decide(*arguments)
 
     monkeypatch.setattr(optimistic, "timezone", SimpleNamespace(now=lambda: clock[0]))
-    monkeypatch.setattr(batch._Batch, "decide", decide_late)
+    monkeypatch.setattr(bulk._BulkEnqueue, "decide", decide_late)
     (answer,) = Job.objects.enqueue_many([{"type": "t", "unique": once}])
     if answer.outcome == Outcome.CREATED:
         assert answer.job.created_at == began + timedelta(seconds=waited)
@@ -592,7 +592,7 @@ def test_what_is_no_list_of_items_is_refused(whole):
     ],
     ids=["string", "list", "misspelt", "hidden", "number", "typeless", "id"],
 )
-def test_a_bad_item_is_told_by_its_index_its_field_and_its_mend(item, message):
+def test_a_bad_item_is_told_by_its_index_its_field_and_its_hint(item, message):
     (answer,) = many([item])
     assert (answer.outcome, answer.job, answer.index) == ("invalid", None, 0)
     assert str(answer.error).startswith(message)

@@ -230,7 +230,7 @@ def test_a_delay_beside_a_moment_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("span", "mend"),
+    ("span", "hint"),
     [
         (MINUTE, "Write delay=datetime.timedelta(seconds=60)."),
         (60, "Write delay=60."),
@@ -242,11 +242,11 @@ def test_a_delay_beside_a_moment_is_refused():
     ],
     ids=str,
 )
-def test_a_length_of_time_in_the_place_of_a_moment_is_told_its_name(span, mend):
+def test_a_length_of_time_in_the_place_of_a_moment_is_told_its_name(span, hint):
     with pytest.raises(InvalidRequest) as refusal:
         Job.objects.enqueue("t", scheduled_at=span)
     assert refusal.value.details["field"] == "scheduled_at"
-    assert mend in refusal.value.message
+    assert hint in refusal.value.message
 
 
 def test_the_answer_about_an_item_names_its_delay():

@@ -109,7 +109,7 @@ def test_an_unknown_type_fails_at_the_call_where_it_is_refused():
         Job.objects.enqueue_on_commit("nobody.knows")
 
 
-def test_a_wrong_alias_is_named_with_its_mend():
+def test_a_wrong_alias_is_named_with_its_hint():
     with refused(InvalidRequest, "commit_of", names="'other'?"):
         Job.objects.enqueue_on_commit("t", commit_of="othr")
     with refused(InvalidRequest, "commit_of"):
@@ -233,7 +233,7 @@ def test_captured_jobs_are_those_that_the_commit_enqueues(commits):
         add.enqueue_on_commit(1)
         assert list(jobs) == []
     jobs.assert_enqueued(add, args={"a": 1}, count=1)
-    jobs.assert_deduplicated(once, outcome="ignored")
+    jobs.assert_deduplicated(once, outcome="deduplicated")
     jobs.assert_not_enqueued(once)
 
 

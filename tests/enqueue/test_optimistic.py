@@ -20,9 +20,9 @@ from django_ojs_unique.db import cursors, postgresql
 from django_ojs_unique.db.dialects import dialect_of
 from django_ojs_unique.db.inserts import CHANNEL
 from django_ojs_unique.db.postgresql import PostgreSQL
-from django_ojs_unique.enqueue import batch, optimistic
+from django_ojs_unique.enqueue import bulk, optimistic
 from django_ojs_unique.enqueue.items import Items
-from django_ojs_unique.enqueue.shape import forget_shapes
+from django_ojs_unique.enqueue.resolved_options import forget_options
 from django_ojs_unique.exceptions import NotMigrated
 from django_ojs_unique.models import Job
 from tests.support.processes import PATIENCE, wait_until_blocked
@@ -40,12 +40,12 @@ FIRST, SECOND = optimistic.FIRST, optimistic.FIRST + optimistic.NEXT
 def pieces(monkeypatch):
     """Forget earlier duplicates; collect the pieces that are inserted, each by the numbers of its jobs."""
     connection.ensure_connection()
-    forget_shapes()
+    forget_options()
     inserted: list[list[int]] = []
     insert = optimistic._Piece.insert
 
-    def spy(piece, meanwhile):
-        stored = insert(piece, meanwhile)
+    def spy(piece, overlap):
+        stored = insert(piece, overlap)
         inserted.append([entry.index for entry in stored])
         return stored
 
@@ -57,13 +57,13 @@ def pieces(monkeypatch):
 def decided(monkeypatch):
     """Collect how many items of each batch are decided by queries."""
     numbers = []
-    make = batch._Batch.__init__
+    make = bulk._BulkEnqueue.__init__
 
     def spy(self, jobs, entries, **options):
         numbers.append(len(entries))
         make(self, jobs, entries, **options)
 
-    monkeypatch.setattr(batch._Batch, "__init__", spy)
+    monkeypatch.setattr(bulk._BulkEnqueue, "__init__", spy)
     return numbers
 
 
@@ -148,7 +148,7 @@ def test_who_watches_statements_sees_all_of_them(pieces):
 
 def test_a_stored_duplicate_and_what_follows_its_piece_are_decided_by_queries(pieces, decided):
     met = Job.objects.enqueue(**item(FIRST + 3)).job
-    forget_shapes()
+    forget_options()
     result = many(range(1_000))
     assert pieces == [list(range(FIRST)), [number for number in range(FIRST, SECOND) if number != FIRST + 3]]
     assert decided == [1_000 - SECOND + 1]
@@ -161,7 +161,7 @@ def test_a_stored_duplicate_and_what_follows_its_piece_are_decided_by_queries(pi
 @pytest.mark.parametrize("refused", [0, FIRST - 1])
 def test_after_a_duplicate_the_rest_is_not_tried_in_vain(refused, monkeypatch, decided):
     Job.objects.enqueue(**item(refused))
-    forget_shapes()
+    forget_options()
     tried = []
     insert = PostgreSQL.insert_all
 
@@ -263,13 +263,13 @@ def test_a_tracer_surrounds_a_whole_batch(pieces, monkeypatch):
 def test_a_batch_in_a_transaction_that_waited_is_dated_when_it_is_stored(monkeypatch):
     clock = [timezone.now()]
     monkeypatch.setattr(timezone, "now", lambda: clock[0])
-    store = batch.insert_all_or_none
+    store = bulk.insert_all_or_none
 
     def store_late(*arguments):
         clock[0] += timedelta(seconds=30)
         return store(*arguments)
 
-    monkeypatch.setattr(batch, "insert_all_or_none", store_late)
+    monkeypatch.setattr(bulk, "insert_all_or_none", store_late)
     with transaction.atomic():
         many(range(5))
     assert set(Job.objects.values_list("created_at", flat=True)) == {clock[0]}
@@ -294,24 +294,24 @@ def test_events_are_in_the_transaction_of_their_jobs(pieces, settings):
 
 def test_without_the_constraint_stored_jobs_are_met(decided):
     met = Job.objects.enqueue(**item(3)).job
-    forget_shapes()
+    forget_options()
     with connection.cursor() as cursor:
-        cursor.execute("DROP INDEX ojs_unique_guard")
+        cursor.execute("DROP INDEX ojs_unique_key")
     try:
         result = many(range(SECOND))
     finally:
         Job.objects.all().delete()
         with connection.schema_editor() as editor:
-            editor.add_constraint(Job, next(one for one in Job._meta.constraints if one.name == "ojs_unique_guard"))
+            editor.add_constraint(Job, next(one for one in Job._meta.constraints if one.name == "ojs_unique_key"))
     assert result.counts == {"created": SECOND - 1, "deduplicated": 1}
     assert result[3].job == met
 
 
 @pytest.mark.parametrize("state", ["available", "active"])
-def test_an_unfinished_job_without_a_guard_is_met_too(state):
+def test_an_unfinished_job_without_a_unique_key_is_met_too(state):
     met = Job.objects.enqueue(**item(3)).job
-    Job._base_manager.update(guarded_states=frozenset(), state=state)
-    forget_shapes()
+    Job._base_manager.update(unique_states=frozenset(), state=state)
+    forget_options()
     result = many(range(5))
     assert (result[3].outcome, result[3].job) == ("deduplicated", met)
 
@@ -341,12 +341,12 @@ def failing(monkeypatch, *, at: int, error: Exception, cause: Exception) -> None
     count = 0
     error.__cause__ = cause
 
-    def execute(dialect, statement, parameters, meanwhile=None, *options):
+    def execute(dialect, statement, parameters, overlap=None, *options):
         nonlocal count
-        count += meanwhile is not None
-        if meanwhile is not None and count == at:
+        count += overlap is not None
+        if overlap is not None and count == at:
             raise error
-        return cursors.execute(dialect, statement, parameters, meanwhile, *options)
+        return cursors.execute(dialect, statement, parameters, overlap, *options)
 
     monkeypatch.setattr(postgresql, "execute", execute)
 
@@ -399,7 +399,7 @@ def test_each_piece_wakes_the_workers_of_its_queues_once(notify, settings):
 
 
 def test_a_duplicate_whose_guard_is_released_while_the_batch_waits_is_still_met(start):
-    """The batch waits for the first fingerprint, and a laxer policy takes the guard of the second one from its job."""
+    """The batch waits for the first fingerprint, and a laxer policy takes the second one from its job."""
     first, second = sorted((0, 1), key=lambda number: Job.objects.enqueue(**item(number)).job.fingerprint)
     Job.objects.filter(args={"n": first}).delete()
     Job._base_manager.update(state="active")
@@ -473,7 +473,7 @@ def test_what_the_log_does_with_the_connection_harms_no_batch(pieces):
 
 def test_the_signals_of_a_piece_are_in_the_order_of_its_items():
     Job.objects.enqueue(**item(3))
-    forget_shapes()
+    forget_options()
     heard = []
 
     def receiver(signal, job, **_):

@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from django_ojs_unique import job
-from django_ojs_unique.enqueue import shape
+from django_ojs_unique.enqueue import resolved_options
 from django_ojs_unique.exceptions import UnknownJobType
 from django_ojs_unique.maintenance import cron
 from django_ojs_unique.models import CronJob, Job
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def said(monkeypatch, caplog, handlers):
     """What has been logged of types without a handler; so far none was met in this process."""
-    monkeypatch.setattr(shape, "_warned_of", set())
+    monkeypatch.setattr(resolved_options, "_warned_of", set())
     job("email.send")(lambda **args: None)
 
     def messages():
@@ -56,7 +56,7 @@ def test_nothing_is_said_of_a_type_with_a_handler_or_of_a_question(said):
     Job.objects.enqueue("email.send")
     Job.objects.explain("email.sned")
     assert said() == []
-    assert shape._warned_of == set()
+    assert resolved_options._warned_of == set()
 
 
 def test_nothing_is_said_of_what_comes_over_http(said, admin_client):
@@ -76,10 +76,10 @@ def test_nothing_is_said_of_periodic_jobs_whose_handler_may_be_elsewhere(said):
 
 
 def test_types_that_are_made_up_do_not_fill_the_memory(said, monkeypatch):
-    monkeypatch.setattr(shape, "_MOST_WARNED_OF", 2)
+    monkeypatch.setattr(resolved_options, "_MOST_WARNED_OF", 2)
     for number in range(4):
         Job.objects.enqueue(f"made.up{number}")
-    assert len(said()) == len(shape._warned_of) == 2
+    assert len(said()) == len(resolved_options._warned_of) == 2
 
 
 def test_where_a_handler_is_required_the_type_is_refused(said, settings):

@@ -13,9 +13,9 @@ from django_ojs_unique import Discard, LeaseLost, Retry, Skip, job
 from django_ojs_unique.exceptions import HandlerError
 from django_ojs_unique.execution import atomic
 from django_ojs_unique.execution.execute import aexecute, execute
-from django_ojs_unique.execution.finished import broken, timed_out
+from django_ojs_unique.execution.finalize import Finalized, finalize
 from django_ojs_unique.execution.run import Run
-from django_ojs_unique.execution.settle import Settled, settle
+from django_ojs_unique.execution.run_result import broken, timed_out
 from django_ojs_unique.lifecycle import write
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker.claimed_runs import ClaimedRuns
@@ -27,14 +27,14 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 @pytest.fixture
 def run(take):
-    """Execute a job as a worker's thread does, and settle it as its settler does."""
+    """Execute a job as a worker's thread does, and finalize it as its finalizer does."""
 
     def run(**enqueue):
         Job.objects.enqueue("t", **enqueue)
         (claimed,) = take(limit=1)
         started = Run(claimed)
         finished = execute(started)
-        ((_, outcome),) = settle(Job.objects.all(), [finished])
+        ((_, outcome),) = finalize(Job.objects.all(), [finished])
         return started, finished, outcome
 
     return run
@@ -57,8 +57,8 @@ def test_writes_enqueues_the_result_and_the_completion_are_committed_together(ru
         return {"n": 1}
 
     _, finished, outcome = run()
-    assert outcome is Settled.COMPLETED
-    assert finished.is_settled
+    assert outcome is Finalized.COMPLETED
+    assert finished.is_finalized
     row = Job.objects.get(type="t")
     assert (row.state, row.result, row.lease_token) == ("completed", {"n": 1}, None)
     assert row.finished_at is not None
@@ -91,22 +91,22 @@ def test_the_completion_is_one_statement_more_than_the_handler_has(take):
     assert len(statements(atomic=True)) == len(plain) + 1
 
 
-def test_settling_what_is_committed_needs_no_statement(take, django_assert_num_queries):
+def test_finalizing_what_is_committed_needs_no_statement(take, django_assert_num_queries):
     job("t", atomic=True)(lambda: None)
     Job.objects.enqueue("t")
     (claimed,) = take(limit=1)
     finished = execute(Run(claimed))
     with django_assert_num_queries(0):
-        assert settle(Job.objects.all(), [finished]) == [(finished, Settled.COMPLETED)]
+        assert finalize(Job.objects.all(), [finished]) == [(finished, Finalized.COMPLETED)]
 
 
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (ValueError("no"), Settled.RETRIED),
-        (Retry("later"), Settled.RETRIED),
-        (Discard("never"), Settled.DISCARDED),
-        (Skip("nothing to do"), Settled.SKIPPED),
+        (ValueError("no"), Finalized.RETRIED),
+        (Retry("later"), Finalized.RETRIED),
+        (Discard("never"), Finalized.DISCARDED),
+        (Skip("nothing to do"), Finalized.SKIPPED),
     ],
 )
 def test_whatever_the_handler_raises_undoes_what_it_wrote(run, error, outcome):
@@ -142,7 +142,7 @@ def test_a_broken_transaction_is_undone_although_the_handler_caught_the_error(ru
             return "done"
 
     _, finished, outcome = run()
-    assert outcome is Settled.RETRIED
+    assert outcome is Finalized.RETRIED
     assert "TransactionManagementError" in finished.error["type"]
     assert names() == set()
 
@@ -160,7 +160,7 @@ def test_if_the_job_was_taken_away_everything_is_undone(take, changes):
     before = Job.objects.values().get()
     finished = execute(Run(claimed))
     assert "LeaseLost" in finished.error["type"]
-    assert settle(Job.objects.all(), [finished]) == [(finished, Settled.REFUSED)]
+    assert finalize(Job.objects.all(), [finished]) == [(finished, Finalized.REFUSED)]
     assert Job.objects.values().get() == before
     assert names() == set()
 
@@ -194,7 +194,7 @@ def test_a_job_is_completed_whatever_its_on_commit_callbacks_raise(run, caplog):
         return 5
 
     _, finished, outcome = run()
-    assert outcome is Settled.COMPLETED
+    assert outcome is Finalized.COMPLETED
     assert isinstance(finished.exception, ValueError)
     assert Job.objects.get().state == "completed"
     assert Job.objects.get().result == 5
@@ -204,7 +204,7 @@ def test_a_job_is_completed_whatever_its_on_commit_callbacks_raise(run, caplog):
 
 def test_a_result_that_cannot_be_stored_is_dropped_as_elsewhere(run, caplog):
     job("t", atomic=True)(lambda: object())
-    assert run()[2] is Settled.COMPLETED
+    assert run()[2] is Finalized.COMPLETED
     assert Job.objects.get().result is None
     assert "its result is lost" in caplog.text
 
@@ -242,7 +242,7 @@ def test_after_a_serialisation_failure_the_handler_is_called_again_in_the_same_a
     monkeypatch.setattr(atomic, "fence", lambda run: (locked.append(len(calls)), real(run)))
     fail_at_first(monkeypatch, transient())
     _, _, outcome = run()
-    assert outcome is Settled.COMPLETED
+    assert outcome is Finalized.COMPLETED
     assert names() == {"try 2"}
     assert Job.objects.get().attempt == 1
     assert locked == [1], "the second try locks the row, and the first does not"
@@ -277,7 +277,7 @@ def test_a_deadlock_in_a_callback_after_the_commit_does_not_start_over(run):
         transaction.on_commit(fail)
 
     _, finished, outcome = run()
-    assert (outcome, finished.exception) == (Settled.COMPLETED, error)
+    assert (outcome, finished.exception) == (Finalized.COMPLETED, error)
 
 
 def test_it_is_not_called_again_without_end(run, monkeypatch):
@@ -288,7 +288,7 @@ def test_it_is_not_called_again_without_end(run, monkeypatch):
         raise transient()
 
     monkeypatch.setattr(atomic, "_complete", fails)
-    assert run()[2] is Settled.RETRIED
+    assert run()[2] is Finalized.RETRIED
     assert len(calls) == atomic.MOST_TRIES
 
 
@@ -296,7 +296,7 @@ def test_another_database_error_is_an_error_of_the_attempt(run, monkeypatch):
     calls = []
     job("t", atomic=True)(lambda: calls.append(1))
     fail_at_first(monkeypatch, DatabaseError("no such table"))
-    assert run()[2] is Settled.RETRIED
+    assert run()[2] is Finalized.RETRIED
     assert len(calls) == 1
 
 
@@ -321,13 +321,13 @@ def test_if_the_answer_to_the_commit_is_lost_the_row_tells(take, monkeypatch, is
         finished = execute(started)
     assert finished.error is not None
     assert not started.is_committed
-    ((_, outcome),) = settle(Job.objects.all(), [finished])
+    ((_, outcome),) = finalize(Job.objects.all(), [finished])
     row = Job.objects.get()
     if is_committed:
-        assert (outcome, row.state, row.result, names()) == (Settled.COMPLETED, "completed", 3, {"done"})
+        assert (outcome, row.state, row.result, names()) == (Finalized.COMPLETED, "completed", 3, {"done"})
         assert (finished.error, finished.result) == (None, 3)
     else:
-        assert (outcome, row.state, names()) == (Settled.RETRIED, "retryable", set())
+        assert (outcome, row.state, names()) == (Finalized.RETRIED, "retryable", set())
 
 
 def test_a_transaction_that_was_open_for_long_is_warned_of(run, monkeypatch, caplog):
@@ -349,8 +349,8 @@ def test_a_failure_around_a_handler_that_has_committed_does_not_hide_its_complet
     execute(started)
     started.is_committed = is_known
     ended = broken(started, MemoryError())
-    ((_, outcome),) = settle(Job.objects.all(), [ended])
-    assert (outcome, ended.result, ended.error) == (Settled.COMPLETED, 3, None)
+    ((_, outcome),) = finalize(Job.objects.all(), [ended])
+    assert (outcome, ended.result, ended.error) == (Finalized.COMPLETED, 3, None)
 
 
 def test_the_time_limit_rolls_back(take):
@@ -369,7 +369,7 @@ def test_the_time_limit_rolls_back(take):
     finished = execute(started[0])
     assert finished.error["code"] == "timeout"
     assert names() == set()
-    assert settle(Job.objects.all(), [finished])[0][1] is Settled.RETRIED
+    assert finalize(Job.objects.all(), [finished])[0][1] is Finalized.RETRIED
 
 
 # Declared wrongly
@@ -389,7 +389,7 @@ def test_atomic_is_true_or_false():
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_a_write_to_another_database_is_refused_with_the_mend(run):
+def test_a_write_to_another_database_is_refused_with_the_hint(run):
     @job("t", atomic=True)
     def handler():
         Group.objects.create(name="here")
@@ -397,7 +397,7 @@ def test_a_write_to_another_database_is_refused_with_the_mend(run):
         Group.objects.using("other").create(name="there")
 
     _, finished, outcome = run()
-    assert outcome is Settled.RETRIED
+    assert outcome is Finalized.RETRIED
     assert "writes to 'other'" in finished.error["message"]
     assert "a job of its own" in finished.error["message"]
     assert names() == set()
@@ -413,10 +413,10 @@ def test_complete_commits_with_the_block(run):
         with transaction.atomic():
             Group.objects.create(name="done")
             context.complete({"n": 2})
-        return "ignored"
+        return "deduplicated"
 
     _, finished, outcome = run()
-    assert (outcome, finished.is_settled) == (Settled.COMPLETED, True)
+    assert (outcome, finished.is_finalized) == (Finalized.COMPLETED, True)
     assert Job.objects.get().result == {"n": 2}
     assert names() == {"done"}
 
@@ -428,7 +428,7 @@ def test_what_is_raised_after_the_commit_is_logged_and_the_job_stays_completed(r
             context.complete()
         raise ValueError("afterwards")
 
-    assert run()[2] is Settled.COMPLETED
+    assert run()[2] is Finalized.COMPLETED
     assert Job.objects.get().state == "completed"
     assert "afterwards" in caplog.text
 
@@ -441,7 +441,7 @@ def test_a_block_that_is_rolled_back_takes_the_completion_with_it(run):
             context.complete(1)
             raise ValueError("no")
 
-    assert run()[2] is Settled.RETRIED
+    assert run()[2] is Finalized.RETRIED
     assert names() == set()
 
 
@@ -456,7 +456,7 @@ def test_after_a_rollback_the_handler_may_go_on_and_return(run):
             return 2
 
     _, finished, outcome = run()
-    assert (outcome, finished.is_settled) == (Settled.COMPLETED, False)
+    assert (outcome, finished.is_finalized) == (Finalized.COMPLETED, False)
     assert Job.objects.get().result == 2
 
 
@@ -472,7 +472,7 @@ def test_a_savepoint_that_is_rolled_back_takes_the_completion_with_it(run):
                 pass
         return 2
 
-    assert run()[2] is Settled.COMPLETED
+    assert run()[2] is Finalized.COMPLETED
     assert Job.objects.get().result == 2
 
 
@@ -535,7 +535,7 @@ def test_fence_lets_the_holder_go_on(run):
             context.fence()
             Group.objects.create(name="done")
 
-    assert run()[2] is Settled.COMPLETED
+    assert run()[2] is Finalized.COMPLETED
     assert names() == {"done"}
 
 
@@ -552,7 +552,7 @@ def test_complete_works_from_an_async_handler(take):
     Job.objects.enqueue("t")
     (claimed,) = take(limit=1)
     finished = async_to_sync(aexecute)(Run(claimed))
-    assert settle(Job.objects.all(), [finished])[0][1] is Settled.COMPLETED
+    assert finalize(Job.objects.all(), [finished])[0][1] is Finalized.COMPLETED
     assert Job.objects.get().result == 9
 
 
@@ -597,7 +597,7 @@ def test_a_run_that_is_given_up_after_its_commit_stays_completed(take):
     with transaction.atomic():
         atomic.complete_here(started, 1)
     finished = timed_out(started)
-    assert settle(Job.objects.all(), [finished])[0][1] is Settled.COMPLETED
+    assert finalize(Job.objects.all(), [finished])[0][1] is Finalized.COMPLETED
 
 
 # Keys
@@ -644,6 +644,6 @@ def test_a_real_serialisation_failure_calls_the_handler_again(run, level):
     connection.ensure_connection()
     connection.connection.isolation_level = psycopg.IsolationLevel[level]
     _, _, outcome = run()
-    assert outcome is Settled.COMPLETED
+    assert outcome is Finalized.COMPLETED
     assert calls == [0, 10]
     assert Group.objects.get().name == "11"

@@ -42,7 +42,7 @@ def test_jobs_of_unknown_types_are_left_for_other_workers(take):
     assert Job.objects.get().attempt == 0
 
 
-def test_an_expired_job_is_not_claimed_even_before_the_sweep(take):
+def test_an_expired_job_is_not_claimed_even_before_the_scan(take):
     Job.objects.enqueue("t", expires_at=timezone.now() - timedelta(seconds=1))
     assert not take()
 
@@ -50,7 +50,7 @@ def test_an_expired_job_is_not_claimed_even_before_the_sweep(take):
 def test_a_job_that_has_started_once_may_run_again_after_its_expiry(take):
     now = timezone.now()
     job = Job.objects.enqueue("t", expires_at=now + timedelta(hours=1)).job
-    lifecycle.retry(Job.objects.all(), now, token=take()[0].lease_token, errors=[])
+    lifecycle.schedule_retry(Job.objects.all(), now, token=take()[0].lease_token, errors=[])
     lifecycle.promote(Job.objects.all(), now)
     assert [again.pk for again in take(now=now + timedelta(hours=2))] == [job.pk]
 

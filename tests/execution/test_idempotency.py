@@ -1,4 +1,4 @@
-"""`locked`, `Heal` and `sweep`."""
+"""`locked`, `Heal` and `scan`."""
 
 import gc
 import tracemalloc
@@ -13,10 +13,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, job
-from django_ojs_unique.enqueue.incoming import read
+from django_ojs_unique.enqueue.new_job import read
 from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.exceptions import HandlerError, InvalidRequest, UnknownJobType
-from django_ojs_unique.execution.idempotency import CHUNK, HEAL, Heal, SweepResult, locked, sweep
+from django_ojs_unique.execution.idempotency import CHUNK, HEAL, Heal, ScanResult, locked, scan
 from django_ojs_unique.models import Job, SuppressedEnqueue
 from django_ojs_unique.worker import Worker
 from tests.support.jobs import before_the_insert, elsewhere
@@ -183,12 +183,12 @@ def test_a_wrong_declaration_is_refused_at_once(handlers, options, named):
     ],
 )
 def test_a_handler_that_cannot_be_healed_is_refused(handlers, unique, args, named):
-    def declare_and_sweep():
+    def declare_and_scan():
         job("t", unique=unique, heal=Heal(pending=User.objects.all(), args=args))(lambda user_id: None)
-        sweep("t")
+        scan("t")
 
     with refused(HandlerError, names=named):
-        declare_and_sweep()
+        declare_and_scan()
 
 
 def test_it_is_refused_when_it_is_declared(handlers):
@@ -202,13 +202,13 @@ def test_no_query_reads_the_records_when_a_handler_is_declared_or_shown(handlers
     assert "args={'user_id': 'pk'}" in repr(heal)
 
 
-def test_the_job_type_of_the_sweep_exists_once_something_is_to_heal(handlers):
+def test_the_job_type_of_the_scan_exists_once_something_is_to_heal(handlers):
     assert HEAL not in handlers
     Heal(pending=User.objects.all(), args={"user_id": "pk"})
     assert HEAL in handlers
 
 
-# sweep
+# scan
 
 
 @pytest.fixture
@@ -231,8 +231,8 @@ def test_every_pending_record_gets_its_job_and_only_one(healed, args):
     users(3)
     user(is_active=False)
     Job.objects.enqueue("t", {"user_id": User.objects.first().pk})
-    assert sweep(handler) == SweepResult(created=2, refused=1)
-    assert sweep("t") == SweepResult(refused=3)
+    assert scan(handler) == ScanResult(created=2, refused=1)
+    assert scan("t") == ScanResult(refused=3)
     assert sorted(job.args["user_id"] for job in Job.objects.all()) == sorted(
         User.objects.filter(is_active=True).values_list("pk", flat=True)
     )
@@ -242,11 +242,11 @@ def test_every_pending_record_gets_its_job_and_only_one(healed, args):
 def test_a_callable_is_asked_for_the_records_each_time(healed):
     healed(pending=lambda: User.objects.filter(last_name="Doe"))
     user()
-    assert sweep("t") == SweepResult()
+    assert scan("t") == ScanResult()
     user(last_name="Doe")
-    assert sweep("t") == SweepResult(created=1)
+    assert scan("t") == ScanResult(created=1)
     user(last_name="Doe")
-    assert sweep("t") == SweepResult(created=1, refused=1)
+    assert scan("t") == ScanResult(created=1, refused=1)
 
 
 @pytest.mark.django_db
@@ -255,33 +255,33 @@ def test_a_queryset_that_was_read_before_is_read_again(healed):
     assert list(pending) == []
     healed(pending=pending)
     user()
-    assert sweep("t").created == 1
+    assert scan("t").created == 1
 
 
 @pytest.mark.django_db
 def test_a_callable_that_returns_no_queryset_is_refused(healed):
     healed(pending=lambda: [1])
     with refused(InvalidRequest, "heal.pending", value="[1]"):
-        sweep("t")
+        scan("t")
 
 
 @pytest.mark.django_db
-def test_only_a_handler_with_heal_can_be_swept(handlers):
+def test_only_a_handler_with_heal_can_be_scanned(handlers):
     job("t")(lambda: None)
     with refused(HandlerError, names="heal="):
-        sweep("t")
+        scan("t")
     with pytest.raises(UnknownJobType):
-        sweep("u")
+        scan("u")
 
 
 @pytest.mark.django_db
-def test_a_sweep_pages_through_all_records_whatever_their_key_is(healed, monkeypatch):
+def test_a_scan_pages_through_all_records_whatever_their_key_is(healed, monkeypatch):
     monkeypatch.setattr("django_ojs_unique.execution.idempotency.CHUNK", 2)
     now = timezone.now()
     for key in ("b", "e", "a", "c", "d"):
         Session.objects.create(session_key=key, session_data="", expire_date=now)
     healed(pending=Session.objects.order_by("-expire_date"), args={"user_id": "session_key"})
-    assert sweep("t") == SweepResult(created=5)
+    assert scan("t") == ScanResult(created=5)
     assert sorted(job.args["user_id"] for job in Job.objects.all()) == ["a", "b", "c", "d", "e"]
 
 
@@ -290,14 +290,14 @@ def test_a_sweep_pages_through_all_records_whatever_their_key_is(healed, monkeyp
 def test_a_queryset_may_annotate_and_join(healed):
     users(3)
     healed(pending=User.objects.annotate(number=Count("groups")).filter(number=0, logentry__isnull=True))
-    assert sweep("t") == SweepResult(created=3)
+    assert scan("t") == ScanResult(created=3)
 
 
 @pytest.mark.django_db
 def test_records_of_one_key_share_a_job(healed):
     users(3)
     healed(args={"user_id": "last_name"})
-    assert sweep("t") == SweepResult(created=1, refused=2)
+    assert scan("t") == ScanResult(created=1, refused=2)
 
 
 @pytest.mark.django_db
@@ -305,21 +305,21 @@ def test_records_of_one_key_share_a_job(healed):
 def test_a_job_that_waits_stays_whatever_the_strategy_is(healed, strategy):
     users(2)
     healed(unique=UniquePolicy(keys=["type", "args"], on_conflict=strategy))
-    sweep("t")
+    scan("t")
     before = sorted(Job.objects.values_list("pk", "state"))
-    assert sweep("t") == SweepResult(refused=2)
+    assert scan("t") == ScanResult(refused=2)
     assert sorted(Job.objects.values_list("pk", "state")) == before
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("strategy", ["reject", "ignore", "replace"])
-def test_a_sweep_and_an_enqueue_agree_about_finished_jobs(healed, strategy):
+def test_a_scan_and_an_enqueue_agree_about_finished_jobs(healed, strategy):
     """A policy that counts cancelled jobs keeps new ones out, but for a strategy that replaces."""
     users(1)
     healed(unique=UniquePolicy(keys=["args"], states=["available", "cancelled"], on_conflict=strategy))
-    sweep("t")
+    scan("t")
     Job.objects.get().cancel()
-    assert sweep("t").created == (strategy == "replace")
+    assert scan("t").created == (strategy == "replace")
 
 
 @pytest.mark.django_db
@@ -327,18 +327,18 @@ def test_a_sweep_and_an_enqueue_agree_about_finished_jobs(healed, strategy):
 def test_a_job_whose_window_has_passed_keeps_no_other_out(healed, period):
     users(1)
     healed(unique=UniquePolicy(keys=["args"], period=period))
-    sweep("t")
-    assert sweep("t").refused == 1
+    scan("t")
+    assert scan("t").refused == 1
     Job.objects.update(created_at=timezone.now() - timedelta(days=32))
-    assert sweep("t").created == 1
+    assert scan("t").created == 1
 
 
 @pytest.mark.django_db
-def test_what_the_sweep_sees_to_be_there_leaves_no_suppressed_attempt(healed):
+def test_what_the_scan_sees_to_be_there_leaves_no_suppressed_attempt(healed):
     users(2)
     healed(unique=UniquePolicy(keys=["args"], on_conflict="reject"))
-    sweep("t")
-    sweep("t")
+    scan("t")
+    scan("t")
     assert not SuppressedEnqueue.objects.exists()
 
 
@@ -346,12 +346,12 @@ def test_what_the_sweep_sees_to_be_there_leaves_no_suppressed_attempt(healed):
 @pytest.mark.parametrize("strategy", ["reject", "ignore"])
 def test_a_job_that_comes_in_between_is_refused_and_recorded_and_loses_no_other(healed, strategy):
     if connection.vendor != "postgresql":
-        pytest.skip("While a sweep holds the lock of a key, nobody comes in between.")
+        pytest.skip("While a scan holds the lock of a key, nobody comes in between.")
     users(5)
     healed(unique=UniquePolicy(keys=["type", "args"], on_conflict=strategy))
     third = {"user_id": User.objects.order_by("pk")[2].pk}
     with before_the_insert(lambda: elsewhere(lambda: Job.objects.enqueue("t", third, unique=UNIQUE))):
-        assert sweep("t") == SweepResult(created=4, refused=1)
+        assert scan("t") == ScanResult(created=4, refused=1)
     assert Job.objects.count() == 5
     assert SuppressedEnqueue.objects.get().args == third
 
@@ -367,7 +367,7 @@ def test_a_record_with_invalid_arguments_does_not_stop_the_others(healed, caplog
         return {"user_id": object() if user.pk in odd else user.pk}
 
     healed(args=args)
-    assert sweep("t") == SweepResult(created=15, invalid=15)
+    assert scan("t") == ScanResult(created=15, invalid=15)
     logged = [record for record in caplog.records if record.levelname == "ERROR"]
     assert len(logged) == 10
     assert logged[0].getMessage() == f"Record {odd[0]} gets no job t: its arguments are invalid."
@@ -379,7 +379,7 @@ def test_progress_is_told_after_each_chunk(healed):
     users(CHUNK + 500)
     healed()
     told = []
-    sweep("t", progress=lambda *word: told.append(word))
+    scan("t", progress=lambda *word: told.append(word))
     assert told == [
         (pytest.approx(2 / 3), "1,000 created, 0 refused, 0 invalid"),
         (1.0, "1,500 created, 0 refused, 0 invalid"),
@@ -392,7 +392,7 @@ def test_each_chunk_is_committed_at_once(healed, monkeypatch):
     users(201)
     healed()
     with CaptureQueriesContext(connection) as queries:
-        sweep("t")
+        scan("t")
     assert sum(query["sql"].startswith("COMMIT") for query in queries) == 3
 
 
@@ -407,7 +407,7 @@ def test_a_chunk_of_waiting_jobs_costs_two_queries(healed):
         last = User.objects.order_by("pk")[number * CHUNK - 1].pk
         User.objects.filter(pk__lte=last).update(is_active=True)
         with CaptureQueriesContext(connection) as queries:
-            assert sweep("t") == SweepResult(refused=number * CHUNK)
+            assert scan("t") == ScanResult(refused=number * CHUNK)
         costs.append(len(queries))
     assert costs == [4, 6, 8]  # the number of records, and the end of the last page, beside two for each chunk
 
@@ -429,7 +429,7 @@ def test_memory_does_not_grow_with_the_records(healed, monkeypatch):
         gc.freeze()  # so that each collection is short, whatever the other tests keep
         tracemalloc.start()
         try:
-            assert sweep("t", progress=measure).refused == number
+            assert scan("t", progress=measure).refused == number
         finally:
             tracemalloc.stop()
             gc.unfreeze()
@@ -445,13 +445,13 @@ def test_memory_does_not_grow_with_the_records(healed, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-def test_two_sweeps_at_once_create_each_job_once(healed):
+def test_two_scans_at_once_create_each_job_once(healed):
     from tests.support.processes import together
 
     users(300)
     healed()
     connections.close_all()
-    ((one, other),) = together([lambda _: sweep("t"), lambda _: sweep("t")])
+    ((one, other),) = together([lambda _: scan("t"), lambda _: scan("t")])
     assert one.created + other.created == 300
     assert one.records == other.records == 300
     assert Job.objects.count() == 300
@@ -461,26 +461,26 @@ def test_two_sweeps_at_once_create_each_job_once(healed):
 def test_the_jobs_may_live_in_another_database(healed):
     users(2)
     healed()
-    assert sweep("t", using="other") == SweepResult(created=2)
+    assert scan("t", using="other") == ScanResult(created=2)
     assert (Job.objects.count(), Job.objects.using("other").count()) == (0, 2)
 
 
-# The sweep as a job
+# The scan as a job
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_sweeps(healed):
+def test_a_worker_scans(healed):
     users(3)
     healed()
-    sweeper = Job.objects.enqueue(HEAL, {"type": "t"}).job
+    scanner = Job.objects.enqueue(HEAL, {"type": "t"}).job
     assert Worker().run(drain=True).completed == 4
-    sweeper.refresh_from_db()
-    assert sweeper.result == {"created": 3, "refused": 0, "invalid": 0}
+    scanner.refresh_from_db()
+    assert scanner.result == {"created": 3, "refused": 0, "invalid": 0}
     assert not User.objects.filter(is_active=True).exists()
 
 
 @pytest.mark.django_db(transaction=True)
-def test_sweeps_of_one_type_do_not_pile_up(healed):
+def test_scans_of_one_type_do_not_pile_up(healed):
     healed()
     first = Job.objects.enqueue(HEAL, {"type": "t"})
     assert Job.objects.enqueue(HEAL, {"type": "t"}).deduplicated
@@ -489,7 +489,7 @@ def test_sweeps_of_one_type_do_not_pile_up(healed):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_cancelled_sweep_stops_after_its_chunk(healed, monkeypatch):
+def test_a_cancelled_scan_stops_after_its_chunk(healed, monkeypatch):
     monkeypatch.setattr("django_ojs_unique.execution.idempotency.CHUNK", 2)
     users(5)
 
@@ -498,8 +498,8 @@ def test_a_cancelled_sweep_stops_after_its_chunk(healed, monkeypatch):
         return {"user_id": user.pk}
 
     healed(args=args)
-    sweeper = Job.objects.enqueue(HEAL, {"type": "t"}).job
+    scanner = Job.objects.enqueue(HEAL, {"type": "t"}).job
     Worker(queues=["default"]).run(drain=True)
-    sweeper.refresh_from_db()
-    assert sweeper.state == "cancelled"
+    scanner.refresh_from_db()
+    assert scanner.state == "cancelled"
     assert Job.objects.filter(type="t").count() == 2

@@ -25,8 +25,8 @@ from django_ojs_unique import LeaseLost, job, lifecycle
 from django_ojs_unique.api.wire.envelope import show
 from django_ojs_unique.execution import journal as journals
 from django_ojs_unique.execution.execute import aexecute, execute
+from django_ojs_unique.execution.finalize import finalize
 from django_ojs_unique.execution.run import Run
-from django_ojs_unique.execution.settle import settle
 from django_ojs_unique.handlers.registry import registry
 from django_ojs_unique.lifecycle import write
 from django_ojs_unique.models import Job
@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 def attempt(take):
     """Let a worker run the next attempt of the only job, if it must wait, at once; return what became of it."""
 
-    def attempt(*, is_stopping=False, settles=True):
+    def attempt(*, is_stopping=False, finalizes=True):
         if not Job.objects.exists():
             Job.objects.enqueue("t")
         write(Job.objects.filter(state="retryable"), state="available", run_at=None)
@@ -49,8 +49,8 @@ def attempt(take):
         started = Run(claimed, pool=SimpleNamespace(closed=is_stopping))
         is_async = registry.get("t").is_async
         finished = async_to_sync(aexecute)(started) if is_async else execute(started)
-        if settles and not finished.is_given_back:
-            settle(Job.objects.all(), [finished])
+        if finalizes and not finished.is_requeued:
+            finalize(Job.objects.all(), [finished])
         else:
             write(Job.objects.all(), state="available", lease_token=None)
         return finished
@@ -304,11 +304,11 @@ def test_steps_that_changed_are_an_error_that_says_what_to_do(attempt, before, a
         assert called == [name for name in after if name not in before]
     else:
         assert message in finished.error["message"]
-        assert Job.objects.get().state == "retryable", "the code may be mended"
+        assert Job.objects.get().state == "retryable", "the code may be fixed"
 
 
 @pytest.mark.parametrize("kind", ["step", "cursor"])
-def test_a_type_that_changed_is_an_error_that_can_be_mended_and_quotes_no_value(attempt, kind):
+def test_a_type_that_changed_is_an_error_that_can_be_fixed_and_quotes_no_value(attempt, kind):
     value = "secret"
 
     def declare(hint):
@@ -332,7 +332,7 @@ def test_a_type_that_changed_is_an_error_that_can_be_mended_and_quotes_no_value(
     error = attempt().error
     assert "does not fit its type now" in error["message"]
     assert value not in json.dumps(error)
-    assert Job.objects.get().state == "retryable", "the code may be mended"
+    assert Job.objects.get().state == "retryable", "the code may be fixed"
     declare(str)
     assert attempt().error["message"] == "no"
 
@@ -429,13 +429,13 @@ def test_who_has_lost_the_job_stores_no_step(attempt, take, in_transaction):
             except LeaseLost:
                 return
 
-    finished = attempt(settles=False)
+    finished = attempt(finalizes=False)
     assert steps() == []
     assert not Group.objects.exists()
     assert in_transaction or "LeaseLost" in finished.error["type"]
 
 
-def test_a_job_that_is_revived_keeps_its_steps_and_one_that_is_enqueued_again_has_none(attempt):
+def test_a_job_that_is_retried_keeps_its_steps_and_one_that_is_enqueued_again_has_none(attempt):
     called = []
 
     @job("t", takes_context=True, retry={"max_attempts": 1})
@@ -444,7 +444,7 @@ def test_a_job_that_is_revived_keeps_its_steps_and_one_that_is_enqueued_again_ha
         raise ValueError("no")
 
     attempt()
-    Job.objects.get().revive()
+    Job.objects.get().retry()
     attempt()
     assert called == [1]
     new = Job.objects.get().enqueue_again().job
@@ -677,7 +677,7 @@ def test_a_stopping_worker_interrupts_at_a_checkpoint_and_the_attempt_does_not_c
         seen.append("after")
 
     finished = attempt(is_stopping=True)
-    assert (finished.is_given_back, finished.error) == (True, None)
+    assert (finished.is_requeued, finished.error) == (True, None)
     assert seen == ["before"]
     assert attempt().error is None
     assert seen == ["before", "before", "after"]
@@ -686,7 +686,7 @@ def test_a_stopping_worker_interrupts_at_a_checkpoint_and_the_attempt_does_not_c
 def test_a_cursor_is_a_checkpoint_and_is_stored_before_it(attempt):
     seen = []
     loop(range(1, 4), at(None), seen)
-    assert attempt(is_stopping=True).is_given_back
+    assert attempt(is_stopping=True).is_requeued
     assert (seen, steps()) == ([1], [("rows", 1)])
     assert attempt().error is None
     assert seen == [1, 2, 3]
@@ -698,7 +698,7 @@ def test_an_atomic_handler_that_is_interrupted_commits_nothing(attempt):
         Group.objects.create(name="half")
         context.checkpoint()
 
-    assert attempt(is_stopping=True).is_given_back
+    assert attempt(is_stopping=True).is_requeued
     assert not Group.objects.exists()
     assert attempt().error is None
     assert Group.objects.count() == 1
@@ -711,7 +711,7 @@ def test_an_async_handler_is_interrupted_too(attempt):
         assert cursor.value in (0, 1)
         await cursor.aset(1)
 
-    assert attempt(is_stopping=True).is_given_back
+    assert attempt(is_stopping=True).is_requeued
     assert steps() == [("rows", 1)]
     assert attempt().error is None
 
@@ -730,11 +730,11 @@ def test_a_checkpoint_in_a_task_group_interrupts_unless_another_task_failed(atte
             group.create_task(cursor.aset(1))
 
     finished = attempt(is_stopping=True)
-    assert (finished.is_given_back, finished.error is None) == (beside is None, beside is None)
+    assert (finished.is_requeued, finished.error is None) == (beside is None, beside is None)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_worker_that_is_stopped_gives_the_job_back_with_its_cursor(is_async):
+def test_a_worker_that_is_stopped_requeues_the_job_with_its_cursor(is_async):
     began = Event()
 
     if is_async:

@@ -6,10 +6,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from django_ojs_unique.execution.finished import Finished
-from django_ojs_unique.maintenance import sweep
+from django_ojs_unique.execution.run_result import RunResult
+from django_ojs_unique.maintenance import timers
 from django_ojs_unique.models import Job
-from django_ojs_unique.worker.settler import Settler
+from django_ojs_unique.worker.finalizer import Finalizer
 from tests.support.commands import enqueue
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
@@ -151,15 +151,15 @@ def test_a_stopped_worker_may_take_its_own_job_again_and_only_the_new_run_counts
 def test_two_runs_of_one_job_that_end_together_are_told_apart(take, order, error):
     Job.objects.enqueue("t")
     (old,) = take(lease=timedelta(seconds=-1))
-    assert sweep.rescue(Job.objects.all(), timezone.now()) == 1
+    assert timers.rescue(Job.objects.all(), timezone.now()) == 1
     (new,) = take()
     outcomes = {}
-    settler = Settler(
-        Job.objects.all(), lambda settled: outcomes.update({id(run.job): outcome for run, outcome in settled})
+    finalizer = Finalizer(
+        Job.objects.all(), lambda finalized: outcomes.update({id(run.job): outcome for run, outcome in finalized})
     )
     for job in [old, new][::order]:
-        settler.put(Finished(job, error=error))
-    while settler.settle_waiting():
+        finalizer.put(RunResult(job, error=error))
+    while finalizer.finalize_waiting():
         pass
     assert Job.objects.get().state == ("retryable" if error else "completed")
     assert outcomes == {id(old): "refused", id(new): "retried" if error else "completed"}

@@ -1,4 +1,4 @@
-"""A commit whose answer is lost: what was settled counts as settled, with its signal and its event, once."""
+"""A commit whose answer is lost: what was finalized counts as finalized, with its signal and its event, once."""
 
 import re
 
@@ -6,10 +6,10 @@ import pytest
 from django.db import OperationalError, connection
 
 from django_ojs_unique import Discard, Skip, job
-from django_ojs_unique.execution.settle import settle
+from django_ojs_unique.execution.finalize import finalize
 from django_ojs_unique.models import Event, Job
 from django_ojs_unique.signals import job_completed, job_discarded, job_failed
-from django_ojs_unique.worker import Worker, outages, settler
+from django_ojs_unique.worker import Worker, finalizer, outages
 from tests.support.outage import Proxy
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -107,7 +107,7 @@ def heard():
 
 
 def judge(summary, row, heard, outcome, state):
-    assert (getattr(summary, outcome), summary.settled) == (1, 1)
+    assert (getattr(summary, outcome), summary.finalized) == (1, 1)
     row.refresh_from_db()
     assert (row.state, row.attempt) == (state, 1)
     assert heard == [(state, state)]
@@ -118,7 +118,7 @@ def judge(summary, row, heard, outcome, state):
 @pytest.mark.slow
 @pytest.mark.skipif(connection.vendor == "sqlite", reason="no network loses an answer")
 @pytest.mark.parametrize(("handler", "outcome", "state"), ENDS)
-def test_a_run_whose_commit_was_not_answered_is_settled_once(
+def test_a_run_whose_commit_was_not_answered_is_finalized_once(
     handlers, settings, monkeypatch, heard, handler, outcome, state
 ):
     settings.OJS_UNIQUE = {"EVENTS": True}
@@ -135,9 +135,9 @@ def test_a_run_whose_commit_was_not_answered_is_settled_once(
     judge(summary, row, heard, outcome, state)
 
 
-@pytest.mark.parametrize("tries", [1, settler.MOST_FAILURES])
+@pytest.mark.parametrize("tries", [1, finalizer.MOST_FAILURES])
 @pytest.mark.parametrize(("handler", "outcome", "state"), ENDS)
-def test_a_run_that_was_settled_though_the_settle_failed_is_settled_once(
+def test_a_run_that_was_finalized_though_the_finalize_failed_is_finalized_once(
     handlers, settings, monkeypatch, heard, handler, outcome, state, tries
 ):
     settings.OJS_UNIQUE = {"EVENTS": True}
@@ -145,11 +145,11 @@ def test_a_run_that_was_settled_though_the_settle_failed_is_settled_once(
     row = Job.objects.enqueue("t").job
     calls = []
 
-    def settle_and_fail(*arguments):
+    def finalize_and_fail(*arguments):
         calls.append(arguments)
         if len(calls) > tries:
-            return settle(*arguments)
-        settle(*arguments)
+            return finalize(*arguments)
+        finalize(*arguments)
         run = arguments[1][0]
         run.job.lease_token = token
         raise OperationalError("the answer was lost")
@@ -159,9 +159,9 @@ def test_a_run_that_was_settled_though_the_settle_failed_is_settled_once(
     def keep(jobs, finished, *arguments):
         nonlocal token
         token = token or finished[0].job.lease_token
-        return settle_and_fail(jobs, finished, *arguments)
+        return finalize_and_fail(jobs, finished, *arguments)
 
-    monkeypatch.setattr(settler, "settle", keep)
+    monkeypatch.setattr(finalizer, "finalize", keep)
     monkeypatch.setattr(outages, "pause_after", lambda failures: 0)
     summary = Worker(max_jobs=1).run()
     judge(summary, row, heard, outcome, state)
@@ -181,19 +181,19 @@ def test_a_run_whose_row_says_something_else_is_refused(handlers, monkeypatch, h
                 | {"lease_expires_at": None, **change}
             )
             raise OperationalError
-        return settle(jobs, finished, *arguments)
+        return finalize(jobs, finished, *arguments)
 
-    monkeypatch.setattr(settler, "settle", fail_first)
+    monkeypatch.setattr(finalizer, "finalize", fail_first)
     monkeypatch.setattr(outages, "pause_after", lambda failures: 0)
     assert Worker(max_jobs=1).run().refused == 1
     assert "refused" in caplog.text
     assert heard == []
 
 
-def test_nothing_is_read_again_when_no_settle_has_failed(handlers, monkeypatch):
-    from django_ojs_unique.execution import settle as module
+def test_nothing_is_read_again_when_no_finalize_has_failed(handlers, monkeypatch):
+    from django_ojs_unique.execution import finalize as module
 
-    monkeypatch.setattr(module, "_settled_before", lambda *arguments: pytest.fail("It was read again."))
+    monkeypatch.setattr(module, "_finalized_before", lambda *arguments: pytest.fail("It was read again."))
     job("t")(lambda: Job.objects.get().cancel())
     Job.objects.enqueue("t")
     assert Worker(max_jobs=1).run().refused == 1

@@ -15,14 +15,14 @@ from django_ojs_unique.maintenance.on_demand import is_overdue, run_maintenance
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import TERMINAL
 from django_ojs_unique.worker import remote
-from django_ojs_unique.worker.holder import Holder, new_token
+from django_ojs_unique.worker.remote_worker import RemoteWorker, new_token
 from tests.support.processes import together, wait_until_blocked
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 HOUR = timedelta(hours=1)
 ROUNDS = 12
-ANYBODY = Holder("None", worker_id="w")
+ANYBODY = RemoteWorker("None", worker_id="w")
 """A worker that calls without an account."""
 FATAL = remote.Failure({"type": "e", "code": "e", "message": ""}, ("e",), retryable=False)
 

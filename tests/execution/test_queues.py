@@ -15,11 +15,11 @@ from django_ojs_unique.db.dialects import dialect_of
 from django_ojs_unique.exceptions import InvalidRequest
 from django_ojs_unique.execution import claim as claiming
 from django_ojs_unique.execution import leases
-from django_ojs_unique.execution.by_rules import Wanted, claim_by_rules
-from django_ojs_unique.execution.finished import Finished
+from django_ojs_unique.execution.claim_limited import ClaimOptions, claim_limited
+from django_ojs_unique.execution.finalize import finalize
 from django_ojs_unique.execution.leases import Lease
 from django_ojs_unique.execution.queue_rules import Rules
-from django_ojs_unique.execution.settle import settle
+from django_ojs_unique.execution.run_result import RunResult
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.ojs.states import JobState
 from django_ojs_unique.worker import QueueFilter, Worker, claimed_runs, housekeeper, poller, pools, promoter
@@ -62,7 +62,7 @@ def test_a_worker_takes_from_the_queues_that_it_is_told(handlers, include, exclu
 
 @pytest.mark.parametrize("text", ["", "UPPER", "a b", "a/*", "[ab]", "a?", "-x", 7, None, "x" * 200])
 @pytest.mark.parametrize("field", ["queues", "exclude"])
-def test_what_is_no_pattern_of_a_queue_is_refused_with_the_mend(text, field):
+def test_what_is_no_pattern_of_a_queue_is_refused_with_the_hint(text, field):
     with refused(InvalidRequest, field, names="'emails-*'"):
         Worker(**{field: [text]})
 
@@ -91,7 +91,7 @@ def test_priority_goes_first_then_age_across_queues_and_lanes(handlers):
 def test_a_released_job_keeps_its_place_in_the_queue(take):
     first, second = (Job.objects.enqueue("t").job for _ in range(2))
     held = take(1)
-    assert leases.give_back(Job.objects.all(), held) == (1, set())
+    assert leases.requeue(Job.objects.all(), held) == (1, set())
     assert [row.pk for row in take(2)] == [first.pk, second.pk]
 
 
@@ -171,7 +171,7 @@ def test_a_limit_counts_what_others_run_and_frees_what_has_ended(take):
         Job.objects.enqueue("t")
     (running,) = take(worker_id="other")
     assert not take()
-    settle(Job.objects.all(), [Finished(running)])
+    finalize(Job.objects.all(), [RunResult(running)])
     assert len(take()) == 1
 
 
@@ -322,7 +322,7 @@ def test_the_single_statements_of_postgresql_do_what_the_others_do_to_each_colum
     def ends(claimed):
         claimed = sorted(claimed, key=lambda row: row.pk)
         return [
-            Finished(row, result=results[number % 7], skipped="why" if number % 4 == 0 else "", at=now + hour)
+            RunResult(row, result=results[number % 7], skipped="why" if number % 4 == 0 else "", at=now + hour)
             for number, row in enumerate(claimed)
         ]
 
@@ -336,8 +336,8 @@ def test_the_single_statements_of_postgresql_do_what_the_others_do_to_each_colum
         yield rows(now), None
 
     def row_by_row():
-        wanted = Wanted(["t"], limit, "w", token, lease, now, claiming.NEEDED, lambda: None, None)
-        claimed = claim_by_rules(jobs, Rules(list(rooms), [], {}), wanted)
+        wanted = ClaimOptions(["t"], limit, "w", token, lease, now, claiming.NEEDED, lambda: None, None)
+        claimed = claim_limited(jobs, Rules(list(rooms), [], {}), wanted)
         yield rows(now), sorted((row.pk, row.attempt, row.args, row.meta, row.tags) for row in claimed)
         for end in ends(claimed):
             row = jobs.filter(pk=end.job.pk)
@@ -370,7 +370,7 @@ def test_what_could_not_start_in_a_while_goes_back_with_its_place_and_its_attemp
     before = [Job.objects.enqueue("t").job for _ in range(4)]
     with working(concurrency=1) as worker:
         assert began.wait(PATIENCE)
-        until(lambda: worker.summary.released >= 3, "what could not start went back")
+        until(lambda: worker.summary.requeued >= 3, "what could not start went back")
         monkeypatch.setattr(pools, "WORK_AHEAD_SECONDS", 0)
         waiting = {row.pk: row for row in Job.objects.exclude(pk=before[0].pk)}
         for row in before[1:]:
@@ -416,7 +416,7 @@ def test_the_turns_of_an_idle_worker_write_nothing_on_sqlite(handlers, monkeypat
         pytest.skip("other databases have no single write lock")
     for module, name in ((loop_module, "WATCH_SECONDS"), (loop_module, "CLOCK_SECONDS"), (poller, "LONGEST_POLL")):
         monkeypatch.setattr(module, name, 0)
-    for name in ("SWEEP_SECONDS", "CRON_SECONDS"):  # these tasks write, but not each second
+    for name in ("SCAN_SECONDS", "CRON_SECONDS"):  # these tasks write, but not each second
         monkeypatch.setattr(housekeeper, name, PATIENCE * 10)
     turns, real = [], promoter.look
 

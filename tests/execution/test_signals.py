@@ -9,12 +9,12 @@ from django.db import DatabaseError, OperationalError, connection, transaction
 from django.utils import timezone
 
 from django_ojs_unique import Discard, job, lifecycle
-from django_ojs_unique.execution.finished import Finished
-from django_ojs_unique.maintenance.sweep import rescue
+from django_ojs_unique.execution.run_result import RunResult
+from django_ojs_unique.maintenance.timers import rescue
 from django_ojs_unique.models import Job
 from django_ojs_unique.signals import job_completed, job_discarded, job_failed, job_started
 from django_ojs_unique.worker import Worker
-from django_ojs_unique.worker.settler import Settler
+from django_ojs_unique.worker.finalizer import Finalizer
 from tests.support.jobs import HOUR
 from tests.support.outage import breaks_the_connection
 from tests.support.retries import IN_AN_HOUR
@@ -153,28 +153,28 @@ def test_a_refused_result_is_told_to_nobody(receive, handlers):
     assert "cancelled" not in told
 
 
-def test_a_batch_whose_failures_cannot_be_settled_yet_is_not_called_refused(receive, take, monkeypatch):
-    """What was completed with them is told and counted, when the settle is repeated."""
+def test_a_batch_whose_failures_cannot_be_finalized_yet_is_not_called_refused(receive, take, monkeypatch):
+    """What was completed with them is told and counted, when the finalize is repeated."""
     told, counted, failures = [], [], iter([OperationalError("gone")])
-    real = lifecycle.retry
+    real = lifecycle.schedule_retry
 
     def failing(*args, **kwargs):
         for error in failures:
             raise error
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(lifecycle, "retry", failing)
+    monkeypatch.setattr(lifecycle, "schedule_retry", failing)
     receive(job_completed, lambda job, **kwargs: told.append(job.args["n"]))
     for n in (0, 1):
         Job.objects.enqueue("t", {"n": n})
     first, second = take()
     error = {"type": "E", "code": "handler_error", "message": "", "attempt": 1}
-    settler = Settler(Job.objects.all(), counted.extend)
-    settler.put(Finished(first))
-    settler.put(Finished(second, error=error, error_types=("E",)))
+    finalizer = Finalizer(Job.objects.all(), counted.extend)
+    finalizer.put(RunResult(first))
+    finalizer.put(RunResult(second, error=error, error_types=("E",)))
     with pytest.raises(OperationalError):
-        settler.settle_waiting()
-    settler.settle_waiting()
+        finalizer.finalize_waiting()
+    finalizer.finalize_waiting()
     assert told == [0]
     assert sorted(outcome for _, outcome in counted) == ["completed", "retried"]
 
@@ -203,9 +203,9 @@ def test_a_failure_in_another_process_is_told_without_an_exception(receive, take
     Job.objects.enqueue("t")
     (held,) = take()
     error = {"message": "no", "type": "ValueError", "attempt": 1}
-    settler = Settler(Job.objects.all(), [].extend)
-    settler.put(Finished(held, error=error, gives_up=True))
-    settler.settle_waiting()
+    finalizer = Finalizer(Job.objects.all(), [].extend)
+    finalizer.put(RunResult(held, error=error, gives_up=True))
+    finalizer.finalize_waiting()
     assert told == [(None, None)]
 
 

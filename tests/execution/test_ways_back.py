@@ -13,20 +13,20 @@ from django.utils import timezone
 from django_ojs_unique import chain
 from django_ojs_unique.exceptions import InvalidTransition
 from django_ojs_unique.execution.errors import error_record
-from django_ojs_unique.execution.finished import Finished
-from django_ojs_unique.execution.leases import give_back, give_back_claims
-from django_ojs_unique.execution.settle import Settled, settle
-from django_ojs_unique.maintenance import sweep
+from django_ojs_unique.execution.finalize import Finalized, finalize
+from django_ojs_unique.execution.leases import requeue, requeue_claims
+from django_ojs_unique.execution.run_result import RunResult
+from django_ojs_unique.maintenance import timers
 from django_ojs_unique.models import Job
 from django_ojs_unique.unique.presets import resque_uniqueue
 from django_ojs_unique.worker import remote
-from django_ojs_unique.worker.holder import Holder, new_token
+from django_ojs_unique.worker.remote_worker import RemoteWorker, new_token
 from tests.support.jobs import fresh, row
 
 pytestmark = pytest.mark.django_db
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-HOLDER = Holder("a")
+HOLDER = RemoteWorker("a")
 FIVE = {"max_attempts": 5}
 NEW = {"type": "t", "args": {"new": True}, "retry": FIVE}
 
@@ -35,7 +35,7 @@ def rescued(job: Any, **columns: Any) -> None:
     """Let the lease of a job end."""
     row(job).update(started_at=timezone.now() - DAY, lease_expires_at=timezone.now() - HOUR)
     row(job).update(**columns)
-    sweep.rescue(Job.objects.all(), timezone.now())
+    timers.rescue(Job.objects.all(), timezone.now())
 
 
 def rescued_from(job: Any, lease: timedelta, **columns: Any) -> None:
@@ -43,13 +43,13 @@ def rescued_from(job: Any, lease: timedelta, **columns: Any) -> None:
     rescued(job, started_at=began, lease_expires_at=began + lease, **columns)
 
 
-def failed(job: Any) -> Finished:
-    return Finished(job, error=error_record(job, now=timezone.now()), error_types=("x",), at=timezone.now())
+def failed(job: Any) -> RunResult:
+    return RunResult(job, error=error_record(job, now=timezone.now()), error_types=("x",), at=timezone.now())
 
 
 WAYS: dict[str, Callable[[Any], Any]] = {
-    "its worker stops": lambda job: give_back(Job.objects.all(), [job]),
-    "the answer to its claim is lost": lambda job: give_back_claims(Job.objects.all(), [job.lease_token]),
+    "its worker stops": lambda job: requeue(Job.objects.all(), [job]),
+    "the answer to its claim is lost": lambda job: requeue_claims(Job.objects.all(), [job.lease_token]),
     "its worker is killed": rescued,
     "its worker is killed before it begins": lambda job: rescued(job, unconfirmed=True),
     "its client is silent until its time limit": lambda job: rescued_from(job, HOUR, timeout_ms=3_600_000),
@@ -57,7 +57,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
     "its client reports a failure": lambda job: remote.nack(
         Job.objects.all(), job.pk, holder=HOLDER, now=timezone.now(), failure=remote.Failure({}, ("x",))
     ),
-    "its handler fails": lambda job: settle(Job.objects.all(), [failed(job)]),
+    "its handler fails": lambda job: finalize(Job.objects.all(), [failed(job)]),
 }
 
 with_key: dict[str, Any] = {"key": "k", "retry": FIVE}
@@ -133,8 +133,8 @@ def test_no_further_run_holds_through_every_way_back(verb: str, way: str, attemp
     with suppress(InvalidTransition):
         WAYS[way](running)
     later = timezone.now() + DAY
-    sweep.rescue(Job.objects.all(), later)
-    sweep.promote(Job.objects.all(), later)
+    timers.rescue(Job.objects.all(), later)
+    timers.promote(Job.objects.all(), later)
     runs_again = running.pk in {job.pk for job in claim()}
     assert runs_again is (state == "")
     if state:
@@ -144,8 +144,8 @@ def test_no_further_run_holds_through_every_way_back(verb: str, way: str, attemp
         ended_by_itself = way in ("its client reports a failure", "its handler fails")
         assert codes == (["no_further_run"] if state == "discarded" and not ended_by_itself else codes[:1])
         running.lease_token = token
-        ((_, settled),) = settle(Job.objects.all(), [Finished(running, at=later)])
-        assert settled is Settled.REFUSED
+        ((_, finalized),) = finalize(Job.objects.all(), [RunResult(running, at=later)])
+        assert finalized is Finalized.REFUSED
 
 
 @pytest.mark.parametrize("verb", [verb for verb, (_, _, state) in VERBS.items() if state == "discarded"])
@@ -154,20 +154,20 @@ def test_a_run_that_ends_by_itself_completes(verb: str, claim: Any) -> None:
     it = enqueue()
     (running,) = claim()
     act(it)
-    ((_, settled),) = settle(Job.objects.all(), [Finished(running, at=timezone.now())])
-    assert (settled, fresh(running).state) == (Settled.COMPLETED, "completed")
+    ((_, finalized),) = finalize(Job.objects.all(), [RunResult(running, at=timezone.now())])
+    assert (finalized, fresh(running).state) == (Finalized.COMPLETED, "completed")
 
 
-def test_a_job_that_may_not_run_again_is_revived_with_all_its_attempts(claim: Any) -> None:
+def test_a_job_that_may_not_run_again_is_retried_with_all_its_attempts(claim: Any) -> None:
     Job.objects.enqueue("t", **with_key)
     (running,) = claim()
     Job.objects.remove(key="k")
-    give_back(Job.objects.all(), [running])
-    sweep.rescue(Job.objects.all(), timezone.now())
+    requeue(Job.objects.all(), [running])
+    timers.rescue(Job.objects.all(), timezone.now())
     ended = fresh(running)
     assert (ended.attempt, ended.most_attempts, ended.may_run_again) == (1, 1, False)
     assert ended.errors[-1]["code"] == "no_further_run"
-    ended.revive()
+    ended.retry()
     assert (ended.attempt, ended.most_attempts, ended.retry_policy.max_attempts) == (0, 5, 5)
     assert [job.pk for job in claim()] == [running.pk]
 
@@ -183,18 +183,18 @@ def test_a_job_does_not_come_back_beside_its_twin(way: str, has_twin: bool, clai
     if has_twin:
         assert Job.objects.enqueue("t", unique=resque_uniqueue()).created
     WAYS[way](running)
-    sweep.promote(Job.objects.all(), timezone.now() + DAY)
+    timers.promote(Job.objects.all(), timezone.now() + DAY)
     assert fresh(first).state == ("discarded" if has_twin else "available")
     assert len(claim()) == 1
     if has_twin:
         assert fresh(first).errors[-1]["code"] == "superseded"
 
 
-def test_a_job_that_is_given_back_without_a_twin_keeps_its_place(claim: Any) -> None:
+def test_a_job_that_is_requeued_without_a_twin_keeps_its_place(claim: Any) -> None:
     first = Job.objects.enqueue("t", unique=resque_uniqueue()).job
     (running,) = claim()
-    assert give_back(Job.objects.all(), [running]) == (1, set())
-    sweep.promote(Job.objects.all(), timezone.now())
+    assert requeue(Job.objects.all(), [running]) == (1, set())
+    timers.promote(Job.objects.all(), timezone.now())
     stored = fresh(first)
     assert (stored.state, stored.attempt, stored.started_at, stored.enqueued_at) == (
         "available",

@@ -109,7 +109,7 @@ class Load:
             raise Failed(f"lost {lost}, twice {twice}, runs of unknown jobs {unknown}")
         for row in rows.values():
             audit_row(row, history[row.pk], runs.get(row.pk, []), Counter())
-        print(f"settled twice 0, run beside a live lease 0, run again after a lease ran out {len(again)}")
+        print(f"finalized twice 0, run beside a live lease 0, run again after a lease ran out {len(again)}")
 
 
 def produce(parent: Parent, number: int, began: float, stop: Any, port: str | None) -> list[Call]:

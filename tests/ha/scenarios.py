@@ -15,7 +15,7 @@ from .servers import Servers
 
 
 def standby(place: Servers) -> None:
-    """A synchronous standby, promoted by hand; the old primary comes back as its standby."""
+    """A synchronous standby, promoted manually; the old primary comes back as its standby."""
     first, second = postgres.pair(place)
     first.confirm_by(second)
     set_up(place, postgres.database(first.port, second.port))

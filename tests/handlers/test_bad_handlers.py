@@ -47,7 +47,7 @@ def test_a_job_without_a_handler_waits_and_no_attempt_is_burnt(handlers):
     job("known")(lambda: None)
     Job.objects.enqueue("stranger")
     Job.objects.enqueue("known")
-    assert Worker().run(drain=True).settled == 1
+    assert Worker().run(drain=True).finalized == 1
     row = Job.objects.get(type="stranger")
     assert (row.state, row.attempt, row.errors) == ("available", 0, [])
 
@@ -225,7 +225,7 @@ def test_the_log_of_an_exception_that_cannot_be_printed_is_written(result_of, ca
 
 
 @pytest.mark.parametrize("after", ["soon", 0, -1, "P1M", True, timedelta(days=400_000), 1e300])
-def test_an_invalid_delay_fails_the_run_and_names_the_mend(result_of, after):
+def test_an_invalid_delay_fails_the_run_and_names_the_hint(result_of, after):
     def handler():
         raise Retry(after=after)
 

@@ -119,7 +119,7 @@ def test_a_key_of_several_columns_is_refused():
         Instance(Two)
 
 
-def test_a_model_that_is_known_for_the_type_checker_only_is_refused_with_the_mend():
+def test_a_model_that_is_known_for_the_type_checker_only_is_refused_with_the_hint():
     def handler(a: "Order"):  # noqa: F821
         pass
 

@@ -190,7 +190,7 @@ def test_an_argument_that_a_handler_does_not_take_is_answered_with_the_one_it_re
 
 
 @pytest.mark.parametrize(
-    ("name", "mend"),
+    ("name", "hint"),
     [
         ("delay", r"enqueue\("),
         ("apply_async", r"using\("),
@@ -198,8 +198,8 @@ def test_an_argument_that_a_handler_does_not_take_is_answered_with_the_one_it_re
         ("enqueu", "'enqueu'$"),
     ],
 )
-def test_a_method_of_another_job_system_is_answered_with_ours_and_is_still_missing(send, name, mend):
-    with pytest.raises(AttributeError, match=mend) as caught:
+def test_a_method_of_another_job_system_is_answered_with_ours_and_is_still_missing(send, name, hint):
+    with pytest.raises(AttributeError, match=hint) as caught:
         getattr(send, name)
     assert (caught.value.name, caught.value.obj) == (name, send)
     assert not hasattr(send, name)
@@ -219,11 +219,11 @@ def test_a_handler_can_be_copied(send):
 
 
 @pytest.mark.parametrize(
-    ("option", "mend"),
+    ("option", "hint"),
     [("quue", r"'queue'\?$"), ("takes_contxt", r"'takes_context'\?$"), ("period", "'unique', ")],
 )
-def test_an_unknown_option_of_a_declaration_is_answered_with_the_one_it_resembles(handlers, option, mend):
-    with pytest.raises(TypeError, match=f"'{option}'.*{mend}"):
+def test_an_unknown_option_of_a_declaration_is_answered_with_the_one_it_resembles(handlers, option, hint):
+    with pytest.raises(TypeError, match=f"'{option}'.*{hint}"):
         job("t", **{option: 1})
 
 
@@ -237,6 +237,6 @@ def test_the_options_of_a_handler_are_those_of_enqueue():
     assert parameters[parameters.index("args") + 1 :] == list(ENQUEUE_OPTIONS)
 
 
-def test_an_option_among_the_arguments_is_refused_with_the_mend(send):
+def test_an_option_among_the_arguments_is_refused_with_the_hint(send):
     with refused(InvalidRequest, "args", names="using(key=...).enqueue"):
         send.enqueue(1, key="x")

@@ -10,10 +10,10 @@ from django.utils import timezone
 
 from django_ojs_unique import InvalidRequest, UniquePolicy, job
 from django_ojs_unique.checks.setting_problems import problems
-from django_ojs_unique.enqueue.incoming import read
+from django_ojs_unique.enqueue.new_job import read
 from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.exceptions import HandlerError
-from django_ojs_unique.execution.finished import Finished
+from django_ojs_unique.execution.run_result import RunResult
 from django_ojs_unique.handlers import redaction
 from django_ojs_unique.handlers.redaction import (
     MASK,
@@ -141,8 +141,8 @@ def test_no_cut_shows_a_part_of_the_secret(paying, args):
         assert SECRET[:4] not in redacted_beginning("bank.pay", text[:end])
 
 
-def refusal(field, value, mend=""):
-    return InvalidRequest.at(field, "is wrong", value=value, mend=mend)
+def refusal(field, value, hint=""):
+    return InvalidRequest.at(field, "is wrong", value=value, hint=hint)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def refusal(field, value, mend=""):
     ],
 )
 def test_an_error_about_a_redacted_member_does_not_quote_it(paying, field, value):
-    error = refusal(field, value, mend=f"Write [{value!r}].")
+    error = refusal(field, value, hint=f"Write [{value!r}].")
     redact_error(error, "bank.pay")
     assert SECRET[:4] not in f"{error} {error.message} {error.wire_message} {error.details} {error.got} {error.args}"
     assert MASK in error.message
@@ -183,15 +183,15 @@ def test_an_error_about_another_member_says_what_it_got(paying, field, value):
 @pytest.mark.parametrize(
     ("problem", "value", "message"),
     [
-        (f"is no date: {SECRET * 9!r}", SECRET * 9, "args.iban: is no date (got [redacted]). Mend it."),
-        (f"is no date: {SECRET}", ..., "args.iban: is no date. Mend it."),
-        ("is no date", True, "args.iban: is no date (got [redacted]). Mend it."),
-        ("is no date", SECRET, "args.iban: is no date (got [redacted]). Mend it."),
-        ("is no date", ..., "args.iban: is no date. Mend it."),
+        (f"is no date: {SECRET * 9!r}", SECRET * 9, "args.iban: is no date (got [redacted]). Fix it."),
+        (f"is no date: {SECRET}", ..., "args.iban: is no date. Fix it."),
+        ("is no date", True, "args.iban: is no date (got [redacted]). Fix it."),
+        ("is no date", SECRET, "args.iban: is no date (got [redacted]). Fix it."),
+        ("is no date", ..., "args.iban: is no date. Fix it."),
     ],
 )
 def test_an_error_does_not_quote_the_value_in_its_reason(paying, problem, value, message):
-    error = InvalidRequest.at("args.iban", problem, value=value, mend="Mend it.")
+    error = InvalidRequest.at("args.iban", problem, value=value, hint="Fix it.")
     redact_error(error, "bank.pay")
     assert error.message == str(error) == message
     assert SECRET[:4] not in error.wire_message
@@ -317,7 +317,7 @@ def test_an_enqueue_by_key_that_may_not_mix_args_does_not_quote_them(paying, db,
 
 
 @pytest.mark.parametrize("changes", [{"args": SECRET}, {"options": [{"iban": SECRET}]}])
-def test_the_log_about_a_periodic_job_that_was_changed_by_hand_does_not_quote_it(paying, db, caplog, changes):
+def test_the_log_about_a_periodic_job_that_was_changed_manually_does_not_quote_it(paying, db, caplog, changes):
     CronJob.objects.define("n", "* * * * *", "bank.pay", {"iban": SECRET})
     CronJob.objects.update(next_run_at=timezone.now() - timedelta(minutes=1), **changes)
     tick("default", timezone.now())
@@ -340,7 +340,7 @@ def test_the_secret_is_in_no_repr(paying, db):
     incoming = read(request, Job, timezone.now())
     explained = Job.objects.explain("bank.pay", ARGS, meta=META, unique={"keys": ["type", "args"]})
     assert SECRET in explained.canonical_text
-    shown = f"{request} {incoming!r} {Finished(None, result=ARGS)} {explained!r}"
+    shown = f"{request} {incoming!r} {RunResult(None, result=ARGS)} {explained!r}"
     assert SECRET not in shown
     assert "bank.pay" in shown
 

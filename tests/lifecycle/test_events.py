@@ -16,11 +16,11 @@ from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.exceptions import InvalidRequest
 from django_ojs_unique.execution.leases import Lease
 from django_ojs_unique.lifecycle import events
-from django_ojs_unique.maintenance import cron, sweep
+from django_ojs_unique.maintenance import cron, timers
 from django_ojs_unique.models import CronJob, Event, Job, Queue
 from django_ojs_unique.models import event as feed
 from django_ojs_unique.worker import Worker, remote
-from django_ojs_unique.worker.holder import Holder, new_token
+from django_ojs_unique.worker.remote_worker import RemoteWorker, new_token
 from tests.support.processes import together
 from tests.support.refusals import refused
 from tests.support.retries import IN_AN_HOUR
@@ -100,7 +100,7 @@ def test_a_run_is_told_from_start_to_end(handlers):
 
 def test_a_run_of_a_worker_outside_is_told_alike():
     held = Job.objects.enqueue("t").job
-    jobs, now, holder = Job.objects.all(), timezone.now(), Holder("1", worker_id="w")
+    jobs, now, holder = Job.objects.all(), timezone.now(), RemoteWorker("1", worker_id="w")
     options = {"worker_id": "w", "token": new_token(holder.account), "lease": Lease(timedelta(minutes=1))}
     remote.fetch(jobs, {"default": None}, count=1, now=now, **options)
     remote.ack(jobs, held.pk, result=[1], holder=holder, now=now)
@@ -148,7 +148,7 @@ def test_a_retry_that_was_superseded_is_no_failed_attempt(handlers):
     superseded = run(handlers, does=lambda: 1 / 0, unique=policy, queue="q", retry=IN_AN_HOUR)
     Job.objects.enqueue("t", queue="q")
     Job._base_manager.filter(pk=superseded.pk).update(run_at=timezone.now() - PAST)
-    sweep.promote(Job.objects.all(), timezone.now())
+    timers.promote(Job.objects.all(), timezone.now())
     assert len(told("job.failed")) == 1
     ((_, data),) = told("job.discarded")
     assert (data["job_id"], data["last_error"]["code"]) == (str(superseded.pk), "superseded")
@@ -163,8 +163,8 @@ def test_a_cancellation_is_told_with_its_reason():
     assert replaced == about(old, reason="replaced", replaced_by=str(new.pk))
 
 
-def test_a_revived_job_is_enqueued_again(handlers):
-    run(handlers, does=lambda: 1 / 0, retry={"max_attempts": 1}).revive()
+def test_a_retried_job_is_enqueued_again(handlers):
+    run(handlers, does=lambda: 1 / 0, retry={"max_attempts": 1}).retry()
     assert [type for type, _ in told()][-2:] == ["job.discarded", "job.enqueued"]
 
 
@@ -183,7 +183,7 @@ def test_a_lost_lease_is_a_failure_without_a_retry(handlers):
         lease_token=lost.pk,
         lease_expires_at=timezone.now() - PAST,
     )
-    assert sweep.rescue(Job.objects.all(), timezone.now()) == 1
+    assert timers.rescue(Job.objects.all(), timezone.now()) == 1
     assert [type for type, _ in told()] == ["job.enqueued", "job.failed"]
 
 
@@ -191,8 +191,8 @@ def test_an_expiry_is_told():
     until = timezone.now().replace(microsecond=0) - PAST
     late = Job.objects.enqueue("t", expires_at=timezone.now() + PAST).job
     Job.objects.filter(pk=late.pk).update(expires_at=until)
-    sweep.expire(Job.objects.all(), timezone.now())
-    sweep.expire(Job.objects.all(), timezone.now())
+    timers.expire(Job.objects.all(), timezone.now())
+    timers.expire(Job.objects.all(), timezone.now())
     assert told("job.expired") == [("job.expired", about(late, expired_at=f"{until:%Y-%m-%dT%H:%M:%S}.000Z"))]
     assert told("job.discarded") == []
 
@@ -247,7 +247,7 @@ def test_a_rollback_leaves_no_event():
 def test_a_change_waits_for_the_write_lock_before_it_reads(handlers):
     discarded = run(handlers, does=lambda: 1 / 0, retry={"max_attempts": 1})
     CronJob.objects.define("hourly", "@hourly", "t")
-    for change in (discarded.revive, partial(CronJob.objects.remove, "hourly")):
+    for change in (discarded.retry, partial(CronJob.objects.remove, "hourly")):
         with CaptureQueriesContext(connection) as queries:
             change()
         begin, first = (query["sql"] for query in queries.captured_queries[:2])
@@ -287,10 +287,10 @@ def test_a_lost_lease_whose_event_cannot_be_written_is_left_for_the_next_time(mo
     with monkeypatch.context() as patch:
         patch.setattr(events, "dialect_on", Failing)
         with pytest.raises(Exception, match="nothing"):
-            sweep.rescue(Job.objects.all(), timezone.now())
+            timers.rescue(Job.objects.all(), timezone.now())
     lost.refresh_from_db()
     assert lost.state == "active"
-    assert sweep.rescue(Job.objects.all(), timezone.now()) == 1
+    assert timers.rescue(Job.objects.all(), timezone.now()) == 1
     assert told()[-1][0] == "job.failed"
 
 
@@ -305,7 +305,7 @@ def test_a_receiver_whose_query_fails_keeps_no_lost_lease_from_being_taken_back(
 
     signals.job_failed.connect(fail)
     try:
-        assert sweep.rescue(Job.objects.all(), timezone.now()) == 1
+        assert timers.rescue(Job.objects.all(), timezone.now()) == 1
     finally:
         signals.job_failed.disconnect(fail)
     lost.refresh_from_db()

@@ -15,17 +15,17 @@ HOUR = timedelta(hours=1)
 
 FENCED = {
     "complete": lambda rows, token: lifecycle.complete(rows, timezone.now(), token=token),
-    "retry": lambda rows, token: lifecycle.retry(rows, timezone.now() + HOUR, token=token, errors=[]),
+    "retry": lambda rows, token: lifecycle.schedule_retry(rows, timezone.now() + HOUR, token=token, errors=[]),
     "discard": lambda rows, token: lifecycle.discard(rows, timezone.now(), token=token, errors=[]),
-    "give back": lambda rows, token: lifecycle.give_back(rows, token=token),
+    "requeue": lambda rows, token: lifecycle.requeue(rows, token=token),
     "rescue": lambda rows, token: lifecycle.rescue(rows, timezone.now(), token=token, errors=[]),
 }
 MADE_BY = {
     "cancel": (lambda rows: lifecycle.cancel(rows, timezone.now()), "cancelled"),
     "promote": (lambda rows: lifecycle.promote(rows, timezone.now() + 2 * HOUR * 24), "available"),
-    "retry_now": (lambda rows: lifecycle.retry_now(rows, timezone.now()), "available"),
+    "retry_waiting": (lambda rows: lifecycle.retry_waiting(rows, timezone.now()), "available"),
     "activate": (lambda rows: lifecycle.activate(rows, timezone.now()), "available"),
-    "revive": (lambda rows: lifecycle.revive(rows, timezone.now()), "available"),
+    "retry_finished": (lambda rows: lifecycle.retry_finished(rows, timezone.now()), "available"),
     "expire": (lambda rows: lifecycle.expire(rows, timezone.now() + HOUR), "discarded"),
     "claim": (
         lambda rows: lifecycle.claim(rows, timezone.now(), worker_id="w", token=uuid4(), lease=HOUR),
@@ -35,9 +35,9 @@ MADE_BY = {
 STARTS = {
     "cancel": {"scheduled", "available", "pending", "active", "retryable"},
     "promote": {"scheduled", "retryable"},
-    "retry_now": {"scheduled", "retryable", "pending"},
+    "retry_waiting": {"scheduled", "retryable", "pending"},
     "activate": {"pending"},
-    "revive": {"discarded", "cancelled"},
+    "retry_finished": {"discarded", "cancelled"},
     "expire": {"scheduled", "available", "pending"},
     "claim": {"available"},
 }
@@ -88,16 +88,16 @@ def test_a_job_that_leaves_uniqueness_keeps_neither_fingerprint_nor_guard_nor_wi
     assert columns(job)["window_ends_at"] > timezone.now()
     assert lifecycle.leave_uniqueness(row(job)) == 1
     after = columns(job)
-    assert (after["fingerprint"], after["guarded_states"]) == (None, frozenset())
+    assert (after["fingerprint"], after["unique_states"]) == (None, frozenset())
     assert after["window_ends_at"] == after["finished_at"]
     assert lifecycle.leave_uniqueness(row(job)) == 0
 
 
-def test_a_job_that_has_run_before_keeps_its_start_when_it_is_given_back():
+def test_a_job_that_has_run_before_keeps_its_start_when_it_is_requeued():
     job = enqueue().job
-    lifecycle.retry(row(job), timezone.now(), token=claim(job), errors=[])
+    lifecycle.schedule_retry(row(job), timezone.now(), token=claim(job), errors=[])
     lifecycle.promote(row(job), timezone.now())
     token = claim(job)
     started_at = columns(job)["started_at"]
-    assert lifecycle.give_back(row(job), token=token) == 1
+    assert lifecycle.requeue(row(job), token=token) == 1
     assert (columns(job)["started_at"], columns(job)["attempt"]) == (started_at, 1)

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from django_ojs_unique import Cron, InvalidRequest, Limit, UniquePolicy, batch, chain, group, job
 from django_ojs_unique.execution.claim import claim
-from django_ojs_unique.idempotency import Heal, sweep
+from django_ojs_unique.idempotency import Heal, scan
 from django_ojs_unique.models import CronJob, Job, Workflow
 from django_ojs_unique.ojs.gates import LANES, LIMITED, OPEN
 from django_ojs_unique.testing import run_jobs, tick, travel
@@ -129,16 +129,16 @@ def test_a_periodic_job_that_a_handler_declares_has_its_limits(handlers):
         assert [limits_of(row) for row in tick()] == [[ONE]]
 
 
-def test_the_jobs_of_a_sweep_have_the_limits_of_the_handler(handlers):
+def test_the_jobs_of_a_scan_have_the_limits_of_the_handler(handlers):
     job(
-        "settle",
+        "finalize",
         unique=UniquePolicy(keys=["type", "args"], on_conflict="ignore"),
         heal=Heal(pending=User.objects.all(), args={"n": "pk"}),
         limit=ONE,
     )(lambda n: None)
     user = User.objects.create_user("a")
-    assert sweep("settle").created == 1
-    row = Job.objects.get(type="settle")
+    assert scan("finalize").created == 1
+    row = Job.objects.get(type="finalize")
     assert (limits_of(row), keys_of(row)) == ([ONE], [{"args.n": user.pk}])
 
 
@@ -187,17 +187,17 @@ def test_a_job_that_is_enqueued_again_has_its_own_limits_and_not_those_of_the_ha
     assert len(run_jobs()) == 2
 
 
-def test_a_revived_or_retried_job_waits_at_its_gate_again(count):
+def test_a_retried_or_retried_job_waits_at_its_gate_again(count):
     first, second = count.enqueue(1).job, count.enqueue(1).job
     first.cancel()
-    first.revive()
+    first.retry()
     assert limits_of(first) == [ONE]
     later = count.using(delay="PT1H").enqueue(1).job
-    later.retry_now()
+    later.retry()
     assert limits_of(later) == [ONE]
     assert [row.pk for row in claim_all()] == [second.pk]
     Job.objects.filter(pk=first.pk).cancel()
-    assert Job.objects.filter(pk=first.pk).revive(state="cancelled").changed == [first.pk]
+    assert Job.objects.filter(pk=first.pk).retry(state="cancelled").changed == [first.pk]
     assert limits_of(first) == [ONE]
 
 

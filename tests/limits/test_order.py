@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from django_ojs_unique import Limit
-from django_ojs_unique.execution import by_rules
+from django_ojs_unique.execution import claim_limited
 from django_ojs_unique.execution.claim import claim
-from django_ojs_unique.execution.finished import Finished
-from django_ojs_unique.execution.leases import give_back
-from django_ojs_unique.execution.settle import settle
+from django_ojs_unique.execution.finalize import finalize
+from django_ojs_unique.execution.leases import requeue
+from django_ojs_unique.execution.run_result import RunResult
 from django_ojs_unique.limits import slots, waiting
 from django_ojs_unique.models import Job, LimitKey, LimitOverride, Slot
 
@@ -105,7 +105,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        by_rules._turns.clear()
+        claim_limited._turns.clear()
         self.reference = Reference({CUSTOMER: 1, TENANT: 3, TYPE: 5})
         for part, number in self.reference.numbers.items():
             LimitOverride.objects.set(part, running=number)
@@ -143,17 +143,17 @@ class Machine(RuleBasedStateMachine):
         for job in self.reference.active:
             job.lease_token = tokens.get(job.pk, job.lease_token)
 
-    @rule(number=st.integers(0, 100), end=st.sampled_from(["done", "done", "give back", "cancel"]))
+    @rule(number=st.integers(0, 100), end=st.sampled_from(["done", "done", "requeue", "cancel"]))
     def end(self, number: int, end: str) -> None:
         if not self.reference.active:
             return
         job = self.reference.active.pop(number % len(self.reference.active))
         if end == "done":
-            assert settle(Job.objects.all(), [Finished(job, at=timezone.now())])
+            assert finalize(Job.objects.all(), [RunResult(job, at=timezone.now())])
         elif end == "cancel":
             Job.objects.get(pk=job.pk).cancel()
         else:
-            assert give_back(Job.objects.all(), [job])[0] == 1
+            assert requeue(Job.objects.all(), [job])[0] == 1
             self.reference.waiting.append(job)
 
     @rule(number=st.integers(0, 100))

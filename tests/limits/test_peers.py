@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from django_ojs_unique import Limit, UniquePolicy, job, presets
-from django_ojs_unique.execution.leases import give_back
+from django_ojs_unique.execution.leases import requeue
 from django_ojs_unique.models import Job, Queue
 from tests.support.limits import done, fail, ids, lose, take
 
@@ -257,7 +257,7 @@ def test_obans_rate_counts_each_start_whatever_becomes_of_it():
     enqueue(call, 3)
     begin = timezone.now()
     back, failing = take(now=begin)
-    give_back(Job.objects.all(), [back])
+    requeue(Job.objects.all(), [back])
     fail(failing)
     assert started(59, begin) == 0
     assert started(61, begin) == 2

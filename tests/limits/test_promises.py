@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from django_ojs_unique import Limit, job, presets
-from django_ojs_unique.execution import by_rules
+from django_ojs_unique.execution import claim_limited
 from django_ojs_unique.limits import waiting
 from django_ojs_unique.maintenance import superseded
 from django_ojs_unique.models import Job, LimitOverride
@@ -112,10 +112,10 @@ def test_one_that_comes_back_from_a_dead_worker_gives_way_to_a_newer_one(rebuild
 
 @pytest.fixture
 def fair(settings: Any) -> Iterator[None]:
-    by_rules._turns.clear()
+    claim_limited._turns.clear()
     settings.OJS_UNIQUE = {"FAIR_QUEUES": {"imports": ["meta.tenant"]}}
     yield
-    by_rules._turns.clear()
+    claim_limited._turns.clear()
 
 
 def add(tenant: str, count: int = 1, **options: Any) -> list[Any]:
@@ -161,7 +161,7 @@ def test_priority_and_then_age_decide_within_a_lane_only(fair):
 
 def test_jobs_from_before_the_setting_go_first(settings):
     before = add("big", 3)
-    by_rules._turns.clear()
+    claim_limited._turns.clear()
     settings.OJS_UNIQUE = {"FAIR_QUEUES": {"imports": ["meta.tenant"]}}
     after = add("small")
     assert ids(take(queues=["imports"])) == [*before, *after]
@@ -181,7 +181,7 @@ def test_lanes_without_a_job_for_a_worker_keep_no_other_lane_waiting(fair, monke
     one = Job.objects.order_by("lane")[4].pk
     Job.objects.filter(pk=one).update(type="served")
     monkeypatch.setattr(waiting, "LEAST_NEW", 1)  # a lane for each look, and one look for each claim
-    monkeypatch.setattr(by_rules, "MOST_ROUNDS", 1)
+    monkeypatch.setattr(claim_limited, "MOST_ROUNDS", 1)
     found = [take(1, queues=["imports"], types=["served"]) for _ in range(5)]
     assert [ids(each) for each in found] == [[], [], [], [], [one]]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_ojs_unique import Limit
-from django_ojs_unique.execution import by_rules
+from django_ojs_unique.execution import claim_limited
 from django_ojs_unique.limits import slots
 from django_ojs_unique.limits.slots import ensure_keys
 from django_ojs_unique.models import Job
@@ -21,43 +21,43 @@ Meanwhile = Callable[[Callable[[], Any]], None]
 
 
 @pytest.fixture
-def meanwhile(monkeypatch: Any) -> Meanwhile:
+def overlap(monkeypatch: Any) -> Meanwhile:
     """Return a function that lets the next claim do something between its look at the gates and its locks."""
 
     monkeypatch.setattr(slots, "_known", defaultdict(set))
 
     def between(act: Callable[[], Any]) -> None:
         def once(*given: Any) -> None:
-            monkeypatch.setattr(by_rules, "ensure_keys", ensure_keys)
+            monkeypatch.setattr(claim_limited, "ensure_keys", ensure_keys)
             act()
             ensure_keys(*given)
 
-        monkeypatch.setattr(by_rules, "ensure_keys", once)
+        monkeypatch.setattr(claim_limited, "ensure_keys", once)
 
     return between
 
 
-def test_a_job_that_is_rewritten_while_a_claim_begins_runs_under_its_new_limits(meanwhile):
+def test_a_job_that_is_rewritten_while_a_claim_begins_runs_under_its_new_limits(overlap):
     running = enqueue(2)
     assert ids(take()) == [running]
     rewritten = enqueue(1, key="x")
-    meanwhile(lambda: enqueue(2, key="x"))
+    overlap(lambda: enqueue(2, key="x"))
     assert take() == []
     assert take() == []
     assert Job.objects.get(pk=rewritten).args == {"n": 2}
 
 
-def test_a_job_that_must_wait_and_is_rewritten_waits_for_its_new_slot_only(meanwhile):
+def test_a_job_that_must_wait_and_is_rewritten_waits_for_its_new_slot_only(overlap):
     running = take() if enqueue(1) else []
     rewritten = enqueue(1, key="x")
-    meanwhile(lambda: enqueue(2, key="x"))
+    overlap(lambda: enqueue(2, key="x"))
     take()
     found = ids(take())
     assert len(running) == 1
     assert Job.objects.get(pk=rewritten).state == "active", found
 
 
-def test_a_job_that_was_read_and_not_taken_is_not_passed_by_a_claim_that_looked_before(meanwhile):
+def test_a_job_that_was_read_and_not_taken_is_not_passed_by_a_claim_that_looked_before(overlap):
     two = Limit(key=["args.n"], running=2)
     holders = [enqueue(n, two) for n in (0, 0, 1, 1)]
     running = take()
@@ -71,14 +71,14 @@ def test_a_job_that_was_read_and_not_taken_is_not_passed_by_a_claim_that_looked_
         done(*running)
         taken.extend(ids(take(1)))
 
-    meanwhile(free_and_claim)
+    overlap(free_and_claim)
     assert ids(take(1)) == [waits]
     assert taken == [other]
 
 
-def test_a_start_that_did_not_happen_closes_no_rate(meanwhile):
+def test_a_start_that_did_not_happen_closes_no_rate(overlap):
     limit = Limit(key=["args.n"], per_hour=1)
     first, second = enqueue(1, limit), enqueue(1, limit)
-    meanwhile(Job.objects.filter(pk=first).cancel)
+    overlap(Job.objects.filter(pk=first).cancel)
     take()
     assert ids(take()) == [second]

@@ -13,11 +13,11 @@ from django.utils import timezone
 
 from django_ojs_unique import Limit, job
 from django_ojs_unique.exceptions import InvalidRequest
-from django_ojs_unique.execution import by_rules
-from django_ojs_unique.execution.leases import give_back
+from django_ojs_unique.execution import claim_limited
+from django_ojs_unique.execution.leases import requeue
 from django_ojs_unique.lifecycle import write
-from django_ojs_unique.limits import waiting, walks
-from django_ojs_unique.limits.waiting import LEAST_NEW, Turns
+from django_ojs_unique.limits import index_scan, waiting
+from django_ojs_unique.limits.waiting import LEAST_NEW, RoundRobin
 from django_ojs_unique.models import Job, LimitKey, LimitOverride, Queue, Slot
 from django_ojs_unique.ojs.gates import KEYS
 from django_ojs_unique.worker import Worker
@@ -64,7 +64,7 @@ def test_a_later_job_of_the_key_does_not_go_before_one_that_waits():
     assert first not in order
 
 
-@pytest.mark.parametrize("move", ["cancel", "rescue", "delete", "give back", "retry"])
+@pytest.mark.parametrize("move", ["cancel", "rescue", "delete", "requeue", "retry"])
 def test_the_end_of_a_lease_is_the_end_of_its_slot(move):
     first, second = enqueue(1), enqueue(1)
     (running,) = take()
@@ -73,13 +73,13 @@ def test_the_end_of_a_lease_is_the_end_of_its_slot(move):
         Job.objects.get(pk=first).cancel()
     elif move == "delete":
         Job.objects.filter(pk=first).delete()
-    elif move == "give back":
-        give_back(Job.objects.all(), [running])
+    elif move == "requeue":
+        requeue(Job.objects.all(), [running])
     elif move == "rescue":
         lose(first)
     else:
         fail(running)
-    expected = first if move == "give back" else second  # a rescued job goes to the end of its line
+    expected = first if move == "requeue" else second  # a rescued job goes to the end of its line
     assert ids(take()) == [expected]
     assert take() == []
 
@@ -274,7 +274,7 @@ def test_a_job_that_becomes_available_again_is_looked_at_again():
     assert Job.objects.get(pk=second).gate.startswith("k")
     Job.objects.get(pk=second).cancel()
     done(running)
-    Job.objects.get(pk=second).revive()
+    Job.objects.get(pk=second).retry()
     assert ids(take()) == [second]
 
 
@@ -322,7 +322,7 @@ def test_a_claim_costs_the_same_whatever_waits_at_a_full_key():
 
 @pytest.mark.slow
 def test_claims_go_round_more_full_keys_than_one_claim_asks(monkeypatch):
-    monkeypatch.setattr(walks, "MOST_WALKED", 4)
+    monkeypatch.setattr(index_scan, "MOST_WALKED", 4)
     first, waits = ([enqueue(n) for n in range(10)] for _ in range(2))
     running = {run.id: run for run in take(20)}
     assert [*running] == first
@@ -352,7 +352,7 @@ def test_a_small_claim_of_many_open_keys_goes_by_priority_and_then_by_age(monkey
 
 
 def test_keys_whose_jobs_a_worker_does_not_run_hide_no_other_key(monkeypatch):
-    monkeypatch.setattr(walks, "MOST_KEYS", 3)
+    monkeypatch.setattr(index_scan, "MOST_KEYS", 3)
     running = [*map(enqueue, range(10))]
     claimed = take(20)
     assert ids(claimed) == running
@@ -383,8 +383,8 @@ def test_a_small_claim_reads_on_behind_jobs_that_must_wait(is_followed, monkeypa
 
 @pytest.mark.slow
 def test_a_job_whose_keys_must_be_read_apart_is_taken_and_keeps_no_other_waiting(monkeypatch):
-    monkeypatch.setattr(walks, "MOST_WALKED", 3)
-    monkeypatch.setattr(by_rules, "_turns", defaultdict(Turns))
+    monkeypatch.setattr(index_scan, "MOST_WALKED", 3)
+    monkeypatch.setattr(claim_limited, "_turns", defaultdict(RoundRobin))
     two = Limit(key=["args.n"], running=2)
     holders = [enqueue(n, two) for n in range(20) for _ in range(2)]
     running = take(40)
@@ -487,7 +487,7 @@ def test_what_is_to_be_done_meanwhile_is_done_once(count):
     called: list[int] = []
     for _ in range(count):
         enqueue(1)
-    take(meanwhile=lambda: called.append(1))
+    take(overlap=lambda: called.append(1))
     assert called == [1]
 
 
@@ -510,7 +510,7 @@ WRITTEN = {"id": "k" * 33, "name": "n", "key": {}, "running": 1}
         [{name: value for name, value in WRITTEN.items() if name != "running"}],
     ],
 )
-def test_a_job_whose_limits_were_broken_by_hand_keeps_no_other_job_waiting(limits):
+def test_a_job_whose_limits_were_broken_manually_keeps_no_other_job_waiting(limits):
     broken = enqueue(1)
     write(Job.objects.filter(pk=broken), limits=limits)
     assert ids(take()) == []

@@ -19,4 +19,4 @@ def test_a_claim_that_finds_nothing_else_looks_at_gates_of_which_it_was_not_told
     options = {"types": None, "worker_id": "w", "lease": timedelta(minutes=1), "with_rules": []}
     claimed = claim(Job.objects.all(), queues=["default"], limit=5, now=timezone.now(), **options)
     assert [job.pk for job in claimed] == [first]
-    assert claimed.by_rules
+    assert claimed.is_limited

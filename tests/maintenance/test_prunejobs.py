@@ -133,7 +133,7 @@ def test_an_unknown_database_is_refused():
         (["--batch", "10001"], "from 1 to 10,000"),
     ],
 )
-def test_bad_input_is_refused_with_its_mend(arguments, said):
+def test_bad_input_is_refused_with_its_hint(arguments, said):
     with pytest.raises(CommandError) as refusal:
         run(*arguments)
     assert said in str(refusal.value)

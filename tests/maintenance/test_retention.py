@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import lifecycle
-from django_ojs_unique.enqueue.incoming import FOREVER
+from django_ojs_unique.enqueue.new_job import FOREVER
 from django_ojs_unique.maintenance.prune import KINDS, Pruned, due, prune
 from django_ojs_unique.models import Job, SuppressedEnqueue, WorkerProcess
 from django_ojs_unique.ojs.states import TERMINAL, JobState
@@ -172,7 +172,7 @@ def test_a_kind_that_is_not_asked_for_stays_also_when_its_window_has_ended() -> 
 
 def test_a_job_without_a_fingerprint_keeps_no_window_open() -> None:
     finished(unique={"states": ["completed"], "period": "P30D"})
-    Job._base_manager.update(fingerprint=None, guarded_states=frozenset())
+    Job._base_manager.update(fingerprint=None, unique_states=frozenset())
     assert pruned() == Pruned(deleted=1)
 
 
@@ -192,7 +192,7 @@ def test_a_policy_that_does_not_count_the_state_in_which_a_job_finished_keeps_no
 
 
 def test_a_job_whose_key_was_freed_keeps_nothing() -> None:
-    finished(unique=COUNTS_COMPLETED).release_guard()
+    finished(unique=COUNTS_COMPLETED).release_unique_key()
     assert pruned() == Pruned(deleted=1)
 
 
@@ -246,7 +246,7 @@ def test_a_pruned_job_past_which_a_newer_one_was_admitted_is_a_duplicate_until_i
     newer = Job.objects.enqueue("t", {"order": 7}, unique=narrow)
     assert newer.created
     older.refresh_from_db()
-    assert older.guarded_states == frozenset()
+    assert older.unique_states == frozenset()
     finished(job=newer.job)
     assert pruned() == Pruned(deleted=1, payload_pruned=1)
     answer = Job.objects.enqueue("t", {"order": 7}, unique=wide)

@@ -57,7 +57,7 @@ def outcome(name="hourly"):
     return CronJob.objects.get(pk=name).last_outcome
 
 
-def settled(job):
+def finalized(job):
     Job._base_manager.filter(pk=job.pk).update(state="completed", finished_at=NOON)
 
 
@@ -165,7 +165,7 @@ def test_the_id_of_a_job_tells_its_occurrence():
     assert id.int >> 80 == NOON.timestamp() * 1000
 
 
-def test_an_entry_whose_times_were_changed_by_hand_fires_at_the_new_ones():
+def test_an_entry_whose_times_were_changed_manually_fires_at_the_new_ones():
     define()
     CronJob.objects.update(expression="30 * * * *")
     assert tick() == NOON + 30 * MINUTE
@@ -196,7 +196,7 @@ def test_skip_does_not_fire_while_the_previous_job_is_unfinished():
         CronJob.objects.update(next_run_at=NOON + HOUR)
         assert tick(NOON + HOUR) == NOON + 2 * HOUR
         assert outcome() == "skipped"
-    settled(first)
+    finalized(first)
     tick(NOON + 2 * HOUR)
     assert (outcome(), Job.objects.count(), CronJob.objects.get().run_count) == ("created", 2, 2)
 
@@ -216,7 +216,7 @@ def test_cancel_previous_cancels_what_has_not_finished():
     first.refresh_from_db()
     assert first.state == "cancelled"
     second = Job.objects.get(state="available")
-    settled(second)
+    finalized(second)
     tick(NOON + 2 * HOUR)
     assert sorted(Job.objects.values_list("state", flat=True)) == ["available", "cancelled", "completed"]
 
@@ -340,7 +340,7 @@ def test_a_zone_given_in_code_is_taken(handlers):
     assert CronJob.objects.get().next_run_at == NOON + 21 * HOUR
 
 
-def test_a_self_healing_sweep_becomes_an_entry(handlers):
+def test_a_self_healing_scan_becomes_an_entry(handlers):
     registry.register(Definition("order.settle", lambda: None, queue="orders", heal=Every("PT5M")))
     registry.register(Definition("order.close", lambda: None, heal=Every("PT1H"), cron=Cron("@daily")))
     sync()
@@ -350,7 +350,11 @@ def test_a_self_healing_sweep_becomes_an_entry(handlers):
         ("order.close", "order.close", "@daily"),
     ]
     entry = CronJob.objects.get(pk="heal.order.settle")
-    assert (entry.args, entry.options, entry.overlap_policy) == ({"type": "order.settle"}, {"queue": "orders"}, "skip")
+    assert (entry.args, entry.options, entry.overlap_policy) == (
+        {"type": "order.settle"},
+        {"queue": "orders"},
+        "skip",
+    )
 
 
 def test_what_did_not_change_is_not_written_again(handlers):
@@ -630,7 +634,7 @@ def test_a_duplicate_that_an_entry_meets_does_not_break_the_callers_transaction(
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_declares_the_sweep_of_a_healed_type_and_runs_it(handlers):
+def test_a_worker_declares_the_scan_of_a_healed_type_and_runs_it(handlers):
     """From the declaration to the record's job, without a hand."""
     from django.contrib.auth import get_user_model
 
@@ -652,8 +656,8 @@ def test_a_worker_declares_the_sweep_of_a_healed_type_and_runs_it(handlers):
     worker = Worker()
     worker.run()
     assert healed == [user.pk]
-    sweep = Job.objects.get(type="ojs.heal", state="completed")
-    assert (sweep.queue, sweep.result) == ("users", {"created": 1, "refused": 0, "invalid": 0})
+    scan = Job.objects.get(type="ojs.heal", state="completed")
+    assert (scan.queue, scan.result) == ("users", {"created": 1, "refused": 0, "invalid": 0})
 
 
 # Run now
@@ -673,7 +677,7 @@ def test_an_entry_is_run_now_and_its_next_occurrence_stays():
     assert entry.next_run_at == NOON + HOUR
 
 
-def test_a_run_by_hand_is_held_by_the_overlap_policy_and_tells_which_job_is_in_the_way():
+def test_a_manual_run_is_held_by_the_overlap_policy_and_tells_which_job_is_in_the_way():
     define()
     tick()
     (first,) = Job.objects.all()
@@ -684,14 +688,14 @@ def test_a_run_by_hand_is_held_by_the_overlap_policy_and_tells_which_job_is_in_t
 @pytest.mark.parametrize(
     ("on_conflict", "became"), [("reject", "rejected"), ("ignore", "deduplicated"), ("replace", "replaced")]
 )
-def test_a_run_by_hand_is_held_by_the_unique_policy(on_conflict, became):
+def test_a_manual_run_is_held_by_the_unique_policy(on_conflict, became):
     first = Job.objects.enqueue("t", unique={}).job
     define(unique={"on_conflict": on_conflict})
     outcome, id = run()
     assert (outcome, id == first.pk) == (became, became != "replaced")
 
 
-def test_what_cannot_be_run_by_hand_is_told_and_changes_nothing():
+def test_what_cannot_be_run_manually_is_told_and_changes_nothing():
     assert run("nothing") is None
     define()
     before = CronJob.objects.values().get()

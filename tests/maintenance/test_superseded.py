@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import JobState, UniquePolicy, lifecycle
-from django_ojs_unique.maintenance import superseded, sweep
+from django_ojs_unique.maintenance import superseded, timers
 from django_ojs_unique.models import Job
 from django_ojs_unique.signals import job_discarded
 from django_ojs_unique.unique.presets import newest_waits, river, throttle
@@ -28,7 +28,7 @@ def waiting(*, due_in=-HOUR, unique=POLICY):
 
 
 def promote(after=timedelta(0)):
-    return sweep.promote(Job.objects.all(), timezone.now() + after)
+    return timers.promote(Job.objects.all(), timezone.now() + after)
 
 
 def states(*jobs):
@@ -89,7 +89,7 @@ def test_of_several_that_are_due_together_the_newest_goes_on():
 def test_one_that_is_due_later_finds_the_one_that_went_on():
     """It holds the key, and has still been superseded: the other one was promoted while it did not count."""
     first, second = waiting(), waiting(due_in=HOUR)
-    assert fresh(second).is_guarding
+    assert fresh(second).holds_unique_key
     assert promote() == 1
     assert promote(after=2 * HOUR) == 0
     assert states(first, second) == ["available", "discarded"]
@@ -126,7 +126,7 @@ def test_other_retries_go_on_without_a_look(policy):
 def test_a_job_that_was_taken_out_of_uniqueness_goes_on():
     first = waiting()
     enqueue(unique=POLICY)
-    first.release_guard()
+    first.release_unique_key()
     assert promote() == 1
     assert states(first) == ["available"]
 
@@ -168,30 +168,30 @@ def test_what_happened_is_announced_and_logged(caplog):
 
 
 @pytest.mark.slow
-def test_what_was_superseded_can_be_revived_when_the_other_has_ended():
+def test_what_was_superseded_can_be_retried_when_the_other_has_ended():
     first = waiting()
     second = enqueue(unique=POLICY).job
     promote()
     put(second, "completed")
-    fresh(first).revive()
+    fresh(first).retry()
     assert states(first) == ["available"]
 
 
-def test_retrying_by_hand_does_not_look():
+def test_retrying_manually_does_not_look():
     first = waiting()
     second = enqueue(unique=POLICY).job
-    first.retry_now()
+    first.retry()
     assert states(first, second) == ["available", "available"]
 
 
 @pytest.mark.slow
-def test_many_keys_are_settled_in_batches(monkeypatch):
+def test_many_keys_are_finalized_in_batches(monkeypatch):
     monkeypatch.setattr(superseded, "BATCH", 3)
     now = timezone.now()
     for number in range(8):
         for _ in range(2):
             put(enqueue(args={"n": number}, unique=POLICY).job, "retryable")
-    assert sweep.promote(Job.objects.all(), now + 2 * HOUR) == 8
+    assert timers.promote(Job.objects.all(), now + 2 * HOUR) == 8
     assert sorted(Job.objects.values_list("state", flat=True)) == ["available"] * 8 + ["discarded"] * 8
 
 

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, chain
 from django_ojs_unique.enqueue.request import Request
-from django_ojs_unique.maintenance import cron, superseded, sweep
+from django_ojs_unique.maintenance import cron, superseded, timers
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import CronJob, Job, Workflow, WorkflowMember
 from django_ojs_unique.models.cron import OPTIONS
@@ -35,7 +35,7 @@ MOMENTS = ("created_at", "enqueued_at", "scheduled_at", "started_at")
 UNREADABLE: dict[str, dict[str, Any]] = {
     **{
         f"{name} {text}": {name: text}
-        for name in ("unique", "retry", "limits", "args", "meta", "tags", "extra", "steps", "result", "errors")
+        for name in ("unique", "retry_options", "limits", "args", "meta", "tags", "extra", "steps", "result", "errors")
         for text in WRONG_JSON
     },
     "unique with an unknown name": {"unique": '{"keys": ["nonsense"]}'},
@@ -46,17 +46,17 @@ UNREADABLE: dict[str, dict[str, Any]] = {
         "unique": '{"on_retry": "discard", "period": "P1000Y", "states": ["available", "completed"]}',
         "created_at": datetime(9500, 1, 1, tzinfo=UTC),
     },
-    "retry with intervals that are none": {"retry": '{"initial_interval": "soon"}'},
-    "retry without an end": {"retry": '{"max_attempts": 1e400}'}
+    "retry with intervals that are none": {"retry_options": '{"initial_interval": "soon"}'},
+    "retry without an end": {"retry_options": '{"max_attempts": 1e400}'}
     if connection.vendor != "postgresql"
-    else {"retry": "8"},
+    else {"retry_options": "8"},
     **{f"{name} {n}": {name: n} for name in ("attempt", "max_attempts", "revision") for n in WRONG_NUMBERS},
     **{
         f"{name} {n}": {name: n}
         for name in ("timeout_ms", "visibility_timeout_ms")
         for n in (-(2**63), -1, 0, 2**63 - 1)
     },
-    **{f"guarded_states {n}": {"guarded_states": n} for n in (-(2**15), -1, 2**15 - 1)},
+    **{f"unique_states {n}": {"unique_states": n} for n in (-(2**15), -1, 2**15 - 1)},
     **{
         f"{name} {text!r}": {name: text}
         for name in ("type", "queue", "gate", "lane", "worker_id")
@@ -72,7 +72,8 @@ UNREADABLE: dict[str, dict[str, Any]] = {
         {}
         if connection.vendor == "postgresql"
         else {
-            f"{name} that is no JSON": {name: "{no"} for name in ("unique", "retry", "limits", "args", "meta", "errors")
+            f"{name} that is no JSON": {name: "{no"}
+            for name in ("unique", "retry_options", "limits", "args", "meta", "errors")
         }
     ),
 }
@@ -88,25 +89,25 @@ ENDED = {
     "unique": UniquePolicy(states=["available", "completed"]).to_dict(),
 }
 TASKS: dict[str, tuple[Callable[[Any, datetime], Any], dict[str, Any], set[str]]] = {
-    "promote": (sweep.promote, {"state": "scheduled", "run_at": NOW - HOUR}, {"available"}),
-    "retry": (sweep.promote, {"state": "retryable", "attempt": 1, "run_at": NOW - HOUR}, {"available"}),
+    "promote": (timers.promote, {"state": "scheduled", "run_at": NOW - HOUR}, {"available"}),
+    "retry": (timers.promote, {"state": "retryable", "attempt": 1, "run_at": NOW - HOUR}, {"available"}),
     "retry unless superseded": (
         superseded.promote,
         {"state": "retryable", "attempt": 1, "run_at": NOW - HOUR, "unique": POLICY},
         {"available"},
     ),
-    "rescue": (sweep.rescue, {**RUNNING, "lease_expires_at": NOW - HOUR / 2}, {"available"}),
+    "rescue": (timers.rescue, {**RUNNING, "lease_expires_at": NOW - HOUR / 2}, {"available"}),
     "rescue before it was confirmed": (
-        sweep.rescue,
+        timers.rescue,
         {**RUNNING, "lease_expires_at": NOW - HOUR / 2, "unconfirmed": True},
         {"available"},
     ),
     "time out": (
-        sweep.rescue,
+        timers.rescue,
         {**RUNNING, "lease_expires_at": RUNNING["started_at"] + timedelta(seconds=9), "timeout_ms": 9_000},
         {"retryable"},
     ),
-    "expire": (sweep.expire, {"expires_at": NOW - HOUR}, {"discarded"}),
+    "expire": (timers.expire, {"expires_at": NOW - HOUR}, {"discarded"}),
     "prune": (prune, {"state": "completed", "finished_at": OLD, "unique": POLICY}, set()),
     "prune but for the window": (prune, {**ENDED, "window_ends_at": NOW + DAY}, {"completed"}),
     "prune what a window kept": (prune, {**ENDED, "window_ends_at": NOW - DAY, "payload_pruned": True}, set()),

@@ -59,9 +59,7 @@ def a_job(type="email.send", **options):
 
 def discarded(**options):
     job = a_job(**options)
-    Job._base_manager.filter(pk=job.pk).update(
-        state="discarded", finished_at=timezone.now(), guarded_states=frozenset()
-    )
+    Job._base_manager.filter(pk=job.pk).update(state="discarded", finished_at=timezone.now(), unique_states=frozenset())
     job.refresh_from_db()
     return job
 
@@ -144,7 +142,7 @@ def test_a_dry_run_of_a_retry_does_not_promise_what_would_be_refused():
     a_job(type="t")
     chosen = ("retry", "--type", "t", "--state", "available", "completed")
     assert "1 job (1 available) match and cannot be retried" in jobs(*chosen, "--dry-run")
-    assert "Made available: 0 jobs" in jobs(*chosen)
+    assert "Retried: 0 jobs" in jobs(*chosen)
 
 
 @pytest.mark.django_db(databases=["default", "other"])
@@ -312,38 +310,38 @@ def test_cancelling_goes_on_after_a_refusal_and_then_fails():
 def test_retrying_makes_waiting_and_discarded_jobs_available():
     later, dead = a_job(scheduled_at=timezone.now() + timedelta(hours=1)), discarded()
     said = jobs("retry", str(later.pk), str(dead.pk))
-    assert said == f"Made available {later.pk}.\nMade available {dead.pk}.\n"
+    assert said == f"Retried {later.pk}.\nRetried {dead.pk}.\n"
     assert set(Job.objects.values_list("state", flat=True)) == {"available"}
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_revival_that_would_duplicate_a_live_job_names_it_unless_forced():
+def test_a_retry_that_would_duplicate_a_live_job_names_it_unless_forced():
     dead = discarded(unique=UniquePolicy())
     live = a_job(unique=UniquePolicy())
     said = refused("retry", str(dead.pk))
     assert f"job {live.pk} is a live duplicate (available)" in said
     assert "--force" in said
     assert "1 of 1 refused." in said
-    assert jobs("retry", "--force", str(dead.pk)) == f"Made available {dead.pk}.\n"
+    assert jobs("retry", "--force", str(dead.pk)) == f"Retried {dead.pk}.\n"
 
 
 def test_a_cancelled_job_is_retried_only_if_it_or_its_state_is_named():
     job = a_job()
     job.cancel()
     assert "add --state cancelled." in separately("retry", "--type", "email.send")[1]
-    assert jobs("retry", str(job.pk)) == f"Made available {job.pk}.\n"
+    assert jobs("retry", str(job.pk)) == f"Retried {job.pk}.\n"
     job.cancel()
-    assert jobs("retry", "--state", "cancelled") == "Made available: 1 job.\n"
+    assert jobs("retry", "--state", "cancelled") == "Retried: 1 job.\n"
 
 
 @pytest.mark.django_db(transaction=True)
-def test_finished_jobs_are_revived_and_waiting_ones_are_left():
+def test_finished_jobs_are_retried_and_waiting_ones_are_left():
     tomorrow = timezone.now() + timedelta(days=1)
     dead, later, waiting = discarded(), a_job("email.later", scheduled_at=tomorrow), a_job("email.wait")
     later.cancel()
-    said = refused("revive", str(dead.pk), str(later.pk), str(waiting.pk))
-    assert f"Revived {dead.pk}." in said
-    assert f"Cannot revive job {waiting.pk}: it is available." in said
+    said = refused("retry", str(dead.pk), str(later.pk), str(waiting.pk))
+    assert f"Retried {dead.pk}." in said
+    assert f"Cannot retry job {waiting.pk}: it is available." in said
     assert "1 of 3 refused." in said
     assert dict(Job.objects.values_list("type", "state")) == {
         "email.send": "available",
@@ -352,28 +350,28 @@ def test_finished_jobs_are_revived_and_waiting_ones_are_left():
     }
 
 
-def test_a_revival_by_filters_takes_discarded_jobs_unless_a_state_is_named():
+def test_a_retry_by_filters_takes_discarded_jobs_unless_a_state_is_named():
     cancelled_job, waiting, _ = a_job(), a_job(scheduled_at=timezone.now() + timedelta(days=1)), discarded()
     cancelled_job.cancel()
-    assert jobs("revive", "--type", "email.send") == "Revived: 1 job.\n"
-    assert jobs("revive", "--type", "email.send", "--state", "cancelled") == "Revived: 1 job.\n"
-    assert "to run waiting jobs now, `jobs retry`" in separately("revive", "--state", "scheduled")[1]
+    assert jobs("retry", "--type", "email.send") == "Retried: 1 job.\n"
+    assert jobs("retry", "--type", "email.send", "--state", "cancelled") == "Retried: 1 job.\n"
     waiting.refresh_from_db()
     assert waiting.state == "scheduled"
+    assert jobs("retry", "--type", "email.send", "--state", "scheduled") == "Retried: 1 job.\n"
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_revival_beside_a_live_job_needs_force_and_a_dry_run_says_so():
+def test_a_retry_beside_a_live_job_needs_force_and_a_dry_run_says_so():
     dead, live = discarded(unique=UniquePolicy()), a_job(unique=UniquePolicy())
     later = a_job("email.later", scheduled_at=timezone.now() + timedelta(days=1))
-    assert jobs("revive", "--dry-run", str(dead.pk), str(later.pk)).splitlines() == [
+    assert jobs("retry", "--dry-run", str(dead.pk), str(later.pk)).splitlines() == [
         f"{dead.pk}: Nothing would be done. A live duplicate exists: {live.pk} (available)",
-        f"{later.pk}: Nothing would be done. It is scheduled: only a discarded or cancelled job is revived.",
+        f"{later.pk}: It becomes available now.",
         "Nothing was changed.",
     ]
-    assert f"job {live.pk} is a live duplicate (available)" in refused("revive", str(dead.pk))
-    assert "It would run beside a live duplicate:" in jobs("revive", "--dry-run", "--force", str(dead.pk))
-    assert jobs("revive", "--force", str(dead.pk)) == f"Revived {dead.pk}.\n"
+    assert f"job {live.pk} is a live duplicate (available)" in refused("retry", str(dead.pk))
+    assert "It would run beside a live duplicate:" in jobs("retry", "--dry-run", "--force", str(dead.pk))
+    assert jobs("retry", "--force", str(dead.pk)) == f"Retried {dead.pk}.\n"
 
 
 def test_a_dry_run_says_what_would_become_of_each_job_that_is_named():
@@ -460,7 +458,7 @@ def test_events_tell_of_jobs_cancelled_by_filters(settings):
     assert sorted(told) == sorted(str(job.pk) for job in wrong)
 
 
-@pytest.mark.parametrize("command", ["cancel", "retry", "revive"])
+@pytest.mark.parametrize("command", ["cancel", "retry"])
 def test_a_dry_run_says_which_jobs_and_changes_nothing(command):
     a_job("email.send", queue="emails")
     for _ in range(2):
@@ -488,19 +486,19 @@ def test_a_dry_run_says_when_there_are_more_kinds_of_jobs(most, ends, monkeypatc
 
 def test_filters_retry_discarded_jobs_only_unless_a_state_is_named():
     later, dead = a_job(scheduled_at=timezone.now() + timedelta(hours=1)), discarded()
-    assert jobs("retry", "--type", "email.send") == "Made available: 1 job.\n"
+    assert jobs("retry", "--type", "email.send") == "Retried: 1 job.\n"
     dead.refresh_from_db()
     later.refresh_from_db()
     assert (dead.state, later.state) == ("available", "scheduled")
-    assert jobs("retry", "--type", "email.send", "--state", "scheduled") == "Made available: 1 job.\n"
+    assert jobs("retry", "--type", "email.send", "--state", "scheduled") == "Retried: 1 job.\n"
 
 
 def test_a_retry_by_filters_goes_on_after_a_refusal_and_then_fails():
     held, free = discarded(unique=UniquePolicy()), discarded(type="email.other")
     live = a_job(unique=UniquePolicy())
     said = refused("retry", "--state", "discarded")
-    assert f"Cannot revive job {held.pk}: job {live.pk} is a live duplicate" in said
-    assert "Made available: 1 job." in said
+    assert f"Cannot retry job {held.pk}: job {live.pk} is a live duplicate" in said
+    assert "Retried: 1 job." in said
     assert "1 of 2 refused." in said
     free.refresh_from_db()
     assert free.state == "available"
@@ -942,14 +940,14 @@ def test_duplicates_shows_what_was_suppressed_and_what_lives_twice():
     dead = discarded(unique=ignoring)
     live = a_job(unique=ignoring)
     a_job(unique=ignoring, args={"locale": "de"})
-    dead.revive(force=True)
+    dead.retry(force=True)
     text = jobs("duplicates", "--span", "hour")
     met = next(line for line in text.splitlines() if line.startswith(live.fingerprint[:16]))
     assert met.split()[1:4] == ["0", "1", "0"]
     assert {str(dead.pk), str(live.pk)} <= set(text.split())
     for term in (str(live.pk), live.fingerprint[:8]):
         shown = jobs("duplicates", term)
-        assert {str(dead.pk), str(live.pk), "ignored"} <= set(shown.split())
+        assert {str(dead.pk), str(live.pk), "deduplicated"} <= set(shown.split())
 
 
 @pytest.mark.parametrize(("term", "said"), [("abc", "Write a job's id"), ("a" * 8, "No job has"), ("%", "Write a")])

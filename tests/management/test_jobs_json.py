@@ -28,8 +28,7 @@ CALLS = {
     "explain": ["email.send"],
     "duplicates": [],
     "cancel": ["{id}"],
-    "retry": ["{id}"],
-    "revive": ["{id}", "--dry-run"],
+    "retry": ["{id}", "--dry-run"],
     "enqueue-again": ["{id}", "--dry-run"],
     "release": ["{id}"],
     "queues": [],
@@ -92,14 +91,14 @@ def test_a_row_has_the_names_of_its_fields_and_no_secret():
     Job._base_manager.filter(pk=job.pk).update(created_at=NOON, lease_token=uuid4())
     (listed,) = answer("list")
     shown = answer("show", str(job.pk))
-    assert shown.pop("is_guarding") is True
+    assert shown.pop("holds_unique_key") is True
     assert shown.pop("waits_for") == []
     assert listed == shown
     assert set(listed) == {field.attname for field in Job._meta.concrete_fields} - {"lease_token"}
     assert listed["id"] == str(job.pk)
     assert (listed["args"], listed["tags"], listed["state"]) == ({"to": "me"}, ["a"], "scheduled")
     assert listed["created_at"] == "2026-01-31T12:00:00Z"
-    assert listed["guarded_states"] == sorted(job.guarded_states)
+    assert listed["unique_states"] == sorted(job.unique_states)
     assert (listed["replaced_by_id"], listed["finished_at"]) == (None, None)
 
 
@@ -129,10 +128,10 @@ def test_a_refusal_is_in_the_answer_and_the_error_is_the_last_line():
     assert code == 1
 
 
-def test_a_revival_names_the_live_duplicate(handlers):
+def test_a_retry_names_the_live_duplicate(handlers):
     old = waiting()
     Job._base_manager.filter(pk=old.pk).update(
-        state="discarded", run_at=None, finished_at=timezone.now(), guarded_states=frozenset()
+        state="discarded", run_at=None, finished_at=timezone.now(), unique_states=frozenset()
     )
     new = waiting()
     out, _, code = separately("retry", str(old.pk), "--json")
@@ -269,7 +268,7 @@ def test_duplicates_are_told_with_their_jobs_and_attempts():
     waiting()
     told = answer("duplicates")
     (met,) = told["suppressed"]
-    assert (met["fingerprint"], met["ignored"], met["existing_job_id"]) == (stored.fingerprint, 1, str(stored.pk))
+    assert (met["fingerprint"], met["deduplicated"], met["existing_job_id"]) == (stored.fingerprint, 1, str(stored.pk))
     assert (told["groups"], told["more_groups"]) == ([], False)
     one = answer("duplicates", str(stored.pk))
     assert [each["id"] for each in one["jobs"]] == [str(stored.pk)]
@@ -283,17 +282,17 @@ def test_duplicates_are_told_with_their_jobs_and_attempts():
 
 
 @pytest.mark.slow
-def test_verify_tells_what_it_found_and_what_it_mended():
+def test_verify_tells_what_it_found_and_what_it_fixed():
     job = waiting()
-    assert answer("verify") == {"looked_at": 1, "mended": 0, "findings": []}
+    assert answer("verify") == {"looked_at": 1, "fixed": 0, "findings": []}
     Job._base_manager.filter(pk=job.pk).update(fingerprint="0" * 64)
     out, err, code = separately("verify", "--json")
     (finding,) = json.loads(out)["findings"]
     assert (finding["kind"], finding["count"], finding["job_ids"]) == ("fingerprint", 1, [str(job.pk)])
     assert finding["problem"]
-    assert json.loads(err.splitlines()[-1])["error"]["message"].startswith("1 to mend")
+    assert json.loads(err.splitlines()[-1])["error"]["message"].startswith("1 to fix")
     assert code == 1
-    assert answer("verify", "--fix") == {"looked_at": 1, "mended": 1, "findings": []}
+    assert answer("verify", "--fix") == {"looked_at": 1, "fixed": 1, "findings": []}
 
 
 def test_rekey_tells_what_it_did(handlers):

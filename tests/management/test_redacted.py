@@ -27,7 +27,7 @@ def paid(handlers):
     run_jobs()
     Job._base_manager.update(extra=META)
     SuppressedEnqueue.objects.create(
-        outcome="ignored",
+        outcome="deduplicated",
         on_conflict="ignore",
         fingerprint=paid.fingerprint,
         type="bank.pay",

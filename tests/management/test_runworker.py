@@ -185,7 +185,7 @@ def test_a_report_counts_what_was_skipped_retried_and_discarded(handlers):
     job("gives.up", retry={"max_attempts": 1})(lambda: 1 / 0)
     for type in ("skips", "fails", "gives.up"):
         Job.objects.enqueue(type)
-    assert "0 completed, 1 skipped, 1 to be retried, 1 discarded, 0 refused, 0 given back." in run()
+    assert "0 completed, 1 skipped, 1 to be retried, 1 discarded, 0 refused, 0 requeued." in run()
 
 
 def test_the_how_to_names_options_that_exist():

@@ -84,7 +84,7 @@ print(Job.objects.get().state)
 
 
 @pytest.mark.slow
-def test_several_processes_are_refused_with_the_mend():
+def test_several_processes_are_refused_with_the_hint():
     code = """
 django.setup()
 from django.core.management import CommandError, call_command

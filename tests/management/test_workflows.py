@@ -93,7 +93,7 @@ def test_without_workflows_the_list_says_how_to_make_one():
         (["workflow", "x"], "UUID"),
     ],
 )
-def test_wrong_arguments_are_refused_with_a_mend(arguments, message):
+def test_wrong_arguments_are_refused_with_a_hint(arguments, message):
     with pytest.raises(CommandError, match=message):
         jobs(*arguments)
 

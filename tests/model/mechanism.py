@@ -161,7 +161,7 @@ def _free(context: Context, which: int, change: Any) -> Program:
     return "done"
 
 
-def revive(context: Context, which: int, force: bool) -> Program:
+def retry(context: Context, which: int, force: bool) -> Program:
     level = context.level
     chosen = _choose((yield Read()), which, lambda row: row.state == CANCELLED and row.has_key)
     if chosen is None:

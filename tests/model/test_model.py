@@ -52,7 +52,7 @@ def enqueue(counts: frozenset[str], strategy: str = "reject") -> Call:
 COMMIT, ROLL_BACK, BEGIN, LOOK = Call(commit), Call(roll_back), Call(begin), Call(package.look)
 CANCEL_NEWEST, CANCEL_OLDEST = Call(package.cancel, (-1,)), Call(package.cancel, (0,))
 COMPLETE, DELETE, RELEASE = (Call(one, (-1,)) for one in (package.complete, package.delete, package.release))
-REVIVE, REVIVE_BY_FORCE = Call(package.revive, (0, False)), Call(package.revive, (0, True))
+RETRY, RETRY_BY_FORCE = Call(package.retry, (0, False)), Call(package.retry, (0, True))
 ANY = (
     enqueue(PLAIN),
     enqueue(PLAIN, "replace"),
@@ -62,10 +62,10 @@ ANY = (
     COMPLETE,
     DELETE,
     RELEASE,
-    REVIVE,
-    REVIVE_BY_FORCE,
+    RETRY,
+    RETRY_BY_FORCE,
 )
-LOSES_ITS_KEY = (enqueue(LAX), REVIVE, REVIVE_BY_FORCE)
+LOSES_ITS_KEY = (enqueue(LAX), RETRY, RETRY_BY_FORCE)
 GOES = (enqueue(PLAIN, "replace"), CANCEL_NEWEST, CANCEL_OLDEST, DELETE)
 
 DEAD: Rows = (Row(1, CANCELLED, LAX, PLAIN),)
@@ -177,8 +177,8 @@ SLOW: list[Any] = [
     (alone(ANY, ANY, ANY), in_transaction((LOOK,), (enqueue(PLAIN), enqueue(PLAIN, "replace")))),
     (
         in_transaction((enqueue(PLAIN),), LOSES_ITS_KEY, GOES),
-        alone((enqueue(PLAIN), REVIVE)),
-        alone((REVIVE_BY_FORCE, COMPLETE, DELETE)),
+        alone((enqueue(PLAIN), RETRY)),
+        alone((RETRY_BY_FORCE, COMPLETE, DELETE)),
     ),
 ]
 

@@ -98,14 +98,14 @@ def test_an_error_may_carry_another_code():
     assert OJSError.code == "backend_error"
 
 
-def test_an_error_at_a_field_says_what_is_wrong_what_came_and_how_to_mend_it():
-    error = InvalidPolicy.at("unique.period", "is not a duration", value="1h", mend="Write 'PT1H'.")
+def test_an_error_at_a_field_says_what_is_wrong_what_came_and_how_to_fix_it():
+    error = InvalidPolicy.at("unique.period", "is not a duration", value="1h", hint="Write 'PT1H'.")
     assert error.message == "unique.period: is not a duration (got '1h'). Write 'PT1H'."
     assert error.details == {"field": "unique.period", "value": '"1h"'}
     assert isinstance(error, InvalidPolicy)
 
 
-def test_an_error_without_a_value_or_a_mend_says_neither():
+def test_an_error_without_a_value_or_a_hint_says_neither():
     assert InvalidRequest.at("args", "is too deep").message == "args: is too deep."
     assert InvalidRequest.at("args", "is null", value=None).message == "args: is null (got None)."
 

@@ -37,7 +37,7 @@ JOB: dict[str, Any] = {"type": "t", "queue": "q", "args": {"customer": {"id": 7}
         ({"keys": ["type"], "running": 1}, "keys", "Did you mean 'key'?"),
     ],
 )
-def test_a_wrong_limit_names_the_member_and_the_mend(members, field, said):
+def test_a_wrong_limit_names_the_member_and_the_hint(members, field, said):
     with pytest.raises(InvalidRequest) as refusal:
         Limit.parse(members)
     assert refusal.value.details["field"] == f"limit.{field}"

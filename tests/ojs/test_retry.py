@@ -179,7 +179,7 @@ def test_errors_that_are_not_worth_a_retry_are_known_by_their_type(errors, seen,
         (3, "retry", "must be an object"),
     ],
 )
-def test_an_invalid_policy_is_refused_with_the_field_and_the_mend(value, field, said):
+def test_an_invalid_policy_is_refused_with_the_field_and_the_hint(value, field, said):
     with pytest.raises(InvalidRetryPolicy) as caught:
         RetryPolicy.parse(value)
     assert caught.value.details["field"] == field

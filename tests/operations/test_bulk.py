@@ -16,7 +16,7 @@ from django_ojs_unique.models import Event, Job
 from django_ojs_unique.models.managers import JobQuerySet
 from django_ojs_unique.ojs.states import TERMINAL
 from django_ojs_unique.operations.bulk import change
-from django_ojs_unique.operations.operation import REVIVE
+from django_ojs_unique.operations.operation import RETRY
 from django_ojs_unique.signals import job_activated, job_cancelled
 from tests.support.jobs import ALL_STATES, DAY, attempt, columns, enqueue, fresh, row, stored
 from tests.support.refusals import refused
@@ -53,7 +53,6 @@ def states_of(jobs):
 CHANGES = {
     "cancel": ({"available", "active", "scheduled", "retryable", "pending"}, "cancelled"),
     "retry": ({"scheduled", "retryable", "pending", "discarded"}, "available"),
-    "revive": ({"discarded"}, "available"),
 }
 
 
@@ -128,11 +127,11 @@ def test_a_job_that_left_the_filter_when_its_turn_comes_stays_as_it_is(monkeypat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", ["cancel", "retry", "revive"])
+@pytest.mark.parametrize("change", ["cancel", "retry"])
 def test_a_hundred_jobs_cost_as_many_statements_as_two(change):
     counts = []
     for count in (2, 100):
-        jobs = [stored("discarded" if change == "revive" else "scheduled", type=f"t{count}.n{n}") for n in range(count)]
+        jobs = [stored("discarded" if change == "retry" else "scheduled", type=f"t{count}.n{n}") for n in range(count)]
         chosen = Job.objects.filter(pk__in=[job.pk for job in jobs])
         with CaptureQueriesContext(connection) as queries:
             assert len(getattr(chosen, change)().changed) == count
@@ -161,7 +160,7 @@ def test_signals_and_events_tell_of_each_job(told, settings):
     live, dead = enqueue("live").job, stored("discarded", type="dead")
     Event.objects.all().delete()
     Job.objects.filter(type="live").cancel()
-    Job.objects.filter(type="dead").revive()
+    Job.objects.filter(type="dead").retry()
     stored("scheduled", type="later")
     told_before = len(told)
     Job.objects.filter(type="later").retry()
@@ -179,82 +178,82 @@ def test_nobody_changes_all_jobs_by_leaving_out_the_filter(change):
     assert not hasattr(Job.objects, change)
 
 
-# Revive
+# Retry
 
 
 def test_each_refusal_is_the_error_of_the_same_call_for_one_job():
     dead, live = stored("discarded"), stored("available")
     alone = stored("discarded", type="other")
-    result = Job.objects.filter(state="discarded").revive()
+    result = Job.objects.filter(state="discarded").retry()
     assert result.changed == [alone.pk]
     error = result.refused[dead.pk]
     assert isinstance(error, DuplicateJob)
     assert error.existing_job_id == live.pk
     with pytest.raises(DuplicateJob) as caught:
-        dead.revive()
+        dead.retry()
     assert caught.value.message == error.message
     assert str(result) == "1 changed, 1 refused"
 
 
-def test_of_jobs_that_are_alike_the_oldest_is_revived():
+def test_of_jobs_that_are_alike_the_oldest_is_retried():
     dead = [stored("discarded") for _ in range(3)]
-    result = Job.objects.order_by("-pk").revive()
+    result = Job.objects.order_by("-pk").retry()
     assert (result.changed, set(result.refused)) == ([dead[0].pk], {dead[1].pk, dead[2].pk})
     assert attempt() == ("rejected", fresh(dead[0]))
 
 
-def test_replacing_cancels_the_live_duplicates_but_none_that_was_revived_with_the_job(told):
+def test_replacing_cancels_the_live_duplicates_but_none_that_was_retried_with_the_job(told):
     older, newer, live = stored("discarded"), stored("discarded"), stored("available")
-    result = Job.objects.all().revive(replace=True)
+    result = Job.objects.all().retry(replace=True)
     assert (result.changed, set(result.refused)) == ([older.pk], {newer.pk})
     assert result.replaced == {live.pk: older.pk}
     assert told == [("cancelled", live.pk, older.pk), ("activated", older.pk, "available")]
 
 
-def test_force_revives_all_of_them():
+def test_force_retries_all_of_them():
     dead, live = [stored("discarded") for _ in range(3)], stored("available")
-    assert Job.objects.all().revive(force=True).changed == [job.pk for job in dead]
-    assert fresh(live).is_guarding
+    assert Job.objects.all().retry(force=True).changed == [job.pk for job in dead]
+    assert fresh(live).holds_unique_key
 
 
-def test_of_two_that_do_not_count_for_each_other_the_last_guards_the_key():
+def test_of_two_that_do_not_count_for_each_other_the_last_holds_the_unique_key():
     policy = {"period": "PT1H"}
     older = stored("discarded", unique=policy, age=timedelta(hours=2))
     newer = stored("discarded", unique=policy)
-    assert Job.objects.all().revive().changed == [older.pk, newer.pk]
-    assert (fresh(older).is_guarding, fresh(newer).is_guarding) == (False, True)
+    assert Job.objects.all().retry().changed == [older.pk, newer.pk]
+    assert (fresh(older).holds_unique_key, fresh(newer).holds_unique_key) == (False, True)
 
 
-def test_a_finished_job_that_guards_the_key_gives_it_to_the_one_that_is_revived():
+def test_a_finished_job_that_holds_the_unique_key_gives_it_to_the_one_that_is_retried():
     dead = stored("discarded", unique={"states": ["available"]})
     guard = stored("cancelled", unique={"states": ["available", "cancelled"]})
-    assert guard.is_guarding
-    (result,) = change(Job.objects.all(), [guard.pk, dead.pk], REVIVE)
+    assert guard.holds_unique_key
+    (result,) = change(Job.objects.all(), [guard.pk, dead.pk], RETRY)
     assert (result.changed, set(result.refused)) == ([dead.pk], {guard.pk})
-    assert (fresh(dead).is_guarding, fresh(guard).is_guarding) == (True, False)
+    assert (fresh(dead).holds_unique_key, fresh(guard).holds_unique_key) == (True, False)
 
 
-def test_a_policy_that_was_broken_by_hand_is_refused_and_the_others_go_on():
+def test_a_policy_that_was_broken_manually_is_refused_and_the_others_go_on():
     broken, good = stored("discarded", type="a"), stored("discarded", type="b")
     row(broken).update(unique={"keys": "nonsense"})
-    result = Job.objects.all().revive()
+    result = Job.objects.all().retry()
     assert result.changed == [good.pk]
     assert "unique.keys: must be a list of strings" in result.refused[broken.pk].message
 
 
 @pytest.mark.parametrize("state", ["completed", "available", "nonsense"])
-def test_a_state_that_cannot_be_revived_is_refused_with_the_mend(state):
+def test_a_state_that_cannot_be_retried_is_refused_with_the_hint(state):
     with refused(InvalidRequest, "state", names="'cancelled'"):
-        Job.objects.all().revive(state=state)
+        Job.objects.all().retry(state=state)
 
 
 # Cancelled jobs
 
 
 @pytest.mark.slow
-def test_cancelled_jobs_are_revived_when_that_state_is_named():
+def test_cancelled_jobs_are_retried_when_that_state_is_named():
     jobs = one_of_each()
-    assert Job.objects.all().revive(state="cancelled").changed == [jobs["cancelled"].pk]
+    assert Job.objects.all().retry(state="cancelled").changed == [jobs["cancelled"].pk]
     assert fresh(jobs["discarded"]).state == "discarded"
 
 
@@ -262,8 +261,8 @@ def test_a_cancelled_job_that_was_to_run_later_is_scheduled_again(told):
     later = timezone.now() + DAY
     job = enqueue(scheduled_at=later).job
     job.cancel()
-    job.revive()
-    assert (job.state, job.run_at, job.finished_at, job.is_guarding) == ("scheduled", later, None, True)
+    job.retry()
+    assert (job.state, job.run_at, job.finished_at, job.holds_unique_key) == ("scheduled", later, None, True)
     assert told[-1] == ("activated", job.pk, "scheduled")
 
 
@@ -272,10 +271,10 @@ def test_a_cancelled_job_gets_all_its_attempts_and_its_key_back():
     job.cancel()
     assert attempt()[0] == "created"
     with pytest.raises(DuplicateJob):
-        job.revive()
+        job.retry()
     Job.objects.exclude(pk=job.pk).cancel()
-    job.revive()
-    assert (job.state, job.attempt, job.is_guarding) == ("available", 0, True)
+    job.retry()
+    assert (job.state, job.attempt, job.holds_unique_key) == ("available", 0, True)
 
 
 def test_a_replaced_job_never_runs_again():
@@ -283,9 +282,9 @@ def test_a_replaced_job_never_runs_again():
     new = enqueue(unique={"on_conflict": "replace"}).job
     new.cancel()
     with refused(InvalidTransition, job_id=str(old.pk), current_state="cancelled", names=str(new.pk)):
-        fresh(old).revive(force=True)
-    assert Job.objects.all().revive(state="cancelled").changed == [new.pk]
-    assert lifecycle.revive(row(old), timezone.now()) == 0
+        fresh(old).retry(force=True)
+    assert Job.objects.all().retry(state="cancelled").changed == [new.pk]
+    assert lifecycle.retry_finished(row(old), timezone.now()) == 0
 
 
 # Enqueue again
@@ -305,7 +304,18 @@ def test_a_job_is_enqueued_again_with_all_that_it_was_enqueued_with():
     old.cancel()
     again = old.enqueue_again()
     assert (again.created, again.job.pk != old.pk, again.job.state) == (True, True, "available")
-    same = ("type", "args", "queue", "meta", "priority", "retry", "max_attempts", "timeout_ms", "tags", "unique")
+    same = (
+        "type",
+        "args",
+        "queue",
+        "meta",
+        "priority",
+        "retry_options",
+        "max_attempts",
+        "timeout_ms",
+        "tags",
+        "unique",
+    )
     assert [columns(again.job)[name] for name in (*same, "fingerprint")] == [
         columns(old)[name] for name in (*same, "fingerprint")
     ]
@@ -319,7 +329,7 @@ def test_the_policy_decides_about_an_enqueue_again():
     assert f"Did not enqueue job {old.pk} again: job {old.pk} is a duplicate (completed)." in str(
         result.refused[old.pk]
     )
-    old.release_guard()
+    old.release_unique_key()
     assert old.enqueue_again().created
 
 
@@ -351,19 +361,19 @@ def test_a_job_that_has_not_finished_is_not_enqueued_again(state):
     assert Job.objects.count() == 1
 
 
-def test_a_pruned_job_is_neither_revived_nor_enqueued_again():
+def test_a_pruned_job_is_neither_retried_nor_enqueued_again():
     job = stored("discarded")
     row(job).update(payload_pruned=True)
-    for act in (job.revive, job.enqueue_again):
+    for act in (job.retry, job.enqueue_again):
         with refused(InvalidTransition, current_state="discarded", names="pruned"):
             act()
-    assert not Job.objects.all().revive().changed
+    assert not Job.objects.all().retry().changed
     assert not Job.objects.all().enqueue_again().changed
 
 
 def test_a_job_with_a_key_that_left_uniqueness_is_not_enqueued_again_beside_its_holder():
     old = Job.objects.enqueue("t", key="k", key_scope="global").job
-    old.release_guard()
+    old.release_unique_key()
     old.cancel()
     Job.objects.enqueue("other", key="k", key_scope="global")
     with refused(InvalidRequest, "key", names="key_scope"):
@@ -372,14 +382,14 @@ def test_a_job_with_a_key_that_left_uniqueness_is_not_enqueued_again_beside_its_
     assert Job.objects.filter(key="k").count() == 2
 
 
-def test_a_discarded_job_that_holds_its_key_is_to_be_revived():
+def test_a_discarded_job_that_holds_its_key_is_to_be_retried():
     dead = stored("discarded", unique=None, key="k")
     result = Job.objects.filter(pk=dead.pk).enqueue_again()
-    assert result.refused[dead.pk].message.endswith("it holds its key itself. Revive it.")
+    assert result.refused[dead.pk].message.endswith("it holds its key itself. Retry it.")
 
 
 @pytest.mark.parametrize("broken", [{"extra": [1]}, {"timeout_ms": 9 * 10**18}, {"args": "text"}])
-def test_a_row_that_was_broken_by_hand_is_refused_and_the_others_are_enqueued(broken):
+def test_a_row_that_was_broken_manually_is_refused_and_the_others_are_enqueued(broken):
     bad, good = stored("completed", type="a", unique=None), stored("completed", type="b", unique=None)
     row(bad).update(**broken)
     result = Job.objects.all().enqueue_again()
@@ -402,7 +412,7 @@ def test_a_job_that_is_cancelled_while_others_are_retried_stays_cancelled(monkey
     assert (result.changed, fresh(second).state) == ([first.pk], "cancelled")
 
 
-def test_a_discarded_job_that_became_cancelled_meanwhile_is_not_revived_as_a_discarded_one(monkeypatch):
+def test_a_discarded_job_that_became_cancelled_meanwhile_is_not_retried_as_a_discarded_one(monkeypatch):
     monkeypatch.setattr(inserts, "ROWS_AT_ONCE", 1)
     first, second = stored("discarded"), stored("discarded", type="b")
 
@@ -410,12 +420,12 @@ def test_a_discarded_job_that_became_cancelled_meanwhile_is_not_revived_as_a_dis
         row(second).update(state="cancelled")
 
     job_activated.connect(change_the_second)
-    result = Job.objects.all().revive()
+    result = Job.objects.all().retry()
     job_activated.disconnect(change_the_second)
     assert (result.changed, fresh(second).state) == ([first.pk], "cancelled")
 
 
-def test_a_lost_race_of_a_revival_undoes_the_retries_of_its_transaction(monkeypatch):
+def test_a_lost_race_of_a_retry_undoes_the_retries_of_its_transaction(monkeypatch):
     later, dead = stored("scheduled", type="b"), stored("discarded")
     races = []
 
@@ -423,10 +433,10 @@ def test_a_lost_race_of_a_revival_undoes_the_retries_of_its_transaction(monkeypa
         if not races:
             races.append(jobs)
             raise IntegrityError
-        return guard(jobs, states)
+        return hold(jobs, states)
 
-    guard = lifecycle.guard
-    monkeypatch.setattr(lifecycle, "guard", lose_once)
+    hold = lifecycle.hold_unique_key
+    monkeypatch.setattr(lifecycle, "hold_unique_key", lose_once)
     result = Job.objects.all().retry()
     assert (set(result.changed), result.refused) == ({later.pk, dead.pk}, {})
 
@@ -449,10 +459,10 @@ def test_what_the_manager_of_a_proxy_leaves_out_is_a_live_duplicate_all_the_same
             app_label = "app"
 
     dead, live = stored("discarded"), stored("available")
-    assert set(DeadJob.objects.all().revive().refused) == {dead.pk}
+    assert set(DeadJob.objects.all().retry().refused) == {dead.pk}
     live.cancel()
-    assert DeadJob.objects.filter(state="discarded").revive().changed == [dead.pk]
-    assert fresh(dead).is_guarding
+    assert DeadJob.objects.filter(state="discarded").retry().changed == [dead.pk]
+    assert fresh(dead).holds_unique_key
     assert told[-1] == ("activated", dead.pk, "available")
 
 
@@ -462,16 +472,16 @@ def test_what_the_manager_of_a_proxy_leaves_out_is_a_live_duplicate_all_the_same
 def test_a_pending_job_that_was_cancelled_waits_for_its_activation_again():
     job = Job.objects.enqueue_request(Request("t", pending=True)).job
     job.cancel()
-    job.revive()
+    job.retry()
     assert (job.state, job.enqueued_at) == ("pending", None)
 
 
 @pytest.mark.parametrize(("hours", "kept"), [(1, True), (-1, False)])
-def test_a_revived_job_keeps_an_expiry_that_is_still_to_come(hours, kept):
+def test_a_retried_job_keeps_an_expiry_that_is_still_to_come(hours, kept):
     job = stored("cancelled")
     at = timezone.now() + timedelta(hours=hours)
     row(job).update(expires_at=at)
-    job.revive()
+    job.retry()
     assert (job.expires_at == at) is kept
 
 
@@ -481,8 +491,8 @@ def test_many_live_duplicates_are_replaced_with_as_many_statements_as_few():
     for number in (2, 40):
         dead = stored("discarded", type=f"t{number}")
         alike = [stored("discarded", type=f"t{number}") for _ in range(number)]
-        Job.objects.filter(pk__in=[job.pk for job in alike]).revive(force=True)
+        Job.objects.filter(pk__in=[job.pk for job in alike]).retry(force=True)
         with CaptureQueriesContext(connection) as queries:
-            assert set(dead.revive(replace=True)) == set(alike)
+            assert set(dead.retry(replace=True)) == set(alike)
         counts.append(len(queries))
     assert counts[0] == counts[1]

@@ -1,4 +1,4 @@
-"""``jobs verify`` and ``jobs rekey``: what they find, what they mend, and that they disturb nobody."""
+"""``jobs verify`` and ``jobs rekey``: what they find, what they fix, and that they disturb nobody."""
 
 import io
 import random
@@ -15,11 +15,11 @@ from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, Limit, UniquePolicy, job, lifecycle
 from django_ojs_unique.db import capabilities
-from django_ojs_unique.enqueue.incoming import FOREVER
+from django_ojs_unique.enqueue.new_job import FOREVER
 from django_ojs_unique.exceptions import UnknownJobType
-from django_ojs_unique.execution.leases import give_back_held
+from django_ojs_unique.execution.leases import requeue_held
 from django_ojs_unique.integrity import Kind, rekey, verify
-from django_ojs_unique.maintenance import sweep
+from django_ojs_unique.maintenance import timers
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import TERMINAL, WAITING
 from django_ojs_unique.signals import job_cancelled
@@ -66,8 +66,8 @@ def found(**options):
     return {kind.name: count for kind, count in findings.counts.items()}
 
 
-def mended():
-    """Mend everything; see that a second look finds nothing, and that a second mend changes nothing."""
+def fixed():
+    """Fix everything; see that a second look finds nothing, and that a second fix changes nothing."""
     assert not verify(Job.objects.using("default"), fix=True)
     before = list(Job.objects.order_by("pk").values())
     assert not verify(Job.objects.using("default"), fix=True)
@@ -94,11 +94,11 @@ def refused(*arguments):
 
 
 @pytest.mark.slow
-def test_nothing_to_mend_is_said(unique_queues):
-    assert command("verify") == "Nothing to mend in 0 jobs: rows, fingerprints and guards agree.\n"
+def test_nothing_to_fix_is_said(unique_queues):
+    assert command("verify") == "Nothing to fix in 0 jobs: rows, fingerprints and unique keys agree.\n"
     a_job(unique=BY_ARGS)
     a_job()
-    assert command("verify", "--fix").startswith("Nothing to mend in 2 jobs")
+    assert command("verify", "--fix").startswith("Nothing to fix in 2 jobs")
 
 
 @pytest.mark.slow
@@ -125,25 +125,25 @@ def test_everything_that_enqueues_and_workers_write_agrees(unique_queues):
         put(a_job(queue="unique", args=[state]), state)
         a_job(queue="unique", args=[state])
         a_job(queue="plain", args=[state])
-    a_job(args={"freed": 1}, unique=BY_ARGS).release_guard()
-    a_job(key="freed").release_guard()
-    a_job(queue="unique", args=["freed"]).release_guard()
+    a_job(args={"freed": 1}, unique=BY_ARGS).release_unique_key()
+    a_job(key="freed").release_unique_key()
+    a_job(queue="unique", args=["freed"]).release_unique_key()
     row(a_job(args={"payload_pruned": 1}, unique=BY_ARGS)).update(args={}, payload_pruned=True)
     assert found() == {}
 
 
 @pytest.mark.slow
 def test_jobs_that_were_rightly_admitted_side_by_side_are_left_alone(unique_queues):
-    """Each pair shares a fingerprint and waits: a retry, a rescue, a release, an ended window, a forced revival."""
+    """Each pair shares a fingerprint and waits: a retry, a rescue, a release, an ended window, a forced retry."""
     unique_queues()
     retried = a_job(args=["retried"])
     token = claim(retried)
     a_job(args=["retried"])
-    lifecycle.retry(row(retried), timezone.now(), token=token, errors=[])
+    lifecycle.schedule_retry(row(retried), timezone.now(), token=token, errors=[])
     released = a_job(args=["released"])
     token = claim(released)
     a_job(args=["released"])
-    lifecycle.give_back(row(released), token=token, looks_first=True)
+    lifecycle.requeue(row(released), token=token, looks_first=True)
     rescued = a_job(args=["rescued"])
     token = claim(rescued)
     a_job(args=["rescued"])
@@ -151,9 +151,9 @@ def test_jobs_that_were_rightly_admitted_side_by_side_are_left_alone(unique_queu
     old = a_job(args=["old"], unique=UniquePolicy(period="PT1H"))
     change(old, created_at=timezone.now() - 2 * HOUR)
     a_job(args=["old"], unique=UniquePolicy(period="PT1H"))
-    dead = put(a_job("revived", unique=BY_ARGS), "discarded")
-    a_job("revived", unique=BY_ARGS)
-    dead.revive(force=True)
+    dead = put(a_job("retried", unique=BY_ARGS), "discarded")
+    a_job("retried", unique=BY_ARGS)
+    dead.retry(force=True)
     narrow = UniquePolicy(keys=["type", "args"], states=["scheduled"])
     a_job("narrow", unique=narrow)
     a_job("narrow", unique=narrow)
@@ -162,13 +162,13 @@ def test_jobs_that_were_rightly_admitted_side_by_side_are_left_alone(unique_queu
 
 
 @pytest.mark.slow
-def test_a_job_that_expired_and_was_revived_by_force_is_left_beside_the_one_that_came_meanwhile():
+def test_a_job_that_expired_and_was_retried_by_force_is_left_beside_the_one_that_came_meanwhile():
     expired = a_job(unique=BY_ARGS, expires_at=timezone.now() - HOUR)
     assert lifecycle.expire(row(expired), timezone.now()) == 1
     newer = a_job(unique=BY_ARGS)
-    fresh(expired).revive(force=True)
+    fresh(expired).retry(force=True)
     assert found() == {}
-    mended()
+    fixed()
     assert {fresh(expired).state, fresh(newer).state} == {"available"}
 
 
@@ -207,17 +207,17 @@ def wrong_key():
     return change(a_job(key="a"), key="b")
 
 
-def too_long_a_guard():
-    return change(a_job(unique=BY_ARGS), guarded_states=frozenset(["available", "completed"]))
+def too_long_a_unique_key():
+    return change(a_job(unique=BY_ARGS), unique_states=frozenset(["available", "completed"]))
 
 
-def too_wide_a_guard_of_a_key():
-    return change(a_job(key="a"), guarded_states=frozenset(["available", "completed"]))
+def too_wide_a_unique_key_of_a_key():
+    return change(a_job(key="a"), unique_states=frozenset(["available", "completed"]))
 
 
-def a_guard_left_behind():
-    guard = a_job(unique=BY_ARGS).guarded_states
-    return change(put(a_job(args=[1], unique=BY_ARGS), "completed"), guarded_states=guard)
+def a_unique_key_left_behind():
+    guard = a_job(unique=BY_ARGS).unique_states
+    return change(put(a_job(args=[1], unique=BY_ARGS), "completed"), unique_states=guard)
 
 
 def no_policy():
@@ -253,7 +253,7 @@ def an_old_scheme_of_a_key():
 
 
 def by_sql(job, **columns):
-    """Write a row as somebody would by hand, past the ORM."""
+    """Write a row as somebody would, past the ORM."""
     assignments = ", ".join(f"{connection.ops.quote_name(name)} = %s" for name in columns)
     values = [parameter(name, value) for name, value in columns.items()]
     with connection.cursor() as cursor:
@@ -322,12 +322,12 @@ def a_job_in_a_lane_that_is_not_its_own():
     return by_sql(a_job(), gate=A_LANE, lane=A_LANE.replace("0", "1"))
 
 
-def a_guard_of_nothing():
-    return by_sql(a_job(), guarded_states=1)
+def unique_states_of_nothing():
+    return by_sql(a_job(), unique_states=1)
 
 
-def a_guard_of_nothing_in_another_state():
-    return by_sql(a_job(unique=BY_ARGS), guarded_states=128, fingerprint=None)
+def unique_states_of_nothing_in_another_state():
+    return by_sql(a_job(unique=BY_ARGS), unique_states=128, fingerprint=None)
 
 
 INCONSISTENT = [
@@ -343,16 +343,16 @@ INCONSISTENT = [
     (a_limited_job_at_the_gate_of_another_key, "GATE"),
     (a_job_without_limits_at_the_gate_of_a_key, "GATE"),
     (a_job_in_a_lane_that_is_not_its_own, "GATE"),
-    (a_guard_of_nothing, "LOOSE"),
-    (a_guard_of_nothing_in_another_state, "LOOSE"),
+    (unique_states_of_nothing, "LOOSE"),
+    (unique_states_of_nothing_in_another_state, "LOOSE"),
     (wrong_fingerprint, "FINGERPRINT"),
     (no_fingerprint_of_anything, "FINGERPRINT"),
     (changed_args, "FINGERPRINT"),
     (wrong_window, "FINGERPRINT"),
     (wrong_key, "FINGERPRINT"),
-    (too_long_a_guard, "GUARD"),
-    (too_wide_a_guard_of_a_key, "GUARD"),
-    (a_guard_left_behind, "GUARD"),
+    (too_long_a_unique_key, "UNIQUE_STATES"),
+    (too_wide_a_unique_key_of_a_key, "UNIQUE_STATES"),
+    (a_unique_key_left_behind, "UNIQUE_STATES"),
     (no_policy, "STRAY"),
     (no_policy_any_more_but_finished, "STRAY"),
     (an_unknown_member, "POLICY"),
@@ -366,27 +366,27 @@ INCONSISTENT = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("make", "kind"), INCONSISTENT, ids=[f"S2-13-{make.__name__}" for make, _ in INCONSISTENT])
-def test_an_inconsistency_is_found_named_and_mended(make, kind):
+def test_an_inconsistency_is_found_named_and_fixed(make, kind):
     job = make()
     assert found() == {kind: 1}
     said = refused("verify")
-    assert f"{Kind[kind].problem}: 1\n  mend: {Kind[kind].mend}\n  jobs: {job.pk}\n" in said
-    assert "1 to mend: run `manage.py jobs verify --fix --database default`." in said
+    assert f"{Kind[kind].problem}: 1\n  hint: {Kind[kind].hint}\n  jobs: {job.pk}\n" in said
+    assert "1 to fix: run `manage.py jobs verify --fix --database default`." in said
     said = command("verify", "--fix")
     assert Kind[kind].problem in said
-    assert said.splitlines()[-1].startswith("Nothing to mend")
+    assert said.splitlines()[-1].startswith("Nothing to fix")
     assert fresh(job).state == job.state
-    mended()
+    fixed()
 
 
 @pytest.mark.slow
-def test_a_job_at_the_gate_of_a_full_key_that_is_not_its_own_runs_after_the_mend():
+def test_a_job_at_the_gate_of_a_full_key_that_is_not_its_own_runs_after_the_fix():
     limit = Limit(key=["args.n"], running=1)
     _, second = a_job(args={"n": 1}, limit=limit), a_job(args={"n": 1}, limit=limit)
     take(), take()
     other, plain = (by_sql(job, gate=fresh(second).gate) for job in (a_job(args={"n": 2}, limit=limit), a_job()))
     assert take() == []
-    mended()
+    fixed()
     assert {job.pk for job in take()} == {other.pk, plain.pk}
 
 
@@ -413,19 +413,19 @@ def test_a_state_that_does_not_exist_is_named_and_left(state, unique):
     assert found() == {"STATE": 1}
     for arguments in (["verify"], ["verify", "--fix"]):
         said = refused(*arguments)
-        assert f"{Kind.STATE.problem}: 1\n  mend: {Kind.STATE.mend}\n  jobs: {job.pk}\n" in said
-        assert said.endswith("1 to mend.")
+        assert f"{Kind.STATE.problem}: 1\n  hint: {Kind.STATE.hint}\n  jobs: {job.pk}\n" in said
+        assert said.endswith("1 to fix.")
     assert [(one.pk, one.state) for one in Job.objects.order_by("pk")] == [(job.pk, state), (beside.pk, "available")]
     change(job, state="cancelled")
-    mended()
+    fixed()
 
 
 @pytest.mark.slow
-def test_what_can_be_mended_is_mended_beside_a_state_that_does_not_exist():
+def test_what_can_be_fixed_is_fixed_beside_a_state_that_does_not_exist():
     unknown = by_sql(a_job(), state="running")
     broken = wrong_fingerprint()
     said = refused("verify", "--fix")
-    assert "Mended: 1 finding" in said
+    assert "Fixed: 1 finding" in said
     assert said.partition("Left:")[2].startswith(f"\n{Kind.STATE.problem}: 1")
     assert found() == {"STATE": 1}
     assert fresh(broken).fingerprint != broken.fingerprint
@@ -433,14 +433,14 @@ def test_what_can_be_mended_is_mended_beside_a_state_that_does_not_exist():
 
 
 @pytest.mark.slow
-def test_a_row_of_which_everything_is_wrong_is_mended_at_once():
+def test_a_row_of_which_everything_is_wrong_is_fixed_at_once():
     """S2-13"""
     job = by_sql(
-        a_job(), state="completed", run_at=timezone.now(), guarded_states=1, lease_expires_at=timezone.now(), unique=7
+        a_job(), state="completed", run_at=timezone.now(), unique_states=1, lease_expires_at=timezone.now(), unique=7
     )
     assert found() == {"FINISH": 1, "TIMER": 1, "LOOSE": 1, "POLICY": 1}
-    mended()
-    assert (fresh(job).run_at, fresh(job).guarded_states, fresh(job).unique) == (None, frozenset(), None)
+    fixed()
+    assert (fresh(job).run_at, fresh(job).unique_states, fresh(job).unique) == (None, frozenset(), None)
 
 
 @pytest.mark.slow
@@ -450,25 +450,25 @@ def test_an_end_is_set_to_now_or_taken_back():
     finished = by_sql(put(a_job(), "completed"), finished_at=None, created_at=old)
     waiting = by_sql(a_job(), finished_at=old)
     assert [job.pk for job in run_jobs()] == []
-    mended()
+    fixed()
     assert timezone.now() - fresh(finished).finished_at < HOUR
     assert fresh(waiting).finished_at is None
 
 
 @pytest.mark.slow
-def test_a_lease_beside_a_time_to_run_ends_after_the_mend():
+def test_a_lease_beside_a_time_to_run_ends_after_the_fix():
     job = a_time_of_a_running_job()
     by_sql(job, lease_expires_at=timezone.now() - HOUR)
-    assert sweep.rescue(Job.objects.all(), timezone.now()) == 0
-    mended()
-    assert sweep.rescue(Job.objects.all(), timezone.now()) == 1
+    assert timers.rescue(Job.objects.all(), timezone.now()) == 0
+    fixed()
+    assert timers.rescue(Job.objects.all(), timezone.now()) == 1
     assert fresh(job).state == "available"
 
 
 @pytest.mark.slow
-def test_the_mends_are_what_an_enqueue_would_have_written():
+def test_the_fixes_are_what_an_enqueue_would_have_written():
     job = wrong_fingerprint()
-    mended()
+    fixed()
     assert fresh(job).fingerprint == fingerprint(
         canonical_text(BY_ARGS, type="t", queue="default", args={"n": 1}, meta={})
     )
@@ -476,26 +476,26 @@ def test_the_mends_are_what_an_enqueue_would_have_written():
         a_job(args={"n": 1}, unique={"keys": ["args"]})
     Job.objects.all().delete()
     job = wrong_key()
-    mended()
+    fixed()
     assert fresh(job).fingerprint == fingerprint(JobKey("b").canonical_text("t"))
     job = an_old_scheme_of_a_key()
-    mended()
+    fixed()
     assert fresh(job).fingerprint == fingerprint(JobKey("k", scope="global").canonical_text("t"))
     job = no_end()
-    mended()
+    fixed()
     assert fresh(job).window_ends_at == FOREVER
     job = an_unknown_member()
-    mended()
+    fixed()
     assert (fresh(job).unique, fresh(job).fingerprint) == (None, None)
 
 
 @pytest.mark.slow
-def test_what_the_mend_of_one_kind_uncovers_is_mended_too(unique_queues):
+def test_what_the_fix_of_one_kind_uncovers_is_fixed_too(unique_queues):
     """A job that loses its unreadable policy on a unique queue gets the rule's, and is a duplicate then."""
     first = a_job(args=[1])
     broken = change(a_job(args=[1], unique=BY_ARGS), unique={"keyz": 1})
     unique_queues()
-    mended()
+    fixed()
     assert fresh(first).unique == resque_uniqueue().to_dict()
     assert (fresh(broken).state, fresh(broken).replaced_by_id) == ("cancelled", first.pk)
 
@@ -506,20 +506,20 @@ def test_fingerprints_that_were_swapped_are_swapped_back():
     change(one, fingerprint="0" * 64)
     change(two, fingerprint=one.fingerprint)
     change(one, fingerprint=two.fingerprint)
-    mended()
+    fixed()
     assert (fresh(one).fingerprint, fresh(two).fingerprint) == (one.fingerprint, two.fingerprint)
 
 
 @pytest.mark.slow
-def test_a_mended_job_does_not_take_the_guard_of_an_older_one():
+def test_a_fixed_job_does_not_take_the_unique_key_of_an_older_one():
     older = a_job(args=[1], unique=BY_ARGS)
     newer = change(a_job(args=[2], unique=BY_ARGS), args=[1])
     running = change(a_job(args=[3], unique=BY_ARGS), args=[1])
     claim(running)
-    mended()
-    assert fresh(older).is_guarding
+    fixed()
+    assert fresh(older).holds_unique_key
     assert (fresh(newer).state, fresh(newer).replaced_by_id) == ("cancelled", older.pk)
-    assert (fresh(running).state, fresh(running).is_guarding) == ("active", False)
+    assert (fresh(running).state, fresh(running).holds_unique_key) == ("active", False)
 
 
 @pytest.mark.slow
@@ -532,7 +532,7 @@ def test_of_imported_duplicates_the_oldest_waits_on():
     receive = lambda **arguments: seen.append((arguments["job"].pk, arguments["job"].state, arguments["replaced_by"]))  # noqa: E731
     job_cancelled.connect(receive)
     try:
-        mended()
+        fixed()
     finally:
         job_cancelled.disconnect(receive)
     assert Counter(row.state for row in Job.objects.all()) == {"available": 1, "cancelled": 4}
@@ -541,13 +541,13 @@ def test_of_imported_duplicates_the_oldest_waits_on():
 
 
 @pytest.mark.slow
-def test_a_key_that_several_jobs_hold_stays_with_the_one_that_guards_it():
+def test_a_key_that_several_jobs_hold_stays_with_the_one_that_holds_it():
     holder = a_job(key="k", args=[1])
-    others = [change(a_job(key=f"k{n}", args=[n]), key="k", fingerprint=holder.fingerprint, guarded_states=frozenset())
+    others = [change(a_job(key=f"k{n}", args=[n]), key="k", fingerprint=holder.fingerprint, unique_states=frozenset())
               for n in range(2, 4)]  # fmt: skip
     claim(others[1])
     assert found() == {"KEY": 2}
-    mended()
+    fixed()
     assert fresh(holder).key == "k"
     assert [(fresh(job).key, fresh(job).state, fresh(job).args) for job in others] == [
         (None, "available", [2]),
@@ -569,7 +569,7 @@ def test_a_missing_constraint_is_found_and_cannot_be_fixed():
         assert "Left:" in said
         assert "manage.py migrate" in said
         assert found() == {"CONSTRAINT": 1}
-        assert (fresh(first).is_guarding, fresh(second).is_guarding) == (True, False)
+        assert (fresh(first).holds_unique_key, fresh(second).holds_unique_key) == (True, False)
     finally:
         with connection.schema_editor() as editor:
             editor.add_constraint(Job, constraint)
@@ -591,7 +591,7 @@ def test_waiting_jobs_from_before_the_rule_get_it_and_duplicates_go(unique_queue
     assert found() == {"RULE": 4, "DUPLICATE": 2}
     said = refused("verify")
     assert "the oldest waits on, the newer ones are cancelled" in said
-    mended()
+    fixed()
     states = {job.pk: fresh(job).state for job in (first, second, alone, elsewhere, running, later, own)}
     assert list(states.values()) == [
         "available", "cancelled", "available", "available", "active", "cancelled", "available",
@@ -608,18 +608,18 @@ def test_jobs_that_came_after_the_rule_give_way_to_those_from_before(unique_queu
     after = a_job(args=[1])
     assert after != before
     assert found() == {"RULE": 1, "DUPLICATE": 1}
-    mended()
-    assert (fresh(before).is_guarding, fresh(after).replaced_by_id) == (True, before.pk)
+    fixed()
+    assert (fresh(before).holds_unique_key, fresh(after).replaced_by_id) == (True, before.pk)
 
 
 @pytest.mark.slow
-def test_many_duplicates_in_many_parts_are_told_and_mended(unique_queues, monkeypatch):
+def test_many_duplicates_in_many_parts_are_told_and_fixed(unique_queues, monkeypatch):
     monkeypatch.setattr("django_ojs_unique.operations.integrity.spool.GROUP", 7)
     monkeypatch.setattr("django_ojs_unique.operations.integrity.spool.PAGE", 11)
     insert_all(Job(type="t", queue="q", args={"n": n % 3}) for n in range(90))
     unique_queues()
     assert found() == {"RULE": 90, "DUPLICATE": 87}
-    mended()
+    fixed()
     assert Counter(row.state for row in Job.objects.all()) == {"available": 3, "cancelled": 87}
     assert {row.pk for row in Job.objects.filter(state="available")} == {
         row.pk for row in Job.objects.order_by("created_at", "pk")[:3]
@@ -646,7 +646,7 @@ def test_the_check_says_how_many_jobs_are_from_before_the_rule(unique_queues, wa
     assert "manage.py jobs verify --database default" in message.hint
     unique_queues(True)
     assert "hold 3 waiting jobs" in warned()[0].msg
-    mended()
+    fixed()
     assert warned() == []
     unique_queues("default")  # which is E001, and not asked about
     assert warned() == []
@@ -693,14 +693,18 @@ def test_live_jobs_get_the_policy_that_the_handler_declares_now(handlers):
     )
     assert fresh(waiting).unique == waiting.unique
     said = command("rekey", "--type", "t")
-    assert f"1 without a guard, as an older job has it:\n  {running.pk}\n2 of 2 live jobs rekeyed" in said
+    assert f"1 without a unique key, as an older job has it:\n  {running.pk}\n2 of 2 live jobs rekeyed" in said
     for one in (waiting, running):
         assert fresh(one).unique == policy.to_dict()
         assert fresh(one).fingerprint == fingerprint(
             canonical_text(policy, type="t", queue="default", args=one.args, meta={})
         )
         assert fresh(one).window_ends_at == FOREVER
-    assert (fresh(waiting).is_guarding, fresh(running).is_guarding, fresh(running).state) == (True, False, "active")
+    assert (fresh(waiting).holds_unique_key, fresh(running).holds_unique_key, fresh(running).state) == (
+        True,
+        False,
+        "active",
+    )
     assert fresh(finished).unique == finished.unique
     assert fresh(stranger).fingerprint is None
     with pytest.raises(DuplicateJob):
@@ -715,13 +719,13 @@ def test_rekeyed_duplicates_go_on_or_are_cancelled(handlers):
     claim(jobs[2])
     handlers.unregister("t")
     declare(BY_ARGS)
-    assert "2 without a guard" in command("rekey")
+    assert "2 without a unique key" in command("rekey")
     assert {fresh(job).state for job in jobs} == {"available", "active"}
     assert found() == {"DUPLICATE": 1}
     said = command("rekey", "--cancel-duplicates")
     assert f"1 cancelled as duplicates:\n  {jobs[1].pk}, for {jobs[0].pk}" in said
     assert [fresh(job).state for job in jobs] == ["available", "cancelled", "active"]
-    mended()
+    fixed()
 
 
 def test_a_waiting_job_is_a_duplicate_of_a_running_one_if_the_policy_says_so(handlers):
@@ -740,14 +744,14 @@ def test_a_handler_without_a_policy_takes_its_jobs_out_of_uniqueness(handlers):
     handlers.unregister("t")
     declare(None)
     assert "0 of 1 live job rekeyed, 1 taken out of uniqueness." in command("rekey")
-    assert (fresh(one).unique, fresh(one).fingerprint, fresh(one).guarded_states) == (None, None, frozenset())
+    assert (fresh(one).unique, fresh(one).fingerprint, fresh(one).unique_states) == (None, None, frozenset())
     assert "0 of 1 live job rekeyed, 0 taken out" in command("rekey")
 
 
-def test_keys_and_what_left_by_hand_stay_as_they_are(handlers, unique_queues):
+def test_keys_and_what_left_manually_stay_as_they_are(handlers, unique_queues):
     declare(BY_ARGS)
     keyed, freed = a_job(key="k"), a_job()
-    freed.release_guard()
+    freed.release_unique_key()
     freed = fresh(freed)
     before = [fresh(keyed), freed]
     assert "0 of 2" in command("rekey")
@@ -812,8 +816,8 @@ def test_another_database_is_verified_by_name():
 
 
 @pytest.mark.torture
-def test_two_mends_beside_producers_and_workers_leave_one_waiting_job_of_each_kind(unique_queues):
-    """Jobs from before the rule, broken fingerprints and guards; then four kinds of process at once."""
+def test_two_fixes_beside_producers_and_workers_leave_one_waiting_job_of_each_kind(unique_queues):
+    """Jobs from before the rule, broken fingerprints and unique keys; then four kinds of process at once."""
     dice = random.Random(random.SystemRandom().randrange(10**9))
     for number in range(60):
         a_job(args=[number % 12])
@@ -823,10 +827,10 @@ def test_two_mends_beside_producers_and_workers_leave_one_waiting_job_of_each_ki
         if number % 2:
             change(broken, fingerprint=f"{dice.randrange(16**12):064x}")
         else:
-            change(broken, guarded_states=frozenset(["available"]))
+            change(broken, unique_states=frozenset(["available"]))
     payloads = [*range(12), *range(100, 140)]
 
-    def mend(number):
+    def hint(number):
         verify(Job.objects.using("default"), fix=True)
 
     def produce(number):
@@ -848,14 +852,14 @@ def test_two_mends_beside_producers_and_workers_leave_one_waiting_job_of_each_ki
                 assert lifecycle.complete(row(taken), timezone.now(), token=token) == 1
                 done.append(taken.args[0])
             elif finish == "retry":
-                assert lifecycle.retry(row(taken), timezone.now(), token=token, errors=[]) == 1
+                assert lifecycle.schedule_retry(row(taken), timezone.now(), token=token, errors=[]) == 1
             else:
-                assert give_back_held(Job.objects.all(), [taken.pk], token) == 1
+                assert requeue_held(Job.objects.all(), [taken.pk], token) == 1
         return done
 
-    ((*_, done, more),) = together([mend, mend, produce, produce, work, work])
+    ((*_, done, more),) = together([hint, hint, produce, produce, work, work])
     verify(Job.objects.using("default"), fix=True)
-    mended()
+    fixed()
     rows = audit()
     left = {row.args[0] for row in rows if row.state not in TERMINAL}
     assert left | set(done) | set(more) == set(payloads), "work was lost"
@@ -898,5 +902,5 @@ def test_two_rekeys_beside_producers_and_workers_leave_one_fingerprint_for_each_
     } == set(range(20))
     live = Counter(one.args["n"] for one in rows if one.state not in TERMINAL)
     assert {payload: count for payload, count in live.items() if count > 1} == {}
-    assert all(one.is_guarding and one.unique == policy.to_dict() for one in rows if one.state not in TERMINAL)
+    assert all(one.holds_unique_key and one.unique == policy.to_dict() for one in rows if one.state not in TERMINAL)
     assert found() == {}

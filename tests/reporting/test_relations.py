@@ -44,11 +44,11 @@ def test_a_history_has_the_live_jobs_and_those_that_finished_last():
     assert found.newest == later[-1]
 
 
-def test_a_finished_job_that_has_the_guard_is_in_the_history():
+def test_a_finished_job_that_has_the_unique_key_is_in_the_history():
     policy = UniquePolicy(states=["available", "active", "completed"])
     guard = Job.objects.enqueue("email.send", unique=policy).job
     Job._base_manager.filter(pk=guard.pk).update(state="completed", finished_at=timezone.now())
     others = [finish(guard.fingerprint, number) for number in range(3)]
-    assert Job.objects.get(pk=guard.pk).is_guarding
+    assert Job.objects.get(pk=guard.pk).holds_unique_key
     found = history(Job.objects.all(), guard.fingerprint)
     assert {row.pk for row in found.jobs} == {guard.pk, *(row.pk for row in others)}

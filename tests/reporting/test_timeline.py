@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from django_ojs_unique.enqueue.incoming import FOREVER
+from django_ojs_unique.enqueue.new_job import FOREVER
 from django_ojs_unique.models import Job
 from django_ojs_unique.reporting.job_options import duration, retries
 from django_ojs_unique.reporting.timeline import LONGEST_MESSAGE, Event, failures, timeline
@@ -109,11 +109,11 @@ def test_a_moment_without_a_zone_counts_as_utc():
     ],
 )
 def test_a_retry_policy_is_told_in_words(policy, said):
-    assert retries(row(retry=policy)) == f"{said} When they are used up, it is discarded."
+    assert retries(row(retry_options=policy)) == f"{said} When they are used up, it is discarded."
 
 
 def test_a_broken_retry_policy_is_told():
-    assert retries(row(retry={"max_attempts": "many"})).startswith("Its retry policy cannot be read")
+    assert retries(row(retry_options={"max_attempts": "many"})).startswith("Its retry policy cannot be read")
 
 
 def test_lengths_of_time_are_told_in_the_largest_unit_that_fits():

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from django_ojs_unique import UniquePolicy
-from django_ojs_unique.enqueue.incoming import read
+from django_ojs_unique.enqueue.new_job import read
 from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import ALL, INCOMPLETE, TERMINAL
@@ -24,7 +24,7 @@ COMPLETED = [*INCOMPLETE, "completed"]
 FREE = frozenset()
 
 
-def row(state="available", guards=None, **fields):
+def row(state="available", holds=None, **fields):
     """Return an unsaved row as an enqueue makes it, then moved to a state."""
     options = {
         name: fields.pop(name) for name in ("unique", "key", "key_scope", "args", "scheduled_at") if name in fields
@@ -34,15 +34,15 @@ def row(state="available", guards=None, **fields):
     job.state = state
     if state in TERMINAL:
         job.finished_at = CREATED + timedelta(minutes=1)
-        if state not in job.guarded_states:
-            job.guarded_states = FREE
-    if guards is not None:
-        job.guarded_states = guards
+        if state not in job.unique_states:
+            job.unique_states = FREE
+    if holds is not None:
+        job.unique_states = holds
     return changed(job, **fields)
 
 
 def changed(job, **fields):
-    """Return the row as somebody has changed it by hand."""
+    """Return the row as somebody has changed it manually."""
     for name, value in fields.items():
         setattr(job, name, value)
     return job
@@ -93,8 +93,8 @@ CASES = {
     ),
     "a live job whose period is over": (
         row(unique=policy(period="PT5M")),
-        f"Guards its key since {START}, but no longer counts: its period ended at 2026-11-21 14:07:00 CET."
-        " The next enqueue under its policy is admitted, and takes the guard from it.",
+        f"Holds its unique key since {START}, but no longer counts: its period ended at 2026-11-21 14:07:00 CET."
+        " The next enqueue under its policy is admitted, and takes the unique key from it.",
     ),
     "a completed job": (
         row(state="completed", unique=policy()),
@@ -106,7 +106,7 @@ CASES = {
         "Counts as a duplicate for enqueues that look at completed jobs, until 2026-11-21 15:02:00 CET.",
     ),
     "a completed job that was passed": (
-        row(state="completed", guards=FREE, unique=policy(states=COMPLETED)),
+        row(state="completed", holds=FREE, unique=policy(states=COMPLETED)),
         "Counts as a duplicate for enqueues that look at completed jobs, for as long as its row exists.",
     ),
     "a completed job that counted": (
@@ -118,17 +118,17 @@ CASES = {
         f"No longer holds its key: it is cancelled since 2026-11-21 14:03:00 CET, replaced by job {OTHER},"
         " and its policy does not count cancelled jobs.",
     ),
-    "a live job without its guard": (
-        row(guards=FREE, unique=policy()),
-        "Is available, but does not guard its key: a newer job was admitted past it, or it was revived.",
+    "a live job without its unique key": (
+        row(holds=FREE, unique=policy()),
+        "Is available, but does not hold its unique key: a newer job was admitted past it, or it was retried.",
     ),
     "one that left": (
-        row(guards=FREE, unique=policy(), fingerprint=None),
-        "Taken out of uniqueness by hand: it holds no key, and counts as a duplicate for nobody.",
+        row(holds=FREE, unique=policy(), fingerprint=None),
+        "Taken out of uniqueness manually: it holds no key, and counts as a duplicate for nobody.",
     ),
     "one that left its job key": (
-        row(guards=FREE, key="inbox", fingerprint=None),
-        "Taken out of uniqueness by hand: it no longer holds the job key 'inbox',"
+        row(holds=FREE, key="inbox", fingerprint=None),
+        "Taken out of uniqueness manually: it no longer holds the job key 'inbox',"
         " and the next enqueue with it is admitted.",
     ),
     "a job key": (
@@ -140,17 +140,17 @@ CASES = {
         f"Holds the job key 'inbox' (among all types) since {START}, until it is completed or cancelled.",
     ),
     "a dead job with a key": (
-        row(state="discarded", guards=HOLDING, key="inbox"),
+        row(state="discarded", holds=HOLDING, key="inbox"),
         f"Holds the job key 'inbox' (within its type) since {START}, until it is completed or cancelled.",
     ),
     "a completed job with a key": (
         row(state="completed", key="inbox"),
         "No longer holds the job key 'inbox' (within its type): it is completed since 2026-11-21 14:03:00 CET.",
     ),
-    "a revived job with a key": (
-        row(guards=FREE, key="inbox"),
+    "a retried job with a key": (
+        row(holds=FREE, key="inbox"),
         "Has the job key 'inbox' (within its type), but does not hold it:"
-        " a newer job was admitted past it, or it was revived.",
+        " a newer job was admitted past it, or it was retried.",
     ),
     "a key with control characters": (
         changed(row(key="a", fingerprint="f" * 64), key="a\x1b[31m"),
@@ -169,7 +169,7 @@ def test_the_first_sentence_says_how_it_stands(name):
     assert uniqueness(job, NOW).sentences[0] == sentence
 
 
-def test_a_policy_that_was_broken_by_hand_is_told_with_its_mend():
+def test_a_policy_that_was_broken_manually_is_told_with_its_hint():
     job = row(unique=policy())
     job.unique = {"keys": ["colour"]}
     said = uniqueness(job, NOW)
@@ -205,14 +205,14 @@ def test_a_finished_job_that_does_not_count_has_no_strategy_to_tell():
 
 def test_a_state_that_the_policy_does_not_count_is_told():
     said = uniqueness(row(state="active", unique=policy(states=["available"])), NOW)
-    assert said.guards
+    assert said.holds
     assert not said.counts
     assert said.sentences[1].startswith("Its policy does not count active jobs")
 
 
-def test_a_live_job_without_its_guard_may_still_count():
-    said = uniqueness(row(guards=FREE, unique=policy()), NOW)
-    assert (said.guards, said.counts) == (False, True)
+def test_a_live_job_without_its_unique_key_may_still_count():
+    said = uniqueness(row(holds=FREE, unique=policy()), NOW)
+    assert (said.holds, said.counts) == (False, True)
     assert said.sentences[1].startswith("It still counts as a duplicate for enqueues that look at available jobs")
 
 

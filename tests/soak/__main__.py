@@ -3,7 +3,7 @@
 Three workers and three producers share a database while a saboteur kills and stops them, asks workers to end, locks
 rows and tables that are no jobs for several leases' time, cuts connections and restarts the server. Then all faults
 end, the workers finish what is left, and SQL judges by a history that triggers kept, by what producers were answered,
-and by what handlers wrote: lost jobs, runs beside a live lease, runs settled twice, duplicates. All four must be 0.
+and by what handlers wrote: lost jobs, runs beside a live lease, runs finalized twice, duplicates. All four must be 0.
 
     python -m tests.soak                               30 minutes on a PostgreSQL server of its own
     python -m tests.soak --minutes 5 --seed 17         the choices of another run

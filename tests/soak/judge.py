@@ -4,13 +4,13 @@
 completed without a reason, or has not ended though everybody had time. An enqueue whose commit failed, so that nobody
 knows whether it happened, counts as neither.
 
-**beside**: a run beside a live lease. A lease may pass on when its holder settles the job, gives it back before it has
+**beside**: a run beside a live lease. A lease may pass on when its holder finalizes the job, requeues it before it has
 begun, or lets it run out. A handler whose lease ran out goes on beside the next run, which is legal only if a fault is
 to blame: its worker was stopped or killed, the server was down, or somebody had locked that very row, at some moment
 between the last extension of the lease and its end. Locks on other rows and cut connections excuse nothing: a worker
 must extend its leases in spite of them.
 
-**twice**: a run settled twice: a lease token leaves ``active`` twice, a job leaves a state that is final, or a result
+**twice**: a run finalized twice: a lease token leaves ``active`` twice, a job leaves a state that is final, or a result
 is stored under a token whose own handler had not ended.
 
 **duplicates**: two unfinished jobs of one fingerprint at once, two of ``unique.period`` within its period, a job that
@@ -93,7 +93,7 @@ QUESTIONS: dict[str, dict[str, str]] = {
         "taken away while its lease lived": (
             f"SELECT h.job FROM soak_history h WHERE {_TAKEN_BACK} AND h.lease_before > h.at + {SLACK}"
         ),
-        "given back while it ran": (
+        "requeued while it ran": (
             f"SELECT h.job FROM soak_history h WHERE {_MERELY_RELEASED} AND EXISTS"
             f" ({_OWN_RUN} AND r.began < h.at - {SLACK} AND (r.ended IS NULL OR r.ended > h.at + {SLACK}))"
         ),
@@ -122,11 +122,11 @@ QUESTIONS: dict[str, dict[str, str]] = {
             f" AND h.source IN {FINAL}"
             " AND NOT (h.source = 'discarded' AND h.job_key IS NOT NULL AND h.target IN ('available', 'scheduled'))"
         ),
-        "settled under another's lease": (
+        "finalized under another's lease": (
             f"SELECT h.job FROM soak_history h WHERE {_LEFT} AND h.target IN ('completed', 'retryable')"
             f" AND NOT EXISTS ({_ENDED_RUN})"
         ),
-        "settled without a lease": (
+        "finalized without a lease": (
             "SELECT h.job FROM soak_history h WHERE h.operation = 'UPDATE' AND h.target IN ('completed', 'retryable')"
             " AND h.source NOT IN ('active', h.target)"
         ),

@@ -19,7 +19,7 @@ from .saboteur import Saboteur, rows
 NAMES = {
     "lost": "jobs lost",
     "beside": "runs beside a live lease",
-    "twice": "runs settled twice",
+    "twice": "runs finalized twice",
     "duplicates": "duplicates",
 }
 STORIES = 2
@@ -46,7 +46,7 @@ def judged(options: argparse.Namespace, folder: Path, saboteur: Saboteur, codes:
         for wrong, jobs in findings.items():
             for job in jobs[:STORIES]:
                 print(f"\n{wrong}: {job}", *story(job, around), sep="\n  ")
-    print(f"\njobs verify: {verified or 'nothing to mend'}")
+    print(f"\njobs verify: {verified or 'nothing to fix'}")
     for question in QUESTIONS:
         print(f"{verdict.count(question):>6} {NAMES[question]}")
     print(f"seed {options.seed}")

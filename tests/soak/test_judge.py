@@ -116,7 +116,7 @@ GUILTY = {
     ("beside", "taken away while its lease lived"): lambda: found(
         [born(), claimed(), left("available"), pruned()], [run(ended=None)]
     ),
-    ("beside", "given back while it ran"): lambda: found(
+    ("beside", "requeued while it ran"): lambda: found(
         [born(), claimed(), left("available", attempt=0), pruned()], [run(ended=3)]
     ),
     ("beside", "ran out of its lease without a fault"): lambda: found(RAN_OUT, RUNS_BESIDE),
@@ -137,8 +137,8 @@ GUILTY = {
         [run()],
     ),
     ("twice", "left a final state"): lambda: found([*FULL[:3], moved("completed", "discarded", 3), pruned()], [run()]),
-    ("twice", "settled under another's lease"): lambda: found(RAN_OUT, [run(), run("t2", 7.1, 9.5)]),
-    ("twice", "settled without a lease"): lambda: found([born(), moved("available", "completed", 1), pruned()]),
+    ("twice", "finalized under another's lease"): lambda: found(RAN_OUT, [run(), run("t2", 7.1, 9.5)]),
+    ("twice", "finalized without a lease"): lambda: found([born(), moved("available", "completed", 1), pruned()]),
     ("twice", "told twice that it is completed"): completed_twice,
     ("duplicates", "two unfinished jobs of one fingerprint"): lambda: found(
         [born(**ONE), born("b", **ONE), pruned(**ONE), pruned("b", **ONE)]
@@ -196,7 +196,7 @@ def test_a_lease_that_runs_out_before_a_run_has_begun_harms_nobody():
     assert found(RAN_OUT, [run("t2", 7.1, 8.9)]) == set()
 
 
-def test_a_job_may_be_given_back_before_it_begins_and_be_run_by_another_worker():
+def test_a_job_may_be_requeued_before_it_begins_and_be_run_by_another_worker():
     rows = [born(), claimed(), left("available", attempt=0), claimed("t2", 3), left("completed", 5, "t2"), pruned()]
     assert found(rows, [run("t2", 3.1, 4.9)]) == set()
 
@@ -234,7 +234,7 @@ def test_the_triggers_keep_what_happens_to_a_row():
     ]
 
 
-def test_a_job_stored_by_hand_beside_another_one_is_a_duplicate():
+def test_a_job_stored_manually_beside_another_one_is_a_duplicate():
     job = Job.objects.enqueue("t", unique={"keys": ["type"]}).job
     insert(type="t", queue="default", fingerprint=job.fingerprint)
     assert ("duplicates", "two unfinished jobs of one fingerprint") in found([])

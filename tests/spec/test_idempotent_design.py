@@ -22,7 +22,7 @@ from django_ojs_unique.exceptions import InvalidTransition
 from django_ojs_unique.execution.claim import claim as claim_jobs
 from django_ojs_unique.execution.execute import execute
 from django_ojs_unique.execution.run import Run
-from django_ojs_unique.idempotency import Heal, SweepResult, locked, sweep
+from django_ojs_unique.idempotency import Heal, ScanResult, locked, scan
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Summary, Worker
 from tests.support.jobs import claim, columns, elsewhere, enqueue, fresh, live, outcome, put, stored
@@ -152,7 +152,7 @@ def half_done_and_retried(layers):
 
     queued = declare(layers, work).enqueue(pending_user().pk).job
     assert drain().retried == 1
-    fresh(queued).retry_now()
+    fresh(queued).retry()
     assert drain().completed == 1
     return mailboxes() > 1
 
@@ -171,7 +171,7 @@ def fresh_claim(queued):
 
 def the_worker_dies_after_the_work(layers):
     queued = declare(layers).enqueue(pending_user().pk).job
-    execute(Run(fresh_claim(queued)))  # and then nobody settles it
+    execute(Run(fresh_claim(queued)))  # and then nobody finalizes it
     Job._base_manager.filter(pk=queued.pk, state="active").update(lease_expires_at=timezone.now() - timedelta(hours=1))
     drain()
     assert fresh(queued).state == "completed"
@@ -253,9 +253,9 @@ def test_three_sources_at_once_make_one_job(handlers, waits):
     def retry():
         with suppress(InvalidTransition):  # a colleague was faster
             for waiting in Job.objects.filter(state="retryable"):
-                waiting.retry_now()
+                waiting.retry()
 
-    together([lambda _: handler.enqueue(user.pk).created, lambda _: sweep(handler), lambda _: retry()])
+    together([lambda _: handler.enqueue(user.pk).created, lambda _: scan(handler), lambda _: retry()])
     assert [(queued.type, queued.args) for queued in Job.objects.all()] == [("account.open", {"user_id": user.pk})]
 
 
@@ -273,7 +273,7 @@ def test_a_retry_begins_at_the_beginning(handlers):
 
     queued = handler.enqueue().job
     drain()
-    fresh(queued).retry_now()
+    fresh(queued).retry()
     drain()
     assert steps == ["one", "one", "two"]
     assert (fresh(queued).state, fresh(queued).attempt) == ("completed", 2)
@@ -430,12 +430,10 @@ def test_user_scheduler_and_retry_with_two_workers_have_one_effect(handlers):
     first = handler.enqueue(user.pk).job
     assert drain().retried == 1
 
-    def revive():
-        fresh(first).retry_now()
+    def retry():
+        fresh(first).retry()
 
-    answers = together(
-        [lambda _: handler.enqueue(user.pk).created, lambda _: sweep(handler).created, lambda _: revive()]
-    )
+    answers = together([lambda _: handler.enqueue(user.pk).created, lambda _: scan(handler).created, lambda _: retry()])
     assert answers == [[False, 0, None]]
     # A worker that was thought dead has the job, too: it is beyond the reach of the policy.
     handler.using(queue="two", unique=None).enqueue(user.pk)
@@ -445,14 +443,14 @@ def test_user_scheduler_and_retry_with_two_workers_have_one_effect(handlers):
     assert not is_pending(user.pk)
     assert sorted(Job.objects.values_list("state", flat=True)) == ["completed", "completed"]
     assert Job.objects.exclude(skipped=None).count() == 1
-    assert sweep(handler) == SweepResult()
+    assert scan(handler) == ScanResult()
 
 
-# The sweep
+# The scan
 
 
 @pytest.mark.parametrize("pending", [pytest.param(25, id="S1-19")])
-def test_after_a_loss_of_all_jobs_a_sweep_gives_every_pending_record_its_job(handlers, pending):
+def test_after_a_loss_of_all_jobs_a_scan_gives_every_pending_record_its_job(handlers, pending):
     handler = declare_healing()
     users = [pending_user() for _ in range(pending)]
     activate(users.pop())
@@ -460,19 +458,19 @@ def test_after_a_loss_of_all_jobs_a_sweep_gives_every_pending_record_its_job(han
         handler.enqueue(user.pk)
     with connection.cursor() as cursor:
         cursor.execute(f"DELETE FROM {Job._meta.db_table}")
-    assert sweep(handler) == SweepResult(created=pending - 1)
+    assert scan(handler) == ScanResult(created=pending - 1)
     assert sorted(queued.args["user_id"] for queued in Job.objects.all()) == [user.pk for user in users]
 
 
 @pytest.mark.parametrize("state", [pytest.param(s, id=f"S1-20-{s}") for s in ("available", "active", "retryable")])
-def test_a_second_sweep_adds_nothing_and_counts_what_was_refused(handlers, state):
+def test_a_second_scan_adds_nothing_and_counts_what_was_refused(handlers, state):
     handler = declare_healing()
     for _ in range(3):
         pending_user()
-    assert sweep(handler) == SweepResult(created=3)
+    assert scan(handler) == ScanResult(created=3)
     put(Job.objects.first(), state)
     before = [columns(queued) for queued in Job.objects.order_by("pk")]
-    assert sweep(handler) == SweepResult(refused=3)
+    assert scan(handler) == ScanResult(refused=3)
     assert [columns(queued) for queued in Job.objects.order_by("pk")] == before
 
 
@@ -483,7 +481,7 @@ def test_a_storm_of_retries_leaves_one_live_job(rounds):
 
     def storm(number):
         with suppress(InvalidTransition):
-            fresh(first).retry_now()
+            fresh(first).retry()
         enqueue(unique=BY_ARGS)
         return live().count()
 

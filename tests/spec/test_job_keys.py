@@ -17,10 +17,10 @@ from django_ojs_unique import InvalidRequest, RetryPolicy, UniquePolicy, job, si
 from django_ojs_unique.db.inserts import CHANNEL
 from django_ojs_unique.exceptions import JobIdTaken, PayloadTooLarge
 from django_ojs_unique.execution.claim import claim
-from django_ojs_unique.execution.finished import Finished
-from django_ojs_unique.execution.leases import give_back
-from django_ojs_unique.execution.settle import Settled, settle
-from django_ojs_unique.maintenance import cron, prune, sweep
+from django_ojs_unique.execution.finalize import Finalized, finalize
+from django_ojs_unique.execution.leases import requeue
+from django_ojs_unique.execution.run_result import RunResult
+from django_ojs_unique.maintenance import cron, prune, timers
 from django_ojs_unique.models import CronJob, Job, SuppressedEnqueue
 from django_ojs_unique.unique import keys
 from django_ojs_unique.unique.keys import KeyMode
@@ -59,13 +59,15 @@ def take(*types):
 
 
 def fail(running):
-    ((_, settled),) = settle(Job.objects.all(), [Finished(running, error=dict(ERROR), error_types=("ValueError",))])
-    return settled
+    ((_, finalized),) = finalize(
+        Job.objects.all(), [RunResult(running, error=dict(ERROR), error_types=("ValueError",))]
+    )
+    return finalized
 
 
 def complete(running):
-    ((_, settled),) = settle(Job.objects.all(), [Finished(running)])
-    return settled
+    ((_, finalized),) = finalize(Job.objects.all(), [RunResult(running)])
+    return finalized
 
 
 def detach():
@@ -112,7 +114,7 @@ def test_without_a_match_there_is_a_new_job(mode):
     result = add({"n": 1}, mode=mode)
     assert (str(result.outcome), result.created, result.deduplicated) == ("created", True, False)
     stored = fresh(result.job)
-    assert (stored.key, stored.revision, stored.args, stored.is_guarding) == ("k", 0, {"n": 1}, True)
+    assert (stored.key, stored.revision, stored.args, stored.holds_unique_key) == ("k", 0, {"n": 1}, True)
 
 
 @shows("S4-03")
@@ -156,7 +158,7 @@ REFUSED = [
     + [pytest.param(*REFUSED[-1], id="S4-34")],
 )
 @pytest.mark.parametrize("bulk", [False, True], ids=["single", "bulk"])
-def test_a_bad_key_is_refused_with_its_field_and_the_mend(options, field, named, bulk):
+def test_a_bad_key_is_refused_with_its_field_and_the_hint(options, field, named, bulk):
     if bulk:
         answer, other = Job.objects.enqueue_many([{"type": "t", **options}, {"type": "t", "key": "good"}])
         error = answer.error
@@ -235,10 +237,10 @@ def test_replace_rewrites_the_row_with_all_new_values(clock):
         "created_at": born,
         "key": "k",
         "fingerprint": first.fingerprint,
-        "is_guarding": True,
+        "holds_unique_key": True,
     }
     assert {name: getattr(stored, name) for name in expected} == expected
-    assert stored.retry["max_attempts"] == 9
+    assert stored.retry_options["max_attempts"] == 9
     assert columns(result.job) == {name: getattr(result.job, name) for name in columns(first)}
 
 
@@ -265,7 +267,7 @@ def test_what_is_not_given_reverts_to_its_default(mode):
         timeout=5,
     )
     names = (
-        "args", "queue", "meta", "priority", "expires_at", "tags", "retry", "max_attempts", "timeout_ms",
+        "args", "queue", "meta", "priority", "expires_at", "tags", "retry_options", "max_attempts", "timeout_ms",
         "visibility_timeout_ms", "schema", "extra", "unique",
     )  # fmt: skip
     plain = columns(Job.objects.enqueue("t").job)
@@ -289,9 +291,9 @@ def test_replace_debounces(clock, ran):
     for number in range(4):
         add({"n": number}, scheduled_at=clock.now + HOUR)
         clock.advance(HOUR / 2)
-        assert sweep.promote(Job.objects.all(), clock.now) == 0
+        assert timers.promote(Job.objects.all(), clock.now) == 0
     clock.advance(HOUR / 2)
-    assert sweep.promote(Job.objects.all(), clock.now) == 1
+    assert timers.promote(Job.objects.all(), clock.now) == 1
     drain()
     assert ran == [{"n": 3}]
 
@@ -322,7 +324,7 @@ def test_preserve_run_at_throttles(clock, ran):
     for number in range(4):
         add({"n": number}, mode="preserve_run_at", scheduled_at=clock.now + HOUR)
         clock.advance(HOUR / 5)
-    sweep.promote(Job.objects.all(), due)
+    timers.promote(Job.objects.all(), due)
     drain()
     assert ran == [{"n": 3}]
 
@@ -334,10 +336,10 @@ def failed_before(how):
     """Return a job of the key that has run before; ``how`` it waits now."""
     first = add(["old"], retry=RetryPolicy(max_attempts=1 if how == "discarded" else 3)).job
     (running,) = take()
-    assert fail(running) is (Settled.DISCARDED if how == "discarded" else Settled.RETRIED)
+    assert fail(running) is (Finalized.DISCARDED if how == "discarded" else Finalized.RETRIED)
     if how == "available":
         row(first).update(run_at=timezone.now())
-        assert sweep.promote(Job.objects.all(), timezone.now()) == 1
+        assert timers.promote(Job.objects.all(), timezone.now()) == 1
     stored = fresh(first)
     assert (stored.state, stored.attempt, len(stored.errors)) == (how, 1, 1)
     return stored
@@ -361,7 +363,7 @@ def test_a_job_that_failed_before_is_rewritten_as_if_new_its_time_included(how, 
     assert (stored.started_at, stored.finished_at, stored.worker_id, stored.dead_letter) == (None, None, None, False)
     assert (stored.state, stored.scheduled_at, stored.run_at) == ("scheduled" if scheduled else "available", at, at)
     assert stored.args == ["old", "new"]
-    assert (stored.revision, stored.key, stored.is_guarding) == (1, "k", True)
+    assert (stored.revision, stored.key, stored.holds_unique_key) == (1, "k", True)
 
 
 @shows("S4-16-dead-letter")
@@ -379,7 +381,7 @@ def test_a_dead_letter_is_used_again_and_runs(ran):
 @shows("S4-16-expired")
 def test_a_job_that_expired_is_used_again():
     first = add({"n": 1}, expires_at=timezone.now() + HOUR).job
-    assert sweep.expire(Job.objects.all(), timezone.now() + DAY) == 1
+    assert timers.expire(Job.objects.all(), timezone.now() + DAY) == 1
     result = add({"n": 2})
     assert (result.job.pk, result.job.state, result.job.expires_at) == (first.pk, "available", None)
 
@@ -402,9 +404,9 @@ def test_a_running_job_loses_its_key_and_its_attempts_and_both_run(ran, mode):
     result = add(["new"], mode=mode)
     assert (result.created, str(result.outcome)) == (True, "created")
     old = fresh(first)
-    assert (old.state, old.key, old.fingerprint, old.is_guarding) == ("active", None, None, False)
+    assert (old.state, old.key, old.fingerprint, old.holds_unique_key) == ("active", None, None, False)
     assert (old.attempt, old.most_attempts, old.args) == (1, 1, ["old"])
-    assert complete(running) is Settled.COMPLETED
+    assert complete(running) is Finalized.COMPLETED
     assert drain().completed == 1
     assert ran == [["new"]]
     assert [stored.state for stored in Job.objects.all()] == ["completed", "completed"]
@@ -413,9 +415,9 @@ def test_a_running_job_loses_its_key_and_its_attempts_and_both_run(ran, mode):
 @shows("S4-12-fails")
 def test_a_job_that_was_let_go_is_not_retried():
     running, second = detach()
-    assert fail(running) is Settled.DISCARDED
+    assert fail(running) is Finalized.DISCARDED
     stored = fresh(running)
-    assert (stored.state, stored.key, stored.is_guarding) == ("discarded", None, False)
+    assert (stored.state, stored.key, stored.holds_unique_key) == ("discarded", None, False)
     assert stored.errors[-1]["retryable"] is False
     assert [taken.pk for taken in take()] == [second.pk]
 
@@ -423,16 +425,16 @@ def test_a_job_that_was_let_go_is_not_retried():
 @shows("S4-12-snoozes")
 def test_a_job_that_was_let_go_is_not_retried_however_its_handler_asks():
     running, _ = detach()
-    finished = Finished(running, error=dict(ERROR), error_types=("Retry",), retry_after=HOUR)
-    ((_, settled),) = settle(Job.objects.all(), [finished])
-    assert settled is Settled.DISCARDED
+    finished = RunResult(running, error=dict(ERROR), error_types=("Retry",), retry_after=HOUR)
+    ((_, finalized),) = finalize(Job.objects.all(), [finished])
+    assert finalized is Finalized.DISCARDED
 
 
 @shows("S4-12-dies")
 def test_a_job_that_was_let_go_is_not_run_again_after_its_lease():
     running, second = detach()
     row(running).update(lease_expires_at=timezone.now() - DAY)
-    assert sweep.rescue(Job.objects.all(), timezone.now()) == 1
+    assert timers.rescue(Job.objects.all(), timezone.now()) == 1
     assert fresh(running).state == "discarded"
     assert [taken.pk for taken in take()] == [second.pk]
 
@@ -440,15 +442,15 @@ def test_a_job_that_was_let_go_is_not_run_again_after_its_lease():
 @shows("S4-12-completes")
 def test_a_job_that_was_let_go_completes_as_ever():
     running, second = detach()
-    assert complete(running) is Settled.COMPLETED
+    assert complete(running) is Finalized.COMPLETED
     assert (fresh(running).state, fresh(second).state) == ("completed", "available")
 
 
-@shows("S4-12-given-back")
-def test_a_job_that_was_let_go_and_is_given_back_does_not_run_again():
+@shows("S4-12-requeued")
+def test_a_job_that_was_let_go_and_is_requeued_does_not_run_again():
     running, second = detach()
-    assert give_back(Job.objects.all(), [running]) == (0, set())
-    assert sweep.rescue(Job.objects.all(), timezone.now()) == 1
+    assert requeue(Job.objects.all(), [running]) == (0, set())
+    assert timers.rescue(Job.objects.all(), timezone.now()) == 1
     stored = fresh(running)
     assert (stored.state, stored.attempt, stored.key) == ("discarded", 1, None)
     assert stored.errors[-1]["code"] == "no_further_run"
@@ -460,7 +462,7 @@ def test_what_else_the_retry_policy_says_is_kept():
     first = add(retry=RetryPolicy(max_attempts=5, on_exhaustion="dead_letter")).job
     (running,) = take()
     add()
-    assert fail(running) is Settled.DISCARDED
+    assert fail(running) is Finalized.DISCARDED
     assert fresh(first).dead_letter
 
 
@@ -522,8 +524,8 @@ def test_what_unsafe_dedupe_held_back_is_recorded_and_announced(received):
     Job.objects.enqueue_many([{"type": "t", "args": ["bulk"], "key": "k", "key_mode": "unsafe_dedupe"}])
     attempts = list(SuppressedEnqueue.objects.order_by("pk"))
     assert [(a.outcome, a.on_conflict, a.args) for a in attempts] == [
-        ("ignored", "unsafe_dedupe", ["new"]),
-        ("ignored", "unsafe_dedupe", ["bulk"]),
+        ("deduplicated", "unsafe_dedupe", ["new"]),
+        ("deduplicated", "unsafe_dedupe", ["bulk"]),
     ]
     assert {(a.existing_job_id, a.existing_state, a.fingerprint) for a in attempts} == {
         (held.pk, "available", held.fingerprint)
@@ -569,7 +571,7 @@ def gathered(clock, mode, adds=3):
 def test_a_fixed_window_runs_at_the_first_time_with_all_items(clock, ran):
     start = clock.now
     assert gathered(clock, "preserve_run_at") == [start + HOUR] * 3
-    sweep.promote(Job.objects.all(), start + HOUR)
+    timers.promote(Job.objects.all(), start + HOUR)
     drain()
     assert ran == [[0, 1, 2]]
 
@@ -578,8 +580,8 @@ def test_a_fixed_window_runs_at_the_first_time_with_all_items(clock, ran):
 def test_a_rolling_window_moves_on_with_each_item(clock, ran):
     start = clock.now
     assert gathered(clock, "replace") == [start + HOUR, start + 1.5 * HOUR, start + 2 * HOUR]
-    assert sweep.promote(Job.objects.all(), start + 1.75 * HOUR) == 0
-    sweep.promote(Job.objects.all(), start + 2 * HOUR)
+    assert timers.promote(Job.objects.all(), start + 1.75 * HOUR) == 0
+    timers.promote(Job.objects.all(), start + 2 * HOUR)
     drain()
     assert ran == [[0, 1, 2]]
 
@@ -706,9 +708,9 @@ def test_a_running_job_is_not_removed_but_will_not_run_again():
     removed = Job.objects.remove(key="k")
     stored = fresh(held)
     assert (removed.pk, removed.state, stored.state) == (held.pk, "active", "active")
-    assert (stored.key, stored.fingerprint, stored.most_attempts, stored.is_guarding) == (None, None, 1, False)
+    assert (stored.key, stored.fingerprint, stored.most_attempts, stored.holds_unique_key) == (None, None, 1, False)
     assert Job.objects.remove(key="k") is None
-    assert fail(running) is Settled.DISCARDED
+    assert fail(running) is Finalized.DISCARDED
     assert not take()
 
 
@@ -717,7 +719,7 @@ def test_a_running_job_whose_key_was_removed_completes():
     add()
     (running,) = take()
     Job.objects.remove(key="k")
-    assert complete(running) is Settled.COMPLETED
+    assert complete(running) is Finalized.COMPLETED
 
 
 @shows("S4-28")
@@ -754,7 +756,7 @@ def test_a_completed_job_holds_no_key_and_is_kept():
     second = add({"n": 2})
     assert second.created
     stored = fresh(first)
-    assert (stored.state, stored.key, stored.is_guarding) == ("completed", "k", False)
+    assert (stored.state, stored.key, stored.holds_unique_key) == ("completed", "k", False)
 
 
 @shows("S4-30-cancelled")
@@ -820,7 +822,7 @@ def test_the_database_refuses_a_second_holder():
     held = add().job
     assert add().job.pk == add(mode="preserve_run_at").job.pk == held.pk
     with pytest.raises(Exception, match=r"(?i)unique|duplicate"), transaction.atomic():
-        insert(id=uuid4(), type="t", queue="q", fingerprint=held.fingerprint, guarded_states=held.guarded_states)
+        insert(id=uuid4(), type="t", queue="q", fingerprint=held.fingerprint, unique_states=held.unique_states)
 
 
 @shows("S4-32-spelling")
@@ -948,7 +950,12 @@ def test_rows_that_are_rewritten_together_have_the_nulls_of_those_rewritten_alon
     for key in ("a", "b"):
         add(key=key, retry=RetryPolicy(max_attempts=7), timeout=1, scheduled_at=timezone.now() + DAY)
     Job.objects.enqueue_many([item(key="a"), item(key="b")])
-    nulls = {"retry__isnull": True, "timeout_ms__isnull": True, "scheduled_at__isnull": True, "run_at__isnull": True}
+    nulls = {
+        "retry_options__isnull": True,
+        "timeout_ms__isnull": True,
+        "scheduled_at__isnull": True,
+        "run_at__isnull": True,
+    }
     assert Job.objects.filter(**nulls, max_attempts=3, state="available").count() == 2
 
 

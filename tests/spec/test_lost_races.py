@@ -35,10 +35,10 @@ has_a_gap = pytest.mark.skipif(
 )
 
 
-def unguarded(state):
-    """A stored job that is a duplicate but holds no guard, so that a narrower enqueue can come in beside it."""
+def released(state):
+    """A stored job that is a duplicate but holds no unique key, so that a narrower enqueue can come in beside it."""
     job = stored(state)
-    lifecycle.drop_guards(row(job))
+    lifecycle.release_unique_keys(row(job))
     return fresh(job)
 
 
@@ -53,7 +53,7 @@ def another_enqueue_after_the_first_cancel(state="available"):
 @pytest.mark.parametrize("state", [pytest.param("active", id="S0-086")])
 def test_a_replacement_that_ends_in_a_rejection_has_cancelled_nothing(state, settings):
     settings.OJS_UNIQUE = {"REPLACE_ACTIVE": False}
-    before = columns(unguarded("retryable"))
+    before = columns(released("retryable"))
     with another_enqueue_after_the_first_cancel(state) as faster:
         answer, named = attempt(unique={"on_conflict": "replace"})
     assert (answer, named.pk) == ("rejected", faster[0].pk)
@@ -63,7 +63,7 @@ def test_a_replacement_that_ends_in_a_rejection_has_cancelled_nothing(state, set
 @has_a_gap
 @pytest.mark.parametrize("strategy", [pytest.param("replace", id="S0-087")])
 def test_a_replacement_tells_of_every_job_that_it_cancelled(strategy, received):
-    waiting = unguarded("retryable")
+    waiting = released("retryable")
     with another_enqueue_after_the_first_cancel() as faster:
         result = enqueue(unique={"on_conflict": strategy})
     assert str(result.outcome) == "replaced"
@@ -76,7 +76,7 @@ def test_a_replacement_tells_of_every_job_that_it_cancelled(strategy, received):
 @has_a_gap
 @pytest.mark.parametrize("strategy", [pytest.param("replace_except_schedule", id="S0-102")])
 def test_only_the_duplicate_that_is_the_newest_in_the_end_hands_down_its_schedule(strategy):
-    unguarded("scheduled")
+    released("scheduled")
     with another_enqueue_after_the_first_cancel():
         result = enqueue(unique={"on_conflict": strategy})
     assert str(result.outcome) == "replaced"

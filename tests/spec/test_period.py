@@ -41,7 +41,7 @@ def test_after_the_window_a_new_job_is_created_whatever_the_state(state, strateg
     before = columns(old)
     clock.advance(HOUR)
     assert outcome(unique=unique) == "created"
-    assert columns(old) == {**before, "guarded_states": frozenset()}
+    assert columns(old) == {**before, "unique_states": frozenset()}
 
 
 @pytest.mark.parametrize("state", [pytest.param("available", id="S0-143"), pytest.param("active", id="S0-143-active")])
@@ -107,11 +107,11 @@ def test_a_duplicate_needs_an_equal_key_and_a_listed_state_and_an_open_window(
 
 
 @pytest.mark.parametrize("strategy", [pytest.param(str(s), id=f"S0-148-{s}") for s in OnConflict])
-def test_an_expired_holder_gives_up_its_guard_and_never_causes_a_conflict(strategy, clock):
+def test_an_expired_holder_releases_its_unique_key_and_never_causes_a_conflict(strategy, clock):
     old = enqueue().job
     clock.advance(HOUR)
     new = enqueue(unique={**HOURLY, "on_conflict": strategy}).job
-    assert (fresh(old).is_guarding, fresh(new).is_guarding) == (False, True)
+    assert (fresh(old).holds_unique_key, fresh(new).holds_unique_key) == (False, True)
     assert fresh(old).state == "available"
     assert outcome() == "rejected"
 
@@ -179,7 +179,7 @@ def test_the_stored_row_is_the_anchor_not_what_the_caller_remembers(clock):
     assert outcome(unique=HOURLY) == "created"
 
 
-def test_releasing_the_guard_does_not_end_the_window(clock):
+def test_releasing_the_unique_key_does_not_end_the_window(clock):
     job = enqueue(unique=HOURLY).job
-    lifecycle.drop_guards(row(job))
+    lifecycle.release_unique_keys(row(job))
     assert outcome(unique=HOURLY) == "rejected"

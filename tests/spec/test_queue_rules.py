@@ -58,7 +58,7 @@ def test_it_is_off_by_default_and_changes_nothing_then(value, rule):
         rule(value)
     first, second = push().job, push().job
     assert length() == 2
-    assert (first.fingerprint, first.unique, second.guarded_states) == (None, None, frozenset())
+    assert (first.fingerprint, first.unique, second.unique_states) == (None, None, frozenset())
 
 
 @pytest.mark.parametrize("queue", [pytest.param(q, id=f"S2-02-{q}") for q in ("emails", "orders", "default")])
@@ -160,7 +160,7 @@ def test_an_identical_job_may_be_enqueued_while_the_first_runs(id, on):
     second = push()
     assert second.created
     assert not push().created
-    assert (fresh(first).state, fresh(second.job).is_guarding) == ("active", True)
+    assert (fresh(first).state, fresh(second.job).holds_unique_key) == ("active", True)
 
 
 @pytest.mark.parametrize("id", ["S2-12"])
@@ -172,13 +172,13 @@ def test_a_worker_at_an_empty_queue_finds_nothing_and_raises_nothing(id, on, han
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", [
     pytest.param({"fingerprint": "0" * 64}, id="S2-13-fingerprint"),
-    pytest.param({"guarded_states": frozenset(["available"])}, id="S2-13-guard"),
-    pytest.param({"unique": None, "fingerprint": None, "guarded_states": frozenset()}, id="S2-13-rule"),
+    pytest.param({"unique_states": frozenset(["available"])}, id="S2-13-guard"),
+    pytest.param({"unique": None, "fingerprint": None, "unique_states": frozenset()}, id="S2-13-rule"),
 ])  # fmt: skip
-def test_rows_fingerprints_and_guards_that_disagree_are_found_and_mended(broken, on, capsys):
+def test_rows_fingerprints_and_unique_keys_that_disagree_are_found_and_fixed(broken, on, capsys):
     pushed = push().job
     row(pushed).update(**broken)
-    with pytest.raises(CommandError, match="1 to mend"):
+    with pytest.raises(CommandError, match="1 to fix"):
         call_command("jobs", "verify")
     assert str(pushed.pk) in capsys.readouterr().out
     call_command("jobs", "verify", "--fix")
@@ -189,14 +189,14 @@ def test_rows_fingerprints_and_guards_that_disagree_are_found_and_mended(broken,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("id", ["S2-14"])
-def test_switched_on_over_a_queue_with_jobs_a_check_tells_and_verify_mends(id, rule, capsys):
+def test_switched_on_over_a_queue_with_jobs_a_check_tells_and_verify_fixes(id, rule, capsys):
     first, second, other = push().job, push().job, push(args={"user": 2}).job
     rule(["emails"])
     (told,) = [m for m in run_checks(databases=["default"]) if m.id == "django_ojs_unique.W004"]
     assert "hold 3 waiting jobs" in told.msg
     with pytest.raises(CommandError):
         call_command("jobs", "verify")
-    assert "mend: the oldest waits on, the newer ones are cancelled" in capsys.readouterr().out
+    assert "hint: the oldest waits on, the newer ones are cancelled" in capsys.readouterr().out
     assert length() == 3
     call_command("jobs", "verify", "--fix")
     assert [fresh(one).state for one in (first, second, other)] == ["available", "cancelled", "available"]
@@ -320,7 +320,7 @@ def test_a_policy_or_a_key_of_the_job_goes_before_the_rule(policy, on, handlers)
 
 @pytest.mark.torture
 @pytest.mark.parametrize("id", ["S2-08"])
-def test_whoever_dies_at_whatever_moment_the_queue_and_its_guards_agree(id, on, start):
+def test_whoever_dies_at_whatever_moment_the_queue_and_its_unique_keys_agree(id, on, start):
     """Producers are killed at random while workers take what waits; then every row is audited."""
     dice = random.Random(random.SystemRandom().randrange(10**9))
     producers = [start(produce, dice.random()) for _ in range(3)]
@@ -347,7 +347,7 @@ def test_whoever_dies_at_whatever_moment_the_queue_and_its_guards_agree(id, on, 
     waiting = Counter(one.args[0] for one in rows.values() if one.state == "available")
     assert [payload for payload, count in waiting.items() if count > 1] == []
     assert all(rows[pk].state in ("active", "completed") for pk in taken)
-    assert all(one.is_guarding for one in rows.values() if one.state == "available")
+    assert all(one.holds_unique_key for one in rows.values() if one.state == "available")
     assert not verify(Job.objects.using("default"))
 
 

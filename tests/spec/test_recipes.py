@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from django_ojs_unique.maintenance import sweep
+from django_ojs_unique.maintenance import timers
 from django_ojs_unique.models import Job
 from django_ojs_unique.unique.presets import debounce, newest_waits, once_per_window, throttle
 from tests.support.jobs import ALL_STATES, HOUR, attempt, enqueue, fresh, live, outcome, put, stored
@@ -38,13 +38,13 @@ def test_a_running_job_that_fails_gives_way_to_the_newer_one_that_waits():
     Job._base_manager.filter(pk=running.pk).update(
         state="retryable", run_at=timezone.now(), lease_token=None, lease_expires_at=None
     )
-    assert sweep.promote(Job.objects.all(), timezone.now() + HOUR) == 0
+    assert timers.promote(Job.objects.all(), timezone.now() + HOUR) == 0
     assert [fresh(running).state, fresh(newer).state] == ["discarded", "available"]
 
 
 def test_a_running_job_that_fails_alone_is_retried():
     failed = stored("retryable", unique=DATA, args={"id": 1})
-    assert sweep.promote(Job.objects.all(), timezone.now() + 2 * HOUR) == 1
+    assert timers.promote(Job.objects.all(), timezone.now() + 2 * HOUR) == 1
     assert fresh(failed).state == "available"
 
 

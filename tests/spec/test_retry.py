@@ -15,11 +15,11 @@ NO_RETRYABLE = {"states": ["available", "active"]}
 
 
 def a_key_with_another_live_job(state):
-    """Return a job in ``state`` and, beside it, a live job of the same key that guards it."""
+    """Return a job in ``state`` and, beside it, a live job of the same key that holds it."""
     first = stored(state, unique={"states": ["pending"]})
     second = enqueue(unique={"states": ["completed"]}).job
     assert first.fingerprint == second.fingerprint
-    assert fresh(second).is_guarding
+    assert fresh(second).holds_unique_key
     return first, second
 
 
@@ -44,9 +44,9 @@ def test_promotion_never_checks_uniqueness(state):
 @pytest.mark.parametrize(
     "state", [pytest.param(s, id=f"S0-172-{s}-by-hand") for s in ("pending", "scheduled", "retryable")]
 )
-def test_retrying_by_hand_never_checks_uniqueness(state):
+def test_retrying_manually_never_checks_uniqueness(state):
     first, second = a_key_with_another_live_job(state)
-    first.retry_now()
+    first.retry()
     assert first.state == fresh(second).state == "available"
 
 
@@ -57,7 +57,7 @@ def test_a_return_from_a_worker_never_checks_uniqueness(move):
     second = enqueue(unique={"states": ["available"]}).job
     now = timezone.now()
     if move == "release":
-        assert lifecycle.give_back(row(first), token=token) == 1
+        assert lifecycle.requeue(row(first), token=token) == 1
     else:
         assert lifecycle.rescue(row(first), now, token=token, errors=[{"type": "visibility_timeout"}]) == 1
     assert (fresh(first).state, fresh(first).attempt) == ("available", 0 if move == "release" else 1)
@@ -67,20 +67,20 @@ def test_a_return_from_a_worker_never_checks_uniqueness(move):
 @pytest.mark.parametrize(
     "move", [pytest.param(m, id=f"S0-172-fresh-{m}") for m in ("claim", "retry", "complete", "discard")]
 )
-def test_no_move_of_a_worker_takes_a_guard_back(move):
-    """A row that guards only the retryable state gave its guard up when it became available."""
+def test_no_move_of_a_worker_takes_a_unique_key_back(move):
+    """A row that guards only the retryable state gave its unique key up when it became available."""
     first, second = a_key_with_another_live_job("available")
     token = claim(first)
     now = timezone.now()
     moves = {
         "claim": lambda: None,
-        "retry": lambda: lifecycle.retry(row(first), now, token=token, errors=[]),
+        "retry": lambda: lifecycle.schedule_retry(row(first), now, token=token, errors=[]),
         "complete": lambda: lifecycle.complete(row(first), now, token=token),
         "discard": lambda: lifecycle.discard(row(first), now, token=token, errors=[]),
     }
     moves[move]()
-    assert not fresh(first).is_guarding
-    assert fresh(second).is_guarding
+    assert not fresh(first).holds_unique_key
+    assert fresh(second).holds_unique_key
 
 
 @pytest.mark.parametrize("state", [pytest.param("discarded", id="S0-173")])
@@ -93,11 +93,11 @@ def test_exhausted_retries_free_the_key(state):
 def test_the_five_steps_of_the_specification(user_id, clock):
     job = {"type": "email.send", "args": {"user_id": user_id}, "unique": {"keys": ["type", "args"]}}
     a = enqueue(**job).job
-    assert fresh(a).is_guarding
+    assert fresh(a).holds_unique_key
 
     token = claim(a)
-    assert lifecycle.retry(row(a), clock.now + HOUR, token=token, errors=[{"type": "e"}]) == 1
-    assert fresh(a).is_guarding
+    assert lifecycle.schedule_retry(row(a), clock.now + HOUR, token=token, errors=[{"type": "e"}]) == 1
+    assert fresh(a).holds_unique_key
 
     with pytest.raises(DuplicateJob) as caught:
         enqueue(**job)
@@ -107,7 +107,7 @@ def test_the_five_steps_of_the_specification(user_id, clock):
     assert lifecycle.promote(row(a), clock.now) == 1
     token = claim(a)
     assert lifecycle.discard(row(a), clock.now, token=token, errors=[{"type": "e"}, {"type": "e"}]) == 1
-    assert (fresh(a).state, fresh(a).is_guarding) == ("discarded", False)
+    assert (fresh(a).state, fresh(a).holds_unique_key) == ("discarded", False)
 
     assert enqueue(**job).created
 
@@ -115,55 +115,55 @@ def test_the_five_steps_of_the_specification(user_id, clock):
 @pytest.mark.parametrize(
     "live", [pytest.param(s, id=f"S0-175-{s}") for s in ("available", "active", "scheduled", "retryable")]
 )
-def test_a_revival_is_refused_naming_the_live_duplicate(live):
+def test_a_retry_is_refused_naming_the_live_duplicate(live):
     dead = stored("discarded")
     alive = stored(live)
     before = columns(dead)
     with pytest.raises(DuplicateJob) as caught:
-        dead.revive()
+        dead.retry()
     assert caught.value.existing_job_id == alive.pk
     assert columns(dead) == before
 
 
 @pytest.mark.parametrize("force", [pytest.param(True, id="S0-175-forced")])
-def test_a_forced_revival_goes_beside_the_live_duplicate(force):
+def test_a_forced_retry_goes_beside_the_live_duplicate(force):
     dead = stored("discarded")
     alive = enqueue().job
-    dead.revive(force=force)
+    dead.retry(force=force)
     assert (dead.state, dead.attempt, dead.finished_at) == ("available", 0, None)
-    assert not dead.is_guarding
-    assert fresh(alive).is_guarding
+    assert not dead.holds_unique_key
+    assert fresh(alive).holds_unique_key
 
 
 @pytest.mark.parametrize(
     "other", [pytest.param(None, id="S0-175-alone"), pytest.param("completed", id="S0-175-finished")]
 )
-def test_a_revival_without_a_live_duplicate_gives_fresh_attempts(other):
+def test_a_retry_without_a_live_duplicate_gives_fresh_attempts(other):
     dead = stored("discarded")
     if other:
         stored(other)
-    dead.revive()
+    dead.retry()
     assert (dead.state, dead.attempt, dead.started_at, dead.finished_at) == ("available", 0, None, None)
     assert dead.errors == [{"type": "e"}]
     claim(dead)
 
 
-def test_a_revived_job_counts_as_a_duplicate_again_although_it_has_no_guard():
+def test_a_retried_job_counts_as_a_duplicate_again_although_it_has_no_unique_key():
     dead = stored("discarded")
-    dead.revive()
+    dead.retry()
     assert attempt() == ("rejected", dead)
 
 
-@pytest.mark.parametrize("state", ["available", "active", "completed", "cancelled"])
-def test_only_a_waiting_job_is_retried_now(state):
+@pytest.mark.parametrize("state", ["available", "active", "completed"])
+def test_a_job_that_runs_or_has_completed_is_not_retried(state):
     job = stored(state)
     before = columns(job)
     with pytest.raises(InvalidTransition) as caught:
-        job.retry_now()
+        job.retry()
     assert caught.value.details == {
         "job_id": str(job.pk),
         "current_state": state,
-        "expected_state": ["pending", "retryable", "scheduled"],
+        "expected_state": ["cancelled", "discarded", "pending", "retryable", "scheduled"],
     }
     assert columns(job) == before
 

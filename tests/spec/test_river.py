@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, InvalidPolicy, RetryPolicy, UniquePolicy, job
-from django_ojs_unique.maintenance import sweep
+from django_ojs_unique.maintenance import timers
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import Job
 from django_ojs_unique.unique.presets import ALL, river
@@ -304,7 +304,7 @@ def test_states_that_are_added_block_too(state):
 
 
 def promote(after=2 * HOUR):
-    return sweep.promote(Job.objects.all(), timezone.now() + after)
+    return timers.promote(Job.objects.all(), timezone.now() + after)
 
 
 @shows("S3-22")
@@ -317,7 +317,7 @@ def test_without_retryable_a_retry_that_was_superseded_is_discarded_and_says_why
     assert first.errors[0] == {"type": "e"}
     assert first.errors[1]["type"] == "superseded"
     assert str(second.pk) in first.errors[1]["message"]
-    assert (fresh(second).state, fresh(second).is_guarding) == ("available", True)
+    assert (fresh(second).state, fresh(second).holds_unique_key) == ("available", True)
 
 
 @shows("S3-22-the-specification-does-not")
@@ -342,7 +342,7 @@ def test_of_two_retries_that_are_due_together_one_survives():
 def test_a_retry_is_no_duplicate_of_itself():
     first = stored("retryable", unique=NO_RETRYABLE)
     assert promote() == 1
-    assert fresh(first).is_guarding
+    assert fresh(first).holds_unique_key
 
 
 @shows("S3-24")
@@ -444,7 +444,7 @@ def test_a_unique_job_can_run_more_than_once(start, handlers):
 @pytest.mark.parametrize("state", [pytest.param(str(s), id=f"S3-29-{s}") for s in sorted(ALL)])
 def test_only_a_row_in_a_state_that_it_lists_holds_its_key(state):
     policy = river(by_args=True, by_state=[*REQUIRED, "retryable", "discarded"])
-    assert stored(state, unique=policy).is_guarding == (state not in ("completed", "cancelled"))
+    assert stored(state, unique=policy).holds_unique_key == (state not in ("completed", "cancelled"))
 
 
 @shows("S3-29-without-a-policy")
@@ -452,7 +452,7 @@ def test_a_job_without_a_policy_costs_one_statement_and_no_entry_of_the_index():
     with CaptureQueriesContext(connection) as queries:
         plain = enqueue(unique=river()).job
     assert [query["sql"].split()[0] for query in queries] == ["INSERT"]
-    assert (fresh(plain).fingerprint, fresh(plain).guarded_states) == (None, frozenset())
+    assert (fresh(plain).fingerprint, fresh(plain).unique_states) == (None, frozenset())
 
 
 @shows("S3-30")
@@ -461,18 +461,18 @@ def test_jobs_of_one_kind_may_list_different_states():
     for_good = river(by_args=True)
     first = stored("completed", args={"n": 1}, unique=until_done)
     second = stored("completed", args={"n": 2}, unique=for_good)
-    assert (first.is_guarding, second.is_guarding) == (False, True)
+    assert (first.holds_unique_key, second.holds_unique_key) == (False, True)
     assert [outcome(args={"n": n}, unique=until_done) for n in (1, 2)] == ["created", "created"]
     assert outcome(args={"n": 2}, unique=for_good) == "deduplicated"
 
 
 @pytest.mark.parametrize("state", [pytest.param(s, id=f"S3-31-{s}") for s in ("available", "active", "scheduled")])
-def test_a_revival_beside_a_live_duplicate_is_a_clean_conflict(state):
+def test_a_retry_beside_a_live_duplicate_is_a_clean_conflict(state):
     policy = river(by_args=True)
     dead = stored("discarded", unique=policy)
     alive = stored(state, unique=policy)
     with pytest.raises(DuplicateJob) as conflict:
-        dead.revive()
+        dead.retry()
     assert conflict.value.existing_job_id == alive.pk
     assert live().get() == alive
 

@@ -74,7 +74,7 @@ def test_until_start_a_job_that_failed_counts_again_when_it_is_due(clock):
     policy = sidekiq("PT10M", "start")
     first = enqueue(unique=policy).job
     token = claim(first)
-    assert lifecycle.retry(row(first), clock.now + MINUTE, token=token, errors=[{"type": "e"}]) == 1
+    assert lifecycle.schedule_retry(row(first), clock.now + MINUTE, token=token, errors=[{"type": "e"}]) == 1
     assert Job.objects.explain("t", unique=policy).action == "create"
     clock.advance(MINUTE)
     assert lifecycle.promote(row(first), clock.now) == 1

@@ -29,15 +29,15 @@ ANSWERS = {"reject": "rejected", "ignore": "deduplicated", "replace": "replaced"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("guarded", [pytest.param(True, id="guarded"), pytest.param(False, id="unguarded")])
+@pytest.mark.parametrize("guarded", [pytest.param(True, id="guarded"), pytest.param(False, id="released")])
 @pytest.mark.parametrize("strategy", [str(strategy) for strategy in OnConflict])
 @pytest.mark.parametrize("listed", [pytest.param(True, id="listed"), pytest.param(False, id="not-listed")])
 @pytest.mark.parametrize("state", ALL_STATES)
 def test_the_matrix_of_states_and_strategies(state, listed, strategy, guarded):
-    """Whether the stored row still guards its fingerprint must change no answer: the query decides meaning."""
+    """Whether the stored row still holds its unique key must change no answer: the query decides meaning."""
     old = stored(state, unique={"states": ALL_STATES})
     if not guarded:
-        lifecycle.drop_guards(row(old))
+        lifecycle.release_unique_keys(row(old))
     before = columns(old)
     states = [state] if listed else [other for other in ALL_STATES if other != state]
     answer, job = attempt(unique={"states": states, "on_conflict": strategy})
@@ -49,12 +49,12 @@ def test_the_matrix_of_states_and_strategies(state, listed, strategy, guarded):
     if expected == "replaced":
         assert (after["state"], after["replaced_by_id"]) == ("cancelled", job.pk)
     elif expected == "created":
-        assert after == {**before, "guarded_states": frozenset()}
+        assert after == {**before, "unique_states": frozenset()}
     else:
         assert after == before
         assert job.pk == old.pk
     assert Job.objects.count() == (1 if expected in ("rejected", "deduplicated") else 2)
-    assert sum(stored_job.is_guarding for stored_job in Job.objects.all()) <= 1
+    assert sum(stored_job.holds_unique_key for stored_job in Job.objects.all()) <= 1
 
 
 @pytest.mark.parametrize("state", [pytest.param(s, id=f"S0-120-{s}") for s in DEFAULT_STATES])
@@ -121,7 +121,7 @@ def test_the_list_of_the_new_job_decides_not_the_stored_ones(theirs, mine, state
 
 
 @pytest.mark.parametrize("state", [pytest.param(s, id=f"S0-127-{s}") for s in DEFAULT_STATES])
-def test_cancelling_the_holder_by_hand_frees_the_key_at_once(state, received):
+def test_cancelling_the_holder_manually_frees_the_key_at_once(state, received):
     holder = stored(state)
     holder.cancel()
     assert outcome() == "created"
@@ -150,7 +150,7 @@ def test_a_list_of_discarded_blocks_after_a_failure_and_not_before(states):
     "age", [pytest.param(HOUR, id="S0-130"), pytest.param(7 * DAY - timedelta(seconds=1), id="S0-130-late")]
 )
 def test_what_the_package_itself_deletes_never_reopens_a_promised_window(age, clock):
-    """The sweeps delete records of suppressed enqueues, never jobs."""
+    """The scans delete records of suppressed enqueues, never jobs."""
     from django_ojs_unique.models import SuppressedEnqueue
 
     job = stored("completed", unique=WELCOME)

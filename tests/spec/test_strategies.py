@@ -143,7 +143,7 @@ def test_the_cancelled_row_stays_with_its_finish_time_and_a_link_to_its_replacem
         "state": "cancelled",
         "finished_at": clock.now,
         "replaced_by_id": new.pk,
-        "guarded_states": frozenset(),
+        "unique_states": frozenset(),
         "run_at": None,
     }
     assert row_of(before["id"]) == {**before, **changed}
@@ -195,9 +195,9 @@ def test_a_strong_database_cancels_an_active_job_whose_result_is_then_refused(st
     assert (after["lease_token"], after["lease_expires_at"]) == (None, None)
     now = timezone.now()
     assert lifecycle.complete(row(old), now, token=token, result={"ok": 1}) == 0
-    assert lifecycle.retry(row(old), now, token=token, errors=[]) == 0
+    assert lifecycle.schedule_retry(row(old), now, token=token, errors=[]) == 0
     assert lifecycle.discard(row(old), now, token=token, errors=[]) == 0
-    assert lifecycle.give_back(row(old), token=token) == 0
+    assert lifecycle.requeue(row(old), token=token) == 0
     assert lifecycle.rescue(row(old), now, token=token, errors=[]) == 0
     assert columns(old) == after
 
@@ -252,21 +252,21 @@ def test_of_many_replacements_one_live_job_remains_and_none_is_lost(strategy):
 
 @each(TERMINAL, "S0-088", "state")
 @pytest.mark.parametrize("strategy", REPLACING)
-def test_a_finished_duplicate_keeps_its_state_gives_up_its_guard_and_the_new_job_is_stored(state, strategy):
+def test_a_finished_duplicate_keeps_its_state_releases_its_unique_key_and_the_new_job_is_stored(state, strategy):
     unique = on(strategy, states=ALL_STATES)
     before = columns(stored(state, unique=unique))
     result = enqueue(unique=unique)
     assert (str(result.outcome), result.replaced) == ("created", ())
-    assert row_of(before["id"]) == {**before, "guarded_states": frozenset()}
-    assert fresh(result.job).is_guarding
+    assert row_of(before["id"]) == {**before, "unique_states": frozenset()}
+    assert fresh(result.job).holds_unique_key
 
 
 def several(*states):
-    """Store live jobs of one key side by side: each is admitted past the guard of the one before."""
+    """Store live jobs of one key side by side: each is admitted past the unique key of the one before."""
     jobs = []
     for state in states:
         job = stored(state)
-        lifecycle.drop_guards(row(job))
+        lifecycle.release_unique_keys(row(job))
         row(job).update(created_at=job.created_at - DAY, type="t")
         jobs.append(fresh(job))
         row(job).update(fingerprint=None)
@@ -308,8 +308,8 @@ def test_a_replaced_job_is_never_executed_even_if_its_id_was_prefetched(state):
     now = timezone.now() + 2 * DAY
     row(prefetched).update(created_at=now)
     assert lifecycle.promote(row(prefetched), now) == 0
-    assert lifecycle.retry_now(row(prefetched), now) == 0
-    assert lifecycle.revive(row(prefetched), now) == 0
+    assert lifecycle.retry_waiting(row(prefetched), now) == 0
+    assert lifecycle.retry_finished(row(prefetched), now) == 0
     assert lifecycle.claim(row(prefetched), now, worker_id="w", token=uuid4(), lease=HOUR) == 0
     assert fresh(prefetched).state == "cancelled"
 
@@ -445,7 +445,8 @@ def test_when_the_duplicate_finishes_between_check_and_answer_the_answer_names_a
 
 
 @pytest.mark.parametrize(
-    ("strategy", "recorded"), [("reject", "rejected"), ("ignore", "ignored"), *[(s, "replaced") for s in REPLACING]]
+    ("strategy", "recorded"),
+    [("reject", "rejected"), ("ignore", "deduplicated"), *[(s, "replaced") for s in REPLACING]],
 )
 def test_each_suppressed_attempt_is_recorded_and_announced(strategy, recorded, received):
     old = enqueue().job

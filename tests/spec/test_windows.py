@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from django_ojs_unique import OnConflict, UniquePolicy
-from django_ojs_unique.enqueue.incoming import FOREVER
+from django_ojs_unique.enqueue.new_job import FOREVER
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import Job
 from tests.support.jobs import DAY, DEFAULT_STATES, HOUR, attempt, enqueue, fresh, outcome, put, stored
@@ -58,7 +58,7 @@ def test_a_finished_job_loses_its_payload_until_its_window_ends(clock):
     policy = UniquePolicy(period="P1D", window="fixed", states=WITH_COMPLETED, on_conflict="ignore")
     tomorrow = clock.now + DAY
     job = enqueue(unique=policy, scheduled_at=tomorrow).job
-    job.retry_now()
+    job.retry()
     job = put(job, "completed")
     assert job.window_ends_at == datetime(2026, 2, 14, tzinfo=UTC)
     keep = {"completed": timedelta(seconds=1)}

@@ -22,30 +22,30 @@ def audit(using: str = "default") -> list[Job]:
     """Check the invariants of every row of one database and return the rows."""
     rows = list(Job.objects.using(using).order_by("created_at", "id"))
     by_id = {row.pk: row for row in rows}
-    holders = Counter(row.fingerprint for row in rows if row.state in row.guarded_states)
+    holders = Counter(row.fingerprint for row in rows if row.state in row.unique_states)
     assert [fingerprint for fingerprint, count in holders.items() if count > 1] == []
-    assert _fingerprints_with_two_guards(using) == []
+    assert _fingerprints_with_two_unique_keys(using) == []
     for row in rows:
         assert row.state in set(JobState), row
         assert (row.finished_at is not None) == (row.state in TERMINAL), row
-        assert not row.guarded_states or row.fingerprint, row
-        assert not row.guarded_states or row.state in row.guarded_states, "a guard was left behind by a move"
+        assert not row.unique_states or row.fingerprint, row
+        assert not row.unique_states or row.state in row.unique_states, "a unique key was left behind by a move"
         assert (row.lease_token is not None) == (row.state == JobState.ACTIVE), row
         assert (row.run_at is not None) == (row.state in (JobState.SCHEDULED, JobState.RETRYABLE)), row
         if row.replaced_by_id is not None:
             assert row.state == JobState.CANCELLED, row
             assert row.replaced_by_id in by_id, f"{row.pk} was replaced by a job that does not exist"
             assert by_id[row.replaced_by_id].fingerprint in (row.fingerprint, None), row
-            assert not row.guarded_states, row
+            assert not row.unique_states, row
     return rows
 
 
-def _fingerprints_with_two_guards(using: str) -> list[Any]:
+def _fingerprints_with_two_unique_keys(using: str) -> list[Any]:
     bits = " ".join(f"WHEN '{state}' THEN {state.bit}" for state in JobState)
     with connections[using].cursor() as cursor:
         cursor.execute(
             f"SELECT fingerprint FROM {Job._meta.db_table}"
-            f" WHERE guarded_states & (CASE state {bits} END) <> 0 GROUP BY fingerprint HAVING COUNT(*) > 1"
+            f" WHERE unique_states & (CASE state {bits} END) <> 0 GROUP BY fingerprint HAVING COUNT(*) > 1"
         )
         return list(cursor.fetchall())
 

@@ -101,7 +101,7 @@ def _job(dice: random.Random, number: int, now: datetime, created_at: datetime, 
     if dice.random() < 0.5:
         job.unique = POLICY.to_dict()
         job.fingerprint = hashlib.sha256(str(number).encode()).hexdigest()
-        job.guarded_states = frozenset() if finished else frozenset(POLICY.states)
+        job.unique_states = frozenset() if finished else frozenset(POLICY.states)
     elif dice.random() < 0.1:
         job.key = f"order-{number}"
     if finished:
@@ -135,7 +135,7 @@ def _doubles(jobs: list[Job]) -> Iterator[Job]:
         yield job
         double = Job(**{field.attname: getattr(job, field.attname) for field in Job._meta.concrete_fields})
         double.id = id_at(random.Random(job.fingerprint), job.created_at)
-        double.guarded_states = frozenset()
+        double.unique_states = frozenset()
         yield double
 
 
@@ -152,7 +152,7 @@ def _attempts(
             job = hot
         yield SuppressedEnqueue(
             created_at=created_at,
-            outcome="ignored" if number % 8 else "rejected",
+            outcome="deduplicated" if number % 8 else "rejected",
             on_conflict="ignore" if number % 8 else "reject",
             fingerprint=job.fingerprint,
             type=job.type,

@@ -56,8 +56,8 @@ class Claiming(Claimer):
             max_jobs=None,
         )
 
-    def give_all_back(self) -> None:
-        """Give back all that was claimed."""
+    def requeue_all(self) -> None:
+        """Requeue all that was claimed."""
         self.hold_all()
         self.held.take_back()
-        self.give_back()
+        self.requeue()

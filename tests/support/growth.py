@@ -20,11 +20,11 @@ from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, Limit, chain
 from django_ojs_unique.execution.claim import claim
-from django_ojs_unique.execution.finished import Finished
-from django_ojs_unique.execution.leases import extend, give_back
+from django_ojs_unique.execution.finalize import finalize
+from django_ojs_unique.execution.leases import extend, requeue
 from django_ojs_unique.execution.queue_rules import queues_with_rules
-from django_ojs_unique.execution.settle import settle
-from django_ojs_unique.maintenance import cron, superseded, sweep
+from django_ojs_unique.execution.run_result import RunResult
+from django_ojs_unique.maintenance import cron, superseded, timers
 from django_ojs_unique.maintenance.look import look
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import CronJob, Job
@@ -47,7 +47,7 @@ _RELATIONS = (
     f" UNION ALL SELECT indexrelid FROM pg_index WHERE indrelid = '{TABLE}'::regclass"
 )
 _WAITING = """
-INSERT INTO {table} (id, type, queue, args, state, priority, "unique", fingerprint, guarded_states, created_at,
+INSERT INTO {table} (id, type, queue, args, state, priority, "unique", fingerprint, unique_states, created_at,
   enqueued_at)
 SELECT gen_random_uuid(), 'waiting', 'q' || abs(n) %% 4, jsonb_build_object('n', n), 'available', abs(n) %% 3,
   '{policy}', encode(sha256(('waiting' || n)::bytea), 'hex'), {states}, moment, moment
@@ -56,7 +56,7 @@ FROM generate_series(%(first)s, %(last)s) AS n CROSS JOIN LATERAL (
 ) AS times
 """
 _FINISHED = """
-INSERT INTO {table} (id, type, queue, args, state, "unique", fingerprint, guarded_states, created_at, enqueued_at,
+INSERT INTO {table} (id, type, queue, args, state, "unique", fingerprint, unique_states, created_at, enqueued_at,
   started_at, finished_at, attempt, window_ends_at)
 SELECT gen_random_uuid(), CASE WHEN n %% 30 = 0 THEN '{hot}' ELSE 'done' END, 'q' || n %% 4, jsonb_build_object('n', n),
   CASE WHEN n %% 25 = 1 THEN 'discarded' WHEN n %% 25 = 2 THEN 'cancelled' ELSE 'completed' END, '{policy}',
@@ -148,7 +148,7 @@ def work_off(jobs: int) -> None:
         theirs = f"state = %s AND finished_at IS NULL AND (args->>'n')::int BETWEEN {number} AND {number + 999}"
         raw(f"UPDATE {TABLE} SET state = 'active', started_at = now(), attempt = 1 WHERE {theirs}", ["available"])
         raw(
-            f"UPDATE {TABLE} SET state = 'completed', finished_at = now(), guarded_states = 0 WHERE {theirs}",
+            f"UPDATE {TABLE} SET state = 'completed', finished_at = now(), unique_states = 0 WHERE {theirs}",
             ["active"],
         )
 
@@ -295,7 +295,7 @@ def _with_claimed(limit: int, act: Callable[[list[Any]], Any]) -> Callable[[], A
 
 def _fail(held: list[Any]) -> None:
     error = {"type": "E", "code": "handler_error", "message": "no", "attempt": 1}
-    settle(Job.objects.all(), [Finished(job, error=error, error_types=("E",)) for job in held])
+    finalize(Job.objects.all(), [RunResult(job, error=error, error_types=("E",)) for job in held])
 
 
 def _some(**changes: Any) -> Callable[[], list[Any]]:
@@ -365,29 +365,29 @@ OPERATIONS: dict[str, Callable[[], Callable[[], Any]]] = {
     "claim, behind unknown types": lambda: _behind_unknown_types(),
     "queues that have jobs": lambda: lambda: waiting_queues(Job.objects.all()),
     "queues with rules": lambda: lambda: queues_with_rules(Job.objects.all(), QUEUES),
-    "settle, 5 completed": _with_claimed(
-        5, lambda held: settle(Job.objects.all(), [Finished(job, result=None) for job in held])
+    "finalize, 5 completed": _with_claimed(
+        5, lambda held: finalize(Job.objects.all(), [RunResult(job, result=None) for job in held])
     ),
-    "settle, 5 failed": _with_claimed(5, _fail),
+    "finalize, 5 failed": _with_claimed(5, _fail),
     "extend 5 leases": _with_claimed(5, lambda held: extend(Job.objects.all(), held, LEASE)),
-    "give back 5": _with_claimed(5, lambda held: give_back(Job.objects.all(), held)),
-    "promote 5": _upkeep(sweep.promote, state="scheduled", **_PAST),
+    "requeue 5": _with_claimed(5, lambda held: requeue(Job.objects.all(), held)),
+    "promote 5": _upkeep(timers.promote, state="scheduled", **_PAST),
     "promote 5 that must look": _upkeep(
         superseded.promote, state="retryable", unique={"on_retry": "discard", "keys": ["type", "args"]}, **_PAST
     ),
     "look": _upkeep(look, state="scheduled", **_PAST),
-    "rescue 5": _upkeep(sweep.rescue, state="active", attempt=1, lease_token=uuid4, lease_expires_at=_ago),
-    "expire 5": _upkeep(sweep.expire, expires_at=_ago),
+    "rescue 5": _upkeep(timers.rescue, state="active", attempt=1, lease_token=uuid4, lease_expires_at=_ago),
+    "expire 5": _upkeep(timers.expire, expires_at=_ago),
     "prune nothing": lambda: lambda: prune(Job.objects.all(), timezone.now() - timedelta(days=60)),
     "prune 5": lambda: _prune(),
     "cancel": _of_one(lambda job: job.cancel()),
-    "revive a job of a hot key": lambda: _revive(),
+    "retry a job of a hot key": lambda: _retry(),
     "limits: claim": lambda: _claim_by_rules(),
-    "limits: settle": lambda: _settle_by_rules(),
+    "limits: finalize": lambda: _finalize_by_rules(),
     "fire periodic jobs": lambda: _fire(),
     "advance a workflow": lambda: _advance(),
     "limits: enqueue": _enqueue("new", limit=Limit(key=["type"], running=1)),
-    "release a key": _of_one(lambda job: job.release_guard()),
+    "release a key": _of_one(lambda job: job.release_unique_key()),
 }
 LISTS: dict[str, Callable[[], Callable[[], Any]]] = {
     "list of an unknown type": lambda: lambda: _list("--type", "no"),
@@ -411,9 +411,9 @@ def _again_within_a_window(strategy: str) -> Callable[[], Any]:
     return lambda: enqueue(HOT, unique={**_HOT, **WINDOW, "on_conflict": strategy})
 
 
-def _revive() -> Callable[[], Any]:
+def _retry() -> Callable[[], Any]:
     job = _ended("discarded")
-    return lambda: job.revive()
+    return lambda: job.retry()
 
 
 def _limited() -> list[Any]:
@@ -425,13 +425,13 @@ def _limited() -> list[Any]:
 
 
 def _claim_by_rules() -> Callable[[], Any]:
-    settle(Job.objects.all(), [Finished(job, result=None) for job in _limited()])
+    finalize(Job.objects.all(), [RunResult(job, result=None) for job in _limited()])
     return lambda: _claim(5, ["limited"], queues=["l"], with_rules=None)
 
 
-def _settle_by_rules() -> Callable[[], Any]:
+def _finalize_by_rules() -> Callable[[], Any]:
     held = _limited()
-    return lambda: settle(Job.objects.all(), [Finished(job, result=None) for job in held])
+    return lambda: finalize(Job.objects.all(), [RunResult(job, result=None) for job in held])
 
 
 def _fire() -> Callable[[], Any]:
@@ -443,7 +443,7 @@ def _fire() -> Callable[[], Any]:
 
 def _advance() -> Callable[[], Any]:
     chain({"type": "step", "queue": "w"}, {"type": "step", "queue": "w"}).enqueue()
-    settle(Job.objects.all(), [Finished(job, result=None) for job in _claim(1, ["step"], queues=["w"])])
+    finalize(Job.objects.all(), [RunResult(job, result=None) for job in _claim(1, ["step"], queues=["w"])])
     return lambda: advance_due("default")
 
 

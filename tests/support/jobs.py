@@ -63,14 +63,14 @@ def put(job, state):
     job = fresh(job)
     if state in ("scheduled", "pending"):
         run_at = now + DAY if state == "scheduled" else None
-        guarded = job.guarded_states if state in job.guarded_states else frozenset()
-        row(job).update(state=state, scheduled_at=run_at, run_at=run_at, enqueued_at=None, guarded_states=guarded)
+        guarded = job.unique_states if state in job.unique_states else frozenset()
+        row(job).update(state=state, scheduled_at=run_at, run_at=run_at, enqueued_at=None, unique_states=guarded)
     elif state == "cancelled":
         assert moves.cancel(row(job), now) == 1
     elif state != "available":
         token = claim(job)
         if state == "retryable":
-            assert moves.retry(row(job), now + HOUR, token=token, errors=[{"type": "e"}]) == 1
+            assert moves.schedule_retry(row(job), now + HOUR, token=token, errors=[{"type": "e"}]) == 1
         elif state == "completed":
             assert moves.complete(row(job), now, token=token) == 1
         elif state == "discarded":

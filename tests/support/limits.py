@@ -11,10 +11,10 @@ from django.utils import timezone
 
 from django_ojs_unique import Limit
 from django_ojs_unique.execution.claim import claim
-from django_ojs_unique.execution.finished import Finished
-from django_ojs_unique.execution.settle import settle
+from django_ojs_unique.execution.finalize import finalize
+from django_ojs_unique.execution.run_result import RunResult
 from django_ojs_unique.lifecycle import write
-from django_ojs_unique.maintenance.sweep import rescue
+from django_ojs_unique.maintenance.timers import rescue
 from django_ojs_unique.models import Job
 
 LEASE = timedelta(seconds=30)
@@ -35,11 +35,11 @@ def ids(jobs: Iterable[Any]) -> list[UUID]:
 
 
 def done(*jobs: Any) -> None:
-    assert len(settle(Job.objects.all(), [Finished(each, at=timezone.now()) for each in jobs])) == len(jobs)
+    assert len(finalize(Job.objects.all(), [RunResult(each, at=timezone.now()) for each in jobs])) == len(jobs)
 
 
 def fail(run: Any) -> None:
-    settle(Job.objects.all(), [Finished(run, error={"type": "E", "message": ""}, at=timezone.now())])
+    finalize(Job.objects.all(), [RunResult(run, error={"type": "E", "message": ""}, at=timezone.now())])
 
 
 def lose(id: UUID) -> None:

@@ -26,7 +26,7 @@ def job(created, *, state="available", waited=1.0, ran=1.0, queue="default", **f
 def suppressed(created):
     return SuppressedEnqueue.objects.create(
         created_at=created,
-        outcome="ignored",
+        outcome="deduplicated",
         on_conflict="ignore",
         fingerprint="f" * 64,
         type="email.send",

@@ -41,7 +41,7 @@ def audit_row(row: Any, history: list[Move], events: list[Event], seen: Counter[
             claims.append([move])
         elif move.source == "active":
             claims[-1].append(move)
-            kind = settled(move, attempt)
+            kind = finalized(move, attempt)
             seen[kind] += 1
             attempt = move.attempt
         assert move.attempt == attempt
@@ -54,17 +54,17 @@ def audit_row(row: Any, history: list[Move], events: list[Event], seen: Counter[
     assert not unexplained, "a handler ran without a claim"
 
 
-def settled(move: Move, attempt: int) -> str:
+def finalized(move: Move, attempt: int) -> str:
     if move.target != "available":
         return move.target
     if move.expired:
         return "rescued" if move.attempt == attempt else "rescued, uncounted"
     assert move.attempt == attempt - 1, "it was taken away from a worker whose lease lived"
-    return "given back"
+    return "requeued"
 
 
 def audit_run(claim: Move, end: Move, events: list[Event], seen: Counter[str]) -> None:
-    """A claim is followed by at most one run, begun under the lease; what a worker settles has ended before."""
+    """A claim is followed by at most one run, begun under the lease; what a worker finalizes has ended before."""
     began = [event for event in events if event.event == "began"]
     ended = [event for event in events if event.event != "began"]
     assert len(began) <= 1

@@ -116,7 +116,7 @@ def test_a_queue_with_an_alias_is_stored_under_it_and_shown_as_django_names_it()
         assert tasks.add.enqueue(1).task.queue_name == "default"
 
 
-def test_a_queue_without_an_alias_is_refused_with_the_mend():
+def test_a_queue_without_an_alias_is_refused_with_the_hint():
     with backend(), pytest.raises(framework.InvalidTask, match="queue_aliases"):
         tasks.add.using(queue_name="high_priority")
 

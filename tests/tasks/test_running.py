@@ -123,7 +123,7 @@ def test_a_task_with_a_retry_policy_has_an_error_and_a_worker_for_each_attempt()
         assert work().retried == 1
         result.refresh()
         assert (result.status, result.attempts, len(result.errors)) == ("READY", 1, 1)
-        Job.objects.get(pk=result.id).retry_now()
+        Job.objects.get(pk=result.id).retry()
         work()
     result.refresh()
     assert (result.status, result.attempts, len(result.errors)) == ("FAILED", 2, 2)

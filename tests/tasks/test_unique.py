@@ -95,7 +95,7 @@ def test_a_task_that_is_replaced_after_it_started_has_finished(state):
     ]
 
 
-def test_a_task_that_is_cancelled_by_hand_has_finished_even_before_it_started():
+def test_a_task_that_is_cancelled_manually_has_finished_even_before_it_started():
     first, second = welcome.enqueue(42), welcome.enqueue(43)
     with listening() as told:
         Job.objects.get(pk=first.id).cancel()

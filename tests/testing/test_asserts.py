@@ -204,7 +204,7 @@ def test_a_name_that_cannot_be_asked_for_is_refused(send):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "outcome"), [("reject", "rejected"), ("ignore", "ignored"), ("replace", "replaced")]
+    ("strategy", "outcome"), [("reject", "rejected"), ("ignore", "deduplicated"), ("replace", "replaced")]
 )
 def test_every_strategy_leaves_a_trace(send, strategy, outcome):
     policy = UniquePolicy(keys=["type", "args"], args_keys=["user_id"], on_conflict=strategy)
@@ -230,7 +230,7 @@ def test_every_strategy_leaves_a_trace(send, strategy, outcome):
 def test_a_duplicate_under_another_outcome_is_said(send):
     send.enqueue(1)
     again(send, 1)
-    assert "outcome is 'rejected', not 'ignored'" in failure(assert_deduplicated, send, outcome="ignored")
+    assert "outcome is 'rejected', not 'deduplicated'" in failure(assert_deduplicated, send, outcome="deduplicated")
 
 
 def test_attempts_are_counted_across_time(send):
@@ -245,9 +245,9 @@ def test_attempts_are_counted_across_time(send):
 
 
 DUPLICATES = [
-    (UniquePolicy(on_conflict="ignore"), {}, "ignored", "type"),
+    (UniquePolicy(on_conflict="ignore"), {}, "deduplicated", "type"),
     (UniquePolicy(keys=["queue", "args"], args_keys=["user_id"]), {}, "rejected", "type + queue + args.user_id"),
-    (None, {"key": "k", "key_mode": "unsafe_dedupe"}, "ignored", "key 'k'"),
+    (None, {"key": "k", "key_mode": "unsafe_dedupe"}, "deduplicated", "key 'k'"),
 ]
 
 

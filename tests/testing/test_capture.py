@@ -33,9 +33,9 @@ def test_jobs_are_captured_in_order():
 
 
 def test_what_uniqueness_held_back_is_captured_with_what_it_met(database):
-    there = {name: enqueue(name) for name in ("ignored", "rejected", "replaced")}
+    there = {name: enqueue(name) for name in ("deduplicated", "rejected", "replaced")}
     with capture_jobs() as jobs:
-        enqueue("ignored")
+        enqueue("deduplicated")
         enqueue("rejected", REJECT)
         new = enqueue("replaced", REPLACE)
     assert [(each.outcome, each.existing_job) for each in jobs.suppressed] == list(there.items())
@@ -97,7 +97,7 @@ def test_a_capture_tells_what_it_has():
         enqueue("t")
     assert repr(jobs) == (
         f"<captured enqueued: t {{'n': 1}} in queue slow, available ({row.pk});"
-        f" suppressed: t {{'n': 1}} in queue default, ignored: met job {row.pk}>"
+        f" suppressed: t {{'n': 1}} in queue default, deduplicated: met job {row.pk}>"
     )
 
 
@@ -112,7 +112,7 @@ def test_a_capture_asserts_what_it_has(handlers):
         handler.enqueue(2)
         jobs.assert_not_enqueued(handler)
         assert jobs.assert_deduplicated(handler, args={"n": 2}).existing_job == row
-        jobs.assert_deduplicated(row, outcome="ignored", count=1)
+        jobs.assert_deduplicated(row, outcome="deduplicated", count=1)
         other = Job.objects.enqueue("u").job
         assert jobs.assert_enqueued("u", count=1) == other
         with pytest.raises(AssertionError, match="enqueued: t"):

@@ -235,16 +235,16 @@ def test_a_job_that_is_rewritten_by_its_key_runs_as_the_last_enqueue_says(commit
     assert (ran, Job.objects.count()) == (["now"], 1)
 
 
-def test_a_revived_and_an_activated_job_run(commit, note, ran):
+def test_a_retried_and_an_activated_job_run(commit, note, ran):
     with commit():
         waiting = Job.objects.enqueue_request(Request(type="note", args={"name": "activated"}, pending=True)).job
-    Job._base_manager.filter(pk=note.using(delay="PT1H").enqueue("revived").job.pk).update(
+    Job._base_manager.filter(pk=note.using(delay="PT1H").enqueue("retried").job.pk).update(
         state="discarded", enqueued_at=timezone.now(), finished_at=timezone.now(), run_at=None, scheduled_at=None
     )
     with commit():
         waiting.activate()
-        Job.objects.get(state="discarded").revive()
-    assert ran == ["activated", "revived"]
+        Job.objects.get(state="discarded").retry()
+    assert ran == ["activated", "retried"]
 
 
 @pytest.mark.parametrize("mode", ["partial", "atomic"])

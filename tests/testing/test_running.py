@@ -310,7 +310,7 @@ def test_an_async_test_runs_jobs_through_sync_to_async(database, handlers):
 # Failures
 
 
-def test_what_a_handler_raises_is_raised_in_the_test_once_it_is_settled(database, broken):
+def test_what_a_handler_raises_is_raised_in_the_test_once_it_is_finalized(database, broken):
     row = broken.enqueue().job
     with pytest.raises(ValueError, match="out of paper") as raised:
         run_jobs()

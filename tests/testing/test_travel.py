@@ -274,7 +274,7 @@ def test_a_lease_that_is_taken_on_the_way_counts_from_there(database, handler):
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_travels_along(handler):
     handler.using(scheduled_at=timezone.now() + DAY).enqueue()
-    assert Worker().run(drain=True).settled == 0
+    assert Worker().run(drain=True).finalized == 0
     with travel(DAY):
         assert Worker().run(drain=True).completed == 1
 

@@ -121,13 +121,13 @@ def test_an_action_runs_after_the_page_that_asks(operator):
     page, dead = operator.page, gallery.dead()
     if settings.THEME == "unfold without the recipe":  # its lists have no button that would run an action
         operator.opens("job_change", dead.pk)
-        page.get_by_role("button", name="Revive").click()
+        page.get_by_role("button", name="Retry").click()
     else:
-        operator.acts("revive", dead)
-    looked_at(page, page.get_by_role("button", name="Revive"))
+        operator.acts("retry", dead)
+    looked_at(page, page.get_by_role("button", name="Retry"))
     page.get_by_label("Replace:").check()
-    page.get_by_role("button", name="Revive").click()
-    operator.shows("Revived: 1. Not revived: 0.")
+    page.get_by_role("button", name="Retry").click()
+    operator.shows("Retried: 1. Not retried: 0.")
     assert Job.objects.get(pk=dead.pk).state == "available"
 
 

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from typing import assert_type
 
 from django_ojs_unique import (
-    BatchResult,
+    BulkEnqueueResult,
     EnqueueResult,
     JobContext,
     Limit,
@@ -80,7 +80,7 @@ export.using(priority="high")  # type: ignore[arg-type]
 
 assert_type(Job.objects.enqueue("email.welcome", {"user_id": 1}, unique=daily), EnqueueResult)
 assert_type(Job.objects.using("jobs").enqueue("email.welcome", [{"user_id": 1}]).deduplicated, bool)
-assert_type(Job.objects.using("jobs").enqueue_many([welcome.item(1)], mode="atomic"), BatchResult)
+assert_type(Job.objects.using("jobs").enqueue_many([welcome.item(1)], mode="atomic"), BulkEnqueueResult)
 assert_type(Job.objects.enqueue_many([{"type": "email.welcome"}]).counts[Outcome.CREATED], int)
 assert_type(Job.objects.filter(queue="mail").enqueue("email.welcome").job, Job)
 assert_type(Job.objects.duplicates_of(Job()).first(), Job | None)
@@ -159,7 +159,7 @@ async def view() -> bool:
     assert_type(await fetch("Berlin"), dict[str, str])
     await greet.aenqueue("ada")  # type: ignore[arg-type]
     assert_type(await Job.objects.aenqueue("email.welcome"), EnqueueResult)
-    assert_type(await Job.objects.using("jobs").aenqueue_many([welcome.item(1)]), BatchResult)
+    assert_type(await Job.objects.using("jobs").aenqueue_many([welcome.item(1)]), BulkEnqueueResult)
     assert_type(await Job.objects.aexplain("email.welcome"), Explanation)
     return result.deduplicated
 
@@ -178,6 +178,6 @@ def test(ojs_jobs: JobFixture) -> None:
     assert_not_enqueued("export.run", args__contains={"parts": 3}, delay=timedelta(hours=1))
     assert_not_enqueued("export.run", arg={})  # type: ignore[call-arg]
     with ojs_jobs.travel("PT1H"):
-        ojs_jobs.assert_deduplicated(welcome, outcome="ignored")
+        ojs_jobs.assert_deduplicated(welcome, outcome="deduplicated")
         assert_type(ojs_jobs.run_jobs()[0].job, Job)
     travel(3600)  # type: ignore[arg-type]

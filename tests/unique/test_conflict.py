@@ -32,14 +32,14 @@ def test_without_stored_jobs_the_job_is_admitted(strategy):
 
 @pytest.mark.parametrize("strategy", OnConflict)
 @pytest.mark.parametrize("state", JobState)
-def test_a_job_in_a_state_that_is_not_listed_gives_up_its_guard_and_the_new_one_is_admitted(state, strategy):
+def test_a_job_in_a_state_that_is_not_listed_releases_its_unique_key_and_the_new_one_is_admitted(state, strategy):
     row = Row(1, state)
     assert verdict(row, strategy=strategy, states=ALL - {state}) == Verdict(Action.ADMIT, release=(row,))
 
 
 @pytest.mark.parametrize("strategy", OnConflict)
 @pytest.mark.parametrize("state", JobState)
-def test_a_job_whose_window_has_ended_gives_up_its_guard_and_the_new_one_is_admitted(state, strategy):
+def test_a_job_whose_window_has_ended_releases_its_unique_key_and_the_new_one_is_admitted(state, strategy):
     row = Row(1, state, NOW - timedelta(hours=1))
     assert verdict(row, strategy=strategy, states=ALL, period="PT1H") == Verdict(Action.ADMIT, release=(row,))
 
@@ -87,7 +87,7 @@ def test_a_running_job_that_is_no_duplicate_does_not_forbid_a_replacement(strate
 
 @pytest.mark.parametrize("strategy", REPLACING)
 @pytest.mark.parametrize("state", sorted(TERMINAL))
-def test_a_finished_duplicate_stays_as_it_is_and_only_gives_up_its_guard(strategy, state):
+def test_a_finished_duplicate_stays_as_it_is_and_only_releases_its_unique_key(strategy, state):
     row = Row(1, state)
     assert verdict(row, strategy=strategy, states=ALL) == Verdict(Action.ADMIT, row, release=(row,))
 

@@ -155,7 +155,7 @@ def test_what_the_specification_allows_is_accepted(value):
         (0, "unique", "must be an object"),
     ],
 )
-def test_what_it_does_not_allow_is_refused_with_the_field_and_the_mend(value, field, said):
+def test_what_it_does_not_allow_is_refused_with_the_field_and_the_hint(value, field, said):
     with pytest.raises(InvalidPolicy) as caught:
         UniquePolicy.parse(value)
     error = caught.value

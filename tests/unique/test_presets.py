@@ -218,7 +218,7 @@ VARIES = "is no fixed length of time: years and months vary"
         (lambda: once_per_window("P1M"), "period", VARIES),
     ],
 )
-def test_a_wrong_option_is_refused_with_its_name_and_the_mend(call, field, said):
+def test_a_wrong_option_is_refused_with_its_name_and_the_hint(call, field, said):
     with pytest.raises(InvalidRequest) as refusal:
         call()
     assert refusal.value.details["field"] == field

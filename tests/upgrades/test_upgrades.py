@@ -117,7 +117,7 @@ def carry_on(release):
     assert not verify(Job.objects.all()).counts
     assert Event.objects.filter(position=None).exists()
     assert len(Event.objects.follow(limit=1000).events) == stored["Event"]
-    Job.objects.filter(type="up.failed").order_by("pk")[0].revive()
+    Job.objects.filter(type="up.failed").order_by("pk")[0].retry()
     assert CronJob.objects.get().cron.next_after(CronJob.objects.get().created_at)
 
 

@@ -146,7 +146,7 @@ def test_a_job_that_is_cancelled_before_it_starts_does_not_start_again(handlers)
     ran = []
     job("t")(lambda: ran.append(1))
     Job.objects.enqueue("t").job.cancel()
-    assert Worker().run(drain=True).settled == 0
+    assert Worker().run(drain=True).finalized == 0
     assert ran == []
 
 

@@ -11,7 +11,7 @@ from django_ojs_unique import job
 from django_ojs_unique.db.clock import DatabaseClock
 from django_ojs_unique.db.rows import RowReader
 from django_ojs_unique.models import Job, Queue, WorkerProcess
-from django_ojs_unique.worker import Worker, claimer, housekeeper, poller, pools, promoter, settler
+from django_ojs_unique.worker import Worker, claimer, finalizer, housekeeper, poller, pools, promoter
 from django_ojs_unique.worker import loop as loop_module
 from django_ojs_unique.worker.claimed_runs import ClaimedRuns
 from tests.support.background import working
@@ -37,7 +37,7 @@ def claiming(monkeypatch):
     monkeypatch.setattr(poller, "LISTENING_POLL", PATIENCE)
     claiming = Claiming()
     yield claiming
-    claiming.give_all_back()
+    claiming.requeue_all()
     assert states() == {("available", 0): Job.objects.count()}
 
 
@@ -152,7 +152,7 @@ def after_a_full_batch(monkeypatch, act):
 
 
 @commits
-def test_a_worker_that_stops_with_a_batch_in_hand_gives_it_back(monkeypatch):
+def test_a_worker_that_stops_with_a_batch_in_hand_requeues_it(monkeypatch):
     enqueue(2 * BATCH)
     worker = Worker(concurrency=100)
     after_a_full_batch(monkeypatch, worker.stop)
@@ -163,7 +163,7 @@ def test_a_worker_that_stops_with_a_batch_in_hand_gives_it_back(monkeypatch):
 @at_once
 @commits
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()])
-def test_jobs_of_a_claim_during_which_no_batch_could_start_are_given_back(monkeypatch, error):
+def test_jobs_of_a_claim_during_which_no_batch_could_start_are_requeued(monkeypatch, error):
     def put(self, runs):
         raise error
 
@@ -176,7 +176,7 @@ def test_jobs_of_a_claim_during_which_no_batch_could_start_are_given_back(monkey
 
 @at_once
 @commits
-def test_jobs_that_cannot_be_read_are_given_back(monkeypatch):
+def test_jobs_that_cannot_be_read_are_requeued(monkeypatch):
     def read(self, row):
         raise RuntimeError
 
@@ -194,7 +194,7 @@ def do_tasks_once(monkeypatch):
     for module, names in (
         (loop_module, ["WATCH_SECONDS", "CLOCK_SECONDS"]),
         (poller, ["LONGEST_POLL"]),
-        (housekeeper, ["CRON_SECONDS", "SWEEP_SECONDS"]),
+        (housekeeper, ["CRON_SECONDS", "SCAN_SECONDS"]),
     ):
         for name in names:
             monkeypatch.setattr(module, name, PATIENCE * 10)
@@ -234,10 +234,10 @@ def test_a_full_batch_starts_before_a_task_that_may_take_long(monkeypatch, owner
 
 @commits
 def test_a_failure_before_the_next_claim_delays_no_batch(monkeypatch):
-    began, real = Event(), ClaimedRuns.give_back
+    began, real = Event(), ClaimedRuns.requeue
     job("u")(lambda n: began.set())
 
-    def give_back(self):
+    def requeue(self):
         for failure in failures:
             raise failure
         assert began.wait(PATIENCE)
@@ -245,7 +245,7 @@ def test_a_failure_before_the_next_claim_delays_no_batch(monkeypatch):
 
     do_tasks_once(monkeypatch)  # for a task that is due would start the batch, too
     failures = iter([OperationalError()])
-    after_a_full_batch(monkeypatch, lambda: monkeypatch.setattr(ClaimedRuns, "give_back", give_back))
+    after_a_full_batch(monkeypatch, lambda: monkeypatch.setattr(ClaimedRuns, "requeue", requeue))
     enqueue(BATCH, type="u")
     assert Worker(concurrency=100, lease=timedelta(hours=1)).run(drain=True).completed == BATCH
 
@@ -259,7 +259,7 @@ def test_a_worker_that_becomes_quiet_starts_the_batch_in_its_hand(monkeypatch):
         until(rows.filter(state="quiet").exists, "the worker became quiet")
 
     do_tasks_once(monkeypatch)
-    monkeypatch.setattr(housekeeper, "SWEEP_SECONDS", 0.02)
+    monkeypatch.setattr(housekeeper, "SCAN_SECONDS", 0.02)
     after_a_full_batch(monkeypatch, become_quiet)
     enqueue(2 * BATCH)
     with working(concurrency=100, lease=timedelta(hours=1)) as worker:
@@ -268,9 +268,9 @@ def test_a_worker_that_becomes_quiet_starts_the_batch_in_its_hand(monkeypatch):
 
 
 @commits
-def test_a_worker_that_dies_with_a_batch_in_hand_gives_it_back(monkeypatch):
+def test_a_worker_that_dies_with_a_batch_in_hand_requeues_it(monkeypatch):
     enqueue(BATCH)
-    after_a_full_batch(monkeypatch, lambda: monkeypatch.setattr(settler.Settler, "is_alive", False))
+    after_a_full_batch(monkeypatch, lambda: monkeypatch.setattr(finalizer.Finalizer, "is_alive", False))
     with pytest.raises(RuntimeError):
         Worker(concurrency=100).run()
     assert set(states()) <= {("available", 0), ("completed", 1)}

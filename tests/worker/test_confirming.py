@@ -6,7 +6,7 @@ from django.db import OperationalError
 from django_ojs_unique import JobContext, job
 from django_ojs_unique.execution import leases
 from django_ojs_unique.execution.errors import LEASE_LOST
-from django_ojs_unique.maintenance import sweep
+from django_ojs_unique.maintenance import timers
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Worker, pools
 from django_ojs_unique.worker import loop as loop_module
@@ -87,7 +87,7 @@ def test_a_job_that_cannot_be_confirmed_does_not_begin_and_runs_later(seen, monk
 def test_a_job_that_another_worker_holds_meanwhile_does_not_begin(seen, monkeypatch):
     def lose():
         Job._base_manager.update(lease_expires_at=Job.objects.get().started_at)
-        assert sweep.rescue(Job.objects.all(), Job.objects.get().started_at) == 1
+        assert timers.rescue(Job.objects.all(), Job.objects.get().started_at) == 1
 
     calls = confirm_with(monkeypatch, lose)
     Job.objects.enqueue("t", retry=ONE)

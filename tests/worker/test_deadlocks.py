@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from django_ojs_unique import job
 from django_ojs_unique.exceptions import DuplicateJob
 from django_ojs_unique.models import Job, Queue
-from django_ojs_unique.worker import claimer, settler
+from django_ojs_unique.worker import claimer, finalizer
 from django_ojs_unique.worker.outages import Outages
 from tests.support.background import working
 from tests.support.processes import PATIENCE, Parent, nursery, until
@@ -65,8 +65,10 @@ class Collision:
 
 @pytest.mark.slow
 @pytest.mark.skipif(connection.vendor == "sqlite", reason="one writer cannot meet another")
-@pytest.mark.parametrize(("module", "name"), [(claimer, "claim"), (settler, "settle")])
-def test_a_deadlock_of_a_claim_or_a_settle_is_no_outage_and_costs_nothing(handlers, monkeypatch, caplog, module, name):
+@pytest.mark.parametrize(("module", "name"), [(claimer, "claim"), (finalizer, "finalize")])
+def test_a_deadlock_of_a_claim_or_a_finalize_is_no_outage_and_costs_nothing(
+    handlers, monkeypatch, caplog, module, name
+):
     collision = Collision(getattr(module, name))
     monkeypatch.setattr(module, name, collision)
     monkeypatch.setattr(Outages, "failed", lambda self, error: pytest.fail(f"taken for an outage: {error}"))
@@ -82,7 +84,7 @@ def test_a_deadlock_of_a_claim_or_a_settle_is_no_outage_and_costs_nothing(handle
 
 
 def produce(number: int, parent: Parent) -> None:
-    """Enqueue jobs of a few keys, so that many meet a duplicate that a worker is about to claim or settle."""
+    """Enqueue jobs of a few keys, so that many meet a duplicate that a worker is about to claim or finalize."""
     dice = random.Random(number)
     for _ in range(ENQUEUES):
         key, queue, priority = dice.randrange(KEYS), dice.choice(["a", "b"]), dice.randrange(3)

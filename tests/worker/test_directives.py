@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(housekeeper, "SWEEP_SECONDS", 0.02)
+    monkeypatch.setattr(housekeeper, "SCAN_SECONDS", 0.02)
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def test_a_worker_leaves_a_server_that_only_reads(demoted, handlers, caplog):
         until(lambda: Job.objects.filter(pk=row.pk, state="completed", attempt=1).exists(), "the job is completed")
     assert len(demoted) > 2
     assert "trying again" in caplog.text, "the thread that claims"
-    assert "settling again" in caplog.text, "the thread that settles"
+    assert "finalizing again" in caplog.text, "the thread that finalizes"
 
 
 @pytest.mark.slow

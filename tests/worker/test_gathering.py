@@ -1,4 +1,4 @@
-"""While other runs are under way, the settler waits a moment for their end, and settles all that ended together."""
+"""While other runs are under way, the finalizer waits a moment for their end, and finalizes all that ended together."""
 
 from datetime import timedelta
 from threading import Event
@@ -9,14 +9,14 @@ from django.utils import timezone
 
 from django_ojs_unique import job
 from django_ojs_unique.execution.claim import claim
-from django_ojs_unique.execution.finished import Finished
+from django_ojs_unique.execution.run_result import RunResult
 from django_ojs_unique.models import Job
-from django_ojs_unique.worker import Worker, settler
+from django_ojs_unique.worker import Worker, finalizer
 from tests.support.processes import PATIENCE
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.skipif(connection.vendor == "sqlite", reason="there the loop settles"),
+    pytest.mark.skipif(connection.vendor == "sqlite", reason="there the loop finalizes"),
 ]
 
 
@@ -33,58 +33,58 @@ def ended(count):
         now=now,
         with_rules=(),
     )
-    return [Finished(job) for job in taken]
+    return [RunResult(job) for job in taken]
 
 
 @pytest.fixture
 def serve(monkeypatch):
-    """Let a settler settle the runs, some of which end ``later``; return its waits and the sizes of its batches."""
+    """Let a finalizer finalize the runs, some of which end ``later``; return its waits and the sizes of its batches."""
 
     def serve(runs, held, later=()):
         class Moment(Event):
-            """The event for which the settler waits; while it waits, other runs end."""
+            """The event for which the finalizer waits; while it waits, other runs end."""
 
             def wait(self, seconds):
                 waits.append(seconds)
                 for run in later:
-                    settling.put(run)
+                    finalizing.put(run)
 
         waits, sizes = [], []
-        monkeypatch.setattr(settler, "Event", Moment)
-        settling = settler.Settler(Job.objects.all(), lambda outcomes: sizes.append(len(outcomes)), lambda: held)
+        monkeypatch.setattr(finalizer, "Event", Moment)
+        finalizing = finalizer.Finalizer(Job.objects.all(), lambda outcomes: sizes.append(len(outcomes)), lambda: held)
         for run in runs:
-            settling.put(run)
-        settling.stop(PATIENCE)  # once it has settled them
-        settling.start()
-        settling.stop(PATIENCE)
+            finalizing.put(run)
+        finalizing.stop(PATIENCE)  # once it has finalized them
+        finalizing.start()
+        finalizing.stop(PATIENCE)
         assert Job.objects.filter(state="completed").count() == len(runs) + len(later)
         return waits, sizes
 
     return serve
 
 
-def test_runs_that_end_while_others_are_under_way_are_settled_together(serve):
+def test_runs_that_end_while_others_are_under_way_are_finalized_together(serve):
     first, *later = ended(3)
-    assert serve([first], held=4, later=later) == ([settler.GATHER_SECONDS], [3])
+    assert serve([first], held=4, later=later) == ([finalizer.GATHER_SECONDS], [3])
 
 
-def test_the_last_run_is_settled_at_once(serve):
+def test_the_last_run_is_finalized_at_once(serve):
     assert serve(ended(2), held=2) == ([], [2])
 
 
-def test_a_full_batch_is_settled_at_once(serve, monkeypatch):
-    monkeypatch.setattr(settler, "LARGEST_BATCH", 2)
+def test_a_full_batch_is_finalized_at_once(serve, monkeypatch):
+    monkeypatch.setattr(finalizer, "LARGEST_BATCH", 2)
     assert serve(ended(4), held=5) == ([], [2, 2])
 
 
-def test_a_worker_tells_its_settler_that_others_are_under_way(handlers, monkeypatch):
+def test_a_worker_tells_its_finalizer_that_others_are_under_way(handlers, monkeypatch):
     waits = Event()
 
     class Moment(Event):
         def wait(self, seconds):
             waits.set()
 
-    monkeypatch.setattr(settler, "Event", Moment)
+    monkeypatch.setattr(finalizer, "Event", Moment)
     job("ends")(lambda: None)
     job("goes.on")(lambda: waits.wait(PATIENCE))
     for type in ("ends", "goes.on"):

@@ -56,7 +56,7 @@ def busy_workers(place: Site, **environment: str) -> tuple[list[Job], list[Comma
     """Start a worker that has long jobs, and then an idle one that would take them when their leases ran out."""
     jobs = [enqueue() for _ in range(3)]
     options = ("--lease", str(LEASE.total_seconds()), "--concurrency", "4")
-    environment["OJS_TEST_SWEEP"] = "0.5"
+    environment["OJS_TEST_SCAN"] = "0.5"
     workers = [place.runworker(*options, **environment)]
     place.wait_for("began", 3)
     workers.append(place.runworker(*options, **environment))
@@ -164,9 +164,9 @@ def test_no_transaction_of_a_worker_is_idle_for_long(looking, handlers):
     dead = put(enqueue("t", retry={"max_attempts": 1}), "active")
     row(dead).update(lease_expires_at=dead.created_at)
     enqueue("t")
-    with working(on_settled=look):  # which the loop calls
+    with working(on_finalized=look):  # which the loop calls
         until(lambda: len(seen) == 3, "one was discarded and one completed")
-    assert {"ojs-housekeeper", "ojs-settle"} < {*seen}
+    assert {"ojs-housekeeper", "ojs-finalize"} < {*seen}
     assert {*seen.values()} == {LONGEST_IDLE}
 
 

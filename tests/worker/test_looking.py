@@ -127,7 +127,7 @@ def test_a_worker_without_work_does_no_task_again_for_a_while(clock):
     )
     upkeep.keep_house()
     assert statements(upkeep.keep_house) == 0
-    assert upkeep.due >= time.monotonic() + housekeeper.SWEEP_SECONDS / 2
+    assert upkeep.due >= time.monotonic() + housekeeper.SCAN_SECONDS / 2
     upkeep.see(look(Job.objects.all(), timezone.now()))
     assert statements(upkeep.keep_house) == 0
 
@@ -147,7 +147,7 @@ def expire():
 
 def end():
     group([{"type": "t", "queue": "elsewhere"}]).enqueue()
-    done = {"state": "completed", "finished_at": timezone.now(), "guarded_states": frozenset()}
+    done = {"state": "completed", "finished_at": timezone.now(), "unique_states": frozenset()}
     assert write(Job.objects.filter(awaited=True), **done) == 1
     return Workflow.objects.filter(state="completed").exists
 

@@ -15,7 +15,7 @@ from django.utils import timezone
 from django_ojs_unique import job
 from django_ojs_unique.handlers.control import Discard, Retry, Skip
 from django_ojs_unique.models import Job, WorkerProcess
-from django_ojs_unique.worker import Worker, claimer, housekeeper, outages, pools, settler, timetable
+from django_ojs_unique.worker import Worker, claimer, finalizer, housekeeper, outages, pools, timetable
 from django_ojs_unique.worker import loop as loop_module
 from tests.support.background import working
 from tests.support.processes import PATIENCE, until
@@ -114,11 +114,11 @@ def test_an_outage_is_survived_with_a_log_line(handlers, monkeypatch, caplog):
     assert caplog.text.count("failed; trying again") == caplog.text.count("answers again") == 1
 
 
-def test_a_settle_that_fails_is_repeated_so_that_no_result_is_lost(handlers, monkeypatch):
+def test_a_finalize_that_fails_is_repeated_so_that_no_result_is_lost(handlers, monkeypatch):
     job("t")(nothing)
     for number in range(5):
         Job.objects.enqueue("t", {"n": number})
-    monkeypatch.setattr(settler, "settle", failing(settler.settle, 1))
+    monkeypatch.setattr(finalizer, "finalize", failing(finalizer.finalize, 1))
     monkeypatch.setattr(outages, "LONGEST_PAUSE", 0.001)
     assert Worker().run(drain=True).completed == 5
 
@@ -143,7 +143,7 @@ def _work_until_sigterm(parent):
 
 
 @pytest.mark.slow
-def test_sigterm_lets_the_running_job_finish_and_gives_back_what_has_not_started(handlers, start):
+def test_sigterm_lets_the_running_job_finish_and_requeues_what_has_not_started(handlers, start):
     for _ in range(3):
         Job.objects.enqueue("t")
     worker = start(_work_until_sigterm)
@@ -193,7 +193,7 @@ def test_retry_replaces_the_delay_and_counts_the_attempt(handlers):
     assert (row.state, row.attempt, error["retry_delay_ms"]) == ("retryable", 1, 3_600_000)
     assert (error["message"], error["retryable"]) == ("the other side is busy", True)
     assert row.run_at > row.started_at + timedelta(minutes=59)
-    row.retry_now()
+    row.retry()
     assert Worker().run(drain=True).discarded == 1
     row.refresh_from_db()
     assert (row.state, row.attempt, len(row.errors)) == ("discarded", 2, 2)
@@ -269,7 +269,7 @@ def test_an_exhausted_job_is_marked_where_its_policy_wants_dead_letters(handlers
         Job.objects.enqueue(type)
     Worker().run(drain=True)
     assert dict(Job.objects.values_list("type", "dead_letter")) == {"kept": True, "gone": False}
-    Job.objects.get(type="kept").revive()
+    Job.objects.get(type="kept").retry()
     assert Job.objects.get(type="kept").dead_letter is False
 
 
@@ -278,11 +278,11 @@ def test_an_exhausted_job_is_marked_where_its_policy_wants_dead_letters(handlers
 
 @pytest.mark.slow
 def test_a_worker_has_a_row_with_a_heartbeat_while_it_runs(handlers, monkeypatch):
-    monkeypatch.setattr(housekeeper, "SWEEP_SECONDS", 0.02)
+    monkeypatch.setattr(housekeeper, "SCAN_SECONDS", 0.02)
     job("t")(nothing)
     Job.objects.enqueue("t")
     with working(queues=["default", "mail-*"], exclude=["mail-slow"], concurrency=3) as worker:
-        until(lambda: WorkerProcess.objects.filter(settled=1).exists(), "the worker said what it did")
+        until(lambda: WorkerProcess.objects.filter(finalized=1).exists(), "the worker said what it did")
         row = WorkerProcess.objects.get()
         until(lambda: WorkerProcess.objects.get().heartbeat_at > row.heartbeat_at, "the heart beat again")
     assert (row.id, row.pid, row.state, row.concurrency, row.held) == (worker.id, os.getpid(), "running", 3, 0)
@@ -292,7 +292,7 @@ def test_a_worker_has_a_row_with_a_heartbeat_while_it_runs(handlers, monkeypatch
 
 
 def test_the_row_says_that_the_worker_is_stopping(handlers, monkeypatch):
-    monkeypatch.setattr(housekeeper, "SWEEP_SECONDS", 0.02)
+    monkeypatch.setattr(housekeeper, "SCAN_SECONDS", 0.02)
     began, go_on = threading.Event(), threading.Event()
 
     @job("t")
@@ -316,13 +316,13 @@ def test_the_health_file_is_written_while_all_is_well_and_removed_at_the_end(han
         facts = json.loads(path.read_text())
         path.unlink()
         until(path.exists, "it was written again")
-    assert facts == {"worker": worker.id, "pid": os.getpid(), "held": 0, "settled": 0}
+    assert facts == {"worker": worker.id, "pid": os.getpid(), "held": 0, "finalized": 0}
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_health_file_is_not_written_during_an_outage(handlers, monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(loop_module, "WATCH_SECONDS", 0.001)
-    monkeypatch.setattr(housekeeper, "SWEEP_SECONDS", 0.001)
+    monkeypatch.setattr(housekeeper, "SCAN_SECONDS", 0.001)
     monkeypatch.setattr(timetable, "RETRY_SECONDS", 0.001)
     monkeypatch.setattr(outages, "LONGEST_PAUSE", 0.001)
     path, outage, turns = tmp_path / "health", threading.Event(), threading.Semaphore(0)
@@ -354,6 +354,6 @@ def test_a_worker_stops_by_itself_after_its_number_of_jobs(handlers):
     for _ in range(10):
         Job.objects.enqueue("t")
     worker = Worker(max_jobs=4, concurrency=2)
-    assert worker.run().settled == 4
+    assert worker.run().finalized == 4
     states = Counter(Job.objects.values_list("state", "attempt"))
     assert states == {("completed", 1): 4, ("available", 0): 6}

@@ -116,7 +116,7 @@ def test_the_next_run_begins_without_the_words_of_the_last(handlers):
     Worker().run(drain=True)
     row.refresh_from_db()
     if row.state != "completed":
-        row.retry_now()
+        row.retry()
         Worker().run(drain=True)
     assert seen == [(None, ""), (None, "")]
 

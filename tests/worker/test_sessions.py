@@ -210,7 +210,7 @@ def test_a_transaction_left_open_on_another_database_counts_as_well(writes):
 @locks_rows
 @pytest.mark.parametrize("kind", ["plain", "async"])
 @pytest.mark.parametrize("ends", ["returns", "raises"])
-def test_the_rows_that_a_handler_locked_are_free_before_its_outcome_is_settled(handlers, kind, ends):
+def test_the_rows_that_a_handler_locked_are_free_before_its_outcome_is_finalized(handlers, kind, ends):
     def locks(job_id):
         run("BEGIN")
         row = Job.objects.select_for_update()
@@ -226,7 +226,7 @@ def test_the_rows_that_a_handler_locked_are_free_before_its_outcome_is_settled(h
     for _ in range(4):
         Job.objects.enqueue("locks")
     with working(concurrency=2, async_concurrency=2, shutdown_timeout=0.1):
-        until(lambda: Job.objects.filter(state="discarded").count() == 4, "all runs are settled")
+        until(lambda: Job.objects.filter(state="discarded").count() == 4, "all runs are finalized")
 
 
 @pytest.mark.slow

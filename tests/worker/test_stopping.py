@@ -9,7 +9,7 @@ from django.db import connection
 from django.utils import timezone
 
 from django_ojs_unique.lifecycle import write
-from django_ojs_unique.maintenance import sweep
+from django_ojs_unique.maintenance import timers
 from django_ojs_unique.models import Job, WorkerProcess
 from tests.support.commands import enqueue
 from tests.support.outage import outage_at_hand
@@ -55,7 +55,7 @@ def test_a_worker_that_a_shell_started_in_the_background_does_not_heed_ctrl_c_an
 
 @pytest.mark.parametrize("number", [TERM, INT])
 @pytest.mark.parametrize("type", ["hold", "hold.async"])
-def test_the_first_signal_lets_running_jobs_finish_and_gives_back_the_rest(place, number, type):
+def test_the_first_signal_lets_running_jobs_finish_and_requeues_the_rest(place, number, type):
     jobs = [enqueue(type) for _ in range(4)]
     worker = place.runworker(
         "--concurrency", "1", "--async-concurrency", "1", OJS_TEST_WORK_AHEAD="100", OJS_TEST_LONGEST_UNSTARTED="100"
@@ -74,14 +74,14 @@ def test_the_first_signal_lets_running_jobs_finish_and_gives_back_the_rest(place
 
 
 @pytest.mark.parametrize("type", ["hold", "hold.async"])
-def test_what_does_not_finish_in_time_is_given_back_and_its_attempt_does_not_count(place, type):
+def test_what_does_not_finish_in_time_is_requeued_and_its_attempt_does_not_count(place, type):
     job = enqueue(type)
     worker = place.runworker("--shutdown-timeout", "0.1")
     place.wait_for("began")
     assert worker.stop() == 0
     row = place.wait_for_state(job, state="available")
     assert (row.attempt, row.errors, row.lease_token) == (0, [], None)
-    assert "1 given back" in worker.output
+    assert "1 requeued" in worker.output
     if type == "hold.async":
         assert len(place.events("CancelledError")) == 1
 
@@ -126,7 +126,7 @@ def test_killed_workers_cost_no_attempt_that_did_not_begin(place, type):
         place.wait(lambda: not Job.objects.filter(state="available").exists(), "the worker holds all jobs")
         worker.kill()
         write(Job.objects.filter(state="active"), lease_expires_at=timezone.now() - timedelta(hours=1))
-        sweep.rescue(Job.objects.all(), timezone.now())
+        timers.rescue(Job.objects.all(), timezone.now())
         assert not Job.objects.filter(state="active").exists()
     place.open("gate")
     place.runworker()

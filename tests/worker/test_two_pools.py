@@ -107,9 +107,9 @@ def test_it_looks_again_after_the_interval_of_its_polls(claiming, looks, monkeyp
     assert count(looks, "coroutine") == 2
 
 
-def test_it_looks_again_after_it_has_given_jobs_back(claiming, looks):
+def test_it_looks_again_after_it_has_requeued_jobs(claiming, looks):
     claiming.claim()
-    claiming.give_all_back()
+    claiming.requeue_all()
     claiming.claim()
     assert count(looks, "coroutine") == 2
 

@@ -75,17 +75,16 @@ def test_each_commit_is_heard(heard):
     assert heard() == {"a": 3}
 
 
-def test_jobs_that_are_made_available_by_hand_are_heard(heard):
+def test_jobs_that_are_made_available_manually_are_heard(heard):
     later = timezone.now() + timedelta(hours=1)
-    for queue in ("retried", "revived"):
+    for queue in ("waiting", "finished"):
         Job.objects.enqueue("t", queue=queue, scheduled_at=later)
     ended = {"state": "discarded", "enqueued_at": timezone.now(), "finished_at": later}
-    Job._base_manager.filter(queue="revived").update(**ended, scheduled_at=None, run_at=None)
+    Job._base_manager.filter(queue="finished").update(**ended, scheduled_at=None, run_at=None)
     assert heard() == {}
-    Job.objects.filter(queue="retried").retry()
-    assert heard() == {"retried": 1}
-    Job.objects.filter(queue="revived").revive()
-    assert heard() == {"revived": 1}
+    for queue in ("waiting", "finished"):
+        Job.objects.filter(queue=queue).retry()
+        assert heard() == {queue: 1}
 
 
 def test_a_job_that_waits_for_its_time_is_not_called_out(heard):

@@ -1,4 +1,4 @@
-"""What is wrong with a definition is said before anything is stored, with its place and the mend."""
+"""What is wrong with a definition is said before anything is stored, with its place and the hint."""
 
 import pytest
 

@@ -102,20 +102,20 @@ def test_more_ends_than_one_look_finds(log):
     assert advance_due("default") == (0, False)
 
 
-def mend(type):
+def hint(type):
     """Let a type do what ``do`` does."""
     registry.unregister(type)
     job(type, takes_context=True)(registry.get("do").function)
 
 
 @pytest.mark.slow
-def test_a_revived_job_of_a_running_group_counts_anew(log, do, fail):
+def test_a_retried_job_of_a_running_group_counts_anew(log, do, fail):
     workflow = batch([fail("b"), do("a", delay=60)], on_success=do("s"), on_failure=do("f")).enqueue()
     run_jobs()
     member = workflow.members.get(position=0)
     assert member.outcome == "failed"
-    Job.objects.get(pk=member.job_id).revive()
-    mend("fail")
+    Job.objects.get(pk=member.job_id).retry()
+    hint("fail")
     with travel(timedelta(seconds=61)):
         run_jobs()
     assert log.names == ["b", "b", "a", "s"]
@@ -124,13 +124,13 @@ def test_a_revived_job_of_a_running_group_counts_anew(log, do, fail):
 
 
 @pytest.mark.slow
-def test_a_revived_job_that_still_runs_keeps_the_group_open(log, do, fail, take):
+def test_a_retried_job_that_still_runs_keeps_the_group_open(log, do, fail, take):
     workflow = group([fail("b"), do("a", delay=60)]).enqueue()
     run_jobs()
-    Job.objects.get(pk=workflow.members.get(position=0).job_id).revive()
+    Job.objects.get(pk=workflow.members.get(position=0).job_id).retry()
     take(types=("fail",))
     with travel(timedelta(seconds=10)):
-        Job.objects.get(pk=workflow.members.get(position=1).job_id).retry_now()
+        Job.objects.get(pk=workflow.members.get(position=1).job_id).retry()
         run_jobs(types="do")
     workflow.refresh_from_db()
     assert workflow.state == "running"
@@ -138,11 +138,11 @@ def test_a_revived_job_that_still_runs_keeps_the_group_open(log, do, fail, take)
 
 
 @pytest.mark.slow
-def test_a_revived_job_of_an_ended_workflow_is_an_ordinary_job(log, do, fail):
+def test_a_retried_job_of_an_ended_workflow_is_an_ordinary_job(log, do, fail):
     workflow = chain(fail("b"), do("c")).enqueue()
     run_jobs()
     job = Job.objects.get()
-    job.revive()
+    job.retry()
     run_jobs()
     workflow.refresh_from_db()
     assert workflow.state == "failed"
@@ -204,13 +204,13 @@ def test_a_shared_job_ends_once_in_each_workflow(log, do, fail):
 
 
 @pytest.mark.slow
-def test_a_revived_job_that_another_workflow_waits_for_too_counts_anew(log, do, fail):
+def test_a_retried_job_that_another_workflow_waits_for_too_counts_anew(log, do, fail):
     flow = group([fail("x", unique=IGNORE), do("a", delay=60)])
     flow.enqueue(id="ffffffff-0000-7000-8000-000000000000")
     run_jobs()
-    Job.objects.get(type="fail").revive()
+    Job.objects.get(type="fail").retry()
     flow.enqueue(id="00000000-0000-7000-8000-000000000000")
-    mend("fail")
+    hint("fail")
     run_jobs()
     outcomes = WorkflowMember.objects.filter(position=0).values_list("outcome", flat=True)
     assert list(outcomes) == ["completed", "completed"]

@@ -13,7 +13,7 @@ from django_ojs_unique.execution.leases import Lease
 from django_ojs_unique.models import Event, Job, Workflow
 from django_ojs_unique.testing import run_jobs, run_one
 from django_ojs_unique.worker import Worker, remote
-from django_ojs_unique.worker.holder import Holder, new_token
+from django_ojs_unique.worker.remote_worker import RemoteWorker, new_token
 from django_ojs_unique.workflows.advance import advance_due
 from tests.support.processes import together
 
@@ -56,7 +56,7 @@ def fetch(count=1):
 
 
 def ack(job):
-    return remote.ack(Job.objects.all(), job.pk, holder=Holder("1", worker_id="w"), now=timezone.now())
+    return remote.ack(Job.objects.all(), job.pk, holder=RemoteWorker("1", worker_id="w"), now=timezone.now())
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Random workflows, with failures, cancellations, duplicates, revivals, deletions and deaths between any statements."""
+"""Random workflows, with failures, cancellations, duplicates, retries, deletions and deaths between any statements."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ class Machine(RuleBasedStateMachine):
     @rule(fails=st.booleans(), count=st.integers(1, 3))
     def work(self, fails: bool, count: int) -> None:
         for job in self._claim(count):
-            self._settle(job, fails=fails)
+            self._finalize(job, fails=fails)
 
     @rule(count=st.integers(1, 2))
     def claim(self, count: int) -> None:
         self._claim(count)
 
     @rule(number=whole, fails=st.booleans())
-    def settle(self, number: int, fails: bool) -> None:
+    def finalize(self, number: int, fails: bool) -> None:
         if job := one_of(Job.objects.filter(state="active"), number):
-            self._settle(job, fails=fails)
+            self._finalize(job, fails=fails)
 
     @rule()
     def advance(self) -> None:
@@ -114,19 +114,19 @@ class Machine(RuleBasedStateMachine):
             job.remove()
 
     @rule(number=whole)
-    def revive_a_job(self, number: int) -> None:
-        if job := one_of(Job.objects.filter(lifecycle.revivable()), number):
+    def retry_a_job(self, number: int) -> None:
+        if job := one_of(Job.objects.filter(lifecycle.unsuccessful()), number):
             with contextlib.suppress(DuplicateJob):
-                job.revive()
+                job.retry()
 
     def teardown(self) -> None:
         """Let everything end, then look at every row."""
         try:
             is_left = True
             while is_left:
-                lifecycle.retry_now(Job.objects.all(), timezone.now())
+                lifecycle.retry_waiting(Job.objects.all(), timezone.now())
                 for job in [*Job.objects.filter(state="active"), *self._claim(100)]:
-                    self._settle(job, fails=False)
+                    self._finalize(job, fails=False)
                 advance()
                 is_left = Job.objects.filter(finished_at=None).exists() or Job.objects.filter(awaited=True).exists()
             audit()
@@ -139,7 +139,7 @@ class Machine(RuleBasedStateMachine):
         options: dict[str, Any] = {"types": ["t"], "worker_id": "w", "lease": timedelta(hours=1)}
         return claim(Job.objects.all(), queues=["default"], limit=count, now=timezone.now(), **options)
 
-    def _settle(self, job: Any, *, fails: bool) -> None:
+    def _finalize(self, job: Any, *, fails: bool) -> None:
         row, now = Job.objects.filter(pk=job.pk), timezone.now()
         if fails:
             lifecycle.discard(row, now, token=job.lease_token, errors=[])

@@ -48,7 +48,7 @@ def test_a_rolled_back_workflow_leaves_nothing(log, do):
 @pytest.mark.slow
 def test_a_worker_goes_through_a_workflow(log, do):
     workflow = chain(do("a"), group([do(str(number)) for number in range(5)]), do("z")).enqueue()
-    worker = Worker(on_settled=lambda summary: summary.settled == 7 and worker.stop())
+    worker = Worker(on_finalized=lambda summary: summary.finalized == 7 and worker.stop())
     worker.run()
     assert log.names[0] == "a"
     assert log.names[-1] == "z"

@@ -35,7 +35,7 @@ def test_an_ignored_duplicate_stands_in_and_the_workflow_waits_for_it(log, do):
     assert log.names == ["a"]
     workflow.refresh_from_db()
     assert workflow.state == "running"
-    existing.retry_now()
+    existing.retry()
     run_jobs()
     assert log == [("a", []), ("x", []), ("s", ["a", "x"])]
     existing.refresh_from_db()

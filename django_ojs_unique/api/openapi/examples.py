@@ -52,7 +52,7 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
             "job_id": "01890a5d-ac96-774b-bcce-b302099a8057",
             "error": {"code": "handler_error", "type": "smtp.refused", "message": "554", "retryable": True},
         },
-        "Given back": {"job_id": "01890a5d-ac96-774b-bcce-b302099a8057", "requeue": True},
+        "A requeue": {"job_id": "01890a5d-ac96-774b-bcce-b302099a8057", "requeue": True},
     },
     "putProgress": {"Almost half": {"progress": 0.47, "progress_note": "14,000 of 30,000 rows"}},
     "reportProgress": {

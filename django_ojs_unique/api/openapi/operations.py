@@ -104,12 +104,12 @@ OPERATIONS: Mapping[str, Operation] = {
     "POST /ojs/v1/jobs/{}/activate": Operation(
         "activateJob", "jobs", "Let a pending job run", {200: answers.OneJob}, refusals=(409,)
     ),
-    "POST /ojs/v1/jobs/{}/revive": Operation(
-        "reviveJob",
+    "POST /ojs/v1/jobs/{}/retry": Operation(
+        "retryJob",
         "jobs",
-        "Run a discarded or cancelled job again",
+        "Let a waiting job run now, or run a discarded or cancelled one again",
         {200: answers.JobOrPreview},
-        requests.Revive,
+        requests.RetryJob,
         refusals=(409,),
     ),
     "POST /ojs/v1/jobs/{}/enqueue-again": Operation(

@@ -20,7 +20,7 @@ from ...models import Queue
 R = TypeVar("R", bound=EnqueueResult)
 
 
-class Wanted(Protocol):
+class ClientRequest(Protocol):
     """A request, and the rate limit of its queue if the request sets one."""
 
     @property
@@ -29,7 +29,7 @@ class Wanted(Protocol):
     def max_per_second(self) -> int | None: ...
 
 
-def enqueue(jobs: Any, wanted: Wanted) -> EnqueueResult:
+def enqueue(jobs: Any, wanted: ClientRequest) -> EnqueueResult:
     """Enqueue; if the duplicate's lease or expiry has passed, run maintenance on it and enqueue once more."""
     now = timezone.now()
     try:
@@ -45,7 +45,7 @@ def enqueue(jobs: Any, wanted: Wanted) -> EnqueueResult:
     return _one(jobs, wanted)
 
 
-def enqueue_many(jobs: Any, wanted: Sequence[Wanted], mode: str) -> Sequence[ItemResult]:
+def enqueue_many(jobs: Any, wanted: Sequence[ClientRequest], mode: str) -> Sequence[ItemResult]:
     """Run maintenance, so that a job that is over is no duplicate, and enqueue; ``mode`` as in `enqueue_many`."""
 
     def store() -> Sequence[ItemResult]:
@@ -65,13 +65,13 @@ def expire_overdue(jobs: QuerySet[Any], results: Sequence[EnqueueResult]) -> Non
         job.refresh_from_db(using=jobs.db)
 
 
-def _one(jobs: Any, wanted: Wanted) -> EnqueueResult:
+def _one(jobs: Any, wanted: ClientRequest) -> EnqueueResult:
     result: EnqueueResult
     (result,) = _with_rates(jobs, [wanted], lambda: [jobs.enqueue_request(wanted.request)])
     return result
 
 
-def _with_rates(jobs: Any, wanted: Sequence[Wanted], store: Callable[[], Sequence[R]]) -> Sequence[R]:
+def _with_rates(jobs: Any, wanted: Sequence[ClientRequest], store: Callable[[], Sequence[R]]) -> Sequence[R]:
     """Store jobs and set the rates that they bring for their queues, in one transaction if there are any."""
     if all(one.max_per_second is None for one in wanted):
         return store()
@@ -82,7 +82,7 @@ def _with_rates(jobs: Any, wanted: Sequence[Wanted], store: Callable[[], Sequenc
 
 
 def _in_transaction(
-    jobs: Any, wanted: Sequence[Wanted], store: Callable[[], Sequence[R]]
+    jobs: Any, wanted: Sequence[ClientRequest], store: Callable[[], Sequence[R]]
 ) -> Sequence[R] | DuplicateJob:
     with transaction.atomic(using=jobs.db):
         try:

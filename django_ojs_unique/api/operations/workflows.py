@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from ...db.transactions import starting_over
-from ...enqueue.incoming import Reader
+from ...enqueue.new_job import Reader
 from ...enqueue.request import Request
 from ...maintenance.on_demand import run_maintenance
 from ...models import Job, Queue, Workflow

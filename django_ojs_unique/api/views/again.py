@@ -1,4 +1,4 @@
-"""Run a finished job again: revive it, or enqueue it again as a new job. Beyond the specification."""
+"""Run a finished job again: retry it, or enqueue it again as a new job. Beyond the specification."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...maintenance.on_demand import run_maintenance
-from ...reporting.preview import Consequence, of_enqueues_again, of_revivals
+from ...reporting.preview import Consequence, of_enqueues_again, of_retries
 from ..authorize import show_allowed
 from ..base import OJSView
 from ..wire.envelope import show
 from ..wire.flags import read_flags
 
 
-class Revive(OJSView):
-    """``/ojs/v1/jobs/{id}/revive``: make a discarded or cancelled job available.
+class Retry(OJSView):
+    """``/ojs/v1/jobs/{id}/retry``: let a waiting job run now, or run a discarded or cancelled one again.
 
-    While a live job has its key, the answer is 409. ``{"replace": true}`` cancels that job, ``{"force": true}`` lets
-    both run. ``{"dry_run": true}`` only says what would be done.
+    While a live job has the key of a finished one, the answer is 409. ``{"replace": true}`` cancels that job,
+    ``{"force": true}`` lets both run. ``{"dry_run": true}`` only says what would be done.
     """
 
     def post(self, request: Request, id: str) -> Response:
@@ -26,8 +26,8 @@ class Revive(OJSView):
         run_maintenance(self.jobs, timezone.now())
         job = self.found(id, "change")
         if flags.pop("dry_run", False):
-            return _preview(*of_revivals(self.jobs, [job.pk], timezone.now(), **{"force": False, **flags}))
-        job.revive(**flags)
+            return _preview(*of_retries(self.jobs, [job.pk], timezone.now(), **{"force": False, **flags}))
+        job.retry(**flags)
         return Response({"job": show(job)})
 
 
@@ -50,10 +50,10 @@ class EnqueueAgain(OJSView):
         return Response({"job": show(result.job)}, status=201)
 
 
-def _preview(said: Consequence) -> Response:
+def _preview(consequence: Consequence) -> Response:
     preview = {
-        "allowed": not said.refusal,
-        "message": said.refusal or " ".join(said.sentences),
-        "duplicates": [{"id": str(rival.pk), "state": rival.state} for rival in said.rivals],
+        "allowed": not consequence.refusal,
+        "message": consequence.refusal or " ".join(consequence.sentences),
+        "duplicates": [{"id": str(rival.pk), "state": rival.state} for rival in consequence.rivals],
     }
     return Response({"preview": preview})

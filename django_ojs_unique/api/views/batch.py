@@ -12,9 +12,9 @@ from rest_framework.response import Response
 
 from ...enqueue.results import EnqueueResult, Outcome
 from ...exceptions import OJSError
-from ..accept import accept_all, accept_each
 from ..authorize import demand_enqueue, show_allowed
 from ..base import OJSView
+from ..enqueue_for_client import enqueue_all, enqueue_each
 from ..wire.enqueue import EnqueueBody, read_job, read_jobs
 
 
@@ -28,7 +28,7 @@ class Batch(OJSView):
         wanted = [read_job(element, now, index) for index, element in enumerate(read_jobs(self.body))]
         for one in wanted:
             demand_enqueue(request, one)
-        results = accept_all(self.jobs, wanted)
+        results = enqueue_all(self.jobs, wanted)
         return Response(
             {"jobs": [show_allowed(request, result) for result in results], "count": len(results)}, status=201
         )
@@ -42,7 +42,7 @@ class Bulk(OJSView):
     def post(self, request: Request) -> Response:
         now = timezone.now()
         read = [self._read(element, now, index) for index, element in enumerate(read_jobs(self.body))]
-        accepted = iter(accept_each(self.jobs, [one for one in read if isinstance(one, EnqueueBody)]))
+        accepted = iter(enqueue_each(self.jobs, [one for one in read if isinstance(one, EnqueueBody)]))
         results = [
             self._refused(index, one) if isinstance(one, OJSError) else self._result(index, *next(accepted))
             for index, one in enumerate(read)
@@ -57,7 +57,7 @@ class Bulk(OJSView):
 
     def _refused(self, index: int, error: OJSError) -> dict[str, Any]:
         status = Outcome.REJECTED if error.code == "duplicate" else Outcome.INVALID
-        return {"index": index, "status": str(status), "error": self.told(error)}
+        return {"index": index, "status": str(status), "error": self.described(error)}
 
     def _read(self, element: Any, now: datetime, index: int) -> EnqueueBody | OJSError:
         try:

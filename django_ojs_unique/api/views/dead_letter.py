@@ -70,7 +70,7 @@ class RetryDeadLetter(OJSView):
     def post(self, request: Request, id: str) -> Response:
         ways = read_flags(self.body, ("force", "replace"))
         job = _found(self, id, "change")
-        job.revive(**ways)
+        job.retry(**ways)
         return Response({"job": show(job)})
 
 

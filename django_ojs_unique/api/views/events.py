@@ -44,7 +44,7 @@ class Events(OJSView):
 
 def _event_type(name: str) -> str:
     if name not in TYPES:
-        raise InvalidRequest.at("types", "is not a type of events", value=name, mend=did_you_mean(name, TYPES))
+        raise InvalidRequest.at("types", "is not a type of events", value=name, hint=did_you_mean(name, TYPES))
     return name
 
 

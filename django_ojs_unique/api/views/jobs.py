@@ -15,9 +15,9 @@ from ...maintenance.on_demand import run_maintenance
 from ...reporting.bounded import few
 from ...reporting.job_filters import filters, narrowed
 from ...workflows.results import places_of
-from ..accept import accept
 from ..authorize import demand_enqueue, show_allowed
 from ..base import OJSView, OneJobView
+from ..enqueue_for_client import enqueue_one
 from ..operations.cancel import cancel
 from ..wire.enqueue import read_job
 from ..wire.envelope import show, show_explanation, show_place
@@ -48,7 +48,7 @@ class Jobs(OJSView):
     def post(self, request: Request) -> Response:
         wanted = read_job(self.body, timezone.now())
         demand_enqueue(request, wanted)
-        result = accept(self.jobs, wanted)
+        result = enqueue_one(self.jobs, wanted)
         answer: dict[str, Any] = {"job": show_allowed(request, result)}
         if result.deduplicated:
             return Response({**answer, "deduplicated": True})

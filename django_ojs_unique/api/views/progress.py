@@ -15,7 +15,7 @@ from ...ojs.moments import milliseconds
 from ...ojs.states import JobState
 from ...worker import remote
 from ..base import OJSView, OneJobView
-from ..wire import reports
+from ..wire import worker_requests
 from ..wire.envelope import progress_of
 from ..wire.errors import NotFound
 
@@ -29,7 +29,7 @@ class JobProgress(OneJobView):
         return Response(_show(self.found(id, "read")))
 
     def put(self, request: Request, id: str) -> Response:
-        return Response(_report(self, reports.read_job_id({"job_id": id})))
+        return Response(_report(self, worker_requests.read_job_id({"job_id": id})))
 
 
 class Progress(OJSView):
@@ -38,15 +38,15 @@ class Progress(OJSView):
     group = "workers"
 
     def post(self, request: Request) -> Response:
-        return Response(_report(self, reports.read_job_id(self.body)))
+        return Response(_report(self, worker_requests.read_job_id(self.body)))
 
 
 def _report(view: OJSView, id: UUID) -> dict[str, Any]:
     """Store a report, which is a heartbeat, too; of a job that nobody runs any more it is ignored, and says so."""
-    said, lease = reports.read_progress(view.body), reports.read_lease(view.body)
-    holder = reports.read_holder(view.body, view.account)
+    reported, lease = worker_requests.read_progress(view.body), worker_requests.read_lease(view.body)
+    holder = worker_requests.read_holder(view.body, view.account)
     try:
-        job = remote.report_progress(view.jobs, id, holder=holder, now=timezone.now(), lease=lease, said=said)
+        job = remote.report_progress(view.jobs, id, holder=holder, now=timezone.now(), lease=lease, reported=reported)
     except Job.DoesNotExist:
         raise NotFound.of("job", id) from None
     except InvalidTransition as error:
@@ -58,5 +58,5 @@ def _report(view: OJSView, id: UUID) -> dict[str, Any]:
 
 def _show(job: Job) -> dict[str, Any]:
     """Return the JSON object of a job's progress: the chapter wants null for what was not reported."""
-    said = {"job_id": str(job.pk), "state": str(job.state), "progress": progress_of(job), "data": None}
-    return {**said, "progress_note": job.progress_note} if job.progress_note else said
+    answer = {"job_id": str(job.pk), "state": str(job.state), "progress": progress_of(job), "data": None}
+    return {**answer, "progress_note": job.progress_note} if job.progress_note else answer

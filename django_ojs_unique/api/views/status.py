@@ -16,7 +16,7 @@ from ...exceptions import as_json
 from ...models import Job
 from .. import health
 from ..base import VERSION, OJSView
-from ..wire import reports
+from ..wire import worker_requests
 from ..wire.errors import CODES, NoRoute, NotFound
 
 CAPABILITIES = {
@@ -75,10 +75,10 @@ def limits() -> dict[str, float]:
         "max_args_bytes": settings.max_args_bytes,
         "max_meta_bytes": settings.max_meta_bytes,
         "max_result_bytes": settings.max_result_bytes,
-        "max_queues": reports.MOST_QUEUES,
-        "max_types": reports.MOST_TYPES,
-        "max_queues_times_types": reports.MOST_PAIRS,
-        "max_jobs": reports.MOST_JOBS,
+        "max_queues": worker_requests.MOST_QUEUES,
+        "max_types": worker_requests.MOST_TYPES,
+        "max_queues_times_types": worker_requests.MOST_PAIRS,
+        "max_jobs": worker_requests.MOST_JOBS,
     }
 
 
@@ -136,7 +136,7 @@ class Nowhere(OJSView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         path, script = request.path.rstrip("/"), request.path.removesuffix(request.path_info)
-        said, there = f"There is nothing at {as_json(request.path)}.", resolve(path.removeprefix(script)).func
+        message, there = f"There is nothing at {as_json(request.path)}.", resolve(path.removeprefix(script)).func
         if path != request.path and getattr(there, "view_class", None) is not type(self):
-            said = f"{said} Write {as_json(path)}, without the slash at the end."
-        raise NoRoute(said, details={"resource_type": "route"})
+            message = f"{message} Write {as_json(path)}, without the slash at the end."
+        raise NoRoute(message, details={"resource_type": "route"})

@@ -16,12 +16,12 @@ from ...models import Job, WorkerProcess
 from ...ojs.moments import milliseconds
 from ...ojs.states import JobState
 from ...worker import heartbeat, remote
-from ...worker.holder import Holder, new_token
+from ...worker.remote_worker import RemoteWorker, new_token
 from ...workflows.results import places_of
 from ..authorize import fetchable
 from ..base import OJSView
 from ..waiting import COME_BACK, Crowded, has_gone, wait_for
-from ..wire import reports
+from ..wire import worker_requests
 from ..wire.envelope import show_fetched
 from ..wire.errors import NotFound
 from ..wire.pages import Page
@@ -35,14 +35,17 @@ class Fetch(OJSView):
     group = "workers"
 
     def post(self, request: Request) -> Response:
-        queues, wait = reports.read_queues(self.body), reports.read_wait(self.body)
-        lease, wanted = reports.read_lease(self.body), fetchable(request, queues, reports.read_types(self.body, queues))
+        queues, wait = worker_requests.read_queues(self.body), worker_requests.read_wait(self.body)
+        lease, wanted = (
+            worker_requests.read_lease(self.body),
+            fetchable(request, queues, worker_requests.read_types(self.body, queues)),
+        )
         fetch = partial(
             remote.fetch,
             self.jobs,
             wanted,
-            count=reports.read_count(self.body),
-            worker_id=reports.read_worker_id(self.body),
+            count=worker_requests.read_count(self.body),
+            worker_id=worker_requests.read_worker_id(self.body),
             token=new_token(self.account),
             max_bytes=settings.api["MAX_RESPONSE_BYTES"],
         )
@@ -82,15 +85,15 @@ class _Report(OJSView):
 
     @property
     def _holding(self) -> dict[str, Any]:
-        holder = reports.read_holder(self.body, self.account)
-        return {"id": reports.read_job_id(self.body), "holder": holder, "now": timezone.now()}
+        holder = worker_requests.read_holder(self.body, self.account)
+        return {"id": worker_requests.read_job_id(self.body), "holder": holder, "now": timezone.now()}
 
 
 class Ack(_Report):
     """``/ojs/v1/workers/ack``."""
 
     def report(self) -> Job:
-        return remote.ack(self.jobs, **self._holding, result=reports.read_result(self.body))  # type: ignore[no-any-return]
+        return remote.ack(self.jobs, **self._holding, result=worker_requests.read_result(self.body))  # type: ignore[no-any-return]
 
     def answer(self, job: Job) -> dict[str, Any]:
         assert job.finished_at is not None
@@ -101,21 +104,21 @@ class Nack(_Report):
     """``/ojs/v1/workers/nack``."""
 
     def report(self) -> Job:
-        failure = reports.read_failure(self.body)
-        if reports.read_requeue(self.body):
+        failure = worker_requests.read_failure(self.body)
+        if worker_requests.read_requeue(self.body):
             return remote.requeue(self.jobs, **self._holding)  # type: ignore[no-any-return]
         return remote.nack(self.jobs, **self._holding, failure=failure)  # type: ignore[no-any-return]
 
     def answer(self, job: Job) -> dict[str, Any]:
-        said: dict[str, Any] = {"attempt": job.attempt, "max_attempts": job.most_attempts}
+        answer: dict[str, Any] = {"attempt": job.attempt, "max_attempts": job.most_attempts}
         if job.state == JobState.RETRYABLE:
             assert job.run_at is not None
             delay = job.errors[-1].get("retry_delay_ms", 0) if job.errors else 0  # a requeued job has none
-            said |= {"next_attempt_at": milliseconds(job.run_at), "retry_delay_ms": delay}
+            answer |= {"next_attempt_at": milliseconds(job.run_at), "retry_delay_ms": delay}
         elif job.state == JobState.DISCARDED:
             assert job.finished_at is not None
-            said |= dict.fromkeys(("discarded_at", "completed_at"), milliseconds(job.finished_at))
-        return said
+            answer |= dict.fromkeys(("discarded_at", "completed_at"), milliseconds(job.finished_at))
+        return answer
 
 
 class Heartbeat(OJSView):
@@ -124,12 +127,12 @@ class Heartbeat(OJSView):
     group = "workers"
 
     def post(self, request: Request) -> Response:
-        worker_id = reports.read_worker_id(self.body, required=True)
-        ids, lease = reports.read_job_ids(self.body), reports.read_lease(self.body)
+        worker_id = worker_requests.read_worker_id(self.body, required=True)
+        ids, lease = worker_requests.read_job_ids(self.body), worker_requests.read_lease(self.body)
         assert worker_id is not None
-        holder, tokens = Holder(self.account, worker_id), reports.read_tokens(self.body)
+        holder, tokens = RemoteWorker(self.account, worker_id), worker_requests.read_tokens(self.body)
         held = remote.extend(self.jobs, ids, holder=holder, tokens=tokens, lease=lease)
-        now, facts = timezone.now(), reports.read_process(self.body)
+        now, facts = timezone.now(), worker_requests.read_process(self.body)
         directive = heartbeat.say_hello(self.using, worker_id, now, **facts, held=len(held))
         extended = [str(job.pk) for job in held]
         return Response({"state": directive or RUNNING, "jobs_extended": extended, "server_time": milliseconds(now)})
@@ -168,7 +171,7 @@ def _show(row: WorkerProcess) -> dict[str, Any]:
         "queues": row.queues,
         "concurrency": row.concurrency,
         "held": row.held,
-        "settled": row.settled,
+        "finalized": row.finalized,
         "started_at": milliseconds(row.started_at),
         "heartbeat_at": milliseconds(row.heartbeat_at),
     }

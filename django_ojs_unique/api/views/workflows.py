@@ -82,11 +82,11 @@ class Workflow(OJSView):
         workflow = self._found(id)
         workflow.cancel()
         counts = workflow.counts()
-        told = {
+        counts = {
             "steps_cancelled": counts[MemberOutcome.CANCELLED],
             "steps_already_completed": counts[MemberOutcome.COMPLETED],
         }
-        return Response({"workflow": {**_shown(workflow), **told}})
+        return Response({"workflow": {**_shown(workflow), **counts}})
 
     def _found(self, id: str) -> models.Workflow:
         rows = models.Workflow.objects.using(self.using)
@@ -105,5 +105,5 @@ def _shown(workflow: Any, *, members: bool = True) -> dict[str, Any]:
 def _choice(parameters: Mapping[str, str], name: str) -> str:
     value, choices = parameters[name], [str(choice) for choice in _CHOICES[name]]
     if value not in choices:
-        raise InvalidRequest.at(name, "is not a known value", value=value, mend=did_you_mean(value, choices))
+        raise InvalidRequest.at(name, "is not a known value", value=value, hint=did_you_mean(value, choices))
     return value

@@ -85,7 +85,7 @@ def read_body(request: Any, largest: int) -> dict[str, Any]:
         return {}  # of any type: wsgiref, and so `runserver`, says text/plain if the client names none
     media_type = request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
     if media_type and media_type not in ACCEPTED:
-        raise InvalidRequest.at("Content-Type", "is not supported", value=media_type, mend=f"Send {MEDIA_TYPE}.")
+        raise InvalidRequest.at("Content-Type", "is not supported", value=media_type, hint=f"Send {MEDIA_TYPE}.")
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:

@@ -51,14 +51,14 @@ def read_cron(body: Mapping[str, Any], now: datetime) -> WantedCron:
     """
     members = {name: value for name, value in body.items() if value is not None and name not in _SYSTEM_MANAGED}
     if (name := members.pop("name", None)) is None:
-        raise InvalidRequest.at("name", "is missing", mend="Write a name, as in 'reports.nightly'.")
+        raise InvalidRequest.at("name", "is missing", hint="Write a name, as in 'reports.nightly'.")
     if members.keys() == {"enabled"} and isinstance(members["enabled"], bool):
         return WantedCron(name, members["enabled"])
     places = {"expression": "expression" if "expression" in members else "cron"}
     if (alias := members.pop("cron", None)) is not None:
         members.setdefault("expression", alias)
     if "expression" not in members:
-        raise InvalidRequest.at("expression", "is missing", mend="Write a cron expression, as in '0 9 * * MON-FRI'.")
+        raise InvalidRequest.at("expression", "is missing", hint="Write a cron expression, as in '0 9 * * MON-FRI'.")
     own = {member: members.pop(member) for member in MEMBERS if member in members}
     template, prefix = _template_of(own, members)
     request = _read_template(template, prefix, now, places)
@@ -103,14 +103,14 @@ def _template_of(own: dict[str, Any], others: dict[str, Any]) -> tuple[dict[str,
     """Return the members of the job, and the path that precedes their names in the body."""
     if "job_template" not in own:
         if not others:
-            raise InvalidRequest.at("job_template", "is missing", mend=_TEMPLATE)
+            raise InvalidRequest.at("job_template", "is missing", hint=_TEMPLATE)
         return others, ""
     template = own.pop("job_template")
     if not isinstance(template, dict):
-        raise InvalidRequest.at("job_template", "must be an object", value=template, mend=_TEMPLATE)
+        raise InvalidRequest.at("job_template", "must be an object", value=template, hint=_TEMPLATE)
     if others:
         stranger = next(iter(others))
-        raise InvalidRequest.at(stranger, "is not a member of a periodic job", mend=did_you_mean(stranger, MEMBERS))
+        raise InvalidRequest.at(stranger, "is not a member of a periodic job", hint=did_you_mean(stranger, MEMBERS))
     return template, "job_template."
 
 
@@ -119,7 +119,7 @@ def _read_template(template: dict[str, Any], prefix: str, now: datetime, places:
     for path, members in ((prefix, template), (f"{prefix}options.", options if isinstance(options, dict) else {})):
         for name in _OF_ONE_JOB:
             if members.get(name) is not None:
-                raise InvalidRequest.at(f"{path}{name}", "does not suit every occurrence", mend="Leave it out.")
+                raise InvalidRequest.at(f"{path}{name}", "does not suit every occurrence", hint="Leave it out.")
     try:
         wanted = read_job(template, now)
     except OJSError as error:
@@ -130,13 +130,13 @@ def _read_template(template: dict[str, Any], prefix: str, now: datetime, places:
         raise
     if wanted.request.extra and not prefix:
         stranger = next(iter(wanted.request.extra))
-        raise InvalidRequest.at(stranger, "is not a member of a periodic job", mend=did_you_mean(stranger, MEMBERS))
+        raise InvalidRequest.at(stranger, "is not a member of a periodic job", hint=did_you_mean(stranger, MEMBERS))
     places.update({name: prefix + wanted.places.get(name, name) for name in ("type", "args", *OPTIONS, *wanted.places)})
     return wanted.request
 
 
 def _template(entry: CronJob) -> dict[str, Any]:
-    """Return the ``job_template`` of an entry, whose row may have been changed by hand."""
+    """Return the ``job_template`` of an entry, whose row may have been changed manually."""
     options = redacted_member(entry, "options")
     options = dict(options) if isinstance(options, dict) else {}
     extra = options.pop("extra", None)

@@ -101,7 +101,7 @@ def read_jobs(body: Mapping[str, Any]) -> list[Any]:
         raise InvalidRequest.at("jobs", "must be an array of at least one job", value=elements)
     if len(elements) > (most := settings.api["MAX_BATCH"]):
         raise PayloadTooLarge.at(
-            "jobs", f"has {len(elements):,} elements; the limit is {most:,}", mend="Send several batches."
+            "jobs", f"has {len(elements):,} elements; the limit is {most:,}", hint="Send several batches."
         )
     return elements
 
@@ -136,7 +136,7 @@ def _read(body: Any, now: datetime, places: dict[str, str], index: int | None) -
         raise InvalidRequest.at("specversion", 'must be "1.0"', value=body["specversion"])
     values = _options(body, places)
     if (type_ := body.get("type")) is None:
-        raise InvalidRequest.at("type", "is missing", mend="Write the job's type, as in 'email.send'.")
+        raise InvalidRequest.at("type", "is missing", hint="Write the job's type, as in 'email.send'.")
     request = Request(type_, _args(body), id=read_id(body), meta=_meta(body, values), full_row=True, elsewhere=True)
     if (schema := body.get("schema")) is not None:
         request.schema = schema
@@ -218,11 +218,11 @@ def _options(body: dict[str, Any], places: dict[str, str]) -> dict[str, Any]:
     for name, value in (options or {}).items():
         place = f"options.{name}"
         if name not in _BESIDE:
-            raise InvalidRequest.at(place, "is not an option", mend=did_you_mean(name, OPTIONS))
+            raise InvalidRequest.at(place, "is not an option", hint=did_you_mean(name, OPTIONS))
         if value is not None:
             meant = _ALIASES.get(name, name)
             if meant in values and places[meant].startswith("options."):
-                raise InvalidRequest.at(place, f"says the same as {places[meant]}", mend="Leave one of them out.")
+                raise InvalidRequest.at(place, f"says the same as {places[meant]}", hint="Leave one of them out.")
             values[meant], places[meant] = value, place
     return values
 
@@ -230,9 +230,9 @@ def _options(body: dict[str, Any], places: dict[str, str]) -> dict[str, Any]:
 def _args(body: dict[str, Any]) -> Any:
     args = body.get("args")
     if args is None:
-        raise InvalidRequest.at("args", "is missing", mend="Write an array, [] if there are none.")
+        raise InvalidRequest.at("args", "is missing", hint="Write an array, [] if there are none.")
     if settings.api["ARRAYS_ONLY"] and not isinstance(args, list):
-        raise InvalidRequest.at("args", "must be an array", value=args, mend="Write it as the only element of one.")
+        raise InvalidRequest.at("args", "must be an array", value=args, hint="Write it as the only element of one.")
     return args
 
 
@@ -242,7 +242,7 @@ def read_id(body: Mapping[str, Any]) -> str | None:
         return None
     id = body["id"]
     if not isinstance(id, str) or not UUID7_TEXT.fullmatch(id):
-        raise InvalidRequest.at("id", "must be a UUIDv7 in lower case", value=id, mend="Leave it out to have one made.")
+        raise InvalidRequest.at("id", "must be a UUIDv7 in lower case", value=id, hint="Leave it out to have one made.")
     return id
 
 

@@ -68,7 +68,7 @@ def _show(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
         if (moment := getattr(job, name)) is not None:
             shown[name] = write(moment)
     shown |= _start(job) | _finish(job) | _progress(job) | _rules(job, read)
-    for name in ("timeout_ms", "visibility_timeout_ms", "retry", "result"):
+    for name in ("timeout_ms", "visibility_timeout_ms", "result"):
         if (value := read(job, name)) is not None:
             shown[name] = value
     for name in ("tags", "schema", "steps", "errors"):
@@ -87,6 +87,8 @@ def _rules(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
     shown: dict[str, Any] = {}
     if isinstance(job.unique, dict):
         shown["unique"] = {name: value for name, value in job.unique.items() if value is not None}
+    if job.retry_options is not None:
+        shown["retry"] = read(job, "retry_options")
     if job.limits:
         shown["limits"] = list(map(with_values, read(job, "limits")))
     return shown

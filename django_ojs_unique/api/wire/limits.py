@@ -19,8 +19,8 @@ def read_limits(value: Any, places: dict[str, str]) -> tuple[Limit, ...]:
     """
     places["limit"] = places[LIMITS]
     if not isinstance(value, list):
-        mend = "Write [{'key': ['args.customer_id'], 'running': 1}]."
-        raise InvalidRequest.at("limit", "must be an array of objects", value=value, mend=mend)
+        hint = "Write [{'key': ['args.customer_id'], 'running': 1}]."
+        raise InvalidRequest.at("limit", "must be an array of objects", value=value, hint=hint)
     if len(value) == 1:
         places.update({f"limit.{member}": f"{places[LIMITS]}[0].{member}" for member in _MEMBERS})
     return limits_of(value)

@@ -11,7 +11,7 @@ from ...ojs.durations import end_of, parse_duration
 
 _CLOCK = r"(?:[01]\d|2[0-3]):[0-5]\d"
 _MOMENT = re.compile(rf"\d{{4}}-\d\d-\d\d[Tt ]{_CLOCK}:[0-5]\d(\.\d+)?([Zz]|[+-]{_CLOCK})", re.ASCII)
-_MEND = "Write RFC 3339 with a zone, as in '2030-01-02T03:04:05Z', or '+PT90S' for ninety seconds from now."
+_HINT = "Write RFC 3339 with a zone, as in '2030-01-02T03:04:05Z', or '+PT90S' for ninety seconds from now."
 LONGEST_MS = 2**53 - 1
 
 
@@ -24,7 +24,7 @@ def read_moment(value: Any, field: str, now: datetime, *, signs: tuple[str, ...]
             return datetime.fromisoformat(value.upper()).astimezone(UTC)
     except (ValueError, OverflowError):
         pass
-    raise InvalidRequest.at(field, "is not a timestamp", value=value, mend=_MEND)
+    raise InvalidRequest.at(field, "is not a timestamp", value=value, hint=_HINT)
 
 
 def read_milliseconds(value: Any, field: str) -> timedelta:

@@ -45,12 +45,12 @@ class Page:
         signer, after = Signer(salt=f"django_ojs_unique.{of}"), None
         if cursor:
             if offset:
-                raise InvalidRequest.at("offset", "cannot be combined with cursor", mend="Leave one of them out.")
+                raise InvalidRequest.at("offset", "cannot be combined with cursor", hint="Leave one of them out.")
             try:
                 after = signer.unsign_object(cursor)
             except BadSignature:
-                mend = "Send a `next_cursor` of this list, or none to begin anew."
-                raise InvalidRequest.at("cursor", "is not a cursor of this list", value=cursor, mend=mend) from None
+                hint = "Send a `next_cursor` of this list, or none to begin anew."
+                raise InvalidRequest.at("cursor", "is not a cursor of this list", value=cursor, hint=hint) from None
         return cls(limit, offset, after, signer)
 
     def of_rows(
@@ -85,7 +85,7 @@ class Page:
         found = list(rest[: most + 1])
         if last is not None and self.offset and len(found) <= most:
             problem = f"is behind the {MOST_LOOKED_AT:,} rows that a page looks at for this filter"
-            raise InvalidRequest.at("offset", problem, value=self.offset, mend=FURTHER)
+            raise InvalidRequest.at("offset", problem, value=self.offset, hint=FURTHER)
         return self._shown(found, most, total, lambda row: [getattr(row, field) for field in fields], last)
 
     def of_names(self, names: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
@@ -121,8 +121,8 @@ def _text(value: Any) -> str:
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
-def _number(parameters: Mapping[str, str], name: str, default: int, lowest: int, highest: int, mend: str = "") -> int:
+def _number(parameters: Mapping[str, str], name: str, default: int, lowest: int, highest: int, hint: str = "") -> int:
     text = parameters.get(name, str(default))
     if not _NUMBER.fullmatch(text) or not lowest <= int(text) <= highest:
-        raise InvalidRequest.at(name, f"must be a whole number from {lowest} to {highest}", value=text, mend=mend)
+        raise InvalidRequest.at(name, f"must be a whole number from {lowest} to {highest}", value=text, hint=hint)
     return int(text)

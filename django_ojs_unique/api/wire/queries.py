@@ -37,9 +37,9 @@ def read_job_filters(parameters: QueryDict, now: datetime) -> dict[str, Any]:
     known = (*FILTERS, *PAGE)
     for name in parameters:
         if name not in known:
-            raise InvalidRequest.at(name, "is not a parameter of this list", mend=did_you_mean(name, known))
+            raise InvalidRequest.at(name, "is not a parameter of this list", hint=did_you_mean(name, known))
         if name != "state" and len(parameters.getlist(name)) > 1:
-            raise InvalidRequest.at(name, "is given more than once", mend="Make a request for each value.")
+            raise InvalidRequest.at(name, "is given more than once", hint="Make a request for each value.")
     read: dict[str, Callable[[str], Any]] = {
         "queue": queue_name,
         "type": job_type,
@@ -57,7 +57,7 @@ def read_job_filters(parameters: QueryDict, now: datetime) -> dict[str, Any]:
 
 def _state(name: str) -> str:
     if name not in tuple(JobState):
-        raise InvalidRequest.at("state", "is not a state", value=name, mend=did_you_mean(name, JobState))
+        raise InvalidRequest.at("state", "is not a state", value=name, hint=did_you_mean(name, JobState))
     return name
 
 
@@ -71,7 +71,7 @@ def _past(text: str, field: str, now: datetime) -> datetime:
     try:
         return before(now, text) or read_moment(text, field, now)
     except ValueError as error:
-        raise InvalidRequest.at(field, str(error), value=text, mend="Write PT30M for half an hour ago.") from None
+        raise InvalidRequest.at(field, str(error), value=text, hint="Write PT30M for half an hour ago.") from None
 
 
 def _boolean(text: str) -> bool:

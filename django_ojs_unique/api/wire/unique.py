@@ -29,7 +29,7 @@ def read_unique(policy: Any, args: Any, places: dict[str, str]) -> Any:
             read["keys"] = ["type", "args"]
     if (period := policy.get("period_ms")) is not None:
         if read.get("period") is not None:
-            raise InvalidPolicy.at("unique.period_ms", "says the same as period", mend="Leave one of them out.")
+            raise InvalidPolicy.at("unique.period_ms", "says the same as period", hint="Leave one of them out.")
         read["period"] = format_duration(read_milliseconds(period, "unique.period_ms"))
         places["unique.period"] = f"{places['unique']}.period_ms"
     if read.get("on_conflict") == USE_EXISTING:
@@ -45,18 +45,18 @@ def _read_key(key: Any, policy: dict[str, Any], args: Any) -> tuple[str, list[st
     """
     field = "unique.key"
     if policy.get("keys") is not None:
-        raise InvalidPolicy.at(field, "says the same as keys", mend="Leave one of them out.")
+        raise InvalidPolicy.at(field, "says the same as keys", hint="Leave one of them out.")
     if not isinstance(key, list) or not key or not all(isinstance(name, str) for name in key):
-        raise InvalidPolicy.at(field, "must be a list of at least one name", value=key, mend=_KEYS)
+        raise InvalidPolicy.at(field, "must be a list of at least one name", value=key, hint=_KEYS)
     members = set() if policy.get("args_keys") is not None else _members(args)
     are_dimensions, are_members = set(DIMENSIONS).issuperset(key), members.issuperset(key)
     if are_dimensions and are_members:
         problem = "can mean dimensions of the job, and members of args with the same names"
-        raise InvalidPolicy.at(field, problem, value=key, mend=f"{_KEYS} If your client cannot, rename the members.")
+        raise InvalidPolicy.at(field, problem, value=key, hint=f"{_KEYS} If your client cannot, rename the members.")
     if are_dimensions or are_members:
         return ("keys" if are_dimensions else "args_keys"), key
     problem = f"must name only dimensions ({', '.join(DIMENSIONS)}), or only members of args"
-    raise InvalidPolicy.at(field, problem, value=key, mend=_KEYS)
+    raise InvalidPolicy.at(field, problem, value=key, hint=_KEYS)
 
 
 def _members(args: Any) -> set[str]:

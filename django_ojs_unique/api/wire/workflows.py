@@ -52,8 +52,8 @@ def read_workflow(body: Mapping[str, Any], now: datetime) -> WantedWorkflow:
         flow = reader.read(body)
     except InvalidWorkflow as error:
         path = str(error.details.setdefault("field", ""))
-        said = error.wire_message.removeprefix(f"{path}: ")
-        error.details["validation_errors"] = [{"path": f"$.{path}".removesuffix("."), "message": said}]
+        message = error.wire_message.removeprefix(f"{path}: ")
+        error.details["validation_errors"] = [{"path": f"$.{path}".removesuffix("."), "message": message}]
         raise
     numbers = {leaf.path: number for number, leaf in enumerate(flow.leaves())}
     return WantedWorkflow(flow, read_id(body), {numbers[path]: rate for path, rate in reader.rates.items()})
@@ -80,9 +80,9 @@ class _WireReader(DefinitionReader):
             if members.get(name) is not None:
                 raise _unsupported(f"{at}{name}", "is not supported. Leave it out.")
         if "args" in members:
-            raise InvalidWorkflow.at(f"{at}args", "belong to a job, not to a workflow", mend="Leave them out.")
+            raise InvalidWorkflow.at(f"{at}args", "belong to a job, not to a workflow", hint="Leave them out.")
         if at and members.get("id") is not None:
-            raise InvalidWorkflow.at(f"{at}id", "cannot be chosen for a nested workflow", mend="Leave it out.")
+            raise InvalidWorkflow.at(f"{at}id", "cannot be chosen for a nested workflow", hint="Leave it out.")
         extra = {name: value for name, value in members.items() if name != "id" and name not in _SYSTEM_MANAGED}
         try:
             return sized(plain(extra, "extra"), "extra", settings.max_meta_bytes, "META")  # type: ignore[no-any-return]
@@ -104,8 +104,8 @@ class _WireReader(DefinitionReader):
         name, added = "", frozenset[str]()
         if isinstance(item, dict):
             if item.get("depends_on") is not None:
-                mend = "a free graph is not supported. Nest chains, groups and batches."
-                raise _unsupported(f"{path}.depends_on", mend)
+                hint = "a free graph is not supported. Nest chains, groups and batches."
+                raise _unsupported(f"{path}.depends_on", hint)
             name = read_name(item.get("name"), f"{path}.")
             defaults = {meant: option[:2] for meant, option in options.items()}
             item, added = with_defaults({key: value for key, value in item.items() if key != "name"}, defaults)
@@ -129,8 +129,8 @@ class _WireReader(DefinitionReader):
         return Leaf(name, wanted.request, path, lambda error: locate(wanted.locate(error)))
 
 
-def _unsupported(field: str, said: str) -> Unsupported:
-    return Unsupported(f"{field}: {said}", details={"field": field})
+def _unsupported(field: str, message: str) -> Unsupported:
+    return Unsupported(f"{field}: {message}", details={"field": field})
 
 
 def _below(at: str, error: OJSError) -> OJSError:
@@ -191,21 +191,21 @@ def _failure(tree: Tree) -> dict[str, Any]:
     """Return what the metadata of a failed workflow say besides."""
     if tree.workflow.state != WorkflowState.FAILED:
         return {}
-    said: dict[str, Any] = {}
+    shown: dict[str, Any] = {}
     failed = [one for one in tree.leaves(tree.workflow) if one.outcome == MemberOutcome.FAILED]
     if tree.workflow.type == Kind.CHAIN:
         steps = (one.position for one in tree.members(tree.workflow) if one.outcome == MemberOutcome.FAILED)
-        said["failed_step_index"] = next(steps, None)
+        shown["failed_step_index"] = next(steps, None)
     callback = next((one for one in tree.callbacks(tree.workflow) if one.outcome == MemberOutcome.FAILED), None)
     if callback is not None:
-        said["failed_callback"] = callback.role
+        shown["failed_callback"] = callback.role
         failed.append(callback)
-    told = failed[:_MOST_ERRORS]
-    said["failed_job_ids"] = [str(one.job_id) for one in told if one.job_id is not None]
-    said["errors"] = [redacted(one.job_type, one.error) for one in told]
-    if len(failed) > len(told):
-        said["errors_truncated"] = True
-    return {name: value for name, value in said.items() if value is not None}
+    named = failed[:_MOST_ERRORS]
+    shown["failed_job_ids"] = [str(one.job_id) for one in named if one.job_id is not None]
+    shown["errors"] = [redacted(one.job_type, one.error) for one in named]
+    if len(failed) > len(named):
+        shown["errors_truncated"] = True
+    return {name: value for name, value in shown.items() if value is not None}
 
 
 def _members(tree: Tree, workflow: Any) -> list[dict[str, Any]]:

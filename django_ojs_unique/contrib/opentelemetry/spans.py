@@ -74,7 +74,7 @@ class Spans(Tracer):
     @contextmanager
     def enqueue_many(self, entries: Sequence[Any]) -> Iterator[None]:
         """Make one span for a batch, and write its context into the ``meta`` of all its jobs."""
-        jobs = [entry.incoming.job for entry in entries]
+        jobs = [entry.new_job.job for entry in entries]
         queues, types = {job.queue for job in jobs}, {job.type for job in jobs}
         queue = queues.pop() if len(queues) == 1 else None
         attributes = {**_sending(queue), "messaging.batch.message_count": len(jobs)}
@@ -181,7 +181,7 @@ def _tell_error(span: Span, error: BaseException) -> None:
 def _tell_end(span: Span, finished: Any, error: BaseException | None) -> None:
     record = finished.error
     if record is None:
-        outcome = "given back" if finished.is_given_back else "skipped" if finished.skipped else "completed"
+        outcome = "requeued" if finished.is_requeued else "skipped" if finished.skipped else "completed"
         span.set_attribute("ojs.run.outcome", outcome)
     elif record["code"] == "cancelled":
         span.set_attribute("ojs.run.outcome", "cancelled")

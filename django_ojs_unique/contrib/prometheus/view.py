@@ -68,7 +68,7 @@ class MetricsView(View):
 
 def _refusal(*, has_token: bool) -> HttpResponse:
     if has_token:
-        said, headers = "Send the token: Authorization: Bearer ...\n", {"WWW-Authenticate": "Bearer"}
-        return HttpResponse(said, status=401, headers=headers, content_type="text/plain")
-    said = "Metrics are for staff. To let Prometheus in, give MetricsView a token.\n"
-    return HttpResponse(said, status=403, content_type="text/plain")
+        message, headers = "Send the token: Authorization: Bearer ...\n", {"WWW-Authenticate": "Bearer"}
+        return HttpResponse(message, status=401, headers=headers, content_type="text/plain")
+    message = "Metrics are for staff. To let Prometheus in, give MetricsView a token.\n"
+    return HttpResponse(message, status=403, content_type="text/plain")

@@ -8,8 +8,8 @@ from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, start_http_server
 
+from ...execution.finalize import Finalized
 from ...execution.run import Run
-from ...execution.settle import Settled
 from ...worker.meter import Meter
 from .collector import MOST_QUEUES, OTHERS
 
@@ -30,9 +30,9 @@ class WorkerMetrics(Meter):
             ["type", "queue", "outcome"],
             registry=registry,
         )
-        self._released = Counter(
-            "ojs_worker_released_jobs",
-            "Claimed jobs that were given back; the attempt does not count.",
+        self._requeued = Counter(
+            "ojs_worker_requeued_jobs",
+            "Claimed jobs that were requeued; the attempt does not count.",
             registry=registry,
         )
         self._duration = Histogram(
@@ -50,7 +50,7 @@ class WorkerMetrics(Meter):
         for job in jobs:
             self._claimed.labels(self._label(job.queue)).inc()
 
-    def settled(self, run: Run, outcome: Settled) -> None:
+    def finalized(self, run: Run, outcome: Finalized) -> None:
         job, queue = run.job, self._label(run.job.queue)
         self._runs.labels(job.type, queue, outcome.value).inc()
         if run.started_at is None or run.ended_at is None:
@@ -60,12 +60,12 @@ class WorkerMetrics(Meter):
             until_claim = (job.started_at - job.enqueued_at).total_seconds()  # by the clocks of two machines
             self._wait.labels(queue).observe(max(0.0, until_claim) + run.started_at - run.claimed_at)
 
-    def released(self, count: int) -> None:
-        self._released.inc(count)
+    def requeued(self, count: int) -> None:
+        self._requeued.inc(count)
 
     def unregister(self) -> None:
         """Remove the metrics from the registry."""
-        for metric in (self._claimed, self._runs, self._released, self._duration, self._wait):
+        for metric in (self._claimed, self._runs, self._requeued, self._duration, self._wait):
             self._registry.unregister(metric)
 
     def _label(self, queue: str) -> str:

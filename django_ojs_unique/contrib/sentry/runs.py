@@ -35,7 +35,7 @@ class Runs(Tracer):
     @contextmanager
     def enqueue_many(self, entries: Sequence[Any]) -> Iterator[None]:
         """Make one span for a batch, and write its trace into the ``meta`` of all its jobs."""
-        jobs = [entry.incoming.job for entry in entries]
+        jobs = [entry.new_job.job for entry in entries]
         queues = {job.queue for job in jobs}
         with self._publishing(queues.pop() if len(queues) == 1 else "several queues", jobs):
             yield
@@ -54,7 +54,7 @@ class Runs(Tracer):
             )
             with sentry_sdk.start_transaction(transaction), _check_in(job, integration.monitor_cron) as checked:
 
-                def told(finished: Any, error: BaseException | None) -> None:
+                def report_end(finished: Any, error: BaseException | None) -> None:
                     failed = finished.error is not None
                     transaction.set_status("internal_error" if failed else "ok")
                     checked(failed)
@@ -62,7 +62,7 @@ class Runs(Tracer):
                         with suppress(AttributeError, TypeError):
                             setattr(finished.exception, _SCOPE, scope)
 
-                yield told
+                yield report_end
 
     def flush(self) -> None:
         """Send what is waiting; this may take two seconds."""
@@ -100,7 +100,7 @@ def _describe(scope: Any, job: Any) -> None:
 
 @contextmanager
 def _check_in(job: Any, monitors: bool) -> Iterator[Callable[[bool], None]]:
-    """Check in at the beginning; yield the function that checks in at the end, told whether the attempt failed."""
+    """Check in at the beginning; yield the function that checks in at the end, with whether the attempt failed."""
     cron = _cron_of(job) if monitors else None
     if cron is None:
         yield lambda failed: None

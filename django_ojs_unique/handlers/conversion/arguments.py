@@ -15,7 +15,7 @@ from .base import AS_IT_IS, Conversion, NoConversion
 from .containers import Record
 from .hints import conversion_of
 
-_MEND = (
+_HINT = (
     "Take a type that the page on typed arguments lists, import it outside of `if TYPE_CHECKING:`, or send the value's"
     " key as plain JSON."
 )
@@ -63,7 +63,7 @@ class ConvertedArguments:
                 conversion = conversion_of(_resolved(definition.function, parameter), known)
             except (NoConversion, NameError) as error:
                 raise HandlerError(
-                    f"{definition.place}: convert=True reads the type hints, but of {name!r}: {error}. {_MEND}"
+                    f"{definition.place}: convert=True reads the type hints, but of {name!r}: {error}. {_HINT}"
                 ) from None
             by_kind.setdefault(parameter.kind, []).append((name, conversion))
         named = by_kind.get(Parameter.POSITIONAL_OR_KEYWORD, [])

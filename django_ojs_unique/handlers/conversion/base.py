@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...exceptions import InvalidArgs, InvalidRequest
-from ...ojs.mends import mend_for
+from ...ojs.hints import hint_for
 
 
 class Conversion:
@@ -38,11 +38,11 @@ class NoConversion(Exception):
 def wrong_type(path: str, value: Any, wanted: str, why: str = "") -> InvalidRequest:
     """Return the error for an argument that is not of its parameter's type."""
     problem = f"is no {wanted}, which its parameter takes{why and f': {why}'}"
-    shown = value if mend_for(value, path).shown else ...
-    return InvalidRequest.at(path, problem, value=shown, mend="Send a value of that type, or its JSON.")
+    shown = value if hint_for(value, path).shown else ...
+    return InvalidRequest.at(path, problem, value=shown, hint="Send a value of that type, or its JSON.")
 
 
 def unusable(path: str, stored: Any, wanted: str, why: str = "") -> InvalidArgs:
     """Return the error for a stored argument of which no value of its parameter's type can be made."""
     problem = f"was stored, and is no {wanted}, which the parameter takes now{why and f': {why}'}"
-    return InvalidArgs.at(path, problem, value=stored, mend="Enqueue the job anew, or let the handler take both.")
+    return InvalidArgs.at(path, problem, value=stored, hint="Enqueue the job anew, or let the handler take both.")

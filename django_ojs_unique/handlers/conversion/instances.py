@@ -26,8 +26,8 @@ class Instance(Conversion):
     def to_json(self, value: Any, path: str) -> Any:
         if isinstance(value, self.model):
             if value.pk is None or value._state.adding:
-                mend = "Save it first." if value._state.adding else "Send what the handler needs of it."
-                raise InvalidRequest.at(path, f"is a {self.label} that is not stored", mend=mend)
+                hint = "Save it first." if value._state.adding else "Send what the handler needs of it."
+                raise InvalidRequest.at(path, f"is a {self.label} that is not stored", hint=hint)
             value = value.pk
         elif isinstance(value, Model):
             raise InvalidRequest.at(path, f"is a {value._meta.label}; its parameter takes a {self.label}")

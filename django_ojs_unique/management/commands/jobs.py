@@ -33,7 +33,7 @@ examples:
   manage.py jobs list --state discarded --json        the same for programs: one line of JSON
   manage.py jobs limits args.customer_id --running 3  let three jobs of each customer run at once
   manage.py jobs pause emails                         let no worker take emails
-  manage.py jobs verify                               do rows, fingerprints and guards agree?
+  manage.py jobs verify                               do rows, fingerprints and unique keys agree?
 
 `manage.py jobs SUBCOMMAND --help` says more about each.
 """

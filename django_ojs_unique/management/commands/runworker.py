@@ -45,7 +45,7 @@ SWITCH_SECONDS = 0.0005
 
 class Command(BaseCommand):
     help = (
-        "Run jobs until stopped. The first SIGTERM or Ctrl-C lets running jobs finish and gives back the rest; a second"
+        "Run jobs until stopped. The first SIGTERM or Ctrl-C lets running jobs finish and requeues the rest; a second"
         " one ends at once, and what ran returns when its lease runs out. Exit codes: 0 stopped as asked or drained, 1"
         " could not start, 128 + the signal's number when forced."
     )
@@ -129,7 +129,7 @@ class Command(BaseCommand):
         """Run one worker in this process; return its exit code."""
         drain, verbosity = options["drain"], options["verbosity"]
         jobs = Job.objects.using(options["database"])
-        bar = progress(verbosity if drain else 0, desc="jobs", delay=1)  # else it runs into what short handlers print
+        bar = progress(verbosity if drain else 0, desc="jobs", delay=1)  # not among what short handlers print
         worker = self._worker(options, bar, jobs)
         before = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_SECONDS)
@@ -158,8 +158,8 @@ class Command(BaseCommand):
         bar.total = waiting or None
 
         def show(summary: Summary) -> None:
-            bar.total = max(waiting, summary.settled)
-            bar.update(summary.settled - bar.n)
+            bar.total = max(waiting, summary.finalized)
+            bar.update(summary.finalized - bar.n)
 
         return Worker(
             queues=options["queue"],
@@ -171,7 +171,7 @@ class Command(BaseCommand):
             shutdown_timeout=options["shutdown_timeout"],
             max_jobs=options["max_jobs"],
             health_file=options["health_file"],
-            on_settled=show,
+            on_finalized=show,
         )
 
     def _run_with_reloader(self, options: dict[str, Any]) -> None:
@@ -219,7 +219,7 @@ class Command(BaseCommand):
     def _report(self, summary: Summary, jobs: Any) -> None:
         self._say(
             f"{summary.completed} completed, {summary.skipped} skipped, {summary.retried} to be retried,"
-            f" {summary.discarded} discarded, {summary.refused} refused, {summary.released} given back."
+            f" {summary.discarded} discarded, {summary.refused} refused, {summary.requeued} requeued."
         )
         if not unfinished(jobs).exists():
             return

@@ -6,7 +6,7 @@ from .change_queues import Limit, Pause, Resume
 from .explain import Duplicates, Explain
 from .integrity import Rekey, Verify
 from .limits import Limits
-from .retry_jobs import Retry, Revive
+from .retry_jobs import Retry
 from .show_jobs import List, Show
 from .show_system import Crons, Queues, Workers
 from .subcommand import Subcommand
@@ -19,7 +19,6 @@ SUBCOMMANDS: list[type[Subcommand]] = [
     Duplicates,
     Cancel,
     Retry,
-    Revive,
     EnqueueAgain,
     Release,
     Queues,

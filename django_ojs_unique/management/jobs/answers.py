@@ -17,7 +17,7 @@ from ...ojs.moments import rfc3339
 PAYLOADS = frozenset({"args", "meta", "extra", "options", "steps", "result", "errors", "limits"})
 """Fields with members that may be redacted."""
 SECRET = frozenset({"lease_token"})
-"""Fields that no answer has: whoever knows the token may settle the job."""
+"""Fields that no answer has: whoever knows the token may finalize the job."""
 
 
 def as_line(answer: Any) -> str:

@@ -34,7 +34,7 @@ class OnJobs(Subcommand):
     """A subcommand that does one thing to each of several jobs, and goes on if one is refused."""
 
     operation: Operation
-    mend = ""
+    hint = ""
     """What to do about a live duplicate."""
 
     @staticmethod
@@ -48,7 +48,7 @@ class OnJobs(Subcommand):
         for result in change(jobs, ids, operation, **options):
             for id, error in result.refused.items():
                 rival = error.existing_job_id if isinstance(error, DuplicateJob) else None
-                self.warn(error.message + (self.mend if rival else ""))
+                self.warn(error.message + (self.hint if rival else ""))
                 refused.append({"id": id, "message": error.message, "duplicate_id": rival})
             done += len(result.changed)
             new |= {str(old): str(id) for old, id in result.new.items()}
@@ -66,11 +66,11 @@ class OnJobs(Subcommand):
 
     def foretell(self, consequences: Sequence[Consequence]) -> None:
         """Print what would become of each job."""
-        self.answer({"dry_run": True, "jobs": [_told(one) for one in consequences]})
+        self.answer({"dry_run": True, "jobs": [_consequence(one) for one in consequences]})
         for one in consequences:
-            said = f"Nothing would be done. {one.refusal}" if one.refusal else " ".join(one.sentences)
+            message = f"Nothing would be done. {one.refusal}" if one.refusal else " ".join(one.sentences)
             met = ", ".join(f"{rival.pk} ({rival.state})" for rival in one.rivals)
-            self.say(f"{one.id}: {said}{f' {met}' if met else ''}")
+            self.say(f"{one.id}: {message}{f' {met}' if met else ''}")
         self.say("Nothing was changed.")
 
 
@@ -142,9 +142,11 @@ class OnMatchingJobs(OnJobs):
         unable = by_state(jobs.exclude(pk__in=all_able.values("pk")))
         unasked = by_state(all_able.filter(state__in=sorted(left_out)))
         if unable:
-            self.warn(f"{_said(unable)} match and {self.cannot}")
+            self.warn(f"{_counts_text(unable)} match and {self.cannot}")
         if unasked:
-            self.warn(f"{_said(unasked)} match and are left alone. To take them, add --state {' '.join(unasked)}.")
+            self.warn(
+                f"{_counts_text(unasked)} match and are left alone. To take them, add --state {' '.join(unasked)}."
+            )
         if is_none and not unable and not unasked:
             self.warn(NO_MATCH)
 
@@ -218,7 +220,7 @@ class Release(OnJobs):
             self.change(self.jobs, ids)
 
 
-def _told(one: Consequence) -> dict[str, Any]:
+def _consequence(one: Consequence) -> dict[str, Any]:
     duplicates = [{"id": rival.pk, "state": rival.state} for rival in one.rivals]
     message = one.refusal or " ".join(one.sentences)
     return {"id": one.id, "allowed": not one.refusal, "message": message, "duplicates": duplicates}
@@ -228,7 +230,7 @@ def _add_dry_run(parser: CommandParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="Say what would be done; change nothing.")
 
 
-def _said(counts: dict[str, int]) -> str:
+def _counts_text(counts: dict[str, int]) -> str:
     """Write how many jobs there are, such as "350 jobs (300 cancelled, 50 completed)"."""
     return (
         f"{counted(sum(counts.values()), 'job')} ({', '.join(f'{count:,} {state}' for state, count in counts.items())})"

@@ -22,10 +22,10 @@ class OnQueues(Subcommand):
     def add_arguments(parser: CommandParser) -> None:
         parser.add_argument("names", nargs="+", type=queue, metavar="QUEUE", help="A queue; several may be given.")
 
-    def doubt(self, name: str, mend: str = "") -> None:
+    def doubt(self, name: str, hint: str = "") -> None:
         """Warn if nothing knows a queue. Call it before the change, because the change may make the queue known."""
-        if said := doubt(self.using, name):
-            self.warn(f"{said} {mend}".rstrip())
+        if problem := doubt(self.using, name):
+            self.warn(f"{problem} {hint}".rstrip())
 
     def waiting(self, name: str) -> int:
         return self.jobs.filter(queue=name, state=JobState.AVAILABLE).count()

@@ -18,9 +18,9 @@ from ...ojs.limits import with_values
 from ...ojs.words import counted
 from ...reporting import duplicates as report
 from ...reporting.limit_waits import waits_for, would_meet
+from ...reporting.parse import read_json
 from ...reporting.spans import SPANS
 from ...reporting.text import age, harmless
-from ...reporting.typed import read_json
 from ...unique.keys import KeyMode, KeyScope
 from .answers import fields
 from .subcommand import Subcommand, moment, queue, type_
@@ -30,7 +30,7 @@ SHORT = 16
 MOST_ATTEMPTS = 20
 MOST_WAITING = 5
 """Of how many duplicates is said what they wait for."""
-MET = ("fingerprint", "type", "args", "count", "rejected", "ignored", "replaced", "last_at")
+MET = ("fingerprint", "type", "args", "count", "rejected", "deduplicated", "replaced", "last_at")
 
 _MORE = "more job"
 
@@ -78,7 +78,7 @@ class Explain(Subcommand):
         self.answer({**_explained(explanation), "waits_for": meets})
         first, *others = str(explanation).split("\n")
         self.say(self.style.MIGRATE_HEADING(harmless(first)))
-        for line in (*others, *(f"limit:          {said}" for said in meets)):
+        for line in (*others, *(f"limit:          {text}" for text in meets)):
             self.say(harmless(line))
         for duplicate in explanation.duplicates[:MOST_WAITING]:
             if waits := waits_for(duplicate.job, self.using):
@@ -143,7 +143,7 @@ class Duplicates(Subcommand):
             (
                 one.fingerprint[:SHORT],
                 one.rejected,
-                one.ignored,
+                one.deduplicated,
                 one.replaced,
                 age(one.last_at, now),
                 one.holder.pk if one.holder else "nobody",
@@ -153,7 +153,7 @@ class Duplicates(Subcommand):
             for one in met
         ]
         self.print_table(
-            ["fingerprint", "refused", "ignored", "replaced", "last", "held by", "type", "args"], rows, cut=[6, 7]
+            ["fingerprint", "rejected", "deduplicated", "replaced", "last", "held by", "type", "args"], rows, cut=[6, 7]
         )
 
     def _print_groups(self, found: report.Groups) -> None:
@@ -198,7 +198,7 @@ class Duplicates(Subcommand):
                 (job.fingerprint or "")[:SHORT],
                 job.pk,
                 job.state,
-                "yes" if job.is_guarding else "no",
+                "yes" if job.holds_unique_key else "no",
                 age(job.created_at, now),
                 job.replaced_by_id or "-",
                 job.type,
@@ -206,7 +206,7 @@ class Duplicates(Subcommand):
             for job in jobs
         ]
         if rows:
-            self.print_table(["fingerprint", "id", "state", "guards", "age", "replaced by", "type"], rows, cut=[6])
+            self.print_table(["fingerprint", "id", "state", "holds key", "age", "replaced by", "type"], rows, cut=[6])
         else:
             self.say("No job has it now.")
 

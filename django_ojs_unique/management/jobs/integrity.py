@@ -11,7 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from ...ojs.words import counted
 from ...operations.integrity import Findings, Kind, rekey, verify
-from ...operations.integrity.problems import BY_HAND
+from ...operations.integrity.problems import MANUAL
 from ...progress import progress
 from ...reporting.text import harmless
 from .subcommand import Subcommand, type_
@@ -27,7 +27,7 @@ class Upkeep(Subcommand):
 
 
 class Verify(Upkeep):
-    """Report where rows, fingerprints and guards do not agree, and with --fix mend it.
+    """Report where rows, fingerprints and unique keys do not agree, and with --fix fix it.
 
     The exit code is 1 if an inconsistency is left. Safe beside workers and producers. Of waiting jobs that duplicate
     one another the oldest stays, and --fix cancels the newer ones; a job that runs is never cancelled.
@@ -37,7 +37,7 @@ class Verify(Upkeep):
 
     @staticmethod
     def add_arguments(parser: CommandParser) -> None:
-        parser.add_argument("--fix", action="store_true", help="Mend what is found, and verify again.")
+        parser.add_argument("--fix", action="store_true", help="Fix what is found, and verify again.")
 
     def run(self, *, fix: bool, verbosity: int, **options: Any) -> None:
         found: list[Findings] = []
@@ -47,13 +47,13 @@ class Verify(Upkeep):
             self._report(findings)
 
         left = verify(self.jobs, fix=fix, bars=partial(progress, verbosity), before_fix=tell)
-        mended = sum(found[0].counts.values()) - sum(left.counts.values()) if found else 0
+        fixed = sum(found[0].counts.values()) - sum(left.counts.values()) if found else 0
         if found:
-            self.say(self.style.SUCCESS(f"Mended: {counted(mended, 'finding')}, as said above."))
+            self.say(self.style.SUCCESS(f"Fixed: {counted(fixed, 'finding')}, as said above."))
         self.answer(
             {
                 "looked_at": left.looked_at,
-                "mended": mended,
+                "fixed": fixed,
                 "findings": [
                     {"kind": kind.name.lower(), "problem": kind.problem, "count": count, "job_ids": left.named[kind]}
                     for kind, count in left.counts.items()
@@ -61,33 +61,33 @@ class Verify(Upkeep):
             }
         )
         if not left:
-            self.say(f"Nothing to mend in {counted(left.looked_at, 'job')}: rows, fingerprints and guards agree.")
+            self.say(f"Nothing to fix in {counted(left.looked_at, 'job')}: rows, fingerprints and unique keys agree.")
             return
         if fix:
             self.say("Left:")
         self._report(left)
         count = sum(left.counts.values())
-        if not fix and left.counts.keys() - BY_HAND:
-            raise CommandError(f"{count:,} to mend: run `manage.py jobs verify --fix --database {self.using}`.")
-        raise CommandError(f"{count:,} to mend.")
+        if not fix and left.counts.keys() - MANUAL:
+            raise CommandError(f"{count:,} to fix: run `manage.py jobs verify --fix --database {self.using}`.")
+        raise CommandError(f"{count:,} to fix.")
 
     def _report(self, findings: Findings) -> None:
         for kind in Kind:
             if count := findings.counts[kind]:
                 self.say(self.style.WARNING(f"{kind.problem}: {count:,}"))
-                self.say(f"  mend: {kind.mend}")
+                self.say(f"  hint: {kind.hint}")
                 if named := findings.named[kind]:
                     more = ", …" if count > len(named) else ""
                     self.say(f"  jobs: {', '.join(map(str, named))}{more}")
 
 
 class Rekey(Upkeep):
-    """Give live jobs the unique policy that their handlers declare now, with fingerprint and guard anew.
+    """Give live jobs the unique policy that their handlers declare now, with fingerprint and unique key anew.
 
     For when a policy changes while jobs wait. Safe beside workers and producers. Where several jobs then share a
-    fingerprint, the oldest keeps the guard, and the others go on without it. A job with a key keeps it. A job whose
-    args do not fit the policy is named and left as it is. A job that was enqueued with a policy of its own gets the
-    handler's, too.
+    fingerprint, the oldest keeps the unique key, and the others go on without it. A job with a key keeps it. A job
+    whose args do not fit the policy is named and left as it is. A job that was enqueued with a policy of its own gets
+    the handler's, too.
     """
 
     name = "rekey"
@@ -112,31 +112,31 @@ class Rekey(Upkeep):
     def run(
         self, *, type: list[str] | None, cancel_duplicates: bool, dry_run: bool, verbosity: int, **options: Any
     ) -> None:
-        told = rekey(
+        result = rekey(
             self.jobs, type, dry_run=dry_run, cancel_duplicates=cancel_duplicates, bars=partial(progress, verbosity)
         )
         self.answer(
             {
-                **asdict(told),
-                "cancelled": [{"id": pk, "older_id": older} for pk, older in told.cancelled],
-                "misfits": [{"id": pk, "problem": problem} for pk, problem in told.misfits],
+                **asdict(result),
+                "cancelled": [{"id": pk, "older_id": older} for pk, older in result.cancelled],
+                "misfits": [{"id": pk, "problem": problem} for pk, problem in result.misfits],
                 "dry_run": dry_run,
             }
         )
-        if told.misfit_count:
+        if result.misfit_count:
             self.name_all(
-                f"{told.misfit_count:,} left as they are, as their args do not fit the policy:",
-                [f"{pk}: {problem}" for pk, problem in told.misfits],
+                f"{result.misfit_count:,} left as they are, as their args do not fit the policy:",
+                [f"{pk}: {problem}" for pk, problem in result.misfits],
             )
-        if told.cancelled_count:
+        if result.cancelled_count:
             self.name_all(
-                f"{told.cancelled_count:,} cancelled as duplicates:",
-                [f"{pk}, for {older}" for pk, older in told.cancelled],
+                f"{result.cancelled_count:,} cancelled as duplicates:",
+                [f"{pk}, for {older}" for pk, older in result.cancelled],
             )
-        if told.unguarded_count:
-            self.name_all(f"{told.unguarded_count:,} without a guard, as an older job has it:", told.unguarded)
+        if result.released_count:
+            self.name_all(f"{result.released_count:,} without a unique key, as an older job has it:", result.released)
         would = "would be " if dry_run else ""
         self.say(
-            f"{told.rekeyed:,} of {counted(told.looked_at, 'live job')} {would}rekeyed, {told.left:,} {would}taken out"
-            f" of uniqueness.{' Nothing was changed.' if dry_run else ''}"
+            f"{result.rekeyed:,} of {counted(result.looked_at, 'live job')} {would}rekeyed,"
+            f" {result.left:,} {would}taken out of uniqueness.{' Nothing was changed.' if dry_run else ''}"
         )

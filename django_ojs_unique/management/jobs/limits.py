@@ -11,7 +11,7 @@ from ...exceptions import nearest
 from ...models import LimitOverride
 from ...ojs.limits import LARGEST
 from ...reporting.limits import KeyReport, LimitReport, keys_of, limits
-from ...reporting.queues import said_count
+from ...reporting.queues import count_text
 from ...reporting.text import age, harmless
 from ..arguments import whole_number
 from .show_system import Watched
@@ -75,7 +75,7 @@ class Limits(Watched):
             return
         one = self._named(found, self._limit)
         keys = keys_of(self.using, self._limit, self._most)
-        self.answer({**_told(one), "keys_with_jobs": list(map(_key, keys))})
+        self.answer({**_row(one), "keys_with_jobs": list(map(_key, keys))})
         self.say(self.style.MIGRATE_HEADING(harmless(f"{one.name}: {_numbers(one)}")))
         if one.override is not None:
             self.say(f"Set by an operator; the code says {' or '.join(map(str, one.given)) or 'nothing here'}.")
@@ -83,13 +83,13 @@ class Limits(Watched):
             self.say("No job runs under it or waits for it now.")
             return
         now = timezone.now()
-        rows = [(key.text, key.running, said_count(key.waiting), age(key.since, now), key.first or "-") for key in keys]
+        rows = [(key.text, key.running, count_text(key.waiting), age(key.since, now), key.first or "-") for key in keys]
         self.print_table(["key", "running", "waiting", "since", "first that waits"], rows, cut=[0])
         if len(keys) == self._most:
             self.say(f"These are the first {self._most}; --most {self._most * 5} shows up to {self._most * 5}.")
 
     def _show_all(self, found: list[LimitReport]) -> None:
-        self.answer(list(map(_told, found)))
+        self.answer(list(map(_row, found)))
         if not found:
             self.say(
                 f"No job in database {self.using!r} has a limit. @job(..., limit=Limit(key=['args.customer_id'],"
@@ -101,9 +101,9 @@ class Limits(Watched):
                 one.name,
                 _numbers(one),
                 "operator" if one.override else "code",
-                said_count(one.keys),
-                said_count(one.running),
-                said_count(one.waiting),
+                count_text(one.keys),
+                count_text(one.running),
+                count_text(one.waiting),
                 one.full,
             )
             for one in found
@@ -141,7 +141,7 @@ def _numbers(one: LimitReport) -> str:
     return " or ".join(map(str, one.numbers)) or "as the code says"
 
 
-def _told(one: LimitReport) -> dict[str, Any]:
+def _row(one: LimitReport) -> dict[str, Any]:
     return {
         "name": one.name,
         "numbers": [_plain(numbers) for numbers in one.numbers],

@@ -1,4 +1,4 @@
-"""Subcommands that make jobs run: retry and revive."""
+"""The subcommand that makes jobs run again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.core.management.base import CommandParser
 from django.utils import timezone
 
 from ...ojs.states import JobState
-from ...operations.operation import RETRY, REVIVE
+from ...operations.operation import RETRY
 from .change_jobs import OnMatchingJobs
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ class Retry(OnMatchingJobs):
     """Make jobs available now: those that are scheduled, retryable or pending, and discarded ones with new attempts.
 
     A job is refused while a live job has its key. Give ids, or filters: `jobs retry --type email.send --dead-letter`.
-    Filters select discarded jobs only, unless --state says otherwise. A cancelled job is revived, too, if you give its
-    id or `--state cancelled`.
+    Filters select discarded jobs only, unless --state says otherwise. A cancelled job is retried if you give its id or
+    `--state cancelled`.
     """
 
     name = "retry"
@@ -32,7 +32,7 @@ class Retry(OnMatchingJobs):
         "cannot be retried: only scheduled, retryable, pending, discarded and cancelled jobs can, unless they were"
         " replaced or pruned. To do finished work once more, use `jobs enqueue-again`."
     )
-    mend = " Cancel that one first, or let both run with --force."
+    hint = " Cancel that one first, or let both run with --force."
 
     @staticmethod
     def add_arguments(parser: CommandParser) -> None:
@@ -40,7 +40,7 @@ class Retry(OnMatchingJobs):
         parser.add_argument(
             "--force",
             action="store_true",
-            help="Revive a job although a live job has its key: both will run.",
+            help="Retry a finished job although a live job has its key: both will run.",
         )
 
     def switches(self, options: dict[str, Any]) -> dict[str, bool]:
@@ -50,24 +50,3 @@ class Retry(OnMatchingJobs):
         from ...reporting.preview import of_retries
 
         return of_retries(self.jobs, ids, timezone.now(), **switches)
-
-
-class Revive(Retry):
-    """Make discarded and cancelled jobs available with new attempts, those that are not due yet scheduled.
-
-    A job is refused while a live job has its key. Give ids, or filters; these select discarded jobs only, unless
-    --state says otherwise.
-    """
-
-    name = "revive"
-    operation = REVIVE
-    unasked = REVIVE.states - {JobState.DISCARDED}
-    cannot = (
-        "cannot be revived: only discarded and cancelled jobs can, unless they were replaced or pruned. To do finished"
-        " work once more, use `jobs enqueue-again`; to run waiting jobs now, `jobs retry`."
-    )
-
-    def consequences(self, ids: list[UUID], **switches: bool) -> Sequence[Consequence]:
-        from ...reporting.preview import of_revivals
-
-        return of_revivals(self.jobs, ids, timezone.now(), **switches)

@@ -16,10 +16,10 @@ from ...handlers.redaction import redacted_member
 from ...models import Job, SuppressedEnqueue
 from ...ojs.words import counted
 from ...reporting.bounded import MOST_LOOKED_AT, few, first
-from ...reporting.glance import glance
 from ...reporting.job_filters import filters, narrowed
 from ...reporting.job_options import handler
 from ...reporting.limit_waits import waits_for
+from ...reporting.list_columns import list_columns
 from ...reporting.text import age, harmless
 from ...reporting.waiting import nobody
 from ..arguments import whole_number
@@ -27,7 +27,7 @@ from .answers import fields
 from .filters import NO_MATCH, add_filters
 from .subcommand import Subcommand, job_id
 
-ENVELOPE = ("args", "meta", "tags", "extra", "schema", "retry", "timeout_ms", "visibility_timeout_ms")
+ENVELOPE = ("args", "meta", "tags", "extra", "schema", "retry_options", "timeout_ms", "visibility_timeout_ms")
 TIMES = (
     "created_at",
     "enqueued_at",
@@ -75,7 +75,7 @@ class List(Subcommand):
             if not last:
                 self.say(self._nothing(bool(wanted)))
             return
-        rows = [(*_told(job, now), seen.args, seen.key, seen.error) for job in shown for seen in [glance(job)]]
+        rows = [(*_row(job, now), seen.args, seen.key, seen.error) for job in shown for seen in [list_columns(job)]]
         headings = ["id", "state", "tries", "age", "queue", "type", "args", "key", "last error"]
         self.print_table(headings, rows, cut=[4, 5], below=6)
         if len(found) > limit:
@@ -87,7 +87,7 @@ class List(Subcommand):
         return NO_MATCH
 
 
-def _told(job: Job, now: datetime) -> tuple[object, ...]:
+def _row(job: Job, now: datetime) -> tuple[object, ...]:
     return job.pk, job.state, f"{job.attempt}/{job.most_attempts}", age(job.created_at, now), job.queue, job.type
 
 
@@ -108,7 +108,7 @@ class Show(Subcommand):
         if job is None:
             raise CommandError(f"There is no job {id} in database {self.using!r}. It may have been pruned.")
         waits = waits_for(job, self.using)
-        self.answer({**fields(job), "is_guarding": job.is_guarding, "waits_for": waits})
+        self.answer({**fields(job), "holds_unique_key": job.holds_unique_key, "waits_for": waits})
         self.say(self.style.MIGRATE_HEADING(harmless(str(job))))
         for label, value in self._facts(job, " ".join(waits)):
             if value not in (None, "", [], {}):
@@ -130,8 +130,8 @@ class Show(Subcommand):
         yield "unique", job.unique
         yield "fingerprint", job.fingerprint
         if job.fingerprint:
-            yield "keeps others out", "yes" if job.is_guarding else "no"
-            yield "while it is", ", ".join(sorted(job.guarded_states))
+            yield "keeps others out", "yes" if job.holds_unique_key else "no"
+            yield "while it is", ", ".join(sorted(job.unique_states))
             met = SuppressedEnqueue.objects.using(self.using).filter(fingerprint=job.fingerprint, existing_job=job.pk)
             yield "suppressed", counted(met.count(), "enqueue")
         yield "replaced by", job.replaced_by_id
@@ -157,11 +157,11 @@ class Show(Subcommand):
 
     def _print_error(self, error: Any) -> None:
         record = error if isinstance(error, dict) else {"message": str(error)}
-        said = {name: str(record.get(name, "?")) for name in ("attempt", "occurred_at", "type", "message")}
+        shown = {name: str(record.get(name, "?")) for name in ("attempt", "occurred_at", "type", "message")}
         self.say("")
-        headline = f"attempt {said['attempt']} failed at {said['occurred_at']}: {said['type']}: {said['message']}"
+        headline = f"attempt {shown['attempt']} failed at {shown['occurred_at']}: {shown['type']}: {shown['message']}"
         self.say(self.style.ERROR(harmless(headline)))
         details = record.get("details")
         trace = details.get("traceback") if isinstance(details, dict) else None
-        for line in harmless(str(trace or said["message"]), lines=True).rstrip().split("\n"):
+        for line in harmless(str(trace or shown["message"]), lines=True).rstrip().split("\n"):
             self.say(f"  {line}")

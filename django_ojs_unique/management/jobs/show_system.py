@@ -12,7 +12,7 @@ from django.core.management.base import CommandParser
 from django.utils import timezone
 
 from ...models import CronJob
-from ...reporting.queues import UNFINISHED, QueueReport, queues, said_limits
+from ...reporting.queues import UNFINISHED, QueueReport, limits_text, queues
 from ...reporting.text import age, distance, harmless
 from ...reporting.unknown_types import named, unknown_types
 from ...reporting.workers import MOST_WORKERS, WorkerReport, is_stranded, misspelt, untaken, workers
@@ -71,8 +71,8 @@ class Around(Watched):
         else:
             used = {one.name for one in found if one.depth}
             for one in stranded:
-                said = untaken(one.name, present).removesuffix(".")
-                self.warn(f"{said}; {one.waiting:,} available in it. {misspelt(one.name, present, used)}".rstrip())
+                problem = untaken(one.name, present).removesuffix(".")
+                self.warn(f"{problem}; {one.waiting:,} available in it. {misspelt(one.name, present, used)}".rstrip())
         if types := unknown_types(self.jobs, [one.name for one in found if one.waiting]):
             self.warn(f"No handler here: {named(types)}. Such jobs wait for workers that have one.")
 
@@ -88,22 +88,22 @@ class Queues(Around):
 
     def show(self) -> None:
         found = queues(self.using, exact=True)
-        told = [one for one in found if one.depth or one.paused_at or said_limits(one.limit, one.max_per_second)]
+        shown = [one for one in found if one.depth or one.paused_at or limits_text(one.limit, one.max_per_second)]
         now = timezone.now()
         present = workers(self.using, now)
-        self.answer([_queue(one, present) for one in told])
-        if not told:
+        self.answer([_queue(one, present) for one in shown])
+        if not shown:
             self.say("No queue has unfinished jobs, and none is paused or limited.")
             return
         rows = []
-        for one in told:
+        for one in shown:
             paused = f"{age(one.paused_at, now)} ago" if one.paused_at else "-"
             rows.append(
                 [
                     one.name,
                     *(one.depth.get(state, 0) for state in UNFINISHED),
                     paused,
-                    said_limits(one.limit, one.max_per_second) or "-",
+                    limits_text(one.limit, one.max_per_second) or "-",
                 ]
             )
         self.print_table(["queue", *UNFINISHED, "paused", "limit"], rows, cut=[0])
@@ -130,7 +130,7 @@ class Workers(Around):
                     f"{age(one.row.heartbeat_at, now)} ago",
                     f"{age(one.row.started_at, now)} ago",
                     one.row.held,
-                    one.row.settled,
+                    one.row.finalized,
                     " ".join(one.patterns),
                 ]
                 for one in found

@@ -121,8 +121,8 @@ def state(text: str) -> JobState:
     try:
         return JobState(text)
     except ValueError:
-        mend = _FAILED if text.startswith("fail") else did_you_mean(text, JobState)
-        raise argparse.ArgumentTypeError(f"{text!r} is not a state. {mend}") from None
+        hint = _FAILED if text.startswith("fail") else did_you_mean(text, JobState)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a state. {hint}") from None
 
 
 def queue(text: str) -> str:

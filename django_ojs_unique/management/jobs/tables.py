@@ -32,11 +32,11 @@ def folded(
     yield heading
     for line, row in zip(lines, rows, strict=True):
         yield line
-        told = [
+        cells = [
             f"{name}: {harmless(str(cell))}" for name, cell in zip(headings[below:], row[below:], strict=True) if cell
         ]
-        if told:
-            yield shortened(f"    {'  '.join(told)}", width)
+        if cells:
+            yield shortened(f"    {'  '.join(cells)}", width)
 
 
 def _fit(text: str, size: int) -> str:

@@ -13,7 +13,7 @@ from django.utils import timezone
 from ...models import Workflow
 from ...ojs.words import counted
 from ...ojs.workflows import Kind, WorkflowState
-from ...reporting.text import age, distance, harmless, said_duration
+from ...reporting.text import age, distance, duration_text, harmless
 from ...reporting.workflow_facts import job_counts, stops
 from ...reporting.workflows import Node, tree
 from ..arguments import whole_number
@@ -69,8 +69,8 @@ class Workflows(OnWorkflows):
         self.answer([{**fields(one), **_counts(progress[one.pk])} for one in shown])
         if not found:
             none = "No workflow matches. Leave a filter out to match others."
-            mend = f"There are no workflows in database {self.using!r}. chain(...).enqueue() makes one."
-            self.say(none if wanted and workflows.exists() else mend)
+            hint = f"There are no workflows in database {self.using!r}. chain(...).enqueue() makes one."
+            self.say(none if wanted and workflows.exists() else hint)
             return
         rows = [
             (one.pk, one.state, one.type, progress[one.pk], age(one.created_at, now), _took(one), one.name)
@@ -159,9 +159,9 @@ def _lines(node: Node, now: datetime, indent: str) -> Iterator[str]:
 
 def _line(node: Node, now: datetime, indent: str, label: str) -> Iterator[str]:
     yield f"{indent}{label} {node.name}  {'  '.join(_facts(node, now))}"
-    for said in (node.result and f"result: {node.result}", _error(node)):
-        if said:
-            yield f"{indent}   {said}"
+    for line in (node.result and f"result: {node.result}", _error(node)):
+        if line:
+            yield f"{indent}   {line}"
     yield from _lines(node, now, f"{indent}   ")
 
 
@@ -177,7 +177,7 @@ def _facts(node: Node, now: datetime) -> Iterator[str]:
         if node.state == "pending" and node.job.run_at is not None:
             yield f"{node.job.state}, due {distance(node.job.run_at, now)}"
     if (took := node.duration(now)) is not None:
-        yield said_duration(took)
+        yield duration_text(took)
     if node.stands_in:
         yield f"stands in, from workflow {node.made_by.pk}" if node.made_by else "stands in"
     if node.job is not None:
@@ -186,8 +186,8 @@ def _facts(node: Node, now: datetime) -> Iterator[str]:
 
 def _error(node: Node) -> str:
     error = node.error
-    told = [str(error[name]) for name in ("code", "message") if error.get(name)]
-    return f"error: {': '.join(told)}" if told else ""
+    parts = [str(error[name]) for name in ("code", "message") if error.get(name)]
+    return f"error: {': '.join(parts)}" if parts else ""
 
 
 def _answer(node: Node) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def _counts(progress: Any) -> dict[str, int]:
 def _took(workflow: Any) -> str:
     if workflow.finished_at is None:
         return "-"
-    return said_duration(workflow.finished_at - (workflow.started_at or workflow.created_at))
+    return duration_text(workflow.finished_at - (workflow.started_at or workflow.created_at))
 
 
 def _add_id(parser: CommandParser) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from django.utils import timezone
 
 from ...conf import settings
-from ...enqueue.incoming import FOREVER
+from ...enqueue.new_job import FOREVER
 from ...exceptions import OJSError
 from ...ojs.gates import LIMITED, OPEN
 from ...ojs.states import ALL, INCOMPLETE, TERMINAL, TIMED, WAITING, JobState
@@ -30,7 +30,7 @@ READ = (
     "key",
     "fingerprint",
     "fingerprint_scheme",
-    "guarded_states",
+    "unique_states",
     "window_ends_at",
     "created_at",
     "enqueued_at",
@@ -52,7 +52,7 @@ _OUTSIDE: dict[str, Any] = {
     "key": None,
     "fingerprint": None,
     "fingerprint_scheme": SCHEME,
-    "guarded_states": frozenset(),
+    "unique_states": frozenset(),
     "window_ends_at": None,
 }
 
@@ -64,7 +64,7 @@ class ExpectedRow:
     ``kinds``: what is wrong. ``changes``: the fields to write. ``policy``: the policy after that. ``is_new``: the row
     had no fingerprint, so nobody looked for duplicates when it was enqueued. ``problem``: why the policy cannot be read
     or does not fit the job. ``duplicates``: the older job that it duplicates, and for which it is cancelled.
-    ``lost_guard``: an older job of its fingerprint has the guard.
+    ``lost_unique_key``: an older job of its fingerprint holds the unique key.
     """
 
     row: Any
@@ -74,7 +74,7 @@ class ExpectedRow:
     is_new: bool = False
     problem: str = ""
     duplicates: ExpectedRow | None = None
-    lost_guard: bool = False
+    lost_unique_key: bool = False
 
     def __getattr__(self, name: str) -> Any:
         return self.changes[name] if name in self.changes else getattr(self.row, name)
@@ -85,9 +85,9 @@ class ExpectedRow:
         return self.row.created_at, self.row.pk
 
     @property
-    def is_guarding(self) -> bool:
+    def holds_unique_key(self) -> bool:
         """Whether the row will keep others of its fingerprint out."""
-        return self.row.state in self.guarded_states
+        return self.row.state in self.unique_states
 
     def leave(self) -> None:
         """Take the row out of uniqueness."""
@@ -124,7 +124,7 @@ def examine(row: Any) -> ExpectedRow:
                 _compare(
                     expected,
                     [] if row.payload_pruned else _of_policy(row, expected.policy),
-                    expected.policy.guarded_states,
+                    expected.policy.unique_states,
                 )
                 _require_window(expected)
         elif row.fingerprint is not None:
@@ -142,7 +142,7 @@ def examine(row: Any) -> ExpectedRow:
 def declare(row: Any, policy: UniquePolicy | None) -> ExpectedRow:
     """Give a live row the ``policy`` that its handler declares now.
 
-    A job with a key keeps it. A job that was taken out of uniqueness by hand stays out. If the args do not fit the
+    A job with a key keeps it. A job that was taken out of uniqueness manually stays out. If the args do not fit the
     policy, ``problem`` says why, and nothing is changed.
     """
     expected = ExpectedRow(row)
@@ -178,9 +178,9 @@ def _require_columns_of_state(expected: ExpectedRow) -> None:
     if any(getattr(row, name) is not None for name in stray):
         expected.kinds.append(Kind.TIMER)
         expected.set(**dict.fromkeys(stray))
-    if row.fingerprint is None and row.guarded_states:
+    if row.fingerprint is None and row.unique_states:
         expected.kinds.append(Kind.LOOSE)
-        expected.set(guarded_states=frozenset())
+        expected.set(unique_states=frozenset())
     if row.state == JobState.AVAILABLE and row.gate not in (OPEN, LIMITED, row.lane, *_keys(row)):
         expected.kinds.append(Kind.GATE)
         expected.set(gate=row.lane or (LIMITED if row.limits else OPEN))
@@ -201,12 +201,12 @@ def _govern(expected: ExpectedRow, policy: UniquePolicy) -> None:
         unique=policy.to_dict(),
         fingerprint=row.fingerprint if row.fingerprint in fingerprints else fingerprints[0],
         fingerprint_scheme=SCHEME,
-        guarded_states=policy.guarded_states,
+        unique_states=policy.unique_states,
         window_ends_at=_window_end(row, policy),
     )
 
 
-def _compare(expected: ExpectedRow, fingerprints: list[str], guard: frozenset[JobState]) -> None:
+def _compare(expected: ExpectedRow, fingerprints: list[str], states: frozenset[JobState]) -> None:
     row = expected.row
     if fingerprints and row.fingerprint not in fingerprints:
         expected.kinds.append(Kind.FINGERPRINT if row.fingerprint_scheme == SCHEME else Kind.SCHEME)
@@ -215,11 +215,11 @@ def _compare(expected: ExpectedRow, fingerprints: list[str], guard: frozenset[Jo
         expected.kinds.append(Kind.SCHEME)
     if fingerprints:
         expected.set(fingerprint_scheme=SCHEME)
-    if row.guarded_states == ALL and row.key is None:
-        return  # it guards the fingerprint for a live job; the next enqueue decides anew
-    if row.guarded_states and (row.guarded_states != guard or row.state not in guard):
-        expected.kinds.append(Kind.GUARD)
-        expected.set(guarded_states=guard if row.state in guard else frozenset())
+    if row.unique_states == ALL and row.key is None:
+        return  # it holds the unique key for a live job; the next enqueue decides anew
+    if row.unique_states and (row.unique_states != states or row.state not in states):
+        expected.kinds.append(Kind.UNIQUE_STATES)
+        expected.set(unique_states=states if row.state in states else frozenset())
 
 
 def _require_window(expected: ExpectedRow) -> None:
@@ -237,7 +237,7 @@ def _window_end(row: Any, policy: UniquePolicy) -> datetime | None:
 
 
 def _of_key(row: Any) -> list[str]:
-    JobKey(row.key)  # raises for an invalid key, written by hand
+    JobKey(row.key)  # raises for an invalid key, written manually
     return [fingerprint(text) for text in stored_texts(row, None)]
 
 

@@ -6,10 +6,10 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """A kind of inconsistency between rows, fingerprints and guards: what is wrong, and how it is repaired."""
+    """A kind of inconsistency between rows, fingerprints and unique keys: what is wrong, and how it is repaired."""
 
     CONSTRAINT = (
-        "The database does not keep the constraint ojs_unique_guard",
+        "The database does not keep the constraint ojs_unique_key",
         "only `manage.py migrate` can make it; MySQL and others cannot keep it",
     )
     STATE = (
@@ -25,7 +25,7 @@ class Kind(Enum):
         "An available job at a gate that is none of its own",
         "it goes to its lane, or its limits are looked at again",
     )
-    LOOSE = ("A guard without a fingerprint", "it is given up")
+    LOOSE = ("Unique states without a fingerprint", "they are dropped")
     POLICY = (
         "A policy or key that cannot be read, or does not fit the job",
         "the job loses it, and takes no more part in uniqueness",
@@ -34,19 +34,19 @@ class Kind(Enum):
     RULE = ("A waiting job on a unique queue from before the rule", "the job gets the rule's policy")
     SCHEME = ("A fingerprint of another scheme", "it is computed anew")
     FINGERPRINT = ("A fingerprint that its policy or key does not give", "it is computed anew")
-    GUARD = (
-        "A guard that is not the one its policy or key gives",
+    UNIQUE_STATES = (
+        "Unique states that are not those of its policy or key",
         "it is set right; one that another job has is given up",
     )
     WINDOW = ("No end of the window, although the policy counts finished jobs", "it is computed anew")
-    SHARED = ("Jobs that guard one fingerprint together", "the oldest keeps the guard, the others go on without it")
+    SHARED = ("Jobs that hold one unique key together", "the oldest keeps the unique key, the others go on without it")
     UNHELD = (
-        "A fingerprint that no row guards in every state, although a live job of it does not guard it",
-        "the row that guards it does so in every state, else the oldest live job",
+        "A unique key that no row holds in every state, although a live job of it does not hold it",
+        "the row that holds it does so in every state, else the oldest live job",
     )
     KEY = (
         "Jobs that hold one key together",
-        "the one that guards it keeps it, else the oldest; the others go on without it",
+        "the one that holds it keeps it, else the oldest; the others go on without it",
     )
     DUPLICATE = (
         "A waiting job that duplicates an older waiting one",
@@ -59,10 +59,10 @@ class Kind(Enum):
         return self.value[0]
 
     @property
-    def mend(self) -> str:
+    def hint(self) -> str:
         """How it is repaired."""
         return self.value[1]
 
 
-BY_HAND = frozenset({Kind.CONSTRAINT, Kind.STATE})
+MANUAL = frozenset({Kind.CONSTRAINT, Kind.STATE})
 """The kinds that ``--fix`` cannot repair."""

@@ -23,8 +23,8 @@ MOST_NAMED = 1000
 class Rekeyed:
     """What `rekey` did.
 
-    ``looked_at``, ``rekeyed`` and ``left`` count jobs: those that were read, those whose policy, fingerprint or guard
-    changed, and those that left uniqueness. ``unguarded``: ids of jobs without the guard, because an older job of
+    ``looked_at``, ``rekeyed`` and ``left`` count jobs: those that were read, those whose policy, fingerprint or unique
+    states changed, and those that left uniqueness. ``released``: ids of jobs without the unique key, as an older job of
     their fingerprint has it. ``cancelled``: pairs of a cancelled job's id and the older job's. ``misfits``: pairs of an
     id and the reason why the args do not fit the policy; these jobs are unchanged. Each list has 1,000 entries at most;
     the fields ``..._count`` count all.
@@ -33,10 +33,10 @@ class Rekeyed:
     looked_at: int = 0
     rekeyed: int = 0
     left: int = 0
-    unguarded: list[Any] = field(default_factory=list)
+    released: list[Any] = field(default_factory=list)
     cancelled: list[tuple[Any, Any]] = field(default_factory=list)
     misfits: list[tuple[Any, str]] = field(default_factory=list)
-    unguarded_count: int = 0
+    released_count: int = 0
     cancelled_count: int = 0
     misfit_count: int = 0
 
@@ -49,14 +49,14 @@ def rekey(
     cancel_duplicates: bool = False,
     bars: Bars = NoBar,
 ) -> Rekeyed:
-    """Give live jobs the policy that their type's handler declares now, with a new fingerprint, guard and scheme.
+    """Give live jobs the policy that their type's handler declares now, with a new fingerprint, unique key and scheme.
 
     ``types``: by default all that have a handler. Raises UnknownJobType for a type without one.
 
-    If several jobs share a fingerprint afterwards, the oldest keeps the guard, and the others go on without it. With
-    ``cancel_duplicates``, those of the others that wait are cancelled if the policy counts them as duplicates of an
-    older job. A job with a key keeps it; its fingerprint changes only if it is of another scheme. A job that was taken
-    out of uniqueness by hand stays out. Safe beside workers and producers, and safe to run twice.
+    If several jobs share a fingerprint afterwards, the oldest keeps the unique key, and the others go on without it.
+    With ``cancel_duplicates``, those of the others that wait are cancelled if the policy counts them as duplicates of
+    an older job. A job with a key keeps it; its fingerprint changes only if it is of another scheme. A job that was
+    taken out of uniqueness stays out. Safe beside workers and producers, and safe to run twice.
     """
     policies = {name: registry.get(name).unique for name in (list(registry) if types is None else types)}
 
@@ -64,7 +64,7 @@ def rekey(
         return declare(row, policies[row.type]) if row.type in policies else ExpectedRow(row)
 
     mender = Repairer(jobs, judge, cancels=cancel_duplicates, strict=False)
-    told = Rekeyed()
+    result = Rekeyed()
     live = jobs.filter(type__in=sorted(policies), state__in=sorted(INCOMPLETE))
     with Spool() as spool:
         with bars(desc="looked at", total=live.count()) as bar:
@@ -73,28 +73,28 @@ def rekey(
                 spool.add((one.row, one.fingerprint) for one in expected_rows if one.changes)
                 for expected in expected_rows:
                     if expected.problem:
-                        told.misfit_count += 1
-                        _name(told.misfits, (expected.row.pk, expected.problem))
-                told.looked_at += len(rows)
+                        result.misfit_count += 1
+                        _name(result.misfits, (expected.row.pk, expected.problem))
+                result.looked_at += len(rows)
                 bar.update(len(rows))
         with bars(desc="rekeyed", total=len(spool)) as bar:
             for expected in go_through(spool, mender.preview if dry_run else mender.repair, bar):
-                _tell(told, expected)
-    return told
+                _count(result, expected)
+    return result
 
 
-def _tell(told: Rekeyed, expected: ExpectedRow) -> None:
+def _count(result: Rekeyed, expected: ExpectedRow) -> None:
     row = expected.row
     if expected.duplicates is not None:
-        told.cancelled_count += 1
-        _name(told.cancelled, (row.pk, expected.duplicates.row.pk))
+        result.cancelled_count += 1
+        _name(result.cancelled, (row.pk, expected.duplicates.row.pk))
     elif expected.fingerprint is None and row.fingerprint is not None:
-        told.left += 1
+        result.left += 1
     else:
-        told.rekeyed += bool(expected.changes)
-        if expected.lost_guard:
-            told.unguarded_count += 1
-            _name(told.unguarded, row.pk)
+        result.rekeyed += bool(expected.changes)
+        if expected.lost_unique_key:
+            result.released_count += 1
+            _name(result.released, row.pk)
 
 
 def _name(named: list[Any], what: Any) -> None:

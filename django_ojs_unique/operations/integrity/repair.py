@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from ... import lifecycle
 from ...db import holding
-from ...db.constraints import guarding
+from ...db.constraints import holding_unique_key
 from ...db.dialects import dialect_of
 from ...enqueue.unit_of_work import LostRace, UnitOfWork
 from ...ojs.states import ALL, INCOMPLETE, WAITING, JobState
@@ -35,7 +35,7 @@ class Repairer:
 
     With ``cancels``, waiting jobs that duplicate an older one are cancelled, else they go on. ``strict`` counts a job
     as a duplicate only if no enqueue can have admitted it. For example, the older job may have been active, and not
-    counted, when the newer one was enqueued, and wait for a retry now.
+    counted, when the newer one was enqueued, and wait for a retry.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Repairer:
         """Decide on the parts without locks, in two queries for all of them, and write nothing."""
         jobs = self._jobs.only(*READ)
         holders: dict[str, list[Any]] = defaultdict(list)
-        for row in jobs.filter(guarding(), fingerprint__in={fingerprint for fingerprint, _ in parts} - {""}):
+        for row in jobs.filter(holding_unique_key(), fingerprint__in={fingerprint for fingerprint, _ in parts} - {""}):
             holders[row.fingerprint].append(row)
         listed = jobs.in_bulk([id for _, ids in parts for id in ids])
         for fingerprint, ids in parts:
@@ -100,13 +100,13 @@ class Repairer:
                 expected_rows = self._decide(fingerprint, rows)
                 self._write(expected_rows)
         except IntegrityError as error:
-            # Only on PostgreSQL can an enqueue take the guard after the rows were read.
+            # Only on PostgreSQL can an enqueue take the unique key after the rows were read.
             raise LostRace from error
         return expected_rows
 
     def _others(self, fingerprint: str) -> list[Any]:
-        """Return the ids of the jobs that have the guard, and of those kept from earlier parts of the fingerprint."""
-        holders = self._jobs.filter(guarding(), fingerprint=fingerprint) if fingerprint else self._jobs.none()
+        """Return the ids of the unique key's holder, and of those kept from earlier parts of the fingerprint."""
+        holders = self._jobs.filter(holding_unique_key(), fingerprint=fingerprint) if fingerprint else self._jobs.none()
         return [*holders.values_list("pk", flat=True), *(expected.row.pk for expected in self._kept.values())]
 
     def _decide(self, fingerprint: str, rows: Iterable[Any]) -> list[ExpectedRow]:
@@ -122,21 +122,21 @@ class Repairer:
         _leave_one_key(sharing)
         for expected in sharing:
             self._compare(expected)
-        guards = [expected for expected in sharing if expected.is_guarding and expected.duplicates is None]
-        for expected in [expected for expected in guards if _guards_now(expected, fingerprint)][1:]:
+        holders = [expected for expected in sharing if expected.holds_unique_key and expected.duplicates is None]
+        for expected in [expected for expected in holders if _holds_now(expected, fingerprint)][1:]:
             expected.kinds.append(Kind.SHARED)
-        for expected in guards[1:]:
-            expected.set(guarded_states=frozenset())
-            expected.lost_guard = True
+        for expected in holders[1:]:
+            expected.set(unique_states=frozenset())
+            expected.lost_unique_key = True
         left = [expected for expected in sharing if _is_left(expected)]
-        if left and (holder := (guards or left)[0]).guarded_states != ALL:
-            if not any(expected.lost_guard for expected in left):
+        if left and (holder := (holders or left)[0]).unique_states != ALL:
+            if not any(expected.lost_unique_key for expected in left):
                 holder.kinds.append(Kind.UNHELD)
-            holder.set(guarded_states=ALL)
+            holder.set(unique_states=ALL)
         for expected in expected_rows:
-            blocks = bool(guards) and expected not in sharing and _guards_now(expected, fingerprint)
+            blocks = bool(holders) and expected not in sharing and _holds_now(expected, fingerprint)
             if blocks or expected.duplicates is not None:
-                expected.set(guarded_states=frozenset())
+                expected.set(unique_states=frozenset())
         return expected_rows
 
     def _compare(self, expected: ExpectedRow) -> None:
@@ -160,16 +160,16 @@ class Repairer:
                 return False
             enqueued_at = older.row.enqueued_at
             if state == JobState.AVAILABLE and enqueued_at is not None and enqueued_at > newer.row.created_at:
-                return False  # it may have been discarded then, and revived by force since
+                return False  # it may have been discarded then, and retried by force since
         return policy.is_duplicate(state, older.row.created_at, newer.row.created_at)
 
     def _write(self, expected_rows: Iterable[ExpectedRow]) -> None:
         jobs = self._jobs
         changed = [expected for expected in expected_rows if expected.changes]
-        # Drop all guards first, so that a guard can pass from one job to another.
-        lifecycle.drop_guards(jobs.filter(pk__in=[expected.row.pk for expected in changed]))
+        # Release all unique keys first, so that one can pass from one job to another.
+        lifecycle.release_unique_keys(jobs.filter(pk__in=[expected.row.pk for expected in changed]))
         for expected in changed:
-            changes = {"guarded_states": expected.row.guarded_states, **expected.changes}
+            changes = {"unique_states": expected.row.unique_states, **expected.changes}
             lifecycle.write(jobs.filter(pk=expected.row.pk), **changes)
         moved = [expected.row for expected in changed if expected.fingerprint != expected.row.fingerprint]
         holding.hold_for_others(jobs, holding.held_for_others(moved))
@@ -180,25 +180,25 @@ class Repairer:
 
 
 def _leave_one_key(sharing: Collection[ExpectedRow]) -> None:
-    """Let only one of the jobs that hold a key keep it: the one that has the guard, else the oldest."""
+    """Let only one of the jobs that hold a key keep it: the one that holds the unique key, else the oldest."""
     holding = [expected for expected in sharing if expected.key is not None and expected.row.state in HOLDING]
     if len(holding) > 1:
-        first = next((expected for expected in holding if expected.is_guarding), holding[0])
+        first = next((expected for expected in holding if expected.holds_unique_key), holding[0])
         for expected in holding:
             if expected is not first:
                 expected.kinds.append(Kind.KEY)
                 expected.leave()
 
 
-def _guards_now(expected: ExpectedRow, fingerprint: str) -> bool:
+def _holds_now(expected: ExpectedRow, fingerprint: str) -> bool:
     row = expected.row
-    return bool(row.fingerprint == fingerprint and row.state in row.guarded_states)
+    return bool(row.fingerprint == fingerprint and row.state in row.unique_states)
 
 
 def _is_left(expected: ExpectedRow) -> bool:
-    """Whether a live job will go on without the guard of its fingerprint."""
+    """Whether a live job will go on without the unique key of its fingerprint."""
     is_live = expected.row.key is None and expected.row.state in INCOMPLETE
-    return is_live and not expected.is_guarding and expected.duplicates is None
+    return is_live and not expected.holds_unique_key and expected.duplicates is None
 
 
 def _is_hexadecimal(text: str) -> bool:

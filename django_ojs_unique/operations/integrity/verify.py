@@ -1,4 +1,4 @@
-"""Verify that rows, fingerprints and guards agree, and repair what does not (resque-uniqueue checks at each push)."""
+"""Verify that rows and unique keys agree, and repair what does not (resque-uniqueue checks at each push)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...ojs.states import INCOMPLETE
 from ...progress import Bars, NoBar
 from ...unique.keys import HOLDING
 from .expected_row import READ, examine
-from .problems import BY_HAND, Kind
+from .problems import MANUAL, Kind
 from .repair import Repairer, go_through
 from .spool import Spool, pages
 
@@ -57,11 +57,11 @@ def verify(
     for rounds in range(MOST_ROUNDS + 1):
         with Spool() as spool:
             findings = _find(jobs, spool, bars)
-            if not fix or rounds == MOST_ROUNDS or not findings.counts.keys() - BY_HAND:
+            if not fix or rounds == MOST_ROUNDS or not findings.counts.keys() - MANUAL:
                 break
             if not rounds:
                 before_fix(findings)
-            with bars(desc="mended", total=len(spool)) as bar:
+            with bars(desc="fixed", total=len(spool)) as bar:
                 for _ in go_through(spool, Repairer(jobs, examine).repair, bar):
                     pass
     return findings
@@ -89,7 +89,7 @@ def _find(jobs: QuerySet[Any], spool: Spool, bars: Bars) -> Findings:
 
 def _is_left(row: Any) -> bool:
     """Whether another row must hold the key for this one."""
-    return row.fingerprint is not None and row.key is None and row.state in INCOMPLETE and not row.guarded_states
+    return row.fingerprint is not None and row.key is None and row.state in INCOMPLETE and not row.unique_states
 
 
 def _counts(row: Any) -> bool:
@@ -97,4 +97,4 @@ def _counts(row: Any) -> bool:
     if row.fingerprint is None:
         return False
     holds = row.key is not None and row.state in HOLDING
-    return holds or row.state in INCOMPLETE or row.state in row.guarded_states
+    return holds or row.state in INCOMPLETE or row.state in row.unique_states

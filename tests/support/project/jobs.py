@@ -15,7 +15,7 @@ from typing import Any
 from django.db import connection, transaction
 
 from django_ojs_unique import JobContext, job
-from django_ojs_unique.maintenance import sweep
+from django_ojs_unique.maintenance import timers
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import claimed_runs, housekeeper, pools
 
@@ -26,9 +26,9 @@ pools.WORK_AHEAD_SECONDS = float(os.environ.get("OJS_TEST_WORK_AHEAD", pools.WOR
 claimed_runs.LONGEST_UNSTARTED = pools.LONGEST_UNSTARTED = float(
     os.environ.get("OJS_TEST_LONGEST_UNSTARTED", pools.LONGEST_UNSTARTED)
 )
-housekeeper.SWEEP_SECONDS = float(os.environ.get("OJS_TEST_SWEEP", housekeeper.SWEEP_SECONDS))
+housekeeper.SCAN_SECONDS = float(os.environ.get("OJS_TEST_SCAN", housekeeper.SCAN_SECONDS))
 if "OJS_TEST_RESCUES" in os.environ:  # nobody
-    sweep.rescue = lambda jobs, now: 0
+    timers.rescue = lambda jobs, now: 0
 
 
 def write(event: str, context: JobContext) -> None:

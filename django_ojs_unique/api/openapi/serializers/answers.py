@@ -177,7 +177,7 @@ class Worker(serializers.Serializer[Any]):
     queues = texts()
     concurrency = IntegerField(required=False)
     held = IntegerField()
-    settled = IntegerField()
+    finalized = IntegerField()
     started_at = DateTimeField()
     heartbeat_at = DateTimeField()
 

@@ -10,7 +10,7 @@ from rest_framework import serializers
 from rest_framework.fields import CharField, ChoiceField, IntegerField, JSONField, ListField, RegexField
 
 from ...wire.moments import LONGEST_MS
-from ...wire.reports import MOST_JOBS
+from ...wire.worker_requests import MOST_JOBS
 
 
 class WireField(JSONField):

@@ -27,8 +27,8 @@ from ....ojs.names import LONGEST_LIMIT
 from ....ojs.retry import EXHAUSTION, LONGEST_ERROR, MOST_ATTEMPTS, MOST_ERRORS, STRATEGIES
 from ....ojs.states import JobState
 from ....unique.policy import DIMENSIONS, OnConflict, OnRetry, Window
-from ...wire.reports import MOST_JOBS, MOST_QUEUES, MOST_TYPES
 from ...wire.unique import USE_EXISTING
+from ...wire.worker_requests import MOST_JOBS, MOST_QUEUES, MOST_TYPES
 from .fields import (
     ActiveJobsField,
     ArgsField,
@@ -189,7 +189,7 @@ class Failure(serializers.Serializer[Any]):
 
 
 class Nack(serializers.Serializer[Any]):
-    """A job that failed, or is given back."""
+    """A job that failed, or is requeued."""
 
     job_id = CharField()
     error = Failure(required=False)
@@ -250,7 +250,7 @@ class EnqueueAgain(serializers.Serializer[Any]):
     dry_run = BooleanField(required=False, help_text="Only say what would be done.")
 
 
-class Revive(RetryDeadLetter):
+class RetryJob(RetryDeadLetter):
     """What to do with a live job that has the key, and whether to do it. Beyond the specification."""
 
     dry_run = BooleanField(required=False, help_text="Only say what would be done.")

@@ -70,7 +70,7 @@ def counts():
     def by_type(rows):
         return dict(rows.order_by().values_list("type").annotate(Count("pk")))
 
-    created, ignored = by_type(Job.objects.all()), by_type(SuppressedEnqueue.objects.filter(outcome="ignored"))
+    created, ignored = by_type(Job.objects.all()), by_type(SuppressedEnqueue.objects.filter(outcome="deduplicated"))
     return {
         "asked": {type: number + ignored.get(type, 0) for type, number in created.items()},
         "ran": by_type(Job.objects.filter(state="completed")),

@@ -1,0 +1,271 @@
+"""Claim limited jobs: from queues that an operator has limited, and past the limits and turns of jobs."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import chain
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import QuerySet
+
+from .. import lifecycle
+from ..db.dialect import ClaimRequest
+from ..db.locking import unlocked
+from ..limits.candidates import ORDER, AvailableJobs, Candidate, rank
+from ..limits.slots import Slots, ensure_keys
+from ..limits.waiting import RoundRobin, Waiting, look
+from ..models import Queue
+from ..ojs.gates import OPEN
+from .leases import Lease, within_time_limits
+from .queue_rules import Rules, count_handed_out, hold, rooms_left, rules_of
+
+MOST_ROUNDS = 5
+"""How often a claim looks, while it finds too few jobs among those that it reads."""
+
+
+class ClaimOptions(NamedTuple):
+    """What a claim wants: see the parameters of `claim.claim`. ``fields``: those that an attempt needs."""
+
+    types: Sequence[str] | None
+    limit: int
+    worker_id: str | None
+    token: UUID
+    lease: Lease
+    now: datetime
+    fields: tuple[str, ...]
+    passed_over: Callable[[], None]
+    only: UUID | None
+    overlap: Callable[[], Any] | None = None
+
+    def request(self, rooms: Mapping[str, int], **chosen: Any) -> ClaimRequest:
+        """Return this for a dialect: jobs of the queues in ``rooms``, or the ``chosen`` ones."""
+        return ClaimRequest(
+            rooms=rooms,
+            types=self.types,
+            limit=self.limit,
+            worker_id=self.worker_id,
+            token=self.token,
+            lease=self.lease.length,
+            is_forced=self.lease.forced,
+            is_timed=self.lease.timed,
+            is_unconfirmed=self.lease.unconfirmed,
+            now=self.now,
+            fields=self.fields,
+            **chosen,
+        )
+
+
+_turns: dict[str, RoundRobin] = defaultdict(RoundRobin)
+"""By database."""
+
+
+def claim_limited(jobs: QuerySet[Any], rules: Rules, wanted: ClaimOptions) -> list[Any]:
+    """Lock, choose, then claim; return the jobs in the order in which they should start."""
+    available = AvailableJobs(jobs, wanted.now, wanted.types, wanted.only)
+    if available.dialect.single_writer and not available.rows.filter(queue__in=rules.queues).exists():
+        return []  # an idle worker does not take the only write lock
+    if not rules.gates:
+        return _claim_from_limited(available, rules, wanted)
+    found: list[Any] = []
+    again: set[str] = set()
+    for repeated in range(MOST_ROUNDS):
+        rest = wanted._replace(limit=wanted.limit - len(found))
+        waiting = look(available, rules.gates, rest.limit, _turns[jobs.db], repeated, again)
+        if repeated == MOST_ROUNDS - 1:
+            waiting.last_new = None  # take what was read, although there may be earlier jobs
+        claimed, unread = _claim_at_gates(available, rules, rest, waiting)
+        found += claimed
+        if len(found) == wanted.limit:
+            return found
+        if not waiting.is_cut and not unread:
+            break
+        again.update(unread)
+    if waiting.is_walk_cut:
+        wanted.passed_over()
+    return found
+
+
+def can_claim(jobs: QuerySet[Any], queues: Collection[str], types: Sequence[str] | None, now: datetime) -> bool:
+    """Tell whether a claim could find jobs in the queues without a limit, if nobody had them locked."""
+    if not queues:
+        return False
+    rules = rules_of(jobs, queues, now)
+    return (
+        AvailableJobs(jobs, now, types)
+        .rows.filter(queue__in={*rules.queues}.difference(rules.limited), gate=OPEN)
+        .exists()
+    )
+
+
+def _claim_from_limited(available: AvailableJobs, rules: Rules, wanted: ClaimOptions) -> list[Any]:
+    jobs = available.jobs
+    with transaction.atomic(using=jobs.db):
+        rooms = _rooms(jobs, rules, wanted, _hold(jobs, rules, wanted))
+        chosen = _lock_first(available, rooms, wanted)
+        _take(jobs, chosen, wanted)
+        count_handed_out(jobs.db, Counter(row.queue for row in chosen if row.queue in rules.limited), wanted.now)
+    return chosen
+
+
+def _claim_at_gates(
+    available: AvailableJobs, rules: Rules, wanted: ClaimOptions, waiting: Waiting
+) -> tuple[list[Any], Collection[str]]:
+    """Claim once; return the jobs, and the keys for which the next look must read those that wait."""
+    jobs = available.jobs
+    with_open = [queue for queue in rules.queues if queue not in rules.gates or rules.gates[queue].open]
+    if not waiting.has_jobs and not with_open:
+        waiting.is_cut = waiting.is_cut or any(waiting.opened.values())
+        return [], ()
+    ensure_keys(available, waiting)
+    with transaction.atomic(using=jobs.db):
+        held = _hold(jobs, rules, wanted)
+        slots = Slots(available, waiting)  # before anything is counted: then no count is older than the locks
+        rooms = _rooms(jobs, rules, wanted, held)
+        if not slots.are_known:
+            waiting.is_cut = True  # they are stored in the next round
+            return [], ()
+        if slots.passed_over:
+            wanted.passed_over()
+        plain = [row for queue in with_open if (room := rooms.get(queue)) for row in available.first(queue, OPEN, room)]
+        chosen, must_wait = _choose(plain, rooms, waiting, wanted.limit, slots)
+        if must_wait:
+            rows = unlocked(available.rows.filter(pk__in=[job.id for job in must_wait]))
+            free = dict(rows.values_list("pk", "revision"))
+            lifecycle.park(jobs, [job for job in must_wait if job.revision == free.get(job.id)])
+        claimed = _claim_these(available, chosen, wanted)
+        slots.store(wanted.token, {job.id for job in claimed})
+        waiting.is_cut = waiting.is_cut or slots.leaves_unread
+        if rules.limited:
+            count_handed_out(jobs.db, Counter(job.queue for job in claimed if job.queue in rules.limited), wanted.now)
+    _note_turns(_turns[jobs.db], waiting, chosen)
+    return claimed, slots.unread_keys
+
+
+def _lock_first(available: AvailableJobs, rooms: Mapping[str, int], wanted: ClaimOptions) -> list[Any]:
+    """Lock the first jobs of some queues: of each queue only as many as it has among the first jobs of all queues."""
+    shares: Mapping[str, int] = rooms
+    if len(rooms) > 1 and not available.dialect.single_writer:
+        first = (job for queue, room in rooms.items() for job in available.first(queue, OPEN, room))
+        shares = Counter(job.queue for job in heapq.nsmallest(wanted.limit, first, key=rank))
+    rows = unlocked(available.rows.only(*wanted.fields).order_by(*ORDER))
+    locked = [row for queue, share in shares.items() for row in rows.filter(gate=OPEN, queue=queue)[:share]]
+    if shares is not rooms and len(locked) < sum(shares.values()):
+        wanted.passed_over()
+    return heapq.nsmallest(wanted.limit, locked, key=rank)
+
+
+def _hold(jobs: QuerySet[Any], rules: Rules, wanted: ClaimOptions) -> list[Queue]:
+    """Lock the rows of the queues with a limit, and return those that no other claim has locked."""
+    held = hold(jobs, rules.limited)
+    if len(held) < len(rules.limited):
+        wanted.passed_over()
+    return held
+
+
+def _rooms(jobs: QuerySet[Any], rules: Rules, wanted: ClaimOptions, held: Collection[Queue]) -> dict[str, int]:
+    """Return how many jobs each queue may give."""
+    rooms = dict.fromkeys((name for name in rules.queues if name not in rules.limited), wanted.limit)
+    return rooms | rooms_left(jobs, wanted.limit, held, wanted.now)
+
+
+def _choose(
+    plain: Collection[Candidate], rooms: Mapping[str, int], waiting: Waiting, limit: int, slots: Slots
+) -> tuple[list[Candidate], list[Candidate]]:
+    """Return the first jobs that find slots, and those before them that must wait, each with its new ``gate``."""
+    chosen: list[Candidate] = []
+    must_wait: list[Candidate] = []
+    passed: set[UUID] = set()
+    left = dict(rooms)
+    for job in _merged(plain, rooms, waiting, passed):
+        if len(chosen) == limit:
+            break
+        if waiting.may_be_preceded(job):
+            continue
+        before = job.gate
+        is_taken = left[job.queue] > 0 and (slots.take(job) if job.limits else True)
+        if is_taken:
+            chosen.append(job)
+            left[job.queue] -= 1
+            continue
+        passed.add(job.id)
+        if job.gate != before:
+            must_wait.append(job)
+    if slots.unread_keys:
+        return [], must_wait  # once more, with the jobs that must be read first
+    return chosen, must_wait
+
+
+def _merged(
+    plain: Collection[Candidate], rooms: Mapping[str, int], waiting: Waiting, passed: Collection[UUID]
+) -> Iterator[Candidate]:
+    """Yield the jobs of all queues in the order in which they should start."""
+    by_queue: dict[str, list[Candidate]] = defaultdict(list)
+    for job in plain:
+        by_queue[job.queue].append(job)
+    lines = [
+        chain(
+            sorted([*by_queue[queue], *waiting.lines.get(queue, ())], key=rank),
+            _in_turns(waiting.lanes.get(queue, ()), passed),
+        )
+        for queue in rooms
+    ]
+    return heapq.merge(*lines, key=rank)
+
+
+def _in_turns(lanes: Iterable[Iterable[Candidate]], passed: Collection[UUID]) -> Iterator[Candidate]:
+    """Yield a job of each lane, then another one, and so on; in the place of one that was ``passed``, its next."""
+    left = [iter(lane) for lane in lanes]
+    while left:
+        for lane in list(left):
+            for job in lane:
+                yield job
+                if job.id not in passed:
+                    break
+            else:
+                left.remove(lane)
+
+
+def _claim_these(available: AvailableJobs, chosen: Sequence[Candidate], wanted: ClaimOptions) -> list[Any]:
+    """Claim these jobs, but for those that were claimed, rewritten or locked meanwhile; return them in this order.
+
+    Their ``gate`` is where they stand while they run.
+    """
+    if not chosen:
+        return []
+    gates, revisions = {job.id: job.gate for job in chosen}, {job.id: job.revision for job in chosen}
+    jobs, dialect = available.jobs, available.dialect
+    if dialect.claims_at_once:
+        rows = dialect.claim(wanted.request({}, gates=gates, revisions=[*revisions.values()]), wanted.overlap)
+        by_id = {job.id: job for job in rows}
+    else:
+        locked = unlocked(available.rows.only(*wanted.fields, "gate", "revision")).filter(pk__in=list(gates))
+        by_id = {job.id: job for job in locked if job.revision == revisions[job.id]}
+        lifecycle.park(jobs, [job for job in chosen if job.id in by_id and job.gate != by_id[job.id].gate])
+        _take(jobs, by_id.values(), wanted)
+    return [by_id[id] for id in gates if id in by_id]
+
+
+def _take(jobs: QuerySet[Any], chosen: Collection[Any], wanted: ClaimOptions) -> None:
+    """Claim locked rows."""
+    holder: dict[str, Any] = {"worker_id": wanted.worker_id, "token": wanted.token}
+    for length, keys in wanted.lease.by_length(chosen).items():
+        rows = jobs.filter(pk__in=keys)
+        lifecycle.claim(rows, wanted.now, lease=length, unconfirmed=wanted.lease.unconfirmed or None, **holder)
+    if wanted.lease.timed:
+        within_time_limits(jobs, chosen, wanted.now)
+    for job in chosen:
+        job.attempt += 1
+
+
+def _note_turns(turns: RoundRobin, waiting: Waiting, chosen: Sequence[Candidate]) -> None:
+    """Note the lane of each fair queue that had the last turn."""
+    for queue, lanes in waiting.lanes.items():
+        with_turn = {job.id for lane in lanes for job in lane}
+        for job in chosen:
+            if job.id in with_turn:
+                turns.lanes[queue] = job.lane or ""
