@@ -19,7 +19,7 @@ export function connect(url, token, send = fetch) {
 }
 
 /**
- * Enqueue a job; return the stored job and the outcome: "created", "deduplicated" or "refused".
+ * Enqueue a job; return the stored job and the outcome: "created", "deduplicated" or "rejected".
  *
  * The id is chosen here, once. So it does no harm to send the job again if no answer came: the server either stores it
  * now, or names the job that it stored the first time.
@@ -33,7 +33,7 @@ export async function enqueue(http, job) {
   if (status === 409) {
     const existing = content.error.details.existing_job_id;
     const found = await (await http("GET", `/ojs/v1/jobs/${existing}`)).json();
-    return [found.job, existing === job.id ? "created" : "refused"];
+    return [found.job, existing === job.id ? "created" : "rejected"];
   }
   throw new Error(content.error.message);
 }

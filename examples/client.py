@@ -21,7 +21,7 @@ def connect(url: str, token: str) -> httpx.Client:
 
 
 def enqueue(http: httpx.Client, job: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Enqueue a job; return the stored job and the outcome: "created", "deduplicated" or "refused".
+    """Enqueue a job; return the stored job and the outcome: "created", "deduplicated" or "rejected".
 
     The id is chosen here, once. So it does no harm to send the job again if no answer came: the server either stores
     it now, or names the job that it stored the first time.
@@ -35,7 +35,7 @@ def enqueue(http: httpx.Client, job: dict[str, Any]) -> tuple[dict[str, Any], st
         case 409:
             existing = answer.json()["error"]["details"]["existing_job_id"]
             found = http.get(f"/ojs/v1/jobs/{existing}").raise_for_status().json()["job"]
-            return found, "created" if existing == job["id"] else "refused"
+            return found, "created" if existing == job["id"] else "rejected"
     raise ValueError(answer.json()["error"]["message"])
 
 

@@ -33,7 +33,7 @@ def client() -> Any:
 @pytest.mark.slow
 def test_the_client_enqueues_and_the_worker_works(server):
     client = run("client.py")
-    assert re.fullmatch(r"created: job (\S+) is available\nignored: job \1 is available\n", client.stdout)
+    assert re.fullmatch(r"created: job (\S+) is available\ndeduplicated: job \1 is available\n", client.stdout)
     work_until("completed")
     job = Job.objects.get()
     assert (job.state, job.result, job.attempt) == ("completed", {"letters": 11}, 1)
@@ -131,12 +131,12 @@ def test_a_lost_answer_does_not_queue_twice(server, client, monkeypatch, unique)
 
 
 @pytest.mark.slow
-def test_a_refused_duplicate_is_told_from_an_own_one(server, client):
+def test_a_rejected_duplicate_is_told_from_an_own_one(server, client):
     first = Job.objects.enqueue("letter.count", [], unique={}).job
     with client.connect(os.environ["OJS_URL"], os.environ["OJS_TOKEN"]) as http:
         job = {"type": "letter.count", "args": [], "options": {"unique": {}}}
         found, outcome = client.enqueue(http, job)
-        assert (found["id"], outcome) == (str(first.pk), "refused")
+        assert (found["id"], outcome) == (str(first.pk), "rejected")
         job["options"]["unique"]["on_conflict"] = "ignore"
         assert client.enqueue(http, job)[1] == "deduplicated"
         with pytest.raises(ValueError, match="type"):

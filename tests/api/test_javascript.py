@@ -100,7 +100,7 @@ def write(process: subprocess.Popen[str]) -> None:
 
 def test_the_client_enqueues_and_the_worker_works(server):
     said = node(str(EXAMPLES / "client.mjs")).communicate(timeout=PATIENCE)[0]
-    assert re.fullmatch(r"created: job (\S+) is available\nignored: job \1 is available\n", said), said
+    assert re.fullmatch(r"created: job (\S+) is available\ndeduplicated: job \1 is available\n", said), said
     with node(str(EXAMPLES / "worker.mjs"), "letters") as process:
         assert "works. Ctrl-C stops it." in line(process)
         assert line(process) == f"letter.count {Job.objects.get().pk}: completed"
@@ -119,10 +119,10 @@ def test_a_lost_answer_does_not_queue_twice(server, unique):
     assert (str(job.pk), job.state) == (found, "available")
 
 
-def test_a_refused_duplicate_is_told_from_an_own_one(server):
+def test_a_rejected_duplicate_is_told_from_an_own_one(server):
     first = Job.objects.enqueue("letter.count", [], unique={}).job
     job: dict[str, Any] = {"type": "letter.count", "args": [], "options": {"unique": {}}}
-    assert enqueue(job) == (str(first.pk), "refused")
+    assert enqueue(job) == (str(first.pk), "rejected")
     job["options"]["unique"]["on_conflict"] = "ignore"
     assert enqueue(job) == (str(first.pk), "deduplicated")
     process = module(CLIENT, job=json.dumps({"type": "No Type", "args": []}), lost=0, busy=0)
