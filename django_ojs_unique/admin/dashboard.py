@@ -30,7 +30,7 @@ from .base import may_view, render
 from .charts import Chart, chart, jobs_chart, waits_chart
 from .dashboard_cells import failure_cells, key_cells, now_cells, queue_cells, run_cells, shown_states, worker_cells
 from .display import IN_LAST, LAST
-from .drawing import HEIGHT, WIDTH, can_draw, draw
+from .drawing import HEIGHT, WIDTH, draw
 from .filters import NO_ERROR
 from .queues import PAUSE, RESUME, may_pause, pause_or_resume
 from .sentences import minutes_text, translate
@@ -94,7 +94,6 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "most_running": workers.MOST_RUNNING,
         "running_cut": sum(map(len, seen.running.values())) >= workers.MOST_RUNNING,
         "charts": [_with_picture(each, span) for each in _charts(seen, span)],
-        "can_draw": can_draw(),
         "may_pause": may_pause(request),
     }
     return render(model_admin, request, "dashboard.html", gettext("Dashboard"), **context)
@@ -126,7 +125,7 @@ def _picture(model_admin: Any, request: HttpRequest, name: str) -> HttpResponse:
     try:
         numbers = chart(name, _database(), span, timezone.now())
         svg = draw(numbers)
-    except (KeyError, ImportError):
+    except KeyError:
         raise Http404 from None
     headers = {
         "Cache-Control": "private, max-age=300",
