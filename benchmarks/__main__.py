@@ -132,6 +132,13 @@ def limits(options: argparse.Namespace) -> None:
         limits.report(options.rounds or 5)
 
 
+def start(options: argparse.Namespace) -> None:
+    """What the app adds to django.setup(): CPU time, modules and memory, beside a bare project."""
+    from . import start
+
+    start.report(options.rounds or 15)
+
+
 def scan(options: argparse.Namespace) -> None:
     """The self-healing scan over many records."""
     with on_postgres("scan"):
@@ -184,6 +191,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
         admin,
         workflows,
         limits,
+        start,
         scan,
         api,
         api_sqlite,

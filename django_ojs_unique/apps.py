@@ -1,3 +1,7 @@
+import sys
+from importlib import import_module
+from typing import Any
+
 from django.apps import AppConfig
 from django.core.signals import setting_changed
 from django.db.models.signals import post_migrate
@@ -6,26 +10,44 @@ from django.utils.translation import gettext_lazy as _
 
 
 class OJSUniqueConfig(AppConfig):
-    """Finds the handlers in each app's ``jobs.py``, and Django's tasks in its ``tasks.py``."""
+    """Finds the handlers in each app's ``jobs.py``, and Django's tasks in its ``tasks.py``.
+
+    What a process needs later is imported later: each ``manage.py`` and each test run pays for a setup.
+    """
 
     name = "django_ojs_unique"
     verbose_name = _("Unique jobs")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import tasks
-        from .checks import api, commands, database, handlers, queues, settings  # noqa: F401 - they register themselves
-        from .db import capabilities
-        from .execution import eager
-        from .handlers import carried
-        from .lifecycle import events
+        from . import checks, tasks
         from .reporting import logs
-        from .workflows import events as _  # noqa: F401 - it registers its receivers
 
+        checks.register_all()
         logs.escape_all()
         autodiscover_modules("jobs")
         tasks.discover()
-        post_migrate.connect(lambda **kwargs: capabilities.forget(), weak=False, dispatch_uid="ojs_capabilities")
-        for obeying in (carried, events, eager):
-            obeying.obey_setting()
-            setting_changed.connect(obeying.obey_setting)
+        post_migrate.connect(_forget_capabilities)
+        _obey_settings()
+        setting_changed.connect(_obey_settings)
+
+
+def _forget_capabilities(**kwargs: Any) -> None:
+    from .db import capabilities
+
+    capabilities.forget()
+
+
+def _obey_settings(setting: str = "OJS_UNIQUE", **kwargs: Any) -> None:
+    """Let modules obey the settings that switch them on or off; one that was never on is not imported."""
+    if setting != "OJS_UNIQUE":
+        return
+    from .conf import settings
+
+    for module, is_on in (
+        ("handlers.carried", False),
+        ("workflows.events", settings.events),
+        ("execution.eager", settings.eager),
+    ):
+        if is_on or f"{__package__}.{module}" in sys.modules:
+            import_module(f"{__package__}.{module}").obey_setting()

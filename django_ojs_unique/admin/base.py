@@ -21,7 +21,7 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 
-from ..reporting.bounded import MOST_COUNTED
+from ..reporting.text import MOST_COUNTED
 from .visibility import visibility_of
 
 LONGEST_TERM = 1000

@@ -11,11 +11,11 @@ from itertools import pairwise
 from django.utils.formats import date_format
 from django.utils.timezone import localtime
 from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
 
 from ..reporting.activity import Activity, activity
 from ..reporting.spans import SPANS, Span
 from ..reporting.waits import SAMPLE, Waits, waits
+from .display import seconds
 
 Numbers = Sequence[float | None]
 
@@ -93,16 +93,6 @@ def waits_chart(waited: Waits, span: Span) -> Chart:
     if waited.is_sample:
         note = gettext("Counted are the newest {count} jobs that completed in each part.").format(count=SAMPLE)
     return Chart("waits", gettext("Waiting time"), sentence, parts, series, seconds, is_counted=False, note=note)
-
-
-def seconds(number: float | None) -> str:
-    """Write a number of seconds in the unit that suits it."""
-    if number is None:
-        return "-"
-    for unit, length in ((_("{number} h"), 3600), (_("{number} min"), 60), (_("{number} s"), 1)):
-        if number >= length:
-            return str(unit).format(number=f"{number / length:.1f}")
-    return gettext("{number} ms").format(number=f"{number * 1000:.0f}")
 
 
 _CHARTS: dict[str, Callable[[str, Span, datetime], Chart]] = {

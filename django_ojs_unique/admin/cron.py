@@ -17,12 +17,10 @@ from django.utils.translation import gettext_lazy as _
 
 from ..exceptions import InvalidRequest, OJSError
 from ..handlers.redaction import redacted_member
-from ..maintenance.cron import run_now
 from ..models import CronJob, Job
 from ..reporting.text import harmless
 from .base import FROM_PAGE, BoundedAdmin, may_view
 from .cron_form import CronJobForm
-from .cron_history import ENQUEUED, RAN, history
 from .display import ago, ago_text, badge, pretty, when
 from .sentences import translate
 from .visibility import Visibility, visibility_of
@@ -186,6 +184,8 @@ class CronJobAdmin(BoundedAdmin):
 
     @admin.display(description=_("last jobs"))
     def history(self, entry: Any) -> Any:
+        from .cron_history import history
+
         return render_to_string("admin/django_ojs_unique/cronjob/history.html", history(entry.visibility, entry))
 
     @admin.display(description=_("last outcome"))
@@ -201,6 +201,9 @@ class CronJobAdmin(BoundedAdmin):
 
 def _run(visibility: Visibility, entry: CronJob, using: str) -> tuple[Any, str, int]:
     """Run an entry now; return what came out for the user and for the log, and the level of the message."""
+    from ..maintenance.cron import run_now
+    from .cron_history import ENQUEUED, RAN
+
     try:
         ran = run_now(entry.pk, timezone.now(), using)
     except OJSError as error:

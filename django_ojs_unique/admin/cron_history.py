@@ -15,8 +15,7 @@ from ..maintenance.cron import past_job_ids
 from ..models import CronJob, Job
 from ..reporting.list_columns import list_columns, with_list_columns
 from ..reporting.text import harmless
-from .charts import seconds
-from .display import badge, when
+from .display import badge, seconds, when
 from .visibility import Visibility
 
 MOST = 20

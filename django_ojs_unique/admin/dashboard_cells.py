@@ -16,13 +16,12 @@ from ..ojs.states import JobState
 from ..reporting.failures import Cause, Failures
 from ..reporting.limits import KeyReport
 from ..reporting.overview import QueueActivity
-from ..reporting.queues import UNFINISHED, Now, count_text
+from ..reporting.queues import UNFINISHED, Now
 from ..reporting.spans import Span
-from ..reporting.text import harmless
+from ..reporting.text import count_text, harmless
 from ..reporting.waits import Spread
 from ..reporting.workers import WorkerReport
-from .charts import seconds
-from .display import ago, badge, brief, job_link
+from .display import ago, badge, brief, job_link, seconds
 from .filters import NO_ERROR
 from .limits import limit_url
 from .queues import jobs_url

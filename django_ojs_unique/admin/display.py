@@ -122,3 +122,13 @@ def difference_texts(difference: Any) -> dict[str, str]:
         "path": harmless(difference.path),
         **{name: gettext("(none)") if text is None else harmless(text) for name, text in sides.items()},
     }
+
+
+def seconds(number: float | None) -> str:
+    """Write a number of seconds in the unit that suits it."""
+    if number is None:
+        return "-"
+    for unit, length in ((_("{number} h"), 3600), (_("{number} min"), 60), (_("{number} s"), 1)):
+        if number >= length:
+            return str(unit).format(number=f"{number / length:.1f}")
+    return gettext("{number} ms").format(number=f"{number * 1000:.0f}")

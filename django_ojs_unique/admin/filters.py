@@ -16,11 +16,8 @@ from django.utils.translation import gettext_lazy as _
 from ..handlers.registry import registry
 from ..models import Job, Queue, SuppressedEnqueue
 from ..ojs.states import TERMINAL, JobState
-from ..reporting.bounded import MOST_COUNTED
-from ..reporting.list_columns import error_type
-from ..reporting.queues import in_use
 from ..reporting.spans import SPANS
-from ..reporting.text import harmless
+from ..reporting.text import MOST_COUNTED, harmless
 from .display import IN_LAST
 from .sentences import translate
 
@@ -117,6 +114,8 @@ class QueueListFilter(NameFilter):
         using = model_admin.get_queryset(request).db
         yield from (definition.queue for definition in registry.definitions() if definition.queue)
         yield from Queue.objects.using(using).order_by("name").values_list("name", flat=True)[:MOST_CHOICES]
+        from ..reporting.queues import in_use
+
         yield from in_use(using)
 
 
@@ -158,6 +157,8 @@ class ErrorFilter(NameFilter):
         return ()
 
     def condition(self, using: str, value: str) -> Q:
+        from ..reporting.list_columns import error_type
+
         return Q(IsNull(error_type(), True)) if value == NO_ERROR else Q(Exact(error_type(), value))
 
 

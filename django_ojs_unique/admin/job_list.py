@@ -13,12 +13,9 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from ..models import SuppressedEnqueue
-from ..reporting.bounded import MOST_COUNTED
 from ..reporting.created import created_since
-from ..reporting.list_columns import list_columns, with_list_columns
 from ..reporting.parse import read_id
-from ..reporting.search import readings
-from ..reporting.suppressed import count_met
+from ..reporting.text import MOST_COUNTED
 from .base import BoundedList, BoundedPaginator, may_view
 from .dates import begin_of, check_dates, dates_of
 from .filters import JobFilter
@@ -123,6 +120,9 @@ class JobList(BoundedList):
             self.sees_newest_only = self.sees_newest_only and newest[: MOST_COUNTED + 1].count() <= MOST_COUNTED
             self.queryset = newest
         super().get_results(request)
+        from ..reporting.list_columns import list_columns, with_list_columns
+        from ..reporting.suppressed import count_met
+
         jobs = list(with_list_columns(self.result_list, LISTED))
         counts = count_met(jobs, self.root_queryset.db)
         links = may_view(request, SuppressedEnqueue)
@@ -138,6 +138,8 @@ class JobList(BoundedList):
 
     def _find(self, jobs: QuerySet[Any], term: str, chosen: str, *, is_limited: bool) -> QuerySet[Any]:
         """Select by the first reading of a term that finds some, or by the one that a bulk action has ``chosen``."""
+        from ..reporting.search import readings
+
         found = jobs.none()
         for number, reading in enumerate(readings(term, jobs.db)):
             self.reading = str(number)

@@ -16,8 +16,6 @@ from django.utils.translation import gettext_lazy as _
 
 from ..models import Job
 from ..ojs.states import JobState
-from ..reporting.list_columns import TOO_LONG, UNREADABLE
-from ..reporting.search import HELP, exact
 from ..reporting.suppressed import MOST_MET
 from ..reporting.text import harmless
 from .actions import JobActions
@@ -28,7 +26,7 @@ from .filters import FILTERS
 from .filters import PARAMETERS as FILTERED
 from .job_list import JobList, NewestFirst
 from .job_page import JobPage
-from .sentences import lazy_translate, translate
+from .sentences import translate
 
 
 @admin.register(Job)
@@ -41,7 +39,10 @@ class JobAdmin(JobPage, JobActions):
     ordering = ["-pk"]
     date_hierarchy = "created_at"
     search_fields = ["id"]  # shows the search field; what is searched is in `reporting.search`
-    search_help_text = lazy_translate(HELP)
+    search_help_text = _(
+        "An id, a key, or at least 6 digits of a fingerprint; else a queue or the beginning of a type; else a text"
+        " in the args. Write user_id=42 for a member of the args, args:42 for any text in them."
+    )
     show_facets = admin.ShowFacets.NEVER
     sortable_by = ["age"]
 
@@ -65,6 +66,8 @@ class JobAdmin(JobPage, JobActions):
         self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
     ) -> tuple[QuerySet[Job], bool]:
         """Find the job of an id, or the jobs of a key or a fingerprint; the list's own search finds more."""
+        from ..reporting.search import exact
+
         return (exact(queryset, search_term) if search_term else queryset), False
 
     @admin.display(description=_("state"))
@@ -78,6 +81,8 @@ class JobAdmin(JobPage, JobActions):
 
     @admin.display(description=_("args and last error"))
     def shown_args(self, job: Any) -> SafeString:
+        from ..reporting.list_columns import TOO_LONG
+
         error = format_html('<span class="ojs-below ojs-error">{}</span>', harmless(job.list_columns.error))
         return format_html(
             "{} {}", harmless(translate(job.list_columns.args, TOO_LONG)), error if job.list_columns.error else ""
@@ -113,6 +118,8 @@ def _below(text: str) -> SafeString | str:
 
 
 def _key(job: Any) -> str:
+    from ..reporting.list_columns import UNREADABLE
+
     text = job.list_columns.key
     if job.key is not None:
         return gettext("key {key}").format(key=text.removeprefix("key "))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin
@@ -19,13 +19,14 @@ from django.utils.translation import gettext_lazy as _
 from ..models import LimitOverride
 from ..ojs.limits import LARGEST
 from ..ojs.names import LONGEST_LIMIT
-from ..reporting.limits import LimitReport, Numbers, keys_of, limits
-from ..reporting.queues import count_text
-from ..reporting.text import harmless
+from ..reporting.text import count_text, harmless
 from .base import ReadOnlyAdmin, dress, render
 from .numbers_form import LimitField, NumbersForm
 from .sentences import translate
 from .visibility import Visibility, visibility_of
+
+if TYPE_CHECKING:
+    from ..reporting.limits import LimitReport, Numbers
 
 MOST_KEYS = 20
 """How many keys the page of a limit shows."""
@@ -80,11 +81,15 @@ class LimitOverrideAdmin(ReadOnlyAdmin):
         if not self.has_view_or_change_permission(request):
             raise PermissionDenied
         visibility = visibility_of(self, request)
+        from ..reporting.limits import limits
+
         rows = [_cells(each, visibility) for each in limits(_database())]
         return render(self, request, "limits.html", gettext("Limits"), rows=rows, is_narrowed=visibility.is_narrowed)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         stored = super().get_object(request, object_id, from_field)
+        from ..reporting.limits import LimitReport, limits
+
         report = next((one for one in limits(_database()) if one.name == object_id), None)
         if stored is None and (report is None or len(object_id) > LONGEST_LIMIT):
             return None
@@ -116,6 +121,8 @@ class LimitOverrideAdmin(ReadOnlyAdmin):
     def busiest_keys(self, row: Any) -> SafeString | str:
         if row.visibility.is_narrowed:
             return gettext("Only who may see all jobs may see the keys.")
+        from ..reporting.limits import keys_of
+
         keys = keys_of(_database(), row.name, MOST_KEYS)
         if not keys:
             return gettext("No job runs under it or waits for it now.")

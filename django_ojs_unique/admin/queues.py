@@ -21,8 +21,7 @@ from ..exceptions import InvalidRequest
 from ..models import Queue
 from ..models.queue import HIGHEST_LIMIT
 from ..ojs.names import queue_name
-from ..reporting.queues import count_text, limits_text, unfinished
-from ..reporting.text import harmless
+from ..reporting.text import count_text, harmless, limits_text
 from .base import ReadOnlyAdmin, dress, may
 from .display import ago
 from .numbers_form import LimitField, NumbersForm
@@ -122,6 +121,8 @@ class QueueAdmin(ReadOnlyAdmin):
         listed = getattr(response, "context_data", None) or {}
         if "cl" in listed:
             visibility, rows = visibility_of(self, request), listed["cl"].result_list
+            from ..reporting.queues import unfinished
+
             counts = _seen(visibility, rows) if visibility.is_narrowed else unfinished(listed["cl"].queryset.db)
             for row in rows:
                 row.unfinished = counts.get(row.name, 0)

@@ -10,13 +10,10 @@ import re
 from datetime import datetime, timedelta
 from functools import cache
 
-from django.utils.functional import lazy
 from django.utils.translation import get_language, gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ..reporting.text import age
-from .problems import PROBLEMS
-from .wordings import WORDINGS
 
 LONGEST = 4000
 """The most characters of a text that is looked up: each pattern is tried on it."""
@@ -56,9 +53,6 @@ def translate(text: object, *only: str) -> str:
     return _translate(text)
 
 
-lazy_translate = lazy(translate, str)
-
-
 def age_text(moment: datetime | None, now: datetime) -> str:
     """Say how long ago a moment was, as `reporting.text.age` does."""
     if moment is None:
@@ -88,6 +82,9 @@ def _age(moment: datetime, now: datetime) -> tuple[str, bool]:
 @cache
 def _patterns() -> tuple[frozenset[str], list[tuple[re.Pattern[str], str]]]:
     """Return the texts without placeholders, and the others as patterns: those with most words of their own first."""
+    from .problems import PROBLEMS
+    from .wordings import WORDINGS
+
     texts = (*WORDINGS, *PROBLEMS)
     exact = frozenset(text for text in texts if "{" not in text)
     others = sorted(

@@ -251,8 +251,4 @@ WORDINGS = (
     _("One takes {name}, in which there is no job: was {queue} meant?"),
     _("No job is searched by {name}: it is redacted."),
     _("Jobs with a redacted member are left out of the search for a text in the args."),
-    _(
-        "An id, a key, or at least 6 digits of a fingerprint; else a queue or the beginning of a type; else a text in"
-        " the args. Write user_id=42 for a member of the args, args:42 for any text in them."
-    ),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -18,13 +18,14 @@ from django.utils.translation import gettext_lazy as _
 from ..models import Job, Workflow
 from ..ojs.workflows import Kind, MemberState, Role, WorkflowState
 from ..reporting.text import harmless
-from ..reporting.workflow_facts import JobCounts, Membership, job_counts, memberships_of
-from ..reporting.workflows import Node, tree
 from .base import FROM_PAGE, ReadOnlyAdmin, may_view
-from .charts import seconds
-from .display import badge, brief, plain_text, when
+from .display import badge, brief, plain_text, seconds, when
 from .sentences import distance_text, translate
 from .visibility import Visibility, visibility_of
+
+if TYPE_CHECKING:
+    from ..reporting.workflow_facts import JobCounts, Membership
+    from ..reporting.workflows import Node
 
 ROLES = {
     Role.ON_COMPLETE: _("When all have ended"),
@@ -52,6 +53,8 @@ class WorkflowPage(ReadOnlyAdmin):
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **options: Any) -> Any:
         workflow: Any = context.get("original")
         if workflow is not None:
+            from ..reporting.workflows import tree
+
             visibility, now = visibility_of(self, request), timezone.now()
             is_running = workflow.state == WorkflowState.RUNNING
             context |= {
@@ -105,6 +108,8 @@ def progress_bar(progress: JobCounts) -> SafeString:
 
 def places(visibility: Visibility, job: Any) -> Iterator[tuple[str, Any]]:
     """Yield which step of which workflow a job is, for its page."""
+    from ..reporting.workflow_facts import memberships_of
+
     found = memberships_of(job)
     if visibility.is_narrowed and found:
         roots = Workflow.objects.using(job._state.db).filter(pk__in=[place.root.pk for place in found])
@@ -127,6 +132,8 @@ def _place(place: Membership) -> SafeString:
 
 
 def _facts(workflow: Any) -> Iterator[tuple[str, Any]]:
+    from ..reporting.workflow_facts import job_counts
+
     yield gettext("Id"), format_html("<code>{}</code>", workflow.pk)
     yield gettext("Kind"), translate(workflow.type)
     yield gettext("Jobs done"), progress_bar(job_counts([workflow], workflow._state.db)[workflow.pk])

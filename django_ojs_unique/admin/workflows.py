@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
 from django.contrib.admin import helpers
@@ -22,12 +22,14 @@ from ..models import Workflow, WorkflowMember
 from ..ojs.workflows import Kind, WorkflowState
 from ..reporting.parse import read_id
 from ..reporting.text import harmless
-from ..reporting.workflow_facts import Stops, job_counts, stops
 from .base import FROM_PAGE, BoundedList, may, render
 from .display import ago, badge, brief
 from .sentences import translate
 from .visibility import visibility_of
 from .workflow_page import WorkflowPage, name_of, progress_bar, took, workflow_url
+
+if TYPE_CHECKING:
+    from ..reporting.workflow_facts import Stops
 
 MOST_CANCELLED = 100
 """How many workflows are cancelled at once."""
@@ -61,6 +63,8 @@ class WorkflowList(BoundedList):
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         rows: list[Any] = list(self.result_list)
+        from ..reporting.workflow_facts import job_counts
+
         counts = job_counts(rows, self.root_queryset.db)
         for row in rows:
             row.jobs_done = counts[row.pk]
@@ -115,6 +119,8 @@ class WorkflowAdmin(WorkflowPage):
         return None
 
     def _ask(self, request: HttpRequest, chosen: list[Workflow]) -> HttpResponse:
+        from ..reporting.workflow_facts import stops
+
         found = {workflow.pk: stops(workflow) for workflow in chosen}
         kept = [("action", "cancel"), *((helpers.ACTION_CHECKBOX_NAME, workflow.pk) for workflow in chosen)]
         changelist = reverse("admin:django_ojs_unique_workflow_changelist")

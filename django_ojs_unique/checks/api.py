@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Tags, Warning, register
+from django.core.checks import CheckMessage, Warning
 from django.urls import NoReverseMatch, reverse
 
 from .. import conf
 from .setting_problems import problems
 
 
-@register(Tags.security)
 def check_api(**kwargs: Any) -> list[CheckMessage]:
     """W005: everyone who can reach the server can use the API."""
     if any(problems()) or not _serves_the_api() or not (groups := list(_groups_open_to_all())):

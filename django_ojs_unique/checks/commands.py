@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from django.apps import apps
-from django.core.checks import CheckMessage, Warning, register
+from django.core.checks import CheckMessage, Warning
 from django.core.management import find_commands, load_command_class
-
-from . import TAG
 
 OURS = "django_ojs_unique"
 ALIASES = {"runworker": "ojs_worker"}
 
 
-@register(TAG)
 def check_commands(**kwargs: Any) -> list[CheckMessage]:
     """W010: another app has a command of the same name as one of ours."""
     offered = {

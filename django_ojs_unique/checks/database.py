@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from django.core.checks import CheckMessage, Tags, Warning, register
+from django.core.checks import CheckMessage, Warning
 from django.db import connections
 
 from ..db.capabilities import BEST_EFFORT, MISSING, flaws, strength
@@ -13,7 +13,6 @@ from ..db.dialects import kind_of
 from ..models import Job
 
 
-@register(Tags.database)
 def check_databases(databases: Iterable[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """W001: SQLite without immediate transactions. W002: SQLite without WAL. W003: uniqueness is best-effort here.
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.checks import CheckMessage, Error, Warning
 from django.utils import timezone
 
 from .. import conf
@@ -18,7 +18,6 @@ from ..ojs.durations import end_of, format_duration
 from ..ojs.states import TERMINAL, JobState
 from ..unique.policy import OnRetry, UniquePolicy, Window
 from ..unique.presets import UNTIL_START, WAITING
-from . import TAG
 from .setting_problems import problems
 
 BY_ITSELF = {
@@ -36,7 +35,6 @@ OCCURRENCES = 10
 """How many of the next occurrences of a periodic job are compared."""
 
 
-@register(TAG)
 def check_policies(**kwargs: Any) -> list[CheckMessage]:
     """W006: a policy's states have a hole. W011: a periodic job meets its own last occurrence, which has finished."""
     definitions = registry.definitions()
@@ -46,7 +44,6 @@ def check_policies(**kwargs: Any) -> list[CheckMessage]:
     return messages
 
 
-@register(TAG)
 def check_conversions(**kwargs: Any) -> list[CheckMessage]:
     """E004: a handler converts its args, and the type hint of one cannot be read or converted."""
     messages: list[CheckMessage] = []
@@ -60,7 +57,6 @@ def check_conversions(**kwargs: Any) -> list[CheckMessage]:
     return messages
 
 
-@register(deploy=True)
 def check_retention(**kwargs: Any) -> list[CheckMessage]:
     """W007: finished jobs are kept for longer than ``RETENTION`` says, because their policy counts them."""
     if any(problems()):

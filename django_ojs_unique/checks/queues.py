@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from django.core.checks import CheckMessage, Tags, Warning, register
+from django.core.checks import CheckMessage, Warning
 from django.db import DatabaseError
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 
@@ -22,7 +22,6 @@ MOST_LOOKED_AT = 10_000
 """How many available jobs are looked at, and how many timed ones. `manage.py migrate` must be quick."""
 
 
-@register(Tags.database)
 def check_queue_rules(databases: Iterable[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """W004: jobs wait on a unique queue that were enqueued before it was unique. W009: nothing uses a unique queue."""
     if any(problems()) or not (rule := conf.settings.unique_queues):

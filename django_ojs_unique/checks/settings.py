@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.checks import CheckMessage, Error, Warning
 
 from .. import conf
 from ..handlers.carried import contexts
-from . import TAG
 from .setting_problems import lookalikes, problems
 
 _WHERE = (
@@ -17,7 +16,6 @@ _WHERE = (
 )
 
 
-@register(TAG)
 def check_settings(**kwargs: Any) -> list[CheckMessage]:
     """E001: an entry of ``OJS_UNIQUE`` is wrong. E002: ``USE_TZ`` is off. W012: ``OJS_UNIQUE`` is misspelt."""
     messages: list[CheckMessage] = [Error(problem, hint=_WHERE, id="django_ojs_unique.E001") for problem in problems()]
@@ -41,7 +39,6 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
     return messages
 
 
-@register(TAG)
 def check_tenants(**kwargs: Any) -> list[CheckMessage]:
     """E003: tenants have schemas, and ``CONTEXT`` has no class for that. W014: the app is shared and in each schema."""
     messages: list[CheckMessage] = []
@@ -76,7 +73,6 @@ def _knows_tenants() -> bool:
         return True
 
 
-@register(deploy=True)
 def check_eager(**kwargs: Any) -> list[CheckMessage]:
     """W013: jobs run inside the requests that enqueue them, without ``DEBUG``."""
     if settings.DEBUG or not conf.settings.eager:

@@ -1,7 +1,8 @@
-"""Choose the dialect for a database."""
+"""Choose the dialect for a database; those of other vendors are not imported."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from django.db import connections, models
@@ -9,12 +10,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
 from .dialect import Dialect
-from .mysql import MySQL
-from .postgresql import PostgreSQL
-from .sqlite import SQLite
 
 _KEPT = "_ojs_dialects"
-_DIALECTS: dict[str, type[Dialect]] = {"mysql": MySQL, "postgresql": PostgreSQL, "sqlite": SQLite}
+_DIALECTS = {"mysql": "MySQL", "postgresql": "PostgreSQL", "sqlite": "SQLite"}
+"""By vendor, whose name the module has."""
 
 
 def dialect_of(rows: QuerySet[Any]) -> Dialect:
@@ -35,4 +34,8 @@ def dialect_on(model: type[models.Model], connection: BaseDatabaseWrapper) -> Di
 
 def kind_of(connection: BaseDatabaseWrapper) -> type[Dialect]:
     """Return the dialect class for the database of a connection."""
-    return _DIALECTS.get(connection.vendor, Dialect)
+    vendor = connection.vendor
+    if vendor not in _DIALECTS:
+        return Dialect
+    kind: type[Dialect] = getattr(import_module(f"{__package__}.{vendor}"), _DIALECTS[vendor])
+    return kind

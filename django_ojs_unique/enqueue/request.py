@@ -17,18 +17,10 @@ from ..ojs.retry import RetryPolicy
 from ..unique.fingerprint import CONTEXT
 from ..unique.keys import KeyMode, KeyScope
 from ..unique.policy import UniquePolicy
+from . import INHERIT
 from .values import arguments, json_object, short_string, tag_list
 
 _LONGEST_SCHEMA = 2048
-
-
-class _Inherit:
-    def __repr__(self) -> str:
-        return "<the handler's>"
-
-
-INHERIT: Final = _Inherit()
-"""The default of options that None switches off: use what the handler declared."""
 
 
 @dataclass(slots=True)

@@ -21,7 +21,8 @@ from ..ojs.states import TERMINAL
 from ..unique.keys import HOLDING, KeyMode, KeyScope
 from ..unique.policy import UniquePolicy, Window
 from ..unique.presets import resque_uniqueue
-from .request import INHERIT, Request
+from . import INHERIT
+from .request import Request
 
 DEFAULT_RETRY: Final = RetryPolicy()
 MOST_OPTIONS = 1_000

@@ -37,11 +37,10 @@ _here = local()
 """``due``: the jobs that this thread runs later, or None if it runs them at once."""
 
 
-def obey_setting(setting: str = "OJS_UNIQUE", **kwargs: Any) -> None:
-    """Connect or disconnect as the setting says; also a receiver of Django's `setting_changed`, for tests."""
-    if setting == "OJS_UNIQUE":
-        for signal, receiver in [*((signal, _available) for signal in _SIGNALS), (workflow_created, _created)]:
-            (signal.connect if settings.eager else signal.disconnect)(receiver)
+def obey_setting() -> None:
+    """Connect or disconnect as the setting says."""
+    for signal, receiver in [*((signal, _available) for signal in _SIGNALS), (workflow_created, _created)]:
+        (signal.connect if settings.eager else signal.disconnect)(receiver)
 
 
 @contextmanager

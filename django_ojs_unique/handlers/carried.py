@@ -52,10 +52,9 @@ def contexts() -> tuple[Context, ...]:
     return tuple(imported(one)() for one in ([named] if isinstance(named, (str, type)) else named))
 
 
-def obey_setting(setting: str = "OJS_UNIQUE", **kwargs: Any) -> None:
-    """Read the setting anew; also a receiver of Django's `setting_changed`, for tests."""
-    if setting == "OJS_UNIQUE":
-        contexts.cache_clear()
+def obey_setting() -> None:
+    """Read the setting anew."""
+    contexts.cache_clear()
 
 
 def capture() -> dict[str, Any] | None:

@@ -8,8 +8,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 from uuid import UUID, uuid5
 
-from asgiref.sync import sync_to_async
-
 from ..exceptions import InvalidRequest
 
 if TYPE_CHECKING:
@@ -59,6 +57,8 @@ class Cursor:
 
     async def aset(self, value: Any) -> None:
         """Do what `set` does, from an ``async def`` handler."""
+        from asgiref.sync import sync_to_async
+
         await sync_to_async(self.set)(value)
 
 

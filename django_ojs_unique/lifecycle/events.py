@@ -128,12 +128,6 @@ def disconnect() -> None:
         signal.disconnect(receiver)
 
 
-def obey_setting(setting: str = "OJS_UNIQUE", **kwargs: Any) -> None:
-    """Connect or disconnect as the setting says; also a receiver of Django's `setting_changed`, for tests."""
-    if setting == "OJS_UNIQUE":
-        (connect if settings.events else disconnect)()
-
-
 def _enqueued(job: Any, using: str, **kwargs: Any) -> None:
     if job.state == JobState.AVAILABLE:
         _note("job.enqueued", job, using, priority=job.priority)

@@ -33,18 +33,10 @@ from ..db.locking import any_of, unlocked
 from ..db.transactions import starting_over
 from ..limits.prune import prune_limits
 from ..models import WorkerProcess
-from ..ojs.states import JobState
+from ..ojs.states import KINDS
 from .timers import BATCH
 
 logger = logging.getLogger("django_ojs_unique.worker")
-
-KINDS: Mapping[str, tuple[JobState, bool]] = {
-    "completed": (JobState.COMPLETED, False),
-    "cancelled": (JobState.CANCELLED, False),
-    "discarded": (JobState.DISCARDED, False),
-    "dead_letter": (JobState.DISCARDED, True),
-}
-"""The kinds of finished jobs that ``OJS_UNIQUE["RETENTION"]`` names: the row's `state` and `dead_letter`."""
 
 ENDED = "ended"
 """The name in `due` for rows that were kept without their payload and whose windows have ended since."""

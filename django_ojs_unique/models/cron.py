@@ -14,18 +14,12 @@ from django.utils.timezone import now
 from django.utils.translation import gettext_lazy as _
 
 from ..db.constraints import PartiallyIndexed
-from ..db.dialects import dialect_of
 from ..db.fields import PayloadField
 from ..db.transactions import starting_over
-from ..enqueue.new_job import read
-from ..enqueue.request import Request
-from ..enqueue.values import as_stored
 from ..exceptions import DeclaredInCode, InvalidRequest, did_you_mean
-from ..handlers.redaction import hiding_values, redacted
 from ..ojs.canonical import plain
 from ..ojs.cron import Cron, OverlapPolicy
 from ..ojs.moments import rfc3339
-from .job import Job
 
 OPTIONS = (
     "queue", "meta", "priority", "unique", "retry", "timeout", "lease", "limit", "tags", "key", "key_mode", "key_scope",
@@ -77,6 +71,8 @@ class CronJobQuerySet(models.QuerySet["CronJob"]):
 
         Raises DeclaredInCode for an entry that is declared in code: the next worker that starts would write it again.
         """
+        from ..db.dialects import dialect_of
+
         entries = self._everything().filter(pk=name)
 
         def remove() -> CronJob | None:
@@ -177,6 +173,8 @@ class CronJob(PartiallyIndexed):
     @property
     def cron(self) -> Cron:
         """When it is due. Raises InvalidRequest for an invalid row, because rows can be changed manually."""
+        from ..handlers.redaction import hiding_values
+
         with hiding_values(self.type):
             return Cron(self.expression, self.timezone, self.overlap_policy, self.args)
 
@@ -185,6 +183,8 @@ class CronJob(PartiallyIndexed):
 
         Raises InvalidRequest for an unknown option.
         """
+        from ..handlers.redaction import redacted
+
         if not isinstance(self.options, dict):
             raise InvalidRequest.at("options", "must be an object", value=redacted(self.type, self.options))
         for name in self.options:
@@ -211,6 +211,10 @@ class CronJob(PartiallyIndexed):
         if not isinstance(self.description, str):
             raise InvalidRequest.at("description", "must be a string", value=self.description)
         plain(self.description, "description")
+        from ..enqueue.new_job import read
+        from ..enqueue.request import Request
+        from .job import Job
+
         moment = self.cron.next_after(now())
         read(Request(**self.job_at(moment or now()), elsewhere=True, context=None), Job, now())
 
@@ -263,6 +267,9 @@ def _read(
     description: str = "",
 ) -> CronJob:
     """Return a valid entry that is not saved."""
+    from ..enqueue.values import as_stored
+    from ..handlers.redaction import hiding_values
+
     with hiding_values(type):
         cron = Cron(expression, "UTC" if timezone is None else timezone, overlap_policy, {} if args is None else args)
         options = plain({name: as_stored(value) for name, value in options.items()}, "options")

@@ -16,10 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..conf import settings
 from ..db.constraints import PartiallyIndexed
-from ..db.dialects import dialect_of
 from ..db.fields import PayloadField, new_id
-from ..db.sizes import fitting
-from ..enqueue.unit_of_work import LostRace, UnitOfWork
 from ..exceptions import InvalidRequest
 from ..ojs.moments import milliseconds
 from ..ojs.names import UUID_TEXT
@@ -79,6 +76,8 @@ class EventQuerySet(models.QuerySet["Event"]):
         matching = ahead.filter(position__lte=last.position)
         matching = matching.filter(**{name: among for name, among in chosen.items() if among})
         if max_bytes is not None:
+            from ..db.sizes import fitting
+
             limit = max(1, fitting(matching, limit, max_bytes, ("data",))[0])
         found = list(matching[: limit + 1])
         if len(found) > limit:
@@ -104,12 +103,17 @@ class EventQuerySet(models.QuerySet["Event"]):
 
         The ids cannot be the cursors: a transaction that commits late adds events before some that were already read.
         """
+        from ..enqueue.unit_of_work import UnitOfWork
+
         for work in UnitOfWork(self.db):
             with work:
                 there_may_be_more = self._publish_some()
         return there_may_be_more
 
     def _publish_some(self) -> bool:
+        from ..db.dialects import dialect_of
+        from ..enqueue.unit_of_work import LostRace
+
         fresh = list(self.filter(position=None).order_by("pk").values_list("pk", flat=True)[:PUBLISHED_AT_ONCE])
         if not fresh:
             return False

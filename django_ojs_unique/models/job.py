@@ -19,7 +19,6 @@ from ..ojs.gates import OPEN
 from ..ojs.names import LONGEST_KEY
 from ..ojs.retry import RetryPolicy
 from ..ojs.states import JobState
-from ..operations.owned import writable_fields
 from ..unique.fingerprint import SCHEME
 from ..unique.policy import UniquePolicy
 from .managers import JobManager, only_enqueued
@@ -265,6 +264,8 @@ class Job(Movable, PartiallyIndexed):
         """
         if self._state.adding or self.pk is None:
             raise only_enqueued("enqueue(type, args)")
+        from ..operations.owned import writable_fields
+
         using = using or self._written_to
         update_fields = writable_fields(self, using, update_fields)
         super().save(force_insert=force_insert, force_update=force_update, using=using, update_fields=update_fields)

@@ -1,4 +1,7 @@
-"""`Job.objects`: enqueue and remove jobs, explain an enqueue, find duplicates."""
+"""`Job.objects`: enqueue and remove jobs, explain an enqueue, find duplicates.
+
+The first call imports what it needs of `enqueue`, so that `django.setup()` does not.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,7 @@ from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS, models
 from django.utils import timezone
 
-from ..enqueue import bulk, by_key, by_policy
-from ..enqueue import explain as explaining
-from ..enqueue.duplicates import duplicates_of
-from ..enqueue.errors import naming_missing_tables
-from ..enqueue.new_job import read
-from ..enqueue.on_commit import after_commit
-from ..enqueue.request import INHERIT, Request, refuse_unknown, snapshot
+from ..enqueue import INHERIT
 from ..enqueue.results import BulkEnqueueResult, EnqueueResult, ItemResult, JobT
 from ..exceptions import InvalidRequest
 from ..ojs.limits import Limit
@@ -26,6 +23,10 @@ from ..ojs.retry import RetryPolicy
 from ..operations.queryset import ChangeableQuerySet
 from ..unique.keys import KeyMode, KeyScope
 from ..unique.policy import UniquePolicy
+
+if TYPE_CHECKING:
+    from ..enqueue.explain import Explanation
+    from ..enqueue.request import Request
 
 
 def only_enqueued(call: str) -> InvalidRequest:
@@ -82,6 +83,8 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         InvalidRequest, InvalidPolicy or InvalidRetryPolicy before anything is written; JobIdTaken when the id is in
         use. None of them breaks the caller's transaction.
         """
+        from ..enqueue.request import Request, refuse_unknown
+
         if unknown:
             refuse_unknown("enqueue", type, unknown)
         request = Request(
@@ -107,6 +110,9 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
 
     def enqueue_request(self, request: Request) -> EnqueueResult[JobT]:
         """Do what `enqueue` does, for a `Request`, which has more members than `enqueue` has arguments."""
+        from ..enqueue import by_key, by_policy
+        from ..enqueue.new_job import read
+
         using = self._for_writing()
         new_job = read(request, self.model, timezone.now())
         enqueue = by_policy.enqueue if new_job.key is None else by_key.enqueue
@@ -129,6 +135,10 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         An invalid request is raised here, as by `enqueue`. A DuplicateJob is never raised but logged at INFO. Any other
         failure after a commit is logged at ERROR, because nobody could catch it.
         """
+        from ..enqueue.new_job import read
+        from ..enqueue.on_commit import after_commit
+        from ..enqueue.request import Request, refuse_unknown, snapshot
+
         refuse_unknown("enqueue_on_commit", type, options)
         request = snapshot(Request(type=type, args=args, **options))
         read(request, self.model, timezone.now())
@@ -157,7 +167,9 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         InvalidRequest for an unknown mode; in ``atomic`` also what `enqueue` raises, with the index of the item in its
         message and its details.
         """
-        return bulk.enqueue_many(self._everything(self._for_writing()), items, mode, each)
+        from ..enqueue.bulk import enqueue_many
+
+        return enqueue_many(self._everything(self._for_writing()), items, mode, each)
 
     def remove(self, *, key: str, type: str | None = None, key_scope: KeyScope | str | None = None) -> JobT | None:
         """Remove the job that holds a key, and return it; None when no job does (Graphile Worker, "Removing jobs").
@@ -165,14 +177,16 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         A waiting or permanently failed job is deleted. A running one stays, but loses its key and gets no further run.
         ``type`` and ``key_scope`` are needed only when several jobs hold the key; without them that is InvalidRequest.
         """
-        removed: Any = by_key.remove(self._everything(self._for_writing()), key, type, key_scope)
+        from ..enqueue.by_key import remove
+
+        removed: Any = remove(self._everything(self._for_writing()), key, type, key_scope)
         return removed  # type: ignore[no-any-return]
 
     @overload
-    def explain(self, type: str, args: Any = None, **options: Any) -> explaining.Explanation: ...
+    def explain(self, type: str, args: Any = None, **options: Any) -> Explanation: ...
     @overload
     def explain(self, type: None = None, args: None = None, **options: Any) -> str: ...
-    def explain(self, type: str | None = None, args: Any = None, **options: Any) -> explaining.Explanation | str:
+    def explain(self, type: str | None = None, args: Any = None, **options: Any) -> Explanation | str:
         """Say what ``enqueue(type, args, **options)`` would do now, and why; nothing is written.
 
         It reads the database that an enqueue would write to, because a replica may be behind.
@@ -183,16 +197,22 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         """
         if type is None:
             return super().explain(**options)
+        from ..enqueue.request import Request, refuse_unknown
+
         refuse_unknown("explain", type, options)
         return self.explain_request(Request(type=type, args=args, elsewhere=True, **options))
 
-    def explain_request(self, request: Request) -> explaining.Explanation:
+    def explain_request(self, request: Request) -> Explanation:
         """Do what `explain` does, for a `Request`."""
+        from ..enqueue.errors import naming_missing_tables
+        from ..enqueue.explain import explain
+        from ..enqueue.new_job import read
+
         now = timezone.now()
         new_job = read(request, self.model, now)
         jobs = self._everything(self._for_writing())
         with naming_missing_tables(jobs):
-            return explaining.explain(jobs, new_job, now)
+            return explain(jobs, new_job, now)
 
     def duplicates_of(
         self,
@@ -204,6 +224,8 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         ``policy`` says which states and which period count. The default is the job's own policy; for a fingerprint, the
         default states without a period. A job without a fingerprint has no duplicates.
         """
+        from ..enqueue.duplicates import duplicates_of
+
         jobs = self._everything(self.db)
         itself: Any = None
         if isinstance(job_or_fingerprint, str):
@@ -238,10 +260,10 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         return await sync_to_async(self.remove)(key=key, type=type, key_scope=key_scope)
 
     @overload
-    async def aexplain(self, type: str, args: Any = None, **options: Any) -> explaining.Explanation: ...
+    async def aexplain(self, type: str, args: Any = None, **options: Any) -> Explanation: ...
     @overload
     async def aexplain(self, type: None = None, args: None = None, **options: Any) -> str: ...
-    async def aexplain(self, type: str | None = None, args: Any = None, **options: Any) -> explaining.Explanation | str:
+    async def aexplain(self, type: str | None = None, args: Any = None, **options: Any) -> Explanation | str:
         """Do what `explain` does, from asynchronous code."""
         return await sync_to_async(self.explain)(type, args, **options)  # type: ignore[arg-type]
 

@@ -11,7 +11,6 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from ..db.transactions import starting_over
-from ..enqueue.unit_of_work import UnitOfWork
 from ..exceptions import InvalidRequest
 from ..ojs.names import queue_name
 from ..signals import announce, queue_paused, queue_resumed
@@ -68,6 +67,8 @@ class QueueQuerySet(models.QuerySet["Queue"]):
 
     def _tell(self, signal: Signal, name: str, rows: QueueQuerySet, change: Callable[[], bool]) -> bool:
         """Change the row; if that changed anything, send the signal."""
+        from ..enqueue.unit_of_work import UnitOfWork
+
         for work in UnitOfWork(rows.db):
             with work:
                 changed = change()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -16,14 +16,11 @@ from django.utils.translation import gettext_lazy as _
 from ..conf import settings
 from ..db.constraints import PartiallyIndexed
 from ..db.fields import PayloadField, SparseCharField, SparsePayloadField, new_id
-from ..db.locking import any_of, unlocked
 from ..db.transactions import starting_over
 from ..ojs.workflows import Kind, MemberOutcome, Role, WorkflowState
-from ..workflows.cancel import Cancelled, cancel
-from ..workflows.create import create
-from ..workflows.definition import read_workflow
-from ..workflows.results import result_of_workflow
-from ..workflows.tables import below
+
+if TYPE_CHECKING:
+    from ..workflows.cancel import Cancelled
 
 PRUNED_AT_ONCE = 100
 
@@ -45,6 +42,9 @@ class WorkflowQuerySet(models.QuerySet["Workflow"]):
         Raises InvalidWorkflow; for a job what ``enqueue()`` raises, with its place in the message; JobIdTaken when the
         id is in use; DuplicateJob for a job that its policy rejects. Nothing is stored then.
         """
+        from ..workflows.create import create
+        from ..workflows.definition import read_workflow
+
         using = self._db or router.db_for_write(self.model, **self._hints)  # type: ignore[attr-defined]
         return create(self.model._default_manager.using(using), read_workflow(definition), id)  # type: ignore[no-any-return]
 
@@ -61,6 +61,8 @@ class WorkflowQuerySet(models.QuerySet["Workflow"]):
 
         Those nested in them and their members go with them; jobs are kept as long as `RETENTION` says.
         """
+        from ..db.locking import any_of, unlocked
+
         old = self.filter(root=None, finished_at__lte=now - settings.workflow_retention).order_by("finished_at")
         if not any_of(old):
             return 0
@@ -158,6 +160,8 @@ class Workflow(PartiallyIndexed):
 
         A job that failed has ``{"error": {...}}`` there. None while it runs.
         """
+        from ..workflows.results import result_of_workflow
+
         return None if self.finished_at is None else result_of_workflow(self)
 
     def cancel(self, *, active: bool = False) -> Cancelled:
@@ -167,6 +171,8 @@ class Workflow(PartiallyIndexed):
         enqueued. A job that another workflow waits for goes on, and so does one that this workflow has not enqueued
         itself. Raises InvalidTransition when the workflow has ended.
         """
+        from ..workflows.cancel import cancel
+
         using = router.db_for_write(type(self), instance=self)
         cancelled = cancel(type(self)._default_manager.using(using), self.pk, active=active)
         self.refresh_from_db(using=using)
@@ -174,6 +180,7 @@ class Workflow(PartiallyIndexed):
 
     def jobs(self) -> Any:
         """Select the jobs of this workflow and of those nested in it, callbacks and stand-ins included."""
+        from ..workflows.tables import below
         from .job import Job
 
         within = below(self.pk, "workflow")

@@ -64,3 +64,12 @@ def to_mask(states: Iterable[JobState | str]) -> int:
 def from_mask(mask: int) -> frozenset[JobState]:
     """Unpack what `to_mask` packed."""
     return frozenset(state for state in JobState if mask & state.bit)
+
+
+KINDS: Mapping[str, tuple[JobState, bool]] = {
+    "completed": (JobState.COMPLETED, False),
+    "cancelled": (JobState.CANCELLED, False),
+    "discarded": (JobState.DISCARDED, False),
+    "dead_letter": (JobState.DISCARDED, True),
+}
+"""The kinds of finished jobs that ``OJS_UNIQUE["RETENTION"]`` names: the row's `state` and `dead_letter`."""

@@ -9,7 +9,6 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
-from .. import lifecycle
 from ..exceptions import InvalidTransition
 from ..ojs.states import ALL, INCOMPLETE, POSTPONED, TERMINAL, UNSUCCESSFUL, JobState
 
@@ -33,6 +32,8 @@ class Operation:
         if self is RELEASE:
             return jobs.exclude(fingerprint=None)
         if self is RETRY:
+            from .. import lifecycle
+
             return jobs.filter(Q(state__in=sorted(POSTPONED)) | lifecycle.unsuccessful())
         if self is ENQUEUE_AGAIN:
             jobs = jobs.filter(payload_pruned=False)

@@ -11,16 +11,13 @@ from uuid import UUID
 from django.db import connections
 from django.db.models import Q, QuerySet
 
-from ..maintenance.prune import KINDS
-from ..ojs.states import INCOMPLETE, JobState
+from ..ojs.states import INCOMPLETE, KINDS, JobState
 from .created import earliest_end
 from .job_filters import LOOKUPS
+from .text import MOST_COUNTED
 
 MOST_LOOKED_AT = 20_000
 """How many rows a list looks at, the first ones in its order, if indexes find none or too many for its filters."""
-
-MOST_COUNTED = 10_000
-"""How many rows a list counts at most, and how many it lets an index find."""
 
 _FOUND_BY_INDEX = {LOOKUPS[name] for name in ("state", "key", "since", "dead_letter")}
 

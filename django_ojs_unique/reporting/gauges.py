@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 
 from ..models import Job, SuppressedEnqueue
 from ..ojs.states import JobState
-from .bounded import MOST_COUNTED
 from .limits import LimitReport, limits
 from .queues import QueueReport, declared, queues
+from .text import MOST_COUNTED
 from .workers import WorkerReport, is_stranded, workers
 
 RECENT = timedelta(minutes=1)

@@ -17,9 +17,8 @@ from ..models import Job, LimitKey, LimitOverride, Slot
 from ..models.limit import in_force, limit_key_text, weight_in_force
 from ..ojs.gates import AFTER_KEYS, ID, KEYS, LANES, LIMITED
 from ..ojs.states import JobState
-from .bounded import MOST_COUNTED
-from .queues import count_text, in_use
-from .text import full, shortened
+from .queues import in_use
+from .text import MOST_COUNTED, count_text, full, shortened
 
 MOST_HOLDERS = 3
 """How many of the jobs that hold slots of a key are named."""

@@ -18,9 +18,9 @@ from ..models import Job, LimitKey, LimitOverride
 from ..models.limit import in_force
 from ..ojs.gates import AFTER_KEYS, ID, KEYS
 from ..ojs.states import JobState
-from .bounded import MOST_COUNTED
 from .limit_waits import TIMES, key_text
 from .queues import MOST_QUEUES, live, walk
+from .text import MOST_COUNTED
 
 MOST_NAMES = 200
 """How many names of limits are looked at."""

@@ -14,11 +14,10 @@ from django.db import connections
 from ..conf import settings
 from ..db.clock import moment_of
 from ..handlers.registry import registry
-from ..maintenance.prune import KINDS
 from ..models import Job, Queue
 from ..ojs.gates import LIMITED, OPEN
-from ..ojs.states import INCOMPLETE, JobState
-from .bounded import MOST_COUNTED
+from ..ojs.states import INCOMPLETE, KINDS, JobState
+from .text import MOST_COUNTED
 
 MOST_QUEUES = 500
 """How many of the queues that have jobs in one state are looked at."""
@@ -100,19 +99,6 @@ def together(found: Iterable[QueueReport]) -> Now:
     seen = list(found)
     waiting = [(each.waits_since, each.oldest, each.name) for each in seen if each.waits_since and each.oldest]
     return _together({each.name: each.depth for each in seen}, waiting)
-
-
-def limits_text(limit: int | None, max_per_second: int | None) -> str:
-    """Write the limits of a queue, such as "4, 10/s"; empty if it has none."""
-    parts = [] if limit is None else [f"{limit}"]
-    if max_per_second is not None:
-        parts.append(f"{max_per_second}/s")
-    return ", ".join(parts)
-
-
-def count_text(count: int) -> str:
-    """Write a number of jobs; above `MOST_COUNTED`, as that number and a plus sign."""
-    return f"{count:,}" if count <= MOST_COUNTED else f"{MOST_COUNTED:,}+"
 
 
 def unfinished(using: str) -> dict[str, int]:

@@ -24,10 +24,6 @@ from ..models import Job
 from ..ojs.names import LONGEST_KEY
 from .parse import fingerprint_begins, read_id
 
-HELP = (
-    "An id, a key, or at least 6 digits of a fingerprint; else a queue or the beginning of a type; else a text in the"
-    " args. Write user_id=42 for a member of the args, args:42 for any text in them."
-)
 LEFT_OUT = "Jobs with a redacted member are left out of the search for a text in the args."
 LONGEST_TERM = LONGEST_KEY
 """The most characters of a term; a longer one finds nothing."""

@@ -7,6 +7,9 @@ from datetime import datetime, timedelta
 
 from django.utils import timezone
 
+MOST_COUNTED = 10_000
+"""How many rows a list counts at most, and how many it lets an index find."""
+
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
@@ -59,3 +62,16 @@ def listed(words: Iterable[str], last: str) -> str:
     """Join words as in a sentence: ``a, b or c``, if ``last`` is ``or``."""
     *others, final = list(words)
     return f"{', '.join(others)} {last} {final}" if others else final
+
+
+def limits_text(limit: int | None, max_per_second: int | None) -> str:
+    """Write the limits of a queue, such as "4, 10/s"; empty if it has none."""
+    parts = [] if limit is None else [f"{limit}"]
+    if max_per_second is not None:
+        parts.append(f"{max_per_second}/s")
+    return ", ".join(parts)
+
+
+def count_text(count: int) -> str:
+    """Write a number of jobs; above `MOST_COUNTED`, as that number and a plus sign."""
+    return f"{count:,}" if count <= MOST_COUNTED else f"{MOST_COUNTED:,}+"

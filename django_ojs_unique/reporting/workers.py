@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db.models import QuerySet
 
@@ -13,8 +13,10 @@ from ..exceptions import nearest
 from ..models import Job, WorkerProcess
 from ..ojs.names import matches
 from ..ojs.states import JobState
-from .queues import QueueReport
 from .text import harmless
+
+if TYPE_CHECKING:
+    from .queues import QueueReport
 
 SILENT_AFTER = timedelta(seconds=30)
 """A worker writes a heartbeat every ten seconds; when three are missing, it counts as silent."""

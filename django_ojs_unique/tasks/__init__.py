@@ -35,7 +35,9 @@ def discover() -> None:
     itself reports mistakes in ``TASKS``. Raises ImproperlyConfigured on Django 5 without ``django-tasks``.
     """
     for params in getattr(settings, "TASKS", {}).values():
-        with suppress(ImportError, KeyError, TypeError):
+        with suppress(ImportError, KeyError, TypeError, AttributeError):
+            if params["BACKEND"].startswith("django.tasks."):
+                continue  # Django's own
             if getattr(import_string(params["BACKEND"]), "runs_as_jobs", False):
                 break
     else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
-from ..enqueue.request import INHERIT
+from ..enqueue import INHERIT
 from ..exceptions import InvalidRequest
 from ..handlers.signature import redacted_names
 from ..ojs.durations import milliseconds

@@ -20,7 +20,7 @@ from ..execution.leases import confirm
 from ..execution.run import Run
 from ..execution.run_result import RunResult
 from ..models import Job
-from . import drained, heartbeat
+from . import drained, heartbeat, preload
 from .claimed_runs import ClaimedRuns
 from .claimer import Claimer
 from .control import Control
@@ -138,6 +138,7 @@ class Worker:
 
     def run(self, *, drain: bool = False) -> Summary:
         """Work until `stop`, or with ``drain`` until no job is due; finish the running jobs and return the summary."""
+        preload.import_all(self._jobs.db)
         logger.info("Worker %s started: queues %s.", self.id, ", ".join(self.queues.to_list()))
         self._control.draining = drain
         if drain and self._outages.through(lambda: drained.has_work(self._jobs, self.queues, self._clock)) is False:

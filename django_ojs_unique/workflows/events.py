@@ -9,8 +9,9 @@ from django.db import transaction
 from django.db.models.fields.json import KT
 
 from .. import signals
+from ..conf import settings
 from ..db.dialects import dialect_of
-from ..lifecycle.events import LONGEST_MESSAGE, RECEIVERS, write
+from ..lifecycle.events import LONGEST_MESSAGE, RECEIVERS, connect, disconnect, write
 from ..ojs.workflows import UNSUCCESSFUL, Kind, MemberOutcome, Role, WorkflowState
 from .advance import lock_root
 from .progress import Progress
@@ -133,3 +134,8 @@ RECEIVERS += [
     (signals.workflow_called_back, _called_back),
     (signals.workflow_finished, _finished),
 ]
+
+
+def obey_setting() -> None:
+    """Record events, of jobs too, or stop it, as the setting says."""
+    (connect if settings.events else disconnect)()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from ..enqueue.request import INHERIT, Request
+from ..enqueue import INHERIT
+from ..enqueue.request import Request
 from ..enqueue.values import as_stored
 from ..exceptions import InvalidRequest
 

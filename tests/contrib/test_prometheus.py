@@ -24,7 +24,7 @@ from django_ojs_unique.execution.finalize import Finalized
 from django_ojs_unique.execution.run import Run
 from django_ojs_unique.models import Job, Queue, SuppressedEnqueue, WorkerProcess
 from django_ojs_unique.reporting import gauges
-from django_ojs_unique.reporting.queues import MOST_COUNTED
+from django_ojs_unique.reporting.text import MOST_COUNTED
 from django_ojs_unique.testing import run_jobs
 from django_ojs_unique.worker.loop import Worker
 from tests.support.claiming import Claiming

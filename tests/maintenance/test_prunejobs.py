@@ -8,8 +8,8 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from django_ojs_unique import lifecycle
-from django_ojs_unique.maintenance.prune import KINDS
 from django_ojs_unique.models import Job, SuppressedEnqueue
+from django_ojs_unique.ojs.states import KINDS
 from tests.support.rows import insert_all
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -16,9 +16,9 @@ from django.utils import timezone
 
 from django_ojs_unique import lifecycle
 from django_ojs_unique.enqueue.new_job import FOREVER
-from django_ojs_unique.maintenance.prune import KINDS, Pruned, due, prune
+from django_ojs_unique.maintenance.prune import Pruned, due, prune
 from django_ojs_unique.models import Job, SuppressedEnqueue, WorkerProcess
-from django_ojs_unique.ojs.states import TERMINAL, JobState
+from django_ojs_unique.ojs.states import KINDS, TERMINAL, JobState
 from tests.support.processes import Child, Parent, together
 from tests.support.rows import insert_all
 

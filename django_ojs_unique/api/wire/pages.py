@@ -13,8 +13,9 @@ from django.db.models import QuerySet
 from ...conf import settings
 from ...db.sizes import fitting
 from ...exceptions import InvalidRequest
-from ...reporting.bounded import MOST_COUNTED, MOST_LOOKED_AT, behind, first
+from ...reporting.bounded import MOST_LOOKED_AT, behind, first
 from ...reporting.job_filters import narrowed
+from ...reporting.text import MOST_COUNTED
 
 DEFAULT_LIMIT, HIGHEST_LIMIT, HIGHEST_OFFSET = 50, 200, 10_000
 HIGHEST_PAGE = HIGHEST_OFFSET + 1

@@ -12,10 +12,10 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ...models import Job, SuppressedEnqueue, WorkerProcess
-from ...reporting.bounded import MOST_COUNTED
 from ...reporting.gauges import Levels, levels
 from ...reporting.limits import LimitReport
 from ...reporting.queues import UNFINISHED, QueueReport
+from ...reporting.text import MOST_COUNTED
 from ...reporting.workers import SILENT
 
 MOST_QUEUES, MOST_LIMITS = 100, 100

@@ -13,9 +13,10 @@ from django.utils import timezone
 from ...checks import TAG
 from ...conf import retention_period, settings
 from ...exceptions import did_you_mean
-from ...maintenance.prune import ENDED, KINDS, Pruned, due, preview, prune
+from ...maintenance.prune import ENDED, Pruned, due, preview, prune
 from ...models import Event, Job, SuppressedEnqueue
 from ...ojs.durations import format_duration
+from ...ojs.states import KINDS
 from ...progress import progress
 from ..arguments import add_database, require_tables, whole_number
 

@@ -11,8 +11,7 @@ from ...exceptions import nearest
 from ...models import LimitOverride
 from ...ojs.limits import LARGEST
 from ...reporting.limits import KeyReport, LimitReport, keys_of, limits
-from ...reporting.queues import count_text
-from ...reporting.text import age, harmless
+from ...reporting.text import age, count_text, harmless
 from ..arguments import whole_number
 from .show_system import Watched
 from .subcommand import limit_

@@ -12,8 +12,8 @@ from django.core.management.base import CommandParser
 from django.utils import timezone
 
 from ...models import CronJob
-from ...reporting.queues import UNFINISHED, QueueReport, limits_text, queues
-from ...reporting.text import age, distance, harmless
+from ...reporting.queues import UNFINISHED, QueueReport, queues
+from ...reporting.text import age, distance, harmless, limits_text
 from ...reporting.unknown_types import named, unknown_types
 from ...reporting.workers import MOST_WORKERS, WorkerReport, is_stranded, misspelt, untaken, workers
 from ..arguments import seconds
