@@ -22,7 +22,7 @@ from ..limits.waiting import RoundRobin, Waiting, look
 from ..models import Queue
 from ..ojs.gates import OPEN
 from .leases import Lease, within_time_limits
-from .queue_rules import Rules, count_handed_out, hold, rooms_left, rules_of
+from .queue_rules import Rules, count_handed_out, lock_rows, rooms_left, rules_of
 
 MOST_ROUNDS = 5
 """How often a claim looks, while it finds too few jobs among those that it reads."""
@@ -105,7 +105,7 @@ def can_claim(jobs: QuerySet[Any], queues: Collection[str], types: Sequence[str]
 def _claim_from_limited(available: AvailableJobs, rules: Rules, wanted: ClaimOptions) -> list[Any]:
     jobs = available.jobs
     with transaction.atomic(using=jobs.db):
-        rooms = _rooms(jobs, rules, wanted, _hold(jobs, rules, wanted))
+        rooms = _rooms(jobs, rules, wanted, _lock_rows(jobs, rules, wanted))
         chosen = _lock_first(available, rooms, wanted)
         _take(jobs, chosen, wanted)
         count_handed_out(jobs.db, Counter(row.queue for row in chosen if row.queue in rules.limited), wanted.now)
@@ -123,9 +123,9 @@ def _claim_at_gates(
         return [], ()
     ensure_keys(available, waiting)
     with transaction.atomic(using=jobs.db):
-        held = _hold(jobs, rules, wanted)
+        locked = _lock_rows(jobs, rules, wanted)
         slots = Slots(available, waiting)  # before anything is counted: then no count is older than the locks
-        rooms = _rooms(jobs, rules, wanted, held)
+        rooms = _rooms(jobs, rules, wanted, locked)
         if not slots.are_known:
             waiting.is_cut = True  # they are stored in the next round
             return [], ()
@@ -159,18 +159,18 @@ def _lock_first(available: AvailableJobs, rooms: Mapping[str, int], wanted: Clai
     return heapq.nsmallest(wanted.limit, locked, key=rank)
 
 
-def _hold(jobs: QuerySet[Any], rules: Rules, wanted: ClaimOptions) -> list[Queue]:
+def _lock_rows(jobs: QuerySet[Any], rules: Rules, wanted: ClaimOptions) -> list[Queue]:
     """Lock the rows of the queues with a limit, and return those that no other claim has locked."""
-    held = hold(jobs, rules.limited)
-    if len(held) < len(rules.limited):
+    locked = lock_rows(jobs, rules.limited)
+    if len(locked) < len(rules.limited):
         wanted.passed_over()
-    return held
+    return locked
 
 
-def _rooms(jobs: QuerySet[Any], rules: Rules, wanted: ClaimOptions, held: Collection[Queue]) -> dict[str, int]:
+def _rooms(jobs: QuerySet[Any], rules: Rules, wanted: ClaimOptions, locked: Collection[Queue]) -> dict[str, int]:
     """Return how many jobs each queue may give."""
     rooms = dict.fromkeys((name for name in rules.queues if name not in rules.limited), wanted.limit)
-    return rooms | rooms_left(jobs, wanted.limit, held, wanted.now)
+    return rooms | rooms_left(jobs, wanted.limit, locked, wanted.now)
 
 
 def _choose(

@@ -44,7 +44,7 @@ def obey_setting() -> None:
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def deferring() -> Iterator[None]:
     """Run the jobs that are committed in the block at its end, and then those that they enqueue, never nested.
 
     Inside another such block, they wait for the end of that one.
@@ -73,7 +73,7 @@ def _created(*, using: str, **more: Any) -> None:
 
 
 def _committed(job: Any, using: str) -> None:
-    with held():
+    with deferring():
         _here.due.append((job, using))
 
 

@@ -72,8 +72,8 @@ def _run(run: Run) -> Any:
 
 
 def _call(run: Run, definition: Definition) -> Any:
-    hold = JobHandle(run) if definition.takes_context else None
-    context = None if hold is None else _context(run, hold)
+    handle = JobHandle(run) if definition.takes_context else None
+    context = None if handle is None else _context(run, handle)
     try:
         with run.block or nullcontext():
             args = run.job.args if definition.converter is None else definition.converter.from_json(run.job.args)
@@ -81,8 +81,8 @@ def _call(run: Run, definition: Definition) -> Any:
                 raise Skip(_reason(definition))
             return call(definition, args, context)
     except BaseException as error:
-        if hold is not None:
-            hold.journal.save_after(error)
+        if handle is not None:
+            handle.journal.save_after(error)
         raise
 
 
@@ -90,8 +90,8 @@ async def _arun(run: Run, share: sessions.Share, deadline: asyncio.Timeout) -> A
     if job_started.has_listeners(type(run.job)):
         await sync_to_async(_announce_start)(run, share)
     definition = registry.get(run.job.type)
-    hold = AsyncJobHandle(run) if definition.takes_context else None
-    context = None if hold is None else _context(run, hold)
+    handle = AsyncJobHandle(run) if definition.takes_context else None
+    context = None if handle is None else _context(run, handle)
     try:
         async with deadline:
             args = run.job.args
@@ -101,8 +101,8 @@ async def _arun(run: Run, share: sessions.Share, deadline: asyncio.Timeout) -> A
                 raise Skip(_reason(definition))
             return await call(definition, args, context)
     except BaseException as error:
-        if hold is not None and hold.journal.has_unsaved:
-            await sync_to_async(hold.journal.save_after)(error)
+        if handle is not None and handle.journal.has_unsaved:
+            await sync_to_async(handle.journal.save_after)(error)
         raise
 
 
@@ -117,7 +117,7 @@ async def _astill_wanted(definition: Definition, args: Any) -> Any:
     return await wanted if asyncio.iscoroutine(wanted) else wanted
 
 
-def _context(run: Run, hold: JobHandle) -> JobContext:
+def _context(run: Run, handle: JobHandle) -> JobContext:
     job = run.job
     return JobContext(
         job_id=job.pk,
@@ -130,7 +130,7 @@ def _context(run: Run, hold: JobHandle) -> JobContext:
         enqueued_at=job.enqueued_at,
         started_at=job.started_at,
         worker_id=job.worker_id,
-        hold=hold,
+        handle=handle,
         job=job,
     )
 

@@ -45,22 +45,22 @@ def queues_with_rules(jobs: QuerySet[Any], queues: Collection[str]) -> frozenset
     return frozenset([*rows.values_list("name", flat=True), *gates_of(jobs, queues)])
 
 
-def hold(jobs: QuerySet[Any], limited: Collection[str]) -> list[Queue]:
+def lock_rows(jobs: QuerySet[Any], limited: Collection[str]) -> list[Queue]:
     """Lock the rows of limited queues until the transaction ends, except those that another transaction has locked."""
     if not limited:
         return []
     rows = Queue.objects.using(jobs.db)
-    held = list(unlocked(rows.filter(name__in=limited).order_by("name")))
+    locked = list(unlocked(rows.filter(name__in=limited).order_by("name")))
     # Write the rows before the first query of the jobs: then a snapshot that is older than the last claim raises an
     # error, and under every isolation level the query sees the result of that claim.
-    rows.filter(name__in=[row.name for row in held]).update(window_count=F("window_count"))
-    return held
+    rows.filter(name__in=[row.name for row in locked]).update(window_count=F("window_count"))
+    return locked
 
 
-def rooms_left(jobs: QuerySet[Any], most: int, held: Collection[Queue], now: datetime) -> dict[str, int]:
-    """Return how many jobs, and ``most`` at most, the limits still allow for each of the ``held`` queues."""
+def rooms_left(jobs: QuerySet[Any], most: int, locked: Collection[Queue], now: datetime) -> dict[str, int]:
+    """Return how many jobs, and ``most`` at most, the limits still allow for each of the ``locked`` queues."""
     found = {}
-    for row in held:
+    for row in locked:
         left = [most]
         if row.concurrency_limit is not None:
             active = jobs.filter(state=JobState.ACTIVE, queue=row.name, finished_at=None)

@@ -17,7 +17,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class SupportsHold(Protocol):
+class SupportsHandle(Protocol):
     """What a context needs of `django_ojs_unique.execution.job_handle.JobHandle`, which documents the members."""
 
     def is_held(self) -> bool: ...
@@ -76,7 +76,7 @@ class JobContext:
     enqueued_at: datetime
     started_at: datetime
     worker_id: str
-    hold: SupportsHold = field(repr=False)
+    handle: SupportsHandle = field(repr=False)
     job: Job
     """The row as it was claimed; fields that an attempt does not need are read from the database on access."""
 
@@ -87,7 +87,7 @@ class JobContext:
         In a plain handler each access is a query: use it between the steps of a long handler, not in a tight loop. In
         an ``async def`` handler it is what the worker saw in the last second, and the worker cancels the handler then.
         """
-        return not self.hold.is_held()
+        return not self.handle.is_held()
 
     @property
     def workflow_id(self) -> UUID | None:
@@ -115,7 +115,7 @@ class JobContext:
             raise InvalidRequest.at(
                 "fraction", "must be a number from 0 to 1", value=fraction, hint="Write context.progress(done / total)."
             )
-        self.hold.report(float(fraction), str(note))
+        self.handle.report(float(fraction), str(note))
 
     def fence(self) -> None:
         """Lock the job's row until your transaction ends, so that nobody can take the job away before its commit.
@@ -123,7 +123,7 @@ class JobContext:
         A cancellation waits until then. Raises LeaseLost if the job is no longer held, and RuntimeError outside of
         `transaction.atomic` on the database of the jobs.
         """
-        self.hold.fence()
+        self.handle.fence()
 
     def complete(self, result: Any = None) -> None:
         """Complete the job in your transaction: what you wrote in it and the completion are committed, or neither.
@@ -132,7 +132,7 @@ class JobContext:
         already; your transaction cannot commit then. Raises RuntimeError outside of `transaction.atomic` on the
         database of the jobs, and in a handler that is ``atomic`` already.
         """
-        self.hold.complete(result)
+        self.handle.complete(result)
 
     def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function once per job: a later attempt gets the result that was stored when it returned.
@@ -146,12 +146,12 @@ class JobContext:
         other steps, HandlerError for an async function or a type hint without a conversion, InvalidRequest for an
         invalid name, and RuntimeError inside another step.
         """
-        result: R = self.hold.journal.step(name, function, args, kwargs)
+        result: R = self.handle.journal.step(name, function, args, kwargs)
         return result
 
     async def astep(self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Do what `step` does, with an ``async def`` function; one step after the other."""
-        result: R = await self.hold.journal.astep(name, function, args, kwargs)
+        result: R = await self.handle.journal.astep(name, function, args, kwargs)
         return result
 
     def cursor(self, name: str, start: Any = None, *, type: Any = Any) -> Cursor:
@@ -161,14 +161,14 @@ class JobContext:
         database: in an ``async def`` handler, call it with `sync_to_async`. Raises StepsChanged, HandlerError and
         InvalidRequest as `step` does.
         """
-        return self.hold.journal.cursor(name, start, type)
+        return self.handle.journal.cursor(name, start, type)
 
     def checkpoint(self) -> None:
         """Let a stopping worker end the attempt here, and requeue the job: the attempt does not count.
 
         Raises Interrupted then, which ``except Exception`` does not catch.
         """
-        self.hold.checkpoint()
+        self.handle.checkpoint()
 
     def idempotency_key(self, step: str = "") -> str:
         """Return a UUID for what this job asks of another service: the same in each attempt, another for each ``step``.

@@ -121,7 +121,7 @@ class OJSBackend(BaseTaskBackend):
         """
         if not settings.eager:
             return self._enqueue(task, args, kwargs, id)
-        with eager.held():  # the signal `task_enqueued` goes before those of the run
+        with eager.deferring():  # the signal `task_enqueued` goes before those of the run
             result = self._enqueue(task, args, kwargs, id)
         result.refresh()
         return result
