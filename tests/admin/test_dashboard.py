@@ -408,6 +408,19 @@ def test_the_lines_of_a_picture_differ_without_colour():
     assert len({shape[0] for shape in shapes.values()}) == 4
 
 
+def test_a_part_without_a_number_interrupts_the_line():
+    for minutes in (9, 14, 29):
+        job(ago(minutes=minutes), state="completed", waited=1)
+    svg = drawing.draw(charts()[1]).decode()
+    (line, _) = re.findall(r'<g class="color-\d"><path class="line" d="([^"]*)"', svg)
+    assert re.sub(r"[\d. ]", "", line) == "MML"
+    assert "Nothing to show" not in svg
+
+
+def test_a_picture_without_numbers_says_so():
+    assert "Nothing to show" in drawing.draw(charts()[1]).decode()
+
+
 @pytest.mark.parametrize(
     ("highest", "is_counted", "lines"),
     [
