@@ -59,7 +59,7 @@ WORDINGS = (
     _("It is {state}, and is cancelled. Its handler is told, and its result is refused."),
     _("A live duplicate exists:"),
     _("{count} live duplicates exist:"),
-    _("It is {state}: a job that runs or has completed is not retried."),
+    _("It is {state}: nothing is to be retried."),
     _("It is pruned: what it was to do is gone."),
     _("It was replaced by job {id}, so it never runs again."),
     _("It is scheduled again for {moment}."),

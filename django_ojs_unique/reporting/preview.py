@@ -164,7 +164,7 @@ def _retry(
     if job.state in POSTPONED:
         return Consequence(job.pk, job, "", ("It becomes available now.",))
     if job.state not in RETRY.states:
-        return Consequence(job.pk, job, f"It is {job.state}: a job that runs or has completed is not retried.")
+        return Consequence(job.pk, job, f"It is {job.state}: nothing is to be retried.")
     if job.payload_pruned:
         return Consequence(job.pk, job, _PRUNED)
     if not RETRY.allows(job):

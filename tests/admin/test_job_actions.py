@@ -247,7 +247,7 @@ def test_the_page_before_a_retry_names_the_live_duplicates_and_what_cannot_be_re
     assert "A live duplicate exists:" in text
     assert reverse("admin:django_ojs_unique_job_change", args=[live.pk]) in text
     assert "No live duplicate exists: it is retried." in text
-    assert "It is available: a job that runs or has completed is not retried." in text
+    assert "It is available: nothing is to be retried." in text
     for resolution in ("skip", "replace", "force"):
         assert f'name="resolution" value="{resolution}"' in text
 
