@@ -13,7 +13,7 @@ from django.utils import timezone
 from django_ojs_unique import Limit, job
 from django_ojs_unique.execution.claim import claim
 from django_ojs_unique.execution.finalize import finalize
-from django_ojs_unique.execution.run_result import Finished
+from django_ojs_unique.execution.run_result import RunResult
 from django_ojs_unique.models import Job, LimitKey, Slot
 from django_ojs_unique.worker import Worker
 
@@ -76,7 +76,7 @@ def _drain() -> int:
     jobs, done = Job.objects.all(), 0
     options: dict[str, Any] = {"types": ["limits.nothing"], "worker_id": "w", "lease": LEASE, "limit": AT_ONCE}
     while claimed := list(claim(jobs, queues=["default"], now=timezone.now(), **options)):
-        done += len(finalize(jobs, [Finished(each, at=timezone.now()) for each in claimed]))
+        done += len(finalize(jobs, [RunResult(each, at=timezone.now()) for each in claimed]))
     return done
 
 

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from django_ojs_unique.execution.claim import claim
 from django_ojs_unique.execution.finalize import finalize
-from django_ojs_unique.execution.run_result import Finished
+from django_ojs_unique.execution.run_result import RunResult
 from django_ojs_unique.models import Job, Workflow
 from django_ojs_unique.workflows.advance import advance_due
 from tests.support.processes import together
@@ -70,7 +70,7 @@ def _work(advances: bool) -> list[float]:
     jobs, seconds = Job.objects.all(), []
     options: dict[str, Any] = {"types": ["t"], "worker_id": "w", "lease": timedelta(minutes=1)}
     while claimed := list(claim(jobs, queues=["default"], limit=AT_ONCE, now=timezone.now(), **options)):
-        left = [Finished(job, result=1) for job in claimed]
+        left = [RunResult(job, result=1) for job in claimed]
         while left:  # a row that another claim has locked for a moment is left out
             begin = time.perf_counter()
             finalized = {id(finished) for finished, _ in finalize(jobs, left)}

@@ -22,7 +22,7 @@ class Tracer:
         return nullcontext()
 
     def run(self, job: Any) -> AbstractContextManager[Callable[[Any, BaseException | None], None]]:
-        """Surround one attempt, in its thread or task; yield a function called with its `Finished` and its exception.
+        """Surround one attempt, in its thread or task; yield a function called with its `RunResult` and its exception.
 
         The exception is None if none was raised. The block may never end: a worker goes on without a handler that
         ignores its time limit.

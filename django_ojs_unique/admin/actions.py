@@ -29,6 +29,8 @@ from .visibility import Visibility, visibility_of
 
 RESOLUTIONS: dict[str, dict[str, bool]] = {"skip": {}, "replace": {"replace": True}, "force": {"force": True}}
 """What the retry of a finished job does about live duplicates."""
+FINISHED = "_finished"
+"""The field with the jobs that had finished when the page asked: a page that is sent twice retries none twice."""
 MOST_LINKS = 10
 """How many new jobs a message links to."""
 TITLES = {
@@ -142,7 +144,8 @@ class JobActions(ReadOnlyAdmin):
             return bulk_action(self, request, matching, visibility, operation, options or {}, is_confirmed=is_confirmed)
         if action in TITLES and not is_confirmed:
             return self._ask(request, action, ids)
-        result, found = carry_out(request, visibility, ids, operation, **(options or {}))
+        finished = _ids(request, FINISHED)
+        result, found = carry_out(request, visibility, ids, operation, finished, **(options or {}))
         if operation is RETRY and options is not None:
             return self._show(request, visibility, ids, result, found)
         self._tell(request, visibility, operation, result)
@@ -202,6 +205,8 @@ class JobActions(ReadOnlyAdmin):
         if action == "enqueue_again" and visibility.is_narrowed:
             options["replaceable"] = visibility.jobs
         found = consequences[action](visibility.jobs, ids, timezone.now(), **options)
+        if action == "retry":
+            kept += [(FINISHED, one.id) for one in found if one.job is not None and one.job.state in UNSUCCESSFUL]
         return render(
             self,
             request,
@@ -216,7 +221,11 @@ class JobActions(ReadOnlyAdmin):
 
 
 def _ticked(request: HttpRequest) -> list[UUID]:
-    ids = map(read_id, request.POST.getlist(helpers.ACTION_CHECKBOX_NAME))
+    return _ids(request, helpers.ACTION_CHECKBOX_NAME)
+
+
+def _ids(request: HttpRequest, field: str) -> list[UUID]:
+    ids = map(read_id, request.POST.getlist(field))
     return list(dict.fromkeys(id for id in ids if id is not None))
 
 

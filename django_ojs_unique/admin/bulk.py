@@ -40,7 +40,7 @@ STOP = "stop"
 _IN_SESSION = "django_ojs_unique_bulk_action"
 _NOTES = {
     CANCEL: _("The handlers of running jobs are told, and their results are refused."),
-    RETRY: _("Retried jobs run again, with all their attempts."),
+    RETRY: _("Waiting jobs become available now. Finished ones run again, with all their attempts."),
     ENQUEUE_AGAIN: _("A job is refused if its policy counts it as a duplicate."),
     RELEASE: _(
         "The next enqueue of each of their keys is admitted, although the jobs go on, or their windows are open."
@@ -109,7 +109,7 @@ def bulk_action(
     matching: QuerySet[Any],
     visibility: Visibility,
     operation: Operation,
-    options: dict[str, bool],
+    options: dict[str, Any],
     *,
     is_confirmed: bool,
 ) -> HttpResponse:

@@ -8,10 +8,11 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
 from ..models import Job
+from ..ojs.states import UNSUCCESSFUL
 from ..operations.bulk import change
 from ..operations.operation import DELETE, ENQUEUE_AGAIN, RETRY, Operation
 from ..operations.results import BulkResult
@@ -19,17 +20,24 @@ from .visibility import Visibility
 
 
 def carry_out(
-    request: HttpRequest, visibility: Visibility, ids: Collection[UUID], operation: Operation, **options: Any
+    request: HttpRequest,
+    visibility: Visibility,
+    ids: Collection[UUID],
+    operation: Operation,
+    finished: Collection[UUID] = (),
+    **options: Any,
 ) -> tuple[BulkResult, dict[UUID, Job]]:
     """Do something to the jobs, and log what was done to each; return what became of them, and how they are now.
 
-    Of a job that is hidden from this user, nothing is told but that there is none, and none is replaced.
+    A job of ``finished`` that has been retried meanwhile stays as it is. Of a job that is hidden from this user,
+    nothing is told but that there is none, and none is replaced.
     """
     jobs = visibility.jobs
     if visibility.is_narrowed and operation in (RETRY, ENQUEUE_AGAIN):
         options["replaceable"] = jobs
     deleted = named(jobs, ids) if operation is DELETE else {}
-    result = BulkResult.total(change(jobs, ids, operation, **options))
+    unchanged = ~Q(pk__in=finished) | Q(state__in=sorted(UNSUCCESSFUL))
+    result = BulkResult.total(change(jobs.filter(unchanged), ids, operation, **options))
     found = named(jobs, [*ids, *result.replaced])
     result.refused |= {id: operation.missing(id, jobs.db) for id in result.refused if id not in found}
     _log(request, operation, deleted or found, result)

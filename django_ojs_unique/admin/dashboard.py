@@ -114,13 +114,13 @@ def dashboard_urls(model_admin: Any) -> list[URLPattern]:
 
 def _now(model_admin: Any, request: HttpRequest) -> HttpResponse:
     """Return the first lines of the dashboard only."""
-    _check_sight(model_admin, request)
+    _check_visibility(model_admin, request)
     context = {"live": now_cells(queues_now(_database()), timezone.now())}
     return TemplateResponse(request, "admin/django_ojs_unique/dashboard_now.html", context)
 
 
 def _picture(model_admin: Any, request: HttpRequest, name: str) -> HttpResponse:
-    _check_sight(model_admin, request)
+    _check_visibility(model_admin, request)
     span = SPANS.get(request.GET.get("span", ""), SPANS["hour"])
     try:
         numbers = chart(name, _database(), span, timezone.now())
@@ -136,7 +136,7 @@ def _picture(model_admin: Any, request: HttpRequest, name: str) -> HttpResponse:
     return HttpResponse(svg, content_type="image/svg+xml", headers=headers)
 
 
-def _check_sight(model_admin: Any, request: HttpRequest) -> None:
+def _check_visibility(model_admin: Any, request: HttpRequest) -> None:
     if not model_admin.has_view_permission(request) or visibility_of(model_admin, request).is_narrowed:
         raise PermissionDenied
 

@@ -22,6 +22,8 @@ from ..handlers.registry import registry
 from ..ojs.states import JobState
 from ..signals import job_activated, job_enqueued, job_updated, workflow_created
 from ..workflows.advance import advance_due
+from . import inline
+from .claim import claim
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -95,9 +97,6 @@ def _run_generations() -> None:
 
 def _run(job: Any, using: str) -> None:
     """Run a job as a worker does, and give the job in memory its new state."""
-    from . import inline  # here, because every start of Django imports this module
-    from .claim import claim
-
     named = job.pk, job.type
     if registry.find(job.type) is None:
         logger.warning("Job %s (%s) waits: its type has no handler here.", *named)

@@ -261,7 +261,7 @@ def last_attempt(jobs: QuerySet[Any]) -> int:
 
 
 def hold_unique_key(jobs: QuerySet[Any], states: frozenset[JobState]) -> int:
-    """Hold the unique key again in these states, if the row lost its unique key when it finished.
+    """Hold the unique key again in these states, if the row released it when it finished.
 
     Only for a retry that has made way. Raises IntegrityError when another job holds the unique key.
     """

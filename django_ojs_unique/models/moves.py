@@ -38,10 +38,10 @@ class Movable(models.Model):
 
         A scheduled, retryable or pending job becomes available now. A discarded or cancelled one gets all its attempts
         again and becomes available; if its ``scheduled_at`` has not come yet, it is scheduled, and if it was never
-        activated, pending. Raises DuplicateJob for it while a live duplicate exists. ``replace`` cancels the live
-        duplicates instead, but still raises for a running one that may not be replaced. ``force`` lets them all run.
-        Raises Contended after losing 100 races, and InvalidTransition for a job that is available, runs, has completed,
-        was replaced or is pruned.
+        activated, pending; a second call then makes it available. Raises DuplicateJob for a finished job while a live
+        duplicate exists. ``replace`` cancels the live duplicates instead, but still raises for a running one that may
+        not be replaced. ``force`` lets them all run. Raises Contended after losing 100 races, and InvalidTransition for
+        a job that is available, runs, has completed, was replaced or is pruned.
         """
         replaced = _operations().retry(self._jobs, self, force=force, replace=replace)
         return list(self._jobs.filter(pk__in=replaced).order_by("pk")) if replaced else []

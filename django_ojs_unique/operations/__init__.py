@@ -1,1 +1,1 @@
-"""What a project and its operators do to stored jobs: cancel, retry, retry, enqueue again; verify and repair them."""
+"""What a project and its operators do to stored jobs: cancel, retry, enqueue again; verify and repair them."""

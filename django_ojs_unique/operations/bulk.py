@@ -15,14 +15,13 @@ from .. import lifecycle
 from ..db.dialects import dialect_of
 from ..db.inserts import in_groups
 from ..enqueue.unit_of_work import UnitOfWork
-from ..exceptions import InvalidRequest
 from ..ojs.states import ALL, INCOMPLETE, POSTPONED, JobState
 from ..signals import job_activated, job_cancelled
 from .again import enqueue_again
 from .announcing import announce_each
 from .operation import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY, Operation
 from .results import BulkResult
-from .retry import retry_finished
+from .retry import refuse_both, retry_finished
 from .rows import everything
 
 
@@ -58,27 +57,27 @@ def _cancel(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) -> Bul
     return BulkResult(live)
 
 
-def _retry_waiting(jobs: QuerySet[Any], ids: Collection[UUID]) -> BulkResult:
+def _retry_waiting(jobs: QuerySet[Any], ids: Collection[UUID], known: Any) -> BulkResult:
     waiting = _lock(jobs, ids, POSTPONED)
     lifecycle.retry_waiting(everything(jobs).filter(pk__in=list(waiting)), timezone.now())
     dialect_of(jobs).wake({job.queue for job in waiting.values()})
     pending = [id for id, job in waiting.items() if job.state == JobState.PENDING]
-    announce_each(job_activated, everything(jobs), pending)
+    announce_each(job_activated, everything(jobs), pending, known=known)
     return BulkResult(list(waiting))
 
 
-def retry(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork, **options: Any) -> BulkResult:
-    """Make waiting jobs available, and finished ones run again; ``options`` as of `retry_finished`."""
-    if options.get("force") and options.get("replace"):
-        raise InvalidRequest.at(
-            "replace",
-            "cannot be combined with force",
-            hint="Replace cancels the live duplicates, force lets them run: choose one.",
-        )
+def retry(
+    jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork, *, known: Any = None, **options: Any
+) -> BulkResult:
+    """Make waiting jobs available, and finished ones run again; ``options`` as of `retry_finished`.
+
+    ``known`` is the caller's object of one of the jobs, for the receivers of `job_activated`.
+    """
+    refuse_both(**options)
     with transaction.atomic(using=jobs.db):  # a lost race undoes both
-        result = _retry_waiting(jobs, ids)
+        result = _retry_waiting(jobs, ids, known)
         if others := set(ids).difference(result.changed):
-            result.add(retry_finished(jobs, others, work, **options))
+            result.add(retry_finished(jobs, others, work, known=known, **options))
     return result
 
 

@@ -14,6 +14,7 @@ from ..signals import announce, job_activated, job_cancelled
 from . import bulk
 from .again import request_of
 from .operation import ACTIVATE, CANCEL, DELETE, ENQUEUE_AGAIN, RETRY, Operation
+from .rows import everything
 
 
 def cancel(jobs: Any, job: Any) -> None:
@@ -36,11 +37,11 @@ def activate(jobs: Any, job: Any) -> None:
             announce(job_activated, jobs.model, job=job, using=jobs.db)
 
 
-def retry(jobs: Any, job: Any, *, force: bool, replace: bool) -> dict[UUID, UUID]:
-    """Make a job run again; return the jobs that were cancelled for it, each with its id."""
+def retry(jobs: Any, job: Any, *, force: bool = False, replace: bool = False) -> dict[UUID, UUID]:
+    """Make a job run again, if it is one of ``jobs``; return the jobs that were cancelled for it, with its id."""
     for work in UnitOfWork(jobs.db):
         with work:
-            result = bulk.retry(jobs, [job.pk], work, force=force, replace=replace)
+            result = bulk.retry(jobs, [job.pk], work, known=job, force=force, replace=replace)
             if not result.changed:
                 raise result.refused.get(job.pk) or _refusal(RETRY, jobs, job)
             job.refresh_from_db(using=jobs.db)
@@ -73,7 +74,7 @@ def _row(jobs: Any, job: Any) -> Any:
 
 
 def _refusal(operation: Operation, jobs: Any, job: Any) -> InvalidTransition:
-    return operation.refusals(jobs, [job.pk])[job.pk]
+    return operation.refusals(everything(jobs), [job.pk])[job.pk]
 
 
 def _refuse(operation: Operation, jobs: Any, job: Any) -> NoReturn:

@@ -22,7 +22,7 @@ from ..db.inserts import in_groups
 from ..enqueue.duplicates import may_replace_active, outside
 from ..enqueue.row import JobRow
 from ..enqueue.unit_of_work import LostRace, UnitOfWork
-from ..exceptions import DuplicateJob, InvalidPolicy, OJSError
+from ..exceptions import DuplicateJob, InvalidPolicy, InvalidRequest, OJSError
 from ..ojs.states import ALL, TERMINAL, JobState
 from ..signals import job_activated, job_cancelled
 from ..unique.keys import HOLDING
@@ -46,6 +46,16 @@ _READ = (
 _NO_REPLACING = "that runs, and here a running job may not be replaced (OJS_UNIQUE['REPLACE_ACTIVE'], or the database)"
 
 
+def refuse_both(*, force: bool | None = None, replace: bool = False, **others: Any) -> None:
+    """Raise InvalidRequest for a retry that is to replace live duplicates and to run beside them."""
+    if force and replace:
+        raise InvalidRequest.at(
+            "replace",
+            "cannot be combined with force",
+            hint="Replace cancels the live duplicates, force lets them run: choose one.",
+        )
+
+
 def retry_finished(
     jobs: QuerySet[Any],
     ids: Collection[UUID],
@@ -54,6 +64,7 @@ def retry_finished(
     force: bool = False,
     replace: bool = False,
     replaceable: QuerySet[Any] | None = None,
+    known: Any = None,
 ) -> BulkResult:
     """Retry discarded and cancelled jobs in the caller's transaction, the oldest first, and leave others of ``ids``.
 
@@ -81,7 +92,7 @@ def retry_finished(
     _write(jobs, plan, now)
     dialect.wake({job.queue for job in plan.retried.values() if job.state == JobState.AVAILABLE})
     announce_each(job_cancelled, jobs, plan.replaced)
-    announce_each(job_activated, jobs, plan.retried)
+    announce_each(job_activated, jobs, plan.retried, known=known)
     return BulkResult(list(plan.retried), plan.refused, plan.replaced)
 
 

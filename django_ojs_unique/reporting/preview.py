@@ -18,6 +18,7 @@ from ..models import Job
 from ..ojs.states import POSTPONED, TERMINAL, UNSUCCESSFUL, JobState
 from ..operations.again import request_of
 from ..operations.operation import CANCEL, ENQUEUE_AGAIN, RETRY
+from ..operations.retry import refuse_both
 from ..operations.rows import everything
 from ..unique.policy import UniquePolicy
 from .duplicates import live_of
@@ -67,8 +68,10 @@ def of_retries(
 ) -> list[Consequence]:
     """Say for each job which live duplicates its retry would meet. Two statements.
 
-    ``force`` and ``replace`` are those of the retry; with ``force=None`` nobody has decided yet.
+    ``force`` and ``replace`` are those of the retry; with ``force=None`` nobody has decided yet. Raises InvalidRequest
+    for both, as the retry does.
     """
+    refuse_both(force=force, replace=replace)
     found = _read(jobs, ids)
     dead = [job for job in found.values() if job is not None and job.state in UNSUCCESSFUL and RETRY.allows(job)]
     say = partial(

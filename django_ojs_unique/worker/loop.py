@@ -45,7 +45,7 @@ CONCURRENCY = 4
 ASYNC_CONCURRENCY = 100
 WATCH_SECONDS = 1.0
 CLOCK_SECONDS = 10.0
-SETTLE_SECONDS = 5.0
+FINALIZE_SECONDS = 5.0
 """When the worker ends: how long storing the last outcomes may take, and the last maintenance task."""
 
 
@@ -322,11 +322,11 @@ class Worker:
         self._listener.stop()
         self._threads.stop()
         self._event_loop.stop()
-        self._finalizer.stop(SETTLE_SECONDS)
+        self._finalizer.stop(FINALIZE_SECONDS)
         if not self._finalizer.is_thread:
             self._outages.through(self._finalizer.finalize_waiting)
         self._collect(0)
-        self._housekeeper.stop(SETTLE_SECONDS)
+        self._housekeeper.stop(FINALIZE_SECONDS)
         if self._health is not None:
             self._health.remove()
         self._outages.through(self._claimer.requeue)  # last: their handlers may still run

@@ -234,6 +234,18 @@ def test_a_retry_asks_about_waiting_jobs_too_if_a_finished_one_is_among_them(adm
     assert (fresh(scheduled).state, fresh(dead).state) == ("available", "available")
 
 
+def test_a_retry_that_is_sent_twice_starts_no_job_whose_time_has_not_come(admin_client):
+    tomorrow = timezone.now() + timedelta(days=1)
+    early, waiting = discard(enqueue()), enqueue(scheduled_at=tomorrow)
+    row(early).update(scheduled_at=tomorrow)
+    finished = re.findall('name="_finished" value="(.+?)"', ask(admin_client, "retry", [early, waiting]))
+    for done in ("Retried: 2. Not retried: 0.", "Retried: 0. Not retried: 2."):
+        answer = post(admin_client, "retry", [early, waiting], resolution="skip", _finished=finished)
+        assert done in " ".join(answer.content.decode().split())
+        assert (fresh(early).state, fresh(waiting).state) == ("scheduled", "available")
+    assert f"Did not retry job {early.pk}: it has changed meanwhile, and is scheduled." in answer.content.decode()
+
+
 def pair(**options):
     """Make a discarded job and a live one of its key."""
     dead = discard(enqueue(unique=UniquePolicy()))

@@ -59,6 +59,7 @@ def test_a_finished_job_is_enqueued_again_and_answers_as_an_enqueue_does(ojs, re
         ("retry", {"forced": True}, "forced"),
         ("retry", {"force": "yes"}, "force"),
         ("retry", {"force": True, "replace": True}, "replace"),
+        ("retry", {"force": True, "replace": True, "dry_run": True}, "replace"),
         ("enqueue-again", {"force": True}, "force"),
         ("enqueue-again", {"dry_run": 1}, "dry_run"),
     ],

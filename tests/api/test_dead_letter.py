@@ -8,6 +8,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from django_ojs_unique import lifecycle
+from django_ojs_unique.api.views import dead_letter
 from django_ojs_unique.models import Job
 from tests.support.processes import together
 
@@ -158,6 +159,22 @@ def test_of_many_retries_and_deletions_at_once_one_wins(ojs):
         assert set(statuses) <= {200, 404, 409}
         is_there = Job.objects.filter(pk=ids[number], state="available").exists()
         assert is_there == (200 in statuses[:2])
+
+
+def test_a_dead_letter_that_was_retried_meanwhile_stays_scheduled(ojs, refused, monkeypatch):
+    id = dead()
+    Job._base_manager.filter(pk=id).update(scheduled_at=timezone.now() + timedelta(days=1))
+    found = dead_letter._found
+
+    def find_and_retry(*args):
+        job = found(*args)
+        Job.objects.get(pk=id).retry()
+        return job
+
+    monkeypatch.setattr(dead_letter, "_found", find_and_retry)
+    error = refused(ojs.post(f"{PATH}/{id}/retry", {}), 409, "conflict")
+    assert error["details"]["current_state"] == "scheduled"
+    assert Job.objects.get(pk=id).state == "scheduled"
 
 
 # Deleting

@@ -1,4 +1,4 @@
-"""What a worker limits in its sessions, and gives back."""
+"""What a worker limits in its sessions, and resets."""
 
 import pytest
 from django.db import connection, transaction

@@ -187,7 +187,7 @@ def test_a_job_that_is_enqueued_again_has_its_own_limits_and_not_those_of_the_ha
     assert len(run_jobs()) == 2
 
 
-def test_a_retried_or_retried_job_waits_at_its_gate_again(count):
+def test_a_retried_job_waits_at_its_gate_again(count):
     first, second = count.enqueue(1).job, count.enqueue(1).job
     first.cancel()
     first.retry()

@@ -18,6 +18,7 @@ from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.execution import eager
 from django_ojs_unique.models import CronJob, Event, Job, Queue
 from django_ojs_unique.signals import (
+    job_activated,
     job_cancelled,
     job_completed,
     job_discarded,
@@ -247,6 +248,29 @@ def test_a_retried_and_an_activated_job_run(commit, note, ran):
     assert ran == ["activated", "retried"]
 
 
+@pytest.mark.parametrize("was", ["pending", "discarded"])
+def test_the_object_that_is_retried_is_the_one_that_signals_have_and_that_has_run(commit, note, was):
+    waiting = Job.objects.enqueue_request(Request(type="note", args={"name": "a"}, pending=True)).job
+    if was == "discarded":
+        Job._base_manager.filter(pk=waiting.pk).update(
+            state=was, enqueued_at=timezone.now(), finished_at=timezone.now()
+        )
+    activated = []
+
+    def receive(job, **more):
+        activated.append(job)
+
+    job_activated.connect(receive, weak=False)
+    try:
+        with commit():
+            waiting.retry()
+            assert waiting.state == "available"
+    finally:
+        job_activated.disconnect(receive)
+    assert [job is waiting for job in activated] == [True]
+    assert waiting.state == "completed"
+
+
 @pytest.mark.parametrize("mode", ["partial", "atomic"])
 def test_a_batch_runs_when_it_is_stored(commit, note, ran, mode):
     with commit():
@@ -470,7 +494,7 @@ def test_a_job_that_cannot_be_claimed_does_not_fail_its_enqueue(commit, note, ra
     def fail(*args, **options):
         raise DatabaseError("no connection")
 
-    monkeypatch.setattr("django_ojs_unique.execution.claim.claim", fail)
+    monkeypatch.setattr("django_ojs_unique.execution.eager.claim", fail)
     with commit():
         row = note.enqueue("x").job
     assert (ran, row.state) == ([], "available")

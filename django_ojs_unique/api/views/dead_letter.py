@@ -14,6 +14,7 @@ from ...maintenance.on_demand import run_maintenance
 from ...models import Job
 from ...ojs.names import job_type, queue_name
 from ...ojs.states import JobState
+from ...operations import one
 from ..authorize import Action
 from ..base import OJSView
 from ..wire.envelope import show
@@ -70,7 +71,7 @@ class RetryDeadLetter(OJSView):
     def post(self, request: Request, id: str) -> Response:
         ways = read_flags(self.body, ("force", "replace"))
         job = _found(self, id, "change")
-        job.retry(**ways)
+        one.retry(self.jobs.filter(**DEAD), job, **ways)
         return Response({"job": show(job)})
 
 

@@ -63,7 +63,7 @@ def rekey(
     def judge(row: Any) -> ExpectedRow:
         return declare(row, policies[row.type]) if row.type in policies else ExpectedRow(row)
 
-    mender = Repairer(jobs, judge, cancels=cancel_duplicates, strict=False)
+    repairer = Repairer(jobs, judge, cancels=cancel_duplicates, strict=False)
     result = Rekeyed()
     live = jobs.filter(type__in=sorted(policies), state__in=sorted(INCOMPLETE))
     with Spool() as spool:
@@ -78,7 +78,7 @@ def rekey(
                 result.looked_at += len(rows)
                 bar.update(len(rows))
         with bars(desc="rekeyed", total=len(spool)) as bar:
-            for expected in go_through(spool, mender.preview if dry_run else mender.repair, bar):
+            for expected in go_through(spool, repairer.preview if dry_run else repairer.repair, bar):
                 _count(result, expected)
     return result
 

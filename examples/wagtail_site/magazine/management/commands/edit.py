@@ -64,15 +64,18 @@ def until(what, condition):
 def counts():
     """Return how many jobs of each type were asked for, how many ran, and how many failed.
 
-    Each enqueue has left a job, or if it was ignored, a record.
+    Each enqueue has left a job, or, if it was deduplicated, a record.
     """
 
     def by_type(rows):
         return dict(rows.order_by().values_list("type").annotate(Count("pk")))
 
-    created, ignored = by_type(Job.objects.all()), by_type(SuppressedEnqueue.objects.filter(outcome="deduplicated"))
+    created, deduplicated = (
+        by_type(Job.objects.all()),
+        by_type(SuppressedEnqueue.objects.filter(outcome="deduplicated")),
+    )
     return {
-        "asked": {type: number + ignored.get(type, 0) for type, number in created.items()},
+        "asked": {type: number + deduplicated.get(type, 0) for type, number in created.items()},
         "ran": by_type(Job.objects.filter(state="completed")),
         "failed": by_type(Job.objects.filter(state="discarded")),
     }
