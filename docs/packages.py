@@ -7,7 +7,7 @@ from tests.layers import ORDER
 BANDS = {
     "listeners": "exceptions signals hooks progress",
     "the meaning": "ojs unique",
-    "the ground": "conf db handlers lifecycle",
+    "the ground": "options conf db handlers lifecycle",
     "the heart": "enqueue",
     "stored jobs": "workflows operations models",
     "at work": "limits execution maintenance",

@@ -18,6 +18,7 @@ ORDER = {
     "progress": "progress bars on long work",
     "ojs": "the words of the Open Job Spec as pure values: states, durations, canonical text, retries, cron, limits",
     "unique": "what *the same job* means: policy, fingerprint, judge, presets, job keys; pure functions",
+    "options": "the options of a job, described once: types, bounds, defaults, storage, names in JSON",
     "conf": "the settings",
     "db": "databases: dialects, statements, sessions, and how strong the promise of uniqueness is on one",
     "handlers": "`@job`, the registry, typed args, redaction, what a job carries along; not backoffs (`ojs`)",

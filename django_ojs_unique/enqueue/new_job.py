@@ -15,6 +15,7 @@ from ..ojs.durations import read_delay
 from ..ojs.gates import LIMITED
 from ..ojs.limits import lane_of, stored_limits
 from ..ojs.states import JobState
+from ..ojs.values import aware_moment, flag, moment_after, uuid
 from ..unique.fingerprint import CONTEXT, canonical_text, fingerprint
 from ..unique.keys import JobKey
 from ..unique.policy import OnConflict, UniquePolicy
@@ -22,7 +23,7 @@ from .request import Request, snapshot
 from .resolved_options import ResolvedOptions, options_cache
 from .results import LazyJob
 from .row import JobRow
-from .values import aware_moment, moment_after, sized, uuid
+from .values import sized
 
 FOREVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
 """The end of a window without a period: a date that each database can store in each time zone."""
@@ -105,7 +106,7 @@ class Reader:
         key = None if request.key is None else JobKey(request.key, request.key_mode, request.key_scope)
         scheduled_at = _due(request, policy, now)
         pending = _pending(request.pending, scheduled_at)
-        meta = {**request.meta, CONTEXT: request.context} if request.context else request.meta  # type: ignore[dict-item]
+        meta = {**request.meta, CONTEXT: request.context} if request.context else request.meta
         values = {
             **options.values,
             "id": new_id() if request.id is None else uuid(request.id),
@@ -191,12 +192,10 @@ def _blame_the_args(options: ResolvedOptions, request: Request) -> None:
 
 
 def _pending(value: Any, scheduled_at: datetime | None) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidRequest.at("pending", "must be true or false", value=value)
-    if value and scheduled_at is not None:
+    if flag(value, "pending") and scheduled_at is not None:
         hint = "Leave one of them out: a pending job waits until somebody activates it."
         raise InvalidRequest.at("pending", "cannot be combined with scheduled_at", hint=hint)
-    return value
+    return bool(value)
 
 
 def _due(request: Request, policy: UniquePolicy | None, now: datetime) -> datetime | None:

@@ -3,82 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any, Final
+from dataclasses import field, make_dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from ..exceptions import InvalidRequest, nearest, shorten
 from ..handlers.carried import capture
 from ..handlers.redaction import redact_error, redacted
 from ..handlers.registry import argument_names, converter_of
-from ..ojs.limits import limits_of
-from ..ojs.retry import RetryPolicy
+from ..options import ENQUEUE, INHERIT, OBJECT, OPTIONS
 from ..unique.fingerprint import CONTEXT
-from ..unique.keys import KeyMode, KeyScope
-from ..unique.policy import UniquePolicy
-from . import INHERIT
-from .values import arguments, json_object, short_string, tag_list
+from .values import arguments
 
-_LONGEST_SCHEMA = 2048
+if TYPE_CHECKING:
 
+    class Request:
+        """One enqueue: a type, its arguments, and the `OPTIONS`, each an attribute.
 
-@dataclass(slots=True)
-class Request:
-    """One enqueue, with the caller's arguments; `JobQuerySet.enqueue` documents the members.
+        ``full_row`` asks for all fields of the stored job when the enqueue is deduplicated. ``elsewhere`` says that the
+        handler may be in another process, so that there is no warning if it is missing here. ``context`` is what the
+        job carries, if it is not to be captured here. ``workflow_id`` is the workflow that waits for the job.
+        """
 
-    ``full_row`` asks for all fields of the stored job when the enqueue is deduplicated. ``elsewhere`` says
-    that the handler may be in another process, so that there is no warning if it is missing here. ``context`` is what
-    the job carries, if it is not to be captured here. ``workflow_id`` is the workflow that waits for the job.
-    ``expires_in``: an ISO 8601 duration, counted from the enqueue, in the place of ``expires_at``.
-    """
+        type: str
+        args: Any
+        full_row: bool
+        elsewhere: bool
+        context: Any
+        workflow_id: UUID | None
 
-    type: str
-    args: Any = field(default=None, repr=False)
-    queue: str | None = None
-    meta: Mapping[str, Any] | None = field(default=None, repr=False)
-    priority: int | None = None
-    scheduled_at: datetime | None = None
-    delay: str | timedelta | float | None = None
-    expires_at: datetime | None = None
-    unique: Any = INHERIT
-    retry: Any = INHERIT
-    timeout: Any = INHERIT
-    lease: Any = INHERIT
-    limit: Any = INHERIT
-    key: str | None = None
-    key_mode: str = KeyMode.REPLACE
-    key_scope: str = KeyScope.TYPE
-    tags: Any = ()
-    id: Any = None
-    schema: str = ""
-    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    pending: bool = False
-    full_row: bool = False
-    elsewhere: bool = False
-    context: Any = field(default=INHERIT, repr=False)
-    workflow_id: UUID | None = None
-    expires_in: str | None = None
+        def __init__(self, type: str, args: Any = None, **options: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
+else:
 
-INTERNAL: Final = frozenset(
-    {
-        "lease",
-        "schema",
-        "extra",
-        "pending",
-        "full_row",
-        "elsewhere",
-        "context",
-        "workflow_id",
-        "expires_in",
-    }
-)
-"""The members of a request that are no arguments of `JobQuerySet.enqueue`."""
+    def _member(name, option):
+        return name, Any, field(default=option.default, repr=option.kind is not OBJECT)
 
-ARGUMENTS: Final = frozenset(Request.__slots__) - INTERNAL
+    Request = make_dataclass(
+        "Request",
+        [
+            ("type", str),
+            ("args", Any, field(default=None, repr=False)),
+            *(_member(name, option) for name, option in OPTIONS.items()),
+            ("full_row", bool, False),
+            ("elsewhere", bool, False),
+            ("context", Any, field(default=INHERIT, repr=False)),
+            ("workflow_id", UUID | None, None),
+        ],
+        slots=True,
+        module=__name__,
+    )
+
+ARGUMENTS: Final = frozenset({"type", "args", *ENQUEUE})
 """The arguments of `JobQuerySet.enqueue`."""
 
+_COPIED = [(name, option.default, option.kind.read) for name, option in OPTIONS.items() if option.copied]
+_NOT_GIVEN = tuple(default for _, default, _ in _COPIED)
+_copied = attrgetter(*(name for name, *_ in _COPIED))
 _ELSEWHERE = {"countdown": "delay", "eta": "scheduled_at", "run_at": "scheduled_at", "kwargs": "args"}
 """What other job systems call some of them."""
 
@@ -102,22 +86,15 @@ def snapshot(request: Request) -> Request:
     """
     try:
         request.args = arguments(request.args, converter_of(request.type))
-        request.meta = json_object(request.meta, "meta")
+        request.meta = OBJECT.read(request.meta, "meta")
         if CONTEXT in request.meta:
             raise InvalidRequest.at(f"meta.{CONTEXT}", "is reserved for what the job carries", hint="Leave it out.")
         if request.context is INHERIT:
             request.context = capture()
-        request.tags = tag_list(request.tags)
-        if request.schema != "":
-            request.schema = short_string(request.schema, "schema", _LONGEST_SCHEMA)
-        request.extra = json_object(request.extra, "extra") if request.extra else {}
-        # `isinstance` of an abstract class takes long.
-        if request.unique is not INHERIT and isinstance(request.unique, Mapping):
-            request.unique = UniquePolicy.parse(request.unique)
-        if request.retry is not INHERIT and isinstance(request.retry, Mapping):
-            request.retry = RetryPolicy.parse(request.retry)
-        if request.limit is not INHERIT:
-            request.limit = limits_of(request.limit)
+        if (given := _copied(request)) != _NOT_GIVEN:
+            for (name, default, read), value in zip(_COPIED, given, strict=True):
+                if value is not default and (value is not None or default is not INHERIT):
+                    setattr(request, name, read(value, name))
     except InvalidRequest as error:
         redact_error(error, request.type)
         raise

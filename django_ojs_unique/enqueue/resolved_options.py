@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from copy import deepcopy
+from operator import attrgetter
 from typing import Any, Final
 
 from django.db import models
@@ -13,22 +14,30 @@ from ..conf import settings
 from ..db.fields import SharedJSON, unsaved
 from ..exceptions import InvalidRequest, nearest
 from ..handlers.registry import Definition, registry
-from ..ojs.durations import milliseconds
 from ..ojs.limits import Limit
-from ..ojs.names import job_type, priority_number, queue_name
+from ..ojs.names import job_type, queue_name
 from ..ojs.retry import RetryPolicy
 from ..ojs.states import TERMINAL
-from ..unique.keys import HOLDING, KeyMode, KeyScope
-from ..unique.policy import UniquePolicy, Window
+from ..options import DECLARED, INHERIT, LENGTH, OPTIONS, PRIORITY, declared
+from ..unique.keys import HOLDING
+from ..unique.policy import Window
 from ..unique.presets import resque_uniqueue
-from . import INHERIT
 from .request import Request
 
 DEFAULT_RETRY: Final = RetryPolicy()
+NOTHING_DECLARED: Final = declared({})
 MOST_OPTIONS = 1_000
 
 logger = logging.getLogger("django_ojs_unique.enqueue")
 
+_numbers = attrgetter(*(name for name, option in DECLARED.items() if option.kind in (PRIORITY, LENGTH)))
+_others = attrgetter(
+    "type",
+    "elsewhere",
+    "key_mode",
+    "key_scope",
+    *(name for name, option in DECLARED.items() if option.kind not in (PRIORITY, LENGTH)),
+)
 _MOST_WARNED_OF = 1_000
 _warned_of: set[str] = set()
 
@@ -45,35 +54,22 @@ class ResolvedOptions:
         self.definition = definition = registry.get(type_) if settings.require_handler else registry.find(type_)
         if definition is None and not request.elsewhere and type_ not in _warned_of:
             _warn_of(type_)
-        queue = request.queue
-        if queue is None:
-            queue = (definition and definition.queue) or settings.default_queue
-        queue = queue_name(queue)
-        unique = (definition and definition.unique) if request.unique is INHERIT else request.unique
-        retry = (definition and definition.retry) if request.retry is INHERIT else request.retry
-        timeout = (definition and definition.timeout) if request.timeout is INHERIT else request.timeout
-        lease = (definition and definition.lease) if request.lease is INHERIT else request.lease
-        self.limits: tuple[Limit, ...] = definition.limits if request.limit is INHERIT and definition else ()
-        if request.limit is not INHERIT:
-            self.limits = request.limit
-        self.fair_by = settings.fair_queues.get(queue)
-        priority = request.priority if request.priority is not None else definition.priority if definition else 0
-        _refuse_what_contradicts_the_key(request)
-        self.policy = None if request.key is not None or unique is None else UniquePolicy.parse(unique)
-        if self.policy is None and request.key is None and settings.is_unique(queue):
+        found = _resolve(request, definition)
+        self.limits: tuple[Limit, ...] = found["limit"]
+        self.fair_by = settings.fair_queues.get(found["queue"])
+        self.policy = None if request.key is not None else found["unique"]
+        if self.policy is None and request.key is None and settings.is_unique(found["queue"]):
             self.policy = resque_uniqueue()
-        retry_policy = DEFAULT_RETRY if retry is None else RetryPolicy.parse(retry)
         self._model = model
-        self._retry = None if retry is None else retry_policy
+        self._retry: RetryPolicy | None = found["retry"]
         self.values: dict[str, Any] = {
+            option.column: option.kind.dump(found[name]) for name, option in DECLARED.items() if name != "limit"
+        }
+        self.values |= {
             "type": type_,
-            "queue": queue,
-            "priority": priority_number(priority),
-            "max_attempts": retry_policy.max_attempts,
-            "retry_options": None if retry is None else SharedJSON(retry_policy.to_dict()),
-            "timeout_ms": None if timeout is None else milliseconds(timeout, "timeout"),
-            "visibility_timeout_ms": None if lease is None else milliseconds(lease, "lease"),
-            "unique": None if self.policy is None else SharedJSON(self.policy.to_dict()),
+            "max_attempts": (self._retry or DEFAULT_RETRY).max_attempts,
+            "retry_options": self._retry and SharedJSON(self._retry.to_dict()),
+            "unique": self.policy and SharedJSON(self.policy.to_dict()),
         }
         self.unique_states: frozenset[Any] = frozenset()
         if request.key is not None:
@@ -107,13 +103,8 @@ class OptionsCache:
         """Return the shape of a request. Raises what `read` raises about a request's type, queue and options."""
         try:
             # The types belong to it, because True equals 1 but is no valid priority.
-            factor = getattr(request.retry, "backoff_coefficient", None)
-            values = request.priority, request.timeout, request.lease, factor
-            identity = (
-                (request.type, request.queue, request.unique, request.retry, request.limit, request.elsewhere),
-                (request.key is None, request.key_mode, request.key_scope),
-                (values, *map(type, values)),
-            )
+            numbers = *_numbers(request), getattr(request.retry, "backoff_coefficient", None)
+            identity = *_others(request), request.key is None, numbers, *map(type, numbers)
             options = self._known.get(identity)
         except TypeError:  # an option that is not hashable is invalid: Shape raises the error
             return ResolvedOptions(request, self._model)
@@ -140,6 +131,19 @@ def options_cache(model: type[models.Model]) -> OptionsCache:
 def forget_options() -> None:
     """Forget what this process has computed, and whether the last enqueues met duplicates."""
     _current.clear()
+
+
+def _resolve(request: Request, definition: Definition | None) -> dict[str, Any]:
+    """Return what the request says, else what the handler declares, else the defaults."""
+    found = dict(definition.options if definition else NOTHING_DECLARED)
+    for name, option in DECLARED.items():
+        given = getattr(request, name)
+        if given is not option.default:
+            found[name] = option.fallback if given is None else option.kind.read(given, name)
+    if found["queue"] is None:
+        found["queue"] = queue_name(settings.default_queue)
+    _refuse_what_contradicts_the_key(request)
+    return found
 
 
 def _type_of(request: Request) -> str:
@@ -169,6 +173,6 @@ def _refuse_what_contradicts_the_key(request: Request) -> None:
                 hint="Leave one of them out.",
             )
         return
-    for name, default in (("key_mode", KeyMode.REPLACE), ("key_scope", KeyScope.TYPE)):
-        if (given := getattr(request, name)) != default:
+    for name in ("key_mode", "key_scope"):
+        if (given := getattr(request, name)) != OPTIONS[name].default:
             raise InvalidRequest.at(name, "has no effect without a key", value=given, hint="Give the job a key.")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from ..exceptions import did_you_mean
 from ..ojs.cron import Cron
-from ..ojs.durations import milliseconds
-from ..ojs.limits import Limit, limits_of
-from ..ojs.names import job_type, priority_number, queue_name
+from ..ojs.limits import Limit
+from ..ojs.names import job_type
 from ..ojs.retry import RetryPolicy
+from ..options import DeclaredOptions, declared
 from ..unique.policy import UniquePolicy
 from .context import JobContext
 from .handler import Handler
@@ -26,22 +26,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class JobOptions(TypedDict, total=False):
+class JobOptions(DeclaredOptions, total=False):
     """The options of `job` besides the type and ``takes_context``."""
 
-    queue: str | None
-    priority: int
-    unique: UniquePolicy | Mapping[str, Any] | None
-    retry: RetryPolicy | Mapping[str, Any] | None
-    timeout: str | timedelta | float | None
-    lease: str | timedelta | float | None
     skip_unless: Callable[..., Any] | None
     cron: Cron | str | None
     heal: SupportsHeal | None
     convert: bool
     atomic: bool
     redact: Collection[str]
-    limit: Limit | Mapping[str, Any] | Sequence[Limit | Mapping[str, Any]] | None
 
 
 OPTIONS = (*JobOptions.__annotations__, "takes_context")
@@ -63,7 +56,7 @@ def job(
     type: str,
     *,
     queue: str | None = None,
-    priority: int = 0,
+    priority: int | None = 0,
     unique: UniquePolicy | Mapping[str, Any] | None = None,
     retry: RetryPolicy | Mapping[str, Any] | None = None,
     timeout: str | timedelta | float | None = None,
@@ -99,29 +92,30 @@ def job(
         raise TypeError(f"@job needs the name of a job type. Write @job('mail.send'), or another name, above {name}.")
     for name in unknown:
         raise TypeError(f"job() has no option {name!r}. {did_you_mean(name, OPTIONS)}")
-    policies = {
-        "unique": None if unique is None else UniquePolicy.parse(unique),
-        "retry": None if retry is None else RetryPolicy.parse(retry),
-    }
-
-    limits = limits_of(limit)
+    job_type(type)
+    options = declared(
+        {
+            "queue": queue,
+            "priority": priority,
+            "unique": unique,
+            "retry": retry,
+            "timeout": timeout,
+            "lease": lease,
+            "limit": limit,
+        }
+    )
 
     def declare(function: Callable[..., R]) -> Handler[..., R]:
         definition = Definition(
             type,
             function,
-            queue=queue,
-            priority=priority,
-            timeout=timeout,
-            lease=lease,
+            options,
             takes_context=takes_context,
             skip_unless=skip_unless,
             cron=Cron(cron) if isinstance(cron, str) else cron,
             heal=heal,
             atomic=atomic,
-            limits=limits,
             redact=redacted_names(redact, f"{function.__module__}.{function.__qualname__}"),
-            **policies,  # type: ignore[arg-type]
         )
         if convert:
             from .conversion.arguments import ConvertedArguments  # needs Django, as declarations do not
@@ -131,11 +125,4 @@ def job(
         registry.register(definition)
         return Handler(definition)
 
-    job_type(type)
-    priority_number(priority)
-    if queue is not None:
-        queue_name(queue)
-    for name, length in (("timeout", timeout), ("lease", lease)):
-        if length is not None:
-            milliseconds(length, name)
     return declare

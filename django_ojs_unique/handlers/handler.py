@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Mapping
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from ..exceptions import InvalidRequest, did_you_mean
-from ..ojs.limits import Limit
-from ..ojs.retry import RetryPolicy
-from ..unique.keys import KeyMode, KeyScope
-from ..unique.policy import UniquePolicy
+from ..options import ENQUEUE, EnqueueOptions
 from .registry import Definition, parameters_of, suggestion
 
 if TYPE_CHECKING:
@@ -21,28 +16,6 @@ if TYPE_CHECKING:
     from ..models import Job
     from .context import JobContext
 
-
-class EnqueueOptions(TypedDict, total=False):
-    """The arguments of `Job.objects.enqueue` besides type and args; listed here because this module needs no Django."""
-
-    queue: str | None
-    meta: Mapping[str, Any] | None
-    priority: int | None
-    scheduled_at: datetime | None
-    delay: str | timedelta | float | None
-    expires_at: datetime | None
-    unique: UniquePolicy | Mapping[str, Any] | None
-    retry: RetryPolicy | Mapping[str, Any] | None
-    timeout: str | timedelta | float | None
-    limit: Limit | Mapping[str, Any] | Sequence[Limit | Mapping[str, Any]] | None
-    tags: Collection[str]
-    key: str | None
-    key_mode: KeyMode | str
-    key_scope: KeyScope | str
-    id: UUID | str | None
-
-
-ENQUEUE_OPTIONS = tuple(EnqueueOptions.__annotations__)
 
 ELSEWHERE = {
     "delay": "enqueue(...)",
@@ -117,8 +90,8 @@ class Handler(Generic[P, R]):
         Raises InvalidRequest for an unknown option.
         """
         for name in options:
-            if name not in ENQUEUE_OPTIONS:
-                hint = did_you_mean(name, ENQUEUE_OPTIONS)
+            if name not in ENQUEUE:
+                hint = did_you_mean(name, ENQUEUE)
                 raise InvalidRequest.at(name, "is not an option of enqueue()", hint=hint)
         return Handler(self.definition, {**self._options, **options})
 
@@ -129,7 +102,7 @@ class Handler(Generic[P, R]):
         except TypeError as error:
             from .redaction import redacted_args
 
-            options = [name for name in kwargs if name in ENQUEUE_OPTIONS and name not in signature.parameters]
+            options = [name for name in kwargs if name in ENQUEUE and name not in signature.parameters]
             raise InvalidRequest.at(
                 "args",
                 f"do not fit {self.definition.place}{signature}: {error}",

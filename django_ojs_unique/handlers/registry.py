@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 from ..exceptions import HandlerError, UnknownJobType, did_you_mean, nearest
 from ..ojs.cron import Cron
 from ..ojs.limits import Limit
 from ..ojs.retry import RetryPolicy
+from ..options import declared
 from ..unique.policy import UniquePolicy
 
 HEAL = "ojs.heal"
@@ -38,16 +40,11 @@ class SupportsConvert(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A job type's handler and the defaults of its enqueues."""
+    """A job type's handler, and the defaults of its enqueues: ``options`` as `declared` returns them."""
 
     type: str
     function: Callable[..., Any]
-    queue: str | None = None
-    priority: int = 0
-    unique: UniquePolicy | None = None
-    retry: RetryPolicy | None = None
-    timeout: str | timedelta | float | None = None
-    lease: str | timedelta | float | None = None
+    options: Mapping[str, Any] = field(default_factory=partial(declared, {}))
     takes_context: bool = False
     atomic: bool = False
     skip_unless: Callable[..., Any] | None = None
@@ -55,11 +52,30 @@ class Definition:
     heal: SupportsHeal | None = None
     converter: SupportsConvert | None = None
     redact: tuple[str, ...] = ()
-    limits: tuple[Limit, ...] = ()
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.function))
+
+    @property
+    def queue(self) -> str | None:
+        """The queue of its jobs; None for that of the settings."""
+        return self.options["queue"]  # type: ignore[no-any-return]
+
+    @property
+    def unique(self) -> UniquePolicy | None:
+        """When two of its jobs are the same."""
+        return self.options["unique"]  # type: ignore[no-any-return]
+
+    @property
+    def retry(self) -> RetryPolicy | None:
+        """How often and how soon a failed job runs again."""
+        return self.options["retry"]  # type: ignore[no-any-return]
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """The limits of its jobs."""
+        return self.options["limit"]  # type: ignore[no-any-return]
 
     @property
     def place(self) -> str:

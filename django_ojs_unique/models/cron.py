@@ -20,12 +20,7 @@ from ..exceptions import DeclaredInCode, InvalidRequest, did_you_mean
 from ..ojs.canonical import plain
 from ..ojs.cron import Cron, OverlapPolicy
 from ..ojs.moments import rfc3339
-
-OPTIONS = (
-    "queue", "meta", "priority", "unique", "retry", "timeout", "lease", "limit", "tags", "key", "key_mode", "key_scope",
-    "schema", "extra",
-)  # fmt: skip
-"""The members of a `Request` that every occurrence can share, besides its type and its arguments."""
+from ..options import REPEATED, as_stored
 
 LONGEST_NAME = 255
 NAME = re.compile(r"[a-z0-9][a-z0-9\-.]*")
@@ -188,9 +183,9 @@ class CronJob(PartiallyIndexed):
         if not isinstance(self.options, dict):
             raise InvalidRequest.at("options", "must be an object", value=redacted(self.type, self.options))
         for name in self.options:
-            if name not in OPTIONS:
+            if name not in REPEATED:
                 raise InvalidRequest.at(
-                    f"options.{name}", "is not an option of a periodic job", hint=did_you_mean(name, OPTIONS)
+                    f"options.{name}", "is not an option of a periodic job", hint=did_you_mean(name, REPEATED)
                 )
         meta = self.options.get("meta") or {}
         if isinstance(meta, dict):
@@ -267,7 +262,6 @@ def _read(
     description: str = "",
 ) -> CronJob:
     """Return a valid entry that is not saved."""
-    from ..enqueue.values import as_stored
     from ..handlers.redaction import hiding_values
 
     with hiding_values(type):

@@ -15,12 +15,12 @@ from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS, models
 from django.utils import timezone
 
-from ..enqueue import INHERIT
 from ..enqueue.results import BulkEnqueueResult, EnqueueResult, ItemResult, JobT
 from ..exceptions import InvalidRequest
 from ..ojs.limits import Limit
 from ..ojs.retry import RetryPolicy
 from ..operations.queryset import ChangeableQuerySet
+from ..options import INHERIT
 from ..unique.keys import KeyMode, KeyScope
 from ..unique.policy import UniquePolicy
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -17,13 +16,15 @@ from ..enqueue.results import ItemResult
 from ..enqueue.unit_of_work import UnitOfWork
 from ..exceptions import DuplicateJob, InvalidRequest, OJSError
 from ..handlers.carried import split
-from ..ojs.limits import Limit
 from ..ojs.states import JobState
+from ..options import OPTIONS
 from ..unique.fingerprint import canonical_key, fingerprint
 from ..unique.keys import KeyMode, KeyScope
 from .operation import ENQUEUE_AGAIN
 from .results import BulkResult
 from .rows import everything
+
+_STORED = {name: option for name, option in OPTIONS.items() if option.repeats and option.column and name != "key"}
 
 
 def request_of(job: Any) -> Request:
@@ -34,23 +35,8 @@ def request_of(job: Any) -> Request:
     """
     meta, carried = split(job.meta)
     try:
-        request = Request(
-            type=job.type,
-            args=job.args,
-            queue=job.queue,
-            meta=meta,
-            context=carried,
-            priority=job.priority,
-            unique=job.unique,
-            retry=job.retry_options,
-            timeout=_duration(job.timeout_ms),
-            lease=_duration(job.visibility_timeout_ms),
-            limit=[Limit.of_stored(one) for one in job.limits or ()],
-            tags=job.tags,
-            schema=job.schema,
-            extra=dict(job.extra),
-            elsewhere=True,
-        )
+        stored = {name: option.kind.load(getattr(job, option.column)) for name, option in _STORED.items()}
+        request = Request(job.type, job.args, **{**stored, "meta": meta}, context=carried, elsewhere=True)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest(f"Job {job.pk} was changed manually, and cannot be enqueued again: {error}.") from None
     if job.key is not None:
@@ -104,7 +90,3 @@ def _refusal(id: UUID, item: ItemResult, new_job: NewJob) -> OJSError:
     if item.job.pk == id and item.job.state == JobState.DISCARDED:
         message = f"Did not enqueue job {id} again: it holds its key itself. Retry it."
     return DuplicateJob(item.job, new_job.values["fingerprint"], message)
-
-
-def _duration(milliseconds: int | None) -> timedelta | None:
-    return None if milliseconds is None else timedelta(milliseconds=milliseconds)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
-from ..enqueue import INHERIT
 from ..exceptions import InvalidRequest
 from ..handlers.signature import redacted_names
 from ..ojs.durations import milliseconds
 from ..ojs.limits import Limit, limits_of
 from ..ojs.retry import RetryPolicy
+from ..options import INHERIT
 from ..unique.keys import KeyMode
 from ..unique.policy import UniquePolicy
 from .framework import (

@@ -23,6 +23,7 @@ from ..ojs.canonical import plain
 from ..ojs.limits import Limit
 from ..ojs.names import LONGEST_TYPE
 from ..ojs.retry import RetryPolicy
+from ..options import declared
 from ..signals import announce, job_cancelled, job_completed, job_discarded
 from ..unique.policy import UniquePolicy
 from .arguments import by_name
@@ -82,12 +83,16 @@ def register(task: Any, queue: str, retry: RetryPolicy, unique: UniquePolicy | N
     definition = TaskDefinition(
         type=type,
         function=_handler(task),
-        queue=queue,
-        priority=int(task.priority),
-        unique=unique,
-        retry=getattr(task, "retry", None) or retry,
-        timeout=getattr(task, "timeout", None),
-        limits=limits,
+        options=declared(
+            {
+                "queue": queue,
+                "priority": int(task.priority),
+                "unique": unique,
+                "retry": getattr(task, "retry", None) or retry,
+                "timeout": getattr(task, "timeout", None),
+                "limit": limits,
+            }
+        ),
         takes_context=True,
         atomic=getattr(task, "atomic", False),
         redact=getattr(task, "redact", ()),

@@ -16,8 +16,8 @@ from ..enqueue.bulk import enqueue_many
 from ..enqueue.request import Request
 from ..enqueue.results import ItemResult
 from ..enqueue.unit_of_work import UnitOfWork
-from ..enqueue.values import uuid
 from ..exceptions import JobIdTaken, OJSError
+from ..ojs.values import uuid
 from ..ojs.workflows import Kind, Role
 from ..signals import announce, workflow_created
 from .definition import Flow, Leaf

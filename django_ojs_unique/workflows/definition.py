@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from django.apps import apps
@@ -13,8 +14,8 @@ from ..conf import settings
 from ..enqueue.items import request_of_item
 from ..enqueue.new_job import Reader
 from ..enqueue.request import ARGUMENTS, Request, snapshot
-from ..enqueue.values import short_string
 from ..exceptions import InvalidWorkflow, OJSError, did_you_mean
+from ..ojs.values import short_string
 from ..ojs.workflows import CALLBACKS, Kind, Role
 
 LONGEST_NAME = 255
@@ -108,7 +109,7 @@ class DefinitionReader:
             item = {**options, **item}
             name = read_name(item.pop("name", None), f"{path}.")
         try:  # a copy, because the same item may be enqueued again
-            return Leaf(name, replace(request_of_item(item)), path)
+            return Leaf(name, copy(request_of_item(item)), path)
         except OJSError as error:
             raise placed(path, error) from None
 

@@ -5,25 +5,26 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from ..enqueue import INHERIT
 from ..enqueue.request import Request
-from ..enqueue.values import as_stored
 from ..exceptions import InvalidRequest
+from ..options import INHERIT, OPTIONS, as_stored
 
 _MOMENTS = ("scheduled_at", "expires_at")
-_LEFT_OUT = ("id", "full_row", "elsewhere", "workflow_id")
-"""The member knows the id and the workflow; the others are about the answer to a caller."""
-_DEFAULTS = Request(type="")
+_DEFAULTS = {
+    "type": "",
+    "args": None,
+    "context": INHERIT,
+    **{name: option.default for name, option in OPTIONS.items() if name != "id"},
+}
+"""What is stored, if it differs: the member knows the id and the workflow; the rest is about the answer to a caller."""
 
 
 def to_json(request: Request) -> dict[str, Any]:
     """Return what differs from the defaults in a request that `snapshot` has returned."""
     return {
         name: value.isoformat() if isinstance(value, datetime) else as_stored(value)
-        for name in Request.__slots__
-        if name not in _LEFT_OUT
-        and (value := getattr(request, name)) is not INHERIT
-        and (value != getattr(_DEFAULTS, name) or name in ("unique", "retry", "timeout", "lease"))
+        for name, default in _DEFAULTS.items()
+        if (value := getattr(request, name)) is not INHERIT and (default is INHERIT or value != default)
     }
 
 

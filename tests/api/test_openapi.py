@@ -79,7 +79,7 @@ def test_the_document_has_the_limits_and_names_of_the_engine(document):
     assert set(schemas["Job"]["properties"]["state"]["enum"]) == set(JobState)
     assert schemas["Options"]["properties"]["priority"]["maximum"] == 100
     assert schemas["Enqueue"]["properties"]["type"]["maxLength"] == 255
-    assert set(schemas["Options"]["properties"]) <= set(enqueue.OPTIONS)
+    assert set(schemas["Options"]["properties"]) <= set(enqueue._NAMES)
 
 
 def test_what_the_document_shows_as_an_example_fits_it(document):

@@ -22,6 +22,7 @@ from django_ojs_unique.handlers.registry import Definition, registry
 from django_ojs_unique.idempotency import Heal
 from django_ojs_unique.maintenance import cron
 from django_ojs_unique.models import CronJob, Job, SuppressedEnqueue
+from django_ojs_unique.options import declared
 from django_ojs_unique.worker import Worker
 from tests.support.processes import together
 
@@ -341,7 +342,7 @@ def test_a_zone_given_in_code_is_taken(handlers):
 
 
 def test_a_self_healing_scan_becomes_an_entry(handlers):
-    registry.register(Definition("order.settle", lambda: None, queue="orders", heal=Every("PT5M")))
+    registry.register(Definition("order.settle", lambda: None, declared({"queue": "orders"}), heal=Every("PT5M")))
     registry.register(Definition("order.close", lambda: None, heal=Every("PT1H"), cron=Cron("@daily")))
     sync()
     assert sorted(CronJob.objects.values_list("name", "type", "expression")) == [

@@ -17,7 +17,7 @@ from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.maintenance import cron, superseded, timers
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import CronJob, Job, Workflow, WorkflowMember
-from django_ojs_unique.models.cron import OPTIONS
+from django_ojs_unique.options import REPEATED
 from django_ojs_unique.reporting.rollups import roll_up
 from django_ojs_unique.unique.presets import river
 from django_ojs_unique.worker.hints import tell_of_queues, tell_of_unknown_types
@@ -164,7 +164,7 @@ CRON = {
     **{f"{name} {text}": {name: text} for name in ("args", "options") for text in WRONG_JSON},
     **{
         f"option {name} {text}": {"options": f'{{"{name}": {text}}}'}
-        for name in OPTIONS
+        for name in REPEATED
         for text in ("7", '"\\n"', "[7]", '{"nonsense": 7}', "-1e300")
     },
     **{f"{name} {text!r}": {name: text} for name in TEXTS_OF_CRON for text in ("", "\n%", "nonsense")},

@@ -11,19 +11,14 @@ from ...enqueue.request import Request
 from ...exceptions import InvalidRequest, OJSError, did_you_mean
 from ...handlers.redaction import redacted_member
 from ...models import CronJob
-from ...models.cron import OPTIONS
 from ...ojs import moments
-from ...ojs.durations import milliseconds
-from .enqueue import read_job, relocated
-from .limits import LIMITS
+from ...options import OPTIONS, REPEATED
+from .enqueue import read_job, relocated, show_options
 
 MEMBERS = ("name", "expression", "timezone", "overlap_policy", "enabled", "description", "job_template")
 _SYSTEM_MANAGED = {"created_at", "next_run_at", "last_run_at", "run_count"}
-_OF_ONE_JOB = ("id", "scheduled_at", "delay", "delay_until", "expires_at", "pending", "rate_limit")
+_OF_ONE_JOB = ("id", "rate_limit", *(name for one in OPTIONS.values() if not one.repeats for name in one.wire))
 _TEMPLATE = "Write job_template, an object with `type` and `args`."
-_LENGTHS = {"timeout": "timeout_ms", "lease": "visibility_timeout_ms"}
-_WIRE = {**_LENGTHS, "limit": LIMITS}
-"""The options that have other names in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +57,8 @@ def read_cron(body: Mapping[str, Any], now: datetime) -> WantedCron:
     own = {member: members.pop(member) for member in MEMBERS if member in members}
     template, prefix = _template_of(own, members)
     request = _read_template(template, prefix, now, places)
-    blank = Request("")
-    options = {option: getattr(request, option) for option in OPTIONS}
-    own["options"] = {option: value for option, value in options.items() if value != getattr(blank, option)}
+    options = {name: getattr(request, name) for name in REPEATED}
+    own["options"] = {name: value for name, value in options.items() if value != OPTIONS[name].default}
     return WantedCron(name, True, {"name": name, **own, "type": request.type, "args": request.args}, places)
 
 
@@ -131,7 +125,9 @@ def _read_template(template: dict[str, Any], prefix: str, now: datetime, places:
     if wanted.request.extra and not prefix:
         stranger = next(iter(wanted.request.extra))
         raise InvalidRequest.at(stranger, "is not a member of a periodic job", hint=did_you_mean(stranger, MEMBERS))
-    places.update({name: prefix + wanted.places.get(name, name) for name in ("type", "args", *OPTIONS, *wanted.places)})
+    places.update(
+        {name: prefix + wanted.places.get(name, name) for name in ("type", "args", *REPEATED, *wanted.places)}
+    )
     return wanted.request
 
 
@@ -149,14 +145,6 @@ def _template(entry: CronJob) -> dict[str, Any]:
         if options.get(name):
             template[name] = options[name]
         options.pop(name, None)
-    shown = {}
-    for name, value in options.items():
-        try:
-            shown[_WIRE.get(name, name)] = (
-                milliseconds(value, name) if name in _LENGTHS and value is not None else value
-            )
-        except InvalidRequest:
-            shown[name] = value
-    if shown := {name: value for name, value in shown.items() if value is not None}:
+    if shown := show_options(options):
         template["options"] = shown
     return template

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import NoneType
 from typing import Any
 
@@ -21,18 +21,16 @@ from ...exceptions import (
 )
 from ...handlers.redaction import masked, names_of_any, redact_error
 from ...models.queue import HIGHEST_LIMIT
-from ...ojs.durations import format_duration
+from ...ojs.durations import format_duration, milliseconds
 from ...ojs.names import UUID7_TEXT
+from ...options import LENGTH, OPTIONS
 from .limits import read_limits
 from .moments import read_milliseconds, read_moment
 from .unique import read_unique
 
-OPTIONS = (
-    "queue", "priority", "timeout_ms", "timeout", "delay", "delay_until", "scheduled_at", "expires_at", "retry",
-    "retry_policy", "unique", "visibility_timeout_ms", "visibility_timeout", "rate_limit", "tags", "metadata",
-    "pending", "limits",
-)  # fmt: skip
-"""The members that a job may have under ``options``, or beside it."""
+_NAMES = {written: name for name, option in OPTIONS.items() for written in option.wire}
+_NAMES |= {"metadata": "metadata", "rate_limit": "rate_limit"}
+"""The members that a job may have under ``options``, or beside it, with the names of the options that they set."""
 
 SYSTEM_MANAGED = frozenset({
     "state", "attempt", "max_attempts", "created_at", "enqueued_at", "started_at", "completed_at", "cancelled_at",
@@ -42,17 +40,10 @@ SYSTEM_MANAGED = frozenset({
 })  # fmt: skip
 """The members that only the server sets; a client's values are ignored."""
 
-_DEFINED = SYSTEM_MANAGED.union(OPTIONS, ("specversion", "id", "type", "args", "meta", "schema", "options"))
-_BESIDE = frozenset(OPTIONS)
-_ALIASES = {
-    "delay": "scheduled_at",
-    "delay_until": "scheduled_at",
-    "retry_policy": "retry",
-    "timeout_ms": "timeout",
-    "visibility_timeout": "lease",
-    "visibility_timeout_ms": "lease",
-}
+_DEFINED = SYSTEM_MANAGED.union(_NAMES, ("specversion", "id", "type", "args", "meta", "schema", "options"))
 _DELAYS = ("delay", "delay_until")
+_LATER = {"delay": "scheduled_at", "expires_in": "expires_at"}
+"""The options that JSON has as times."""
 _RETRY_ALIASES = {
     "initial_interval_ms": "initial_interval",
     "max_interval_ms": "max_interval",
@@ -149,30 +140,50 @@ def _read(body: Any, now: datetime, places: dict[str, str], index: int | None) -
 
 
 def _set_options(request: Request, values: dict[str, Any], places: dict[str, str], now: datetime) -> None:
-    if "unique" in values:
-        request.unique = read_unique(values["unique"], request.args, places)
-    for name in ("queue", "priority", "tags", "pending"):
-        if name in values:
-            setattr(request, name, values[name])
-    if "scheduled_at" in values:
-        signs = ("+", "P") if places["scheduled_at"].endswith(_DELAYS) else ("+",)  # a delay can only be from now
-        moment = read_moment(values["scheduled_at"], "scheduled_at", now, signs=signs)
-        request.scheduled_at = moment if moment > now else None
-    if "expires_at" in values:
-        request.expires_at = read_moment(values["expires_at"], "expires_at", now)
-    for name in ("timeout", "lease"):
-        if name in values:
-            value = values[name]
-            setattr(request, name, read_milliseconds(value, name) if places[name].endswith("_ms") else value)
-    if "retry" in values:
-        request.retry = _retry(values["retry"])
-    if "limits" in values:
-        request.limit = read_limits(values["limits"], places)
+    for name, value in values.items():
+        if name in OPTIONS:
+            setattr(request, name, _option(name, value, request.args, places, now))
+
+
+def _option(name: str, value: Any, args: Any, places: dict[str, str], now: datetime) -> Any:
+    """Return the value of an option that a client has written."""
+    match name:
+        case "unique":
+            return read_unique(value, args, places)
+        case "retry":
+            return _retry(value)
+        case "limit":
+            return read_limits(value, places)
+        case "scheduled_at":
+            signs = ("+", "P") if places[name].endswith(_DELAYS) else ("+",)  # a delay can only be from now
+            moment = read_moment(value, name, now, signs=signs)
+            return moment if moment > now else None
+        case "expires_at":
+            return read_moment(value, name, now)
+    return read_milliseconds(value, name) if places[name].endswith("_ms") else value
+
+
+def show_options(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a stored request as a client writes them."""
+    shown: dict[str, Any] = {}
+    for name, value in stored.items():
+        option = OPTIONS.get(name)
+        written = option.wire[0] if option is not None and option.wire else name
+        if name in _LATER:
+            delay = value if isinstance(value, str) else format_duration(timedelta(seconds=value))
+            written, value = _LATER[name], f"+{delay}"
+        elif option is not None and option.kind is LENGTH and value is not None:
+            try:
+                value = milliseconds(value, name)
+            except InvalidRequest:  # the row was changed manually
+                written = name
+        shown[written] = value
+    return {name: value for name, value in shown.items() if value is not None}
 
 
 def _keep_relative(wanted: EnqueueBody, body: dict[str, Any]) -> None:
     """Turn the moments that the client wrote as durations into durations again."""
-    for name, duration in (("scheduled_at", "delay"), ("expires_at", "expires_in")):
+    for duration, name in _LATER.items():
         place = wanted.places.get(name, "").removeprefix("options.")
         written = (body["options"] if wanted.places.get(name, "").startswith("options.") else body).get(place)
         if isinstance(written, str) and written[:1] in ("+", "P"):
@@ -191,14 +202,14 @@ def with_defaults(
     if not defaults or not isinstance(options, (dict, NoneType)):
         return body, frozenset()
     written = {name for place in (body, options or {}) for name, value in place.items() if value is not None}
-    own = {_ALIASES.get(name, name) for name in written.intersection(OPTIONS)}
+    own = {_NAMES[name] for name in written.intersection(_NAMES)}
     added = {name: value for meant, (name, value) in defaults.items() if meant not in own}
     return {**body, "options": {**(options or {}), **added}}, frozenset(added)
 
 
 def by_meaning(options: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
     """Return options as `with_defaults` takes them."""
-    return {_ALIASES.get(name, name): (name, value) for name, value in options.items() if value is not None}
+    return {_NAMES.get(name, name): (name, value) for name, value in options.items() if value is not None}
 
 
 def _options(body: dict[str, Any], places: dict[str, str]) -> dict[str, Any]:
@@ -210,17 +221,16 @@ def _options(body: dict[str, Any], places: dict[str, str]) -> dict[str, Any]:
     if options is not None and not isinstance(options, dict):
         raise InvalidRequest.at("options", "must be an object", value=options)
     values: dict[str, Any] = {}
-    if not _BESIDE.isdisjoint(body):
-        for beside in OPTIONS:
-            if body.get(beside) is not None:
-                meant = _ALIASES.get(beside, beside)
+    if not _NAMES.keys().isdisjoint(body):
+        for beside, meant in _NAMES.items():
+            if body.get(beside) is not None and meant not in values:
                 values[meant], places[meant] = body[beside], beside
     for name, value in (options or {}).items():
         place = f"options.{name}"
-        if name not in _BESIDE:
-            raise InvalidRequest.at(place, "is not an option", hint=did_you_mean(name, OPTIONS))
+        if name not in _NAMES:
+            raise InvalidRequest.at(place, "is not an option", hint=did_you_mean(name, _NAMES))
         if value is not None:
-            meant = _ALIASES.get(name, name)
+            meant = _NAMES[name]
             if meant in values and places[meant].startswith("options."):
                 raise InvalidRequest.at(place, f"says the same as {places[meant]}", hint="Leave one of them out.")
             values[meant], places[meant] = value, place

@@ -8,7 +8,6 @@ from typing import Any
 from ...exceptions import InvalidRequest
 from ...ojs.limits import Limit, limits_of
 
-LIMITS = "limits"
 _MEMBERS = tuple(field.name for field in fields(Limit))
 
 
@@ -17,10 +16,9 @@ def read_limits(value: Any, places: dict[str, str]) -> tuple[Limit, ...]:
 
     Note in ``places`` how the client has written what errors of the engine name. Raises InvalidRequest.
     """
-    places["limit"] = places[LIMITS]
     if not isinstance(value, list):
         hint = "Write [{'key': ['args.customer_id'], 'running': 1}]."
         raise InvalidRequest.at("limit", "must be an array of objects", value=value, hint=hint)
     if len(value) == 1:
-        places.update({f"limit.{member}": f"{places[LIMITS]}[0].{member}" for member in _MEMBERS})
+        places.update({f"limit.{member}": f"{places['limit']}[0].{member}" for member in _MEMBERS})
     return limits_of(value)

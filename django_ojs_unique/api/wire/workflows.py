@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from ...conf import settings
@@ -13,15 +13,13 @@ from ...enqueue.values import sized
 from ...exceptions import InvalidRequest, InvalidWorkflow, OJSError
 from ...handlers.redaction import redacted, redacted_args
 from ...ojs.canonical import plain
-from ...ojs.durations import format_duration
-from ...ojs.durations import milliseconds as milliseconds_of
 from ...ojs.moments import milliseconds
 from ...ojs.workflows import Kind, MemberOutcome, WorkflowState
+from ...options import OPTIONS
 from ...workflows.definition import MEMBERS, DefinitionReader, Flow, Leaf, placed, read_name
 from ...workflows.tree import Tree
-from .enqueue import by_meaning, read_id, read_job, relocated, with_defaults
+from .enqueue import by_meaning, read_id, read_job, relocated, show_options, with_defaults
 from .errors import Unsupported
-from .limits import LIMITS
 
 _SYSTEM_MANAGED = {
     "specversion", "state", "metadata", "steps_total", "steps_completed", "jobs_total", "jobs_completed", "created_at",
@@ -31,9 +29,7 @@ _UNSUPPORTED = ("workflow_timeout", "failure_policy")
 _NOTHING = {"type": "t", "args": []}
 """A job that is valid with any valid options."""
 _MOST_ERRORS = 100
-_AS_THEY_ARE = ("queue", "priority", "tags", "pending", "unique", "retry", "scheduled_at", "expires_at")
-_DELAYS = {"delay": "scheduled_at", "expires_in": "expires_at"}
-_LENGTHS = {"timeout": "timeout_ms", "lease": "visibility_timeout_ms"}
+_SHOWN = {name for name, option in OPTIONS.items() if option.wire} | {"delay", "expires_in"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,15 +238,9 @@ def _state(tree: Tree, member: Any) -> dict[str, Any]:
 
 def _definition(type: str, stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return a stored request as a client would write it."""
-    options = {name: stored[name] for name in _AS_THEY_ARE if stored.get(name) not in (None, [])}
-    if "limit" in stored:
-        options[LIMITS] = stored["limit"]
-    for name, option in _DELAYS.items():
-        if (delay := stored.get(name)) is not None:
-            options[option] = f"+{delay if isinstance(delay, str) else format_duration(timedelta(seconds=delay))}"
-    for name, option in _LENGTHS.items():
-        if stored.get(name) is not None:
-            options[option] = milliseconds_of(stored[name], name)
+    options = show_options(
+        {name: value for name, value in stored.items() if name in _SHOWN and value not in (None, [])}
+    )
     shown: dict[str, Any] = {"type": type, "args": redacted_args(type, stored.get("args", {}))}
     if meta := stored.get("meta"):
         shown["meta"] = redacted(type, meta)

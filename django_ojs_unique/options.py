@@ -1,0 +1,341 @@
+"""The options of a job, described once: type, check, default, place of storage, names in JSON.
+
+`@job` declares them, an enqueue overrides them, a periodic job and a workflow store them, HTTP reads them, and the
+commands and the admin show them. A new option is a line here, an argument of `job` and of `Job.objects.enqueue`, and a
+field of `Job`. It needs no Django.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Annotated, Any, Final, TypedDict, get_type_hints
+from uuid import UUID
+
+from .exceptions import InvalidRequest, did_you_mean
+from .ojs.durations import format_duration, milliseconds, read_delay
+from .ojs.limits import Limit, limits_of
+from .ojs.names import HIGHEST_PRIORITY, LOWEST_PRIORITY, job_key, priority_number, queue_name
+from .ojs.retry import RetryPolicy
+from .ojs.values import aware_moment, flag, json_object, short_string, tag_list, uuid
+from .unique.keys import KeyMode, KeyScope
+from .unique.policy import UniquePolicy
+
+LONGEST_SCHEMA: Final = 2048
+
+
+class _Inherit:
+    def __repr__(self) -> str:
+        return "<the handler's>"
+
+
+INHERIT: Final = _Inherit()
+"""The default of options that None switches off: use what the handler declared."""
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The values of an option.
+
+    ``read`` checks a value, and returns it as the enqueue uses it; it raises InvalidRequest with the given field.
+    ``dump`` returns what a row stores of it, and ``load`` does the reverse.
+    """
+
+    read: Callable[[Any, str], Any]
+    dump: Callable[[Any], Any] = _same
+    load: Callable[[Any], Any] = _same
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An option, and where it counts.
+
+    ``default`` of an enqueue: INHERIT where None switches it off; None means the handler's, else the ``fallback``.
+    ``column``: the field of `Job` that stores it. ``wire``: its names in JSON; the first one is written.
+    ``repeats``: every occurrence of a periodic job can have it. ``copied``: it is read at once, because the caller
+    could change its value. ``decides``: an explanation of an enqueue depends on it.
+    """
+
+    kind: Kind
+    help: str
+    default: Any = None
+    fallback: Any = None
+    column: str = ""
+    wire: tuple[str, ...] = ()
+    repeats: bool = True
+    copied: bool = False
+    decides: bool = False
+
+
+def _choice(choices: Any) -> Kind:
+    def read(value: Any, field: str) -> Any:
+        if value not in tuple(choices):
+            raise InvalidRequest.at(field, "is not a known choice", value=value, hint=did_you_mean(value, choices))
+        return choices(value)
+
+    return Kind(read)
+
+
+def _text(longest: int) -> Kind:
+    return Kind(lambda value, field: short_string(value, field, longest))
+
+
+def _to_dict(policy: Any) -> Any:
+    return None if policy is None else policy.to_dict()
+
+
+QUEUE = Kind(lambda value, field: queue_name(value))
+PRIORITY = Kind(lambda value, field: priority_number(value))
+LENGTH = Kind(milliseconds, load=lambda stored: None if stored is None else timedelta(milliseconds=stored))
+"""A fixed length of time, in milliseconds."""
+DELAY = Kind(read_delay)
+MOMENT = Kind(aware_moment)
+UNIQUE = Kind(lambda value, field: UniquePolicy.parse(value), _to_dict)
+RETRY = Kind(lambda value, field: RetryPolicy.parse(value), _to_dict)
+LIMITS = Kind(lambda value, field: limits_of(value), load=lambda stored: [Limit.of_stored(one) for one in stored or ()])
+"""Limits; what a row stores of them depends on its arguments, too: see `ojs.limits.stored_limits`."""
+OBJECT = Kind(json_object)
+TAGS = Kind(tag_list)
+FLAG = Kind(flag)
+ID = Kind(uuid)
+KEY = Kind(lambda value, field: job_key(value))
+
+
+class SharedOptions(TypedDict, total=False):
+    """What a handler can declare, and an enqueue change."""
+
+    queue: Annotated[
+        str | None,
+        Option(
+            kind=QUEUE,
+            help="Where the job waits: lower-case letters, digits, `-` and `.`.",
+            column="queue",
+            wire=("queue",),
+            decides=True,
+        ),
+    ]
+    priority: Annotated[
+        int | None,
+        Option(
+            kind=PRIORITY,
+            help=f"From {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}; a higher one goes first.",
+            fallback=0,
+            column="priority",
+            wire=("priority",),
+        ),
+    ]
+    unique: Annotated[
+        UniquePolicy | Mapping[str, Any] | None,
+        Option(
+            kind=UNIQUE,
+            help="When two jobs are the same, and what to do then.",
+            default=INHERIT,
+            column="unique",
+            wire=("unique",),
+            copied=True,
+            decides=True,
+        ),
+    ]
+    retry: Annotated[
+        RetryPolicy | Mapping[str, Any] | None,
+        Option(
+            kind=RETRY,
+            help="How often and how soon a failed job runs again.",
+            default=INHERIT,
+            column="retry_options",
+            wire=("retry", "retry_policy"),
+            copied=True,
+        ),
+    ]
+    timeout: Annotated[
+        str | timedelta | float | None,
+        Option(
+            kind=LENGTH,
+            help="How long one attempt may take: ISO 8601, a timedelta or seconds.",
+            default=INHERIT,
+            column="timeout_ms",
+            wire=("timeout_ms", "timeout"),
+        ),
+    ]
+    limit: Annotated[
+        Limit | Mapping[str, Any] | Sequence[Limit | Mapping[str, Any]] | None,
+        Option(
+            kind=LIMITS,
+            help="How many jobs of a partition run at once, or start in a time.",
+            default=INHERIT,
+            fallback=(),
+            column="limits",
+            wire=("limits",),
+            copied=True,
+        ),
+    ]
+
+
+class DeclaredOptions(SharedOptions, total=False):
+    """What a handler can declare about its jobs."""
+
+    lease: Annotated[
+        str | timedelta | float | None,
+        Option(
+            kind=LENGTH,
+            help="How long the worker may be silent before the job goes to another one.",
+            default=INHERIT,
+            column="visibility_timeout_ms",
+            wire=("visibility_timeout_ms", "visibility_timeout"),
+        ),
+    ]
+
+
+class EnqueueOptions(SharedOptions, total=False):
+    """The arguments of `Job.objects.enqueue` besides type and args."""
+
+    meta: Annotated[
+        Mapping[str, Any] | None,
+        Option(kind=OBJECT, help="An object that is stored with the job.", column="meta", decides=True),
+    ]
+    scheduled_at: Annotated[
+        datetime | None,
+        Option(
+            kind=MOMENT,
+            help="The job starts not before this time.",
+            column="scheduled_at",
+            wire=("scheduled_at", "delay_until", "delay"),
+            repeats=False,
+            decides=True,
+        ),
+    ]
+    delay: Annotated[
+        str | timedelta | float | None,
+        Option(
+            kind=DELAY,
+            help="How long to wait from now, in the place of a time: ISO 8601, a timedelta or seconds.",
+            repeats=False,
+            decides=True,
+        ),
+    ]
+    expires_at: Annotated[
+        datetime | None,
+        Option(
+            kind=MOMENT,
+            help="The job starts not after this time.",
+            column="expires_at",
+            wire=("expires_at",),
+            repeats=False,
+        ),
+    ]
+    tags: Annotated[
+        Collection[str],
+        Option(kind=TAGS, help="Strings.", default=(), column="tags", wire=("tags",), copied=True),
+    ]
+    key: Annotated[
+        str | None,
+        Option(kind=KEY, help="The caller's name for the job, in the place of a policy.", column="key", decides=True),
+    ]
+    key_mode: Annotated[
+        KeyMode | str,
+        Option(
+            kind=_choice(KeyMode),
+            help="What to do while another job holds the key.",
+            default=KeyMode.REPLACE,
+            decides=True,
+        ),
+    ]
+    key_scope: Annotated[
+        KeyScope | str,
+        Option(
+            kind=_choice(KeyScope),
+            help="Among which jobs the key is unique.",
+            default=KeyScope.TYPE,
+            decides=True,
+        ),
+    ]
+    id: Annotated[
+        UUID | str | None,
+        Option(kind=ID, help="A UUID; by default a new UUIDv7.", column="id", repeats=False),
+    ]
+
+
+class RequestOptions(DeclaredOptions, EnqueueOptions, total=False):
+    """The members of a `Request`: also what only stored requests and HTTP clients have."""
+
+    schema: Annotated[
+        str,
+        Option(
+            kind=_text(LONGEST_SCHEMA),
+            help="The name of the schema of the args.",
+            default="",
+            column="schema",
+            copied=True,
+        ),
+    ]
+    extra: Annotated[
+        Mapping[str, Any],
+        Option(
+            kind=OBJECT,
+            help="Members that OJS does not define.",
+            default=MappingProxyType({}),
+            column="extra",
+            copied=True,
+        ),
+    ]
+    pending: Annotated[
+        bool,
+        Option(
+            kind=FLAG,
+            help="The job waits until somebody activates it.",
+            default=False,
+            wire=("pending",),
+            repeats=False,
+        ),
+    ]
+    expires_in: Annotated[
+        str | None,
+        Option(
+            kind=DELAY,
+            help="The same as an expiry, counted from the enqueue.",
+            repeats=False,
+        ),
+    ]
+
+
+def _options_of(described: type[Any]) -> dict[str, Option]:
+    hints = get_type_hints(described, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in hints.items()}
+
+
+OPTIONS: Final = _options_of(RequestOptions)
+"""Each option of a request by its name."""
+DECLARED: Final = _options_of(DeclaredOptions)
+"""Those that a handler can declare."""
+ENQUEUE: Final = _options_of(EnqueueOptions)
+"""Those that `Job.objects.enqueue` takes."""
+REPEATED: Final = tuple(name for name, option in OPTIONS.items() if option.repeats)
+"""The names of those that every occurrence of a periodic job can have."""
+
+
+def declared(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a handler declares, with the fallbacks of what it does not declare.
+
+    Raises InvalidRequest, InvalidPolicy or InvalidRetryPolicy.
+    """
+    return {
+        name: option.fallback if given.get(name) is None else option.kind.read(given[name], name)
+        for name, option in DECLARED.items()
+    }
+
+
+def as_stored(value: Any) -> Any:
+    """Return an option's value as a request takes it, too, and without objects of ours; moments stay."""
+    if isinstance(value, (UniquePolicy, RetryPolicy, Limit)):
+        return value.to_dict()
+    if isinstance(value, timedelta):
+        return format_duration(value)
+    if isinstance(value, (list, tuple)):
+        return [one.to_dict() if isinstance(one, Limit) else one for one in value]
+    return value
