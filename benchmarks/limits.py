@@ -14,10 +14,10 @@ from django_ojs_unique import Limit, job
 from django_ojs_unique.execution.claim import claim
 from django_ojs_unique.execution.finalize import finalize
 from django_ojs_unique.execution.run_result import RunResult
-from django_ojs_unique.models import Job, LimitKey, Slot
+from django_ojs_unique.models import Job, LimitPartition, Slot
 from django_ojs_unique.worker import Worker
 
-JOBS, KEYS, AT_ONCE = 10_000, 1_000, 200
+JOBS, PARTITIONS, AT_ONCE = 10_000, 1_000, 200
 FEW, MANY, CLAIMS = 100, 100_000, 50
 FULL_KEYS = 20_000
 LEASE = timedelta(minutes=1)
@@ -35,7 +35,8 @@ def report(rounds: int) -> None:
         plain, limited = zip(*((measure(None), measure(PER_KEY)) for _ in range(rounds)), strict=True)
         ratios = sorted(one / other for one, other in zip(limited, plain, strict=True))
         print(
-            f"{name:<40} without {statistics.median(plain):8,.0f}/s  {KEYS:,} keys {statistics.median(limited):8,.0f}/s"
+            f"{name:<40} without {statistics.median(plain):8,.0f}/s"
+            f"  {PARTITIONS:,} partitions {statistics.median(limited):8,.0f}/s"
             f"  ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})",
             flush=True,
         )
@@ -58,10 +59,10 @@ def _warm_up() -> None:
     _drain()
 
 
-def _fill(count: int, limit: Any, keys: int = KEYS) -> None:
+def _fill(count: int, limit: Any, keys: int = PARTITIONS) -> None:
     for model in (Job, Slot):
         model.objects.all().delete()
-    LimitKey.objects.update(full_at=None)  # the rows stay, as those of customers do
+    LimitPartition.objects.update(full_at=None)  # the rows stay, as those of customers do
     Job.objects.enqueue_many({"type": "limits.nothing", "args": {"n": n % keys}, "limit": limit} for n in range(count))
     _vacuum()
 
@@ -99,7 +100,7 @@ def _blocked(waiting: int, keys: int = 1) -> float:
     _fill(waiting + keys, PER_KEY, keys=keys)
     jobs = Job.objects.all()
     options: dict[str, Any] = {"types": ["limits.nothing"], "worker_id": "w", "lease": LEASE, "queues": ["default"]}
-    while Job.objects.filter(gate="0", state="available").exists():
+    while Job.objects.filter(blocked_by="0", state="available").exists():
         claim(jobs, limit=AT_ONCE, now=timezone.now(), **options)
     _vacuum()
     others = [{"type": "limits.nothing", "args": {"n": -n}, "limit": PER_KEY} for n in range(1, CLAIMS + 1)]

@@ -109,7 +109,7 @@ class Settings:
 
     @property
     def fair_queues(self) -> dict[str, Any]:
-        """For each fair queue: the parts of a job, as in a limit's key, by which its jobs are in lanes."""
+        """For each fair queue: the parts of a job, as in a limit's key, by which its jobs are in partitions."""
         return self._read("FAIR_QUEUES")  # type: ignore[no-any-return]
 
     @property

@@ -19,7 +19,7 @@ from ..models import Job, LimitOverride, WorkerProcess
 from ..ojs.states import JobState
 from ..reporting import workers
 from ..reporting.failures import MOST_FAILED
-from ..reporting.limits import full_keys
+from ..reporting.limits import full_partitions
 from ..reporting.overview import LONG_WAIT, Overview, overview
 from ..reporting.queues import now as queues_now
 from ..reporting.spans import SPANS, Span
@@ -28,7 +28,15 @@ from ..reporting.unknown_types import named
 from ..reporting.waits import SAMPLE, Spread
 from .base import may_view, render
 from .charts import Chart, chart, jobs_chart, waits_chart
-from .dashboard_cells import failure_cells, key_cells, now_cells, queue_cells, run_cells, shown_states, worker_cells
+from .dashboard_cells import (
+    failure_cells,
+    now_cells,
+    partition_cells,
+    queue_cells,
+    run_cells,
+    shown_states,
+    worker_cells,
+)
 from .display import IN_LAST, LAST
 from .drawing import HEIGHT, WIDTH, draw
 from .filters import NO_ERROR
@@ -43,8 +51,8 @@ LIVE_SECONDS = 3
 """Seconds between two refreshes of its first lines, which cost one statement."""
 
 MOST_TYPES = 30
-MOST_FULL_KEYS = 5
-"""How many of the keys for which jobs wait are shown."""
+MOST_FULL_PARTITIONS = 5
+"""How many of the partitions for which jobs wait are shown."""
 
 
 def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
@@ -62,7 +70,7 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
     now = timezone.now()
     seen = overview(_database(), span, now, with_workers=may_view(request, WorkerProcess))
     states = shown_states(seen.now)
-    full = full_keys(_database(), MOST_FULL_KEYS) if seen.now.depth.get(JobState.AVAILABLE) else []
+    full = full_partitions(_database(), MOST_FULL_PARTITIONS) if seen.now.depth.get(JobState.AVAILABLE) else []
     context = {
         "seen": seen,
         "span": span,
@@ -81,7 +89,7 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "long_wait": minutes_text(LONG_WAIT),
         "long_waits": [harmless(queue.queue.name) for queue in seen.queues if queue.waits_long(now)],
         "queues": [queue_cells(queue, states, span, seen.activity.edges[0], now) for queue in seen.queues],
-        "full_keys": key_cells(full, with_links=may_view(request, LimitOverride)),
+        "full_partitions": partition_cells(full, with_links=may_view(request, LimitOverride)),
         "runs": [
             run_cells(type, runs, span) for type, runs in sorted(seen.waits.runs.items(), key=_by_median)[:MOST_TYPES]
         ],

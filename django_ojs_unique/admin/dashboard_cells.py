@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from ..models import Job
 from ..ojs.states import JobState
 from ..reporting.failures import Cause, Failures
-from ..reporting.limits import KeyReport
+from ..reporting.limits import PartitionReport
 from ..reporting.overview import QueueActivity
 from ..reporting.queues import UNFINISHED, Now
 from ..reporting.spans import Span
@@ -26,7 +26,7 @@ from .filters import NO_ERROR
 from .limits import limit_url
 from .queues import jobs_url
 from .sentences import age_text, translate
-from .workers import held_link, patterns_text, worker_url
+from .workers import claimed_link, patterns_text, worker_url
 
 MOST_SHOWN = 3
 """How many of the jobs that a worker runs a cell shows."""
@@ -90,18 +90,18 @@ def run_cells(type: str, runs: Spread, span: Span) -> dict[str, Any]:
     }
 
 
-def key_cells(keys: Sequence[KeyReport], *, with_links: bool) -> list[dict[str, Any]]:
-    """Return the cells of the keys for which most jobs wait; ``with_links``: to the pages of their limits."""
+def partition_cells(partitions: Sequence[PartitionReport], *, with_links: bool) -> list[dict[str, Any]]:
+    """Return the cells of the partitions for which most jobs wait; ``with_links``: to the pages of their limits."""
     return [
         {
-            "name": harmless(key.name),
-            "url": limit_url(key.name) if with_links else "",
-            "key": brief(key.text),
-            "waiting": count_text(key.waiting),
-            "since": ago(key.since) if key.since else "",
-            "first": job_link(key.first) if key.first else "",
+            "name": harmless(one.name),
+            "url": limit_url(one.name) if with_links else "",
+            "partition": brief(one.text),
+            "waiting": count_text(one.waiting),
+            "since": ago(one.since) if one.since else "",
+            "first": job_link(one.first) if one.first else "",
         }
-        for key in keys
+        for one in partitions
     ]
 
 
@@ -116,7 +116,7 @@ def worker_cells(worker: WorkerReport, running: Sequence[Job], now: datetime) ->
         "started": ago(row.started_at),
         "queues": patterns_text(worker),
         "concurrency": row.concurrency,
-        "held": held_link(row),
+        "claimed": claimed_link(row),
         "finalized": f"{row.finalized:,}",
         "runs": format_html_join("", "<li>{} {}</li>", (_run(job, now) for job in running[:MOST_SHOWN])),
         "more_runs": len(running) - MOST_SHOWN,

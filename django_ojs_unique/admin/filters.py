@@ -28,7 +28,7 @@ NO_ERROR = "none recorded"
 """What the filter by the last error calls jobs that have none."""
 
 _FINISHED = ("payload_pruned", "state", "dead_letter", "finished_at")
-_LIVE = ("state", "queue", "gate", "-priority")
+_LIVE = ("state", "queue", "blocked_by", "-priority")
 
 
 class JobFilter(admin.SimpleListFilter):

@@ -1,4 +1,4 @@
-"""Limits per key: what runs and waits under each, and the numbers that operators set."""
+"""Limits: what runs and waits in each partition, and the numbers that operators set."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from .visibility import Visibility, visibility_of
 if TYPE_CHECKING:
     from ..reporting.limits import LimitReport, Numbers
 
-MOST_KEYS = 20
-"""How many keys the page of a limit shows."""
+MOST_PARTITIONS = 20
+"""How many partitions the page of a limit shows."""
 
 
 class OverrideForm(NumbersForm):
@@ -39,13 +39,13 @@ class OverrideForm(NumbersForm):
     running = LimitField(
         label=_("At once"),
         max_value=LARGEST,
-        help_text=_("How many jobs of each key may run at once, over all workers. Empty: as the code says."),
+        help_text=_("How many jobs of each partition may run at once, over all workers. Empty: as the code says."),
     )
     rate = LimitField(
         label=_("Rate"),
         max_value=LARGEST,
         help_text=_(
-            "How many jobs of each key may start in the second, minute or hour that the code says."
+            "How many jobs of each partition may start in the second, minute or hour that the code says."
             " Empty: as the code says."
         ),
     )
@@ -62,12 +62,12 @@ class LimitOverrideAdmin(ReadOnlyAdmin):
     """All limits by name: also those for which no operator has set a number, which have no row."""
 
     form = OverrideForm
-    readonly_fields = ["shown_name", "in_code", "in_force", "now", "busiest_keys"]
+    readonly_fields = ["shown_name", "in_code", "in_force", "now", "busiest_partitions"]
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         numbers = [*OverrideForm.shown, *OverrideForm.shown.values()]
         changed = numbers if self.has_change_permission(request, obj) else ["in_force"]
-        return ["shown_name", "in_code", *changed, "now", "busiest_keys"]
+        return ["shown_name", "in_code", *changed, "now", "busiest_partitions"]
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form = super().get_form(request, obj, change=change, **kwargs)
@@ -114,25 +114,25 @@ class LimitOverrideAdmin(ReadOnlyAdmin):
         if row.visibility.is_narrowed:
             return "-"
         report = row.report
-        message = gettext("running: {running}, waiting: {waiting}, keys for which jobs wait: {full}")
+        message = gettext("running: {running}, waiting: {waiting}, full partitions: {full}")
         return message.format(running=count_text(report.running), waiting=count_text(report.waiting), full=report.full)
 
-    @admin.display(description=_("keys"))
-    def busiest_keys(self, row: Any) -> SafeString | str:
+    @admin.display(description=_("partitions"))
+    def busiest_partitions(self, row: Any) -> SafeString | str:
         if row.visibility.is_narrowed:
-            return gettext("Only who may see all jobs may see the keys.")
-        from ..reporting.limits import keys_of
+            return gettext("Only who may see all jobs may see the partitions.")
+        from ..reporting.limits import partitions_of
 
-        keys = keys_of(_database(), row.name, MOST_KEYS)
-        if not keys:
+        partitions = partitions_of(_database(), row.name, MOST_PARTITIONS)
+        if not partitions:
             return gettext("No job runs under it or waits for it now.")
-        message = gettext("{key}: running: {running}, waiting: {waiting}")
+        message = gettext("{partition}: running: {running}, waiting: {waiting}")
         lines = (
             (
-                message.format(key=harmless(key.text), running=key.running, waiting=count_text(key.waiting)),
-                row.visibility.link(key.first) if key.first else "",
+                message.format(partition=harmless(one.text), running=one.running, waiting=count_text(one.waiting)),
+                row.visibility.link(one.first) if one.first else "",
             )
-            for key in keys
+            for one in partitions
         )
         return format_html('<ul class="ojs-held">{}</ul>', format_html_join("", "<li>{} {}</li>", lines))
 
@@ -161,7 +161,7 @@ def limit_url(name: str) -> str:
 
 
 def _cells(one: LimitReport, visibility: Visibility) -> dict[str, Any]:
-    counts = (one.keys, one.running, one.waiting, one.full)
+    counts = (one.partitions, one.running, one.waiting, one.full)
     return {
         "name": harmless(one.name),
         "url": limit_url(one.name),

@@ -17,12 +17,12 @@ from django.utils.translation import gettext_lazy as _
 
 from ..models import Job, WorkerProcess
 from ..reporting.text import harmless
-from ..reporting.workers import SILENT, SILENT_AFTER, WorkerReport, held, standing
+from ..reporting.workers import SILENT, SILENT_AFTER, WorkerReport, claimed_by, standing
 from .base import ReadOnlyAdmin, may_view
 from .display import ago, badge
 from .sentences import translate
 
-MOST_HELD = 100
+MOST_CLAIMED = 100
 
 
 class StandingFilter(admin.SimpleListFilter):
@@ -47,11 +47,11 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
     show_facets = admin.ShowFacets.NEVER
     ordering = ["-heartbeat_at"]
     fields = ["worker", "standing", "heartbeat", "runs_since", "hostname", "pid", "takes", "concurrency", "finalized"]
-    readonly_fields = ["worker", "standing", "heartbeat", "runs_since", "takes", "held_jobs"]
+    readonly_fields = ["worker", "standing", "heartbeat", "runs_since", "takes", "claimed_jobs"]
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         # The list of its jobs is only for users who may view jobs.
-        return [*self.fields, "held_jobs" if may_view(request, Job) else "held"]
+        return [*self.fields, "claimed_jobs" if may_view(request, Job) else "claimed"]
 
     @admin.display(description=_("worker"), ordering="id")
     def worker(self, row: WorkerProcess) -> str:
@@ -73,17 +73,17 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
     def takes(self, row: WorkerProcess) -> str:
         return patterns_text(WorkerReport(row, standing(row, timezone.now())))
 
-    @admin.display(description=_("held jobs"), ordering="held")
+    @admin.display(description=_("claimed jobs"), ordering="claimed")
     def holds(self, row: WorkerProcess) -> SafeString:
-        return held_link(row)
+        return claimed_link(row)
 
-    @admin.display(description=_("held jobs"))
-    def held_jobs(self, row: Any) -> SafeString | str:
-        jobs = held(row.visibility.jobs, row, MOST_HELD + 1)
+    @admin.display(description=_("claimed jobs"))
+    def claimed_jobs(self, row: Any) -> SafeString | str:
+        jobs = claimed_by(row.visibility.jobs, row, MOST_CLAIMED + 1)
         if not jobs and row.visibility.is_narrowed:
-            return gettext("It holds no job that you may see.")
+            return gettext("It has claimed no job that you may see.")
         if not jobs:
-            return gettext("It holds no job now.")
+            return gettext("It has claimed no job now.")
         text = gettext("{job} {type} on {queue}, started {when}")
         lines = [
             format_html(
@@ -95,9 +95,9 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
             )
             for job in jobs
         ]
-        listed = format_html_join("", "<li>{}</li>", ((line,) for line in lines[:MOST_HELD]))
+        listed = format_html_join("", "<li>{}</li>", ((line,) for line in lines[:MOST_CLAIMED]))
         cut = gettext("These are the first {count}; there are more.")
-        more = format_html("<p>{}</p>", cut.format(count=MOST_HELD)) if len(jobs) > MOST_HELD else ""
+        more = format_html("<p>{}</p>", cut.format(count=MOST_CLAIMED)) if len(jobs) > MOST_CLAIMED else ""
         return format_html('<ul class="ojs-held">{}</ul>{}', listed, more)
 
 
@@ -106,9 +106,9 @@ def patterns_text(worker: WorkerReport) -> str:
     return harmless(", ".join(worker.patterns)) or gettext("none")
 
 
-def held_link(row: WorkerProcess) -> SafeString:
+def claimed_link(row: WorkerProcess) -> SafeString:
     """Show how many jobs a worker has claimed, with a link to their list."""
-    return format_html('<a href="{}">{}</a>', worker_url(row.pk), f"{row.held:,}")
+    return format_html('<a href="{}">{}</a>', worker_url(row.pk), f"{row.claimed:,}")
 
 
 def worker_url(id: str) -> str:

@@ -43,8 +43,8 @@ class ClaimRequest:
     ``lease`` is the length of the lease of jobs that have none of their own; with ``is_forced``, of all jobs. With
     ``is_timed`` a lease ends no later than the time limit of the attempt; with ``is_unconfirmed`` the attempt does not
     count yet. ``fields`` are the fields to return.
-    ``gates``: claim these jobs, if they are still available in these ``revisions``, and no others, and let them stand
-    at these gates. ``fronts``: where to begin, if not at the first job of each queue.
+    ``blocks``: claim these jobs, if they are still available in these ``revisions``, and no others, and store
+    what they are blocked by. ``fronts``: where to begin, if not at the first job of each queue.
     """
 
     rooms: Mapping[str, int]
@@ -58,7 +58,7 @@ class ClaimRequest:
     is_unconfirmed: bool
     now: datetime
     fields: tuple[str, ...]
-    gates: Mapping[UUID, str] | None = None
+    blocks: Mapping[UUID, str] | None = None
     revisions: Sequence[int] = ()
     fronts: Sequence[Front] = ()
 
@@ -267,7 +267,7 @@ class Dialect:
         raise NotImplementedError
 
     def fronts(self, queues: Collection[str], types: Collection[str] | None) -> list[Front]:
-        """Return where the available jobs of each queue and priority begin, which need not pass a gate."""
+        """Return where the available jobs of each queue and priority begin, which nothing blocks."""
         raise NotImplementedError
 
     def complete(self, runs: Sequence[Any]) -> set[UUID]:

@@ -34,7 +34,7 @@ _CLAIM = """
 UPDATE {table} AS job SET
   state = 'active', unique_states = {unique_states_if_active}, attempt = job.attempt + 1, started_at = %(now)s,
   worker_id = %(worker_id)s, lease_token = %(token)s, unconfirmed = %(unconfirmed)s,
-  progress = NULL, progress_note = NULL{gate},
+  progress = NULL, progress_note = NULL{blocked_by},
   lease_expires_at = least(
     statement_timestamp()
       + coalesce(%(forced_ms)s::bigint, job.visibility_timeout_ms, %(lease_ms)s::bigint) * interval '1 millisecond',
@@ -42,7 +42,7 @@ UPDATE {table} AS job SET
   )
 WHERE job.id = ANY(ARRAY({chosen})) RETURNING {columns}
 """
-_WAITS = "queue = queue.name AND state = 'available' AND gate = '' AND finished_at IS NULL"
+_WAITS = "queue = queue.name AND state = 'available' AND blocked_by = '' AND finished_at IS NULL"
 _HAS_TYPE = "(%(types)s::text[] IS NULL OR type = ANY(%(types)s::text[]))"
 _FIRST_OF_QUEUES = """
   WITH queue AS MATERIALIZED (
@@ -74,7 +74,7 @@ _FROM_MANY = {
     "{room}": "least(queue.room, 1 + coalesce(share.count, 0))",
 }
 _FROM_ONE = {"{shares}": "", "{with_share}": "", "{room}": "queue.room"}
-_AT_GATES = """
+_CHOSEN_JOBS = """
   SELECT id FROM {table} WHERE id = ANY(%(ids)s::uuid[]) AND state = 'available'
     AND revision = (%(revisions)s::int[])[array_position(%(ids)s::uuid[], id)] FOR UPDATE SKIP LOCKED
 """
@@ -109,7 +109,7 @@ FROM unnest(%(queues)s::text[]) AS queue (name) CROSS JOIN LATERAL (
 """
 _MOST_PRIORITIES = 20
 """Of a queue: the fronts of the highest ones are read."""
-_NEW_GATE = ", gate = (%(gates)s::text[])[array_position(%(ids)s::uuid[], job.id)]"
+_NEW_BLOCK = ", blocked_by = (%(blocks)s::text[])[array_position(%(ids)s::uuid[], job.id)]"
 _COMPLETE = """
 UPDATE {table} AS job SET
   state = 'completed', unique_states = {unique_states_if_completed}, finished_at = run.at, result = run.result::jsonb,
@@ -181,7 +181,7 @@ class PostgreSQL(Dialect):
 
     def claim(self, wanted: ClaimRequest, overlap: Callable[[], Any] | None = None) -> UnreadRows:
         many = len(wanted.fronts or wanted.rooms) > 1
-        reader, statement = self._claim(wanted.fields, wanted.gates is not None, bool(wanted.fronts), many)
+        reader, statement = self._claim(wanted.fields, wanted.blocks is not None, bool(wanted.fronts), many)
         lease_ms = wanted.lease // timedelta(milliseconds=1)
         _, rows = execute(
             self,
@@ -200,25 +200,27 @@ class PostgreSQL(Dialect):
                 "unconfirmed": wanted.is_unconfirmed or None,
                 "types": None if wanted.types is None else list(wanted.types),
                 "limit": wanted.limit,
-                "ids": None if wanted.gates is None else bare_array([id.hex for id in wanted.gates]),
-                "gates": None if wanted.gates is None else bare_array([gate or '""' for gate in wanted.gates.values()]),
+                "ids": None if wanted.blocks is None else bare_array([id.hex for id in wanted.blocks]),
+                "blocks": None
+                if wanted.blocks is None
+                else bare_array([block or '""' for block in wanted.blocks.values()]),
                 "revisions": bare_array(map(str, wanted.revisions)),
             },
             overlap,
-            _plan_for(wanted.limit if wanted.gates is None else len(wanted.gates)),
+            _plan_for(wanted.limit if wanted.blocks is None else len(wanted.blocks)),
         )
         return UnreadRows(reader, rows)
 
     @kept
     def _claim(
-        self, fields: tuple[str, ...], at_gates: bool, at_fronts: bool, from_many: bool
+        self, fields: tuple[str, ...], is_chosen: bool, at_fronts: bool, from_many: bool
     ) -> tuple[RowReader, str]:
         """Return the reader of the claimed rows, and the statement that claims them."""
         reader = RowReader(self.model, self.connection, fields)
         columns = ", ".join(f'job."{column}"' for column in reader.columns)
-        parts = {"{chosen}": _AT_GATES, "{gate}": _NEW_GATE}
-        if not at_gates:
-            parts = {"{chosen}": _FIRST_OF_QUEUES, "{gate}": "", **(_FROM_MANY if from_many else _FROM_ONE)}
+        parts = {"{chosen}": _CHOSEN_JOBS, "{blocked_by}": _NEW_BLOCK}
+        if not is_chosen:
+            parts = {"{chosen}": _FIRST_OF_QUEUES, "{blocked_by}": "", **(_FROM_MANY if from_many else _FROM_ONE)}
             parts |= {"{may_start}": _MAY_START, **(_AT_FRONTS if at_fronts else dict.fromkeys(_AT_FRONTS, ""))}
         text = _CLAIM
         for place, part in parts.items():

@@ -53,8 +53,8 @@ _ENVELOPE = (
     "expires_at",
     "fingerprint_scheme",
     "limits",
-    "lane",
-    "gate",
+    "fair_partition",
+    "blocked_by",
 )
 _UNTRIED = (
     "attempt",

@@ -11,9 +11,9 @@ from django.db import models
 from ..db.fields import new_id
 from ..exceptions import InvalidPolicy, InvalidRequest
 from ..handlers.registry import misfit
+from ..ojs.blocking import LIMITED
 from ..ojs.durations import read_delay
-from ..ojs.gates import LIMITED
-from ..ojs.limits import lane_of, stored_limits
+from ..ojs.limits import fair_partition_of, stored_limits
 from ..ojs.states import JobState
 from ..ojs.values import aware_moment, flag, moment_after, uuid
 from ..unique.fingerprint import CONTEXT, canonical_text, fingerprint
@@ -114,7 +114,7 @@ class Reader:
             "meta": sized(meta, "meta", self._shapes.largest_meta),
         }
         if options.limits or options.fair_by is not None:
-            _set_gate(values, options)
+            _set_block(values, options)
         if request.tags:
             values["tags"] = sized(request.tags, "tags", self._shapes.largest_meta, "META")
         if request.extra:
@@ -153,14 +153,14 @@ class Reader:
         return new_job
 
 
-def _set_gate(values: dict[str, Any], options: ResolvedOptions) -> None:
-    """Set what the job must pass before a worker may claim it: its limits, and its lane in a fair queue."""
+def _set_block(values: dict[str, Any], options: ResolvedOptions) -> None:
+    """Set what blocks the job until a claim has looked at it: its limits, or its partition in a fair queue."""
     whole = {name: values[name] for name in ("type", "queue", "args", "meta")}
     if options.limits:
         values["limits"] = stored_limits(options.limits, **whole)
-        values["gate"] = LIMITED
+        values["blocked_by"] = LIMITED
     if options.fair_by is not None:
-        values["lane"] = values["gate"] = lane_of(options.fair_by, **whole)
+        values["fair_partition"] = values["blocked_by"] = fair_partition_of(options.fair_by, **whole)
 
 
 def _bounds_args(new_job: NewJob) -> bool:

@@ -55,8 +55,8 @@ def in_one_transaction(run: Run, work: Callable[[], T]) -> T:
     raise AssertionError("unreachable")
 
 
-def held(run: Run) -> QuerySet[Any]:
-    """Select the job's row, if it is still held."""
+def leased(run: Run) -> QuerySet[Any]:
+    """Select the job's row, if it is still leased."""
     job = run.job
     rows: QuerySet[Any] = type(job)._default_manager.using(job._state.db)
     return rows.filter(pk=job.pk, state=JobState.ACTIVE, lease_token=job.lease_token)
@@ -70,7 +70,7 @@ def is_in_transaction(run: Run) -> bool:
 def fence(run: Run) -> None:
     """Lock the job's row until the open transaction ends. Raises LeaseLost, and RuntimeError without a transaction."""
     _need_transaction(run, "context.fence()")
-    rows = held(run)
+    rows = leased(run)
     dialect_of(rows).take_write_lock()
     if rows.select_for_update().values_list("pk").first() is None:
         lose(run)

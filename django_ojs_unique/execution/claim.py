@@ -1,4 +1,4 @@
-"""Claim: take the next jobs of some queues under one lease token, so that no two workers hold the same job."""
+"""Claim the next jobs of some queues under one lease token, so that no two workers run the same job."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _age = attrgetter("enqueued_at", "id")
 class Claimed(Sequence[Any]):
     """The jobs of one claim, in the order in which they should start. Like a queryset, it builds them on first use."""
 
-    def __init__(self, found: UnreadRows | list[Any], held: dict[str, Any]) -> None:
+    def __init__(self, found: UnreadRows | list[Any], changes: dict[str, Any]) -> None:
         self._found = found
         """Unread rows are in no order."""
-        self._held = held
+        self._changes = changes
         """What the claim has changed in each job."""
 
     def __len__(self) -> int:
@@ -55,7 +55,7 @@ class Claimed(Sequence[Any]):
 
     @property
     def is_limited(self) -> bool:
-        """Whether the claim looked at limits and lanes."""
+        """Whether the claim looked at blocked jobs, or at the limits of queues."""
         return isinstance(self._found, list)
 
     @cached_property
@@ -66,7 +66,7 @@ class Claimed(Sequence[Any]):
             jobs.sort(key=_age)
             jobs.sort(key=_priority, reverse=True)
         for job in jobs:
-            job.__dict__.update(self._held)
+            job.__dict__.update(self._changes)
         return jobs
 
 
@@ -91,10 +91,10 @@ def claim(
     ``types`` None means any type. The jobs share one lease ``token``, by default a new one. A job's own
     ``visibility_timeout_ms`` is the length of its lease; the others get ``lease``. Jobs that another worker is claiming
     are skipped, not waited for, where the database can (SKIP LOCKED). Paused queues are skipped. A job with limits is
-    claimed if each of its keys has a slot; in a fair queue, the claims of a process go round the lanes. Only one worker
-    at a time claims from a queue with a limit, or jobs of a key: when another one has locked its row, the queue or the
-    key is skipped. ``passed_over`` is called then, and when there were too many keys to ask each of them for slots:
-    claim again soon. ``with_rules`` are the queues with a limit or with jobs at gates, as
+    claimed if each of its partitions has a slot; in a fair queue, the partitions take turns in the claims of a process.
+    Only one worker at a time claims from a queue with a limit, or jobs of a partition: when another one has locked its
+    row, that is skipped. ``passed_over`` is called then, and when too many partitions were to be asked for slots:
+    claim again soon. ``with_rules`` are the queues with a limit or with blocked jobs, as
     far as the caller knows; other such queues are seen only if there is nothing else to claim. None means to query for
     them, as databases do that cannot claim at once.
     ``overlap`` is called before or while the database claims, unless there is nothing to claim from; it must not use
@@ -116,21 +116,21 @@ def claim(
     begun = None if overlap is None else cache(overlap)  # only its first call does something
     wanted = ClaimOptions(types, limit, worker_id, token, lease, now, NEEDED, passed_over, only, begun)
     found: UnreadRows | list[Any] = []
-    at_once = dialect.claims_at_once and not rules.limited and not rules.gates and only is None
+    at_once = dialect.claims_at_once and not rules.limited and not rules.blocks and only is None
     if at_once:
         open_fronts = [front for front in fronts if front.queue in rules.queues]
         found = dialect.claim(wanted.request(dict.fromkeys(rules.queues, limit), fronts=open_fronts), begun)
-    if not at_once or (not found and with_rules is not None and (rules := rules_of(jobs, queues, now)).gates):
-        if begun is not None and not (dialect.claims_at_once and rules.gates):
-            begun()  # at gates, it is done while the chosen jobs are claimed
+    if not at_once or (not found and with_rules is not None and (rules := rules_of(jobs, queues, now)).blocks):
+        if begun is not None and not (dialect.claims_at_once and rules.blocks):
+            begun()  # for blocked jobs, it is done while the chosen jobs are claimed
         found = claim_limited(jobs, rules, wanted)
     if begun is not None:
         begun()
-    held = {
+    changes = {
         "state": JobState.ACTIVE,
         "started_at": now,
         "worker_id": worker_id,
         "lease_token": token,
         "finished_at": None,
     }
-    return Claimed(found, held)
+    return Claimed(found, changes)

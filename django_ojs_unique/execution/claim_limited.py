@@ -17,10 +17,10 @@ from .. import lifecycle
 from ..db.dialect import ClaimRequest
 from ..db.locking import unlocked
 from ..limits.candidates import ORDER, AvailableJobs, Candidate, rank
-from ..limits.slots import Slots, ensure_keys
+from ..limits.slots import Slots, ensure_partitions
 from ..limits.waiting import RoundRobin, Waiting, look
 from ..models import Queue
-from ..ojs.gates import OPEN
+from ..ojs.blocking import UNBLOCKED
 from .leases import Lease, within_time_limits
 from .queue_rules import Rules, count_handed_out, lock_rows, rooms_left, rules_of
 
@@ -69,16 +69,16 @@ def claim_limited(jobs: QuerySet[Any], rules: Rules, wanted: ClaimOptions) -> li
     available = AvailableJobs(jobs, wanted.now, wanted.types, wanted.only)
     if available.dialect.single_writer and not available.rows.filter(queue__in=rules.queues).exists():
         return []  # an idle worker does not take the only write lock
-    if not rules.gates:
+    if not rules.blocks:
         return _claim_from_limited(available, rules, wanted)
     found: list[Any] = []
     again: set[str] = set()
     for repeated in range(MOST_ROUNDS):
         rest = wanted._replace(limit=wanted.limit - len(found))
-        waiting = look(available, rules.gates, rest.limit, _turns[jobs.db], repeated, again)
+        waiting = look(available, rules.blocks, rest.limit, _turns[jobs.db], repeated, again)
         if repeated == MOST_ROUNDS - 1:
             waiting.last_new = None  # take what was read, although there may be earlier jobs
-        claimed, unread = _claim_at_gates(available, rules, rest, waiting)
+        claimed, unread = _claim_blocked(available, rules, rest, waiting)
         found += claimed
         if len(found) == wanted.limit:
             return found
@@ -97,7 +97,7 @@ def can_claim(jobs: QuerySet[Any], queues: Collection[str], types: Sequence[str]
     rules = rules_of(jobs, queues, now)
     return (
         AvailableJobs(jobs, now, types)
-        .rows.filter(queue__in={*rules.queues}.difference(rules.limited), gate=OPEN)
+        .rows.filter(queue__in={*rules.queues}.difference(rules.limited), blocked_by=UNBLOCKED)
         .exists()
     )
 
@@ -112,16 +112,16 @@ def _claim_from_limited(available: AvailableJobs, rules: Rules, wanted: ClaimOpt
     return chosen
 
 
-def _claim_at_gates(
+def _claim_blocked(
     available: AvailableJobs, rules: Rules, wanted: ClaimOptions, waiting: Waiting
 ) -> tuple[list[Any], Collection[str]]:
-    """Claim once; return the jobs, and the keys for which the next look must read those that wait."""
+    """Claim once; return the jobs, and the partitions for which the next look must read those that wait."""
     jobs = available.jobs
-    with_open = [queue for queue in rules.queues if queue not in rules.gates or rules.gates[queue].open]
-    if not waiting.has_jobs and not with_open:
+    with_unblocked = [queue for queue in rules.queues if queue not in rules.blocks or rules.blocks[queue].unblocked]
+    if not waiting.has_jobs and not with_unblocked:
         waiting.is_cut = waiting.is_cut or any(waiting.opened.values())
         return [], ()
-    ensure_keys(available, waiting)
+    ensure_partitions(available, waiting)
     with transaction.atomic(using=jobs.db):
         locked = _lock_rows(jobs, rules, wanted)
         slots = Slots(available, waiting)  # before anything is counted: then no count is older than the locks
@@ -131,29 +131,34 @@ def _claim_at_gates(
             return [], ()
         if slots.passed_over:
             wanted.passed_over()
-        plain = [row for queue in with_open if (room := rooms.get(queue)) for row in available.first(queue, OPEN, room)]
+        plain = [
+            row
+            for queue in with_unblocked
+            if (room := rooms.get(queue))
+            for row in available.first(queue, UNBLOCKED, room)
+        ]
         chosen, must_wait = _choose(plain, rooms, waiting, wanted.limit, slots)
         if must_wait:
             rows = unlocked(available.rows.filter(pk__in=[job.id for job in must_wait]))
             free = dict(rows.values_list("pk", "revision"))
-            lifecycle.park(jobs, [job for job in must_wait if job.revision == free.get(job.id)])
+            lifecycle.block(jobs, [job for job in must_wait if job.revision == free.get(job.id)])
         claimed = _claim_these(available, chosen, wanted)
         slots.store(wanted.token, {job.id for job in claimed})
         waiting.is_cut = waiting.is_cut or slots.leaves_unread
         if rules.limited:
             count_handed_out(jobs.db, Counter(job.queue for job in claimed if job.queue in rules.limited), wanted.now)
     _note_turns(_turns[jobs.db], waiting, chosen)
-    return claimed, slots.unread_keys
+    return claimed, slots.unread_partitions
 
 
 def _lock_first(available: AvailableJobs, rooms: Mapping[str, int], wanted: ClaimOptions) -> list[Any]:
     """Lock the first jobs of some queues: of each queue only as many as it has among the first jobs of all queues."""
     shares: Mapping[str, int] = rooms
     if len(rooms) > 1 and not available.dialect.single_writer:
-        first = (job for queue, room in rooms.items() for job in available.first(queue, OPEN, room))
+        first = (job for queue, room in rooms.items() for job in available.first(queue, UNBLOCKED, room))
         shares = Counter(job.queue for job in heapq.nsmallest(wanted.limit, first, key=rank))
     rows = unlocked(available.rows.only(*wanted.fields).order_by(*ORDER))
-    locked = [row for queue, share in shares.items() for row in rows.filter(gate=OPEN, queue=queue)[:share]]
+    locked = [row for queue, share in shares.items() for row in rows.filter(blocked_by=UNBLOCKED, queue=queue)[:share]]
     if shares is not rooms and len(locked) < sum(shares.values()):
         wanted.passed_over()
     return heapq.nsmallest(wanted.limit, locked, key=rank)
@@ -176,7 +181,7 @@ def _rooms(jobs: QuerySet[Any], rules: Rules, wanted: ClaimOptions, locked: Coll
 def _choose(
     plain: Collection[Candidate], rooms: Mapping[str, int], waiting: Waiting, limit: int, slots: Slots
 ) -> tuple[list[Candidate], list[Candidate]]:
-    """Return the first jobs that find slots, and those before them that must wait, each with its new ``gate``."""
+    """Return the first jobs that find slots, and those before them that must wait, each with its new ``blocked_by``."""
     chosen: list[Candidate] = []
     must_wait: list[Candidate] = []
     passed: set[UUID] = set()
@@ -186,16 +191,16 @@ def _choose(
             break
         if waiting.may_be_preceded(job):
             continue
-        before = job.gate
+        before = job.blocked_by
         is_taken = left[job.queue] > 0 and (slots.take(job) if job.limits else True)
         if is_taken:
             chosen.append(job)
             left[job.queue] -= 1
             continue
         passed.add(job.id)
-        if job.gate != before:
+        if job.blocked_by != before:
             must_wait.append(job)
-    if slots.unread_keys:
+    if slots.unread_partitions:
         return [], must_wait  # once more, with the jobs that must be read first
     return chosen, must_wait
 
@@ -210,51 +215,51 @@ def _merged(
     lines = [
         chain(
             sorted([*by_queue[queue], *waiting.lines.get(queue, ())], key=rank),
-            _in_turns(waiting.lanes.get(queue, ()), passed),
+            _in_turns(waiting.fair.get(queue, ()), passed),
         )
         for queue in rooms
     ]
     return heapq.merge(*lines, key=rank)
 
 
-def _in_turns(lanes: Iterable[Iterable[Candidate]], passed: Collection[UUID]) -> Iterator[Candidate]:
-    """Yield a job of each lane, then another one, and so on; in the place of one that was ``passed``, its next."""
-    left = [iter(lane) for lane in lanes]
+def _in_turns(partitions: Iterable[Iterable[Candidate]], passed: Collection[UUID]) -> Iterator[Candidate]:
+    """Yield a job of each partition, then another one, and so on; in the place of one that was ``passed``, its next."""
+    left = [iter(partition) for partition in partitions]
     while left:
-        for lane in list(left):
-            for job in lane:
+        for partition in list(left):
+            for job in partition:
                 yield job
                 if job.id not in passed:
                     break
             else:
-                left.remove(lane)
+                left.remove(partition)
 
 
 def _claim_these(available: AvailableJobs, chosen: Sequence[Candidate], wanted: ClaimOptions) -> list[Any]:
     """Claim these jobs, but for those that were claimed, rewritten or locked meanwhile; return them in this order.
 
-    Their ``gate`` is where they stand while they run.
+    Their ``blocked_by`` is what it is to be while they run.
     """
     if not chosen:
         return []
-    gates, revisions = {job.id: job.gate for job in chosen}, {job.id: job.revision for job in chosen}
+    blocks, revisions = {job.id: job.blocked_by for job in chosen}, {job.id: job.revision for job in chosen}
     jobs, dialect = available.jobs, available.dialect
     if dialect.claims_at_once:
-        rows = dialect.claim(wanted.request({}, gates=gates, revisions=[*revisions.values()]), wanted.overlap)
+        rows = dialect.claim(wanted.request({}, blocks=blocks, revisions=[*revisions.values()]), wanted.overlap)
         by_id = {job.id: job for job in rows}
     else:
-        locked = unlocked(available.rows.only(*wanted.fields, "gate", "revision")).filter(pk__in=list(gates))
+        locked = unlocked(available.rows.only(*wanted.fields, "blocked_by", "revision")).filter(pk__in=list(blocks))
         by_id = {job.id: job for job in locked if job.revision == revisions[job.id]}
-        lifecycle.park(jobs, [job for job in chosen if job.id in by_id and job.gate != by_id[job.id].gate])
+        lifecycle.block(jobs, [job for job in chosen if job.id in by_id and job.blocked_by != by_id[job.id].blocked_by])
         _take(jobs, by_id.values(), wanted)
-    return [by_id[id] for id in gates if id in by_id]
+    return [by_id[id] for id in blocks if id in by_id]
 
 
 def _take(jobs: QuerySet[Any], chosen: Collection[Any], wanted: ClaimOptions) -> None:
     """Claim locked rows."""
     holder: dict[str, Any] = {"worker_id": wanted.worker_id, "token": wanted.token}
-    for length, keys in wanted.lease.by_length(chosen).items():
-        rows = jobs.filter(pk__in=keys)
+    for length, ids in wanted.lease.by_length(chosen).items():
+        rows = jobs.filter(pk__in=ids)
         lifecycle.claim(rows, wanted.now, lease=length, unconfirmed=wanted.lease.unconfirmed or None, **holder)
     if wanted.lease.timed:
         within_time_limits(jobs, chosen, wanted.now)
@@ -263,9 +268,9 @@ def _take(jobs: QuerySet[Any], chosen: Collection[Any], wanted: ClaimOptions) ->
 
 
 def _note_turns(turns: RoundRobin, waiting: Waiting, chosen: Sequence[Candidate]) -> None:
-    """Note the lane of each fair queue that had the last turn."""
-    for queue, lanes in waiting.lanes.items():
-        with_turn = {job.id for lane in lanes for job in lane}
+    """Note the partition of each fair queue that had the last turn."""
+    for queue, partitions in waiting.fair.items():
+        with_turn = {job.id for partition in partitions for job in partition}
         for job in chosen:
             if job.id in with_turn:
-                turns.lanes[queue] = job.lane or ""
+                turns.fair[queue] = job.fair_partition or ""

@@ -24,7 +24,7 @@ from ..ojs.retry import RetryPolicy
 from ..ojs.states import JobState
 from ..signals import announce, announce_failure, job_completed, job_discarded, job_failed
 from .errors import past_errors, with_error
-from .leases import still_held
+from .leases import still_leased
 from .run import labels
 from .run_result import RunResult
 
@@ -54,7 +54,7 @@ def finalize(
 ) -> list[tuple[RunResult, Finalized]]:
     """Finalize a batch in one transaction; return the outcome of each run that could be finalized.
 
-    A run is refused when its job is no longer held under its token: it was cancelled or replaced, or its lease ran out.
+    A run is refused when its token has no lease any more: the job was cancelled or replaced, or its lease ran out.
     Runs whose rows another transaction has locked are left out, to be finalized later: while this waited, other leases
     could run out. A second run of one job is left out, too: a worker may have begun it under a new lease while the
     first still ran.
@@ -193,18 +193,18 @@ def _finalized_before(jobs: QuerySet[Any], run: RunResult) -> Finalized:
 
 
 def _hold(jobs: QuerySet[Any], runs: Sequence[RunResult]) -> tuple[set[UUID], set[UUID]]:
-    """Lock the rows of the runs that still hold their jobs; return their ids, and the ids that others have locked."""
-    ours = _still_held(unlocked(jobs), runs)
+    """Lock the rows of the runs whose leases go on; return their ids, and the ids that others have locked."""
+    ours = _still_leased(unlocked(jobs), runs)
     return ours, _locked(jobs, [run for run in runs if run.job.id not in ours])
 
 
 def _locked(jobs: QuerySet[Any], missing: Sequence[RunResult]) -> set[UUID]:
-    """Return the ids of the jobs that are still held, but whose locked rows the query has skipped."""
-    return _still_held(jobs, missing) if missing else set()
+    """Return the ids of the jobs that are still leased, but whose locked rows the query has skipped."""
+    return _still_leased(jobs, missing) if missing else set()
 
 
-def _still_held(jobs: QuerySet[Any], runs: Sequence[RunResult]) -> set[UUID]:
-    return {pk for pk, _ in still_held(jobs, [run.job for run in runs])}
+def _still_leased(jobs: QuerySet[Any], runs: Sequence[RunResult]) -> set[UUID]:
+    return {pk for pk, _ in still_leased(jobs, [run.job for run in runs])}
 
 
 def retry_policy_of(job: Any) -> RetryPolicy:

@@ -19,8 +19,8 @@ class JobHandle:
         self.journal = Journal(run, self.checkpoint)
 
     def is_held(self) -> bool:
-        """Return whether the job is still held: asks the database."""
-        return not self._run.cancelled and atomic.held(self._run).exists()
+        """Return whether the job is still leased: asks the database."""
+        return not self._run.cancelled and atomic.leased(self._run).exists()
 
     def fence(self) -> None:
         """Lock the row until the caller's transaction ends. Raises LeaseLost, and RuntimeError without one."""
@@ -40,5 +40,5 @@ class AsyncJobHandle(JobHandle):
     """What an ``async def`` handler may do."""
 
     def is_held(self) -> bool:
-        """Return whether the job was still held when the worker looked last."""
+        """Return whether the job was still leased when the worker looked last."""
         return not self._run.cancelled

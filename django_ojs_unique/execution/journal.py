@@ -202,7 +202,7 @@ class Journal:
         except InvalidRequest as error:
             hint = "Store large results elsewhere, and return their keys; for long loops, use context.cursor()."
             raise UnstorableStep(f"{error.message} {hint}", details=error.details) from None
-        if not starting_over(self._run.job._state.db, lambda: lifecycle.write(atomic.held(self._run), steps=entries)):
+        if not starting_over(self._run.job._state.db, lambda: lifecycle.write(atomic.leased(self._run), steps=entries)):
             atomic.lose(self._run)
         self._keep(entries)
         if not self._is_in_transaction:

@@ -1,4 +1,4 @@
-"""Leases: how long a worker holds a job, and what it may do to it meanwhile; the lease's token protects each change."""
+"""Leases: how long a worker has a job, and what it may do to it meanwhile; the lease's token protects each change."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ..lifecycle import DatabaseNow
 from ..ojs.states import JobState
 
 Claim = tuple[UUID, UUID | None]
-"""A job's id and the lease token under which it is held."""
+"""A job's id and the lease token under which it is claimed."""
 
 FIRST_LEASE = timedelta(minutes=1)
-"""How long a job that an HTTP request waited for is held, unless its worker makes another call."""
+"""How long a job that an HTTP request waited for is leased, unless its worker makes another call."""
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -57,10 +57,10 @@ class Lease:
         return keys
 
 
-def within_time_limits(jobs: QuerySet[Any], held: Iterable[Any], started_at: datetime | None = None) -> None:
+def within_time_limits(jobs: QuerySet[Any], claimed: Iterable[Any], started_at: datetime | None = None) -> None:
     """Let no lease outlast the time limit of its attempt; ``started_at`` is for jobs read before they were claimed."""
     by_end: dict[datetime, list[UUID]] = defaultdict(list)
-    for job in held:
+    for job in claimed:
         if job.timeout_ms is not None:
             by_end[(started_at or job.started_at) + timedelta(milliseconds=job.timeout_ms)].append(job.pk)
     for end, keys in by_end.items():
@@ -76,56 +76,56 @@ def ends_with_time_limit(job: Any) -> bool:
     return ends
 
 
-def confirm(jobs: QuerySet[Any], held: Iterable[Any]) -> bool:
-    """Let the attempts of claimed jobs count from now on, as they begin; return whether any was still held."""
-    return bool(lifecycle.write(_under(jobs, {(job.pk, job.lease_token) for job in held}), unconfirmed=None))
+def confirm(jobs: QuerySet[Any], claimed: Iterable[Any]) -> bool:
+    """Let the attempts of claimed jobs count from now on, as they begin; return whether any was still leased."""
+    return bool(lifecycle.write(_under(jobs, {(job.pk, job.lease_token) for job in claimed}), unconfirmed=None))
 
 
-def still_held(jobs: QuerySet[Any], held: Iterable[Any]) -> set[Claim]:
-    """Return the jobs that their tokens still hold; read their rows in the order of their ids."""
-    holdings = {(job.pk, job.lease_token) for job in held}
-    return holdings & set(_under(jobs, holdings).order_by("pk").values_list("pk", "lease_token"))
+def still_leased(jobs: QuerySet[Any], claimed: Iterable[Any]) -> set[Claim]:
+    """Return the jobs that are still leased under their tokens; read their rows in the order of their ids."""
+    leases = {(job.pk, job.lease_token) for job in claimed}
+    return leases & set(_under(jobs, leases).order_by("pk").values_list("pk", "lease_token"))
 
 
-def lost(jobs: QuerySet[Any], held: Iterable[Any]) -> set[Claim]:
-    """Return the jobs that a worker no longer holds: cancelled, replaced, or rescued."""
-    held = list(held)
-    return {(job.pk, job.lease_token) for job in held} - still_held(jobs, held)
+def lost(jobs: QuerySet[Any], claimed: Iterable[Any]) -> set[Claim]:
+    """Return the jobs that whose leases are lost: cancelled, replaced, or rescued."""
+    claimed = list(claimed)
+    return {(job.pk, job.lease_token) for job in claimed} - still_leased(jobs, claimed)
 
 
-def extend(jobs: QuerySet[Any], held: Iterable[Any], lease: timedelta, *, begun: bool = True) -> set[Claim]:
-    """Extend the leases of the jobs that a worker holds, in one statement; return those that it still held.
+def extend(jobs: QuerySet[Any], claimed: Iterable[Any], lease: timedelta, *, begun: bool = True) -> set[Claim]:
+    """Extend the leases of claimed jobs, in one statement; return those that were still leased.
 
     ``begun`` says whether the attempts have begun, so that they count from now on.
     A row that another transaction has locked is skipped: while this waited for it, the other leases could run out.
     """
     with transaction.atomic(using=jobs.db):
-        kept = still_held(unlocked(jobs), held)
+        kept = still_leased(unlocked(jobs), claimed)
         changes: dict[str, Any] = {"unconfirmed": None} if begun else {}
         lifecycle.write(jobs.filter(pk__in=[pk for pk, _ in kept]), lease_expires_at=DatabaseNow() + lease, **changes)
     return kept
 
 
-def requeue(jobs: QuerySet[Any], held: Sequence[Any]) -> tuple[int, set[Claim]]:
+def requeue(jobs: QuerySet[Any], claimed: Sequence[Any]) -> tuple[int, set[Claim]]:
     """Make claimed jobs available again; the attempt does not count.
 
-    Return how many, and those that are still held because another transaction has locked their rows.
+    Return how many, and those that are still leased because another transaction has locked their rows.
     """
     by_token: dict[UUID, list[UUID]] = defaultdict(list)
-    for job in held:
+    for job in claimed:
         by_token[job.lease_token].append(job.pk)
     requeued = 0
     for token, keys in by_token.items():
         with transaction.atomic(using=jobs.db):
             free = list(unlocked(jobs.filter(pk__in=keys, lease_token=token)).values_list("pk", flat=True))
-            requeued += requeue_held(jobs, free, token)
-    if requeued == len(held):
+            requeued += requeue_leased(jobs, free, token)
+    if requeued == len(claimed):
         return requeued, set()
-    return requeued, still_held(jobs, held)
+    return requeued, still_leased(jobs, claimed)
 
 
-def requeue_held(jobs: QuerySet[Any], keys: Sequence[UUID], token: UUID | None, **changes: Any) -> int:
-    """Make jobs that a token holds available again, or let them be looked at first; return how many.
+def requeue_leased(jobs: QuerySet[Any], keys: Sequence[UUID], token: UUID | None, **changes: Any) -> int:
+    """Make jobs that are leased under a token available again, or let them be looked at first; return how many.
 
     Those that may not run again lose their leases, so that the next rescue ends them.
     """
@@ -138,14 +138,14 @@ def requeue_held(jobs: QuerySet[Any], keys: Sequence[UUID], token: UUID | None, 
 
 
 def requeue_claims(jobs: QuerySet[Any], tokens: Iterable[UUID]) -> int:
-    """Make all jobs that these tokens hold available again; return how many."""
+    """Make all jobs that are leased under these tokens available again; return how many."""
     rows = jobs.filter(lease_token__in=list(tokens), state=JobState.ACTIVE, finished_at=None)
     return requeue(jobs, list(rows.only("lease_token")))[0]
 
 
-def _under(jobs: QuerySet[Any], holdings: set[Claim]) -> QuerySet[Any]:
+def _under(jobs: QuerySet[Any], leases: set[Claim]) -> QuerySet[Any]:
     """Select the running jobs with these ids and with one of these tokens."""
-    keys, tokens = {pk for pk, _ in holdings}, {token for _, token in holdings}
+    keys, tokens = {pk for pk, _ in leases}, {token for _, token in leases}
     return jobs.filter(pk__in=keys, lease_token__in=tokens, state=JobState.ACTIVE)
 
 

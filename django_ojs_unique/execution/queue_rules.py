@@ -1,4 +1,4 @@
-"""Queue rules: what operators allow for whole queues, and in which queues jobs wait at gates."""
+"""Queue rules: what operators allow for whole queues, and in which queues jobs are blocked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..db.cursors import execute
 from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
 from ..db.locking import unlocked
-from ..limits.index_scan import Gates, gates_of
+from ..limits.index_scan import Blocks, blocks_of
 from ..models import Queue
 from ..ojs.states import JobState
 
@@ -23,11 +23,11 @@ SKEW = timedelta(minutes=1)
 
 
 class Rules(NamedTuple):
-    """The queues that may give jobs now: all of them, those with a limit, and the gates at which their jobs wait."""
+    """The queues that may give jobs now: all of them, those with a limit, and which of their jobs are blocked."""
 
     queues: list[str]
     limited: list[str]
-    gates: Mapping[str, Gates]
+    blocks: Mapping[str, Blocks]
 
 
 def rules_of(jobs: QuerySet[Any], queues: Collection[str], now: datetime) -> Rules:
@@ -36,13 +36,13 @@ def rules_of(jobs: QuerySet[Any], queues: Collection[str], now: datetime) -> Rul
     closed = {name for name, is_closed, _ in rules if is_closed}
     limited = {name for name, _, is_limited in rules if is_limited}
     found = [name for name in dict.fromkeys(queues) if name not in closed]
-    return Rules(found, [name for name in found if name in limited], gates_of(jobs, found))
+    return Rules(found, [name for name in found if name in limited], blocks_of(jobs, found))
 
 
 def queues_with_rules(jobs: QuerySet[Any], queues: Collection[str]) -> frozenset[str]:
-    """Return the names of all queues with a limit, and those of ``queues`` in which jobs wait at gates."""
+    """Return the names of all queues with a limit, and those of ``queues`` in which jobs are blocked."""
     rows = Queue.objects.using(jobs.db).exclude(concurrency_limit=None, max_per_second=None)
-    return frozenset([*rows.values_list("name", flat=True), *gates_of(jobs, queues)])
+    return frozenset([*rows.values_list("name", flat=True), *blocks_of(jobs, queues)])
 
 
 def lock_rows(jobs: QuerySet[Any], limited: Collection[str]) -> list[Queue]:

@@ -18,7 +18,7 @@ from .interrupt import Interruptible
 class Run:
     """A claimed job in this worker.
 
-    ``lease_until`` is on the monotonic clock: from then on another worker may hold the job, and it must not be started.
+    ``lease_until`` is on the monotonic clock: from then on another worker may claim the job, so it must not start.
     """
 
     started_at: float | None = None

@@ -50,7 +50,7 @@ class Cursor:
 
         It is stored each second, when the attempt fails and when the worker stops; in an open transaction at once, and
         then it is committed with the work. Raises UnstorableStep for a value that JSON cannot carry or that is too
-        large, LeaseLost when it is stored and the job is no longer held, and Interrupted, as a checkpoint does.
+        large, LeaseLost when it is stored and the lease is lost, and Interrupted, as a checkpoint does.
         """
         self.value = value
         self._keep(value)
@@ -120,7 +120,7 @@ class JobContext:
     def fence(self) -> None:
         """Lock the job's row until your transaction ends, so that nobody can take the job away before its commit.
 
-        A cancellation waits until then. Raises LeaseLost if the job is no longer held, and RuntimeError outside of
+        A cancellation waits until then. Raises LeaseLost if the lease is lost, and RuntimeError outside of
         `transaction.atomic` on the database of the jobs.
         """
         self.handle.fence()
@@ -128,7 +128,7 @@ class JobContext:
     def complete(self, result: Any = None) -> None:
         """Complete the job in your transaction: what you wrote in it and the completion are committed, or neither.
 
-        What the handler returns afterwards is ignored. Raises LeaseLost if the job is no longer held or is completed
+        What the handler returns afterwards is ignored. Raises LeaseLost if the lease is lost or is completed
         already; your transaction cannot commit then. Raises RuntimeError outside of `transaction.atomic` on the
         database of the jobs, and in a handler that is ``atomic`` already.
         """
@@ -142,7 +142,7 @@ class JobContext:
         is committed with it.
 
         Raises what the function raises; UnstorableStep for a result that JSON cannot carry or that is too large, and
-        LeaseLost if the job is no longer held, both after the call; before it StepsChanged if an earlier attempt had
+        LeaseLost if the lease is lost, both after the call; before it StepsChanged if an earlier attempt had
         other steps, HandlerError for an async function or a type hint without a conversion, InvalidRequest for an
         invalid name, and RuntimeError inside another step.
         """

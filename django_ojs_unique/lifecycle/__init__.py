@@ -26,7 +26,7 @@ from ..db.holding import free
 from ..db.inserts import in_groups
 from ..db.transactions import starting_over
 from ..db.updates import update_each
-from ..ojs.gates import LIMITED, OPEN
+from ..ojs.blocking import LIMITED, UNBLOCKED
 from ..ojs.states import MOVES, POSTPONED, TIMED, UNSUCCESSFUL, WAITING, JobState
 from ..unique.keys import HOLDING
 
@@ -53,8 +53,8 @@ _NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_expires_at": None, "unc
 OWNED: Final = frozenset({
     "state", "attempt", "unique", "fingerprint", "unique_states", "fingerprint_scheme", "key", "revision",
     "replaced_by", "enqueued_at", "run_at", "started_at", "finished_at", "worker_id", "lease_token", "lease_expires_at",
-    "unconfirmed", "dead_letter", "window_ends_at", "payload_pruned", "workflow_id", "awaited", "limits", "lane",
-    "gate",
+    "unconfirmed", "dead_letter", "window_ends_at", "payload_pruned", "workflow_id", "awaited", "limits",
+    "fair_partition", "blocked_by",
 })  # fmt: skip
 """The fields of a job that only this package writes: one that is written alone contradicts the others."""
 
@@ -70,7 +70,7 @@ def move(jobs: QuerySet[Any], target: JobState, *, sources: Iterable[JobState] |
     starts = allowed if sources is None else allowed & set(sources)
     changes.setdefault("unique_states", _unique_states_after(target))
     if target == JobState.AVAILABLE:
-        changes["gate"] = _entrance()
+        changes["blocked_by"] = _first_block()
     rows = jobs.filter(state__in=sorted(starts))
     return starting_over(jobs.db, lambda: write(rows, state=target, **changes))
 
@@ -285,26 +285,28 @@ def remove(jobs: QuerySet[Any]) -> int:
     return starting_over(jobs.db, partial(free, idle, lambda rows: QuerySet.delete(rows)[0]))
 
 
-def park(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
-    """Write the gates of available jobs, where they wait, or stand once they run; ``rows`` hold the new values.
+def block(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
+    """Write what available jobs are blocked by, or are to be once they run; ``rows`` have the new values.
 
-    Jobs of one gate are written together: thousands may wait for the same key.
+    Jobs with the same value are written together: thousands may wait for one partition.
     """
-    by_gate: dict[str, list[Any]] = defaultdict(list)
+    by_block: dict[str, list[Any]] = defaultdict(list)
     for row in rows:
-        by_gate[row.gate].append(row)
-    alone = [row for some in by_gate.values() for row in some if len(some) == 1]
-    parked = update_each(jobs, alone, ("gate",), {JobState.AVAILABLE})
-    for gate, some in by_gate.items():
+        by_block[row.blocked_by].append(row)
+    alone = [row for some in by_block.values() for row in some if len(some) == 1]
+    blocked = update_each(jobs, alone, ("blocked_by",), {JobState.AVAILABLE})
+    for block, some in by_block.items():
         for keys in in_groups([row.id for row in some]) if len(some) > 1 else ():
-            parked += write(jobs.filter(pk__in=keys, state=JobState.AVAILABLE), gate=gate)
-    return parked
+            blocked += write(jobs.filter(pk__in=keys, state=JobState.AVAILABLE), blocked_by=block)
+    return blocked
 
 
-def _entrance() -> Case:
-    """Return the gate of a job that becomes available."""
+def _first_block() -> Case:
+    """Return what blocks a job that becomes available."""
     return Case(
-        When(lane__isnull=False, then=F("lane")), When(limits__isnull=False, then=Value(LIMITED)), default=Value(OPEN)
+        When(fair_partition__isnull=False, then=F("fair_partition")),
+        When(limits__isnull=False, then=Value(LIMITED)),
+        default=Value(UNBLOCKED),
     )
 
 

@@ -17,11 +17,11 @@ from ..db.dialects import dialect_of
 from ..db.rows import RowReader, loaded
 from ..ojs.limits import are_readable
 
-FIELDS = ("id", "queue", "priority", "enqueued_at", "revision", "lane", "gate", "limits")
+FIELDS = ("id", "queue", "priority", "enqueued_at", "revision", "fair_partition", "blocked_by", "limits")
 ORDER = ("-priority", "enqueued_at", "id")
 FIRST = "ORDER BY priority DESC, enqueued_at, id LIMIT %s"
-GATES_AT_ONCE = 50
-"""How many gates one statement names, where it has a part for each: SQLite takes 500 parts of a UNION at most."""
+BLOCKS_AT_ONCE = 50
+"""How many blocks one statement names, where it has a part for each: SQLite takes 500 parts of a UNION at most."""
 MOST_PARAMETERS = 30_000
 """How many parameters one statement has at most: SQLite takes 32,766."""
 MOST_REMEMBERED = 10_000
@@ -62,37 +62,37 @@ class AvailableJobs:
         """These jobs as a queryset."""
         return self.jobs.extra(where=[self._where], params=self._parameters)
 
-    def first(self, queue: str, gate: str, count: int) -> list[Candidate]:
-        """Return the first jobs of a queue at a gate, in their order."""
-        statement = f"{self._start} AND queue = %s AND gate = %s {FIRST}"
-        return self._read(statement, [*self._parameters, queue, gate, count])
+    def first(self, queue: str, block: str, count: int) -> list[Candidate]:
+        """Return the first jobs of a queue that one thing blocks, in their order."""
+        statement = f"{self._start} AND queue = %s AND blocked_by = %s {FIRST}"
+        return self._read(statement, [*self._parameters, queue, block, count])
 
-    def first_of_each(self, queue: str, gates: Sequence[str], count: int) -> dict[str, list[Candidate]]:
-        """Return the first jobs of a queue at each gate, in their order: one index look-up for each gate."""
+    def first_of_each(self, queue: str, blocks: Sequence[str], count: int) -> dict[str, list[Candidate]]:
+        """Return the first jobs of a queue for each of the ``blocks``, in their order: one index look-up for each."""
         found: dict[str, list[Candidate]] = defaultdict(list)
-        for statement, parameters in self._of_each(queue, gates, count) if gates else ():
+        for statement, parameters in self._of_each(queue, blocks, count) if blocks else ():
             for job in self._read(statement, parameters):
-                found[job.gate].append(job)
+                found[job.blocked_by].append(job)
         return found
 
     def any_between(self, queue: str, after: str, before: str) -> bool:
-        """Tell whether there is such a job of a queue at a gate between two others."""
-        statement = f"{self._start} AND queue = %s AND gate > %s AND gate < %s ORDER BY gate LIMIT 1"
+        """Tell whether there is such a job of a queue whose ``blocked_by`` is between two values."""
+        statement = f"{self._start} AND queue = %s AND blocked_by > %s AND blocked_by < %s ORDER BY blocked_by LIMIT 1"
         return bool(self._read(statement, [*self._parameters, queue, after, before]))
 
-    def _of_each(self, queue: str, gates: Sequence[str], count: int) -> Iterator[tuple[str, list[Any]]]:
+    def _of_each(self, queue: str, blocks: Sequence[str], count: int) -> Iterator[tuple[str, list[Any]]]:
         if self.dialect.has_lateral:
             yield (
                 "SELECT head.* FROM unnest(%s::text[]) AS wanted (name) CROSS JOIN LATERAL"
-                f" ({self._start} AND queue = %s AND gate = wanted.name {FIRST} OFFSET 0) AS head",
-                [list(gates), *self._parameters, queue, count],
+                f" ({self._start} AND queue = %s AND blocked_by = wanted.name {FIRST} OFFSET 0) AS head",
+                [list(blocks), *self._parameters, queue, count],
             )
             return
-        head = f"SELECT * FROM ({self._start} AND queue = %s AND gate = %s {FIRST}) AS head"
-        at_once = max(min(GATES_AT_ONCE, MOST_PARAMETERS // (len(self._parameters) + 3)), 1)
-        for start in range(0, len(gates), at_once):
-            part = gates[start : start + at_once]
-            parameters = [one for gate in part for one in (*self._parameters, queue, gate, count)]
+        head = f"SELECT * FROM ({self._start} AND queue = %s AND blocked_by = %s {FIRST}) AS head"
+        at_once = max(min(BLOCKS_AT_ONCE, MOST_PARAMETERS // (len(self._parameters) + 3)), 1)
+        for start in range(0, len(blocks), at_once):
+            part = blocks[start : start + at_once]
+            parameters = [one for block in part for one in (*self._parameters, queue, block, count)]
             yield " UNION ALL ".join([head] * len(part)), parameters
 
     def _read(self, statement: str, parameters: Sequence[Any]) -> list[Candidate]:
@@ -104,7 +104,7 @@ class AvailableJobs:
 class Candidate:
     """A job that a claim may take: the ``FIELDS`` of its row, in their order.
 
-    ``gate`` becomes the one where it is to stand. ``limits_text`` is the JSON of its limits.
+    ``blocked_by`` becomes what it is to be. ``limits_text`` is the JSON of its limits.
     """
 
     id: UUID
@@ -112,8 +112,8 @@ class Candidate:
     priority: int
     enqueued_at: datetime
     revision: int
-    lane: str | None
-    gate: str
+    fair_partition: str | None
+    blocked_by: str
     limits_text: str | None
 
     @property

@@ -1,4 +1,4 @@
-"""What limits leave behind: the slots of ended runs, and the rows of keys that nobody uses."""
+"""What limits leave behind: the slots of ended runs, and the rows of partitions that nobody uses."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from django.db.models import QuerySet
 from ..db.dialects import dialect_of
 from ..db.locking import unlocked
 from ..db.transactions import starting_over
-from ..models import LimitKey, Slot
+from ..models import LimitPartition, Slot
 from .index_scan import IS_RUNNING
 
 AT_ONCE = 1_000
 UNUSED_FOR = timedelta(days=1)
-"""How long the row of a key is kept after its last claim; a later claim stores it again."""
+"""How long the row of a partition is kept after its last claim; a later claim stores it again."""
 
 
 def prune_limits(jobs: QuerySet[Any], now: datetime) -> None:
-    """Delete all slots, and a batch of keys, that are needed no more."""
+    """Delete all slots, and a batch of partitions, that are needed no more."""
     while delete_stale(jobs, now) == AT_ONCE:
         pass
     starting_over(jobs.db, partial(_delete_unused, jobs.db, now))
 
 
-def delete_stale(jobs: QuerySet[Any], now: datetime, keys: Collection[str] | None = None) -> int:
-    """Delete a batch of slots of ended runs that no rate counts any more, of some keys or of all; return how many."""
+def delete_stale(jobs: QuerySet[Any], now: datetime, partitions: Collection[str] | None = None) -> int:
+    """Delete a batch of slots of ended runs that no rate counts any more, of ``partitions`` or all; return how many."""
     is_running = IS_RUNNING.format(jobs=jobs.model._meta.db_table)
     connection = connections[jobs.db]
     which, parameters = "TRUE", list[Any]()
-    if keys is not None:
-        which, parameters = dialect_of(jobs).among("key_id", list(keys))
+    if partitions is not None:
+        which, parameters = dialect_of(jobs).among("partition_id", list(partitions))
     with connection.cursor() as cursor:
         cursor.execute(
             f"SELECT slot.id FROM {Slot._meta.db_table} AS slot WHERE kept_until <= %s AND {which}"
@@ -49,7 +49,7 @@ def delete_stale(jobs: QuerySet[Any], now: datetime, keys: Collection[str] | Non
 
 def _delete_unused(using: str, now: datetime) -> None:
     with transaction.atomic(using=using):
-        rows = LimitKey.objects.using(using)
+        rows = LimitPartition.objects.using(using)
         unused = rows.filter(used_at__lt=now - UNUSED_FOR).order_by("used_at")
         if unused.exists():
             rows.filter(pk__in=list(unlocked(unused).values_list("pk", flat=True)[:AT_ONCE])).delete()

@@ -17,7 +17,7 @@ from ..db.locking import any_of, unlocked
 from ..enqueue.unit_of_work import UnitOfWork
 from ..execution.errors import LEASE_LOST, error_record, with_error
 from ..execution.finalize import Finalized, finalize_failure, retry_policy_of
-from ..execution.leases import ends_with_time_limit, requeue_held
+from ..execution.leases import ends_with_time_limit, requeue_leased
 from ..execution.run import labels
 from ..execution.run_result import RunResult
 from ..lifecycle import DatabaseNow
@@ -147,13 +147,13 @@ def _take_back(jobs: QuerySet[Any], job: Any, now: datetime) -> None:
         if counts:
             lifecycle.schedule_retry(row, now, token=token, errors=job.errors)
         else:
-            requeue_held(jobs, [job.pk], token, errors=job.errors)
+            requeue_leased(jobs, [job.pk], token, errors=job.errors)
     else:
         job.state = JobState.AVAILABLE
         if counts:
             lifecycle.rescue(row, now, token=token, errors=job.errors)
         else:
-            requeue_held(jobs, [job.pk], token, errors=job.errors)
+            requeue_leased(jobs, [job.pk], token, errors=job.errors)
     message = "Took back job %s (%s): the lease of %s expired."
     logger.log(_level(job), message, job.pk, job.type, holder, extra=labels(job))
 

@@ -24,7 +24,7 @@ class Migration(migrations.Migration):
     operations = [
         migrations.RunPython(migrations.RunPython.noop, drop_turns, atomic=False),
         migrations.CreateModel(
-            name='LimitKey',
+            name='LimitPartition',
             fields=[
                 ('id', models.CharField(editable=False, max_length=33, primary_key=True, serialize=False)),
                 ('name', models.CharField(max_length=100)),
@@ -32,11 +32,11 @@ class Migration(migrations.Migration):
                 ('full_at', models.IntegerField(blank=True, help_text='The weight that ran when a job last found no slot; NULL: none waits, or for its rate only.', null=True)),
                 ('full_since', models.DateTimeField(blank=True, help_text='Since when jobs may wait for its slots.', null=True)),
                 ('opens_at', models.DateTimeField(blank=True, help_text='When a claim is to look at its jobs again.', null=True)),
-                ('used_at', models.DateTimeField(help_text='When a job of the key was last claimed.')),
+                ('used_at', models.DateTimeField(help_text='When a job of the partition was last claimed.')),
             ],
             options={
-                'verbose_name': 'key of a limit',
-                'verbose_name_plural': 'keys of limits',
+                'verbose_name': 'partition of a limit',
+                'verbose_name_plural': 'partitions of limits',
                 'indexes': [models.Index(fields=['name'], name='ojs_limit_name'), models.Index(fields=['used_at'], name='ojs_limit_used')],
             },
         ),
@@ -44,7 +44,7 @@ class Migration(migrations.Migration):
             name='LimitOverride',
             fields=[
                 ('name', models.CharField(max_length=100, primary_key=True, serialize=False)),
-                ('running', models.PositiveIntegerField(blank=True, help_text='How many jobs of a key may run at once; empty: as the code says.', null=True)),
+                ('running', models.PositiveIntegerField(blank=True, help_text='How many jobs of a partition may run at once; empty: as the code says.', null=True)),
                 ('rate', models.PositiveIntegerField(blank=True, help_text="How many may start in the limit's time; empty: as the code says.", null=True)),
                 ('changed_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
             ],
@@ -57,7 +57,7 @@ class Migration(migrations.Migration):
             name='Slot',
             fields=[
                 ('id', models.BigAutoField(primary_key=True, serialize=False)),
-                ('key', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='slots', to='django_ojs_unique.limitkey')),
+                ('partition', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='slots', to='django_ojs_unique.limitpartition')),
                 ('job_id', models.UUIDField()),
                 ('lease_token', models.UUIDField()),
                 ('weight', models.IntegerField(default=1)),
@@ -67,7 +67,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'slot',
                 'verbose_name_plural': 'slots',
-                'indexes': [models.Index(fields=['key', 'taken_at'], name='ojs_slot_key'), models.Index(fields=['kept_until'], name='ojs_slot_kept')],
+                'indexes': [models.Index(fields=['partition', 'taken_at'], name='ojs_slot_partition'), models.Index(fields=['kept_until'], name='ojs_slot_kept')],
             },
         ),
         migrations.CreateModel(
@@ -113,7 +113,7 @@ class Migration(migrations.Migration):
                 ('directive', models.CharField(blank=True, choices=[('quiet', 'take no more jobs'), ('terminate', 'stop')], db_default='', default='', help_text='What an operator wants the worker to do; it obeys with its next heartbeat.', max_length=9)),
                 ('started_at', models.DateTimeField()),
                 ('heartbeat_at', models.DateTimeField()),
-                ('held', models.PositiveIntegerField(default=0, help_text='Jobs claimed and not yet finalized.')),
+                ('claimed', models.PositiveIntegerField(default=0, help_text='Jobs claimed and not yet finalized.')),
                 ('finalized', models.PositiveBigIntegerField(verbose_name='finalized', default=0, help_text='Runs that ended since it started.')),
             ],
             options={
@@ -191,8 +191,8 @@ class Migration(migrations.Migration):
                 ('key', django_ojs_unique.db.fields.ComposedField(blank=True, editable=False, help_text="The caller's name for the job, by which a later enqueue rewrites it while it waits.", max_length=512, null=True)),
                 ('revision', models.IntegerField(db_default=0, default=0, editable=False, help_text='How often the job was rewritten by its key.')),
                 ('limits', django_ojs_unique.db.fields.PayloadField(blank=True, editable=False, help_text='The limits under which the job runs, with their keys.', null=True)),
-                ('lane', models.CharField(blank=True, editable=False, help_text='Its lane in a fair queue.', max_length=33, null=True)),
-                ('gate', models.CharField(blank=True, db_default='', default='', editable=False, help_text='What the job must pass before a worker may claim it: see `ojs.gates`.', max_length=66)),
+                ('fair_partition', models.CharField(blank=True, editable=False, help_text='Its partition in a fair queue.', max_length=33, null=True)),
+                ('blocked_by', models.CharField(blank=True, db_default='', default='', editable=False, help_text='What keeps workers from claiming it: see `ojs.blocking`.', max_length=66)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
                 ('enqueued_at', models.DateTimeField(blank=True, help_text='When the job last became available.', null=True)),
                 ('scheduled_at', models.DateTimeField(blank=True, help_text='What the caller asked for.', null=True)),
@@ -258,7 +258,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='job',
-            index=models.Index(condition=models.Q(('finished_at__isnull', True)), fields=['state', 'queue', 'gate', '-priority', 'enqueued_at', 'id'], name='ojs_job_live'),
+            index=models.Index(condition=models.Q(('finished_at__isnull', True)), fields=['state', 'queue', 'blocked_by', '-priority', 'enqueued_at', 'id'], name='ojs_job_live'),
         ),
         migrations.AddIndex(
             model_name='job',

@@ -3,7 +3,7 @@
 from .cron import CronJob
 from .event import Event
 from .job import Job
-from .limit import LimitKey, LimitOverride, Slot
+from .limit import LimitOverride, LimitPartition, Slot
 from .queue import Queue
 from .rollup import ActivityRollup
 from .suppressed import SuppressedEnqueue
@@ -15,8 +15,8 @@ __all__ = [
     "CronJob",
     "Event",
     "Job",
-    "LimitKey",
     "LimitOverride",
+    "LimitPartition",
     "Queue",
     "Slot",
     "SuppressedEnqueue",

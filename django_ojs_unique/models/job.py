@@ -13,9 +13,9 @@ from django.utils.translation import gettext_lazy as _
 
 from ..db.constraints import ConditionalUniqueConstraint, PartiallyIndexed, finished, holding_unique_key, released
 from ..db.fields import ComposedField, PayloadField, SparseCharField, SparsePayloadField, StateSetField, new_id
-from ..ojs.gates import ID as ID_LENGTH
-from ..ojs.gates import LONGEST as LONGEST_GATE
-from ..ojs.gates import OPEN
+from ..ojs.blocking import ID as ID_LENGTH
+from ..ojs.blocking import LONGEST as LONGEST_BLOCK
+from ..ojs.blocking import UNBLOCKED
 from ..ojs.names import LONGEST_KEY
 from ..ojs.retry import RetryPolicy
 from ..ojs.states import JobState
@@ -81,16 +81,16 @@ class Job(Movable, PartiallyIndexed):
     limits = PayloadField(
         null=True, blank=True, editable=False, help_text="The limits under which the job runs, with their keys."
     )
-    lane = models.CharField(
-        max_length=ID_LENGTH, null=True, blank=True, editable=False, help_text="Its lane in a fair queue."
+    fair_partition = models.CharField(
+        max_length=ID_LENGTH, null=True, blank=True, editable=False, help_text="Its partition in a fair queue."
     )
-    gate = models.CharField(
-        max_length=LONGEST_GATE,
-        default=OPEN,
-        db_default=OPEN,
+    blocked_by = models.CharField(
+        max_length=LONGEST_BLOCK,
+        default=UNBLOCKED,
+        db_default=UNBLOCKED,
         blank=True,
         editable=False,
-        help_text="What the job must pass before a worker may claim it: see `ojs.gates`.",
+        help_text="What keeps workers from claiming it: see `ojs.blocking`.",
     )
 
     created_at = models.DateTimeField(default=timezone.now, editable=False)
@@ -181,7 +181,7 @@ class Job(Movable, PartiallyIndexed):
             # The claim: one queue, priority first, then first in, first out. Also the depth of each queue, and the keys
             # for whose slots jobs wait.
             models.Index(
-                fields=["state", "queue", "gate", "-priority", "enqueued_at", "id"],
+                fields=["state", "queue", "blocked_by", "-priority", "enqueued_at", "id"],
                 condition=Q(finished_at__isnull=True),
                 name="ojs_job_live",
             ),

@@ -1,4 +1,4 @@
-"""What limits need in the database: a row for each key to lock, slots of runs, operators' numbers."""
+"""What limits need in the database: a row for each partition to lock, slots of runs, operators' numbers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from django.utils.translation import gettext_lazy as _
 from ..db.fields import PayloadField
 from ..db.transactions import starting_over
 from ..exceptions import InvalidRequest
-from ..ojs.gates import ID as ID_LENGTH
+from ..ojs.blocking import ID as ID_LENGTH
 from ..ojs.limits import LARGEST
 from ..ojs.names import LONGEST_LIMIT, limit_name
 
 
-class LimitKey(models.Model):
-    """One key of a limit, such as customer 42: claims of its jobs lock the row, so that they take turns."""
+class LimitPartition(models.Model):
+    """One partition of a limit, such as customer 42: claims of its jobs lock the row, so that they take turns."""
 
     id = models.CharField(max_length=ID_LENGTH, primary_key=True, editable=False)
     name = models.CharField(max_length=LONGEST_LIMIT)
@@ -31,31 +31,31 @@ class LimitKey(models.Model):
     )
     full_since = models.DateTimeField(null=True, blank=True, help_text="Since when jobs may wait for its slots.")
     opens_at = models.DateTimeField(null=True, blank=True, help_text="When a claim is to look at its jobs again.")
-    used_at = models.DateTimeField(help_text="When a job of the key was last claimed.")
+    used_at = models.DateTimeField(help_text="When a job of the partition was last claimed.")
 
     class Meta:
         indexes = [
             models.Index(fields=["name"], name="ojs_limit_name"),
             models.Index(fields=["used_at"], name="ojs_limit_used"),
         ]
-        verbose_name = _("key of a limit")
-        verbose_name_plural = _("keys of limits")
+        verbose_name = _("partition of a limit")
+        verbose_name_plural = _("partitions of limits")
 
     def __str__(self) -> str:
-        return limit_key_text(self.name, self.key)
+        return partition_text(self.name, self.key)
 
 
 class Slot(models.Model):
     """A slot that a run has taken, unless the job's own row is that slot.
 
-    A running job's row is the slot of its first limit, if that has neither a rate nor a weight: the row's gate is the
-    key. A slot here counts as running only while the job's row has the same lease token, so it has no state that could
-    be lost. A rate counts it by ``taken_at``.
+    A running job's row is the slot of its first limit, if that has neither a rate nor a weight: the row is
+    ``blocked_by`` the partition. A slot here counts as running only while the job's row has the same lease token, so it
+    has no state that could be lost. A rate counts it by ``taken_at``.
     """
 
     id = models.BigAutoField(primary_key=True)
-    key = models.ForeignKey(
-        LimitKey, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="slots"
+    partition = models.ForeignKey(
+        LimitPartition, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="slots"
     )
     job_id = models.UUIDField()
     lease_token = models.UUIDField()
@@ -67,13 +67,13 @@ class Slot(models.Model):
         verbose_name = _("slot")
         verbose_name_plural = _("slots")
         indexes = [
-            models.Index(fields=["key", "taken_at"], name="ojs_slot_key"),
+            models.Index(fields=["partition", "taken_at"], name="ojs_slot_partition"),
             # Pruning: only slots that run, or that a rate counts, come before those that are to be deleted.
             models.Index(fields=["kept_until"], name="ojs_slot_kept"),
         ]
 
     def __str__(self) -> str:
-        return f"{self.key_id} {self.job_id}"
+        return f"{self.partition_id} {self.job_id}"
 
 
 class LimitOverrideQuerySet(models.QuerySet["LimitOverride"]):
@@ -109,7 +109,7 @@ class LimitOverrideQuerySet(models.QuerySet["LimitOverride"]):
             else:
                 rows.update_or_create(name=name, defaults={"running": running, "rate": rate})
             # The jobs that wait are looked at again.
-            LimitKey.objects.using(using).filter(name=name).update(full_at=None, opens_at=None)
+            LimitPartition.objects.using(using).filter(name=name).update(full_at=None, opens_at=None)
         return True
 
 
@@ -122,7 +122,7 @@ class LimitOverride(models.Model):
 
     name = models.CharField(max_length=LONGEST_LIMIT, primary_key=True)
     running = models.PositiveIntegerField(
-        null=True, blank=True, help_text=_("How many jobs of a key may run at once; empty: as the code says.")
+        null=True, blank=True, help_text=_("How many jobs of a partition may run at once; empty: as the code says.")
     )
     rate = models.PositiveIntegerField(
         null=True, blank=True, help_text=_("How many may start in the limit's time; empty: as the code says.")
@@ -157,8 +157,8 @@ def weight_in_force(limit: Mapping[str, Any], *most: int | None) -> int:
     return weight if weight == 1 else min(weight, *(number for number in most if number is not None))
 
 
-def limit_key_text(name: str, key: Any) -> str:
-    """Return a limit's key in words, such as ``args.customer_id 42``; without a key, the limit's name."""
+def partition_text(name: str, key: Any) -> str:
+    """Return a limit's partition in words, such as ``args.customer_id 42``; without a key, the limit's name."""
     if not isinstance(key, dict) or not key:
         return name
     parts = ", ".join(f"{part} {_text(value)}" for part, value in key.items())

@@ -67,7 +67,7 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         ``args``: an object (keyword arguments) or an array (positional), at most 1 MiB as JSON.
         ``meta``: an object that is stored with the job; ``tags``: strings.
         ``queue``, ``priority`` (-100 to 100), ``unique``, ``retry``, ``timeout`` (of one attempt: ISO 8601, a timedelta
-        or seconds) and ``limit`` (a `Limit` or several: how many jobs of a key run at once, or start in a time) are by
+        or seconds) and ``limit`` (a `Limit` or several: how many jobs of a partition run at once, or start) are by
         default those of the type's ``@job``. None switches ``unique``, ``timeout`` and ``limit`` off, and gives
         ``retry`` its default of 3 attempts.
         ``scheduled_at``, ``expires_at``: aware datetimes; the job starts not before the first and not after the second.

@@ -39,7 +39,7 @@ class WorkerProcess(models.Model):
     )
     started_at = models.DateTimeField()
     heartbeat_at = models.DateTimeField()
-    held = models.PositiveIntegerField(default=0, help_text=_("Jobs claimed and not yet finalized."))
+    claimed = models.PositiveIntegerField(default=0, help_text=_("Jobs claimed and not yet finalized."))
     finalized = models.PositiveBigIntegerField(
         verbose_name=_("finalized"), default=0, help_text=_("Runs that ended since it started.")
     )

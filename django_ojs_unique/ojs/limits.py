@@ -1,4 +1,4 @@
-"""`Limit`: how many jobs of a key may run at once, and how many may start in a time."""
+"""`Limit`: how many jobs of a partition may run at once, and how many may start in a time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from ..exceptions import InvalidRequest, did_you_mean
+from .blocking import FAIR, ID, PARTITIONS
 from .canonical import canonical, to_nfc
-from .gates import ID, KEYS, LANES
 from .names import LONGEST_LIMIT, limit_name
 from .selection import object_of, select_members
 from .suggesting import suggesting
@@ -26,15 +26,15 @@ _PARTS: Final = ("type", "queue", "args", "meta")
 @suggesting
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How many jobs with the same key may run side by side, over all workers, and how many may start in a time.
+    """How many jobs with the same values may run side by side, over all workers, and how many may start in a time.
 
     ``key``: what the jobs have in common: ``type``, ``queue``, ``args``, ``meta``, a member such as
-    ``args.customer_id``, or a JSON Pointer (RFC 6901) such as ``args/customer/id``. An empty key is one for all jobs of
-    the limit's ``name``.
+    ``args.customer_id``, or a JSON Pointer (RFC 6901) such as ``args/customer/id``. The jobs with the same
+    values are a partition of the limit; an empty key makes one of all jobs of the limit's ``name``.
     ``running``: how many may run at once. ``per_second``, ``per_minute`` or ``per_hour``, at most one of them: how many
     may start in any such time. At least one of these numbers is needed.
-    ``weight``: how many of them this job counts for. ``name``: jobs share a key only under the same name; by default
-    the key's parts, joined by commas. Operators change a limit by its name.
+    ``weight``: how many of them this job counts for. ``name``: jobs share a partition only under the same name; by
+    default the key's parts, joined by commas. Operators change a limit by its name.
 
     Raises InvalidRequest, which names the field and says how to fix it.
     """
@@ -110,14 +110,14 @@ class Limit:
         return next((getattr(self, name) for name in RATES if getattr(self, name) is not None), None)
 
     def of(self, *, type: str, queue: str, args: Any, meta: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a job stores of the limit: its numbers, the members of its key, and the id of the key.
+        """Return what a job stores of the limit: its numbers, the members of its key, and the id of its partition.
 
         Raises InvalidRequest when ``args`` or ``meta`` has no such member.
         """
         whole = {"type": type, "queue": queue, "args": args, "meta": meta}
         members = to_nfc({part: _value(part, whole, "limit.key") for part in self.key})
         shown = {part: _short(value) for part, value in members.items()}
-        stored: dict[str, Any] = {"name": self.name, "key": shown, "id": key_id(self.name, members)}
+        stored: dict[str, Any] = {"name": self.name, "key": shown, "id": partition_id(self.name, members)}
         if self.running is not None:
             stored["running"] = self.running
         if self.rate is not None:
@@ -189,13 +189,13 @@ def _is_readable(limit: Any) -> bool:
     )
 
 
-def key_id(name: str, members: Mapping[str, Any]) -> str:
-    """Return the id of a limit's key, the same for all jobs that share it. It is a gate."""
-    return KEYS + hashlib.sha256(canonical({"key": members, "limit": name}).encode()).hexdigest()[:32]
+def partition_id(name: str, members: Mapping[str, Any]) -> str:
+    """Return the id of a limit's partition, the same for all jobs that share it."""
+    return PARTITIONS + hashlib.sha256(canonical({"key": members, "limit": name}).encode()).hexdigest()[:32]
 
 
-def lane_of(parts: Collection[str], *, type: str, queue: str, args: Any, meta: Mapping[str, Any]) -> str:
-    """Return the lane of a job in a fair queue: a gate. Jobs that lack a part of the key share a lane for that."""
+def fair_partition_of(parts: Collection[str], *, type: str, queue: str, args: Any, meta: Mapping[str, Any]) -> str:
+    """Return the partition of a job in a fair queue. Jobs that lack a part of the key share a partition for that."""
     whole = {"type": type, "queue": queue, "args": args, "meta": meta}
     members: dict[str, Any] = {}
     for part in parts:
@@ -203,7 +203,7 @@ def lane_of(parts: Collection[str], *, type: str, queue: str, args: Any, meta: M
             members[part] = [_value(to_nfc(part), whole, "fair_by")]
         except InvalidRequest:
             members[part] = None
-    return LANES + hashlib.sha256(canonical(members).encode()).hexdigest()[:32]
+    return FAIR + hashlib.sha256(canonical(members).encode()).hexdigest()[:32]
 
 
 def _value(part: str, whole: Mapping[str, Any], field: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a job waits for at its gate, in sentences: a look at its limits, the turn of its lane, a slot of a key."""
+"""What a blocked job waits for, in sentences: a look at its limits, its turn in a fair queue, a slot of a partition."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from django.utils import timezone
 
 from ..handlers.redaction import redacted_member
 from ..limits.slots import started_since
-from ..models import Job, LimitKey, LimitOverride, Slot
-from ..models.limit import in_force, limit_key_text, weight_in_force
-from ..ojs.gates import AFTER_KEYS, ID, KEYS, LANES, LIMITED
+from ..models import Job, LimitOverride, LimitPartition, Slot
+from ..models.limit import in_force, partition_text, weight_in_force
+from ..ojs.blocking import AFTER_PARTITIONS, FAIR, ID, LIMITED, PARTITIONS
 from ..ojs.states import JobState
 from .queues import in_use
 from .text import MOST_COUNTED, count_text, full, shortened
 
 MOST_HOLDERS = 3
-"""How many of the jobs that hold slots of a key are named."""
-LONGEST_KEY = 120
+"""How many of the jobs that have slots of a partition are named."""
+LONGEST_PARTITION = 120
 TIMES = {1: "second", 60: "minute", 3600: "hour"}
 
 
@@ -33,19 +33,19 @@ def waits_for(job: Any, using: str) -> tuple[str, ...]:
     """
     if job.state != JobState.AVAILABLE:
         return ()
-    if job.gate == LIMITED:
+    if job.blocked_by == LIMITED:
         return ("No worker has looked at its limits yet.", _before(job, using, [job.queue]))
-    if job.gate.startswith(LANES):
-        waits_for_turn = f"Waits for a turn of its lane in the fair queue {job.queue}."
-        return (waits_for_turn, _before(job, using, [job.queue], "of its lane "))
-    if job.gate.startswith(KEYS):
+    if job.blocked_by.startswith(FAIR):
+        waits_for_turn = f"Waits for a turn of its partition in the fair queue {job.queue}."
+        return (waits_for_turn, _before(job, using, [job.queue], "in its partition of the queue "))
+    if job.blocked_by.startswith(PARTITIONS):
         return tuple(_for_a_slot(job, using))
     return ()
 
 
-def key_text(limit: Mapping[str, Any]) -> str:
-    """Write the key of a limit of a job; redact it before."""
-    return shortened(limit_key_text(limit["name"], limit["key"]), LONGEST_KEY)
+def short_partition(limit: Mapping[str, Any]) -> str:
+    """Write the partition of a limit of a job; redact it before."""
+    return shortened(partition_text(limit["name"], limit["key"]), LONGEST_PARTITION)
 
 
 def would_meet(limits: Sequence[Mapping[str, Any]], using: str) -> tuple[str, ...]:
@@ -55,17 +55,17 @@ def would_meet(limits: Sequence[Mapping[str, Any]], using: str) -> tuple[str, ..
     """
     queues, found = sorted(in_use(using)) if limits else [], []
     for limit in limits:
-        key, now = key_text(limit), _standing(limit, using)
-        gates = {"gate__gte": limit["id"], "gate__lt": limit["id"] + AFTER_KEYS}
-        waiting = _available(using, queues).filter(**gates).order_by()[: MOST_COUNTED + 1].count()
+        partition, now = short_partition(limit), _standing(limit, using)
+        blocks = {"blocked_by__gte": limit["id"], "blocked_by__lt": limit["id"] + AFTER_PARTITIONS}
+        waiting = _available(using, queues).filter(**blocks).order_by()[: MOST_COUNTED + 1].count()
         would = "Would wait for" if now.is_full or now.is_early or waiting else "Would have"
-        found.append(f"{would} a slot of {key}: {now.numbers}; {count_text(waiting)} waiting.")
+        found.append(f"{would} a slot of {partition}: {now.numbers}; {count_text(waiting)} waiting.")
     return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """What runs under a limit's key, and what has started in its time.
+    """What runs under a limit's partition, and what has started in its time.
 
     ``is_full``: too many run for the job; ``is_early``: too many have started.
     """
@@ -90,7 +90,7 @@ class _Standing:
 def _standing(limit: Mapping[str, Any], using: str) -> _Standing:
     running, rate = in_force(limit, LimitOverride.objects.using(using).filter(pk=limit["name"]).first())
     weight, seconds = weight_in_force(limit, running, rate), limit.get("seconds", 0)
-    used, holders = _held(using, limit["id"]) if running is not None else (0, [])
+    used, holders = _used(using, limit["id"]) if running is not None else (0, [])
     started = _started(using, limit["id"], seconds) if rate is not None else 0
     return _Standing(
         running,
@@ -105,37 +105,39 @@ def _standing(limit: Mapping[str, Any], using: str) -> _Standing:
 
 
 def _for_a_slot(job: Any, using: str) -> Iterator[str]:
-    limit = next((one for one in redacted_member(job, "limits") or () if one["id"] == job.gate[:ID]), None)
+    limit = next((one for one in redacted_member(job, "limits") or () if one["id"] == job.blocked_by[:ID]), None)
     if limit is None:
-        yield "Waits at a gate that is none of its own: `manage.py jobs verify --fix` fixes that."
+        yield "Is blocked by what is none of its own: `manage.py jobs verify --fix` fixes that."
         return
-    key, weight, now = key_text(limit), limit.get("weight", 1), _standing(limit, using)
+    partition, weight, now = short_partition(limit), limit.get("weight", 1), _standing(limit, using)
     if now.is_full:
-        yield f"Waits for a slot of {key}: {now.used:,} of {now.running:,} in use."
+        yield f"Waits for a slot of {partition}: {now.used:,} of {now.running:,} in use."
         if now.holders:
             names = ", ".join(map(str, now.holders[:MOST_HOLDERS]))
             yield f"Held by {names}{' and others' if len(now.holders) > MOST_HOLDERS else ''}."
     if now.is_early:
-        yield f"Waits for {key}: {now.started:,} of {now.rate:,} have started in the last {now.time}."
-        opens_at = LimitKey.objects.using(using).filter(pk=limit["id"]).values_list("opens_at", flat=True).first()
+        yield f"Waits for {partition}: {now.started:,} of {now.rate:,} have started in the last {now.time}."
+        opens_at = LimitPartition.objects.using(using).filter(pk=limit["id"]).values_list("opens_at", flat=True).first()
         if opens_at is not None and opens_at > timezone.now():
             yield f"The next may start at {full(opens_at)}."
     if not now.is_full and not now.is_early:
-        yield f"Waits for its turn of {key}: a slot is free."
+        yield f"Waits for its turn of {partition}: a slot is free."
     if weight > 1:
         yield f"It takes {weight:,} slots."
-    yield _before(job, using, sorted(in_use(using)), "of its lane " if job.gate != limit["id"] else "")
+    yield _before(
+        job, using, sorted(in_use(using)), "in its partition of the queue " if job.blocked_by != limit["id"] else ""
+    )
 
 
-def _held(using: str, key: str) -> tuple[int, list[UUID]]:
-    """Return the weight of the runs that hold slots of a key, and the first of these jobs.
+def _used(using: str, partition: str) -> tuple[int, list[UUID]]:
+    """Return the weight of the runs that have slots of a partition, and the first of these jobs.
 
-    A run holds a slot by its row, which stands at the gate of the key, or by a row of its own.
+    A run has a slot by its row, which is ``blocked_by`` the partition, or by a row of its own.
     """
     active = Job.objects.using(using).filter(state=JobState.ACTIVE, finished_at=None)
-    rows = active.filter(gate=key)
+    rows = active.filter(blocked_by=partition)
     slots = Slot.objects.using(using).filter(
-        Exists(active.filter(pk=OuterRef("job_id"), lease_token=OuterRef("lease_token"))), key=key
+        Exists(active.filter(pk=OuterRef("job_id"), lease_token=OuterRef("lease_token"))), partition=partition
     )
     weight = rows.count() + (slots.aggregate(weight=Sum("weight"))["weight"] or 0)
     first = [
@@ -145,9 +147,9 @@ def _held(using: str, key: str) -> tuple[int, list[UUID]]:
     return weight, [id for _, id in sorted(first)[: MOST_HOLDERS + 1]]
 
 
-def _started(using: str, key: str, seconds: int) -> int:
+def _started(using: str, partition: str, seconds: int) -> int:
     since = timezone.now() - timedelta(seconds=seconds)
-    found: int | None = started_since(using, since).filter(key=key).aggregate(n=Sum("weight"))["n"]
+    found: int | None = started_since(using, since).filter(partition=partition).aggregate(n=Sum("weight"))["n"]
     return found or 0
 
 
@@ -156,8 +158,8 @@ def _available(using: str, queues: Collection[str]) -> QuerySet[Any]:
 
 
 def _before(job: Any, using: str, queues: Collection[str], which: str = "") -> str:
-    """Say how many jobs at the same gate have their turn before this one. Three statements."""
-    rows = _available(using, queues).filter(gate=job.gate)
+    """Say how many jobs that the same thing blocks have their turn before this one. Three statements."""
+    rows = _available(using, queues).filter(blocked_by=job.blocked_by)
     same, since = rows.filter(priority=job.priority), job.enqueued_at or job.created_at
     # Three ranges of the index, so that no statement reads the jobs behind this one.
     parts: tuple[QuerySet[Any], ...] = (

@@ -1,4 +1,4 @@
-"""The limits by name, and their keys: which numbers are in force, what runs, and what waits."""
+"""The limits by name, and their partitions: which numbers are in force, what runs, and what waits."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from django.db import connections
 from ..db.dialects import kind_of
 from ..handlers.redaction import redacted_member
 from ..handlers.registry import registry
-from ..models import Job, LimitKey, LimitOverride
+from ..models import Job, LimitOverride, LimitPartition
 from ..models.limit import in_force
-from ..ojs.gates import AFTER_KEYS, ID, KEYS
+from ..ojs.blocking import AFTER_PARTITIONS, ID, PARTITIONS
 from ..ojs.states import JobState
-from .limit_waits import TIMES, key_text
+from .limit_waits import TIMES, short_partition
 from .queues import MOST_QUEUES, live, walk
 from .text import MOST_COUNTED
 
 MOST_NAMES = 200
 """How many names of limits are looked at."""
-MOST_KEYS = 1_000
-"""How many of the keys for which jobs wait are looked at."""
+MOST_PARTITIONS = 1_000
+"""How many of the partitions for which jobs wait are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How many jobs of a key may run at once, and how many may start in so many ``seconds``; None: any number."""
+    """How many jobs of a partition may run at once, and how many may start in so many ``seconds``; None: any number."""
 
     running: int | None = None
     rate: int | None = None
@@ -57,14 +57,14 @@ class Numbers:
 class LimitReport:
     """A limit now. Counts stop at `MOST_COUNTED` + 1, which means: that many or more.
 
-    ``given``: the numbers that jobs and handlers say; ``override``: those that an operator has set. ``keys``: how many
-    keys were used in the last day. ``running`` and ``waiting`` count jobs, ``full`` the keys for which jobs wait.
+    ``given``: the numbers that jobs and handlers say; ``override``: those that an operator has set. ``partitions``:
+    how many were used in the last day. ``running`` and ``waiting`` count jobs, ``full`` the partitions that are full.
     """
 
     name: str
     given: Sequence[Numbers] = ()
     override: LimitOverride | None = None
-    keys: int = 0
+    partitions: int = 0
     running: int = 0
     waiting: int = 0
     full: int = 0
@@ -80,10 +80,10 @@ class LimitReport:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyReport:
-    """A key of a limit now: how many jobs run under it and wait for it, ``since`` when, and the ``first`` of these.
+class PartitionReport:
+    """A partition of a limit now: how many jobs run and wait there, ``since`` when, and the ``first`` of these.
 
-    ``text``: the key in words, without redacted values.
+    ``text``: the partition in words, without redacted values.
     """
 
     id: str
@@ -96,8 +96,8 @@ class KeyReport:
 
 
 @dataclass(slots=True)
-class _Key:
-    """What was found out about a key. ``numbers``: those of a job under it; ``job``: the id of one."""
+class _Partition:
+    """What was found out about a partition. ``numbers``: those of a job under it; ``job``: the id of one."""
 
     name: str = ""
     running: int = 0
@@ -113,13 +113,13 @@ def limits(using: str) -> list[LimitReport]:
     At most seven statements; three while no job has a limit.
     """
     used = _used(using)
-    keys = _keys(using, with_running=bool(used))
+    partitions = _partitions(using, with_running=bool(used))
     overrides = {row.name: row for row in LimitOverride.objects.using(using).order_by("name")[:MOST_NAMES]}
-    by_name: dict[str, list[_Key]] = defaultdict(list)
+    by_name: dict[str, list[_Partition]] = defaultdict(list)
     given: dict[str, list[Numbers]] = defaultdict(list)
-    for key in keys.values():
-        by_name[key.name].append(key)
-        given[key.name] += [key.numbers] if key.numbers else []
+    for partition in partitions.values():
+        by_name[partition.name].append(partition)
+        given[partition.name] += [partition.numbers] if partition.numbers else []
     examples = [some[0].job for name, some in by_name.items() if not given[name]]
     for job in _jobs(using, examples):
         for limit in job.limits or ():
@@ -131,80 +131,80 @@ def limits(using: str) -> list[LimitReport]:
             name=name,
             given=tuple(dict.fromkeys(given[name])),
             override=overrides.get(name),
-            keys=used.get(name, 0),
-            running=sum(key.running for key in by_name[name]),
-            waiting=min(sum(key.waiting for key in by_name[name]), MOST_COUNTED + 1),
-            full=sum(key.waiting > 0 for key in by_name[name]),
+            partitions=used.get(name, 0),
+            running=sum(partition.running for partition in by_name[name]),
+            waiting=min(sum(partition.waiting for partition in by_name[name]), MOST_COUNTED + 1),
+            full=sum(partition.waiting > 0 for partition in by_name[name]),
         )
         for name in sorted({*used, *by_name, *overrides, *given})
     ]
 
 
-def keys_of(using: str, name: str, most: int) -> list[KeyReport]:
-    """Return up to ``most`` keys of a limit under which jobs wait or run, those for which most wait first.
+def partitions_of(using: str, name: str, most: int) -> list[PartitionReport]:
+    """Return up to ``most`` partitions of a limit under which jobs wait or run, those for which most wait first.
 
     At most six statements.
     """
-    keys = {id: key for id, key in _keys(using).items() if key.name == name}
-    return _shown(using, keys, most)
+    partitions = {id: partition for id, partition in _partitions(using).items() if partition.name == name}
+    return _shown(using, partitions, most)
 
 
-def full_keys(using: str, most: int) -> list[KeyReport]:
-    """Return up to ``most`` keys for which jobs wait, those for which most wait first.
+def full_partitions(using: str, most: int) -> list[PartitionReport]:
+    """Return up to ``most`` partitions for which jobs wait, those for which most wait first.
 
     At most five statements; one while no job waits for a slot.
     """
-    return _shown(using, _keys(using, with_running=False), most)
+    return _shown(using, _partitions(using, with_running=False), most)
 
 
-def _shown(using: str, keys: Mapping[str, _Key], most: int) -> list[KeyReport]:
-    if not keys:
+def _shown(using: str, partitions: Mapping[str, _Partition], most: int) -> list[PartitionReport]:
+    if not partitions:
         return []
-    ids = sorted(keys, key=lambda id: (-keys[id].waiting, -keys[id].running, id))[:most]
-    since = dict(LimitKey.objects.using(using).filter(pk__in=ids).values_list("pk", "full_since"))
+    ids = sorted(partitions, key=lambda id: (-partitions[id].waiting, -partitions[id].running, id))[:most]
+    since = dict(LimitPartition.objects.using(using).filter(pk__in=ids).values_list("pk", "full_since"))
     texts: dict[str, str] = {}
-    for job in _jobs(using, (keys[id].job for id in ids), "type", "args"):
-        texts |= {limit["id"]: key_text(limit) for limit in redacted_member(job, "limits") or ()}
+    for job in _jobs(using, (partitions[id].job for id in ids), "type", "args"):
+        texts |= {limit["id"]: short_partition(limit) for limit in redacted_member(job, "limits") or ()}
     return [
-        KeyReport(
+        PartitionReport(
             id=id,
-            name=key.name,
+            name=partition.name,
             text=texts[id],
-            running=key.running,
-            waiting=key.waiting,
-            since=since.get(id) if key.waiting else None,
-            first=key.first,
+            running=partition.running,
+            waiting=partition.waiting,
+            since=since.get(id) if partition.waiting else None,
+            first=partition.first,
         )
         for id in ids
-        for key in [keys[id]]
+        for partition in [partitions[id]]
         if id in texts  # else its job has ended meanwhile
     ]
 
 
-def _keys(using: str, *, with_running: bool = True) -> dict[str, _Key]:
-    """Return the keys under which jobs wait, and run, by their ids. At most four statements."""
-    keys: dict[str, _Key] = defaultdict(_Key)
+def _partitions(using: str, *, with_running: bool = True) -> dict[str, _Partition]:
+    """Return the partitions under which jobs wait, and run, by their ids. At most four statements."""
+    partitions: dict[str, _Partition] = defaultdict(_Partition)
     for id, count, first in _waiting(using):
-        key = keys[id]
-        key.waiting, key.first = min(key.waiting + count, MOST_COUNTED + 1), key.first or first
-        key.job = key.first
+        partition = partitions[id]
+        partition.waiting, partition.first = min(partition.waiting + count, MOST_COUNTED + 1), partition.first or first
+        partition.job = partition.first
     if with_running:
         active = Job.objects.using(using).filter(state=JobState.ACTIVE, finished_at=None, limits__isnull=False)
         for job in active.only("limits").order_by()[:MOST_COUNTED]:
             for limit in job.limits or ():
-                key = keys[limit["id"]]
-                key.name, key.numbers, key.job = limit["name"], Numbers.of(limit), job.pk
-                key.running += 1
-    unnamed = [id for id, key in keys.items() if not key.name]
+                partition = partitions[limit["id"]]
+                partition.name, partition.numbers, partition.job = limit["name"], Numbers.of(limit), job.pk
+                partition.running += 1
+    unnamed = [id for id, partition in partitions.items() if not partition.name]
     if unnamed:
-        for id, name in LimitKey.objects.using(using).filter(pk__in=unnamed).values_list("pk", "name"):
-            keys[id].name = name
-    # A key that has been full for more than a day may have no row.
-    for job in _jobs(using, (key.job for key in keys.values() if not key.name)):
+        for id, name in LimitPartition.objects.using(using).filter(pk__in=unnamed).values_list("pk", "name"):
+            partitions[id].name = name
+    # A partition that has been full for more than a day may have no row.
+    for job in _jobs(using, (partition.job for partition in partitions.values() if not partition.name)):
         for limit in job.limits or ():
-            if limit["id"] in keys:
-                keys[limit["id"]].name = limit["name"]
-    return {id: key for id, key in keys.items() if key.name}
+            if limit["id"] in partitions:
+                partitions[limit["id"]].name = limit["name"]
+    return {id: partition for id, partition in partitions.items() if partition.name}
 
 
 def _jobs(using: str, ids: Iterable[UUID | None], *fields: str) -> list[Job]:
@@ -220,8 +220,8 @@ def _declared() -> Iterator[tuple[str, Numbers]]:
 
 
 def _used(using: str) -> dict[str, int]:
-    """Return the names of limits that have keys, and how many. One statement, with one index search for each name."""
-    table = connections[using].ops.quote_name(LimitKey._meta.db_table)
+    """Return the names of limits that have partitions, and how many. One statement, one index search for each name."""
+    table = connections[using].ops.quote_name(LimitPartition._meta.db_table)
     more = f"(SELECT 1 FROM {table} WHERE name = used.name LIMIT 1 OFFSET {MOST_COUNTED}) IS NOT NULL"
     sql = (
         f"WITH RECURSIVE used (name, number) AS (SELECT (SELECT name FROM {table} ORDER BY name LIMIT 1), 1 UNION ALL"
@@ -235,39 +235,41 @@ def _used(using: str) -> dict[str, int]:
 
 
 def _waiting(using: str) -> list[tuple[str, int, UUID]]:
-    """Return the keys for which jobs wait, by queue and lane: the id, how many wait, and the first of them.
+    """Return the partitions for which jobs wait, by queue and turn: the id, how many wait, and the first of them.
 
-    One statement, which goes through the index from key to key; on MariaDB, through the waiting jobs.
+    One statement, which goes through the index from partition to partition; on MariaDB, through the waiting jobs.
     """
     connection = connections[using]
     with connection.cursor() as cursor:
         cursor.execute((_WALKED if kind_of(connection).walks_indexes else _LISTED) + _COUNTED)
         rows = cursor.fetchall()
-    return [(gate[:ID], count, UUID(str(first))) for gate, count, first in rows if first is not None]
+    return [(block[:ID], count, UUID(str(first))) for block, count, first in rows if first is not None]
 
 
 _AVAILABLE = live(JobState.AVAILABLE)
-_GATE = f"SELECT gate FROM {_AVAILABLE} AND gate < '{AFTER_KEYS}' AND queue ="
+_BLOCK = f"SELECT blocked_by FROM {_AVAILABLE} AND blocked_by < '{AFTER_PARTITIONS}' AND queue ="
 _WALKED = (
-    f"WITH RECURSIVE {walk(JobState.AVAILABLE, MOST_QUEUES)}, keyed (queue, gate, number) AS ("
-    f"SELECT queue, ({_GATE} named.queue AND gate > '{KEYS}' ORDER BY gate LIMIT 1), 1"
+    f"WITH RECURSIVE {walk(JobState.AVAILABLE, MOST_QUEUES)}, partitioned (queue, blocked_by, number) AS ("
+    f"SELECT queue, ({_BLOCK} named.queue AND blocked_by > '{PARTITIONS}' ORDER BY blocked_by LIMIT 1), 1"
     f" FROM {JobState.AVAILABLE}_queues named WHERE queue IS NOT NULL UNION ALL"
-    f" SELECT queue, ({_GATE} walked.queue AND gate > walked.gate ORDER BY gate LIMIT 1), number + 1"
-    f" FROM keyed walked WHERE gate IS NOT NULL AND number < {MOST_KEYS})"
+    f" SELECT queue, ({_BLOCK} walked.queue AND blocked_by > walked.blocked_by ORDER BY blocked_by LIMIT 1), number + 1"
+    f" FROM partitioned walked WHERE blocked_by IS NOT NULL AND number < {MOST_PARTITIONS})"
 )
-"""SQL that lists the keys for which jobs wait by one index search for each."""
+"""SQL that lists the partitions for which jobs wait by one index search for each."""
 
 # Without finished_at, which an available job has not, only the index is read.
 _LISTED = (
-    f"WITH keyed AS (SELECT DISTINCT queue, gate FROM {Job._meta.db_table} WHERE state = '{JobState.AVAILABLE}'"
-    f" AND gate > '{KEYS}' AND gate < '{AFTER_KEYS}' LIMIT {MOST_KEYS})"
+    f"WITH partitioned AS (SELECT DISTINCT queue, blocked_by FROM {Job._meta.db_table}"
+    f" WHERE state = '{JobState.AVAILABLE}' AND blocked_by > '{PARTITIONS}'"
+    f" AND blocked_by < '{AFTER_PARTITIONS}' LIMIT {MOST_PARTITIONS})"
 )
 """SQL that lists them for a database that walks no index."""
 
-_AT_GATE = f"FROM {_AVAILABLE} AND queue = keyed.queue AND gate = keyed.gate"
+_BEHIND_ONE = f"FROM {_AVAILABLE} AND queue = partitioned.queue AND blocked_by = partitioned.blocked_by"
 _COUNTED = (
-    f" SELECT gate, CASE WHEN (SELECT 1 {_AT_GATE} LIMIT 1 OFFSET {MOST_COUNTED}) IS NOT NULL THEN {MOST_COUNTED + 1}"
-    f" ELSE (SELECT COUNT(*) {_AT_GATE}) END,"
-    f" (SELECT id {_AT_GATE} ORDER BY priority DESC, enqueued_at, id LIMIT 1)"
-    f" FROM keyed WHERE gate IS NOT NULL LIMIT {MOST_KEYS}"
+    f" SELECT blocked_by, CASE WHEN (SELECT 1 {_BEHIND_ONE} LIMIT 1 OFFSET {MOST_COUNTED}) IS NOT NULL"
+    f" THEN {MOST_COUNTED + 1}"
+    f" ELSE (SELECT COUNT(*) {_BEHIND_ONE}) END,"
+    f" (SELECT id {_BEHIND_ONE} ORDER BY priority DESC, enqueued_at, id LIMIT 1)"
+    f" FROM partitioned WHERE blocked_by IS NOT NULL LIMIT {MOST_PARTITIONS}"
 )

@@ -15,7 +15,7 @@ from ..conf import settings
 from ..db.clock import moment_of
 from ..handlers.registry import registry
 from ..models import Job, Queue
-from ..ojs.gates import LIMITED, OPEN
+from ..ojs.blocking import LIMITED, UNBLOCKED
 from ..ojs.states import INCOMPLETE, KINDS, JobState
 from .text import MOST_COUNTED
 
@@ -213,27 +213,29 @@ def live(state: str) -> str:
 
 _AVAILABLE = live(JobState.AVAILABLE)
 _PRIORITIES = (
-    f"priorities (queue, gate, priority) AS (SELECT queue, gates.gate, (SELECT priority FROM {_AVAILABLE}"
-    " AND queue = named.queue AND gate = gates.gate ORDER BY priority DESC LIMIT 1)"
-    f" FROM {JobState.AVAILABLE}_queues named CROSS JOIN (SELECT '{OPEN}' AS gate UNION ALL SELECT '{LIMITED}') gates"
-    f" WHERE queue IS NOT NULL UNION ALL SELECT queue, gate, (SELECT priority FROM {_AVAILABLE}"
-    " AND queue = walked.queue AND gate = walked.gate AND priority < walked.priority ORDER BY priority DESC LIMIT 1)"
+    f"priorities (queue, blocked_by, priority) AS (SELECT queue, blocks.blocked_by, (SELECT priority FROM {_AVAILABLE}"
+    " AND queue = named.queue AND blocked_by = blocks.blocked_by ORDER BY priority DESC LIMIT 1)"
+    f" FROM {JobState.AVAILABLE}_queues named CROSS JOIN (SELECT '{UNBLOCKED}' AS blocked_by"
+    f" UNION ALL SELECT '{LIMITED}') blocks"
+    f" WHERE queue IS NOT NULL UNION ALL SELECT queue, blocked_by, (SELECT priority FROM {_AVAILABLE}"
+    " AND queue = walked.queue AND blocked_by = walked.blocked_by AND priority < walked.priority"
+    " ORDER BY priority DESC LIMIT 1)"
     " FROM priorities walked WHERE priority IS NOT NULL)"
 )
 """SQL that lists the priorities of each queue's next jobs by one index search for each."""
 
 _OLDEST = (
-    f"FROM {_AVAILABLE} AND queue = named.queue AND gate = named.gate AND priority = named.priority"
+    f"FROM {_AVAILABLE} AND queue = named.queue AND blocked_by = named.blocked_by AND priority = named.priority"
     " AND enqueued_at IS NOT NULL ORDER BY enqueued_at, id LIMIT 1"
 )
-# Of the jobs in lanes and at keys, of which there may be very many, only one that is first at its gate.
-_AT_A_GATE = (
-    f"FROM {_AVAILABLE} AND queue = named.queue AND gate > '{LIMITED}' AND enqueued_at IS NOT NULL"
-    " ORDER BY gate, priority DESC, enqueued_at, id LIMIT 1"
+# Of the jobs that wait for a turn or a slot, of which there may be very many, only one that is first in its line.
+_BEHIND_ANY = (
+    f"FROM {_AVAILABLE} AND queue = named.queue AND blocked_by > '{LIMITED}' AND enqueued_at IS NOT NULL"
+    " ORDER BY blocked_by, priority DESC, enqueued_at, id LIMIT 1"
 )
 _HEADS = (
     f"SELECT '', queue, 0, (SELECT id {_OLDEST}), (SELECT enqueued_at {_OLDEST})"
     " FROM priorities named WHERE priority IS NOT NULL UNION ALL"
-    f" SELECT '', queue, 0, (SELECT id {_AT_A_GATE}), (SELECT enqueued_at {_AT_A_GATE})"
+    f" SELECT '', queue, 0, (SELECT id {_BEHIND_ANY}), (SELECT enqueued_at {_BEHIND_ANY})"
     f" FROM {JobState.AVAILABLE}_queues named WHERE queue IS NOT NULL"
 )

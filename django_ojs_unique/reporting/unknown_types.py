@@ -30,7 +30,8 @@ def unknown_types(jobs: QuerySet[Any], queues: Iterable[str]) -> list[str]:
     most = min(MOST_AT_HEAD, MOST_LOOKED_AT // len(names))
     head = (
         f"SELECT type FROM {jobs.model._meta.db_table} WHERE finished_at IS NULL"
-        f" AND state = '{JobState.AVAILABLE}' AND queue = %s ORDER BY gate, priority DESC, enqueued_at, id LIMIT {most}"
+        f" AND state = '{JobState.AVAILABLE}' AND queue = %s"
+        f" ORDER BY blocked_by, priority DESC, enqueued_at, id LIMIT {most}"
     )
     heads = " UNION ".join(f"SELECT DISTINCT type FROM ({head}) head_{number}" for number in range(len(names)))
     with connections[jobs.db].cursor() as cursor:

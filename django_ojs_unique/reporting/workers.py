@@ -86,7 +86,7 @@ def misspelt(queue: str, present: Iterable[WorkerReport], used: Collection[str])
     return f"One takes {close!r}, in which there is no job: was {harmless(queue)!r} meant?" if close else ""
 
 
-def held(jobs: QuerySet[Any], worker: WorkerProcess, most: int) -> list[Job]:
+def claimed_by(jobs: QuerySet[Any], worker: WorkerProcess, most: int) -> list[Job]:
     """Return up to ``most`` of the jobs that a worker runs now, the earliest started first. One statement."""
     # The state implies that none has finished; the condition is there so that the index ojs_job_live is used.
     active = jobs.using(worker._state.db).filter(state=JobState.ACTIVE, finished_at__isnull=True)

@@ -24,7 +24,7 @@ WRITE_OFF_SECONDS = 5.0
 
 
 class ClaimedRuns:
-    """The runs that a worker holds. It calls ``ended`` for a run that it gives up, as a pool does for any other."""
+    """The runs of a worker. It calls ``ended`` for a run that it gives up, as a pool does for any other."""
 
     def __init__(self, jobs: QuerySet[Any], lease: timedelta, ended: Callable[[Run, RunResult], None]) -> None:
         self.left_behind = 0
@@ -44,20 +44,20 @@ class ClaimedRuns:
         return len(self._runs)
 
     def add(self, run: Run) -> None:
-        """Hold a run that was just claimed for its pool."""
+        """Add a run that was just claimed for its pool."""
         self._runs[id(run.job)] = run
         if run.timeout is not None:
             self._timed[id(run.job)] = run
-        run.pool.held += 1
+        run.pool.runs += 1
         if run.lease < self._lease:  # it may run out before the next extension
             self.extend_at = min(self.extend_at, run.lease_until - run.lease.total_seconds() * 2 / 3)
 
     def forget(self, job: Any) -> Run | None:
-        """Drop a job that is finalized or requeued; return its run, if it was held."""
+        """Drop a job that is finalized or requeued; return its run, if there is one."""
         run = self._runs.pop(id(job), None)
         self._timed.pop(id(job), None)
         if run is not None:
-            run.pool.held -= 1
+            run.pool.runs -= 1
         return run
 
     # Back to the other workers
@@ -117,7 +117,7 @@ class ClaimedRuns:
         self.extend_at = began + shortest.total_seconds() / (30 if passed_over else 3)
 
     def cancel_lost(self, longer_than: float) -> None:
-        """Cancel the runs whose job is no longer held; look only at those that run for longer than so many seconds."""
+        """Cancel the runs whose lease is lost; look only at those that run for longer than so many seconds."""
         now = time.monotonic()
         running = [
             run for run in self._runs.values() if run.started_at is not None and now - run.started_at > longer_than

@@ -36,7 +36,7 @@ RULES_SECONDS = LISTENING_POLL * 0.9
 
 
 class Claimer:
-    """Claims jobs when the ``poller`` says so, adds them to the runs that are ``held``, and puts them into the pools.
+    """Claims jobs when the ``poller`` says so, adds them to ``runs``, and puts them into the pools.
 
     It counts what it requeues in ``summary`` and ``meter``.
     """
@@ -50,7 +50,7 @@ class Claimer:
         *,
         threads: ThreadPool,
         event_loop: EventLoopPool,
-        held: ClaimedRuns,
+        runs: ClaimedRuns,
         poller: Poller,
         summary: Summary,
         max_jobs: int | None,
@@ -61,7 +61,7 @@ class Claimer:
         self._clock = clock
         self._threads = threads
         self._event_loop = event_loop
-        self._held = held
+        self._runs = runs
         self._poller = poller
         self._summary = summary
         self.meter = Meter()
@@ -70,16 +70,16 @@ class Claimer:
         self._most: dict[Pool, int] = {}
         """How many jobs the next claim for a pool may ask for; SMALL_CLAIM if it is not here."""
         self._unread: dict[Pool, tuple[Claimed, float, UUID]] = {}
-        """Jobs that are not yet held, when they were claimed, on the monotonic clock, and their lease token."""
+        """Claimed jobs that are no runs yet, when they were claimed, on the monotonic clock, and their lease token."""
         self._ready: dict[Pool, list[Run]] = {}
-        """The runs that are held, but not yet in their pools."""
+        """The runs that are not yet in their pools."""
         self._empty: dict[Pool, float] = {}
         """Since when no more jobs are known for a pool, on the monotonic clock: its last claim found too few."""
         self._fronts: dict[Pool, Fronts] = {}
         self._worked: dict[Pool, bool] = {}
         """Whether the last claim for a pool found jobs."""
         self._with_rules: tuple[frozenset[str], float] = frozenset(), float("-inf")
-        """The queues with a limit or with jobs at gates, and when they were read on the monotonic clock."""
+        """The queues with a limit or with blocked jobs, and when they were read on the monotonic clock."""
 
     def claim(self, *, ask_for_rules: bool = False) -> bool:
         """Claim jobs for the free places in the pools; return whether there were any.
@@ -122,14 +122,14 @@ class Claimer:
             self._start(pool)
 
     def hold_all(self) -> None:
-        """Hold all claimed jobs, so that the owner of the held runs can requeue them."""
+        """Make runs of all claimed jobs, so that they can be requeued."""
         for pool in list(self._unread):
             with suppress(Exception):  # jobs that cannot be read are requeued as those of uncertain claims
                 self._take_on(pool)
 
     def requeue(self) -> None:
         """Requeue the jobs that were taken back before they started."""
-        self._note_requeued(self._held.requeue())
+        self._note_requeued(self._runs.requeue())
 
     def requeue_uncertain(self) -> None:
         """Requeue the jobs of claims whose answer was lost."""
@@ -194,7 +194,7 @@ class Claimer:
         return fronts
 
     def _take_on(self, pool: Pool) -> None:
-        """Hold the jobs that were claimed last for a pool; they are ready to start."""
+        """Make runs of the jobs that were claimed last for a pool; they are ready to start."""
         if pool not in self._unread:
             return
         jobs, claimed_at, token = self._unread.pop(pool)
@@ -205,7 +205,7 @@ class Claimer:
                 lease = leases.of(job)
                 until = claimed_at + lease.total_seconds()
                 run = Run(job, pool=pool, lease=lease, lease_until=until, clock=self._clock.now)
-                self._held.add(run)
+                self._runs.add(run)
                 runs.append(run)
 
     def _start(self, pool: Pool) -> None:
@@ -215,7 +215,7 @@ class Claimer:
             pool.put(runs)
 
     def _known_to_be_empty(self, pools: Collection[Pool]) -> dict[Pool, float]:
-        """Return the pools for which the last claim found too few jobs, and since when; none if that holds for all.
+        """Return the pools for which the last claim found too few jobs, and since when; none if that is so for all.
 
         While the others have jobs, each claim for such a pool would read the whole queue. A call or the next interval
         ends this. It is not for queues with a limit, where also the end of a job makes room.
@@ -248,7 +248,7 @@ class Claimer:
     def _remaining(self) -> int:
         if self._max_jobs is None:
             return LARGEST_CLAIM
-        claimed = len(self._held) + sum(map(self._count_unread, self._unread))
+        claimed = len(self._runs) + sum(map(self._count_unread, self._unread))
         return self._max_jobs - self._summary.finalized - claimed
 
     def _count_unread(self, pool: Pool) -> int:

@@ -40,17 +40,17 @@ class Finalizer:
     """Takes runs that have ended from any thread, finalizes them in batches, and calls ``report`` with the outcomes.
 
     It has a thread and a connection of its own, so that the next claim does not wait for it. On SQLite, which has one
-    writer at a time, the loop calls `finalize_waiting` instead. ``held`` returns how many runs the worker holds, those
+    writer at a time, the loop calls `finalize_waiting` instead. ``runs`` returns how many runs the worker has, those
     that have ended included.
     """
 
     def __init__(
-        self, jobs: QuerySet[Any], report: Callable[[Outcomes], None], held: Callable[[], int] = lambda: 0
+        self, jobs: QuerySet[Any], report: Callable[[Outcomes], None], runs: Callable[[], int] = lambda: 0
     ) -> None:
         self.is_thread = not dialect_of(jobs).single_writer
         self._jobs = jobs
         self._report = report
-        self._held = held
+        self._runs = runs
         self._ended: SimpleQueue[RunResult | None] = SimpleQueue()
         self._batch: list[RunResult] = []
         self._doubtful: set[int] = set()
@@ -141,7 +141,7 @@ class Finalizer:
             while True:
                 if not self._batch:
                     self._collect(self._ended.get)
-                if len(self._batch) < min(self._held(), LARGEST_BATCH):
+                if len(self._batch) < min(self._runs(), LARGEST_BATCH):
                     self._stopping.wait(GATHER_SECONDS)
                 try:
                     limits.ensure()

@@ -84,10 +84,10 @@ class Worker:
         self._inbox = Inbox()
         self._threads = ThreadPool(concurrency, self._hear_of, self._confirm)
         self._event_loop = EventLoopPool(async_concurrency, self._hear_of, self._confirm)
-        self._finalizer = Finalizer(self._jobs, self._inbox.put, lambda: len(self._held))
+        self._finalizer = Finalizer(self._jobs, self._inbox.put, lambda: len(self._runs))
         self._listener = Listener(using, self._wake)
         self._poller = Poller(self._jobs, self.queues, lambda: self._listener.listening)
-        self._held = ClaimedRuns(self._jobs, lease, self._hear_of)
+        self._runs = ClaimedRuns(self._jobs, lease, self._hear_of)
         self._claimer = Claimer(
             self._jobs,
             self.id,
@@ -95,7 +95,7 @@ class Worker:
             self._clock,
             threads=self._threads,
             event_loop=self._event_loop,
-            held=self._held,
+            runs=self._runs,
             poller=self._poller,
             summary=self.summary,
             max_jobs=max_jobs,
@@ -124,7 +124,7 @@ class Worker:
     @property
     def left_behind(self) -> int:
         """How many handlers did not end in time, so that the worker went on or stopped without them."""
-        return self._held.left_behind
+        return self._runs.left_behind
 
     @property
     def listening(self) -> bool:
@@ -133,8 +133,8 @@ class Worker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether this worker holds no job, and found none when it last looked."""
-        return not (self._held or self._poller.woken or self._poller.polling)
+        """Whether this worker has no run, and found none when it last looked."""
+        return not (self._runs or self._poller.woken or self._poller.polling)
 
     def run(self, *, drain: bool = False) -> Summary:
         """Work until `stop`, or with ``drain`` until no job is due; finish the running jobs and return the summary."""
@@ -156,16 +156,16 @@ class Worker:
                     self._claimer.start_all()
                 if busy:
                     self._missed_since = math.inf
-                if not self._held and (self._control.stopping or (done and busy is False and self._is_drained())):
+                if not self._runs and (self._control.stopping or (done and busy is False and self._is_drained())):
                     break
                 if self._control.is_late:
-                    self._held.abandon()
+                    self._runs.abandon()
                     break
                 if not busy:
                     self._collect(self._pause())
         except BaseException:
             self._claimer.hold_all()
-            self._held.abandon()  # nobody extends their leases from here on
+            self._runs.abandon()  # nobody extends their leases from here on
             raise
         finally:
             self._end()
@@ -183,22 +183,22 @@ class Worker:
         for helper, does in ((self._finalizer, "finalizes"), (self._housekeeper, "does the upkeep")):
             if not helper.is_alive:
                 raise RuntimeError(f"The thread that {does} died; its last words are in the log.")
-        self._held.enforce_time_limits()  # first: a handler may hold the lock that the other steps wait for
+        self._runs.enforce_time_limits()  # first: a handler may hold the lock that the other steps wait for
         self._limits.ensure()
-        if (now := time.monotonic()) >= min(self._held.extend_at, self._timetable.due, self._housekeeper.due):
+        if (now := time.monotonic()) >= min(self._runs.extend_at, self._timetable.due, self._housekeeper.due):
             self._claimer.start_all()  # what is due may take a while
-        if now >= self._held.extend_at:
-            self._held.extend()
+        if now >= self._runs.extend_at:
+            self._runs.extend()
         if not self._finalizer.is_thread:
             self._finalizer.finalize_waiting()
         heard = self._collect(0)
         if self._control.stopping:
-            self._held.take_back()
+            self._runs.take_back()
         self._claimer.requeue()
         self._timetable.keep()
         if not self._housekeeper.is_thread:
             self._housekeeper.keep_house()
-        is_time = self._poller.due <= time.monotonic() or bool(self._held) or self._control.draining
+        is_time = self._poller.due <= time.monotonic() or bool(self._runs) or self._control.draining
         claimed = is_time and self._control.may_claim and self._claimer.claim(ask_for_rules=self._control.draining)
         return heard or claimed
 
@@ -243,7 +243,7 @@ class Worker:
         heard = False
         for message in self._inbox.take(timeout):
             if isinstance(message, Run):
-                self._held.not_started(message)
+                self._runs.not_started(message)
             elif message is not None:
                 self._count(message)
             heard = heard or message is not None
@@ -253,7 +253,7 @@ class Worker:
         self.summary.add(outcome for _, outcome in outcomes)
         self._housekeeper.hear_of(finished.job for finished, _ in outcomes)
         for finished, outcome in outcomes:
-            if (run := self._held.forget(finished.job)) is not None:
+            if (run := self._runs.forget(finished.job)) is not None:
                 self.meter.finalized(run, outcome)
             self._claimer.made_room(finished.job.queue)
             if outcome is Finalized.RETRIED:
@@ -271,11 +271,11 @@ class Worker:
 
     def _watch(self) -> float:
         """Cancel handlers whose job is lost, store progress, take back stale jobs, and write the health file."""
-        self._held.cancel_lost(longer_than=WATCH_SECONDS / 2)
-        self._held.store_progress()
-        self._held.take_back_stale()
+        self._runs.cancel_lost(longer_than=WATCH_SECONDS / 2)
+        self._runs.store_progress()
+        self._runs.take_back_stale()
         if self._health is not None and not self._housekeeper.failing:
-            self._health.write(worker=self.id, pid=os.getpid(), held=len(self._held), finalized=self.summary.finalized)
+            self._health.write(worker=self.id, pid=os.getpid(), held=len(self._runs), finalized=self.summary.finalized)
         return WATCH_SECONDS
 
     def _requeue_uncertain(self) -> float:
@@ -288,7 +288,7 @@ class Worker:
             "queues": self.queues.to_list(),
             "concurrency": self._threads.capacity,
             "state": self._control.state,
-            "held": len(self._held),
+            "claimed": len(self._runs),
             "finalized": self.summary.finalized,
         }
 
@@ -307,8 +307,8 @@ class Worker:
         now = time.monotonic()
         if self._outages.failures:
             return min(self._outages.pause, max(0.001, self._control.give_up_at - now))
-        moments = [self._held.extend_at, self._timetable.due, self._housekeeper.due, *self._held.time_limits()]
-        if self._held:
+        moments = [self._runs.extend_at, self._timetable.due, self._housekeeper.due, *self._runs.time_limits()]
+        if self._runs:
             moments.append(now + LONGEST_POLL)
         elif self._control.draining:
             moments.append(now + SHORTEST_POLL)  # only the housekeeper has something to do

@@ -89,7 +89,7 @@ class Poller:
         self._waiting = None
 
     def passed_over(self) -> None:
-        """Poll again soon: the claim left out jobs, as a row was locked, or there were too many keys of limits."""
+        """Poll again soon: the claim left out jobs, as a row was locked, or limits had too many partitions."""
         self.has_passed_over = True
 
     def begin(self) -> float:

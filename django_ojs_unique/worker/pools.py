@@ -25,9 +25,9 @@ from ..handlers.carried import handed_on, inheriting
 logger = logging.getLogger("django_ojs_unique.worker")
 
 WORK_AHEAD_SECONDS = 0.05
-"""How much work to hold claimed but not started: enough to batch short jobs, too little to keep long jobs waiting."""
+"""How much work to have claimed but not started: enough to batch short jobs, too little to keep long jobs waiting."""
 LARGEST_AHEAD = 600
-"""How many jobs to hold at most beyond those that can run at once; some of these are being claimed or finalized."""
+"""How many jobs to have at most beyond those that can run at once; some of these are being claimed or finalized."""
 SHORT_SECONDS = 0.005
 """Jobs of a type that take less on average begin their last attempts unconfirmed: each would take longer otherwise."""
 LONGEST_UNSTARTED = 1.0
@@ -38,11 +38,11 @@ IDLE_SECONDS = 1.0
 Ended = Callable[[Run, RunResult | None], None]
 """Called for each run that is over, with its outcome, or None when it never started."""
 Confirm = Callable[[Run], bool]
-"""Lets an attempt count, before it begins; returns whether that succeeded and its job is still held."""
+"""Lets an attempt count, before it begins; returns whether that succeeded and its job is still leased."""
 
 
 class Pool:
-    """Runs up to ``capacity`` jobs at once; holds some more, ready to start.
+    """Runs up to ``capacity`` jobs at once; has some more, ready to start.
 
     When a worker dies, the attempts of jobs that have not begun must not count. So none counts before it is confirmed.
     For most, the next extension of the lease does that. ``confirm`` is called before an attempt begins that must not
@@ -51,7 +51,7 @@ class Pool:
 
     def __init__(self, capacity: int, ended: Ended, confirm: Confirm) -> None:
         self.capacity = capacity
-        self.held = 0
+        self.runs = 0
         self.closed = False
         """Whether runs that have not started must not start any more."""
         self._ended = ended
@@ -63,16 +63,16 @@ class Pool:
     def room(self, largest: int, unread: int = 0) -> int:
         """Return how many jobs to claim now: none unless some could start at once, or there is room for a batch.
 
-        ``unread`` are the jobs that are claimed for it, but not yet held.
+        ``unread`` are the jobs that are claimed for it, but are no runs yet.
         """
-        held = self.held + unread
+        runs = self.runs + unread
         ahead = int(self.capacity * WORK_AHEAD_SECONDS / self._mean_seconds)
         target = self.capacity + min(ahead, LARGEST_AHEAD)
-        room = target - held
-        return min(room, largest) if held < self.capacity or room >= min(largest, target / 2) else 0
+        room = target - runs
+        return min(room, largest) if runs < self.capacity or room >= min(largest, target / 2) else 0
 
     def slow_down(self) -> None:
-        """Hold no more than can run at once, until jobs are short again."""
+        """Have no more than can run at once, until jobs are short again."""
         self._mean_seconds = max(self._mean_seconds, LONGEST_UNSTARTED)
 
     def put(self, runs: Iterable[Run]) -> None:
@@ -83,7 +83,7 @@ class Pool:
         """Interrupt a handler whose time is up; it may react later."""
 
     def cancel(self, run: Run) -> None:
-        """Cancel a handler whose job is no longer held; it may react later."""
+        """Cancel a handler whose lease is lost; it may react later."""
 
     def write_off(self, run: Run) -> None:
         """Go on without a handler that does not end."""

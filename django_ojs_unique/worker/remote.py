@@ -26,13 +26,13 @@ from ..db.transactions import starting_over
 from ..execution.claim import claim
 from ..execution.errors import error_record, has_lost
 from ..execution.finalize import Finalized, announce_outcome, finalize
-from ..execution.leases import Lease, confirm, requeue_held, within_time_limits
+from ..execution.leases import Lease, confirm, requeue_leased, within_time_limits
 from ..execution.run_result import RunResult
 from ..lifecycle import DatabaseNow
 from ..lifecycle.events import tell
 from ..limits.slots import forget_slots
 from ..maintenance.on_demand import is_overdue, run_maintenance, unless_busy
-from ..ojs.gates import OPEN
+from ..ojs.blocking import UNBLOCKED
 from ..ojs.states import JobState
 from ..signals import announce, job_started
 from ..workflows.advance import advance_due
@@ -64,11 +64,15 @@ def fetch(
         if len(taken) == count or (taken and max_bytes <= 0):
             break
         available = jobs.filter(state=JobState.AVAILABLE, queue=queue, finished_at=None)
-        at_gates = any_of(available.filter(gate__gt=OPEN).order_by("gate"))
-        waiting = available.filter(gate=OPEN) if types is None else available.filter(gate=OPEN, type__in=types)
+        any_blocked = any_of(available.filter(blocked_by__gt=UNBLOCKED).order_by("blocked_by"))
+        waiting = (
+            available.filter(blocked_by=UNBLOCKED)
+            if types is None
+            else available.filter(blocked_by=UNBLOCKED, type__in=types)
+        )
         waiting = waiting.order_by("-priority", "enqueued_at", "id")
         least = 0 if taken else 1
-        if at_gates:  # only the claim can tell which of the jobs are next
+        if any_blocked:  # only the claim can tell which of the jobs are next
             room = count - len(taken)
         elif count == 1:
             room = int(any_of(waiting))
@@ -78,7 +82,7 @@ def fetch(
             options: Any = {"limit": room, "worker_id": worker_id, "lease": lease, "now": now, "token": token}
             take = partial(claim, jobs, queues=[queue], types=types, **options)
             claimed: Sequence[Any] = unless_busy(jobs.db, take) or []
-            if at_gates and count > 1:
+            if any_blocked and count > 1:
                 claimed, max_bytes = _within(jobs, claimed, max_bytes, least)
             # Only once for each attempt: a job that kills its worker at once looks the same as a client that has gone.
             if lost := [job for job in claimed if lease.unconfirmed and has_lost(job, job.attempt)]:
@@ -99,7 +103,7 @@ def _within(jobs: QuerySet[Any], claimed: Sequence[Any], room: int, least: int) 
         size = sizes.get(job.pk, 0) + OF_THE_REST
         if size > room and count >= least:
             rest = [job.pk for job in claimed[count:]]
-            requeue_held(jobs, rest, job.lease_token)
+            requeue_leased(jobs, rest, job.lease_token)
             unless_busy(jobs.db, partial(forget_slots, jobs.db, rest, job.lease_token))
             return claimed[:count], 0
         room -= size
@@ -107,9 +111,9 @@ def _within(jobs: QuerySet[Any], claimed: Sequence[Any], room: int, least: int) 
 
 
 def ack(jobs: QuerySet[Any], id: UUID, *, holder: RemoteWorker, now: datetime, result: Any = None) -> Any:
-    """Complete a job that a worker holds; return it.
+    """Complete a job that a worker has claimed; return it.
 
-    Raises ``DoesNotExist``, and InvalidTransition for a job that is not active, or held by another worker.
+    Raises ``DoesNotExist``, and InvalidTransition for a job that is not active, or claimed by another worker.
     """
     job = _as_holder(jobs, id, holder, now, lambda job: _finalize(jobs, RunResult(job, result=result, at=now)))
     return _advanced(jobs, job)
@@ -128,7 +132,7 @@ class Failure:
 
 
 def nack(jobs: QuerySet[Any], id: UUID, *, holder: RemoteWorker, now: datetime, failure: Failure) -> Any:
-    """Let a job that a worker holds run again, or discard it, by its retry policy; return it. Raises like `ack`."""
+    """Let a claimed job run again, or discard it, by its retry policy; return it. Raises like `ack`."""
 
     def fail(job: Any) -> None:
         record = error_record(job, now=now, **failure.record)
@@ -139,13 +143,13 @@ def nack(jobs: QuerySet[Any], id: UUID, *, holder: RemoteWorker, now: datetime, 
 
 
 def requeue(jobs: QuerySet[Any], id: UUID, *, holder: RemoteWorker, now: datetime) -> Any:
-    """Make a job that a worker holds available again, if it may run again; the attempt does not count.
+    """Make a claimed job available again, if it may run again; the attempt does not count.
 
     Raises like `ack`.
     """
 
     def put_back(job: Any) -> None:
-        requeue_held(jobs, [job.pk], job.lease_token)
+        requeue_leased(jobs, [job.pk], job.lease_token)
         job.refresh_from_db(using=jobs.db)
         if job.state != JobState.AVAILABLE:  # it may not run again, or must be checked for duplicates first
             run_maintenance(jobs, now, only=id)
@@ -193,7 +197,7 @@ def extend(
     tokens: Collection[UUID] | None = None,
     lease: Lease,
 ) -> list[Any]:
-    """Extend the leases of the jobs that a worker holds, under one of ``tokens`` if given; return these jobs.
+    """Extend the leases of the jobs that a worker has claimed, under one of ``tokens`` if given; return these jobs.
 
     A job that was fetched without a worker's id may be extended by any worker of the account.
     """
@@ -203,12 +207,12 @@ def extend(
 def _extend(
     jobs: QuerySet[Any], ids: Collection[UUID], holder: RemoteWorker, tokens: Collection[UUID] | None, lease: Lease
 ) -> list[Any]:
-    held = jobs.filter(Q(worker_id=holder.worker_id) | Q(worker_id=None), pk__in=ids, state=JobState.ACTIVE)
+    leased = jobs.filter(Q(worker_id=holder.worker_id) | Q(worker_id=None), pk__in=ids, state=JobState.ACTIVE)
     if tokens is not None:
-        held = held.filter(lease_token__in=tokens)
+        leased = leased.filter(lease_token__in=tokens)
     with transaction.atomic(using=jobs.db):
         dialect_of(jobs).take_write_lock()
-        alive = held.filter(lease_expires_at__gt=DatabaseNow()).order_by("pk").select_for_update()
+        alive = leased.filter(lease_expires_at__gt=DatabaseNow()).order_by("pk").select_for_update()
         rows = [job for job in alive if holder.has_fetched(job)]
         for length, keys in lease.by_length(rows).items():
             lifecycle.write(jobs.filter(pk__in=keys), lease_expires_at=DatabaseNow() + length, unconfirmed=None)
@@ -217,7 +221,7 @@ def _extend(
 
 
 def _as_holder(jobs: QuerySet[Any], id: UUID, holder: RemoteWorker, now: datetime, act: Callable[[Any], None]) -> Any:
-    """Lock a job and call ``act`` for the worker that holds it; run overdue maintenance on the job first."""
+    """Lock a job and call ``act`` for the worker that has claimed it; run overdue maintenance on the job first."""
 
     def step() -> Any:
         with transaction.atomic(using=jobs.db):
@@ -254,12 +258,12 @@ def _lock(jobs: QuerySet[Any], id: UUID) -> Any:
 
 def _finalize(jobs: QuerySet[Any], run: RunResult) -> None:
     ((_, outcome),) = finalize(jobs, [run])
-    assert outcome is not Finalized.REFUSED, "the row is locked, and held"
+    assert outcome is not Finalized.REFUSED, "the row is locked, and leased"
     tell(jobs.db, [partial(announce_outcome, run, outcome, jobs.db)])
 
 
 def _read_again(jobs: QuerySet[Any], claimed: Collection[Any]) -> list[Any]:
-    """Return the whole rows of claimed jobs, in their order, without those that are no longer held."""
+    """Return the whole rows of claimed jobs, in their order, without those whose leases are lost."""
     tokens = {job.pk: job.lease_token for job in claimed}
     rows = jobs.in_bulk(tokens) if tokens else {}
     return [row for key in tokens if (row := rows.get(key)) is not None and row.lease_token == tokens[key]]

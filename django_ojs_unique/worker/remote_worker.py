@@ -1,4 +1,4 @@
-"""Remote worker: the HTTP worker that makes a call about a job, and whether it holds that job.
+"""Remote worker: the HTTP worker that makes a call about a job, and whether it has claimed that job.
 
 The token of a lease contains the account for which it was made, so that no column has to store it.
 """

@@ -20,7 +20,7 @@ logger = logging.getLogger("django_ojs_unique.worker")
 
 
 class UncertainClaims:
-    """Remembers the tokens of claims that got no answer, and requeues the jobs they hold; the attempt does not count.
+    """Remembers the tokens of claims that got no answer, and requeues their jobs; the attempt does not count.
 
     Without that, a claim that was committed while its answer was lost would cost its jobs an attempt and a lease. The
     server may commit it after a first check, so the check is repeated until its lease would have run out.
@@ -44,7 +44,7 @@ class UncertainClaims:
             raise
 
     def requeue(self) -> int:
-        """Requeue the jobs that such claims hold by now; return how many."""
+        """Requeue the jobs that such claims have claimed by now; return how many."""
         requeued = leases.requeue_claims(self._jobs, self._until) if self._until else 0
         if requeued:
             logger.warning("Requeued %d jobs: the answer to their claim was lost.", requeued)

@@ -72,7 +72,7 @@ def test_it_shows_queues_with_their_jobs_their_limits_and_their_pauses(admin_cli
 def test_it_shows_workers_and_warns_of_jobs_that_none_of_them_takes(admin_client):
     now = timezone.now()
     job(now, queue="emails")
-    worker("w-running", heard=now, queues=["reports", "!old-*"], held=2)
+    worker("w-running", heard=now, queues=["reports", "!old-*"], claimed=2)
     worker("w-stopping", heard=now, state="stopping")
     worker("w-silent", heard=now - timedelta(minutes=2))
     shown = text(admin_client)
@@ -160,7 +160,7 @@ def test_a_rate_is_said_in_the_unit_that_suits(count, hours, said):
 @pytest.mark.slow
 def test_it_shows_what_each_worker_runs_now(admin_client):
     now = timezone.now()
-    worker("w-busy", heard=now, held=5)
+    worker("w-busy", heard=now, claimed=5)
     worker("w-idle", heard=now)
     runs = [job(now - timedelta(minutes=9 - n), state="active", worker_id="w-busy", progress=0.5) for n in range(5)]
     body = page(admin_client).content.decode()

@@ -235,7 +235,7 @@ def test_a_page_without_rows_explains_itself(admin_client):
     assert "There are none: each fingerprint has one unfinished job at most." in page
 
 
-def test_live_duplicates_are_grouped_the_oldest_first_and_say_which_guards(admin_client):
+def test_live_duplicates_are_grouped_the_oldest_first_and_say_which_holds_the_key(admin_client):
     enqueue(99)
     old, new = live_twice(1)
     finished, alone = live_twice(2)
@@ -435,7 +435,7 @@ def test_the_confirmation_says_what_happens_to_a_running_job_and_to_the_unique_k
     assert states([old, new]) == ["active", "available"]
 
 
-def test_the_kept_job_still_answers_enqueues_although_it_does_not_guard(admin_client):
+def test_the_kept_job_still_answers_enqueues_although_it_does_not_hold_the_key(admin_client):
     first = enqueue().job
     Job._base_manager.update(unique_states=frozenset())
     second = Job.objects.get(pk=Job.objects.enqueue("email.send", {"user": 1}).job.pk)

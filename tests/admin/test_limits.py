@@ -1,4 +1,4 @@
-"""The page of limits per key, and what the pages of jobs, explain and the dashboard say about them."""
+"""The page of limits, and what the pages of jobs, explain and the dashboard say about them."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def test_without_limits_the_list_says_how_to_declare_one(admin_client):
 
 
 @pytest.mark.slow
-def test_the_page_of_a_limit_shows_its_keys(admin_client, waiting):
+def test_the_page_of_a_limit_shows_its_partitions(admin_client, waiting):
     text = seen(admin_client, page_of("args.n"))
-    assert "running: 2, waiting: 2, keys for which jobs wait: 1" in text
+    assert "running: 2, waiting: 2, full partitions: 1" in text
     assert f"args.n 1: running: 1, waiting: 2 {waiting[1]}" in text
     assert admin_client.get(page_of("args.m")).status_code == 302
 
@@ -141,23 +141,23 @@ def test_sentences_are_said_in_the_language_of_the_visitor(admin_client, waiting
 
 
 @pytest.mark.slow
-def test_the_dashboard_shows_the_full_keys_only_if_there_are_any(admin_client):
+def test_the_dashboard_shows_the_full_partitions_only_if_there_are_any(admin_client):
     _, second = enqueue(1), enqueue(1)
-    assert "Full keys" not in seen(admin_client, DASHBOARD)
+    assert "Full partitions" not in seen(admin_client, DASHBOARD)
     take(), take()
     text = seen(admin_client, DASHBOARD)
-    assert "Full keys" in text
+    assert "Full partitions" in text
     assert re.search(rf"args\.n 1 args\.n 1 \d+s ago {second}", text)
     Job.objects.get(pk=second).cancel()
-    assert "Full keys" not in seen(admin_client, DASHBOARD)
+    assert "Full partitions" not in seen(admin_client, DASHBOARD)
 
 
-def test_who_may_see_some_jobs_only_sees_neither_keys_nor_counts(admin_client, waiting, monkeypatch):
+def test_who_may_see_some_jobs_only_sees_neither_partitions_nor_counts(admin_client, waiting, monkeypatch):
     seen_only = Job.objects.filter(pk__in=waiting[1:2])
     monkeypatch.setattr(JobAdmin, "get_queryset", lambda self, request: seen_only)
     assert "args.n 1 at once no - - - - " in seen(admin_client, LIST)
     text = seen(admin_client, page_of("args.n"))
-    assert "Only who may see all jobs may see the keys." in text
+    assert "Only who may see all jobs may see the partitions." in text
     assert "args.n 1" not in text
     page = seen(admin_client, job_page(waiting[1]))
     assert str(waiting[0]) not in page

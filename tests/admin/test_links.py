@@ -51,7 +51,7 @@ def fill():
     failed.retry(force=True)
     blocked = change(enqueue(3), state="discarded", finished_at=now, unique_states=frozenset())
     enqueue(3)
-    worker("host:1:ab", heard=now, queues=["reports"], held=1)
+    worker("host:1:ab", heard=now, queues=["reports"], claimed=1)
     lease = {"worker_id": "host:1:ab", "lease_expires_at": now - timedelta(seconds=1)}
     change(enqueue(4), state="active", attempt=1, started_at=now, progress=0.5, **lease)
     change(enqueue(5), state="completed", started_at=now, finished_at=now, result={"sum": 3}, meta={"a": 1})
@@ -85,7 +85,7 @@ def flows():
 
 
 def limited():
-    """Store jobs with limits that run and wait for a slot, for a rate, for a look, and for the turn of a lane."""
+    """Store jobs with limits that run and wait for a slot, for a rate, for a look, and for a turn."""
     one = Limit(key=["args.user_id"], running=1)
     soon = Limit(key=["args.user_id"], per_minute=2, running=5, weight=2, name="send")
     for _ in range(2):
@@ -96,8 +96,8 @@ def limited():
     Job._base_manager.filter(worker_id="w").update(worker_id="host:1:ab")
     LimitOverride.objects.set("send", running=4)
     ids = [Job.objects.enqueue("email.send", {"user_id": 41}, queue="limited", limit=one).job.pk for _ in range(4)]
-    Job._base_manager.filter(pk=ids[1]).update(gate="k" + "0" * 32)
-    Job._base_manager.filter(pk__in=ids[2:]).update(gate="f" + "0" * 32)
+    Job._base_manager.filter(pk=ids[1]).update(blocked_by="k" + "0" * 32)
+    Job._base_manager.filter(pk__in=ids[2:]).update(blocked_by="f" + "0" * 32)
 
 
 class Links(HTMLParser):

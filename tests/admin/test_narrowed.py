@@ -238,12 +238,12 @@ def test_the_dashboard_is_refused_because_it_counts_all_jobs(admin_client):
 
 
 def test_the_page_of_a_worker_names_no_hidden_job(admin_client):
-    worker("w1", heard=timezone.now(), held=2)
+    worker("w1", heard=timezone.now(), claimed=2)
     running = {"state": "active", "attempt": 1, "started_at": timezone.now(), "worker_id": "w1"}
     hidden = change(theirs(2), **running)
     look(admin_client, "workerprocess_changelist", hiding=[hidden])
     text = look(admin_client, "workerprocess_change", "w1", hiding=[hidden])
-    assert "It holds no job that you may see." in text
+    assert "It has claimed no job that you may see." in text
     mine = change(ours(1), **running)
     assert str(mine.pk) in look(admin_client, "workerprocess_change", "w1", hiding=[hidden])
 
@@ -457,7 +457,7 @@ def test_a_site_without_an_admin_of_jobs_shows_none(admin_client):
         text = text_of(admin_client.get(url("workerprocess_change", "w1")))
     finally:
         site.register(Job, TeamJobAdmin)
-    assert "It holds no job that you may see." in kept_secret(text, hidden)
+    assert "It has claimed no job that you may see." in kept_secret(text, hidden)
 
 
 def test_nothing_else_links_to_a_job():

@@ -171,7 +171,7 @@ def test_queues_are_neither_added_nor_deleted(admin_client):
     assert Queue.objects.exists()
 
 
-def test_the_limit_per_second_is_shown_changed_and_guarded_like_the_other(admin_client):
+def test_the_limit_per_second_is_shown_changed_and_checked_like_the_other(admin_client):
     Queue.objects.rate_limit("emails", 10)
     listed = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", admin_client.get(reverse(LIST)).content.decode()))
     assert re.search(r"emails no 10/s 0 ", listed)

@@ -27,7 +27,7 @@ def text(client, url, **query):
 @pytest.fixture
 def present():
     now = timezone.now()
-    worker("w-1", heard=now, held=2, queues=["emails", "!old-*"])
+    worker("w-1", heard=now, claimed=2, queues=["emails", "!old-*"])
     worker("w-2", heard=now, state="stopping")
     worker("w-3", heard=now - timedelta(minutes=3))
     return now
@@ -53,11 +53,11 @@ def test_a_workers_page_links_to_the_jobs_that_it_holds(admin_client, present):
     body = admin_client.get(form_url("w-1")).content.decode()
     assert reverse("admin:django_ojs_unique_job_change", args=[mine.pk]) in body
     assert str(other.pk) not in body
-    assert "It holds no job now." in text(admin_client, form_url("w-3"))
+    assert "It has claimed no job now." in text(admin_client, form_url("w-3"))
 
 
-def test_of_many_held_jobs_the_first_are_listed(admin_client, present, monkeypatch):
-    monkeypatch.setattr("django_ojs_unique.admin.workers.MOST_HELD", 1)
+def test_of_many_claimed_jobs_the_first_are_listed(admin_client, present, monkeypatch):
+    monkeypatch.setattr("django_ojs_unique.admin.workers.MOST_CLAIMED", 1)
     for _ in range(2):
         job(present, state="active", worker_id="w-1")
     assert "These are the first 1; there are more." in text(admin_client, form_url("w-1"))

@@ -1,4 +1,4 @@
-"""Limits over HTTP: how many jobs of a key run at once, or start in a time."""
+"""Limits over HTTP: how many jobs of a partition run at once, or start in a time."""
 
 from functools import partial
 
@@ -133,7 +133,7 @@ def test_the_members_of_a_workflow_have_limits_of_their_own_or_share_those_of_th
         for one in ojs.fetch():
             ojs.post("/ojs/v1/workers/ack", {"job_id": one["id"]})
     done = Job.objects.get(type="done")
-    assert (Limit.of_stored(done.limits[0]), done.gate) == (STORED, "0")
+    assert (Limit.of_stored(done.limits[0]), done.blocked_by) == (STORED, "0")
 
 
 def test_a_workflow_names_the_member_whose_limit_is_wrong(ojs, refused):
@@ -266,7 +266,7 @@ def test_what_does_not_fit_into_an_answer_is_requeued_as_it_was(ojs):
         assert len(ojs.fetch("q", count=6)) == 1
 
 
-def test_a_fetch_goes_round_the_lanes_of_a_fair_queue(ojs):
+def test_a_fetch_goes_round_the_partitions_of_a_fair_queue(ojs):
     with override_settings(OJS_UNIQUE={"FAIR_QUEUES": {"imports": ["meta.tenant"]}}):
         first = [ojs.enqueue(meta={"tenant": "a"}, options={"queue": "imports"}) for _ in range(3)]
         second = ojs.enqueue(meta={"tenant": "b"}, options={"queue": "imports"})
@@ -282,7 +282,7 @@ def test_a_job_that_is_enqueued_again_or_retried_keeps_its_limits(ojs):
     ojs.delete(f"{JOBS}/{again['id']}")
     retried = ojs.post(f"{JOBS}/{again['id']}/retry").json()["job"]
     assert (retried["state"], retried["limits"]) == ("available", done["limits"])
-    assert set(Job.objects.filter(state="available").values_list("gate", flat=True)) == {"0"}
+    assert set(Job.objects.filter(state="available").values_list("blocked_by", flat=True)) == {"0"}
     holder = limited(ojs)
     assert len(ojs.fetch(count=5)) == 1
     assert Job.objects.get(pk=holder["id"]).state == "available"

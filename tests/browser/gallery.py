@@ -189,7 +189,7 @@ def _workers(now: datetime) -> None:
             pid=400 + number,
             queues=["*"],
             concurrency=4,
-            held=2,
+            claimed=2,
             finalized=1_234 * number,
             started_at=now - timedelta(hours=9),
             heartbeat_at=now - timedelta(seconds=silent),

@@ -424,7 +424,7 @@ TABLE, CONSTRAINT = Job._meta.db_table, capabilities.CONSTRAINT
 
 
 @pytest.fixture
-def guard(db):
+def remake(db):
     """Make the unique key anew, under another condition; None drops it."""
 
     def make(condition):
@@ -474,8 +474,8 @@ def holding_unique_key(states, compare):
     ],
     ids=["dropped", "always", "incomplete", "with-a-hole", "of-another-column"],
 )
-def test_a_unique_key_that_is_missing_or_altered_is_found(condition, said, guard):
-    guard(condition)
+def test_a_unique_key_that_is_missing_or_altered_is_found(condition, said, remake):
+    remake(condition)
     (message,) = found_in_database("W008")
     assert f"'ojs_unique_key' of table 'django_ojs_unique_job' {said}" in message.msg
     assert "jobs verify --fix --database default" in message.hint
@@ -494,8 +494,8 @@ def test_a_database_that_stores_local_times_is_found(zone, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True, databases="__all__")
 @pytest.mark.parametrize("condition", [None, "1 = 1"], ids=["dropped", "always"])
-def test_what_the_hint_says_makes_the_unique_key_anew(condition, guard):
-    guard(condition)
+def test_what_the_hint_says_makes_the_unique_key_anew(condition, remake):
+    remake(condition)
     (message,) = found_in_database("W008")
     exec("\n".join(re.findall(r"^\t\t(.*)$", message.hint, re.MULTILINE)), {})
     capabilities.forget()
@@ -503,8 +503,8 @@ def test_what_the_hint_says_makes_the_unique_key_anew(condition, guard):
 
 
 @pytest.mark.slow
-def test_a_unique_key_whose_condition_is_written_otherwise_is_fine(guard):
-    guard(holding_unique_key(reversed(JobState), "<> 0").replace("OR", "or"))
+def test_a_unique_key_whose_condition_is_written_otherwise_is_fine(remake):
+    remake(holding_unique_key(reversed(JobState), "<> 0").replace("OR", "or"))
     assert found_in_database("W008") == found_in_database("W003") == []
 
 

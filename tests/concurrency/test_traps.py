@@ -361,11 +361,11 @@ def test_a_taken_id_is_never_swallowed_while_the_key_is_held_too():
     assert (row.state, row.holds_unique_key) == ("available", True)
 
 
-# What a replaced row guards
+# The states in which a replaced row holds its key
 
 
 @pytest.mark.parametrize("strategy", ["replace", "replace_except_schedule"])
-def test_a_replaced_job_that_guards_cancelled_does_not_block_its_successor(strategy):
+def test_a_replaced_job_that_holds_its_key_while_cancelled_does_not_block_its_successor(strategy):
     policy = UniquePolicy(states=list(JobState), on_conflict=strategy)
     answers = [ask("t", unique=policy) for _ in range(3)]
     assert [answer.outcome for answer in answers] == ["created", "replaced", "replaced"]
@@ -374,7 +374,7 @@ def test_a_replaced_job_that_guards_cancelled_does_not_block_its_successor(strat
     assert [rows[answer.id].holds_unique_key for answer in answers] == [False, False, True]
 
 
-def test_a_job_cancelled_manually_that_guards_cancelled_still_keeps_others_out():
+def test_a_job_cancelled_manually_that_holds_its_key_while_cancelled_still_keeps_others_out():
     job = Job.objects.enqueue("t", unique={"states": list(JobState)}).job
     job.cancel()
     assert ask("t", unique={"states": list(JobState)}).outcome == "duplicate"

@@ -310,10 +310,10 @@ def counted():
     return metrics
 
 
-def ended(queue="q", *, ran=2.0, waited=timedelta(seconds=5), in_lane=1.0, type="t"):
+def ended(queue="q", *, ran=2.0, waited=timedelta(seconds=5), in_pool=1.0, type="t"):
     now = timezone.now()
     run = Run(Job(type=type, queue=queue, enqueued_at=now - waited, started_at=now))
-    run.started_at = run.claimed_at + in_lane
+    run.started_at = run.claimed_at + in_pool
     run.ended_at = run.started_at + ran
     return run
 
@@ -332,7 +332,7 @@ def test_runs_are_counted_and_timed(counted):
 
 
 def test_a_wait_by_clocks_that_differ_is_not_negative(counted):
-    counted.finalized(ended(waited=-HOUR, in_lane=0), Finalized.COMPLETED)
+    counted.finalized(ended(waited=-HOUR, in_pool=0), Finalized.COMPLETED)
     assert counted.value("ojs_worker_wait_seconds_sum", queue="q") == 0
 
 

@@ -88,31 +88,31 @@ def is_refused(write, job):
 
 @pytest.mark.parametrize("write", WRITE_PATHS.values(), ids=WRITE_PATHS)
 @pytest.mark.parametrize("state", ALL_STATES)
-def test_a_second_guarding_row_is_refused_by_any_write_path(write, state):
+def test_a_second_row_that_holds_the_key_is_refused_by_any_write_path(write, state):
     insert_all([unsaved(state, ALL_STATES)])
     assert is_refused(write, unsaved("available", ["available"]))
     assert not is_refused(write, unsaved("available", ["available"], "e" * 64))
 
 
 @pytest.mark.parametrize("write", WRITE_PATHS.values(), ids=WRITE_PATHS)
-def test_a_row_that_does_not_guard_is_accepted_by_any_write_path(write):
+def test_a_row_that_holds_no_key_is_accepted_by_any_write_path(write):
     insert_all([unsaved("available", ALL_STATES)])
     assert not is_refused(write, unsaved("available", ["active"]))
     assert not is_refused(write, unsaved("completed", ["available"]))
     assert not is_refused(write, unsaved("available", []))
 
 
-@pytest.mark.parametrize("guarded", ALL_STATES)
+@pytest.mark.parametrize("held", ALL_STATES)
 @pytest.mark.parametrize("state", ALL_STATES)
-def test_a_row_guards_exactly_while_its_state_is_guarded(state, guarded):
-    first = unsaved(state, [guarded])
+def test_a_row_holds_its_key_exactly_in_its_unique_states(state, held):
+    first = unsaved(state, [held])
     insert_all([first])
-    assert first.holds_unique_key is (state == guarded)
-    assert is_refused(WRITE_PATHS["fixture"], unsaved("available", ["available"])) is (state == guarded)
+    assert first.holds_unique_key is (state == held)
+    assert is_refused(WRITE_PATHS["fixture"], unsaved("available", ["available"])) is (state == held)
 
 
 @pytest.mark.parametrize("state", ALL_STATES)
-def test_a_row_that_guards_all_other_states_does_not_guard(state):
+def test_a_row_whose_unique_states_are_all_others_does_not_hold_its_key(state):
     insert_all([unsaved(state, [other for other in ALL_STATES if other != state])])
     assert not is_refused(WRITE_PATHS["fixture"], unsaved("available", ["available"]))
 
@@ -138,7 +138,7 @@ def update_raw(job, changes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state", [*ALL_STATES, "running", ""])
-def test_a_state_that_is_set_by_raw_sql_keeps_exactly_the_keys_that_it_guards(state):
+def test_a_state_that_is_set_by_raw_sql_keeps_exactly_the_keys_that_it_holds(state):
     """For each of the 256 sets of states; a state that does not exist keeps none."""
     names = [f"{mask:064x}" for mask in range(256)]
     insert_all(unsaved("available", from_mask(mask), name) for mask, name in enumerate(names))
@@ -201,7 +201,7 @@ def test_a_unique_key_that_was_set_manually_never_breaks_an_enqueue():
 
 
 @pytest.mark.parametrize("state", ALL_STATES)
-def test_a_job_whose_guard_is_released_takes_no_more_part_in_uniqueness(state):
+def test_a_job_whose_key_is_released_takes_no_more_part_in_uniqueness(state):
     unique = {"states": ALL_STATES}
     job = stored(state, unique=unique)
     fingerprint = job.fingerprint

@@ -169,7 +169,7 @@ def test_only_a_record_on_its_own_does_not_wait_for_the_disk(kept, is_kept):
     assert ["'synchronous_commit', 'off'" in sql for sql in kept if sql.startswith("WITH")] == [False, True]
 
 
-def test_a_replacement_and_a_stale_guard_are_finalized(kept):
+def test_a_replacement_and_a_stale_hold_are_finalized(kept):
     first = enqueue().job
     second = enqueue(unique={"keys": ["type", "args"], "on_conflict": "replace"})
     assert [job.pk for job in second.replaced] == [first.pk]

@@ -98,7 +98,7 @@ def test_an_insert_stores_what_django_would_store(dialect):
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_a_guarded_key_or_a_taken_id_is_answered_by_false_and_the_transaction_goes_on(dialect, many):
+def test_a_held_key_or_a_taken_id_is_answered_by_false_and_the_transaction_goes_on(dialect, many):
     first = enqueue().job
     same_id = incoming("other", id=first.pk)
     with transaction.atomic():
@@ -108,7 +108,7 @@ def test_a_guarded_key_or_a_taken_id_is_answered_by_false_and_the_transaction_go
         assert dialect.insert(values(incoming("third")))
 
 
-def test_a_key_that_is_no_longer_guarded_is_free(dialect):
+def test_a_key_that_is_no_longer_held_is_free(dialect):
     put(enqueue().job, "completed")
     assert dialect.insert(values(incoming()))
 
@@ -146,10 +146,10 @@ def test_where_one_statement_is_exact_it_inserts_what_has_no_duplicate(own):
 
 
 @pytest.mark.parametrize("state", ["available", "active", "scheduled", "retryable", "pending"])
-@pytest.mark.parametrize("is_guarded", [True, False])
-def test_no_unfinished_job_of_the_fingerprint_is_passed_over_by_the_insert(own, state, is_guarded):
+@pytest.mark.parametrize("is_held", [True, False])
+def test_no_unfinished_job_of_the_fingerprint_is_passed_over_by_the_insert(own, state, is_held):
     holder = put(enqueue().job, state)
-    if not is_guarded:
+    if not is_held:
         Job._base_manager.update(unique_states=frozenset())
     if own.decides_at_once(POLICY):
         assert not own.insert_unless_duplicate(values(incoming()), POLICY, None)

@@ -12,11 +12,11 @@ from django_ojs_unique import JobState
 from django_ojs_unique.db.constraints import finished, holding_unique_key, of_fingerprint, released
 from django_ojs_unique.execution.leases import requeue_claims
 from django_ojs_unique.limits.candidates import AvailableJobs
-from django_ojs_unique.limits.index_scan import Gates, gates_of
+from django_ojs_unique.limits.index_scan import Blocks, blocks_of
 from django_ojs_unique.limits.slots import Slots
 from django_ojs_unique.limits.waiting import RoundRobin, Waiting, look
 from django_ojs_unique.maintenance import superseded, timers
-from django_ojs_unique.models import Job, LimitKey
+from django_ojs_unique.models import Job, LimitPartition
 from django_ojs_unique.worker.queues import waiting_queues
 from tests.support.jobs import ALL_STATES, LEASE, attempt, enqueue
 from tests.support.rows import insert_all
@@ -119,7 +119,7 @@ def test_explain_and_duplicates_of_go_through_an_index(policy, many_jobs):
 
 @pytest.mark.parametrize("limit", [1, 10])
 def test_a_claim_reads_its_queue_in_the_order_of_an_index(limit, many_jobs):
-    ready = Job.objects.filter(state="available", queue="q1", gate="", finished_at=None)
+    ready = Job.objects.filter(state="available", queue="q1", blocked_by="", finished_at=None)
     ready = ready.order_by("-priority", "enqueued_at", "id")
     sql, params = ready[:limit].query.sql_with_params()
     explained = plan(sql, params)
@@ -130,10 +130,10 @@ def test_a_claim_reads_its_queue_in_the_order_of_an_index(limit, many_jobs):
 
 
 def running(jobs, now):
-    """Count what runs under keys."""
-    LimitKey.objects.create(id="k" * 33, name="n", key={}, used_at=now)
+    """Count what runs in partitions."""
+    LimitPartition.objects.create(id="k" * 33, name="n", key={}, used_at=now)
     with transaction.atomic():
-        Slots(AvailableJobs(jobs, now), Waiting(keys={"k" * 33: {"id": "k" * 33, "name": "n"}}))
+        Slots(AvailableJobs(jobs, now), Waiting(partitions={"k" * 33: {"id": "k" * 33, "name": "n"}}))
 
 
 MAINTENANCE = {
@@ -143,13 +143,13 @@ MAINTENANCE = {
     "rescue": (timers.rescue, "ojs_job_timer"),
     "expire": (timers.expire, "ojs_job_expiry"),
     "queues": (lambda jobs, now: waiting_queues(jobs), "ojs_job_live"),
-    "gates": (lambda jobs, now: gates_of(jobs, ["q1"]), "ojs_job_live"),
+    "blocks": (lambda jobs, now: blocks_of(jobs, ["q1"]), "ojs_job_live"),
     "slots": (
-        lambda jobs, now: look(AvailableJobs(jobs, now), {"q1": Gates(*[True] * 4)}, 5, RoundRobin()),
+        lambda jobs, now: look(AvailableJobs(jobs, now), {"q1": Blocks(*[True] * 4)}, 5, RoundRobin()),
         "ojs_job_live",
     ),
     "heads": (lambda jobs, now: AvailableJobs(jobs, now).first_of_each("q1", ["k" * 33, "k" * 34], 2), "ojs_job_live"),
-    "lanes": (lambda jobs, now: AvailableJobs(jobs, now).any_between("q1", "kf", "kk"), "ojs_job_live"),
+    "partitions": (lambda jobs, now: AvailableJobs(jobs, now).any_between("q1", "kf", "kk"), "ojs_job_live"),
     "running": (running, "ojs_job_live"),
     "requeue": (lambda jobs, now: requeue_claims(jobs, [uuid4()]), "ojs_job_live"),
 }

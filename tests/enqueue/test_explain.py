@@ -105,7 +105,7 @@ def test_duplicates_that_would_stay_are_named_in_the_reason():
     assert len(explanation.duplicates) == 1
 
 
-def test_a_stale_guard_is_no_duplicate(clock):
+def test_a_stale_hold_is_no_duplicate(clock):
     enqueue(unique={"period": "PT1H"})
     clock.now += HOUR
     explanation = Job.objects.explain("t", unique={"period": "PT1H"})

@@ -16,7 +16,7 @@ from django.utils import timezone
 from django_ojs_unique import InvalidRequest, Limit, chain
 from django_ojs_unique.maintenance import cron
 from django_ojs_unique.models import CronJob, Job, LimitOverride
-from django_ojs_unique.ojs.limits import lane_of
+from django_ojs_unique.ojs.limits import fair_partition_of
 from django_ojs_unique.reporting.search import exact
 from django_ojs_unique.testing import assert_enqueued
 
@@ -104,11 +104,11 @@ def test_the_name_and_the_key_of_a_limit_are_the_same_in_either_form(declared: s
     assert Limit(key=[f"args.{declared}"], running=1).name == f"args.{COMPOSED}"
 
 
-def test_the_lanes_of_a_fair_queue_are_the_same_in_either_form() -> None:
-    lanes = {
-        lane_of([f"args.{part}"], type="t", queue="q", args={name: value}, meta={})
+def test_the_partitions_of_a_fair_queue_are_the_same_in_either_form() -> None:
+    partitions = {
+        fair_partition_of([f"args.{part}"], type="t", queue="q", args={name: value}, meta={})
         for part in (COMPOSED, DECOMPOSED)
         for name in (COMPOSED, DECOMPOSED)
         for value in (COMPOSED, DECOMPOSED)
     }
-    assert len(lanes) == 1
+    assert len(partitions) == 1

@@ -398,7 +398,7 @@ def test_each_piece_wakes_the_workers_of_its_queues_once(notify, settings):
 # What happens in between
 
 
-def test_a_duplicate_whose_guard_is_released_while_the_batch_waits_is_still_met(start):
+def test_a_duplicate_whose_key_is_released_while_the_batch_waits_is_still_met(start):
     """The batch waits for the first fingerprint, and a laxer policy takes the second one from its job."""
     first, second = sorted((0, 1), key=lambda number: Job.objects.enqueue(**item(number)).job.fingerprint)
     Job.objects.filter(args={"n": first}).delete()

@@ -79,7 +79,7 @@ def test_a_queue_that_appears_while_the_worker_runs_is_found_by_its_pattern(hand
 
 
 @pytest.mark.slow
-def test_priority_goes_first_then_age_across_queues_and_lanes(handlers):
+def test_priority_goes_first_then_age_across_queues_and_partitions(handlers):
     order = []
     job("t")(order.append)
     for number, (queue, priority) in enumerate([("a", 0), ("b", 10), ("a", 10), ("c", -10), ("b", 0), ("a", 0)]):

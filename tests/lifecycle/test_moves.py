@@ -83,7 +83,7 @@ def test_only_scheduled_and_retryable_jobs_are_promoted_whatever_their_rows_say(
 
 
 @pytest.mark.parametrize("state", ["available", "completed"])
-def test_a_job_that_leaves_uniqueness_keeps_neither_fingerprint_nor_guard_nor_window(state):
+def test_a_job_that_leaves_uniqueness_keeps_neither_fingerprint_nor_unique_states_nor_window(state):
     job = put(enqueue(unique={"states": [*ALL_STATES], "period": "P1D"}).job, state)
     assert columns(job)["window_ends_at"] > timezone.now()
     assert lifecycle.leave_uniqueness(row(job)) == 1

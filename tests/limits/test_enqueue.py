@@ -15,7 +15,7 @@ from django_ojs_unique import Cron, InvalidRequest, Limit, UniquePolicy, batch, 
 from django_ojs_unique.execution.claim import claim
 from django_ojs_unique.idempotency import Heal, scan
 from django_ojs_unique.models import CronJob, Job, Workflow
-from django_ojs_unique.ojs.gates import LANES, LIMITED, OPEN
+from django_ojs_unique.ojs.blocking import FAIR, LIMITED, UNBLOCKED
 from django_ojs_unique.testing import run_jobs, tick, travel
 from tests.support.refusals import refused
 
@@ -37,7 +37,7 @@ def count(handlers: Any) -> Any:
 
 def limits_of(row: Any) -> list[Limit]:
     row.refresh_from_db()
-    assert row.gate == (LIMITED if row.limits else OPEN)
+    assert row.blocked_by == (LIMITED if row.limits else UNBLOCKED)
     return [Limit.of_stored(one) for one in row.limits or ()]
 
 
@@ -163,7 +163,7 @@ def test_a_job_that_waits_for_a_slot_and_is_rewritten_runs_under_its_new_limits(
     (held,) = list(claim_all())
     assert claim_all() == []
     waiting.refresh_from_db()
-    assert waiting.gate not in (LIMITED, OPEN)
+    assert waiting.blocked_by not in (LIMITED, UNBLOCKED)
     count.using(key="k").enqueue(2)
     assert [row.pk for row in claim_all()] == [waiting.pk]
     assert held.pk != waiting.pk
@@ -183,11 +183,11 @@ def test_a_job_that_is_enqueued_again_has_its_own_limits_and_not_those_of_the_ha
         result = Job.objects.filter(pk__in=[row.pk for row in done]).enqueue_again()
     again = [Job.objects.get(pk=result.new[row.pk]) for row in done]
     assert [[Limit.of_stored(one) for one in row.limits or ()] for row in again] == [[THREE, RATE], []]
-    assert [row.gate[0] for row in again] == [LANES, LANES]
+    assert [row.blocked_by[0] for row in again] == [FAIR, FAIR]
     assert len(run_jobs()) == 2
 
 
-def test_a_retried_job_waits_at_its_gate_again(count):
+def test_a_retried_job_waits_behind_its_limits_again(count):
     first, second = count.enqueue(1).job, count.enqueue(1).job
     first.cancel()
     first.retry()
@@ -215,9 +215,9 @@ def test_an_explanation_has_the_limits_that_the_job_would_have(count):
 
 
 @override_settings(OJS_UNIQUE={"FAIR_QUEUES": {"default": "meta.tenant"}})
-def test_a_fair_queue_that_is_declared_wrongly_has_one_lane():
+def test_a_fair_queue_that_is_declared_wrongly_has_one_partition():
     rows = [Job.objects.enqueue("t", {"n": n}).job for n in range(2)]
-    assert len({row.lane for row in rows}) == 1
+    assert len({row.fair_partition for row in rows}) == 1
 
 
 def claim_all() -> list[Any]:

@@ -22,7 +22,7 @@ from django_ojs_unique.execution.finalize import finalize
 from django_ojs_unique.execution.leases import requeue
 from django_ojs_unique.execution.run_result import RunResult
 from django_ojs_unique.limits import slots, waiting
-from django_ojs_unique.models import Job, LimitKey, LimitOverride, Slot
+from django_ojs_unique.models import Job, LimitOverride, LimitPartition, Slot
 
 EXAMPLES = int(os.environ.get("OJS_LIMIT_EXAMPLES", "30"))
 CUSTOMER, TENANT, TYPE = "args.customer", "meta.tenant", "type"
@@ -53,7 +53,7 @@ class Reference:
             return [key for key in most if key in full or used[key] + min(weight(job, key), most[key]) > most[key]]
 
         def stands(line: list[Any]) -> Any:
-            jobs = [job for lane in line for job in lane]
+            jobs = [job for partition in line for job in partition]
             return rank(next((job for job in jobs if sees_blocked or not blocked_by(job)), jobs[0]))
 
         def take(job: Any) -> bool:
@@ -61,27 +61,33 @@ class Reference:
             full.update(blocked[:1])
             if not blocked:
                 chosen.append(job)
-                self.last[job.queue] = job.lane or self.last.get(job.queue, "")
+                self.last[job.queue] = job.fair_partition or self.last.get(job.queue, "")
             return not blocked
 
         lines = [self.line(queue) for queue in queues]
         while len(chosen) < count and any(map(any, lines)):
             line = min(filter(any, lines), key=stands)
-            lane = next(filter(None, line))
-            is_taken = take(lane.pop(0))
-            if is_taken and lane[:1] != [] and lane[0].lane:
-                line.append(line.pop(line.index(lane)))
+            partition = next(filter(None, line))
+            is_taken = take(partition.pop(0))
+            if is_taken and partition[:1] != [] and partition[0].fair_partition:
+                line.append(line.pop(line.index(partition)))
         self.active += chosen
         self.waiting = [job for job in self.waiting if job not in chosen]
         return chosen
 
     def line(self, queue: str) -> list[list[Any]]:
-        """Return the jobs without a lane, then those of each lane, from the one after the last turn on."""
-        lanes: dict[str, list[Any]] = {"": []}
+        """Return the jobs that take no turns, then those of each partition, from the one after the last turn on."""
+        partitions: dict[str, list[Any]] = {"": []}
         for job in sorted((job for job in self.waiting if job.queue == queue), key=rank):
-            lanes.setdefault(job.lane or "", []).append(job)
+            partitions.setdefault(job.fair_partition or "", []).append(job)
         last = self.last.get(queue, "")
-        return [lanes.pop(""), *(lanes[lane] for lane in sorted(lanes, key=lambda lane: (lane <= last, lane)))]
+        return [
+            partitions.pop(""),
+            *(
+                partitions[partition]
+                for partition in sorted(partitions, key=lambda partition: (partition <= last, partition))
+            ),
+        ]
 
 
 def keys(job: Any) -> list[Any]:
@@ -168,7 +174,7 @@ class Machine(RuleBasedStateMachine):
         self.reference.numbers[part] = number
 
     def teardown(self) -> None:
-        for model in (Job, Slot, LimitKey, LimitOverride):
+        for model in (Job, Slot, LimitPartition, LimitOverride):
             model.objects.all().delete()
 
 

@@ -37,7 +37,7 @@ def test_a_limit_of_another_name_has_slots_of_its_own():
     assert ids(take()) == [first, second]
 
 
-def test_types_share_the_slots_of_a_key_unless_the_type_is_a_part_of_it():
+def test_types_share_the_slots_of_a_partition_unless_the_type_is_a_part_of_it():
     def add(type: str, key: list[str]) -> Any:
         return Job.objects.enqueue(type, {"n": 1}, limit=Limit(key=key, running=1)).job.id
 
@@ -127,7 +127,7 @@ def tenants(jobs: Any) -> list[str]:
     return [each.meta["tenant"] for each in jobs]
 
 
-def test_the_lanes_of_a_fair_queue_take_turns(fair):
+def test_the_partitions_of_a_fair_queue_take_turns(fair):
     add("big", 50)
     add("small", 2)
     add("tiny", 1)
@@ -136,7 +136,7 @@ def test_the_lanes_of_a_fair_queue_take_turns(fair):
     assert Counter(tenants(take(4, queues=["imports"]))) == {"big": 4}
 
 
-def test_no_lane_has_two_turns_while_another_one_waits(fair):
+def test_no_partition_has_two_turns_while_another_one_waits(fair):
     add("a", 3)
     add("b", 3)
     order = [tenant for _ in range(4) for tenant in tenants(take(1, queues=["imports"]))]
@@ -144,13 +144,13 @@ def test_no_lane_has_two_turns_while_another_one_waits(fair):
     assert order[2:] == order[:2]
 
 
-def test_a_large_claim_takes_of_each_lane(fair):
+def test_a_large_claim_takes_of_each_partition(fair):
     add("big", 50)
     add("small", 3)
     assert Counter(tenants(take(6, queues=["imports"]))) == {"big": 3, "small": 3}
 
 
-def test_priority_and_then_age_decide_within_a_lane_only(fair):
+def test_priority_and_then_age_decide_within_a_partition_only(fair):
     old, new = add("a"), add("a")
     urgent = add("a", priority=5)
     other = add("b", priority=-5)
@@ -167,26 +167,26 @@ def test_jobs_from_before_the_setting_go_first(settings):
     assert ids(take(queues=["imports"])) == [*before, *after]
 
 
-def test_jobs_without_the_member_share_a_lane(fair):
+def test_jobs_without_the_member_share_a_partition(fair):
     enqueue(1, None, queue="imports"), enqueue(2, None, queue="imports")
     add("a", 2)
-    lanes = [each.lane for each in take(4, queues=["imports"])]
-    assert lanes == [lanes[0], lanes[1]] * 2
-    assert lanes[0] != lanes[1]
+    partitions = [each.fair_partition for each in take(4, queues=["imports"])]
+    assert partitions == [partitions[0], partitions[1]] * 2
+    assert partitions[0] != partitions[1]
 
 
-def test_lanes_without_a_job_for_a_worker_keep_no_other_lane_waiting(fair, monkeypatch):
+def test_partitions_without_a_job_for_a_worker_keep_no_other_waiting(fair, monkeypatch):
     for n in range(9):
         add(f"tenant {n}")
-    one = Job.objects.order_by("lane")[4].pk
+    one = Job.objects.order_by("fair_partition")[4].pk
     Job.objects.filter(pk=one).update(type="served")
-    monkeypatch.setattr(waiting, "LEAST_NEW", 1)  # a lane for each look, and one look for each claim
+    monkeypatch.setattr(waiting, "LEAST_NEW", 1)  # a fair partition for each look, and one look for each claim
     monkeypatch.setattr(claim_limited, "MOST_ROUNDS", 1)
     found = [take(1, queues=["imports"], types=["served"]) for _ in range(5)]
     assert [ids(each) for each in found] == [[], [], [], [], [one]]
 
 
-def test_a_lane_whose_limit_is_full_loses_its_turn(fair):
+def test_a_partition_whose_limit_is_full_loses_its_turn(fair):
     limit = Limit(key=["meta.tenant"], running=1)
     big, small = add("big", 4, limit=limit), add("small", 2, limit=limit)
     running = take(queues=["imports"])
@@ -195,7 +195,7 @@ def test_a_lane_whose_limit_is_full_loses_its_turn(fair):
     assert sorted(ids(take(queues=["imports"]))) == sorted([big[1], small[1]])
 
 
-def test_the_lanes_of_a_fair_queue_take_turns_for_the_slots_of_a_limit_that_they_share(fair):
+def test_the_partitions_of_a_fair_queue_take_turns_for_the_slots_of_a_limit_that_they_share(fair):
     one = Limit(name="all", running=1)
     add("big", 50, limit=one)
     running = take(queues=["imports"])

@@ -10,7 +10,7 @@ from django.utils import timezone
 from django_ojs_unique import Limit
 from django_ojs_unique.limits import slots
 from django_ojs_unique.maintenance.prune import prune
-from django_ojs_unique.models import Job, LimitKey, Slot
+from django_ojs_unique.models import Job, LimitPartition, Slot
 from tests.support.limits import done, enqueue, ids, take
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -49,14 +49,14 @@ def test_a_claim_deletes_the_slots_of_many_ended_runs(monkeypatch):
     assert Slot.objects.count() < 6
 
 
-def test_a_key_without_claims_for_a_day_is_deleted_and_comes_back():
+def test_a_partition_without_claims_for_a_day_is_deleted_and_comes_back():
     enqueue(1), enqueue(1)
     running = take()
     assert take() == []
     prune_after(hours=23)
-    assert LimitKey.objects.count() == 1
+    assert LimitPartition.objects.count() == 1
     prune_after(hours=25)
-    assert LimitKey.objects.count() == 0
+    assert LimitPartition.objects.count() == 0
     assert take() == []
     done(*running)
     waits = Job.objects.get(state="available")

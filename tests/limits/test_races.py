@@ -1,4 +1,4 @@
-"""What happens to jobs between the look of a claim at the gates and its locks."""
+"""What happens to jobs between the look of a claim behind the blocks and its locks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from django_ojs_unique import Limit
 from django_ojs_unique.execution import claim_limited
 from django_ojs_unique.limits import slots
-from django_ojs_unique.limits.slots import ensure_keys
+from django_ojs_unique.limits.slots import ensure_partitions
 from django_ojs_unique.models import Job
 from tests.support.limits import done, enqueue, ids, take
 
@@ -22,17 +22,17 @@ Meanwhile = Callable[[Callable[[], Any]], None]
 
 @pytest.fixture
 def overlap(monkeypatch: Any) -> Meanwhile:
-    """Return a function that lets the next claim do something between its look at the gates and its locks."""
+    """Return a function that lets the next claim do something between its look behind the blocks and its locks."""
 
     monkeypatch.setattr(slots, "_known", defaultdict(set))
 
     def between(act: Callable[[], Any]) -> None:
         def once(*given: Any) -> None:
-            monkeypatch.setattr(claim_limited, "ensure_keys", ensure_keys)
+            monkeypatch.setattr(claim_limited, "ensure_partitions", ensure_partitions)
             act()
-            ensure_keys(*given)
+            ensure_partitions(*given)
 
-        monkeypatch.setattr(claim_limited, "ensure_keys", once)
+        monkeypatch.setattr(claim_limited, "ensure_partitions", once)
 
     return between
 

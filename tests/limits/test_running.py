@@ -1,4 +1,4 @@
-"""How many jobs of a key run at once."""
+"""How many jobs of a partition run at once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from django_ojs_unique.execution.leases import requeue
 from django_ojs_unique.lifecycle import write
 from django_ojs_unique.limits import index_scan, waiting
 from django_ojs_unique.limits.waiting import LEAST_NEW, RoundRobin
-from django_ojs_unique.models import Job, LimitKey, LimitOverride, Queue, Slot
-from django_ojs_unique.ojs.gates import KEYS
+from django_ojs_unique.models import Job, LimitOverride, LimitPartition, Queue, Slot
+from django_ojs_unique.ojs.blocking import PARTITIONS
 from django_ojs_unique.worker import Worker
 from tests.support.limits import ONE, done, enqueue, fail, ids, lose, take
 from tests.support.processes import Parent
@@ -28,7 +28,7 @@ from tests.support.refusals import refused
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_one_job_of_a_key_runs_at_a_time_and_the_others_wait_their_turn():
+def test_one_job_of_a_partition_runs_at_a_time_and_the_others_wait_their_turn():
     first, other, second, third = enqueue(1), enqueue(2), enqueue(1), enqueue(1)
     running = take()
     assert ids(running) == [first, other]
@@ -49,7 +49,7 @@ def test_a_job_without_a_limit_passes_those_that_wait():
     assert ids(take()) == [plain]
 
 
-def test_a_later_job_of_the_key_does_not_go_before_one_that_waits():
+def test_a_later_job_of_the_partition_does_not_go_before_one_that_waits():
     first, second = enqueue(1), enqueue(1)
     running = take()
     assert take() == []
@@ -158,11 +158,11 @@ def test_a_heavy_job_is_looked_at_once_a_second_and_no_other_that_waits():
     enqueue(2, heavy), enqueue(2, heavy)
     now = timezone.now() + timedelta(seconds=1)
     assert len(take(now=now)) == 2
-    opens = {key.key["args.n"]: key.opens_at for key in LimitKey.objects.all()}
+    opens = {key.key["args.n"]: key.opens_at for key in LimitPartition.objects.all()}
     assert opens == {1: now + timedelta(seconds=1), 2: None}
 
 
-def test_many_keys_that_must_be_looked_at_again_keep_no_other_job_waiting():
+def test_many_partitions_that_must_be_looked_at_again_keep_no_other_job_waiting():
     light, heavy = (Limit(key=["args.n"], running=2, weight=weight) for weight in (1, 2))
     running = [enqueue(n, light) for n in range(20)]
     assert ids(take(20)) == running
@@ -175,7 +175,7 @@ def test_many_keys_that_must_be_looked_at_again_keep_no_other_job_waiting():
     assert ids(take()) == [plain]
 
 
-def test_a_later_job_passes_one_that_waits_for_another_key_by_now():
+def test_a_later_job_passes_one_that_waits_for_another_partition_by_now():
     one, two = Limit(key=["args.n"], running=1), Limit(name="all", running=3, weight=2)
     first = enqueue(1, [one, two])
     waits = enqueue(2, [one, two])
@@ -189,7 +189,7 @@ def test_a_later_job_passes_one_that_waits_for_another_key_by_now():
 
 
 @pytest.mark.skipif("connection.vendor == 'sqlite'", reason="SQLite has no locks of rows")
-def test_a_key_that_another_claim_has_locked_is_left_to_it(start):
+def test_a_partition_that_another_claim_has_locked_is_left_to_it(start):
     enqueue(1), enqueue(1)
     running = take()
     assert take() == []
@@ -198,7 +198,7 @@ def test_a_key_that_another_claim_has_locked_is_left_to_it(start):
 
     def hold(parent: Parent) -> None:
         with transaction.atomic():
-            list(LimitKey.objects.exclude(full_since=None).select_for_update())
+            list(LimitPartition.objects.exclude(full_since=None).select_for_update())
             parent.tell()
             parent.hear()
 
@@ -250,7 +250,7 @@ def test_a_rate_counts_what_started_in_any_such_time():
     assert take_at(120.2) == jobs[4:]
 
 
-def test_jobs_of_two_deploys_share_a_key_and_each_keeps_its_own_rate():
+def test_jobs_of_two_deploys_share_a_partition_and_each_keeps_its_own_rate():
     old, new = Limit(key=["args.n"], per_minute=1), Limit(key=["args.n"], per_hour=2)
     first, second, third = enqueue(1, new), enqueue(1, old), enqueue(1, new)
     plain = enqueue(1, Limit(key=["args.n"], running=9))
@@ -261,7 +261,7 @@ def test_jobs_of_two_deploys_share_a_key_and_each_keeps_its_own_rate():
 
 @pytest.mark.parametrize("weight", [1, 2])
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_job_without_a_rate_counts_for_no_rate_of_its_key(weight, count):
+def test_a_job_without_a_rate_counts_for_no_rate_of_its_partition(weight, count):
     plain, rated = enqueue(1, Limit(key=["args.n"], running=9, weight=weight)), Limit(key=["args.n"], per_hour=1)
     first, _ = enqueue(1, rated), enqueue(1, rated)
     assert [*ids(take(count)), *ids(take(count))] == [plain, first]
@@ -271,7 +271,7 @@ def test_a_job_that_becomes_available_again_is_looked_at_again():
     _, second = enqueue(1), enqueue(1)
     (running,) = take()
     take()
-    assert Job.objects.get(pk=second).gate.startswith("k")
+    assert Job.objects.get(pk=second).blocked_by.startswith("k")
     Job.objects.get(pk=second).cancel()
     done(running)
     Job.objects.get(pk=second).retry()
@@ -299,11 +299,11 @@ def test_jobs_without_limits_leave_nothing():
     Job.objects.enqueue("t")
     done(*take())
     assert not Slot.objects.exists()
-    assert not LimitKey.objects.exists()
+    assert not LimitPartition.objects.exists()
 
 
 @pytest.mark.slow
-def test_a_claim_costs_the_same_whatever_waits_at_a_full_key():
+def test_a_claim_costs_the_same_whatever_waits_for_a_full_partition():
     for _ in range(5):
         enqueue(1)
     take(), take()
@@ -317,11 +317,11 @@ def test_a_claim_costs_the_same_whatever_waits_at_a_full_key():
     with CaptureQueriesContext(connection) as many:
         take()
     assert len(few) == len(many)
-    assert Job.objects.filter(gate="0", state="available").count() == 0
+    assert Job.objects.filter(blocked_by="0", state="available").count() == 0
 
 
 @pytest.mark.slow
-def test_claims_go_round_more_full_keys_than_one_claim_asks(monkeypatch):
+def test_claims_go_round_more_full_partitions_than_one_claim_asks(monkeypatch):
     monkeypatch.setattr(index_scan, "MOST_WALKED", 4)
     first, waits = ([enqueue(n) for n in range(10)] for _ in range(2))
     running = {run.id: run for run in take(20)}
@@ -337,7 +337,7 @@ def test_claims_go_round_more_full_keys_than_one_claim_asks(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_small_claim_of_many_open_keys_goes_by_priority_and_then_by_age(monkeypatch):
+def test_a_small_claim_of_many_open_partitions_goes_by_priority_and_then_by_age(monkeypatch):
     monkeypatch.setattr(waiting, "LEAST_NEW", 2)
     first = [enqueue(n) for n in range(12)]
     waits = [enqueue(n) for n in range(12)]
@@ -351,15 +351,15 @@ def test_a_small_claim_of_many_open_keys_goes_by_priority_and_then_by_age(monkey
     assert take(1) == []
 
 
-def test_keys_whose_jobs_a_worker_does_not_run_hide_no_other_key(monkeypatch):
-    monkeypatch.setattr(index_scan, "MOST_KEYS", 3)
+def test_partitions_whose_jobs_a_worker_does_not_run_hide_no_other(monkeypatch):
+    monkeypatch.setattr(index_scan, "MOST_PARTITIONS", 3)
     running = [*map(enqueue, range(10))]
     claimed = take(20)
     assert ids(claimed) == running
     waits = [enqueue(n) for n in range(10)]
     assert take(20) == []
     done(*claimed)
-    last = Job.objects.filter(pk__in=waits).order_by("-gate")[0]
+    last = Job.objects.filter(pk__in=waits).order_by("-blocked_by")[0]
     write(Job.objects.filter(pk=last.pk), type="other")
     assert [last.pk] in [ids(take(types=["other"])) for _ in range(4)]
 
@@ -382,7 +382,7 @@ def test_a_small_claim_reads_on_behind_jobs_that_must_wait(is_followed, monkeypa
 
 
 @pytest.mark.slow
-def test_a_job_whose_keys_must_be_read_apart_is_taken_and_keeps_no_other_waiting(monkeypatch):
+def test_a_job_whose_partitions_must_be_read_apart_is_taken_and_keeps_no_other_waiting(monkeypatch):
     monkeypatch.setattr(index_scan, "MOST_WALKED", 3)
     monkeypatch.setattr(claim_limited, "_turns", defaultdict(RoundRobin))
     two = Limit(key=["args.n"], running=2)
@@ -391,10 +391,10 @@ def test_a_job_whose_keys_must_be_read_apart_is_taken_and_keeps_no_other_waiting
     assert ids(running) == holders
     for n in range(20):
         enqueue(n, two)
-    while Job.objects.filter(gate="0", state="available").exists():
+    while Job.objects.filter(blocked_by="0", state="available").exists():
         take(40)
-    first, *_, last = Job.objects.filter(state="available").order_by("gate")
-    done(*(run for run in running if run.limits[0]["id"] in (first.gate, last.gate)))
+    first, *_, last = Job.objects.filter(state="available").order_by("blocked_by")
+    done(*(run for run in running if run.limits[0]["id"] in (first.blocked_by, last.blocked_by)))
     both = enqueue(first.args["n"], two)
     write(Job.objects.filter(pk=both), limits=[first.limits[0], last.limits[0]])
     other = enqueue("another", two)
@@ -422,7 +422,7 @@ def test_a_job_without_limits_does_not_wait_until_many_new_ones_were_looked_at()
         enqueue(1, priority=5)
     plain = enqueue(1, None)
     assert ids(take(1)) == [plain]
-    assert Job.objects.filter(gate="0", state="available").count() == 3 * LEAST_NEW
+    assert Job.objects.filter(blocked_by="0", state="available").count() == 3 * LEAST_NEW
 
 
 def test_a_job_of_another_queue_does_not_pass_one_that_a_claim_has_not_read():
@@ -442,7 +442,7 @@ def test_a_job_of_another_queue_does_not_pass_one_that_a_claim_has_not_read():
 
 
 @pytest.mark.slow
-def test_a_claim_reads_on_where_one_key_has_many_slots():
+def test_a_claim_reads_on_where_one_partition_has_many_slots():
     many = Limit(key=["args.n"], running=50)
     holders = [enqueue(0, many) for _ in range(50)] + [enqueue(n) for n in range(1, 31)]
     running = take(100)
@@ -453,7 +453,7 @@ def test_a_claim_reads_on_where_one_key_has_many_slots():
     assert sorted(ids(take(70))) == sorted([*waits[:40], *waits[60:]])
 
 
-def test_a_key_is_full_until_nothing_waits_for_it():
+def test_a_partition_is_full_until_nothing_waits_for_it():
     enqueue(1)
     running = take()
     waits = [enqueue(1) for _ in range(2)]
@@ -463,7 +463,7 @@ def test_a_key_is_full_until_nothing_waits_for_it():
         running = take()
         assert ids(running) == [each]
         take()
-        assert (LimitKey.objects.get().full_since is not None) is is_full
+        assert (LimitPartition.objects.get().full_since is not None) is is_full
     done(*running)
     many = Limit(key=["args.n"], running=3)
     running = [take(1)[0] for _ in map(enqueue, [1] * 3, [many] * 3)]
@@ -471,14 +471,14 @@ def test_a_key_is_full_until_nothing_waits_for_it():
     assert take() == []
     done(*running)
     running = take(1)  # it reads some of them only
-    assert LimitKey.objects.get().full_since is not None
+    assert LimitPartition.objects.get().full_since is not None
     running += take()
     assert ids(running) == waits[:3]
     Job.objects.filter(pk__in=waits[3:]).delete()
     enqueue(2, Limit(key=["args.n"], per_hour=1)), enqueue(2, Limit(key=["args.n"], per_hour=1))
     (started,) = take()
     take()
-    key = LimitKey.objects.get(pk=started.limits[0]["id"])
+    key = LimitPartition.objects.get(pk=started.limits[0]["id"])
     assert (key.full_at, key.opens_at) == (None, started.started_at + timedelta(hours=1))
 
 
@@ -528,11 +528,11 @@ def test_jobs_whose_limits_were_broken_while_they_waited_keep_no_other_job_waiti
     assert ids(take(1)) == [waits[3]]
 
 
-def test_jobs_that_must_wait_for_one_key_are_parked_together():
+def test_jobs_that_must_wait_for_one_partition_are_blocked_together():
     for _ in range(30):
         enqueue(1)
     with CaptureQueriesContext(connection) as queries:
         assert len(take(20)) == 1
-    assert Job.objects.filter(gate__startswith=KEYS, state="available").count() > 1
+    assert Job.objects.filter(blocked_by__startswith=PARTITIONS, state="available").count() > 1
     one_by_one = [int(query["sql"].split()[0]) for query in queries if " times: UPDATE" in query["sql"]]
     assert max(one_by_one, default=0) <= 1

@@ -25,12 +25,12 @@ from tests.support.processes import Child, Parent, until
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.torture]
 
 ROUNDS = int(os.environ.get("OJS_TORTURE_ROUNDS", "1"))
-PROCESSES, KEYS, JOBS, FAULTS = 8, 50, 600 * ROUNDS, 12 * ROUNDS
+PROCESSES, PARTITIONS, JOBS, FAULTS = 8, 50, 600 * ROUNDS, 12 * ROUNDS
 LEASE = timedelta(seconds=2)
 
 
 def most(key: int) -> int:
-    """How many jobs of a key may run at once."""
+    """How many jobs of a partition may run at once."""
     return key % 3 + 1
 
 
@@ -72,7 +72,7 @@ def test_no_more_run_than_allowed_and_every_job_ends(start, tmp_path):
                 *([Limit(name="all", running=PROCESSES)] if number % 2 else []),
             ],
         }
-        for number, key in ((number, dice.randrange(KEYS)) for number in range(JOBS))
+        for number, key in ((number, dice.randrange(PARTITIONS)) for number in range(JOBS))
     )
 
     def left() -> int:

@@ -14,7 +14,7 @@ from tests.support.limits import enqueue
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_claim_that_finds_nothing_else_looks_at_gates_of_which_it_was_not_told():
+def test_a_claim_that_finds_nothing_else_looks_at_blocked_jobs_of_which_it_was_not_told():
     first, _ = enqueue(1), enqueue(1)
     options = {"types": None, "worker_id": "w", "lease": timedelta(minutes=1), "with_rules": []}
     claimed = claim(Job.objects.all(), queues=["default"], limit=5, now=timezone.now(), **options)

@@ -59,7 +59,7 @@ UNREADABLE: dict[str, dict[str, Any]] = {
     **{f"unique_states {n}": {"unique_states": n} for n in (-(2**15), -1, 2**15 - 1)},
     **{
         f"{name} {text!r}": {name: text}
-        for name in ("type", "queue", "gate", "lane", "worker_id")
+        for name in ("type", "queue", "blocked_by", "fair_partition", "worker_id")
         for text in ("", "\n%", "é*")
     },
     **{f"{name} '?'": {name: "?"} for name in ("key", "fingerprint")},

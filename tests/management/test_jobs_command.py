@@ -614,7 +614,7 @@ def test_jobs_are_found_by_their_worker_and_by_their_time():
 
 def a_worker(id, queues, *, heard_before=0):
     heard = timezone.now() - timezone.timedelta(seconds=heard_before)
-    WorkerProcess.objects.create(id=id, hostname="h", queues=queues, started_at=heard, heartbeat_at=heard, held=2)
+    WorkerProcess.objects.create(id=id, hostname="h", queues=queues, started_at=heard, heartbeat_at=heard, claimed=2)
 
 
 def test_workers_are_shown_and_queues_that_nobody_takes():

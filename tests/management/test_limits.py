@@ -49,7 +49,7 @@ def test_the_limits_are_listed_with_what_runs_and_waits(waiting):
     assert (told["name"], told["keys"], told["running"], told["waiting"], told["full_keys"]) == ("args.n", 2, 2, 2, 1)
 
 
-def test_the_keys_of_a_limit_are_shown_with_the_first_that_waits(waiting):
+def test_the_partitions_of_a_limit_are_shown_with_the_first_that_waits(waiting):
     text = jobs("limits", "args.n")
     assert text.startswith("args.n: 1 at once\n")
     assert [line.split()[:2] for line in text.splitlines()[2:]] == [["args.n", "1"], ["args.n", "2"]]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from django_ojs_unique import InvalidRequest, Limit
-from django_ojs_unique.ojs.limits import LONGEST_SHOWN, lane_of, limits_of
+from django_ojs_unique.ojs.limits import LONGEST_SHOWN, fair_partition_of, limits_of
 from tests.support.refusals import refused
 
 JOB: dict[str, Any] = {"type": "t", "queue": "q", "args": {"customer": {"id": 7}, "n": 1}, "meta": {"tenant": "a"}}
@@ -88,7 +88,10 @@ def test_several_limits_have_names_of_their_own():
         limits_of(3)
 
 
-def test_jobs_without_a_part_share_a_lane():
-    lanes = [lane_of(["meta.tenant"], **{**JOB, "meta": meta}) for meta in ({"tenant": "a"}, {"tenant": None}, {}, {})]
-    assert len(set(lanes)) == 3
-    assert lanes[2] == lanes[3]
+def test_jobs_without_a_part_share_a_partition():
+    partitions = [
+        fair_partition_of(["meta.tenant"], **{**JOB, "meta": meta})
+        for meta in ({"tenant": "a"}, {"tenant": None}, {}, {})
+    ]
+    assert len(set(partitions)) == 3
+    assert partitions[2] == partitions[3]

@@ -226,11 +226,11 @@ def test_of_two_that_do_not_count_for_each_other_the_last_holds_the_unique_key()
 
 def test_a_finished_job_that_holds_the_unique_key_gives_it_to_the_one_that_is_retried():
     dead = stored("discarded", unique={"states": ["available"]})
-    guard = stored("cancelled", unique={"states": ["available", "cancelled"]})
-    assert guard.holds_unique_key
-    (result,) = change(Job.objects.all(), [guard.pk, dead.pk], RETRY)
-    assert (result.changed, set(result.refused)) == ([dead.pk], {guard.pk})
-    assert (fresh(dead).holds_unique_key, fresh(guard).holds_unique_key) == (True, False)
+    holder = stored("cancelled", unique={"states": ["available", "cancelled"]})
+    assert holder.holds_unique_key
+    (result,) = change(Job.objects.all(), [holder.pk, dead.pk], RETRY)
+    assert (result.changed, set(result.refused)) == ([dead.pk], {holder.pk})
+    assert (fresh(dead).holds_unique_key, fresh(holder).holds_unique_key) == (True, False)
 
 
 def test_a_policy_that_was_broken_manually_is_refused_and_the_others_go_on():

@@ -17,7 +17,7 @@ from django_ojs_unique import DuplicateJob, Limit, UniquePolicy, job, lifecycle
 from django_ojs_unique.db import capabilities
 from django_ojs_unique.enqueue.new_job import FOREVER
 from django_ojs_unique.exceptions import UnknownJobType
-from django_ojs_unique.execution.leases import requeue_held
+from django_ojs_unique.execution.leases import requeue_leased
 from django_ojs_unique.integrity import Kind, rekey, verify
 from django_ojs_unique.maintenance import timers
 from django_ojs_unique.models import Job
@@ -216,8 +216,8 @@ def too_wide_a_unique_key_of_a_key():
 
 
 def a_unique_key_left_behind():
-    guard = a_job(unique=BY_ARGS).unique_states
-    return change(put(a_job(args=[1], unique=BY_ARGS), "completed"), unique_states=guard)
+    unique_states = a_job(unique=BY_ARGS).unique_states
+    return change(put(a_job(args=[1], unique=BY_ARGS), "completed"), unique_states=unique_states)
 
 
 def no_policy():
@@ -307,19 +307,19 @@ def a_lease_of_a_waiting_job():
     return by_sql(a_job(), lease_expires_at=timezone.now())
 
 
-ANOTHER_KEY, A_LANE = f"k{'0' * 32}", f"f{'0' * 32}"
+ANOTHER_PARTITION, A_PARTITION = f"k{'0' * 32}", f"f{'0' * 32}"
 
 
-def a_limited_job_at_the_gate_of_another_key():
-    return by_sql(a_job(args={"n": 1}, limit=Limit(key=["args.n"], running=1)), gate=ANOTHER_KEY)
+def a_limited_job_that_waits_for_another_partition():
+    return by_sql(a_job(args={"n": 1}, limit=Limit(key=["args.n"], running=1)), blocked_by=ANOTHER_PARTITION)
 
 
-def a_job_without_limits_at_the_gate_of_a_key():
-    return by_sql(a_job(unique=BY_ARGS), gate=ANOTHER_KEY)
+def a_job_without_limits_that_waits_for_a_partition():
+    return by_sql(a_job(unique=BY_ARGS), blocked_by=ANOTHER_PARTITION)
 
 
-def a_job_in_a_lane_that_is_not_its_own():
-    return by_sql(a_job(), gate=A_LANE, lane=A_LANE.replace("0", "1"))
+def a_job_in_a_partition_that_is_not_its_own():
+    return by_sql(a_job(), blocked_by=A_PARTITION, fair_partition=A_PARTITION.replace("0", "1"))
 
 
 def unique_states_of_nothing():
@@ -340,9 +340,9 @@ INCONSISTENT = [
     (a_time_of_a_running_job, "TIMER"),
     (a_time_of_a_finished_job, "TIMER"),
     (a_lease_of_a_waiting_job, "TIMER"),
-    (a_limited_job_at_the_gate_of_another_key, "GATE"),
-    (a_job_without_limits_at_the_gate_of_a_key, "GATE"),
-    (a_job_in_a_lane_that_is_not_its_own, "GATE"),
+    (a_limited_job_that_waits_for_another_partition, "BLOCK"),
+    (a_job_without_limits_that_waits_for_a_partition, "BLOCK"),
+    (a_job_in_a_partition_that_is_not_its_own, "BLOCK"),
     (unique_states_of_nothing, "LOOSE"),
     (unique_states_of_nothing_in_another_state, "LOOSE"),
     (wrong_fingerprint, "FINGERPRINT"),
@@ -380,17 +380,19 @@ def test_an_inconsistency_is_found_named_and_fixed(make, kind):
 
 
 @pytest.mark.slow
-def test_a_job_at_the_gate_of_a_full_key_that_is_not_its_own_runs_after_the_fix():
+def test_a_job_that_waits_for_a_full_partition_that_is_not_its_own_runs_after_the_fix():
     limit = Limit(key=["args.n"], running=1)
     _, second = a_job(args={"n": 1}, limit=limit), a_job(args={"n": 1}, limit=limit)
     take(), take()
-    other, plain = (by_sql(job, gate=fresh(second).gate) for job in (a_job(args={"n": 2}, limit=limit), a_job()))
+    other, plain = (
+        by_sql(job, blocked_by=fresh(second).blocked_by) for job in (a_job(args={"n": 2}, limit=limit), a_job())
+    )
     assert take() == []
     fixed()
     assert {job.pk for job in take()} == {other.pk, plain.pk}
 
 
-def test_jobs_that_wait_at_their_gates_are_left_alone(settings):
+def test_jobs_that_are_blocked_are_left_alone(settings):
     settings.OJS_UNIQUE = {"FAIR_QUEUES": {"fair": ["args.n"]}}
     limit = Limit(key=["args.n"], running=1)
     for queue in ("default", "fair"):
@@ -400,7 +402,10 @@ def test_jobs_that_wait_at_their_gates_are_left_alone(settings):
     for _ in range(2):
         take(3, queues=["default", "fair"])
     a_job(args={"n": 4}, limit=limit)
-    assert {gate[:1] for gate in Job.objects.filter(state="available").values_list("gate", flat=True)} >= {"k", "0"}
+    assert {block[:1] for block in Job.objects.filter(state="available").values_list("blocked_by", flat=True)} >= {
+        "k",
+        "0",
+    }
     assert found() == {}
 
 
@@ -854,7 +859,7 @@ def test_two_fixes_beside_producers_and_workers_leave_one_waiting_job_of_each_ki
             elif finish == "retry":
                 assert lifecycle.schedule_retry(row(taken), timezone.now(), token=token, errors=[]) == 1
             else:
-                assert requeue_held(Job.objects.all(), [taken.pk], token) == 1
+                assert requeue_leased(Job.objects.all(), [taken.pk], token) == 1
         return done
 
     ((*_, done, more),) = together([hint, hint, produce, produce, work, work])

@@ -11,10 +11,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import Limit, job
-from django_ojs_unique.models import Job, LimitKey, LimitOverride
+from django_ojs_unique.models import Job, LimitOverride, LimitPartition
 from django_ojs_unique.reporting import limit_waits, limits
 from django_ojs_unique.reporting.limit_waits import waits_for
-from django_ojs_unique.reporting.limits import Numbers, full_keys, keys_of
+from django_ojs_unique.reporting.limits import Numbers, full_partitions, partitions_of
 from tests.support.limits import enqueue, take
 from tests.support.secrets import SECRET, assert_hidden
 
@@ -50,7 +50,7 @@ def test_those_of_other_queues_and_higher_priority_wait_before_it():
     last = enqueue(1)
     enqueue(1, priority=5, queue="other"), enqueue(2, priority=5), enqueue(1)
     take(queues=["default", "other"]), take(queues=["default", "other"])
-    assert Job.objects.filter(state="available", gate=Job.objects.get(pk=last).gate).count() == 4
+    assert Job.objects.filter(state="available", blocked_by=Job.objects.get(pk=last).blocked_by).count() == 4
     assert "2 jobs wait before it." in waits(last)
 
 
@@ -96,29 +96,32 @@ def test_a_job_waits_for_a_rate_until_a_time():
     assert limit_waits.full(now + timedelta(minutes=1)) in said
 
 
-def test_a_job_waits_for_the_turn_of_its_lane(settings):
+def test_a_job_waits_for_the_turn_of_its_partition(settings):
     settings.OJS_UNIQUE = {"FAIR_QUEUES": {"default": ["args.n"]}}
     *_, last = [enqueue(n, None) for n in (1, 2, 2, 2)]
-    assert waits(last) == ("Waits for a turn of its lane in the fair queue default. 2 jobs of its lane wait before it.")
+    assert waits(last) == (
+        "Waits for a turn of its partition in the fair queue default."
+        " 2 jobs in its partition of the queue wait before it."
+    )
 
 
-def test_in_a_fair_queue_it_waits_for_a_slot_in_its_lane(settings):
+def test_in_a_fair_queue_it_waits_for_a_slot_in_its_partition(settings):
     settings.OJS_UNIQUE = {"FAIR_QUEUES": {"default": ["args.n"]}}
     limit = Limit(name="all", running=1)
     *_, last = [enqueue(n, limit) for n in (1, 1, 2, 2, 2)]
     for _ in range(3):
         take()
-    is_first = Job.objects.get(state="active").args == {"n": 1}  # which lane is, depends on the claims before
-    before = "2 jobs of its lane wait" if is_first else "1 job of its lane waits"
+    is_first = Job.objects.get(state="active").args == {"n": 1}  # which fair partition is, depends on the claims before
+    before = "2 jobs in its partition of the queue wait" if is_first else "1 job in its partition of the queue waits"
     assert waits(last).startswith("Waits for a slot of all: 1 of 1 in use. Held by ")
     assert waits(last).endswith(f" {before} before it.")
-    (key,) = full_keys("default", 10)
+    (key,) = full_partitions("default", 10)
     assert (key.text, key.waiting) == ("all", 4)
 
 
-def test_a_gate_that_is_none_of_its_own_is_said():
+def test_a_block_that_is_none_of_its_own_is_said():
     id = enqueue(1)
-    Job._base_manager.filter(pk=id).update(gate="k" + "0" * 32)
+    Job._base_manager.filter(pk=id).update(blocked_by="k" + "0" * 32)
     assert "none of its own" in waits(id)
 
 
@@ -153,8 +156,8 @@ def test_each_limit_says_its_numbers_and_what_runs_and_waits():
     found = by_name()
     assert list(found) == ["args.n", "mail"]
     one, mail = found.values()
-    assert (one.keys, one.running, one.waiting, one.full) == (3, 3, 3, 2)
-    assert (mail.keys, mail.running, mail.waiting, mail.full) == (1, 1, 0, 0)
+    assert (one.partitions, one.running, one.waiting, one.full) == (3, 3, 3, 2)
+    assert (mail.partitions, mail.running, mail.waiting, mail.full) == (1, 1, 0, 0)
     assert [str(numbers) for numbers in (*one.numbers, *mail.numbers)] == ["1 at once", "100 per minute"]
 
 
@@ -167,7 +170,7 @@ def test_the_numbers_of_an_operator_are_in_force():
     assert found["args.n"].given == (Numbers(1, 5, 3600),)
     assert found["args.n"].numbers == [Numbers(1, 7, 3600)]
     assert found["later"].numbers == [Numbers(4)]
-    assert (found["later"].keys, found["later"].running) == (0, 0)
+    assert (found["later"].partitions, found["later"].running) == (0, 0)
 
 
 def test_a_declared_limit_is_there_before_its_first_job(handlers):
@@ -190,7 +193,7 @@ def test_counts_stop(monkeypatch):
         enqueue(n)
     take(), take()
     found = by_name()["args.n"]
-    assert (found.keys, found.waiting) == (3, 3)
+    assert (found.partitions, found.waiting) == (3, 3)
 
 
 def test_the_limits_take_few_statements_whatever_there_is():
@@ -212,36 +215,36 @@ def test_the_limits_take_few_statements_whatever_there_is():
 # Their keys
 
 
-def test_the_keys_for_which_most_jobs_wait_come_first():
+def test_the_partitions_for_which_most_jobs_wait_come_first():
     for n in (1, 2, 2, 2, 3, 3):
         enqueue(n)
     enqueue(2, queue="other")
     take(queues=["default", "other"]), take(queues=["default", "other"])
-    found = full_keys("default", 10)
+    found = full_partitions("default", 10)
     assert [(key.text, key.waiting, key.running) for key in found] == [("args.n 2", 3, 0), ("args.n 3", 1, 0)]
     assert found[0].since is not None
     assert waits(found[0].first)
-    assert len(full_keys("default", 1)) == 1
-    assert [(key.text, key.waiting, key.running) for key in keys_of("default", "args.n", 10)] == [
+    assert len(full_partitions("default", 1)) == 1
+    assert [(key.text, key.waiting, key.running) for key in partitions_of("default", "args.n", 10)] == [
         ("args.n 2", 3, 1),
         ("args.n 3", 1, 1),
         ("args.n 1", 0, 1),
     ]
-    assert keys_of("default", "other", 10) == []
+    assert partitions_of("default", "other", 10) == []
 
 
-def test_a_key_without_a_row_is_named_by_its_jobs():
+def test_a_partition_without_a_row_is_named_by_its_jobs():
     enqueue(1), enqueue(1)
     take(), take()
-    LimitKey.objects.all().delete()
-    (key,) = full_keys("default", 10)
+    LimitPartition.objects.all().delete()
+    (key,) = full_partitions("default", 10)
     assert (key.name, key.text, key.since) == ("args.n", "args.n 1", None)
 
 
-def test_without_limits_the_keys_cost_one_statement(django_assert_num_queries):
+def test_without_limits_the_partitions_cost_one_statement(django_assert_num_queries):
     Job.objects.enqueue("t")
     with django_assert_num_queries(1):
-        assert full_keys("default", 10) == []
+        assert full_partitions("default", 10) == []
 
 
 def test_redacted_values_are_in_no_text(handlers):
@@ -252,5 +255,5 @@ def test_redacted_values_are_in_no_text(handlers):
     ids = [pay.enqueue(iban=SECRET, to={"iban": SECRET}).job.id for _ in range(2)]
     take(), take()
     assert_hidden(waits(ids[1]))
-    for found in (full_keys("default", 10), keys_of("default", "args.iban,args/to/iban", 10)):
+    for found in (full_partitions("default", 10), partitions_of("default", "args.iban,args/to/iban", 10)):
         assert_hidden(str(found))

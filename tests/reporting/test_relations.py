@@ -46,9 +46,9 @@ def test_a_history_has_the_live_jobs_and_those_that_finished_last():
 
 def test_a_finished_job_that_has_the_unique_key_is_in_the_history():
     policy = UniquePolicy(states=["available", "active", "completed"])
-    guard = Job.objects.enqueue("email.send", unique=policy).job
-    Job._base_manager.filter(pk=guard.pk).update(state="completed", finished_at=timezone.now())
-    others = [finish(guard.fingerprint, number) for number in range(3)]
-    assert Job.objects.get(pk=guard.pk).holds_unique_key
-    found = history(Job.objects.all(), guard.fingerprint)
-    assert {row.pk for row in found.jobs} == {guard.pk, *(row.pk for row in others)}
+    holder = Job.objects.enqueue("email.send", unique=policy).job
+    Job._base_manager.filter(pk=holder.pk).update(state="completed", finished_at=timezone.now())
+    others = [finish(holder.fingerprint, number) for number in range(3)]
+    assert Job.objects.get(pk=holder.pk).holds_unique_key
+    found = history(Job.objects.all(), holder.fingerprint)
+    assert {row.pk for row in found.jobs} == {holder.pk, *(row.pk for row in others)}

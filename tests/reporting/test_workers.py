@@ -6,7 +6,7 @@ import pytest
 
 from django_ojs_unique.models import Job
 from django_ojs_unique.reporting import workers as report
-from django_ojs_unique.reporting.workers import SILENT_AFTER, held, workers
+from django_ojs_unique.reporting.workers import SILENT_AFTER, claimed_by, workers
 from tests.support.past import NOW, ago, job, worker
 
 pytestmark = pytest.mark.django_db
@@ -50,5 +50,5 @@ def test_what_a_worker_holds_is_what_is_active_in_its_name():
     first = job(ago(minutes=2), state="active", worker_id="w1")
     job(ago(minutes=3), state="active", worker_id="w2")
     job(ago(minutes=3), state="completed", worker_id="w1")
-    assert held(Job.objects.all(), row, 5) == [first, second]
-    assert held(Job.objects.all(), row, 1) == [first]
+    assert claimed_by(Job.objects.all(), row, 5) == [first, second]
+    assert claimed_by(Job.objects.all(), row, 1) == [first]

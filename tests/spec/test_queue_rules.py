@@ -172,7 +172,7 @@ def test_a_worker_at_an_empty_queue_finds_nothing_and_raises_nothing(id, on, han
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", [
     pytest.param({"fingerprint": "0" * 64}, id="S2-13-fingerprint"),
-    pytest.param({"unique_states": frozenset(["available"])}, id="S2-13-guard"),
+    pytest.param({"unique_states": frozenset(["available"])}, id="S2-13-unique-states"),
     pytest.param({"unique": None, "fingerprint": None, "unique_states": frozenset()}, id="S2-13-rule"),
 ])  # fmt: skip
 def test_rows_fingerprints_and_unique_keys_that_disagree_are_found_and_fixed(broken, on, capsys):

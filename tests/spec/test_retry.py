@@ -68,7 +68,7 @@ def test_a_return_from_a_worker_never_checks_uniqueness(move):
     "move", [pytest.param(m, id=f"S0-172-fresh-{m}") for m in ("claim", "retry", "complete", "discard")]
 )
 def test_no_move_of_a_worker_takes_a_unique_key_back(move):
-    """A row that guards only the retryable state gave its unique key up when it became available."""
+    """A row that held its unique key only in the retryable state released it when it became available."""
     first, second = a_key_with_another_live_job("available")
     token = claim(first)
     now = timezone.now()

@@ -44,9 +44,9 @@ def test_a_replacing_retry_cancels_the_live_duplicate_for_the_job(state, cancell
 @pytest.mark.parametrize("states", [["available"], ["active", "completed"], ["scheduled", "discarded"]])
 def test_a_retried_job_holds_its_unique_key_as_at_its_enqueue(states):
     dead = stored("discarded", unique={"states": states})
-    guarded = enqueue("other", unique={"states": states}).job.unique_states
+    held = enqueue("other", unique={"states": states}).job.unique_states
     dead.retry()
-    assert (dead.unique_states, dead.holds_unique_key) == (guarded, True)
+    assert (dead.unique_states, dead.holds_unique_key) == (held, True)
 
 
 def test_a_job_that_was_retried_by_force_does_not_hold_its_unique_key():
@@ -57,18 +57,18 @@ def test_a_job_that_was_retried_by_force_does_not_hold_its_unique_key():
 
 def test_a_retried_job_with_a_key_keeps_its_unique_key():
     dead = stored("discarded", unique=None, key="a")
-    guarded = dead.unique_states
+    held = dead.unique_states
     dead.retry()
-    assert guarded
-    assert (dead.unique_states, dead.holds_unique_key) == (guarded, True)
+    assert held
+    assert (dead.unique_states, dead.holds_unique_key) == (held, True)
 
 
 def test_a_retried_job_with_a_key_that_lost_its_unique_key_gets_it_back():
     dead = stored("discarded", unique=None, key="a")
-    guarded = dead.unique_states
+    held = dead.unique_states
     lifecycle.release_unique_keys(row(dead))
     dead.retry()
-    assert (dead.unique_states, dead.holds_unique_key) == (guarded, True)
+    assert (dead.unique_states, dead.holds_unique_key) == (held, True)
 
 
 def test_a_job_outside_of_uniqueness_is_retried_without_a_unique_key():

@@ -29,14 +29,14 @@ ANSWERS = {"reject": "rejected", "ignore": "deduplicated", "replace": "replaced"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("guarded", [pytest.param(True, id="guarded"), pytest.param(False, id="released")])
+@pytest.mark.parametrize("held", [pytest.param(True, id="held"), pytest.param(False, id="released")])
 @pytest.mark.parametrize("strategy", [str(strategy) for strategy in OnConflict])
 @pytest.mark.parametrize("listed", [pytest.param(True, id="listed"), pytest.param(False, id="not-listed")])
 @pytest.mark.parametrize("state", ALL_STATES)
-def test_the_matrix_of_states_and_strategies(state, listed, strategy, guarded):
+def test_the_matrix_of_states_and_strategies(state, listed, strategy, held):
     """Whether the stored row still holds its unique key must change no answer: the query decides meaning."""
     old = stored(state, unique={"states": ALL_STATES})
-    if not guarded:
+    if not held:
         lifecycle.release_unique_keys(row(old))
     before = columns(old)
     states = [state] if listed else [other for other in ALL_STATES if other != state]

@@ -15,7 +15,7 @@ from tests.support.processes import PATIENCE
 
 @contextmanager
 def working(**options: Any) -> Iterator[Worker]:
-    """Run a worker beside the block, and stop it at the block's end; what it raises, the block raises."""
+    """Run a worker beside the block, and stop it behind the block's end; what it raises, the block raises."""
     worker, raised = Worker(**options), []
 
     def run() -> None:

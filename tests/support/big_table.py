@@ -130,7 +130,7 @@ def _finish(dice: random.Random, job: Job, now: datetime) -> None:
 
 
 def _doubles(jobs: list[Job]) -> Iterator[Job]:
-    """Yield jobs and, after each, another of its fingerprint that guards nothing."""
+    """Yield jobs and, after each, another of its fingerprint that holds no key."""
     for job in jobs:
         yield job
         double = Job(**{field.attname: getattr(job, field.attname) for field in Job._meta.concrete_fields})

@@ -38,7 +38,7 @@ class Claiming(Claimer):
     def __init__(self, *, queues: Iterable[str] | None = None, concurrency: int = 100) -> None:
         jobs = Job.objects.all()
         self.threads, self.event_loop = IdlePool(concurrency), IdlePool(concurrency)
-        self.held = ClaimedRuns(jobs, LEASE, lambda run, finished: None)
+        self.runs = ClaimedRuns(jobs, LEASE, lambda run, finished: None)
         self.poller = Poller(jobs, QueueFilter(queues), lambda: True)
         self.summary = Summary()
         clock = DatabaseClock("default")
@@ -50,7 +50,7 @@ class Claiming(Claimer):
             clock,
             threads=self.threads,
             event_loop=self.event_loop,
-            held=self.held,
+            runs=self.runs,
             poller=self.poller,
             summary=self.summary,
             max_jobs=None,
@@ -59,5 +59,5 @@ class Claiming(Claimer):
     def requeue_all(self) -> None:
         """Requeue all that was claimed."""
         self.hold_all()
-        self.held.take_back()
+        self.runs.take_back()
         self.requeue()

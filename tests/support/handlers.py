@@ -10,7 +10,7 @@ from django_ojs_unique.handlers.registry import Registry, registry
 
 @contextmanager
 def declared() -> Iterator[Registry]:
-    """Undo, at the block's end, what the block did to the registry of handlers."""
+    """Undo, behind the block's end, what the block did to the registry of handlers."""
     before = registry.definitions()
     try:
         yield registry

@@ -63,8 +63,8 @@ def put(job, state):
     job = fresh(job)
     if state in ("scheduled", "pending"):
         run_at = now + DAY if state == "scheduled" else None
-        guarded = job.unique_states if state in job.unique_states else frozenset()
-        row(job).update(state=state, scheduled_at=run_at, run_at=run_at, enqueued_at=None, unique_states=guarded)
+        held = job.unique_states if state in job.unique_states else frozenset()
+        row(job).update(state=state, scheduled_at=run_at, run_at=run_at, enqueued_at=None, unique_states=held)
     elif state == "cancelled":
         assert moves.cancel(row(job), now) == 1
     elif state != "available":

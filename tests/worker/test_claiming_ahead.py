@@ -59,7 +59,7 @@ def test_a_full_batch_starts_while_the_database_claims_the_next(claiming):
     enqueue(3 * BATCH)
     for number in range(3):
         assert claiming.claim() is True
-        assert (len(claiming.held), claiming.threads.given) == (number * BATCH, ["ON"] * number * BATCH)
+        assert (len(claiming.runs), claiming.threads.given) == (number * BATCH, ["ON"] * number * BATCH)
     claiming.start_all()
     claiming.start_all()
     assert claiming.threads.given == ["ON"] * 2 * BATCH + ["OFF"] * BATCH
@@ -283,9 +283,9 @@ def test_a_pool_has_room_for_all_that_can_run_at_once_and_for_some_ahead(capacit
     assert pool.room(20) == min(capacity, 20)
     monkeypatch.setattr(pools, "WORK_AHEAD_SECONDS", 1e6)
     assert pool.room(10_000) == capacity + pools.LARGEST_AHEAD
-    pool.held = capacity + pools.LARGEST_AHEAD - 200
+    pool.runs = capacity + pools.LARGEST_AHEAD - 200
     assert pool.room(200) == 200
-    pool.held += 1
+    pool.runs += 1
     assert pool.room(200) == 0
 
 

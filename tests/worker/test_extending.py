@@ -14,7 +14,7 @@ LEASE = timedelta(seconds=30)
 
 
 @pytest.fixture
-def held(monkeypatch):
+def claimed(monkeypatch):
     """Return runs of two jobs, with ``kept``: those whose rows nobody else has locked."""
     runs = [
         Run(
@@ -26,30 +26,30 @@ def held(monkeypatch):
         for pk in (1, 2)
     ]
     kept = {(1, "t"), (2, "t")}
-    monkeypatch.setattr(claimed_runs.leases, "extend", lambda jobs, jobs_held, lease, begun: kept)
+    monkeypatch.setattr(claimed_runs.leases, "extend", lambda jobs, claimed, lease, begun: kept)
     monkeypatch.setattr(claimed_runs.time, "monotonic", lambda: 0.0)
-    held = ClaimedRuns(None, timedelta(minutes=5), None)
+    claimed = ClaimedRuns(None, timedelta(minutes=5), None)
     for run in runs:
-        held.add(run)
+        claimed.add(run)
 
     def extend():
-        held.extend()
-        return held.extend_at
+        claimed.extend()
+        return claimed.extend_at
 
     return SimpleNamespace(extend=extend, runs=runs, kept=kept)
 
 
-def test_leases_are_extended_three_times_as_often_as_the_shortest_needs_it(held):
-    assert held.extend() == 10
+def test_leases_are_extended_three_times_as_often_as_the_shortest_needs_it(claimed):
+    assert claimed.extend() == 10
 
 
-def test_a_row_that_somebody_had_locked_just_then_is_tried_again_soon(held):
-    held.kept.discard((2, "t"))
-    assert held.extend() == 1
-    assert held.runs[0].lease_until > 0 > held.runs[1].lease_until
+def test_a_row_that_somebody_had_locked_just_then_is_tried_again_soon(claimed):
+    claimed.kept.discard((2, "t"))
+    assert claimed.extend() == 1
+    assert claimed.runs[0].lease_until > 0 > claimed.runs[1].lease_until
 
 
-def test_a_run_that_was_cancelled_is_not_tried_again_soon(held):
-    held.kept.discard((2, "t"))
-    held.runs[1].cancelled = True
-    assert held.extend() == 10
+def test_a_run_that_was_cancelled_is_not_tried_again_soon(claimed):
+    claimed.kept.discard((2, "t"))
+    claimed.runs[1].cancelled = True
+    assert claimed.extend() == 10

@@ -145,7 +145,7 @@ def test_a_worker_that_has_jobs_begins_behind_those_of_others_and_asks_which_que
     for _ in range(5):
         claiming.claim()
         claiming.poller.exhausted()
-        claiming.threads.held = 0
+        claiming.threads.runs = 0
     used = [bool(fronts) for types, fronts in begun if "t" in types]
     assert used == [False, True, True, True, False], "an idle worker takes each priority at once"
     assert len(asked) >= 5
@@ -205,7 +205,7 @@ def test_a_worker_begins_at_the_fronts_and_does_not_ask_which_queues_have_jobs(o
     for _ in range(8):  # the last two in vain
         claiming.claim()
         claiming.poller.exhausted()
-        claiming.threads.held = 0
+        claiming.threads.runs = 0
     since = [[front.since for front in fronts if front.queue == "q0"] for types, fronts in begun if "t" in types]
     assert [len(moments) for moments in since] == [0, 1, 1, 1, 1, 1, 1, 1]
     assert since == sorted(since)

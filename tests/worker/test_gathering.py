@@ -40,7 +40,7 @@ def ended(count):
 def serve(monkeypatch):
     """Let a finalizer finalize the runs, some of which end ``later``; return its waits and the sizes of its batches."""
 
-    def serve(runs, held, later=()):
+    def serve(runs, count, later=()):
         class Moment(Event):
             """The event for which the finalizer waits; while it waits, other runs end."""
 
@@ -51,7 +51,7 @@ def serve(monkeypatch):
 
         waits, sizes = [], []
         monkeypatch.setattr(finalizer, "Event", Moment)
-        finalizing = finalizer.Finalizer(Job.objects.all(), lambda outcomes: sizes.append(len(outcomes)), lambda: held)
+        finalizing = finalizer.Finalizer(Job.objects.all(), lambda outcomes: sizes.append(len(outcomes)), lambda: count)
         for run in runs:
             finalizing.put(run)
         finalizing.stop(PATIENCE)  # once it has finalized them
@@ -65,16 +65,16 @@ def serve(monkeypatch):
 
 def test_runs_that_end_while_others_are_under_way_are_finalized_together(serve):
     first, *later = ended(3)
-    assert serve([first], held=4, later=later) == ([finalizer.GATHER_SECONDS], [3])
+    assert serve([first], count=4, later=later) == ([finalizer.GATHER_SECONDS], [3])
 
 
 def test_the_last_run_is_finalized_at_once(serve):
-    assert serve(ended(2), held=2) == ([], [2])
+    assert serve(ended(2), count=2) == ([], [2])
 
 
 def test_a_full_batch_is_finalized_at_once(serve, monkeypatch):
     monkeypatch.setattr(finalizer, "LARGEST_BATCH", 2)
-    assert serve(ended(4), held=5) == ([], [2, 2])
+    assert serve(ended(4), count=5) == ([], [2, 2])
 
 
 def test_a_worker_tells_its_finalizer_that_others_are_under_way(handlers, monkeypatch):

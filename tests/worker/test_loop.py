@@ -285,7 +285,7 @@ def test_a_worker_has_a_row_with_a_heartbeat_while_it_runs(handlers, monkeypatch
         until(lambda: WorkerProcess.objects.filter(finalized=1).exists(), "the worker said what it did")
         row = WorkerProcess.objects.get()
         until(lambda: WorkerProcess.objects.get().heartbeat_at > row.heartbeat_at, "the heart beat again")
-    assert (row.id, row.pid, row.state, row.concurrency, row.held) == (worker.id, os.getpid(), "running", 3, 0)
+    assert (row.id, row.pid, row.state, row.concurrency, row.claimed) == (worker.id, os.getpid(), "running", 3, 0)
     assert row.queues == ["default", "mail-*", "!mail-slow"]
     assert row.hostname in row.id
     assert not WorkerProcess.objects.exists()

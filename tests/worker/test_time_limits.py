@@ -303,7 +303,7 @@ def test_an_interruption_never_arrives_after_the_end_of_its_block(steps):
             if caught and not block._sent:
                 counts["astray"] += 1
 
-    def guarded():
+    def interrupted():
         try:
             work()
         except TimeLimitExceeded:
@@ -314,7 +314,7 @@ def test_an_interruption_never_arrives_after_the_end_of_its_block(steps):
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        threads = [Thread(target=keep_interrupting), Thread(target=guarded)]
+        threads = [Thread(target=keep_interrupting), Thread(target=interrupted)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -153,7 +153,7 @@ def test_calls_from_other_queues_do_not_wake_it(handlers, monkeypatch):
 
 @pytest.mark.usefixtures("_never_polls")
 def test_a_call_that_comes_while_the_worker_empties_another_queue_is_not_forgotten(handlers, monkeypatch):
-    """The claim that fills the lanes exactly leaves no reason to look at the queues again, but for the call."""
+    """The claim that fills the pool exactly leaves no reason to look at the queues again, but for the call."""
     for module in (loop_module, poller):  # nor does the promotion give one
         monkeypatch.setattr(module, "LONGEST_POLL", 1e6)
     called, real = Event(), Poller.call

@@ -131,10 +131,10 @@ class Heartbeat(OJSView):
         ids, lease = worker_requests.read_job_ids(self.body), worker_requests.read_lease(self.body)
         assert worker_id is not None
         holder, tokens = RemoteWorker(self.account, worker_id), worker_requests.read_tokens(self.body)
-        held = remote.extend(self.jobs, ids, holder=holder, tokens=tokens, lease=lease)
+        leased = remote.extend(self.jobs, ids, holder=holder, tokens=tokens, lease=lease)
         now, facts = timezone.now(), worker_requests.read_process(self.body)
-        directive = heartbeat.say_hello(self.using, worker_id, now, **facts, held=len(held))
-        extended = [str(job.pk) for job in held]
+        directive = heartbeat.say_hello(self.using, worker_id, now, **facts, claimed=len(leased))
+        extended = [str(job.pk) for job in leased]
         return Response({"state": directive or RUNNING, "jobs_extended": extended, "server_time": milliseconds(now)})
 
 
@@ -170,7 +170,7 @@ def _show(row: WorkerProcess) -> dict[str, Any]:
         "pid": row.pid,
         "queues": row.queues,
         "concurrency": row.concurrency,
-        "held": row.held,
+        "held": row.claimed,
         "finalized": row.finalized,
         "started_at": milliseconds(row.started_at),
         "heartbeat_at": milliseconds(row.heartbeat_at),

@@ -84,7 +84,7 @@ def _of_limits(found: Levels) -> Iterator[GaugeMetricFamily]:
     waiting = GaugeMetricFamily(
         "ojs_limit_waiting_jobs", f"Jobs that wait for slots of a limit, {_CAPPED}.", labels=["limit"]
     )
-    full = GaugeMetricFamily("ojs_limit_full_keys", "Keys of a limit for which jobs wait.", labels=["limit"])
+    full = GaugeMetricFamily("ojs_limit_full_keys", "Partitions of a limit for which jobs wait.", labels=["limit"])
     ordered = sorted(found.limits, key=lambda one: (one.name == OTHERS, -one.waiting, -one.running, one.name))
     by_label: dict[str, list[LimitReport]] = defaultdict(list)
     for number, limit in enumerate(ordered):

@@ -1,4 +1,4 @@
-"""The subcommand about limits per key: limits."""
+"""The subcommand about limits: limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.utils import timezone
 from ...exceptions import nearest
 from ...models import LimitOverride
 from ...ojs.limits import LARGEST
-from ...reporting.limits import KeyReport, LimitReport, keys_of, limits
+from ...reporting.limits import LimitReport, PartitionReport, limits, partitions_of
 from ...reporting.text import age, count_text, harmless
 from ..arguments import whole_number
 from .show_system import Watched
@@ -21,10 +21,10 @@ KEEP: Any = ...
 
 
 class Limits(Watched):
-    """Show the limits per key: the numbers in force, how many keys they have, what runs, and what waits for a slot.
+    """Show the limits: the numbers in force, how many partitions they have, what runs, and what waits for a slot.
 
-    `jobs limits NAME` shows the keys of one limit. `jobs limits NAME --running 3` lets three jobs of each key run at
-    once, from the next claim on, also those that wait already. Such numbers replace those in the code until --reset.
+    `jobs limits NAME` shows the partitions of one limit. `jobs limits NAME --running 3` lets three jobs of each one run
+    at once, from the next claim on, also those that wait already. Such numbers replace those in the code until --reset.
     """
 
     name = "limits"
@@ -40,14 +40,14 @@ class Limits(Watched):
             type=_number,
             default=KEEP,
             metavar="N",
-            help=f"How many jobs of a key may run at once: {number}.",
+            help=f"How many jobs of a partition may run at once: {number}.",
         )
         parser.add_argument(
             "--rate", type=_number, default=KEEP, metavar="N", help=f"How many may start in the limit's time: {number}."
         )
         parser.add_argument("--reset", action="store_true", help="Let the numbers in the code count again.")
         parser.add_argument(
-            "--most", type=whole_number, default=20, metavar="N", help="At most so many keys (default 20)."
+            "--most", type=whole_number, default=20, metavar="N", help="At most so many partitions (default 20)."
         )
         Watched.add_arguments(parser)
 
@@ -73,18 +73,21 @@ class Limits(Watched):
             self._show_all(found)
             return
         one = self._named(found, self._limit)
-        keys = keys_of(self.using, self._limit, self._most)
-        self.answer({**_row(one), "keys_with_jobs": list(map(_key, keys))})
+        partitions = partitions_of(self.using, self._limit, self._most)
+        self.answer({**_row(one), "keys_with_jobs": list(map(_partition, partitions))})
         self.say(self.style.MIGRATE_HEADING(harmless(f"{one.name}: {_numbers(one)}")))
         if one.override is not None:
             self.say(f"Set by an operator; the code says {' or '.join(map(str, one.given)) or 'nothing here'}.")
-        if not keys:
+        if not partitions:
             self.say("No job runs under it or waits for it now.")
             return
         now = timezone.now()
-        rows = [(key.text, key.running, count_text(key.waiting), age(key.since, now), key.first or "-") for key in keys]
-        self.print_table(["key", "running", "waiting", "since", "first that waits"], rows, cut=[0])
-        if len(keys) == self._most:
+        rows = [
+            (one.text, one.running, count_text(one.waiting), age(one.since, now), one.first or "-")
+            for one in partitions
+        ]
+        self.print_table(["partition", "running", "waiting", "since", "first that waits"], rows, cut=[0])
+        if len(partitions) == self._most:
             self.say(f"These are the first {self._most}; --most {self._most * 5} shows up to {self._most * 5}.")
 
     def _show_all(self, found: list[LimitReport]) -> None:
@@ -100,14 +103,15 @@ class Limits(Watched):
                 one.name,
                 _numbers(one),
                 "operator" if one.override else "code",
-                count_text(one.keys),
+                count_text(one.partitions),
                 count_text(one.running),
                 count_text(one.waiting),
                 one.full,
             )
             for one in found
         ]
-        self.print_table(["limit", "numbers", "set by", "keys", "running", "waiting", "full keys"], rows, cut=[0])
+        columns = ["limit", "numbers", "set by", "partitions", "running", "waiting", "full partitions"]
+        self.print_table(columns, rows, cut=[0])
 
     def _change(self, name: str, given: dict[str, int | None]) -> None:
         found = limits(self.using)
@@ -146,7 +150,7 @@ def _row(one: LimitReport) -> dict[str, Any]:
         "numbers": [_plain(numbers) for numbers in one.numbers],
         "in_code": [_plain(numbers) for numbers in one.given],
         "override": one.override and {"running": one.override.running, "rate": one.override.rate},
-        "keys": one.keys,
+        "keys": one.partitions,
         "running": one.running,
         "waiting": one.waiting,
         "full_keys": one.full,
@@ -157,9 +161,9 @@ def _plain(numbers: Any) -> dict[str, int | None]:
     return {"running": numbers.running, "rate": numbers.rate, "seconds": numbers.seconds or None}
 
 
-def _key(key: KeyReport) -> dict[str, Any]:
+def _partition(partition: PartitionReport) -> dict[str, Any]:
     names = ("text", "running", "waiting", "since")
-    return {**{name: getattr(key, name) for name in names}, "first_job_id": key.first}
+    return {**{name: getattr(partition, name) for name in names}, "first_job_id": partition.first}
 
 
 def _number(text: str) -> int | None:

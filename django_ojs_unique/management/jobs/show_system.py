@@ -129,7 +129,7 @@ class Workers(Around):
                     one.standing,
                     f"{age(one.row.heartbeat_at, now)} ago",
                     f"{age(one.row.started_at, now)} ago",
-                    one.row.held,
+                    one.row.claimed,
                     one.row.finalized,
                     " ".join(one.patterns),
                 ]

@@ -12,7 +12,7 @@ from django.utils import timezone
 from ...conf import settings
 from ...enqueue.new_job import FOREVER
 from ...exceptions import OJSError
-from ...ojs.gates import LIMITED, OPEN
+from ...ojs.blocking import LIMITED, UNBLOCKED
 from ...ojs.states import ALL, INCOMPLETE, TERMINAL, TIMED, WAITING, JobState
 from ...unique.fingerprint import SCHEME, fingerprint, stored_moments, stored_texts
 from ...unique.keys import HOLDING, JobKey
@@ -42,8 +42,8 @@ READ = (
     "payload_pruned",
     "worker_id",
     "limits",
-    "lane",
-    "gate",
+    "fair_partition",
+    "blocked_by",
 )
 """The fields that `examine` and `declare` need."""
 
@@ -181,16 +181,17 @@ def _require_columns_of_state(expected: ExpectedRow) -> None:
     if row.fingerprint is None and row.unique_states:
         expected.kinds.append(Kind.LOOSE)
         expected.set(unique_states=frozenset())
-    if row.state == JobState.AVAILABLE and row.gate not in (OPEN, LIMITED, row.lane, *_keys(row)):
-        expected.kinds.append(Kind.GATE)
-        expected.set(gate=row.lane or (LIMITED if row.limits else OPEN))
+    own = (UNBLOCKED, LIMITED, row.fair_partition, *_partitions(row))
+    if row.state == JobState.AVAILABLE and row.blocked_by not in own:
+        expected.kinds.append(Kind.BLOCK)
+        expected.set(blocked_by=row.fair_partition or (LIMITED if row.limits else UNBLOCKED))
 
 
-def _keys(row: Any) -> Iterator[str]:
-    """Yield the gates of a row's limits; in a fair queue the lane may stand behind the key."""
+def _partitions(row: Any) -> Iterator[str]:
+    """Yield the partitions of a row's limits; in a fair queue, the job's partition there may follow."""
     for limit in row.limits if isinstance(row.limits, list) else ():
         if isinstance(limit, dict) and "id" in limit:
-            yield from (limit["id"], f"{limit['id']}{row.lane or ''}")
+            yield from (limit["id"], f"{limit['id']}{row.fair_partition or ''}")
 
 
 def _govern(expected: ExpectedRow, policy: UniquePolicy) -> None:

@@ -21,9 +21,9 @@ class Kind(Enum):
         "it is set to now, or cleared; no worker takes a job that has it",
     )
     TIMER = ("A run_at or a lease that the state does not have", "it is cleared; no lease expires beside a run_at")
-    GATE = (
-        "An available job at a gate that is none of its own",
-        "it goes to its lane, or its limits are looked at again",
+    BLOCK = (
+        "An available job that is blocked by what is none of its own",
+        "it goes to its partition of the fair queue, or its limits are looked at again",
     )
     LOOSE = ("Unique states without a fingerprint", "they are dropped")
     POLICY = (

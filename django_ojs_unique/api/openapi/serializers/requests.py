@@ -95,7 +95,7 @@ class _LimitNumbers(serializers.Serializer[Any]):
 
 
 class Limit(_LimitNumbers):
-    """How many jobs of a key may run at once, or start in a time. Beyond the specification."""
+    """How many jobs of a partition may run at once, or start in a time. Beyond the specification."""
 
     key = texts(required=False, help_text="What the jobs have in common, such as `args.customer_id`.")
     name = CharField(max_length=LONGEST_LIMIT, required=False, allow_blank=True)

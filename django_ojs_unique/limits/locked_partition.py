@@ -1,4 +1,4 @@
-"""A key of a limit whose row a claim has locked, and what the claim finds out about it."""
+"""A partition of a limit whose row a claim has locked, and what the claim finds out about it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ COLUMNS = ("id", "full_at", "full_since", "opens_at", "used_at")
 
 
 @dataclass(slots=True)
-class LockedKey:
-    """What a claim knows of a key whose row it has locked; the first five members are columns of it.
+class LockedPartition:
+    """What a claim knows of a partition whose row it has locked; the first five members are columns of it.
 
     ``running``: the weight that runs. ``recent``: the weight of jobs with a rate that has started in the last so many
     seconds, and ``first_start``: when the first of these did. ``cutoff``: jobs whose place is after this one must wait:
-    it is the first job that waits without having been read, or the last one that was read; ``is_unread``: the key had
-    no slots at the look, but jobs wait for it. ``is_full``: a job has found no slot; ``is_early``: its rate is the
-    reason. ``is_closed``: a job must wait, so those behind it must wait, too. ``looks_at``: when a claim is to look
+    it is the first job that waits without having been read, or the last one that was read; ``is_unread``: it had no
+    slots at the look, but jobs wait for it. ``is_full``: a job has found no slot; ``is_early``: its rate is the reason.
+    ``is_closed``: a job must wait, so those behind it must wait, too. ``looks_at``: when a claim is to look
     again, though as many jobs run. ``users``: the jobs that have taken slots.
     """
 
