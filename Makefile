@@ -58,6 +58,7 @@ linkcheck: $(READY) ## Follow the links that lead elsewhere
 
 reference: $(READY) ## Write anew the pages and pictures that are written from the code
 	@DJANGO_SETTINGS_MODULE=tests.settings PYTHONPATH=. $(BIN)/python docs/commands.py > docs/commands.md
+	@PYTHONPATH=. $(BIN)/python docs/options.py > docs/options.md
 	@for picture in $(PICTURES); do \
 		PYTHONPATH=. $(BIN)/python docs/$$picture.py > docs/images/$$picture.svg || exit 1; done
 

@@ -7,14 +7,15 @@ field of `Job`. It needs no Django.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Annotated, Any, Final, TypedDict, get_type_hints
 from uuid import UUID
 
-from .exceptions import InvalidRequest, did_you_mean
 from .ojs.durations import format_duration, milliseconds, read_delay
 from .ojs.limits import Limit, limits_of
 from .ojs.names import HIGHEST_PRIORITY, LOWEST_PRIORITY, job_key, priority_number, queue_name
@@ -44,12 +45,13 @@ class Kind:
     """The values of an option.
 
     ``read`` checks a value, and returns it as the enqueue uses it; it raises InvalidRequest with the given field.
-    ``dump`` returns what a row stores of it, and ``load`` does the reverse.
+    ``dump`` returns what a row stores of it, and ``load`` does the reverse. ``choices``: all values, if they are few.
     """
 
     read: Callable[[Any, str], Any]
     dump: Callable[[Any], Any] = _same
     load: Callable[[Any], Any] = _same
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +74,14 @@ class Option:
     copied: bool = False
     decides: bool = False
 
+    @property
+    def plain_help(self) -> str:
+        """The help without the marks of Markdown."""
+        return re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", self.help).replace("`", "")
 
-def _choice(choices: Any) -> Kind:
-    def read(value: Any, field: str) -> Any:
-        if value not in tuple(choices):
-            raise InvalidRequest.at(field, "is not a known choice", value=value, hint=did_you_mean(value, choices))
-        return choices(value)
 
-    return Kind(read)
+def _choice(choices: type[StrEnum]) -> Kind:
+    return Kind(lambda value, field: choices(value), choices=tuple(map(str, choices)))
 
 
 def _text(longest: int) -> Kind:
@@ -114,7 +116,7 @@ class SharedOptions(TypedDict, total=False):
         str | None,
         Option(
             kind=QUEUE,
-            help="Where the job waits: lower-case letters, digits, `-` and `.`.",
+            help="Where the job waits; by default in `DEFAULT_QUEUE`.",
             column="queue",
             wire=("queue",),
             decides=True,
@@ -124,7 +126,7 @@ class SharedOptions(TypedDict, total=False):
         int | None,
         Option(
             kind=PRIORITY,
-            help=f"From {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}; a higher one goes first.",
+            help=f"From {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}, by default 0; a higher one goes first.",
             fallback=0,
             column="priority",
             wire=("priority",),
@@ -134,7 +136,7 @@ class SharedOptions(TypedDict, total=False):
         UniquePolicy | Mapping[str, Any] | None,
         Option(
             kind=UNIQUE,
-            help="When two jobs are the same, and what to do then.",
+            help="The [policy](policy.md): when two jobs are the same, and what to do then; null means none.",
             default=INHERIT,
             column="unique",
             wire=("unique",),
@@ -146,7 +148,7 @@ class SharedOptions(TypedDict, total=False):
         RetryPolicy | Mapping[str, Any] | None,
         Option(
             kind=RETRY,
-            help="How often and how soon a failed job runs again.",
+            help="The [policy](worker.md#failure-and-retry) by which a failed job runs again; by default 3 attempts.",
             default=INHERIT,
             column="retry_options",
             wire=("retry", "retry_policy"),
@@ -157,7 +159,7 @@ class SharedOptions(TypedDict, total=False):
         str | timedelta | float | None,
         Option(
             kind=LENGTH,
-            help="How long one attempt may take: ISO 8601, a timedelta or seconds.",
+            help="How long one attempt may take.",
             default=INHERIT,
             column="timeout_ms",
             wire=("timeout_ms", "timeout"),
@@ -167,7 +169,7 @@ class SharedOptions(TypedDict, total=False):
         Limit | Mapping[str, Any] | Sequence[Limit | Mapping[str, Any]] | None,
         Option(
             kind=LIMITS,
-            help="How many jobs of a partition run at once, or start in a time.",
+            help="[Limits](limits.md): how many jobs of a partition run at once, or start in a time.",
             default=INHERIT,
             fallback=(),
             column="limits",
@@ -184,7 +186,7 @@ class DeclaredOptions(SharedOptions, total=False):
         str | timedelta | float | None,
         Option(
             kind=LENGTH,
-            help="How long the worker may be silent before the job goes to another one.",
+            help="The [lease](stopping.md#leases): how long its worker may be silent before another one gets the job.",
             default=INHERIT,
             column="visibility_timeout_ms",
             wire=("visibility_timeout_ms", "visibility_timeout"),
@@ -203,7 +205,7 @@ class EnqueueOptions(SharedOptions, total=False):
         datetime | None,
         Option(
             kind=MOMENT,
-            help="The job starts not before this time.",
+            help="The job does not start before this time, as in 2026-01-31T14:00.",
             column="scheduled_at",
             wire=("scheduled_at", "delay_until", "delay"),
             repeats=False,
@@ -214,7 +216,7 @@ class EnqueueOptions(SharedOptions, total=False):
         str | timedelta | float | None,
         Option(
             kind=DELAY,
-            help="How long to wait from now, in the place of a time: ISO 8601, a timedelta or seconds.",
+            help="How long to wait from now, instead of `scheduled_at`, as in PT10M.",
             repeats=False,
             decides=True,
         ),
@@ -223,7 +225,7 @@ class EnqueueOptions(SharedOptions, total=False):
         datetime | None,
         Option(
             kind=MOMENT,
-            help="The job starts not after this time.",
+            help="The job does not start after this time.",
             column="expires_at",
             wire=("expires_at",),
             repeats=False,
@@ -231,11 +233,11 @@ class EnqueueOptions(SharedOptions, total=False):
     ]
     tags: Annotated[
         Collection[str],
-        Option(kind=TAGS, help="Strings.", default=(), column="tags", wire=("tags",), copied=True),
+        Option(kind=TAGS, help="A list of strings.", default=(), column="tags", wire=("tags",), copied=True),
     ]
     key: Annotated[
         str | None,
-        Option(kind=KEY, help="The caller's name for the job, in the place of a policy.", column="key", decides=True),
+        Option(kind=KEY, help="Your [name for the job](keys.md), instead of a policy.", column="key", decides=True),
     ]
     key_mode: Annotated[
         KeyMode | str,
@@ -268,7 +270,7 @@ class RequestOptions(DeclaredOptions, EnqueueOptions, total=False):
         str,
         Option(
             kind=_text(LONGEST_SCHEMA),
-            help="The name of the schema of the args.",
+            help="The name of the schema of the args; it is stored only.",
             default="",
             column="schema",
             copied=True,
@@ -298,7 +300,7 @@ class RequestOptions(DeclaredOptions, EnqueueOptions, total=False):
         str | None,
         Option(
             kind=DELAY,
-            help="The same as an expiry, counted from the enqueue.",
+            help="The same as `expires_at`, counted from the enqueue.",
             repeats=False,
         ),
     ]

@@ -107,6 +107,7 @@ def test_the_states_are_the_states() -> None:
     [
         *((name, "draw", f"docs/images/{name}.svg") for name in PICTURES),
         ("commands", "write", "docs/commands.md"),
+        ("options", "write", "docs/options.md"),
     ],
 )
 def test_what_is_written_from_the_code_is_up_to_date(script: str, function: str, page: str, monkeypatch: Any) -> None:

@@ -16,12 +16,12 @@ from ...handlers.redaction import redacted_canonical, redacted_limits
 from ...models import Job, SuppressedEnqueue
 from ...ojs.limits import with_values
 from ...ojs.words import counted
+from ...options import DELAY, MOMENT, OBJECT, OPTIONS, QUEUE, UNIQUE
 from ...reporting import duplicates as report
 from ...reporting.limit_waits import waits_for, would_meet
 from ...reporting.parse import read_json
 from ...reporting.spans import SPANS
 from ...reporting.text import age, harmless
-from ...unique.keys import KeyMode, KeyScope
 from .answers import fields
 from .subcommand import Subcommand, moment, queue, type_
 
@@ -33,6 +33,29 @@ MOST_WAITING = 5
 MET = ("fingerprint", "type", "args", "count", "rejected", "deduplicated", "replaced", "last_at")
 
 _MORE = "more job"
+
+
+NULL: Any = ...
+"""The value of ``null``; None means that nothing was given."""
+
+
+def _json(text: str) -> Any:
+    try:
+        value = read_json(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return NULL if value is None else value
+
+
+DECIDING = {name: option for name, option in OPTIONS.items() if option.decides}
+_READ: dict[Any, tuple[Any, str]] = {
+    QUEUE: (queue, "QUEUE"),
+    UNIQUE: (_json, "JSON"),
+    OBJECT: (_json, "JSON"),
+    MOMENT: (moment, "TIME"),
+    DELAY: (str, "DURATION"),
+}
+"""How a flag reads the values of each kind, and what its help calls them."""
 
 
 class Explain(Subcommand):
@@ -54,21 +77,19 @@ class Explain(Subcommand):
             metavar="JSON",
             help="An object or an array; none by default.",
         )
-        parser.add_argument("--meta", type=_json, metavar="JSON", help="An object.")
-        parser.add_argument("--queue", type=queue, metavar="QUEUE", help="The queue; the handler's by default.")
-        parser.add_argument(
-            "--unique", type=_json, metavar="JSON", help="The policy; the handler's by default, null means none."
-        )
-        parser.add_argument("--scheduled-at", type=moment, metavar="TIME", help="As in 2026-01-31T14:00.")
-        parser.add_argument("--delay", metavar="DURATION", help="In the place of a time, as in PT10M.")
-        parser.add_argument("--key", metavar="KEY", help="A job key, in the place of a policy.")
-        parser.add_argument("--key-mode", choices=list(KeyMode), help="What to do with the job that holds the key.")
-        parser.add_argument("--key-scope", choices=list(KeyScope), help="Where the key counts.")
+        for name, option in DECIDING.items():
+            read, metavar = _READ.get(option.kind, (str, name.upper()))
+            parser.add_argument(
+                f"--{name.replace('_', '-')}",
+                type=read,
+                metavar=metavar,
+                choices=option.kind.choices or None,
+                help=option.plain_help,
+            )
 
     def run(self, *, type: str, verbosity: int, **options: Any) -> None:
         options["args"] = options["job_args"]
-        names = ("args", "meta", "queue", "unique", "scheduled_at", "delay", "key", "key_mode", "key_scope")
-        given = {name: options[name] for name in names if options[name] is not None}
+        given = {name: options[name] for name in ("args", *DECIDING) if options[name] is not None}
         given = {name: None if value is NULL else value for name, value in given.items()}
         explanation = self.jobs.explain(type, **given)
         text = redacted_canonical(type, explanation.canonical_text)
@@ -234,15 +255,3 @@ def _args(attempt: Any) -> str:
 
 def _met(key: report.SuppressedKey) -> dict[str, Any]:
     return {**{name: getattr(key, name) for name in MET}, "existing_job_id": key.holder and key.holder.pk}
-
-
-NULL: Any = ...
-"""The value of ``null``; None means that nothing was given."""
-
-
-def _json(text: str) -> Any:
-    try:
-        value = read_json(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return NULL if value is None else value
