@@ -490,7 +490,7 @@ def test_a_type_without_a_handler_is_refused_where_the_project_demands_handlers(
 )
 def test_a_wrong_setting_is_said_by_a_check(value, said, settings):
     settings.OJS_UNIQUE = value
-    found = [message for message in run_checks() if message.id == "django_ojs_unique.E001"]
+    found = [message for message in run_checks(databases=["default"]) if message.id == "django_ojs_unique.E001"]
     assert len(found) == 1
     assert said in found[0].msg
 
@@ -511,7 +511,7 @@ def test_a_wrong_setting_is_said_by_a_check(value, said, settings):
 )
 def test_right_settings_pass_the_check(value, settings):
     settings.OJS_UNIQUE = value
-    assert [message for message in run_checks() if message.id == "django_ojs_unique.E001"] == []
+    assert [message for message in run_checks(databases=["default"]) if message.id == "django_ojs_unique.E001"] == []
 
 
 def rule(request, action, queue, type):
@@ -528,4 +528,4 @@ async def rule_for_later(request, action, queue, type):
 
 def test_a_project_without_time_zones_is_refused_by_a_check(settings):
     settings.USE_TZ = False
-    assert "django_ojs_unique.E002" in {message.id for message in run_checks()}
+    assert "django_ojs_unique.E002" in {message.id for message in run_checks(databases=["default"])}
