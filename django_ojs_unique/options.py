@@ -109,29 +109,9 @@ ID = Kind(uuid)
 KEY = Kind(lambda value, field: job_key(value))
 
 
-class SharedOptions(TypedDict, total=False):
-    """What a handler can declare, and an enqueue change."""
+class CommonOptions(TypedDict, total=False):
+    """What a handler and a task of Django can declare, and an enqueue change."""
 
-    queue: Annotated[
-        str | None,
-        Option(
-            kind=QUEUE,
-            help="Where the job waits; by default in `DEFAULT_QUEUE`.",
-            column="queue",
-            wire=("queue",),
-            decides=True,
-        ),
-    ]
-    priority: Annotated[
-        int | None,
-        Option(
-            kind=PRIORITY,
-            help=f"From {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}, by default 0; a higher one goes first.",
-            fallback=0,
-            column="priority",
-            wire=("priority",),
-        ),
-    ]
     unique: Annotated[
         UniquePolicy | Mapping[str, Any] | None,
         Option(
@@ -175,6 +155,31 @@ class SharedOptions(TypedDict, total=False):
             column="limits",
             wire=("limits",),
             copied=True,
+        ),
+    ]
+
+
+class SharedOptions(CommonOptions, total=False):
+    """What a handler can declare, and an enqueue change."""
+
+    queue: Annotated[
+        str | None,
+        Option(
+            kind=QUEUE,
+            help="Where the job waits; by default in `DEFAULT_QUEUE`.",
+            column="queue",
+            wire=("queue",),
+            decides=True,
+        ),
+    ]
+    priority: Annotated[
+        int | None,
+        Option(
+            kind=PRIORITY,
+            help=f"From {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}, by default 0; a higher one goes first.",
+            fallback=0,
+            column="priority",
+            wire=("priority",),
         ),
     ]
 
@@ -311,6 +316,8 @@ def _options_of(described: type[Any]) -> dict[str, Option]:
     return {name: hint.__metadata__[0] for name, hint in hints.items()}
 
 
+COMMON: Final = _options_of(CommonOptions)
+"""Those that a handler and a task of Django can declare."""
 OPTIONS: Final = _options_of(RequestOptions)
 """Each option of a request by its name."""
 DECLARED: Final = _options_of(DeclaredOptions)

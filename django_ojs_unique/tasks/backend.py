@@ -18,6 +18,7 @@ from ..execution import eager
 from ..ojs.limits import Limit
 from ..ojs.names import queue_name
 from ..ojs.retry import RetryPolicy
+from ..options import COMMON
 from ..unique.policy import UniquePolicy
 from .arguments import NOTE, backend_of, store
 from .declare import OJSTask
@@ -137,21 +138,17 @@ class OJSBackend(BaseTaskBackend):
         """Return the request that enqueues a task. Raises what `enqueue` raises for an invalid one."""
         self.validate_task(task)
         named, positional = store(task, args, kwargs)
-        return Request(
-            type=type_of(task.func),
-            args=named,
-            queue=self.queue_aliases.stored(task.queue_name),
-            priority=int(task.priority),
-            scheduled_at=task.run_after,
-            unique=self.unique_of(task),
-            retry=getattr(task, "retry", None) or self.retry,
-            timeout=getattr(task, "timeout", None),
-            limit=self.limits_of(task),
-            key=getattr(task, "key", None),
-            **({"key_mode": task.key_mode} if hasattr(task, "key_mode") else {}),
-            id=id,
-            extra={NOTE: {"backend": self.alias, "positional": positional}},
-        )
+        options = {name: getattr(task, name) for name in (*COMMON, "key", "key_mode") if hasattr(task, name)}
+        options |= {
+            "queue": self.queue_aliases.stored(task.queue_name),
+            "priority": int(task.priority),
+            "scheduled_at": task.run_after,
+            "unique": self.unique_of(task),
+            "retry": options.get("retry") or self.retry,
+            "limit": self.limits_of(task),
+            "extra": {NOTE: {"backend": self.alias, "positional": positional}},
+        }
+        return Request(type_of(task.func), named, id=id, **options)
 
     def get_result(self, result_id: Any) -> TaskResult[Any, Any]:
         """Return the result of a task by its id, also if another process enqueued it.

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, make_dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
-from ..exceptions import InvalidRequest
+from ..exceptions import InvalidRequest, did_you_mean
 from ..handlers.signature import redacted_names
-from ..ojs.durations import milliseconds
-from ..ojs.limits import Limit, limits_of
-from ..ojs.retry import RetryPolicy
-from ..options import INHERIT
+from ..options import COMMON, CommonOptions
 from ..unique.keys import KeyMode
-from ..unique.policy import UniquePolicy
 from .framework import (
     DEFAULT_TASK_BACKEND_ALIAS,
     DEFAULT_TASK_PRIORITY,
@@ -30,85 +26,74 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class DjangoOptions(TypedDict, total=False):
-    """The options of Django's own `Task.using`."""
+class UsingOptions(CommonOptions, total=False):
+    """The options of `OJSTask.using`: a job's, and those of Django's own."""
 
+    key: str | None
+    key_mode: KeyMode | str
     priority: int | None
     queue_name: str | None
     run_after: datetime | None
     backend: str | None
 
 
+_OWN = (*COMMON, "key", "key_mode")
+
+if TYPE_CHECKING:
+
+    class _OptionsOfAJob(Task):  # type: ignore[type-arg]
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    _OptionsOfAJob = make_dataclass(
+        "_OptionsOfAJob", [(name, Any, None) for name in COMMON], bases=(Task,), frozen=True, slots=True, kw_only=True
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
+class OJSTask(_OptionsOfAJob, Generic[P, R]):
     """A task with the options of a job, which take effect if its backend is an `OJSBackend`.
 
-    ``unique``: the unique policy. ``retry``: the retry policy; None leaves it to the backend. ``timeout``: of one
-    attempt, ISO 8601, a timedelta or seconds. ``limit``: a `Limit`, or several, on how many run at once or start in a
-    time; None leaves it to the backend. ``key`` and ``key_mode``: a job key, instead of ``unique``. ``atomic``:
-    commit what the function writes together with its completion, or neither. ``redact``: the members of args, meta and
-    results that nobody is shown.
+    ``unique``, ``retry``, ``timeout`` and ``limit`` are those of `job`; None leaves ``retry`` and ``limit`` to the
+    backend. ``key`` and ``key_mode``: a job key, instead of ``unique``. ``atomic``: commit what the function writes
+    together with its completion, or neither. ``redact``: the members of args, meta and results that nobody is shown.
 
     Raises InvalidTask, InvalidPolicy, InvalidRetryPolicy or InvalidRequest, and HandlerError when a name in
     ``args_keys`` or in the key of a limit is not a parameter, the function cannot be ``atomic`` or ``redact`` is no
     list of names: all when the module is imported.
     """
 
-    unique: UniquePolicy | Mapping[str, Any] | None = None
-    retry: RetryPolicy | Mapping[str, Any] | None = None
-    timeout: str | timedelta | float | None = None
-    limit: Limit | Mapping[str, Any] | Sequence[Limit | Mapping[str, Any]] | None = None
     key: str | None = None
     key_mode: KeyMode | str = KeyMode.REPLACE
     atomic: bool = False
     redact: Collection[str] = ()
 
     def __post_init__(self) -> None:
-        if self.unique is not None:
-            object.__setattr__(self, "unique", UniquePolicy.parse(self.unique))
-        if self.retry is not None:
-            object.__setattr__(self, "retry", RetryPolicy.parse(self.retry))
-        if self.timeout is not None:
-            milliseconds(self.timeout, "timeout")
-        if self.limit is not None:
-            object.__setattr__(self, "limit", limits_of(self.limit))
+        for name, option in COMMON.items():
+            if (given := getattr(self, name)) is not None:
+                read = option.kind.read(given, name)
+                if option.copied:
+                    object.__setattr__(self, name, read)
         if self.redact != ():
             place = f"{self.func.__module__}.{self.func.__qualname__}"
             object.__setattr__(self, "redact", redacted_names(self.redact, place))
         Task.__post_init__(self)
 
-    def using(
-        self,
-        *,
-        unique: UniquePolicy | Mapping[str, Any] | None = INHERIT,  # type: ignore[assignment]
-        retry: RetryPolicy | Mapping[str, Any] | None = INHERIT,  # type: ignore[assignment]
-        timeout: str | timedelta | float | None = INHERIT,  # type: ignore[assignment]
-        limit: Limit | Mapping[str, Any] | Sequence[Any] | None = INHERIT,  # type: ignore[assignment]
-        key: str | None = INHERIT,  # type: ignore[assignment]
-        key_mode: KeyMode | str = INHERIT,  # type: ignore[assignment]
-        **changes: Unpack[DjangoOptions],
-    ) -> OJSTask[P, R]:
+    def using(self, **changes: Unpack[UsingOptions]) -> OJSTask[P, R]:
         """Return this task with other options for its next enqueues.
 
         None switches ``unique``, ``timeout`` and ``key`` off and leaves ``retry`` and ``limit`` to the backend; for
         Django's own options (``priority``, ``queue_name``, ``run_after``, ``backend``) it means no change. An empty
         list switches ``limit`` off. A ``unique`` replaces the task's ``key``, and the reverse.
         """
-        given: dict[str, Any] = {
-            "unique": unique,
-            "retry": retry,
-            "timeout": timeout,
-            "limit": limit,
-            "key": key,
-            "key_mode": key_mode,
-        }
-        options = {name: value for name, value in given.items() if value is not INHERIT}
+        options: dict[str, Any] = {name: value for name, value in changes.items() if name in _OWN}
         if options.get("unique") is not None:
             options.setdefault("key", None)
             options.setdefault("key_mode", KeyMode.REPLACE)
         elif options.get("key") is not None:
             options["unique"] = None
-        return replace(Task.using(self, **changes), **options)  # type: ignore[return-value]
+        djangos: dict[str, Any] = {name: value for name, value in changes.items() if name not in _OWN}
+        return replace(Task.using(self, **djangos), **options)  # type: ignore[return-value]
 
     def item(self, *args: Any, **kwargs: Any) -> Any:
         """Return the task with these arguments as a member of a `chain`, a `group` or a `batch`.
@@ -132,16 +117,12 @@ class OJSTask(Task, Generic[P, R]):  # type: ignore[type-arg]
         async def acall(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
 
-class TaskOptions(TypedDict, total=False):
+class TaskOptions(CommonOptions, total=False):
     """The options of `task` besides ``takes_context``."""
 
     priority: int
     queue_name: str
     backend: str
-    unique: UniquePolicy | Mapping[str, Any] | None
-    retry: RetryPolicy | Mapping[str, Any] | None
-    timeout: str | timedelta | float | None
-    limit: Limit | Mapping[str, Any] | Sequence[Limit | Mapping[str, Any]] | None
     key: str | None
     key_mode: KeyMode | str
     atomic: bool
@@ -168,44 +149,26 @@ def task(
     function: None = None, *, takes_context: Literal[False] = False, **options: Unpack[TaskOptions]
 ) -> Callable[[Callable[P, R]], OJSTask[P, R]]: ...
 def task(
-    function: Callable[..., Any] | None = None,
-    *,
-    priority: int = DEFAULT_TASK_PRIORITY,
-    queue_name: str = DEFAULT_TASK_QUEUE_NAME,
-    backend: str = DEFAULT_TASK_BACKEND_ALIAS,
-    takes_context: bool = False,
-    unique: UniquePolicy | Mapping[str, Any] | None = None,
-    retry: RetryPolicy | Mapping[str, Any] | None = None,
-    timeout: str | timedelta | float | None = None,
-    limit: Limit | Mapping[str, Any] | Sequence[Limit | Mapping[str, Any]] | None = None,
-    key: str | None = None,
-    key_mode: KeyMode | str = KeyMode.REPLACE,
-    atomic: bool = False,
-    redact: Collection[str] = (),
+    function: Callable[..., Any] | None = None, *, takes_context: bool = False, **options: Any
 ) -> OJSTask[..., Any] | Callable[[Callable[..., Any]], OJSTask[..., Any]]:
     """Declare a task as Django's own decorator does, on any version and for any backend.
 
-    The first four options are Django's, the others those of `OJSTask`; backends other than `OJSBackend` ignore them.
-    Raises what `OJSTask` raises.
+    ``priority``, ``queue_name``, ``backend`` and ``takes_context`` are Django's, the others those of `OJSTask`;
+    backends other than `OJSBackend` ignore them. Raises what `OJSTask` raises.
     """
+    for name in options:
+        if name not in TaskOptions.__annotations__:
+            raise TypeError(f"task() has no option {name!r}. {did_you_mean(name, TaskOptions.__annotations__)}")
+    given = {
+        "priority": DEFAULT_TASK_PRIORITY,
+        "queue_name": DEFAULT_TASK_QUEUE_NAME,
+        "backend": DEFAULT_TASK_BACKEND_ALIAS,
+        **options,
+    }
 
     def declare(function: Callable[..., Any]) -> OJSTask[..., Any]:
-        cls = task_backends[backend].task_class
-        return (cls if issubclass(cls, OJSTask) else OJSTask)(
-            func=function,
-            run_after=None,
-            priority=priority,
-            queue_name=queue_name,
-            backend=backend,
-            takes_context=takes_context,
-            unique=unique,
-            retry=retry,
-            timeout=timeout,
-            limit=limit,
-            key=key,
-            key_mode=key_mode,
-            atomic=atomic,
-            redact=redact,
-        )
+        cls = task_backends[given["backend"]].task_class
+        cls = cls if issubclass(cls, OJSTask) else OJSTask
+        return cls(func=function, run_after=None, takes_context=takes_context, **given)
 
     return declare if function is None else declare(function)

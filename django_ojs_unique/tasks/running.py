@@ -23,7 +23,7 @@ from ..ojs.canonical import plain
 from ..ojs.limits import Limit
 from ..ojs.names import LONGEST_TYPE
 from ..ojs.retry import RetryPolicy
-from ..options import declared
+from ..options import COMMON, declared
 from ..signals import announce, job_cancelled, job_completed, job_discarded
 from ..unique.policy import UniquePolicy
 from .arguments import by_name
@@ -87,9 +87,9 @@ def register(task: Any, queue: str, retry: RetryPolicy, unique: UniquePolicy | N
             {
                 "queue": queue,
                 "priority": int(task.priority),
+                **{name: getattr(task, name, None) for name in COMMON},
                 "unique": unique,
                 "retry": getattr(task, "retry", None) or retry,
-                "timeout": getattr(task, "timeout", None),
                 "limit": limits,
             }
         ),
