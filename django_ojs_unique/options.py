@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
@@ -54,7 +54,7 @@ class Kind:
     choices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Option:
     """An option, and where it counts.
 
@@ -66,6 +66,7 @@ class Option:
 
     kind: Kind
     help: str
+    _: KW_ONLY
     default: Any = None
     fallback: Any = None
     column: str = ""
@@ -115,8 +116,8 @@ class CommonOptions(TypedDict, total=False):
     unique: Annotated[
         UniquePolicy | Mapping[str, Any] | None,
         Option(
-            kind=UNIQUE,
-            help="The [policy](policy.md): when two jobs are the same, and what to do then; null means none.",
+            UNIQUE,
+            "The [policy](policy.md): when two jobs are the same, and what to do then; null means none.",
             default=INHERIT,
             column="unique",
             wire=("unique",),
@@ -127,8 +128,8 @@ class CommonOptions(TypedDict, total=False):
     retry: Annotated[
         RetryPolicy | Mapping[str, Any] | None,
         Option(
-            kind=RETRY,
-            help="The [policy](worker.md#failure-and-retry) by which a failed job runs again; by default 3 attempts.",
+            RETRY,
+            "The [policy](worker.md#failure-and-retry) by which a failed job runs again; by default 3 attempts.",
             default=INHERIT,
             column="retry_options",
             wire=("retry", "retry_policy"),
@@ -138,8 +139,8 @@ class CommonOptions(TypedDict, total=False):
     timeout: Annotated[
         str | timedelta | float | None,
         Option(
-            kind=LENGTH,
-            help="How long one attempt may take.",
+            LENGTH,
+            "How long one attempt may take.",
             default=INHERIT,
             column="timeout_ms",
             wire=("timeout_ms", "timeout"),
@@ -148,8 +149,8 @@ class CommonOptions(TypedDict, total=False):
     limit: Annotated[
         Limit | Mapping[str, Any] | Sequence[Limit | Mapping[str, Any]] | None,
         Option(
-            kind=LIMITS,
-            help="[Limits](limits.md): how many jobs of a partition run at once, or start in a time.",
+            LIMITS,
+            "[Limits](limits.md): how many jobs of a partition run at once, or start in a time.",
             default=INHERIT,
             fallback=(),
             column="limits",
@@ -165,18 +166,14 @@ class SharedOptions(CommonOptions, total=False):
     queue: Annotated[
         str | None,
         Option(
-            kind=QUEUE,
-            help="Where the job waits; by default in `DEFAULT_QUEUE`.",
-            column="queue",
-            wire=("queue",),
-            decides=True,
+            QUEUE, "Where the job waits; by default in `DEFAULT_QUEUE`.", column="queue", wire=("queue",), decides=True
         ),
     ]
     priority: Annotated[
         int | None,
         Option(
-            kind=PRIORITY,
-            help=f"From {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}, by default 0; a higher one goes first.",
+            PRIORITY,
+            f"From {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}, by default 0; a higher one goes first.",
             fallback=0,
             column="priority",
             wire=("priority",),
@@ -190,8 +187,8 @@ class DeclaredOptions(SharedOptions, total=False):
     lease: Annotated[
         str | timedelta | float | None,
         Option(
-            kind=LENGTH,
-            help="The [lease](stopping.md#leases): how long its worker may be silent before another one gets the job.",
+            LENGTH,
+            "The [lease](stopping.md#leases): how long its worker may be silent before another one gets the job.",
             default=INHERIT,
             column="visibility_timeout_ms",
             wire=("visibility_timeout_ms", "visibility_timeout"),
@@ -203,14 +200,13 @@ class EnqueueOptions(SharedOptions, total=False):
     """The arguments of `Job.objects.enqueue` besides type and args."""
 
     meta: Annotated[
-        Mapping[str, Any] | None,
-        Option(kind=OBJECT, help="An object that is stored with the job.", column="meta", decides=True),
+        Mapping[str, Any] | None, Option(OBJECT, "An object that is stored with the job.", column="meta", decides=True)
     ]
     scheduled_at: Annotated[
         datetime | None,
         Option(
-            kind=MOMENT,
-            help="The job does not start before this time, as in 2026-01-31T14:00.",
+            MOMENT,
+            "The job does not start before this time, as in 2026-01-31T14:00.",
             column="scheduled_at",
             wire=("scheduled_at", "delay_until", "delay"),
             repeats=False,
@@ -220,52 +216,30 @@ class EnqueueOptions(SharedOptions, total=False):
     delay: Annotated[
         str | timedelta | float | None,
         Option(
-            kind=DELAY,
-            help="How long to wait from now, instead of `scheduled_at`, as in PT10M.",
-            repeats=False,
-            decides=True,
+            DELAY, "How long to wait from now, instead of `scheduled_at`, as in PT10M.", repeats=False, decides=True
         ),
     ]
     expires_at: Annotated[
         datetime | None,
         Option(
-            kind=MOMENT,
-            help="The job does not start after this time.",
-            column="expires_at",
-            wire=("expires_at",),
-            repeats=False,
+            MOMENT, "The job does not start after this time.", column="expires_at", wire=("expires_at",), repeats=False
         ),
     ]
     tags: Annotated[
-        Collection[str],
-        Option(kind=TAGS, help="A list of strings.", default=(), column="tags", wire=("tags",), copied=True),
+        Collection[str], Option(TAGS, "A list of strings.", default=(), column="tags", wire=("tags",), copied=True)
     ]
     key: Annotated[
-        str | None,
-        Option(kind=KEY, help="Your [name for the job](keys.md), instead of a policy.", column="key", decides=True),
+        str | None, Option(KEY, "Your [name for the job](keys.md), instead of a policy.", column="key", decides=True)
     ]
     key_mode: Annotated[
         KeyMode | str,
-        Option(
-            kind=_choice(KeyMode),
-            help="What to do while another job holds the key.",
-            default=KeyMode.REPLACE,
-            decides=True,
-        ),
+        Option(_choice(KeyMode), "What to do while another job holds the key.", default=KeyMode.REPLACE, decides=True),
     ]
     key_scope: Annotated[
         KeyScope | str,
-        Option(
-            kind=_choice(KeyScope),
-            help="Among which jobs the key is unique.",
-            default=KeyScope.TYPE,
-            decides=True,
-        ),
+        Option(_choice(KeyScope), "Among which jobs the key is unique.", default=KeyScope.TYPE, decides=True),
     ]
-    id: Annotated[
-        UUID | str | None,
-        Option(kind=ID, help="A UUID; by default a new UUIDv7.", column="id", repeats=False),
-    ]
+    id: Annotated[UUID | str | None, Option(ID, "A UUID; by default a new UUIDv7.", column="id", repeats=False)]
 
 
 class RequestOptions(DeclaredOptions, EnqueueOptions, total=False):
@@ -274,8 +248,8 @@ class RequestOptions(DeclaredOptions, EnqueueOptions, total=False):
     schema: Annotated[
         str,
         Option(
-            kind=_text(LONGEST_SCHEMA),
-            help="The name of the schema of the args; it is stored only.",
+            _text(LONGEST_SCHEMA),
+            "The name of the schema of the args; it is stored only.",
             default="",
             column="schema",
             copied=True,
@@ -283,31 +257,14 @@ class RequestOptions(DeclaredOptions, EnqueueOptions, total=False):
     ]
     extra: Annotated[
         Mapping[str, Any],
-        Option(
-            kind=OBJECT,
-            help="Members that OJS does not define.",
-            default=MappingProxyType({}),
-            column="extra",
-            copied=True,
-        ),
+        Option(OBJECT, "Members that OJS does not define.", default=MappingProxyType({}), column="extra", copied=True),
     ]
     pending: Annotated[
         bool,
-        Option(
-            kind=FLAG,
-            help="The job waits until somebody activates it.",
-            default=False,
-            wire=("pending",),
-            repeats=False,
-        ),
+        Option(FLAG, "The job waits until somebody activates it.", default=False, wire=("pending",), repeats=False),
     ]
     expires_in: Annotated[
-        str | None,
-        Option(
-            kind=DELAY,
-            help="The same as `expires_at`, counted from the enqueue.",
-            repeats=False,
-        ),
+        str | None, Option(DELAY, "The same as `expires_at`, counted from the enqueue.", repeats=False)
     ]
 
 
