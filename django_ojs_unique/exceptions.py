@@ -12,6 +12,33 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
 
+class Message(str):
+    """An English text that remembers its template and the values in it, so that a page can say it in another language.
+
+    It is pickled as plain text. Values that are messages are said in the other language, too.
+    """
+
+    template: str
+    values: dict[str, Any]
+
+    def __new__(cls, template: str, /, **values: Any) -> Self:
+        self = super().__new__(cls, template.format(**values) if values else template)
+        self.template, self.values = template, values
+        return self
+
+    @classmethod
+    def joined(cls, between: str, parts: Iterable[Any]) -> Self:
+        """Put parts together, of which some may be messages."""
+        values = {f"part{number}": part for number, part in enumerate(parts)}
+        return cls(between.join(f"{{{name}}}" for name in values), **values)
+
+    def __str__(self) -> Self:
+        return self  # so that it is still one after `str(error)`
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (str.__str__(self),)
+
+
 class OJSError(Exception):
     """The job system could not do what was asked.
 
@@ -54,17 +81,30 @@ class InvalidRequest(OJSError):
         if len(field) > LONGEST_FIELD:
             field = f"{field[:LONGEST_FIELD]}…"
         details: dict[str, Any] = {"field": field}
+        parts = {"field": field, "problem": problem} | ({"hint": hint} if hint else {})
         if value is ...:
-            return cls(f"{field}: {problem}.{' ' + hint if hint else ''}", details=details)
-        details["value"] = as_json(value)
-        error = cls(f"{field}: {problem} (got {shorten(value)}).{' ' + hint if hint else ''}", details=details)
-        error.got = shorten(value)
+            return cls(Message(_PROBLEM_AND_HINT if hint else _PROBLEM, **parts), details=details)
+        details["value"], got = as_json(value), shorten(value)
+        error = cls(Message(_VALUE_AND_HINT if hint else _VALUE, **parts, value=got), details=details)
+        error.got = got
         return error
+
+    def rephrase(self, **parts: str) -> None:
+        """Change parts of the message that `at` has built: its ``field``, ``problem``, ``value`` or ``hint``."""
+        if isinstance(self.message, Message):
+            self.message = Message(self.message.template, **self.message.values | parts)
+            self.args = (self.message,)
 
     @property
     def wire_message(self) -> str:
         """The message with the value written as JSON, for clients that are not written in Python."""
         return self.message.replace(self.got, self.details["value"]) if self.got else self.message
+
+
+_PROBLEM = Message("{field}: {problem}.")
+_PROBLEM_AND_HINT = Message("{field}: {problem}. {hint}")
+_VALUE = Message("{field}: {problem} (got {value}).")
+_VALUE_AND_HINT = Message("{field}: {problem} (got {value}). {hint}")
 
 
 class PayloadTooLarge(InvalidRequest):
@@ -114,7 +154,10 @@ class DuplicateJob(OJSError):
     code = "duplicate"
 
     def __init__(
-        self, existing_job: Any, fingerprint: str, message: str = "A job matching the uniqueness key already exists"
+        self,
+        existing_job: Any,
+        fingerprint: str,
+        message: str = Message("A job matching the uniqueness key already exists"),
     ) -> None:
         self.existing_job = existing_job
         self.existing_job_id = existing_job.id
@@ -243,11 +286,13 @@ class _JSONRepr(reprlib.Repr):
         return "null"
 
 
-def did_you_mean(word: object, known: Iterable[str]) -> str:
+def did_you_mean(word: object, known: Iterable[str]) -> Message:
     """Say which of ``known`` was probably meant, or list them all."""
     names = [str(name) for name in known]
     close = nearest(word, names)
-    return f"Did you mean {close!r}?" if close else f"Valid: {', '.join(repr(name) for name in names)}."
+    if close:
+        return Message("Did you mean {name}?", name=repr(close))
+    return Message("Valid: {names}.", names=", ".join(map(repr, names)))
 
 
 def nearest(word: object, known: Iterable[str]) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import sys
 from collections.abc import Iterator
@@ -19,9 +20,15 @@ from django.utils.translation.template import templatize
 PACKAGE = Path(__file__).parent.parent / "django_ojs_unique"
 LOCALE = PACKAGE / "locale"
 KEYWORDS = {
-    **dict.fromkeys(("_", "gettext", "gettext_lazy", "gettext_noop")),
+    **dict.fromkeys(("_", "gettext", "gettext_lazy", "gettext_noop", "noop", "Message", "say"), (1,)),
     **dict.fromkeys(("ngettext", "ngettext_lazy"), (1, 2)),
 }
+
+BUILDERS = {"at", "invalid", "_invalid", "_wrong"}
+"""The functions that build an error from a field, a problem and a hint."""
+SHOWN_BY_FORMS = ("ojs", "unique", "enqueue", "models")
+FOR_CODE = {"presets", "on_commit", "items", "bulk", "event", "managers"}
+"""The packages whose errors the forms of the admin show, and the modules in them whose errors only code gets."""
 
 
 def template() -> Catalog:
@@ -68,19 +75,47 @@ def languages() -> list[str]:
     return sorted(path.name for path in LOCALE.iterdir() if path.is_dir())
 
 
+def shown_by_forms() -> list[Path]:
+    """Return the modules whose errors the forms of the admin show."""
+    found = (path for folder in SHOWN_BY_FORMS for path in (PACKAGE / folder).glob("*.py"))
+    return sorted(path for path in found if path.stem not in FOR_CODE)
+
+
+def problems(path: Path) -> Iterator[ast.expr]:
+    """Yield what a module says is wrong with a field, and what to write instead."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        found: list[ast.expr] = []
+        if isinstance(node, ast.Call) and _name(node) in BUILDERS:
+            found = [*node.args[1:2], *node.args[3:4], *(each.value for each in node.keywords if each.arg == "hint")]
+        elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ("problem", "hint"):
+            found = [node.value]
+        for each in found:
+            parts = (each.body, each.orelse) if isinstance(each, ast.IfExp) else (each,)
+            yield from (part for part in parts if not isinstance(part, ast.Constant) or part.value)
+
+
+def calls(path: Path) -> Iterator[ast.Call]:
+    """Yield the calls in a module."""
+    yield from (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+
+
 def _texts() -> Iterator[tuple[Path, int, str | tuple[str, ...]]]:
     for path in sorted(PACKAGE.rglob("*.py")):
-        if "gettext" in (source := path.read_text()):
-            yield from _of(path, source)
+        for call in calls(path):
+            args = call.args[: len(KEYWORDS.get(getattr(call.func, "id", ""), ()))]
+            if args and all(isinstance(each, ast.Constant) for each in args):
+                yield path, call.lineno, tuple(each.value for each in args) if args[1:] else args[0].value
+    for path in shown_by_forms():
+        yield from ((path, each.lineno, each.value) for each in problems(path) if isinstance(each, ast.Constant))
     for path in sorted(PACKAGE.rglob("templates/**/*.html")):
         # Python's indentation has no meaning in what Django makes of a template.
-        source = templatize(path.read_text())
-        yield from _of(path, "\n".join(line.strip() for line in source.split("\n")))
+        source = "\n".join(line.strip() for line in templatize(path.read_text()).split("\n"))
+        for line, message, _, _ in extract("python", io.BytesIO(source.encode()), KEYWORDS):
+            yield path, line, message
 
 
-def _of(path: Path, source: str) -> Iterator[tuple[Path, int, str | tuple[str, ...]]]:
-    for line, message, _, _ in extract("python", io.BytesIO(source.encode()), KEYWORDS):
-        yield path, line, message
+def _name(call: ast.Call) -> str:
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))
 
 
 def main() -> None:

@@ -4,9 +4,6 @@ import re
 
 import pytest
 
-from django_ojs_unique.admin.problems import PROBLEMS
-from django_ojs_unique.admin.wordings import WORDINGS
-
 pytest.importorskip("babel", reason="Babel reads the catalogues: pip install babel")
 
 from tests import messages
@@ -60,11 +57,6 @@ def test_the_compiled_catalogue_is_in_step(language):
     source, compiled = messages.catalogue(language), messages.compiled(language)
     assert {ids(each): strings(each) for each in source} == {ids(each): strings(each) for each in compiled}
     assert source.plural_forms == compiled.plural_forms  # else: make messages
-
-
-def test_no_wording_is_there_twice():
-    wordings = (*WORDINGS, *PROBLEMS)
-    assert len(wordings) == len(set(wordings))
 
 
 def test_styles_and_templates_name_no_side_of_the_screen():

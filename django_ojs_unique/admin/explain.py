@@ -14,8 +14,8 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..enqueue.explain import Explanation
-from ..exceptions import OJSError, did_you_mean
+from ..enqueue.explain import Explanation, unhandled
+from ..exceptions import OJSError
 from ..handlers.redaction import redacted, redacted_args, redacted_canonical, redacted_limits
 from ..handlers.registry import registry
 from ..models import Job
@@ -113,9 +113,7 @@ def _warnings(options: dict[str, Any], reason: str) -> Iterator[str]:
     if options.get("key_mode") == KeyMode.UNSAFE_DEDUPE:
         yield gettext("{mode} is unsafe. {why}").format(mode=KeyMode.UNSAFE_DEDUPE, why=UNSAFE)
     if registry.find(options["type"]) is None and "No handler is registered" not in reason:
-        meant = did_you_mean(options["type"], registry) if list(registry) else ""
-        message = translate(f"No handler is registered here for {options['type']!r}. {meant}".rstrip())
-        yield harmless(message)[:LONGEST_SENTENCE]
+        yield harmless(translate(unhandled(options["type"])))[:LONGEST_SENTENCE]
 
 
 def _code(type: str, args: Any = None, **options: Any) -> str:

@@ -36,7 +36,7 @@ from .display import (
     strategy,
     when,
 )
-from .sentences import translate
+from .sentences import translate, translate_stored
 from .visibility import Visibility
 from .workers import worker_url
 from .workflow_page import places
@@ -217,7 +217,8 @@ def _logged(job: Job) -> Iterator[Event]:
     """Yield what operators did to the job in the admin, from the admin's log, which may be in another database."""
     entries = LogEntry.objects.filter(content_type=get_content_type_for_model(job), object_id=str(job.pk))
     for entry in entries.select_related("user").order_by("-action_time")[:MOST_LOGGED]:
-        yield Event(entry.action_time, f"{entry.user.get_username()}: {translate(entry.get_change_message()) or entry}")
+        text = translate_stored(entry.get_change_message()) or entry
+        yield Event(entry.action_time, f"{entry.user.get_username()}: {text}")
 
 
 def _event(visibility: Visibility, event: Event, now: datetime) -> dict[str, Any]:

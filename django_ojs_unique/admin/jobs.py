@@ -81,12 +81,8 @@ class JobAdmin(JobPage, JobActions):
 
     @admin.display(description=_("args and last error"))
     def shown_args(self, job: Any) -> SafeString:
-        from ..reporting.list_columns import TOO_LONG
-
         error = format_html('<span class="ojs-below ojs-error">{}</span>', harmless(job.list_columns.error))
-        return format_html(
-            "{} {}", harmless(translate(job.list_columns.args, TOO_LONG)), error if job.list_columns.error else ""
-        )
+        return format_html("{} {}", harmless(translate(job.list_columns.args)), error if job.list_columns.error else "")
 
     @admin.display(description=_("age"), ordering="pk")
     def age(self, job: Job) -> SafeString | str:
@@ -118,12 +114,10 @@ def _below(text: str) -> SafeString | str:
 
 
 def _key(job: Any) -> str:
-    from ..reporting.list_columns import UNREADABLE
-
     text = job.list_columns.key
     if job.key is not None:
         return gettext("key {key}").format(key=text.removeprefix("key "))
-    return translate(text, UNREADABLE) if not text.endswith(" + its window") else translate(text)
+    return translate(text)
 
 
 def _tries(job: Job) -> str:

@@ -26,7 +26,7 @@ from .sentences import translate
 from .visibility import Visibility, visibility_of
 
 if TYPE_CHECKING:
-    from ..reporting.limits import LimitReport, Numbers
+    from ..reporting.limits import LimitReport
 
 MOST_PARTITIONS = 20
 """How many partitions the page of a limit shows."""
@@ -152,7 +152,7 @@ class LimitOverrideAdmin(ReadOnlyAdmin):
 
 def numbers_text(numbers: Any) -> str:
     """Write the numbers of a limit in the visitor's language; several, if jobs say different ones."""
-    return " / ".join(filter(None, map(_numbers_text, numbers))) or gettext("not known here")
+    return " / ".join(filter(None, map(translate, numbers))) or gettext("not known here")
 
 
 def limit_url(name: str) -> str:
@@ -169,10 +169,6 @@ def _cells(one: LimitReport, visibility: Visibility) -> dict[str, Any]:
         "in_code": numbers_text(one.given) if one.override else "",
         "counts": ["-" if visibility.is_narrowed else count_text(count) for count in counts],
     }
-
-
-def _numbers_text(numbers: Numbers) -> str:
-    return ", ".join(map(translate, filter(None, str(numbers).split(", "))))
 
 
 def _database() -> str:

@@ -1,56 +1,76 @@
-"""The sentences of the floors below, in the language of the visitor.
+"""Messages of the packages above, and ages, in the language of the visitor.
 
-Those floors speak English, as logs, the command line and the HTTP API do. A sentence is found by its pattern in
-`wordings` or `problems`, and so are the parts that its placeholders stand for; a text without a pattern stays as it is.
+Those packages speak English, as logs, the command line and the HTTP API do. A `Message` is translated by its template.
 """
 
 from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
-from functools import cache
+from typing import Any
 
 from django.utils.translation import get_language, gettext, ngettext
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext_noop as noop
 
+from ..exceptions import Message
 from ..reporting.text import age
 
-LONGEST = 4000
-"""The most characters of a text that is looked up: each pattern is tried on it."""
+_WORDS = frozenset({
+    # States, outcomes, kinds and operations
+    noop("available"), noop("active"), noop("scheduled"), noop("retryable"), noop("pending"), noop("completed"),
+    noop("cancelled"), noop("discarded"), noop("running"), noop("quiet"), noop("stopping"), noop("silent"),
+    noop("created"), noop("replaced"), noop("rejected"), noop("deduplicated"), noop("skipped"), noop("already"),
+    noop("failed"), noop("none recorded"), noop("Available"), noop("Completed"), noop("Discarded"), noop("chain"),
+    noop("group"), noop("batch"), noop("waiting"), noop("cancel"), noop("activate"), noop("retry"),
+    noop("enqueue again"), noop("release"), noop("delete"), noop("Cancel"), noop("Retry"), noop("Enqueue again"),
+    noop("Release"), noop("Delete"), noop("Cancelled"), noop("Activated"), noop("Retried"), noop("Enqueued again"),
+    noop("Taken out of uniqueness"), noop("Deleted"), noop("cancel job {id}"), noop("activate job {id}"),
+    noop("retry job {id}"), noop("enqueue job {id} again"), noop("release job {id}"), noop("delete job {id}"),
+    # What Python says of arguments
+    noop("args do not fit {handler}: missing a required argument: {name}"),
+    noop("args do not fit {handler}: missing a required argument: {name} ({meant})"),
+    noop("args do not fit {handler}: missing a required keyword-only argument: {name}"),
+    noop("args do not fit {handler}: missing a required keyword-only argument: {name} ({meant})"),
+    noop("args do not fit {handler}: got an unexpected keyword argument {name}"),
+    noop("args do not fit {handler}: got an unexpected keyword argument {name} ({meant})"),
+    noop("args do not fit {handler}: too many positional arguments"),
+    # Errors of jobs, as workflows store them
+    noop("The job was cancelled."), noop("The job expired before it started."),
+})  # fmt: skip
+"""The texts that are translated although no `Message` has them: names of values, and what was stored."""
 
-_SPOKEN = frozenset(
-    {
-        "rest",
-        "state",
-        "ending",
-        "sentence",
-        "held",
-        "waits",
-        "reason",
-        "meant",
-        "verb",
-        "since",
-        "done",
-        "problem",
-        "hint",
-    }
-) | {"numbers"}
-"""The placeholders that stand for texts with a pattern of their own; the others stand for names and numbers."""
+_STORED = (
+    noop("Job {id} was deleted."),
+    noop("Workflow {id} is {state}."),
+    noop("Cancelled as a duplicate of {id}."),
+    noop("{done}; a live duplicate was cancelled."),
+    noop("{done}."),
+)
+"""What workflows and the log of the admin store, which are found by their patterns."""
 
-_LENGTHS = frozenset({"first", "most", "length"})
-_LENGTH = re.compile(r"([\d.e+]+) (d|h|min|s)")
-_UNITS = {"d": _("{number} d"), "h": _("{number} h"), "min": _("{number} min"), "s": _("{number} s")}
+_SPOKEN = frozenset({"state", "done", "problem", "hint"})
+"""The values of a message that are texts themselves, even if they are no messages; the others are names."""
+
 _AGES = {"d": _("{number}d"), "h": _("{number}h"), "m": _("{number}m"), "s": _("{number}s")}
-_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
-def translate(text: object, *only: str) -> str:
-    """Return an English sentence in the language of the visitor; with ``only``, if it is one of these."""
+def translate(text: object) -> str:
+    """Return an English message in the language of the visitor; any other text stays as it is."""
     text = str(text)
     language = get_language()
-    if not text or not language or language.partition("-")[0] == "en" or (only and text not in only):
+    if not text or not language or language.partition("-")[0] == "en":
         return text
     return _translate(text)
+
+
+def translate_stored(text: str) -> str:
+    """Return what a workflow or the log of the admin has stored in the language of the visitor."""
+    for template in _STORED if text not in _WORDS else ():
+        pattern = re.escape(template).replace(r"\{", "(?P<").replace(r"\}", ">.+)")
+        if found := re.fullmatch(pattern, text):
+            return translate(Message(template, **found.groupdict()))
+    return translate(text)
 
 
 def age_text(moment: datetime | None, now: datetime) -> str:
@@ -79,46 +99,14 @@ def _age(moment: datetime, now: datetime) -> tuple[str, bool]:
     return str(_AGES[unit]).format(number=number), text.startswith("in ")
 
 
-@cache
-def _patterns() -> tuple[frozenset[str], list[tuple[re.Pattern[str], str]]]:
-    """Return the texts without placeholders, and the others as patterns: those with most words of their own first."""
-    from .problems import PROBLEMS
-    from .wordings import WORDINGS
-
-    texts = (*WORDINGS, *PROBLEMS)
-    exact = frozenset(text for text in texts if "{" not in text)
-    others = sorted(
-        (text for text in texts if "{" in text), key=lambda text: len(_PLACEHOLDER.sub("", text)), reverse=True
-    )
-    return exact, [(re.compile(_PLACEHOLDER.sub(_group, _escaped(text)), re.DOTALL), text) for text in others]
-
-
-def _escaped(text: str) -> str:
-    return re.escape(text).replace(r"\{", "{").replace(r"\}", "}")
-
-
-def _group(found: re.Match[str]) -> str:
-    return f"(?P<{found[1]}>.+?)"
-
-
 def _translate(text: str) -> str:
-    exact, patterns = _patterns()
-    if text in exact:
-        return gettext(text)
-    if len(text) > LONGEST:
-        return text
-    for pattern, wording in patterns:
-        if found := pattern.fullmatch(text):
-            return gettext(wording).format(**{name: _part(name, part) for name, part in found.groupdict().items()})
-    return text
+    if not isinstance(text, Message):
+        return gettext(text) if text in _WORDS else text
+    translated, values = gettext(text.template), {name: _value(name, each) for name, each in text.values.items()}
+    return translated.format(**values) if values else translated
 
 
-def _part(name: str, text: str) -> str:
-    if name in _SPOKEN:
-        return _translate(text)
-    if name in _LENGTHS and (length := _LENGTH.fullmatch(text)):
-        return str(_UNITS[length[2]]).format(number=length[1])
-    if name == "states":
-        *others, last = [_translate(word) for word in re.split(", | or ", text)]
-        return gettext("{states} or {last}").format(states=", ".join(others), last=last) if others else last
-    return text
+def _value(name: str, value: Any) -> Any:
+    if isinstance(value, Message):
+        return _translate(value)
+    return gettext(value) if value and name in _SPOKEN else value

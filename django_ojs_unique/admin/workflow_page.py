@@ -20,7 +20,7 @@ from ..ojs.workflows import Kind, MemberState, Role, WorkflowState
 from ..reporting.text import harmless
 from .base import FROM_PAGE, ReadOnlyAdmin, may_view
 from .display import badge, brief, plain_text, seconds, when
-from .sentences import distance_text, translate
+from .sentences import distance_text, translate, translate_stored
 from .visibility import Visibility, visibility_of
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def _stand_in(visibility: Visibility, node: Node) -> SafeString | str:
 
 def _error(visibility: Visibility, node: Node) -> str:
     type, message, code = (str(node.error.get(name) or "") for name in ("type", "message", "code"))
-    return harmless(visibility.masked(": ".join(filter(None, [type, translate(message)])) or code))
+    return harmless(visibility.masked(": ".join(filter(None, [type, translate_stored(message)])) or code))
 
 
 def _more(node: Node) -> str:

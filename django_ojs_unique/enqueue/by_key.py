@@ -17,7 +17,7 @@ from ..db.constraints import holding_unique_key
 from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
 from ..db.inserts import in_groups
-from ..exceptions import InvalidRequest
+from ..exceptions import InvalidRequest, Message
 from ..handlers.carried import capture
 from ..handlers.redaction import redacted_args
 from ..hooks import tracer
@@ -129,7 +129,7 @@ def merged_args(holder: JobRow, job: JobRow) -> Any:
             "args",
             "would replace an array by an object or the reverse, and OJS_UNIQUE['REPLACE_MIXED_ARGS'] is off",
             value=redacted_args(job.type, args),
-            hint=f"Send {'an array' if isinstance(holder.args, list) else 'an object'}, as job {holder.pk} has.",
+            hint=Message(_SEND_ARRAY if isinstance(holder.args, list) else _SEND_OBJECT, id=holder.pk),
         )
     return sized(merge(holder.args, args), "args", settings.max_args_bytes)
 
@@ -227,6 +227,10 @@ def remove(jobs: QuerySet[Any], key: str, type: str | None, key_scope: KeyScope 
         with work:
             removed = _remove(jobs, named.text, which, by_key=by_key and not work.lost_races)
     return removed
+
+
+_SEND_ARRAY = Message("Send an array, as job {id} has.")
+_SEND_OBJECT = Message("Send an object, as job {id} has.")
 
 
 def _remove(jobs: QuerySet[Any], key: str, which: Q, *, by_key: bool) -> JobRow | None:

@@ -10,10 +10,9 @@ from typing import Any
 from django.db.models import QuerySet
 
 from ..db.constraints import holding_unique_key
-from ..exceptions import did_you_mean, shorten
+from ..exceptions import Message, did_you_mean, shorten
 from ..handlers.registry import registry
 from ..ojs.limits import Limit
-from ..ojs.words import counted as number_of
 from ..unique.conflict import Action, duplicates, judge
 from ..unique.keys import JobKey, KeyAction
 from ..unique.keys import judge as judge_key
@@ -75,8 +74,18 @@ def explain(jobs: QuerySet[Any], new_job: NewJob, now: datetime) -> Explanation:
     explanation = replace(_explain(jobs, new_job, now), limits=tuple(new_job.job.limits or ()))
     same_id = jobs.filter(pk=new_job.job.pk)
     if new_job.has_id and explanation.action in ("create", "replace") and same_id.exists():
-        return replace(explanation, action="reject", reason=f"a job with the id {new_job.job.pk} already exists.")
+        return replace(
+            explanation, action="reject", reason=Message("a job with the id {id} already exists.", id=new_job.job.pk)
+        )
     return explanation
+
+
+def unhandled(type: str) -> Message:
+    """Say that this process has no handler for a type."""
+    if not list(registry):
+        return Message("No handler is registered here for {type}.", type=repr(type))
+    meant = did_you_mean(type, registry)
+    return Message("No handler is registered here for {type}. {meant}", type=repr(type), meant=meant)
 
 
 def _explain(jobs: QuerySet[Any], new_job: NewJob, now: datetime) -> Explanation:
@@ -84,10 +93,9 @@ def _explain(jobs: QuerySet[Any], new_job: NewJob, now: datetime) -> Explanation
     if new_job.key is not None:
         return _explain_key(jobs, new_job, new_job.key)
     if policy is None:
-        reason = "the job carries no unique policy."
+        reason = Message("the job carries no unique policy.")
         if registry.find(job.type) is None:
-            reason += f" No handler is registered here for {job.type!r}."
-            reason += f" {did_you_mean(job.type, registry)}" if list(registry) else ""
+            reason = Message.joined(" ", [reason, unhandled(job.type)])
         return Explanation("create", reason, "", "", None)
     stored = _newest(jobs, job.fingerprint, policy, now)
     counted = duplicates(stored, policy, now)
@@ -95,15 +103,17 @@ def _explain(jobs: QuerySet[Any], new_job: NewJob, now: datetime) -> Explanation
     if verdict.action is not Action.ADMIT:
         assert verdict.existing is not None
         action = str(verdict.action)
-        reason = f"job {verdict.existing.pk} is {verdict.existing.state}, and on_conflict is {policy.on_conflict}."
+        met, template = verdict.existing, Message("job {id} is {state}, and on_conflict is {value}.")
+        reason = Message(template, id=met.pk, state=met.state, value=policy.on_conflict)
     elif verdict.cancel:
         action = "replace"
-        cancelled = number_of(len(verdict.cancel), "duplicate")
-        reason = f"{cancelled} would be cancelled, and on_conflict is {policy.on_conflict}."
+        one, several = _CANCELLED
+        count = len(verdict.cancel)
+        reason = Message(one if count == 1 else several, count=f"{count:,}", value=policy.on_conflict)
     elif counted:
-        action, reason = "create", "the duplicates are finished, and a finished job stays as it is."
+        action, reason = "create", Message("the duplicates are finished, and a finished job stays as it is.")
     else:
-        action, reason = "create", "no stored job is a duplicate now."
+        action, reason = "create", Message("no stored job is a duplicate now.")
     return Explanation(
         action,
         reason,
@@ -112,6 +122,12 @@ def _explain(jobs: QuerySet[Any], new_job: NewJob, now: datetime) -> Explanation
         policy,
         tuple(Duplicate(row, policy.kept_until(row.created_at, new_job.at)) for row in counted),
     )
+
+
+_CANCELLED = (
+    Message("{count} duplicate would be cancelled, and on_conflict is {value}."),
+    Message("{count} duplicates would be cancelled, and on_conflict is {value}."),
+)
 
 
 def _limit_in_words(stored: Mapping[str, Any]) -> str:
@@ -132,16 +148,17 @@ def _newest(jobs: QuerySet[Any], fingerprint: str, policy: UniquePolicy, now: da
 
 def _explain_key(jobs: QuerySet[Any], new_job: NewJob, key: JobKey) -> Explanation:
     holder = jobs.filter(holding_unique_key(), fingerprint=new_job.job.fingerprint).first()
-    held = f"job {holder.pk} holds the key and is {holder.state}, and key_mode is {key.mode}" if holder else ""
+    values = {} if holder is None else {"id": holder.pk, "state": holder.state, "value": key.mode}
+    held = Message("job {id} holds the key and is {state}, and key_mode is {value}", **values)
     decided = judge_key(holder, key.mode)
     if holder is not None and decided in (KeyAction.REWRITE, KeyAction.REWRITE_BUT_TIME):
         merged_args(holder, new_job.job)
     action, reason = {
-        KeyAction.CREATE: ("create", "no job holds the key."),
-        KeyAction.SUCCEED: ("create", f"{held}: it would lose the key and its further attempts."),
-        KeyAction.KEEP: ("ignore", f"{held}."),
-        KeyAction.REWRITE: ("replace", f"{held}: it would be rewritten."),
-        KeyAction.REWRITE_BUT_TIME: ("replace", f"{held}: it would be rewritten, but for its time."),
+        KeyAction.CREATE: ("create", Message("no job holds the key.")),
+        KeyAction.SUCCEED: ("create", Message("{held}: it would lose the key and its further attempts.", held=held)),
+        KeyAction.KEEP: ("ignore", Message.joined("", [held, "."])),
+        KeyAction.REWRITE: ("replace", Message("{held}: it would be rewritten.", held=held)),
+        KeyAction.REWRITE_BUT_TIME: ("replace", Message("{held}: it would be rewritten, but for its time.", held=held)),
     }[decided]
     met = () if holder is None else (Duplicate(holder, None),)
     return Explanation(action, reason, new_job.job.fingerprint, new_job.canonical_text, None, met)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from django.db import models
 
 from ..db.fields import new_id
-from ..exceptions import InvalidPolicy, InvalidRequest
+from ..exceptions import InvalidPolicy, InvalidRequest, Message
 from ..handlers.registry import misfit
 from ..ojs.blocking import LIMITED
 from ..ojs.durations import read_delay
@@ -188,7 +188,7 @@ def set_times(new_job: NewJob, now: datetime, *, inherited_schedule: datetime | 
 def _blame_the_args(options: ResolvedOptions, request: Request) -> None:
     """Raise InvalidRequest if the handler does not take the args: then the policy misses what they misspell."""
     if options.definition is not None and (problem := misfit(options.definition, request.args)):
-        raise InvalidRequest(f"{problem}.", details={"field": "args"}) from None
+        raise InvalidRequest(Message.joined("", [problem, "."]), details={"field": "args"}) from None
 
 
 def _pending(value: Any, scheduled_at: datetime | None) -> bool:

@@ -10,7 +10,7 @@ from django.db.models import Manager, Model, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import Promise
 
-from ..exceptions import InvalidRequest, PayloadTooLarge, shorten
+from ..exceptions import InvalidRequest, Message, PayloadTooLarge, shorten
 from ..handlers.registry import SupportsConvert
 from ..ojs.canonical import plain
 from ..ojs.encoder import encoder
@@ -42,7 +42,7 @@ def arguments(value: Any, converter: SupportsConvert | None = None) -> Any:
             "args",
             "must be an object (keyword arguments) or an array (positional)",
             value=value if hint.shown else ...,
-            hint=f"Write [{shorten(value)}]." if is_json else sentence(hint, "args"),
+            hint=Message("Write {text}.", text=f"[{shorten(value)}]") if is_json else sentence(hint, "args"),
         )
     return plain(value if converter is None else converter.to_json(value), "args")
 
@@ -53,7 +53,10 @@ def sized(value: Any, field: str, largest: int, setting: str = "") -> Any:
     if size > largest:
         raise PayloadTooLarge.at(
             field,
-            f"is {size:,} bytes as JSON; the limit is {largest:,}",
-            hint=f"Store the data and send its key, or raise OJS_UNIQUE['MAX_{setting or field.upper()}_BYTES'].",
+            Message("is {size} bytes as JSON; the limit is {limit}", size=f"{size:,}", limit=f"{largest:,}"),
+            hint=Message(
+                "Store the data and send its key, or raise {setting}.",
+                setting=f"OJS_UNIQUE['MAX_{setting or field.upper()}_BYTES']",
+            ),
         )
     return value

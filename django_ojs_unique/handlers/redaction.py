@@ -201,15 +201,16 @@ def redact_error(error: InvalidRequest, type: Any) -> None:
     names, field, value = names_of(type), str(error.details.get("field", "")), error.details.get("value")
     if not names or field.partition(".")[0].partition("[")[0] not in _PAYLOADS or not _may_hold(field, value, type):
         return
-    problem, _, hint = error.message.removeprefix(f"{field}: ").partition(f" (got {error.got})" if value else ". ")
-    parts = [problem.partition(": ")[0], hint]
-    problem, hint = (part.replace(error.got, MASK) if error.got else part for part in parts)
-    between = f" (got {MASK})" if value else ". "
-    error.message = f"{field}: {problem}{between if hint else ''}{hint}"
+    said: dict[str, str] = getattr(error.message, "values", {})
+    problem, hint = (_without(error.got, said.get(name, "")) for name in ("problem", "hint"))
+    error.rephrase(problem=problem.partition(": ")[0] if ": " in problem else problem, hint=hint, value=MASK)
     if value:
         error.got = error.details["value"] = MASK
-    error.args = (error.message,)
     error.__cause__, error.__suppress_context__ = None, True
+
+
+def _without(value: str, text: str) -> str:
+    return text.replace(value, MASK) if value and value in text else text
 
 
 def _may_hold(field: str, value: str | None, type: Any) -> bool:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol
 
-from ..exceptions import HandlerError, UnknownJobType, did_you_mean, nearest
+from ..exceptions import HandlerError, Message, UnknownJobType, did_you_mean, nearest
 from ..ojs.cron import Cron
 from ..ojs.limits import Limit
 from ..ojs.retry import RetryPolicy
@@ -114,7 +114,10 @@ class Registry:
         if definition is None:
             hint = did_you_mean(type, self._definitions) if self._definitions else "No handler is registered at all."
             raise UnknownJobType.at(
-                "type", "has no registered handler", value=type, hint=f"{hint} Handlers live in each app's jobs.py."
+                "type",
+                Message("has no registered handler"),
+                value=type,
+                hint=f"{hint} Handlers live in each app's jobs.py.",
             )
         return definition
 
@@ -135,7 +138,7 @@ def converter_of(type: Any) -> SupportsConvert | None:
     return None if definition is None else definition.converter
 
 
-def misfit(definition: Definition, args: Any) -> str | None:
+def misfit(definition: Definition, args: Any) -> Message | None:
     """Say why the arguments do not fit the handler's parameters, or return None when they do."""
     try:
         signature = parameters_of(definition)
@@ -145,7 +148,9 @@ def misfit(definition: Definition, args: Any) -> str | None:
         signature.bind(**args) if isinstance(args, dict) else signature.bind(*args)
     except TypeError as error:
         meant = suggestion(signature, args) if isinstance(args, dict) else ""
-        return f"args do not fit {definition.place}{signature}: {error}{meant and f' ({meant})'}"
+        problem, _, name = str(error).partition("'")
+        template = f"args do not fit {{handler}}: {problem}{'{name}' if name else ''}{' ({meant})' if meant else ''}"
+        return Message(template, handler=f"{definition.place}{signature}", name=f"'{name}", meant=meant)
     return None
 
 

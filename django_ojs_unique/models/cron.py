@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from ..db.constraints import PartiallyIndexed
 from ..db.fields import PayloadField
 from ..db.transactions import starting_over
-from ..exceptions import DeclaredInCode, InvalidRequest, did_you_mean
+from ..exceptions import DeclaredInCode, InvalidRequest, Message, did_you_mean
 from ..ojs.canonical import plain
 from ..ojs.cron import Cron, OverlapPolicy
 from ..ojs.moments import rfc3339
@@ -24,6 +24,9 @@ from ..options import REPEATED, as_stored
 
 LONGEST_NAME = 255
 NAME = re.compile(r"[a-z0-9][a-z0-9\-.]*")
+
+
+_DECLARED = Message("Cron entry {name} is declared in code: change it there, or disable it.")
 
 
 class CronJobQuerySet(models.QuerySet["CronJob"]):
@@ -195,11 +198,14 @@ class CronJob(PartiallyIndexed):
     def validate(self) -> None:
         """Raise InvalidRequest (or a subclass) for the first thing that is wrong."""
         if not self.declared and (not isinstance(self.name, str) or not NAME.fullmatch(self.name)):
-            hint = "Write lower-case letters, digits, '-' and '.', as in 'reports.nightly'."
+            hint = Message("Write lower-case letters, digits, '-' and '.', as in 'reports.nightly'.")
             raise InvalidRequest.at("name", "is not a valid name", value=self.name, hint=hint)
         if len(self.name) > LONGEST_NAME:
             raise InvalidRequest.at(
-                "name", f"is longer than {LONGEST_NAME} characters", value=self.name, hint="Shorten it."
+                "name",
+                Message("is longer than {count} characters", count=LONGEST_NAME),
+                value=self.name,
+                hint="Shorten it.",
             )
         if not isinstance(self.enabled, bool):
             raise InvalidRequest.at("enabled", "must be true or false", value=self.enabled)
@@ -217,7 +223,7 @@ class CronJob(PartiallyIndexed):
         """Raise DeclaredInCode if it is declared in code."""
         if self.declared:
             raise DeclaredInCode(
-                f"Cron entry {self.name!r} is declared in code: change it there, or disable it.",
+                Message(_DECLARED, name=repr(self.name)),
                 details={"resource_type": "cron entry", "resource_id": self.name},
             )
 

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..db.fields import PayloadField
 from ..db.transactions import starting_over
-from ..exceptions import InvalidRequest
+from ..exceptions import InvalidRequest, Message
 from ..ojs.blocking import ID as ID_LENGTH
 from ..ojs.limits import LARGEST
 from ..ojs.names import LONGEST_LIMIT, limit_name
@@ -91,7 +91,7 @@ class LimitOverrideQuerySet(models.QuerySet["LimitOverride"]):
             ):
                 raise InvalidRequest.at(
                     field,
-                    f"must be a whole number from 1 to {LARGEST:,}, or None",
+                    Message("must be a whole number from 1 to {highest}, or None", highest=f"{LARGEST:,}"),
                     value=value,
                     hint="To stop a queue, pause it.",
                 )

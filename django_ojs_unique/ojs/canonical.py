@@ -8,7 +8,7 @@ from unicodedata import normalize
 
 import rfc8785
 
-from ..exceptions import InvalidRequest
+from ..exceptions import InvalidRequest, Message
 from .encoder import encoder
 from .hints import hint_for, sentence
 
@@ -16,7 +16,7 @@ LARGEST_INTEGER = 2**53 - 1
 DEEPEST = 100
 """Levels of nesting that every JSON reader involved can follow without exhausting its stack."""
 
-_AS_STRING = "Send it as a string."
+_AS_STRING = Message("Send it as a string.")
 _SIMPLE = encoder(ensure_ascii=False, sort_keys=True, allow_nan=False)
 _IN_FLOATS = (".", "e+", "e-")
 """The text of each float has one of these; other values may have them, too."""
@@ -106,7 +106,7 @@ def _plain(value: Any, path: str, depth: int) -> Any:
     if depth == 0:
         raise InvalidRequest.at(
             path.partition(".")[0].partition("[")[0],
-            f"is nested deeper than {DEEPEST} levels",
+            Message("is nested deeper than {count} levels", count=DEEPEST),
             hint="Flatten it, or keep it in your own table and send its id.",
         )
     if isinstance(value, dict):

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
 
-from ..exceptions import InvalidRequest, did_you_mean
+from ..exceptions import InvalidRequest, Message, did_you_mean
 from .canonical import plain
 from .durations import parse_duration
 from .suggesting import suggesting
@@ -52,7 +52,7 @@ _GO_PART = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(h|ms|m|s)")
 _GO_DURATION = re.compile(rf"(?:{_GO_PART.pattern})+")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
-_HINT = "Write five fields, as in '0 9 * * MON-FRI', six with the seconds first, '@daily', or '@every PT5M'."
+_HINT = Message("Write five fields, as in '0 9 * * MON-FRI', six with the seconds first, '@daily', or '@every PT5M'.")
 
 
 @suggesting
@@ -90,7 +90,8 @@ class Cron:
         if not isinstance(expression, str):
             raise InvalidRequest.at("expression", "must be a string", value=expression, hint=_HINT)
         if len(expression) > LONGEST_EXPRESSION:
-            raise InvalidRequest.at("expression", f"is longer than {LONGEST_EXPRESSION} characters", value=expression)
+            problem = Message("is longer than {count} characters", count=LONGEST_EXPRESSION)
+            raise InvalidRequest.at("expression", problem, value=expression)
         if expression.split()[:1] == ["@every"]:
             self._set("_interval", _interval(expression))
         else:
@@ -203,7 +204,10 @@ def _fields(expression: str) -> str:
         if str(error) == "Bad day-of-month" and _is_valid_in_any_month(fields):
             raise _never_fires(expression) from None
         raise InvalidRequest.at(
-            "expression", f"has a {str(error).lower()} field", value=expression, hint=_HINT
+            "expression",
+            Message("has a bad {name} field", name=str(error).lower().removeprefix("bad ")),
+            value=expression,
+            hint=_HINT,
         ) from None
     return fields
 
@@ -222,12 +226,13 @@ def _never_fires(expression: str) -> InvalidRequest:
 
 
 def _interval(expression: str) -> timedelta:
-    hint = "Write an ISO 8601 duration, as in '@every PT5M', or one as in Go: '@every 1h30m'."
+    hint = Message("Write an ISO 8601 duration, as in '@every PT5M', or one as in Go: '@every 1h30m'.")
     text = " ".join(expression.split()[1:])
     try:
         interval = _go_duration(text) if _GO_DURATION.fullmatch(text) else parse_duration(text)
     except ValueError as error:
-        raise InvalidRequest.at("expression", f"{text!r} {error}", value=expression, hint=hint) from None
+        problem = Message.joined(" ", [repr(text), str(error)])
+        raise InvalidRequest.at("expression", problem, value=expression, hint=hint) from None
     if not isinstance(interval, timedelta):
         raise InvalidRequest.at("expression", "has an interval with years or months", value=expression, hint=hint)
     if interval < _SECOND:

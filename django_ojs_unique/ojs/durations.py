@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import isodate
 
-from ..exceptions import InvalidRequest
+from ..exceptions import InvalidRequest, Message
 
 Duration: TypeAlias = timedelta | isodate.Duration
 """A fixed length, or one with years and months, whose length depends on where it starts."""
@@ -21,7 +21,8 @@ LONGEST_YEARS = 1000
 """The end of a longer window could be after the last year of `datetime`."""
 
 _LONGEST_SECONDS = LONGEST_YEARS * 365 * 86_400
-_HINT = "Write an ISO 8601 duration such as 'PT30S', a timedelta, or seconds."
+_HINT = Message("Write an ISO 8601 duration such as 'PT30S', a timedelta, or seconds.")
+_TOO_LONG = Message("is longer than {count} years", count=LONGEST_YEARS)
 _NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"
 _GRAMMAR = re.compile(
     rf"P(?=[0-9T])(?:(?P<W>{_NUMBER})W|(?:(?P<Y>[0-9]{{1,12}})Y)?(?:(?P<m>[0-9]{{1,12}})M)?(?:(?P<D>{_NUMBER})D)?"
@@ -37,23 +38,23 @@ def parse_duration(text: str) -> Duration:
     ``P``, zero, a fraction that is not on the last part, a fraction of a year or month, more than 1,000 years.
     """
     if not (duration := _parse(text)):
-        raise ValueError("is zero")
+        raise ValueError(Message("is zero"))
     return duration
 
 
 def _parse(text: str) -> Duration:
     match = _GRAMMAR.fullmatch(text)
     if match is None:
-        raise ValueError("is not an ISO 8601 duration")
+        raise ValueError(Message("is not an ISO 8601 duration"))
     parts = [part for part in match.groups() if part is not None]
     if any("." in part for part in parts[:-1]):
-        raise ValueError("has a fraction that is not on its last part")
+        raise ValueError(Message("has a fraction that is not on its last part"))
     try:
         duration = isodate.parse_duration(text)
     except OverflowError:
-        raise ValueError(f"is longer than {LONGEST_YEARS} years") from None
+        raise ValueError(_TOO_LONG) from None
     if _years(duration) > LONGEST_YEARS:
-        raise ValueError(f"is longer than {LONGEST_YEARS} years")
+        raise ValueError(_TOO_LONG)
     return duration
 
 
@@ -70,7 +71,7 @@ def read_delay(value: Any, field: str) -> Duration:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if not isinstance(seconds, (int, float)) or isinstance(value, bool) or not 0 <= seconds <= _LONGEST_SECONDS:
         hint = f"{_HINT} A moment is scheduled_at=…." if isinstance(value, datetime) else _HINT
-        problem = f"must be a length of time from 0 to {LONGEST_YEARS:,} years"
+        problem = Message("must be a length of time from 0 to {count} years", count=f"{LONGEST_YEARS:,}")
         raise InvalidRequest.at(field, problem, value=value, hint=hint)
     return value if isinstance(value, timedelta) else timedelta(seconds=seconds)
 

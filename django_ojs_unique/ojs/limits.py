@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from ..exceptions import InvalidRequest, did_you_mean
+from ..exceptions import InvalidRequest, Message, did_you_mean
 from .blocking import FAIR, ID, PARTITIONS
 from .canonical import canonical, to_nfc
 from .names import LONGEST_LIMIT, limit_name
@@ -55,17 +55,19 @@ class Limit:
         _number(self.weight, "weight")
         rates = [name for name in RATES if getattr(self, name) is not None]
         if len(rates) > 1:
-            raise _wrong(rates[1], f"cannot be combined with {rates[0]}", hint="Give the job two limits.")
+            raise _wrong(
+                rates[1], Message("cannot be combined with {name}", name=rates[0]), hint="Give the job two limits."
+            )
         if self.running is None and not rates:
-            raise _wrong("running", "is missing", hint=f"Set it, or one of {', '.join(RATES)}.")
+            raise _wrong("running", "is missing", hint=Message("Set it, or one of {names}.", names=", ".join(RATES)))
         for name in ("running", *rates):
             most = getattr(self, name)
             if most is not None and self.weight > most:
                 raise _wrong(
                     "weight",
-                    f"is more than {name}, so the job could never run",
+                    Message("is more than {name}, so the job could never run", name=name),
                     value=self.weight,
-                    hint=f"Write at most {most}.",
+                    hint=Message("Write at most {number}.", number=most),
                 )
         self._check_name()
 
@@ -140,7 +142,8 @@ def limits_of(value: Any) -> tuple[Limit, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str):
         return (Limit.parse(value),)
     if len(value) > MOST_LIMITS:
-        raise InvalidRequest.at("limit", f"names more than {MOST_LIMITS} limits", value=len(value))
+        problem = Message("names more than {count} limits", count=MOST_LIMITS)
+        raise InvalidRequest.at("limit", problem, value=len(value))
     limits: list[Limit] = []
     for index, one in enumerate(value):
         try:
@@ -215,7 +218,7 @@ def _value(part: str, whole: Mapping[str, Any], field: str) -> Any:
     if members is None:
         raise InvalidRequest.at(
             field,
-            f"names {part}, but the args are no object, nor an array holding exactly one",
+            Message("names {part}, but the args are no object, nor an array holding exactly one", part=part),
             hint="Send args as an object.",
         )
     return select_members(members, [name], source, InvalidRequest, field)[name]
@@ -230,7 +233,7 @@ def part_of(part: str) -> tuple[str, str]:
 def key_parts(value: Any) -> tuple[str, ...]:
     """Return the parts of a key, checked and sorted. Raises InvalidRequest."""
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise _wrong("key", "must be a list of names", value=value, hint=f"Write [{str(value)!r}].")
+        raise _wrong("key", "must be a list of names", value=value, hint=Message("Write {text}.", text=[str(value)]))
     parts = tuple(to_nfc(part) for part in value)
     for part in parts:
         if not isinstance(part, str) or not (part in _PARTS or any(_has_member(part, name) for name in _PARTS[2:])):
@@ -240,7 +243,9 @@ def key_parts(value: Any) -> tuple[str, ...]:
             raise _wrong("key", "names a part twice", value=part, hint="Write it once.")
         whole, _ = part_of(part)
         if whole != part and whole in parts:
-            raise _wrong("key", f"has {whole} and a part of it", value=part, hint="Leave one of them out.")
+            raise _wrong(
+                "key", Message("has {whole} and a part of it", whole=whole), value=part, hint="Leave one of them out."
+            )
     return tuple(sorted(parts))
 
 
@@ -259,7 +264,8 @@ def _has_member(part: str, source: str) -> bool:
 def _number(value: Any, field: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST:
         hint = "To stop a queue, pause it." if field != "weight" else ""
-        raise _wrong(field, f"must be a whole number from 1 to {LARGEST:,}", value=value, hint=hint)
+        problem = Message("must be a whole number from {lowest} to {highest}", lowest=1, highest=f"{LARGEST:,}")
+        raise _wrong(field, problem, value=value, hint=hint)
 
 
 def _wrong(field: str, problem: str, *, value: Any = ..., hint: str = "") -> InvalidRequest:
@@ -268,7 +274,6 @@ def _wrong(field: str, problem: str, *, value: Any = ..., hint: str = "") -> Inv
 
 def _numbered(error: InvalidRequest, index: int) -> InvalidRequest:
     """Let an error about a limit name its place among several, such as ``limit[1].running``; return the error."""
-    error.details["field"] = error.details["field"].replace("limit", f"limit[{index}]", 1)
-    error.message = error.message.replace("limit", f"limit[{index}]", 1)
-    error.args = (error.message,)
+    field = error.details["field"] = error.details["field"].replace("limit", f"limit[{index}]", 1)
+    error.rephrase(field=field)
     return error

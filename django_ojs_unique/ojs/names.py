@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..exceptions import InvalidRequest
+from ..exceptions import InvalidRequest, Message
 from .canonical import plain, to_nfc
 
 LONGEST_TYPE, LONGEST_QUEUE, LONGEST_KEY, LONGEST_LIMIT = 255, 128, 512, 100
@@ -21,6 +21,10 @@ UUID_TEXT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 UUID7_TEXT = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
+_AS_TYPE = Message("Write lower-case words joined by dots, as in 'email.send'.")
+_AS_QUEUE = Message("Write lower-case letters, digits, '-' and '.', as in 'emails'.")
+
+
 def are_names(value: Any) -> bool:
     """Whether a value is a list of names of members."""
     return isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(one, str) and one for one in value)
@@ -29,19 +33,20 @@ def are_names(value: Any) -> bool:
 def printable(text: str, field: str) -> str:
     """Return a text without controls that break lines or change the text direction. Raises InvalidRequest."""
     if found := _UNPRINTABLE.search(text):
-        problem = f"has the control character U+{ord(found[0]):04X} at position {found.start()}"
+        control, position = f"U+{ord(found[0]):04X}", found.start()
+        problem = Message("has the control character {name} at position {number}", name=control, number=position)
         raise InvalidRequest.at(field, problem, value=text, hint="Write it without line breaks and other controls.")
     return text
 
 
 def job_type(value: Any) -> str:
     """Return a valid job type. Raises InvalidRequest."""
-    return _name(value, "type", TYPE, LONGEST_TYPE, "Write lower-case words joined by dots, as in 'email.send'.")
+    return _name(value, "type", TYPE, LONGEST_TYPE, _AS_TYPE)
 
 
 def queue_name(value: Any) -> str:
     """Return a valid queue name. Raises InvalidRequest."""
-    return _name(value, "queue", QUEUE, LONGEST_QUEUE, "Write lower-case letters, digits, '-' and '.', as in 'emails'.")
+    return _name(value, "queue", QUEUE, LONGEST_QUEUE, _AS_QUEUE)
 
 
 def matches(queue: str, patterns: Iterable[str]) -> bool:
@@ -55,7 +60,8 @@ def _name(value: Any, field: str, pattern: re.Pattern[str], longest: int, hint: 
     if not pattern.fullmatch(value):
         raise InvalidRequest.at(field, "is not a valid name", value=value, hint=hint)
     if len(value) > longest:
-        raise InvalidRequest.at(field, f"is longer than {longest} characters", value=value, hint="Shorten it.")
+        problem = Message("is longer than {count} characters", count=longest)
+        raise InvalidRequest.at(field, problem, value=value, hint="Shorten it.")
     return str.__str__(value)
 
 
@@ -68,9 +74,8 @@ def job_key(value: Any) -> str:
         raise InvalidRequest.at("key", "must be a string that is not empty", value=value, hint="Write f'order-{id}'.")
     key = printable(to_nfc(plain(value, "key")), "key")
     if len(key) > LONGEST_KEY:
-        raise InvalidRequest.at(
-            "key", f"is longer than {LONGEST_KEY} characters", value=value, hint="Use a hash of what it is made of."
-        )
+        problem = Message("is longer than {count} characters", count=LONGEST_KEY)
+        raise InvalidRequest.at("key", problem, value=value, hint="Use a hash of what it is made of.")
     return key
 
 
@@ -78,13 +83,15 @@ def limit_name(value: Any, field: str = "name") -> str:
     """Return a valid name of a limit in NFC: 1 to 100 printable characters. Raises InvalidRequest."""
     name = to_nfc(value) if isinstance(value, str) else ""
     if not 1 <= len(name) <= LONGEST_LIMIT or not name.isprintable():
-        raise InvalidRequest.at(field, f"must be printable text of at most {LONGEST_LIMIT} characters", value=value)
+        problem = Message("must be printable text of at most {count} characters", count=LONGEST_LIMIT)
+        raise InvalidRequest.at(field, problem, value=value)
     return name
 
 
 def priority_number(value: Any) -> int:
     """Return a valid priority. Raises InvalidRequest."""
     if not isinstance(value, int) or isinstance(value, bool) or not LOWEST_PRIORITY <= value <= HIGHEST_PRIORITY:
-        allowed = f"from {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}"
-        raise InvalidRequest.at("priority", f"must be a whole number {allowed}", value=value)
+        bounds = {"lowest": LOWEST_PRIORITY, "highest": HIGHEST_PRIORITY}
+        problem = Message("must be a whole number from {lowest} to {highest}", **bounds)
+        raise InvalidRequest.at("priority", problem, value=value)
     return int(value)

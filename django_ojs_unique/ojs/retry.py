@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any
 
-from ..exceptions import InvalidRequest, InvalidRetryPolicy, did_you_mean
+from ..exceptions import InvalidRequest, InvalidRetryPolicy, Message, did_you_mean
 from .canonical import plain
 from .durations import format_duration, parse_duration
 from .suggesting import suggesting
@@ -48,7 +48,8 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if not _is_integer(self.max_attempts) or not 0 <= self.max_attempts <= MOST_ATTEMPTS:
-            raise _invalid("max_attempts", f"must be a whole number from 0 to {MOST_ATTEMPTS}", self.max_attempts)
+            problem = Message("must be a whole number from {lowest} to {highest}", lowest=0, highest=MOST_ATTEMPTS)
+            raise _invalid("max_attempts", problem, self.max_attempts)
         if not _is_finite(self.backoff_coefficient) or self.backoff_coefficient < 1:
             raise _invalid("backoff_coefficient", "must be a number of at least 1", self.backoff_coefficient)
         if not isinstance(self.jitter, bool):
@@ -60,11 +61,12 @@ class RetryPolicy:
         if not isinstance(errors, (list, tuple)) or not all(isinstance(entry, str) for entry in errors):
             raise _invalid("non_retryable_errors", "must be a list of strings", errors)
         if len(errors) > MOST_ERRORS:
-            problem = f"has {len(errors):,} entries; the limit is {MOST_ERRORS}"
+            problem = Message("has {count} entries; the limit is {limit}", count=f"{len(errors):,}", limit=MOST_ERRORS)
             raise InvalidRetryPolicy.at("retry.non_retryable_errors", problem, hint="Write 'auth.*' for all below it.")
         for index, entry in enumerate(errors):
             if len(entry) > LONGEST_ERROR:
-                problem = f"has {len(entry):,} characters; the limit is {LONGEST_ERROR}"
+                length = f"{len(entry):,}"
+                problem = Message("has {count} characters; the limit is {limit}", count=length, limit=LONGEST_ERROR)
                 raise InvalidRetryPolicy.at(f"retry.non_retryable_errors[{index}]", problem)
         try:
             self._set("non_retryable_errors", tuple(plain(list(errors), "retry.non_retryable_errors")))
@@ -149,7 +151,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def _interval(value: Any, name: str) -> tuple[str, timedelta]:
-    hint = "Write an ISO 8601 duration such as 'PT1S' or 'PT5M'."
+    hint = Message("Write an ISO 8601 duration such as 'PT1S' or 'PT5M'.")
     try:
         if isinstance(value, timedelta):
             value = format_duration(value)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..exceptions import InvalidRequest, did_you_mean
+from ..exceptions import InvalidRequest, Message, did_you_mean
 from .canonical import to_nfc
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
@@ -32,9 +32,11 @@ def select_members(
         except LookupError:
             raise error.at(
                 field,
-                f"names a key that {dimension} does not have",
+                Message("names a key that {dimension} does not have", dimension=dimension),
                 value=name,
-                hint=did_you_mean(name, members) if members else f"This job's {dimension} is empty.",
+                hint=did_you_mean(name, members)
+                if members
+                else Message("This job's {dimension} is empty.", dimension=dimension),
             ) from None
     return selected
 

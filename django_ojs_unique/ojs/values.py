@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from ..exceptions import InvalidRequest, shorten
+from ..exceptions import InvalidRequest, Message, shorten
 from .canonical import plain
 from .durations import Duration, end_of, read_delay
 from .names import printable
@@ -27,7 +27,8 @@ def json_object(value: Any, field: str) -> dict[str, Any]:
 def short_string(value: Any, field: str, longest: int) -> str:
     """Return printable text of at most ``longest`` characters."""
     if not isinstance(value, str) or len(value) > longest:
-        raise InvalidRequest.at(field, f"must be a string of at most {longest:,} characters", value=value)
+        problem = Message("must be a string of at most {count} characters", count=f"{longest:,}")
+        raise InvalidRequest.at(field, problem, value=value)
     return printable(plain(value, field), field)
 
 
@@ -39,7 +40,7 @@ def tag_list(value: Any, field: str) -> list[str]:
         raise InvalidRequest.at(field, "must be a list of strings", value=value)
     for index, tag in enumerate(value):
         if not isinstance(tag, str) or not 0 < len(tag) <= _LONGEST_TAG:
-            problem = f"must be a string of 1 to {_LONGEST_TAG} characters"
+            problem = Message("must be a string of 1 to {count} characters", count=_LONGEST_TAG)
             raise InvalidRequest.at(f"{field}[{index}]", problem, value=tag)
         printable(tag, f"{field}[{index}]")
     return plain(value, field)  # type: ignore[no-any-return]
@@ -66,12 +67,12 @@ def aware_moment(value: Any, field: str) -> datetime | None:
     if value is None:
         return None
     if not isinstance(value, datetime):
-        hint = "Use django.utils.timezone.now() + timedelta(…)."
+        hint = Message("Use {text}.", text="django.utils.timezone.now() + timedelta(…)")
         if field == "scheduled_at" and _is_delay(value):
-            hint = f"Write delay={shorten(value)}."
+            hint = Message("Write {text}.", text=f"delay={shorten(value)}")
         raise InvalidRequest.at(field, "must be a datetime", value=value, hint=hint)
     if value.utcoffset() is None:
-        hint = "Use an aware datetime, for example django.utils.timezone.make_aware(…)."
+        hint = Message("Use an aware datetime, for example django.utils.timezone.make_aware(…).")
         raise InvalidRequest.at(field, "has no time zone", value=value, hint=hint)
     try:
         return value.astimezone(UTC)

@@ -14,7 +14,7 @@ from ..enqueue.new_job import NewJob, read
 from ..enqueue.request import Request
 from ..enqueue.results import ItemResult
 from ..enqueue.unit_of_work import UnitOfWork
-from ..exceptions import DuplicateJob, InvalidRequest, OJSError
+from ..exceptions import DuplicateJob, InvalidRequest, Message, OJSError
 from ..handlers.carried import split
 from ..ojs.states import JobState
 from ..options import OPTIONS
@@ -86,7 +86,8 @@ def _scope_of(job: Any) -> KeyScope:
 def _refusal(id: UUID, item: ItemResult, new_job: NewJob) -> OJSError:
     if item.error is not None and item.job is None:
         return item.error
-    message = f"Did not enqueue job {id} again: job {item.job.pk} is a duplicate ({item.job.state})."
+    template = Message("Did not enqueue job {id} again: job {other} is a duplicate ({state}).")
+    message = Message(template, id=id, other=item.job.pk, state=item.job.state)
     if item.job.pk == id and item.job.state == JobState.DISCARDED:
-        message = f"Did not enqueue job {id} again: it holds its key itself. Retry it."
+        message = Message("Did not enqueue job {id} again: it holds its key itself. Retry it.", id=id)
     return DuplicateJob(item.job, new_job.values["fingerprint"], message)

@@ -14,7 +14,7 @@ from django.db.models import QuerySet
 from ..db.constraints import unfinished_or_holding
 from ..db.dialects import dialect_of
 from ..db.transactions import starting_over
-from ..exceptions import InvalidTransition
+from ..exceptions import InvalidTransition, Message
 from ..ojs.states import INCOMPLETE, TERMINAL
 
 if TYPE_CHECKING:
@@ -73,8 +73,9 @@ def _resolve(jobs: QuerySet[Any], decision: Decision) -> Resolved:
         # The lock keeps the job to keep from finishing before the others are cancelled. All lock in the order of ids.
         locked = jobs.filter(pk__in=named).order_by("pk").select_for_update().only(*_READ)
         rows = {row.pk: row for row in locked}
-        if reason := _why_not(rows.get(decision.keep), fingerprint):
-            result.refusal = f"The job to keep, {decision.keep}, {reason}. Nothing of this fingerprint was cancelled."
+        kept = rows.get(decision.keep)
+        if reason := _why_not(kept, fingerprint):
+            result.refusal = Message(_REFUSALS[reason], id=decision.keep, state=kept and kept.state)
             return result
         for id in decision.cancel:
             if id != decision.keep:
@@ -86,7 +87,7 @@ def _resolve(jobs: QuerySet[Any], decision: Decision) -> Resolved:
 
 def _cancel(row: Any, id: UUID, result: Resolved) -> None:
     if reason := _why_not(row, result.decision.fingerprint):
-        result.spared.append(f"Job {id} {reason}.")
+        result.spared.append(Message(reason, id=id, state=row and row.state))
         return
     before = row.state
     try:
@@ -97,10 +98,22 @@ def _cancel(row: Any, id: UUID, result: Resolved) -> None:
         result.cancelled.append((row, before))
 
 
-def _why_not(row: Any, fingerprint: str) -> str:
-    """Say why a job is not a live job of the fingerprint; empty if it is one."""
+def _why_not(row: Any, fingerprint: str) -> Message | None:
+    """Say why a job is not a live job of the fingerprint; None if it is one."""
     if row is None:
-        return "is gone: it may have been pruned"
+        return _GONE
     if row.state in TERMINAL:
-        return f"is {row.state} by now"
-    return "has left this fingerprint" if row.fingerprint != fingerprint else ""
+        return _FINISHED
+    return _LEFT if row.fingerprint != fingerprint else None
+
+
+_GONE = Message("Job {id} is gone: it may have been pruned.")
+_FINISHED = Message("Job {id} is {state} by now.")
+_LEFT = Message("Job {id} has left this fingerprint.")
+_REFUSALS = {
+    _GONE: Message(
+        "The job to keep, {id}, is gone: it may have been pruned. Nothing of this fingerprint was cancelled."
+    ),
+    _FINISHED: Message("The job to keep, {id}, is {state} by now. Nothing of this fingerprint was cancelled."),
+    _LEFT: Message("The job to keep, {id}, has left this fingerprint. Nothing of this fingerprint was cancelled."),
+}

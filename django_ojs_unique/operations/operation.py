@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
-from ..exceptions import InvalidTransition
+from ..exceptions import InvalidTransition, Message
 from ..ojs.states import ALL, INCOMPLETE, POSTPONED, TERMINAL, UNSUCCESSFUL, JobState
 
 
@@ -17,15 +17,15 @@ from ..ojs.states import ALL, INCOMPLETE, POSTPONED, TERMINAL, UNSUCCESSFUL, Job
 class Operation:
     """What is done to jobs.
 
-    ``verb`` is what an error says, with the job's id in the place of ``{}``; ``done``, what a surface says afterwards.
-    ``states`` are those in which a job may be changed. ``hints`` say, for some other states, what to do instead.
+    ``verb`` is what an error says, with the place of the job's ``id``; ``done``, what a surface says afterwards.
+    ``states`` are those in which a job may be changed. ``hints`` are the refusals for some others: what to do instead.
     """
 
     name: str
     verb: str
     done: str
     states: frozenset[JobState]
-    hints: tuple[tuple[JobState, str], ...] = ()
+    hints: tuple[tuple[JobState, Message], ...] = ()
 
     def able(self, jobs: QuerySet[Any]) -> QuerySet[Any]:
         """Select those of the jobs that it may change."""
@@ -57,24 +57,23 @@ class Operation:
 
     def missing(self, id: UUID, using: str) -> InvalidTransition:
         """Return the error about a job that does not exist."""
-        return self._error(f"There is no job {id} in database {using!r}. It may have been pruned.", id, None)
+        return self._error(Message(_MISSING, id=id, name=repr(using)), id, None)
 
     def _refusal(self, id: UUID, job: Any, using: str) -> InvalidTransition:
-        verb = self.verb.format(id)
         if job is None:
             return self.missing(id, using)
         if self is RELEASE:
-            message = f"Job {id} takes no part in uniqueness."
-        elif self.allows(job):
-            message = f"Did not {verb}: it has changed meanwhile, and is {job.state}."
+            return self._error(Message("Job {id} takes no part in uniqueness.", id=id), id, job.state)
+        other = job.replaced_by_id if self is RETRY else None
+        if self.allows(job):
+            template = Message("Did not {verb}: it has changed meanwhile, and is {state}.")
         elif job.payload_pruned:
-            message = f"Cannot {verb}: it is {job.state}, and pruned."
-        elif self is RETRY and job.replaced_by_id is not None:
-            message = (
-                f"Cannot {verb}: it is {job.state}, and was replaced by job {job.replaced_by_id}. Enqueue it again."
-            )
+            template = Message("Cannot {verb}: it is {state}, and pruned.")
+        elif other is not None:
+            template = Message("Cannot {verb}: it is {state}, and was replaced by job {other}. Enqueue it again.")
         else:
-            message = f"Cannot {verb}: it is {job.state}. {dict(self.hints).get(job.state, '')}".rstrip()
+            template = dict(self.hints).get(job.state, Message("Cannot {verb}: it is {state}."))
+        message = Message(template, verb=Message(self.verb, id=id), state=job.state, other=other)
         return self._error(message, id, job.state)
 
     def _error(self, message: str, id: UUID, state: str | None) -> InvalidTransition:
@@ -84,17 +83,22 @@ class Operation:
         )
 
 
-CANCEL = Operation("cancel", "cancel job {}", "Cancelled", INCOMPLETE)
-ACTIVATE = Operation("activate", "activate job {}", "Activated", frozenset({JobState.PENDING}))
+_MISSING = Message("There is no job {id} in database {name}. It may have been pruned.")
+CANCEL = Operation("cancel", "cancel job {id}", "Cancelled", INCOMPLETE)
+ACTIVATE = Operation("activate", "activate job {id}", "Activated", frozenset({JobState.PENDING}))
 RETRY = Operation(
     "retry",
-    "retry job {}",
+    "retry job {id}",
     "Retried",
     POSTPONED | UNSUCCESSFUL,
-    ((JobState.COMPLETED, "Enqueue it again."),),
+    ((JobState.COMPLETED, Message("Cannot {verb}: it is {state}. Enqueue it again.")),),
 )
-ENQUEUE_AGAIN = Operation("enqueue again", "enqueue job {} again", "Enqueued again", TERMINAL)
-RELEASE = Operation("release", "release job {}", "Taken out of uniqueness", ALL)
+ENQUEUE_AGAIN = Operation("enqueue again", "enqueue job {id} again", "Enqueued again", TERMINAL)
+RELEASE = Operation("release", "release job {id}", "Taken out of uniqueness", ALL)
 DELETE = Operation(
-    "delete", "delete job {}", "Deleted", ALL - {JobState.ACTIVE}, ((JobState.ACTIVE, "Cancel it first."),)
+    "delete",
+    "delete job {id}",
+    "Deleted",
+    ALL - {JobState.ACTIVE},
+    ((JobState.ACTIVE, Message("Cannot {verb}: it is {state}. Cancel it first.")),),
 )

@@ -22,7 +22,7 @@ from ..db.inserts import in_groups
 from ..enqueue.duplicates import may_replace_active, outside
 from ..enqueue.row import JobRow
 from ..enqueue.unit_of_work import LostRace, UnitOfWork
-from ..exceptions import DuplicateJob, InvalidPolicy, InvalidRequest, OJSError
+from ..exceptions import DuplicateJob, InvalidPolicy, InvalidRequest, Message, OJSError
 from ..ojs.states import ALL, TERMINAL, JobState
 from ..signals import job_activated, job_cancelled
 from ..unique.keys import HOLDING
@@ -171,7 +171,10 @@ def _is_rival(row: JobRow, policy: UniquePolicy, now: datetime) -> bool:
 def _refusal(job: JobRow, rivals: Iterable[JobRow], why: str) -> DuplicateJob:
     # Name a running duplicate if there is one, else the newest.
     rival = max(rivals, key=lambda row: (row.state == JobState.ACTIVE, row.created_at))
-    message = f"Cannot retry job {job.pk}: job {rival.pk} is a live duplicate {why or f'({rival.state})'}."
+    message = f"Cannot retry job {job.pk}: job {rival.pk} is a live duplicate {why}."
+    if not why:
+        template = Message("Cannot retry job {id}: job {other} is a live duplicate ({state}).")
+        message = Message(template, id=job.pk, other=rival.pk, state=rival.state)
     return DuplicateJob(rival, job.fingerprint, message)
 
 

@@ -14,6 +14,7 @@ from django.db.models import Count, F, Max, Q, QuerySet, TextField, Window
 from django.db.models.functions import Cast, Left, RowNumber
 
 from ..db.constraints import finished, holding_unique_key, released, unfinished_or_holding
+from ..exceptions import Message
 from ..handlers.redaction import redacted_args, redacted_beginning
 from ..models import Job, SuppressedEnqueue
 from ..ojs.states import INCOMPLETE, TERMINAL
@@ -236,8 +237,8 @@ def match(jobs: QuerySet[Any], attempts: QuerySet[Any] | None, term: str) -> Mat
             return Match([found]) if found else Match([], job=id)
     beginning = term.lower().replace("-", "") if id else term.lower()
     if len(beginning) < SHORTEST_BEGINNING or not _HEX.issuperset(beginning):
-        problem = f"Write a job's id, or at least {SHORTEST_BEGINNING} characters of a fingerprint: digits and a to f."
-        return Match([], problem=problem)
+        template = Message("Write a job's id, or at least {count} characters of a fingerprint: digits and a to f.")
+        return Match([], problem=Message(template, count=SHORTEST_BEGINNING))
     parts = [jobs.filter(which) for which in (holding_unique_key(), finished(), released())]
     parts += [] if attempts is None else [attempts]
     within = [part.filter(**fingerprint_begins(beginning)).order_by("fingerprint").distinct() for part in parts]

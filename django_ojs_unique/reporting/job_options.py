@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..exceptions import InvalidRetryPolicy, nearest
+from ..exceptions import InvalidRetryPolicy, Message, nearest
 from ..handlers.registry import registry
 from ..ojs.retry import RetryPolicy
 from .text import listed
@@ -16,8 +16,14 @@ def handler(job: Any) -> str:
     if definition is not None:
         return definition.place
     close = nearest(job.type, registry)
-    meant = f" Did you mean {close!r}?" if close else ""
-    return f"No handler is registered here for {job.type!r}: such jobs wait for workers that have one.{meant}"
+    type = repr(job.type)
+    if close:
+        return Message(
+            "No handler is registered here for {type}: such jobs wait for workers that have one. {meant}",
+            type=type,
+            meant=Message("Did you mean {name}?", name=repr(close)),
+        )
+    return Message("No handler is registered here for {type}: such jobs wait for workers that have one.", type=type)
 
 
 def retries(job: Any) -> str:
@@ -25,30 +31,33 @@ def retries(job: Any) -> str:
     try:
         policy: RetryPolicy = job.retry_policy
     except InvalidRetryPolicy as error:
-        return f"Its retry policy cannot be read, so that it allows no further attempt. {error.message}"
-    if policy.max_attempts <= 1:
-        text = "One attempt, no retry."
-    else:
-        text = f"Up to {policy.max_attempts:,} attempts, {_waits(policy)}."
+        return Message(
+            "Its retry policy cannot be read, so that it allows no further attempt. {reason}", reason=error.message
+        )
+    text = Message("One attempt, no retry.")
+    if policy.max_attempts > 1:
+        text = Message("Up to {count} attempts, {waits}.", count=f"{policy.max_attempts:,}", waits=_waits(policy))
     if policy.non_retryable_errors:
-        text += f" No retry after {listed(policy.non_retryable_errors, 'or')}."
-    end = "kept as a dead letter" if policy.on_exhaustion == "dead_letter" else "discarded"
-    return f"{text} When they are used up, it is {end}."
+        errors = listed(policy.non_retryable_errors, "or")
+        text = Message("{sentence} No retry after {errors}.", sentence=text, errors=errors)
+    if policy.on_exhaustion == "dead_letter":
+        return Message("{sentence} When they are used up, it is kept as a dead letter.", sentence=text)
+    return Message("{sentence} When they are used up, it is discarded.", sentence=text)
 
 
 def _waits(policy: RetryPolicy) -> str:
     first, most = _seconds(policy.initial.total_seconds()), _seconds(policy.longest.total_seconds())
-    coefficient = f"{policy.backoff_coefficient:g}"
-    match policy.backoff_strategy:
-        case "constant":
-            text = f"{first} apart"
-        case "linear":
-            text = f"the first wait {first}, each one {first} longer, up to {most}"
-        case "polynomial":
-            text = f"the first wait {first}, then that times the attempt to the power of {coefficient}, up to {most}"
-        case _:
-            text = f"the first wait {first}, each one {coefficient} times as long, up to {most}"
-    return f"{text}, with jitter" if policy.jitter else text
+    values = {"first": first, "most": most, "length": first, "number": f"{policy.backoff_coefficient:g}"}
+    text = Message(_STRATEGIES[policy.backoff_strategy], **values)
+    return Message("{waits}, with jitter", waits=text) if policy.jitter else text
+
+
+_STRATEGIES = {
+    "constant": Message("{first} apart"),
+    "linear": Message("the first wait {first}, each one {length} longer, up to {most}"),
+    "polynomial": Message("the first wait {first}, then that times the attempt to the power of {number}, up to {most}"),
+    "exponential": Message("the first wait {first}, each one {number} times as long, up to {most}"),
+}
 
 
 def duration(milliseconds: int | None) -> str:
@@ -57,7 +66,10 @@ def duration(milliseconds: int | None) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+    for template, length in _UNITS.items():
         if seconds >= length and seconds % length == 0:
-            return f"{seconds / length:g} {unit}"
-    return f"{seconds:g} s"
+            return Message(template, number=f"{seconds / length:g}")
+    return Message("{number} s", number=f"{seconds:g}")
+
+
+_UNITS = {Message("{number} d"): 86_400, Message("{number} h"): 3_600, Message("{number} min"): 60}

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef, QuerySet, Sum
 from django.utils import timezone
 
+from ..exceptions import Message
 from ..handlers.redaction import redacted_member
 from ..limits.slots import started_since
 from ..models import Job, LimitOverride, LimitPartition, Slot
@@ -23,7 +25,7 @@ from .text import MOST_COUNTED, count_text, full, shortened
 MOST_HOLDERS = 3
 """How many of the jobs that have slots of a partition are named."""
 LONGEST_PARTITION = 120
-TIMES = {1: "second", 60: "minute", 3600: "hour"}
+TIMES = {1: Message("second"), 60: Message("minute"), 3600: Message("hour")}
 
 
 def waits_for(job: Any, using: str) -> tuple[str, ...]:
@@ -34,10 +36,10 @@ def waits_for(job: Any, using: str) -> tuple[str, ...]:
     if job.state != JobState.AVAILABLE:
         return ()
     if job.blocked_by == LIMITED:
-        return ("No worker has looked at its limits yet.", _before(job, using, [job.queue]))
+        return (Message("No worker has looked at its limits yet."), _before(job, using, [job.queue]))
     if job.blocked_by.startswith(FAIR):
-        waits_for_turn = f"Waits for a turn of its partition in the fair queue {job.queue}."
-        return (waits_for_turn, _before(job, using, [job.queue], "in its partition of the queue "))
+        waits_for_turn = Message("Waits for a turn of its partition in the fair queue {queue}.", queue=job.queue)
+        return (waits_for_turn, _before(job, using, [job.queue], in_partition=True))
     if job.blocked_by.startswith(PARTITIONS):
         return tuple(_for_a_slot(job, using))
     return ()
@@ -53,13 +55,16 @@ def would_meet(limits: Sequence[Mapping[str, Any]], using: str) -> tuple[str, ..
 
     At most seven statements for each limit.
     """
-    queues, found = sorted(in_use(using)) if limits else [], []
+    queues, found = sorted(in_use(using)) if limits else [], list[str]()
     for limit in limits:
-        partition, now = short_partition(limit), _standing(limit, using)
+        now = _standing(limit, using)
         blocks = {"blocked_by__gte": limit["id"], "blocked_by__lt": limit["id"] + AFTER_PARTITIONS}
         waiting = _available(using, queues).filter(**blocks).order_by()[: MOST_COUNTED + 1].count()
-        would = "Would wait for" if now.is_full or now.is_early or waiting else "Would have"
-        found.append(f"{would} a slot of {partition}: {now.numbers}; {count_text(waiting)} waiting.")
+        say = partial(Message, key=short_partition(limit), numbers=now.numbers, count=count_text(waiting))
+        if now.is_full or now.is_early or waiting:
+            found.append(say("Would wait for a slot of {key}: {numbers}; {count} waiting."))
+        else:
+            found.append(say("Would have a slot of {key}: {numbers}; {count} waiting."))
     return tuple(found)
 
 
@@ -81,10 +86,13 @@ class _Standing:
 
     @property
     def numbers(self) -> str:
-        parts = [] if self.running is None else [f"{self.used:,} of {self.running:,} in use"]
-        if self.rate is not None:
-            parts.append(f"{self.started:,} of {self.rate:,} started in the last {self.time}")
-        return ", ".join(parts)
+        say = partial(Message, used=f"{self.used:,}", count=f"{self.started:,}", rate=self.rate, time=self.time)
+        if self.rate is None:
+            return say("{used} of {most} in use", most=f"{self.running:,}")
+        if self.running is None:
+            return say("{count} of {most} started in the last {time}", most=f"{self.rate:,}")
+        template = Message("{used} of {most} in use, {count} of {rate} started in the last {time}")
+        return say(template, most=f"{self.running:,}", rate=f"{self.rate:,}")
 
 
 def _standing(limit: Mapping[str, Any], using: str) -> _Standing:
@@ -107,26 +115,27 @@ def _standing(limit: Mapping[str, Any], using: str) -> _Standing:
 def _for_a_slot(job: Any, using: str) -> Iterator[str]:
     limit = next((one for one in redacted_member(job, "limits") or () if one["id"] == job.blocked_by[:ID]), None)
     if limit is None:
-        yield "Is blocked by what is none of its own: `manage.py jobs verify --fix` fixes that."
+        yield Message("Is blocked by what is none of its own: `manage.py jobs verify --fix` fixes that.")
         return
     partition, weight, now = short_partition(limit), limit.get("weight", 1), _standing(limit, using)
     if now.is_full:
-        yield f"Waits for a slot of {partition}: {now.used:,} of {now.running:,} in use."
+        used, most = f"{now.used:,}", f"{now.running:,}"
+        yield Message("Waits for a slot of {key}: {count} of {most} in use.", key=partition, count=used, most=most)
         if now.holders:
             names = ", ".join(map(str, now.holders[:MOST_HOLDERS]))
-            yield f"Held by {names}{' and others' if len(now.holders) > MOST_HOLDERS else ''}."
+            more = len(now.holders) > MOST_HOLDERS
+            yield Message("Held by {jobs} and others.", jobs=names) if more else Message("Held by {jobs}.", jobs=names)
     if now.is_early:
-        yield f"Waits for {partition}: {now.started:,} of {now.rate:,} have started in the last {now.time}."
+        say = partial(Message, key=partition, count=f"{now.started:,}", most=f"{now.rate:,}", time=now.time)
+        yield say("Waits for {key}: {count} of {most} have started in the last {time}.")
         opens_at = LimitPartition.objects.using(using).filter(pk=limit["id"]).values_list("opens_at", flat=True).first()
         if opens_at is not None and opens_at > timezone.now():
-            yield f"The next may start at {full(opens_at)}."
+            yield Message("The next may start at {moment}.", moment=full(opens_at))
     if not now.is_full and not now.is_early:
-        yield f"Waits for its turn of {partition}: a slot is free."
+        yield Message("Waits for its turn of {key}: a slot is free.", key=partition)
     if weight > 1:
-        yield f"It takes {weight:,} slots."
-    yield _before(
-        job, using, sorted(in_use(using)), "in its partition of the queue " if job.blocked_by != limit["id"] else ""
-    )
+        yield Message("It takes {count} slots.", count=f"{weight:,}")
+    yield _before(job, using, sorted(in_use(using)), in_partition=job.blocked_by != limit["id"])
 
 
 def _used(using: str, partition: str) -> tuple[int, list[UUID]]:
@@ -157,7 +166,7 @@ def _available(using: str, queues: Collection[str]) -> QuerySet[Any]:
     return Job.objects.using(using).filter(state=JobState.AVAILABLE, finished_at=None, queue__in=queues)
 
 
-def _before(job: Any, using: str, queues: Collection[str], which: str = "") -> str:
+def _before(job: Any, using: str, queues: Collection[str], *, in_partition: bool = False) -> str:
     """Say how many jobs that the same thing blocks have their turn before this one. Three statements."""
     rows = _available(using, queues).filter(blocked_by=job.blocked_by)
     same, since = rows.filter(priority=job.priority), job.enqueued_at or job.created_at
@@ -168,8 +177,17 @@ def _before(job: Any, using: str, queues: Collection[str], which: str = "") -> s
         same.filter(enqueued_at=since, pk__lt=job.pk),
     )
     count = sum(part.order_by()[: MOST_COUNTED + 1].count() for part in parts)
-    if count > MOST_COUNTED:
-        return f"More than {MOST_COUNTED:,} jobs {which}wait before it."
-    if not count:
-        return f"No job {which}waits before it."
-    return f"1 job {which}waits before it." if count == 1 else f"{count:,} jobs {which}wait before it."
+    say = partial(Message, count=f"{min(count, MOST_COUNTED):,}")
+    if in_partition:
+        none, one = (
+            say("No job in its partition of the queue waits before it."),
+            say("1 job in its partition of the queue waits before it."),
+        )
+        several, more = (
+            say("{count} jobs in its partition of the queue wait before it."),
+            say("More than {count} jobs in its partition of the queue wait before it."),
+        )
+    else:
+        none, one = say("No job waits before it."), say("1 job waits before it.")
+        several, more = say("{count} jobs wait before it."), say("More than {count} jobs wait before it.")
+    return more if count > MOST_COUNTED else several if count > 1 else one if count else none

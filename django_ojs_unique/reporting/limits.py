@@ -12,6 +12,7 @@ from uuid import UUID
 from django.db import connections
 
 from ..db.dialects import kind_of
+from ..exceptions import Message
 from ..handlers.redaction import redacted_member
 from ..handlers.registry import registry
 from ..models import Job, LimitOverride, LimitPartition
@@ -47,10 +48,13 @@ class Numbers:
         return Numbers(*in_force(limit, override), self.seconds)
 
     def __str__(self) -> str:
-        parts = [] if self.running is None else [f"{self.running:,} at once"]
+        parts = [] if self.running is None else [Message("{count} at once", count=f"{self.running:,}")]
         if self.rate is not None:
-            parts.append(f"{self.rate:,} per {TIMES.get(self.seconds, 'time of the limit')}")
-        return ", ".join(parts)
+            parts.append(Message("{count} per {time}", count=f"{self.rate:,}", time=TIMES.get(self.seconds, _OWN_TIME)))
+        return Message.joined(", ", parts)
+
+
+_OWN_TIME = Message("time of the limit")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 from django.db.models import Func, QuerySet, TextField
 from django.db.models.functions import Coalesce, Left
 
-from ..exceptions import OJSError
+from ..exceptions import Message, OJSError
 from ..handlers.redaction import redacted_args, redacted_beginning, redacted_canonical
 from ..unique.fingerprint import canonical_text
 from .text import shortened
@@ -23,7 +23,7 @@ from .uniqueness import against, read_policy
 LONGEST = 80
 """How many characters of args, of a key and of an error a line has."""
 
-TOO_LONG, UNREADABLE = "too long to be shown here", "unknown: its policy cannot be read"
+TOO_LONG, UNREADABLE = Message("too long to be shown here"), Message("unknown: its policy cannot be read")
 """What is said in the place of args and of a key."""
 
 LONGEST_VALUE = 30

@@ -6,7 +6,7 @@ import json
 from typing import Any
 from uuid import UUID
 
-from ..exceptions import shorten
+from ..exceptions import Message, shorten
 
 
 def read_id(text: str) -> UUID | None:
@@ -31,13 +31,14 @@ def read_json(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
-        raise ValueError(f"This is not JSON: line {error.lineno}, column {error.colno}: {error.msg}.") from None
+        template = Message("This is not JSON: line {line}, column {column}: {problem}.")
+        raise ValueError(Message(template, line=error.lineno, column=error.colno, problem=error.msg)) from None
     except RecursionError:
-        raise ValueError("This is nested too deeply to be read. Flatten it.") from None
+        raise ValueError(Message("This is nested too deeply to be read. Flatten it.")) from None
     except _Refused:
         raise
     except ValueError:
-        raise ValueError("This has a number of too many digits. Send it as a string.") from None
+        raise ValueError(Message("This has a number of too many digits. Send it as a string.")) from None
 
 
 class _Refused(ValueError):
@@ -48,10 +49,10 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members: dict[str, Any] = {}
     for name, value in pairs:
         if name in members:
-            raise _Refused(f"An object has the member {shorten(name)} twice. Drop one of them.")
+            raise _Refused(Message("An object has the member {name} twice. Drop one of them.", name=shorten(name)))
         members[name] = value
     return members
 
 
 def _refuse_constant(name: str) -> None:
-    raise _Refused(f"{name} is not JSON. Send null, or a string.")
+    raise _Refused(Message("{name} is not JSON. Send null, or a string.", name=name))

@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from ..enqueue.duplicates import outside
-from ..exceptions import OJSError
+from ..exceptions import Message, OJSError
 from ..models import Job
 from ..ojs.states import POSTPONED, TERMINAL, UNSUCCESSFUL, JobState
 from ..operations.again import request_of
@@ -142,21 +142,25 @@ def _read(jobs: QuerySet[Any], ids: Iterable[UUID]) -> dict[UUID, Job | None]:
 
 
 def _each(id: UUID, job: Job | None, say: Callable[[Job], Consequence]) -> Consequence:
-    return Consequence(id, None, "It is gone: deleted or pruned.") if job is None else say(job)
+    return Consequence(id, None, Message("It is gone: deleted or pruned.")) if job is None else say(job)
 
 
 def _cancellation(job: Job) -> Consequence:
+    say = partial(Message, state=job.state)
     if not CANCEL.allows(job):
-        return Consequence(job.pk, job, f"It is {job.state}: it has finished.")
-    running = " Its handler is told, and its result is refused." * (job.state == JobState.ACTIVE)
-    return Consequence(job.pk, job, "", (f"It is {job.state}, and is cancelled.{running}",))
+        return Consequence(job.pk, job, say("It is {state}: it has finished."))
+    sentence = say("It is {state}, and is cancelled.")
+    if job.state == JobState.ACTIVE:
+        sentence = say("It is {state}, and is cancelled. Its handler is told, and its result is refused.")
+    return Consequence(job.pk, job, "", (sentence,))
 
 
+_EXIST = Message("A live duplicate exists:"), Message("{count} live duplicates exist:")
 _MEETING: dict[str | None, tuple[str, str, bool]] = {
-    None: ("A live duplicate exists:", "{} live duplicates exist:", True),
-    "skip": ("A live duplicate exists:", "{} live duplicates exist:", False),
-    "replace": ("A live duplicate would be cancelled:", "{} live duplicates would be cancelled:", True),
-    "force": ("It would run beside a live duplicate:", "It would run beside {} live duplicates:", True),
+    None: (*_EXIST, True),
+    "skip": (*_EXIST, False),
+    "replace": ("A live duplicate would be cancelled:", "{count} live duplicates would be cancelled:", True),
+    "force": ("It would run beside a live duplicate:", "It would run beside {count} live duplicates:", True),
 }
 """What is said of one live duplicate, and of several, and whether the job is retried then."""
 
@@ -165,42 +169,43 @@ def _retry(
     job: Job, rivals: dict[UUID, list[Job]], alike: Counter[str], now: datetime, meeting: tuple[str, str, bool]
 ) -> Consequence:
     if job.state in POSTPONED:
-        return Consequence(job.pk, job, "", ("It becomes available now.",))
+        return Consequence(job.pk, job, "", (Message("It becomes available now."),))
     if job.state not in RETRY.states:
-        return Consequence(job.pk, job, f"It is {job.state}: nothing is to be retried.")
+        return Consequence(job.pk, job, Message("It is {state}: nothing is to be retried.", state=job.state))
     if job.payload_pruned:
         return Consequence(job.pk, job, _PRUNED)
     if not RETRY.allows(job):
-        return Consequence(job.pk, job, f"It was replaced by job {job.replaced_by_id}, so it never runs again.")
-    others, sentences = rivals.get(job.pk, []), []
+        message = Message("It was replaced by job {id}, so it never runs again.", id=job.replaced_by_id)
+        return Consequence(job.pk, job, message)
+    others, sentences = rivals.get(job.pk, []), list[str]()
     one, several, is_retried = meeting
     if job.scheduled_at is not None and job.scheduled_at > now:
-        sentences.append(f"It is scheduled again for {full(job.scheduled_at)}.")
+        sentences.append(Message("It is scheduled again for {moment}.", moment=full(job.scheduled_at)))
     if alike[job.fingerprint or ""] > 1:
-        sentences.append("Another job that you chose is alike: the older one is then its live duplicate.")
+        sentences.append(Message("Another job that you chose is alike: the older one is then its live duplicate."))
     named = tuple(others[:RIVALS_NAMED]), max(0, len(others) - RIVALS_NAMED)
     if others:
-        met = one if len(others) == 1 else several.format(len(others))
+        met = one if len(others) == 1 else Message(several, count=len(others))
         if not is_retried:
             return Consequence(job.pk, job, met, (), *named)
         sentences.append(met)
     elif not sentences:
-        sentences.append("No live duplicate exists: it is retried.")
+        sentences.append(Message("No live duplicate exists: it is retried."))
     return Consequence(job.pk, job, "", tuple(sentences), *named)
 
 
-_PRUNED = "It is pruned: what it was to do is gone."
+_PRUNED = Message("It is pruned: what it was to do is gone.")
 _DECISIONS = {
-    "create": "A new job is created: {}",
-    "replace": "A new job replaces others: {}",
-    "reject": "Nothing is enqueued: {}",
-    "ignore": "Nothing is enqueued: {}",
+    "create": Message("A new job is created: {reason}"),
+    "replace": Message("A new job replaces others: {reason}"),
+    "reject": Message("Nothing is enqueued: {reason}"),
+    "ignore": Message("Nothing is enqueued: {reason}"),
 }
 
 
 def _enqueue_again(jobs: Any, job: Job, *, replaceable: QuerySet[Any] | None) -> Consequence:
     if job.state not in ENQUEUE_AGAIN.states:
-        return Consequence(job.pk, job, f"It is {job.state}: it has not finished yet.")
+        return Consequence(job.pk, job, Message("It is {state}: it has not finished yet.", state=job.state))
     if job.payload_pruned:
         return Consequence(job.pk, job, _PRUNED)
     try:
@@ -210,9 +215,14 @@ def _enqueue_again(jobs: Any, job: Job, *, replaceable: QuerySet[Any] | None) ->
     if explained.action == "replace":
         live = (each.job for each in explained.duplicates if each.job.state not in TERMINAL)
         for spared in outside(replaceable, live):
-            reason = f"job {spared.pk} is {spared.state}, and on_conflict is {explained.policy.on_conflict}."
-            return Consequence(job.pk, job, _DECISIONS["reject"].format(reason))
-    found = _DECISIONS[explained.action].format(explained.reason)
+            reason = Message(
+                "job {id} is {state}, and on_conflict is {value}.",
+                id=spared.pk,
+                state=spared.state,
+                value=explained.policy.on_conflict,
+            )
+            return Consequence(job.pk, job, Message(_DECISIONS["reject"], reason=reason))
+    found = Message(_DECISIONS[explained.action], reason=explained.reason)
     if explained.action in ("reject", "ignore"):
         return Consequence(job.pk, job, found)
     return Consequence(job.pk, job, "", (found,))
@@ -220,30 +230,26 @@ def _enqueue_again(jobs: Any, job: Job, *, replaceable: QuerySet[Any] | None) ->
 
 def _release(job: Job, now: datetime) -> Consequence:
     if job.fingerprint is None:
-        return Consequence(job.pk, job, "It takes no part in uniqueness.")
-    found = uniqueness(job, now)
+        return Consequence(job.pk, job, Message("It takes no part in uniqueness."))
+    say, found = partial(Message, type=harmless(job.type)), uniqueness(job, now)
     if not (found.holds or found.counts):
-        sentence = "It keeps nothing out now; it only loses its fingerprint."
+        sentence = say("It keeps nothing out now; it only loses its fingerprint.")
     elif job.state in TERMINAL:
-        sentence = (
-            f"The next enqueue of {harmless(job.type)} that it keeps out is admitted, although its window is open."
-        )
+        sentence = say("The next enqueue of {type} that it keeps out is admitted, although its window is open.")
     else:
-        sentence = f"The next enqueue of {harmless(job.type)} that it keeps out is admitted, although this job goes on."
+        sentence = say("The next enqueue of {type} that it keeps out is admitted, although this job goes on.")
     return Consequence(job.pk, job, "", (sentence,))
 
 
 def _deletion(job: Job, now: datetime) -> Consequence:
     if job.state == JobState.ACTIVE:
-        return Consequence(job.pk, job, "It is active: cancel it first.")
-    found = uniqueness(job, now)
-    sentences = []
+        return Consequence(job.pk, job, Message("It is active: cancel it first."))
+    say, found, sentences = partial(Message, type=harmless(job.type)), uniqueness(job, now), list[str]()
     if job.state not in TERMINAL:
-        sentences.append("It waits, and would never run.")
+        sentences.append(say("It waits, and would never run."))
     if found.holds or found.counts:
-        sentences.append(
-            f"Its key becomes free: the next enqueue of {harmless(job.type)} that it keeps out is admitted."
-        )
+        sentences.append(say("Its key becomes free: the next enqueue of {type} that it keeps out is admitted."))
     if job.window_ends_at is not None and job.window_ends_at > now:
-        sentences.append(f"Its window was promised until {full(job.window_ends_at)}, and would end now.")
-    return Consequence(job.pk, job, "", tuple(sentences) or ("It keeps nothing out.",))
+        moment = full(job.window_ends_at)
+        sentences.append(say("Its window was promised until {moment}, and would end now.", moment=moment))
+    return Consequence(job.pk, job, "", tuple(sentences) or (Message("It keeps nothing out."),))

@@ -18,13 +18,14 @@ from ..conf import settings
 from ..db.args_index import can_index_args, has_args_index
 from ..db.constraints import of_fingerprint
 from ..db.dialects import dialect_of
+from ..exceptions import Message
 from ..handlers.redaction import hides_places, is_hidden, names_of_any
 from ..handlers.registry import registry
 from ..models import Job
 from ..ojs.names import LONGEST_KEY
 from .parse import fingerprint_begins, read_id
 
-LEFT_OUT = "Jobs with a redacted member are left out of the search for a text in the args."
+LEFT_OUT = Message("Jobs with a redacted member are left out of the search for a text in the args.")
 LONGEST_TERM = LONGEST_KEY
 """The most characters of a term; a longer one finds nothing."""
 
@@ -58,7 +59,7 @@ def readings(term: str, using: str) -> Iterator[Reading]:
         if (member := _MEMBER.fullmatch(term)) is not None:
             path, value = member[1].split("."), member[2]
             if hidden := next((name for name in path if is_hidden(name, names_of_any())), None):
-                yield NOTHING._replace(note=f"No job is searched by {hidden}: it is redacted.")
+                yield NOTHING._replace(note=Message("No job is searched by {name}: it is redacted.", name=hidden))
                 return
             if can_index_args(connections[using]) and not any(map(str.isdecimal, path)):
                 select = partial(_matching, condition=_contains(path, value))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from ..enqueue.new_job import FOREVER
+from ..exceptions import Message
 from ..ojs.states import TIMED, WAITING, JobState
 from .text import shortened
 
@@ -53,22 +55,30 @@ def failures(job: Any) -> list[Failure]:
 
 
 def _of_row(job: Any) -> Iterator[Event]:
-    yield Event(job.created_at, "Created")
+    yield Event(job.created_at, Message("Created"))
     if job.enqueued_at is not None:
-        yield Event(job.enqueued_at, "Became available")
+        yield Event(job.enqueued_at, Message("Became available"))
     if job.scheduled_at is not None and _was_kept(job):
-        yield Event(job.scheduled_at, "Scheduled for")
+        yield Event(job.scheduled_at, Message("Scheduled for"))
     for failure in reversed(failures(job)):
         if failure.at is not None:
-            attempt = f"Attempt {failure.attempt} failed" if failure.attempt else "Failed"
-            text = ": ".join(part for part in (failure.type, failure.message.partition("\n")[0]) if part)
-            yield Event(failure.at, f"{attempt}: {shortened(text, LONGEST_MESSAGE)}" if text else attempt)
+            yield Event(failure.at, _failed(failure))
     if job.started_at is not None:
-        by = f" by worker {job.worker_id}" if job.worker_id else ""
-        yield Event(job.started_at, f"Attempt {job.attempt} started{by}")
+        say = partial(Message, number=job.attempt, id=job.worker_id)
+        by_worker = say("Attempt {number} started by worker {id}")
+        yield Event(job.started_at, by_worker if job.worker_id else say("Attempt {number} started"))
     if job.finished_at is not None:
         yield _end(job)
     yield from _ahead(job)
+
+
+def _failed(failure: Failure) -> Message:
+    text = ": ".join(part for part in (failure.type, failure.message.partition("\n")[0]) if part)
+    text = shortened(text, LONGEST_MESSAGE)
+    say = partial(Message, number=failure.attempt, error=text)
+    if failure.attempt:
+        return say("Attempt {number} failed: {error}") if text else say("Attempt {number} failed")
+    return say("Failed: {error}") if text else say("Failed")
 
 
 def _was_kept(job: Any) -> bool:
@@ -78,20 +88,24 @@ def _was_kept(job: Any) -> bool:
 
 def _end(job: Any) -> Event:
     if job.replaced_by_id is not None:
-        return Event(job.finished_at, "Replaced by", job.replaced_by_id)
-    skipped = f": it had nothing to do ({shortened(job.skipped, LONGEST_MESSAGE)})" if job.skipped else ""
-    return Event(job.finished_at, f"{job.state.capitalize()}{skipped}")
+        return Event(job.finished_at, Message("Replaced by"), job.replaced_by_id)
+    state = Message(job.state.capitalize())
+    if job.skipped:
+        why = shortened(job.skipped, LONGEST_MESSAGE)
+        return Event(job.finished_at, Message("{state}: it had nothing to do ({why})", state=state, why=why))
+    return Event(job.finished_at, state)
 
 
 def _ahead(job: Any) -> Iterator[Event]:
     if job.run_at is not None and job.state in TIMED and job.run_at != job.scheduled_at:
-        yield Event(job.run_at, "Due to run again" if job.state == JobState.RETRYABLE else "Due to run")
+        again = job.state == JobState.RETRYABLE
+        yield Event(job.run_at, Message("Due to run again") if again else Message("Due to run"))
     if job.lease_expires_at is not None and job.state == JobState.ACTIVE:
-        yield Event(job.lease_expires_at, "The lease ends, unless its worker prolongs it")
+        yield Event(job.lease_expires_at, Message("The lease ends, unless its worker prolongs it"))
     if job.expires_at is not None and job.state in WAITING and job.started_at is None:
-        yield Event(job.expires_at, "Expires, unless it has started by then")
+        yield Event(job.expires_at, Message("Expires, unless it has started by then"))
     if job.window_ends_at is not None and job.window_ends_at < FOREVER:
-        yield Event(job.window_ends_at, "Its window ends")
+        yield Event(job.window_ends_at, Message("Its window ends"))
 
 
 def _failure(error: Any) -> Failure:
@@ -102,9 +116,11 @@ def _failure(error: Any) -> Failure:
     then = ""
     if error.get("retryable") is True:
         delay: Any = error.get("retry_delay_ms")
-        then = f"Tried again after {delay / 1000:g} s." if _is_duration(delay) else "Tried again."
+        then = Message("Tried again.")
+        if _is_duration(delay):
+            then = Message("Tried again after {length}.", length=Message("{number} s", number=f"{delay / 1000:g}"))
     elif error.get("retryable") is False:
-        then = "Not tried again."
+        then = Message("Not tried again.")
     return Failure(
         attempt=record["attempt"],
         at=_moment(error.get("occurred_at")),

@@ -5,30 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from ..exceptions import InvalidPolicy
+from ..exceptions import InvalidPolicy, Message
 from ..ojs.states import TERMINAL, JobState
 from ..unique.fingerprint import canonical_key, fingerprint, unique_context
 from ..unique.policy import OnConflict, OnRetry, UniquePolicy, Window
-from .text import full, listed
+from .text import full
 
 CONFLICTS = {
-    OnConflict.REJECT: "A duplicate is refused with DuplicateJob, which names this job.",
-    OnConflict.IGNORE: "A duplicate is answered with this job, and nothing is stored.",
-    OnConflict.REPLACE: (
+    OnConflict.REJECT: Message("A duplicate is refused with DuplicateJob, which names this job."),
+    OnConflict.IGNORE: Message("A duplicate is answered with this job, and nothing is stored."),
+    OnConflict.REPLACE: Message(
         "A duplicate replaces this job: this one is cancelled, running or not, and the new one is stored."
     ),
-    OnConflict.REPLACE_EXCEPT_SCHEDULE: (
+    OnConflict.REPLACE_EXCEPT_SCHEDULE: Message(
         "A duplicate replaces this job: this one is cancelled, running or not, and the new one is stored."
         " While this one is scheduled, the new one takes over its time."
     ),
 }
 RETRIES = {
-    OnRetry.RUN: "A retry of this job runs, whatever else counts as its duplicate by then.",
-    OnRetry.DISCARD: "A retry of this job that is due while another one counts as its duplicate is discarded instead.",
+    OnRetry.RUN: Message("A retry of this job runs, whatever else counts as its duplicate by then."),
+    OnRetry.DISCARD: Message(
+        "A retry of this job that is due while another one counts as its duplicate is discarded instead."
+    ),
 }
-_PASSED = "a newer job was admitted past it, or it was retried"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def uniqueness(job: Any, now: datetime) -> Uniqueness:
     counts = job.state in policy.states and not elapsed
     sentences = tuple(_of_policy(job, policy, until, elapsed))
     if counts and policy.replaces and job.state in TERMINAL:
-        sentences += ("A duplicate is admitted, and this job stays as it is.",)
+        sentences += (Message("A duplicate is admitted, and this job stays as it is."),)
     elif counts:
         sentences += (CONFLICTS[OnConflict(policy.on_conflict)],)
     if job.state not in TERMINAL:
@@ -99,7 +101,7 @@ def against(
             )
     parts += [f"{name}{equals('context', name)}" for name in unique_context(meta) or ()]
     if policy.window is Window.FIXED:
-        parts.append("its window")
+        return Message("{members} + its window", members=" + ".join(parts))
     return " + ".join(parts)
 
 
@@ -109,112 +111,132 @@ def _member(name: str) -> str:
 
 def _outside(job: Any) -> str:
     if job.key is not None:
-        return (
-            f"Taken out of uniqueness manually: it no longer holds the job key {job.key!r},"
-            " and the next enqueue with it is admitted."
+        return Message(
+            "Taken out of uniqueness manually: it no longer holds the job key {key}, and the next enqueue with it is"
+            " admitted.",
+            key=repr(job.key),
         )
     if job.unique is not None:
-        return "Taken out of uniqueness manually: it holds no key, and counts as a duplicate for nobody."
+        return Message("Taken out of uniqueness manually: it holds no key, and counts as a duplicate for nobody.")
     if job.started_at is not None:
-        return "Not unique: it was enqueued without a policy, or lost its job key to a newer enqueue while it ran."
-    return "Not unique: it was enqueued without a policy."
+        return Message(
+            "Not unique: it was enqueued without a policy, or lost its job key to a newer enqueue while it ran."
+        )
+    return Message("Not unique: it was enqueued without a policy.")
 
 
 def _of_key(job: Any, holds: bool) -> Iterator[str]:
-    held = f"the job key {job.key!r}{_scope(job)}"
+    say = partial(Message, held=_named(job), moment=full(job.created_at), since=_finished(job), count=job.revision)
     if not holds and job.state in (JobState.COMPLETED, JobState.CANCELLED):
-        yield f"No longer holds {held}: it is {_finished(job)}."
+        yield say("No longer holds {held}: it is {since}.")
     elif not holds:
-        yield f"Has {held}, but does not hold it: {_PASSED}."
+        yield say("Has {held}, but does not hold it: a newer job was admitted past it, or it was retried.")
     else:
-        yield f"Holds {held} since {full(job.created_at)}, until it is completed or cancelled."
+        yield say("Holds {held} since {moment}, until it is completed or cancelled.")
         if job.state == JobState.ACTIVE:
-            yield "While it runs, an enqueue with the key takes the key from it, with all further attempts."
+            yield say("While it runs, an enqueue with the key takes the key from it, with all further attempts.")
         elif job.state == JobState.DISCARDED:
-            yield "An enqueue with the key uses this row again, as if it were new."
+            yield say("An enqueue with the key uses this row again, as if it were new.")
         else:
-            yield "An enqueue with the key rewrites this job."
-    if job.revision:
-        yield f"It was rewritten by its key {job.revision} time{'s' * (job.revision != 1)}."
+            yield say("An enqueue with the key rewrites this job.")
+    if job.revision == 1:
+        yield say("It was rewritten by its key {count} time.")
+    elif job.revision:
+        yield say("It was rewritten by its key {count} times.")
 
 
-def _scope(job: Any) -> str:
-    for words, type in ((" (within its type)", job.type), (" (among all types)", None)):
-        if job.fingerprint == fingerprint(canonical_key(job.key, type=type, meta=job.meta)):
-            return words
-    return ""
+def _named(job: Any) -> Message:
+    say = partial(Message, key=repr(job.key))
+    by_type, by_all = (fingerprint(canonical_key(job.key, type=type, meta=job.meta)) for type in (job.type, None))
+    if job.fingerprint == by_type:
+        return say("the job key {key} (within its type)")
+    return say("the job key {key} (among all types)") if job.fingerprint == by_all else say("the job key {key}")
 
 
 def _unreadable(job: Any, problem: str) -> Iterator[str]:
     if problem:
-        yield f"Its policy cannot be read: {problem}"
+        yield Message("Its policy cannot be read: {reason}", reason=problem)
     else:
-        yield "It has a fingerprint, but neither a policy nor a job key."
+        yield Message("It has a fingerprint, but neither a policy nor a job key.")
     if job.holds_unique_key:
-        yield f"It keeps others of its fingerprint out for as long as it is {_or(job.unique_states)}."
+        states = _or(job.unique_states)
+        yield Message("It keeps others of its fingerprint out for as long as it is {states}.", states=states)
     else:
-        yield "It keeps no other job out."
-    yield "`manage.py jobs verify --fix` takes such a job out of uniqueness."
+        yield Message("It keeps no other job out.")
+    yield Message("`manage.py jobs verify --fix` takes such a job out of uniqueness.")
 
 
 def _of_policy(job: Any, policy: UniquePolicy, until: datetime | None, elapsed: bool) -> Iterator[str]:
     """Say whether the row holds its key, judged by its unique states, its state and the clock."""
     finished, counted = job.state in TERMINAL, job.state in policy.states
+    say = partial(
+        Message,
+        state=job.state,
+        since=_finished(job),
+        moment=full(job.created_at),
+        end=_end(until),
+        ending=_lasting(policy, until) if finished else _ending(policy, until),
+        rest=against(policy, meta=job.meta),
+    )
     if finished and not counted:
-        yield f"No longer holds its key: it is {_finished(job)}, and its policy does not count {job.state} jobs."
+        yield say("No longer holds its key: it is {since}, and its policy does not count {state} jobs.")
         if job.holds_unique_key:
-            yield "Until the next enqueue is admitted, it holds its unique key for an unfinished job that it passed."
+            yield say(
+                "Until the next enqueue is admitted, it holds its unique key for an unfinished job that it passed."
+            )
     elif finished and not elapsed:
-        yield f"Counts as a duplicate for enqueues that look at {job.state} jobs, {_lasting(policy, until)}."
+        yield say("Counts as a duplicate for enqueues that look at {state} jobs, {ending}.")
         if not job.holds_unique_key:
-            yield f"It counts, but does not hold its unique key: {_PASSED}."
+            yield say(
+                "It counts, but does not hold its unique key: a newer job was admitted past it, or it was retried."
+            )
     elif finished:
-        yield f"No longer holds its key: its window ended at {_end(until)}."
+        yield say("No longer holds its key: its window ended at {end}.")
     elif elapsed and policy.window is Window.FIXED:
-        yield (
-            f"No longer in the way: its window ended at {_end(until)},"
-            " and enqueues since then have another window in their key."
+        yield say(
+            "No longer in the way: its window ended at {end}, and enqueues since then have another window in their key."
         )
     elif elapsed and job.holds_unique_key:
-        yield (
-            f"Holds its unique key since {full(job.created_at)}, but no longer counts: its period ended at"
-            f" {_end(until)}."
+        yield say(
+            "Holds its unique key since {moment}, but no longer counts: its period ended at {end}."
             " The next enqueue under its policy is admitted, and takes the unique key from it."
         )
     elif not job.holds_unique_key:
-        yield f"Is {job.state}, but does not hold its unique key: {_PASSED}."
+        yield say("Is {state}, but does not hold its unique key: a newer job was admitted past it, or it was retried.")
         if counted and not elapsed:
-            ends = _ending(policy, until)
-            yield f"It still counts as a duplicate for enqueues that look at {job.state} jobs, {ends}."
+            yield say("It still counts as a duplicate for enqueues that look at {state} jobs, {ending}.")
     else:
-        compared = against(policy, meta=job.meta)
-        yield f"Holds its key since {full(job.created_at)}, against {compared}, {_ending(policy, until)}."
+        yield say("Holds its key since {moment}, against {rest}, {ending}.")
         if not counted:
-            yield (
-                f"Its policy does not count {job.state} jobs:"
-                " the next enqueue under it is admitted, and takes the unique key from this job."
+            yield say(
+                "Its policy does not count {state} jobs: the next enqueue under it is admitted, and takes the unique"
+                " key from this job."
             )
 
 
-def _finished(job: Any) -> str:
-    since = f"{job.state} since {full(job.finished_at)}" if job.finished_at else str(job.state)
-    return f"{since}, replaced by job {job.replaced_by_id}" if job.replaced_by_id else since
+def _finished(job: Any) -> Message:
+    if not job.finished_at:
+        return Message(job.state)
+    say = partial(Message, state=job.state, moment=full(job.finished_at), id=job.replaced_by_id)
+    return say("{state} since {moment}, replaced by job {id}") if job.replaced_by_id else say("{state} since {moment}")
 
 
 def _ending(policy: UniquePolicy, until: datetime | None) -> str:
     """Say when a live job stops holding its key: when its window ends, or in a state that its policy does not count."""
-    ends = _or(TERMINAL - set(policy.states))
-    if not ends:
+    say = partial(Message, states=_or(TERMINAL - set(policy.states)), moment=_end(until))
+    if set(policy.states) >= TERMINAL:
         return _lasting(policy, until)
     if until is None:
-        return f"until it is {ends}"
-    return f"until {_end(until)} or until it is {ends}, whichever comes first"
+        return say("until it is {states}")
+    return say("until {moment} or until it is {states}, whichever comes first")
 
 
 def _lasting(policy: UniquePolicy, until: datetime | None) -> str:
     if until is not None:
-        return f"until {_end(until)}"
-    return "until it is pruned" if policy.window is Window.RETENTION else "for as long as its row exists"
+        return Message("until {moment}", moment=_end(until))
+    if policy.window is Window.RETENTION:
+        return Message("until it is pruned")
+    return Message("for as long as its row exists")
 
 
 def _end(until: datetime | None) -> str:
@@ -222,8 +244,10 @@ def _end(until: datetime | None) -> str:
 
 
 def _or(states: Any) -> str:
-    names = [str(state) for state in (*sorted(set(JobState) - TERMINAL), *_ENDS) if state in states]
-    return listed(names, "or") if names else ""
+    names = [Message(state) for state in (*sorted(set(JobState) - TERMINAL), *_ENDS) if state in states]
+    if len(names) < 2:
+        return names[0] if names else ""
+    return Message("{states} or {last}", states=Message.joined(", ", names[:-1]), last=names[-1])
 
 
 _ENDS = (JobState.COMPLETED, JobState.CANCELLED, JobState.DISCARDED)

@@ -8,7 +8,7 @@ from typing import Any
 from django.db import connections
 from django.db.models import QuerySet
 
-from ..exceptions import nearest
+from ..exceptions import Message, nearest
 from ..handlers.registry import registry
 from ..ojs.states import JobState
 from .text import harmless
@@ -42,10 +42,13 @@ def unknown_types(jobs: QuerySet[Any], queues: Iterable[str]) -> list[str]:
 def meant(type: str) -> str:
     """Name a type and, if one is similar, the handler's type that was probably meant."""
     close = nearest(type, registry)
-    return f"{harmless(type)} (did you mean {close!r}?)" if close else harmless(type)
+    if not close:
+        return harmless(type)
+    return Message("{type} (did you mean {name}?)", type=harmless(type), name=repr(close))
 
 
 def named(types: Sequence[str]) -> str:
     """Name the first `MOST_NAMED` types as `meant` does, and say how many more there are."""
     more = len(types) - MOST_NAMED
-    return ", ".join([*map(meant, types[:MOST_NAMED]), *([f"and {more:,} more"] if more > 0 else [])])
+    rest = [Message("and {count} more", count=f"{more:,}")] if more > 0 else []
+    return Message.joined(", ", [*map(meant, types[:MOST_NAMED]), *rest])

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from ..exceptions import Message
 from ..ojs.states import WAITING
 from .queues import in_use
 from .workers import misspelt, untaken, workers
@@ -20,4 +21,4 @@ def nobody(job: Any, using: str) -> str:
         return ""
     if not any(worker.lives and worker.names for worker in present):
         return problem
-    return f"{problem} {misspelt(job.queue, present, in_use(using))}".rstrip()
+    return Message.joined(" ", filter(None, [problem, misspelt(job.queue, present, in_use(using))]))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db.models import QuerySet
 
-from ..exceptions import nearest
+from ..exceptions import Message, nearest
 from ..models import Job, WorkerProcess
 from ..ojs.names import matches
 from ..ojs.states import JobState
@@ -76,14 +76,17 @@ def untaken(queue: str, present: Sequence[WorkerReport]) -> str:
     if len(present) >= MOST_WORKERS or any(worker.lives and worker.takes(queue) for worker in present):
         return ""
     if not any(worker.lives for worker in present):
-        return "No worker runs: `manage.py runworker` starts one."
-    return f"No running worker says that it takes {harmless(queue)}."
+        return Message("No worker runs: `manage.py runworker` starts one.")
+    return Message("No running worker says that it takes {queue}.", queue=harmless(queue))
 
 
 def misspelt(queue: str, present: Iterable[WorkerReport], used: Collection[str]) -> str:
     """Say which queue was perhaps meant: a running worker takes it, its name is similar, and it has no job."""
     close = nearest(queue, {name for worker in present if worker.lives for name in worker.names if name not in used})
-    return f"One takes {close!r}, in which there is no job: was {harmless(queue)!r} meant?" if close else ""
+    if not close:
+        return ""
+    template = Message("One takes {name}, in which there is no job: was {queue} meant?")
+    return Message(template, name=repr(close), queue=repr(harmless(queue)))
 
 
 def claimed_by(jobs: QuerySet[Any], worker: WorkerProcess, most: int) -> list[Job]:

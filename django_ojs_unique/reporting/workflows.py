@@ -13,6 +13,7 @@ from uuid import UUID
 from django.db.models import Case, When
 from django.db.models.fields.json import KT
 
+from ..exceptions import Message
 from ..handlers.redaction import redacted, redacted_beginning
 from ..models import Job, Workflow, WorkflowMember
 from ..ojs.states import WAITING
@@ -32,9 +33,9 @@ _LIGHT = ("workflow_id", "role", "position", "name", "child_id", "job_id", "outc
 _OF_JOBS = ("id", "type", "state", "attempt", "max_attempts", "run_at", "workflow_id", *_TIMES)
 _FIRST = {MemberOutcome.FAILED: 0, MemberOutcome.OPEN: 1}
 _CALLED = {
-    Role.ON_COMPLETE: "when all jobs have ended",
-    Role.ON_SUCCESS: "when all jobs have completed",
-    Role.ON_FAILURE: "when all jobs have ended and one has failed",
+    Role.ON_COMPLETE: Message("when all jobs have ended"),
+    Role.ON_SUCCESS: Message("when all jobs have completed"),
+    Role.ON_FAILURE: Message("when all jobs have ended and one has failed"),
 }
 
 
@@ -174,9 +175,8 @@ class _Tree:
         """Give the states, from the inside out, and what each waits for; ``outer``: what all of ``node`` waits for."""
         shown = {one.member.position: one for one in node.nodes}
         for place, one in shown.items():
-            before = shown.get(place - 1)
-            name = f" ({shortened(before.name, LONGEST)})" if before is not None else ""
-            self._finalize_one(one, f"after step {place}{name}" if node.type == Kind.CHAIN and place else outer)
+            is_next = node.type == Kind.CHAIN and place
+            self._finalize_one(one, _after(place, shown.get(place - 1)) if is_next else outer)
         for one in node.callbacks:
             self._finalize_one(one, _CALLED[one.role])
         if node.workflow is not None:
@@ -190,6 +190,12 @@ class _Tree:
             node.state = _state_of(node)
         else:
             self._finalize(node, node.waits)
+
+
+def _after(place: int, before: Node | None) -> str:
+    if before is None:
+        return Message("after step {number}", number=place)
+    return Message("after step {number} ({name})", number=place, name=shortened(before.name, LONGEST))
 
 
 def _state_of(node: Node) -> MemberState:

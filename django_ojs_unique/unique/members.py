@@ -7,7 +7,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from ..exceptions import InvalidPolicy, InvalidRequest, did_you_mean, shorten
+from ..exceptions import InvalidPolicy, InvalidRequest, Message, did_you_mean, shorten
 from ..ojs.canonical import to_nfc
 from ..ojs.durations import Duration, format_duration, parse_duration, read_delay
 
@@ -24,7 +24,7 @@ def strings(value: Any, name: str) -> list[str]:
             name,
             "must be a list of strings",
             value=value,
-            hint=f"Write [{shorten(value)}]." if isinstance(value, str) else "",
+            hint=Message("Write {text}.", text=f"[{shorten(value)}]") if isinstance(value, str) else "",
         )
     names: list[str] = []
     for index, item in enumerate(value):
@@ -57,7 +57,7 @@ def read_period(value: Any) -> tuple[str | None, Duration | None]:
     """Return a period as ISO 8601 and as a duration; None if there is none."""
     if value is None:
         return None, None
-    hint = "Write an ISO 8601 duration such as 'PT1H', 'P7D' or 'P1M'."
+    hint = Message("Write an ISO 8601 duration such as 'PT1H', 'P7D' or 'P1M'.")
     try:
         if isinstance(value, timedelta):
             value = format_duration(value)
@@ -71,15 +71,15 @@ def read_period(value: Any) -> tuple[str | None, Duration | None]:
 E = TypeVar("E", bound=StrEnum)
 
 
-def choice(value: Any, name: str, choices: type[E], what: str) -> E:
-    """Return the member of an enumeration; ``what`` says in an error what it is."""
+def choice(value: Any, name: str, choices: type[E], problem: str) -> E:
+    """Return the member of an enumeration; ``problem`` is what an error says of a value that is none."""
     if not isinstance(value, str):
         raise invalid(name, "must be a string", value=value)
     try:
         return choices(value)
     except ValueError:
         hint = did_you_mean(value, choices)
-        raise invalid(name, f"is not a known {what}", value=value, hint=hint) from None
+        raise invalid(name, problem, value=value, hint=hint) from None
 
 
 def positive_delay(value: Any, field: str) -> tuple[str, Duration]:

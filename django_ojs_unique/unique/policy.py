@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from ..exceptions import InvalidPolicy, did_you_mean
+from ..exceptions import InvalidPolicy, Message, did_you_mean
 from ..ojs.durations import Duration, earliest_start, end_of, format_duration
 from ..ojs.states import INCOMPLETE, TERMINAL, JobState
 from ..ojs.suggesting import suggesting
@@ -96,9 +96,11 @@ class UniquePolicy:
             self._set("delay", delay)
             self._set("wait", wait)
         self._set("states", tuple(state for state in JobState if state in states))
-        self._set("on_conflict", choice(self.on_conflict, "on_conflict", OnConflict, "strategy"))
-        self._set("window", choice(self.window, "window", Window, "kind of window"))
-        self._set("on_retry", choice(self.on_retry, "on_retry", OnRetry, "choice"))
+        self._set(
+            "on_conflict", choice(self.on_conflict, "on_conflict", OnConflict, Message("is not a known strategy"))
+        )
+        self._set("window", choice(self.window, "window", Window, Message("is not a known kind of window")))
+        self._set("on_retry", choice(self.on_retry, "on_retry", OnRetry, Message("is not a known choice")))
         self._refuse_a_window_without_edges()
         self._refuse_what_would_widen_the_key()
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 from .. import lifecycle
 from ..db.dialects import dialect_of
 from ..enqueue.unit_of_work import UnitOfWork
-from ..exceptions import InvalidTransition
+from ..exceptions import InvalidTransition, Message
 from ..ojs.states import WAITING, JobState
 from ..ojs.workflows import MemberOutcome, WorkflowState
 from ..signals import announce, job_cancelled
@@ -39,17 +39,20 @@ def cancel(workflows: QuerySet[Any], id: UUID, *, active: bool = False) -> Cance
             dialect_of(tables.jobs).take_write_lock()
             root = row and lock_root(tables, row.root_id or id, waits=True)
             if root is None:
-                raise InvalidTransition(f"Workflow {id} does not exist any more.")
+                raise InvalidTransition(Message("Workflow {id} does not exist any more.", id=id))
             progress = Progress(tables, root)
             progress.run(progress.ended())  # what has ended before the cancellation counts
             workflow = progress.workflows[id]
             if workflow.state != WorkflowState.RUNNING:
                 raise InvalidTransition(
-                    f"Workflow {id} is {workflow.state}; only a running one can be cancelled.",
+                    Message(_ENDED, id=id, state=workflow.state),
                     details={"workflow_id": str(id), "current_state": workflow.state, "expected_state": "running"},
                 )
             done = _cancel(tables, progress, workflow, active=active)
     return done
+
+
+_ENDED = Message("Workflow {id} is {state}; only a running one can be cancelled.")
 
 
 def _cancel(tables: Tables, progress: Progress, workflow: Any, *, active: bool) -> Cancelled:

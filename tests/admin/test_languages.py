@@ -14,6 +14,8 @@ from django_ojs_unique import JobState, RetryPolicy, UniquePolicy
 from django_ojs_unique.admin.sentences import translate
 from django_ojs_unique.handlers.registry import registry
 from django_ojs_unique.models import CronJob, Job, Workflow
+from django_ojs_unique.reporting.text import full
+from django_ojs_unique.reporting.uniqueness import uniqueness
 from tests.admin import test_links
 
 pytestmark = pytest.mark.django_db
@@ -297,11 +299,16 @@ def test_the_page_on_which_duplicates_are_resolved_is_marked(admin_client, brack
     assert [Page(answer.content.decode()).found for answer in (asked, done)] == [[], []]
 
 
-def test_a_sentence_of_a_floor_below_is_found_with_its_parts():
-    english = "Holds its key since 2026-01-31, against type + args, until it is cancelled or discarded."
+def test_a_sentence_of_a_floor_below_is_translated_with_its_parts():
+    states = [JobState.COMPLETED, JobState.ACTIVE, JobState.AVAILABLE, JobState.SCHEDULED, JobState.RETRYABLE]
+    policy = UniquePolicy(keys=["type", "args"], states=[*states, "pending"])
+    job = Job.objects.enqueue("email.send", {"user_id": 1}, unique=policy).job
+    english = uniqueness(job, timezone.now()).sentences[0]
+    moment = full(job.created_at)
+    assert english == f"Holds its key since {moment}, against type + args, until it is cancelled or discarded."
     with translation.override("de"):
         assert translate(english) == (
-            "Hält seinen Schlüssel seit 2026-01-31, gegen type + args,"
+            f"Hält seinen Schlüssel seit {moment}, gegen type + args,"
             " bis sein Zustand so ist: abgebrochen oder verworfen."
         )
         assert translate("Nothing like this is known.") == "Nothing like this is known."

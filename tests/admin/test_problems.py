@@ -1,45 +1,22 @@
 """What is wrong with a request is said in the language of the visitor."""
 
 import ast
+import copy
+import pickle
 
 import pytest
 from django.urls import reverse
 from django.utils import translation
 
 from django_ojs_unique import job
-from django_ojs_unique.admin.sentences import translate
+from django_ojs_unique.admin.sentences import translate, translate_stored
+from django_ojs_unique.exceptions import InvalidRequest, Message, did_you_mean
+from django_ojs_unique.handlers.registry import misfit, registry
 from django_ojs_unique.models import CronJob
+from tests import messages
 from tests.admin.test_languages import bracketed, words  # noqa: F401
-from tests.support.pages import ROOT
 
 pytestmark = pytest.mark.django_db
-
-OJS, UNIQUE = "canonical cron durations limits names retry selection", "fingerprint keys members policy"
-ENQUEUE = "by_key new_job request resolved_options values"
-FOLDERS = {"ojs": OJS, "unique": UNIQUE, "enqueue": ENQUEUE}
-MODULES = [f"{folder}/{name}.py" for folder, names in FOLDERS.items() for name in names.split()]
-MODULES += ["models/cron.py", "handlers/registry.py"]
-PYTHON_ONLY = {
-    "is a x1, which JSON cannot carry",
-    "has an object key that is a x1",
-    "Object keys are strings.",
-    "must be the name of a job type, not its handler",
-    "Write x1, or call the handler's own enqueue(...) with its arguments.",
-    "is held by x1 jobs, of the types x1",
-    "Say which with type= or key_scope=.",
-    "Leave one of them out: a pending job waits until somebody activates it.",
-    "Call it, as in presets.river(by_args=True).",
-    "x1 A moment is scheduled_at=….",
-    "x1 Handlers live in each app's jobs.py.",
-    "No handler is registered at all.",
-    "A job's arguments go into args: write args=x1.x1",
-    "must be a whole number x1",
-    "has a x1 field",
-    "Send x1, as job x1 has.",
-    "is not a known x1",
-    "x1 x1",
-}
-"""What no form can say, as its values are JSON, and what is put together of parts that are translated."""
 
 CRON = {
     "name": "nightly", "description": "", "expression": "0 3 * * *", "timezone": "UTC", "overlap_policy": "skip",
@@ -47,77 +24,96 @@ CRON = {
 }  # fmt: skip
 
 
-def samples(node):
-    """Yield the texts that an expression can be, with x1 in the place of each value."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value
-    elif isinstance(node, ast.JoinedStr):
-        yield "".join(part.value if isinstance(part, ast.Constant) else "x1" for part in node.values)
-    elif isinstance(node, ast.IfExp):
-        yield from samples(node.body)
-        yield from samples(node.orelse)
+PYTHON_ONLY = {
+    "is a x1, which JSON cannot carry",
+    "has an object key that is a x1",
+    "Write x1, or call the handler's own enqueue(...) with its arguments.",
+    "is held by x1 jobs, of the types x1",
+    "x1 A moment is scheduled_at=….",
+    "A job's arguments go into args: write args=x1.x1",
+    ". Write x1.",
+    "Did you mean x1?",
+}
+"""What no form can say, as its values are JSON."""
 
 
-def texts(module):
-    """Yield what a module says of a field, and what to write instead."""
-    for node in ast.walk(ast.parse((ROOT / "django_ojs_unique" / module).read_text())):
-        found = []
-        if isinstance(node, ast.Call):
-            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            if name in ("at", "invalid", "_invalid", "_wrong"):
-                found = [
-                    *node.args[1:2],
-                    *node.args[3:4],
-                    *(each.value for each in node.keywords if each.arg == "hint"),
-                ]
-            elif name == "ValueError" and module == "ojs/durations.py":
-                found = node.args
-        elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in (
-            "hint",
-            "problem",
-            "_HINT",
-            "_AS_STRING",
-        ):
-            found = [node.value]
-        for each in found:
-            yield from filter(None, samples(each))
+def sample(node):
+    return "".join(part.value if isinstance(part, ast.Constant) else "x1" for part in node.values)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("module", MODULES)
-def test_each_problem_has_a_wording(module):
-    found = set(texts(module)) - PYTHON_ONLY
+def test_each_problem_of_a_form_can_be_translated():
+    found = [each for path in messages.shown_by_forms() for each in messages.problems(path)]
+    assert {sample(each) for each in found if isinstance(each, ast.JoinedStr)} <= PYTHON_ONLY
+    assert len(found) > 90
+
+
+def test_a_message_is_a_text_that_remembers_its_parts():
+    part = Message("is longer than {count} characters", count=5)
+    message = Message.joined(" ", [Message("{field}: {problem}.", field="{name}", problem=part), "A {plain} text."])
+    assert message == "{name}: is longer than 5 characters. A {plain} text."
     with translation.override("de"):
-        assert {text for text in found if translate(text) == text} == set()
+        assert translate(message) == "{name}: ist länger als 5 Zeichen. A {plain} text."
+        assert translate(ValueError(message)) == translate(message)
 
 
-def test_problems_are_looked_for():
-    assert len({text for module in MODULES for text in texts(module)}) > 90
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_a_copied_message_is_plain_text(copied):
+    message = copied(Message("is longer than {count} characters", count=5))
+    assert (type(message), message) == (str, "is longer than 5 characters")
 
 
 @pytest.mark.parametrize(
     ("english", "german"),
     [
         (
-            "unique.keys: must be a list of strings (got 5).",
+            InvalidRequest.at("unique.keys", "must be a list of strings", value=5).message,
             "unique.keys: muss eine Liste von Strings sein (erhalten: 5).",
         ),
         (
-            "unique.keys[0]: is not a known dimension (got 'arg'). Did you mean 'args'?",
-            "unique.keys[0]: ist keine bekannte Dimension (erhalten: 'arg'). Meinten Sie 'args'?",
+            InvalidRequest.at(
+                "unique.keys[0]", "is not a known name", value="arg", hint=did_you_mean("arg", ["args"])
+            ).message,
+            "unique.keys[0]: ist kein bekannter Name (erhalten: 'arg'). Meinten Sie 'args'?",
         ),
-        (
-            "args do not fit shop.jobs.send(user_id: int) -> None: missing a required argument: 'user_id'.",
-            "Die Argumente passen nicht zu shop.jobs.send(user_id: int) -> None: Es fehlt 'user_id'.",
-        ),
-        ("ada: Cancelled.", "ada: Abgebrochen."),
-        ("shop: Some text of a project.", "shop: Some text of a project."),
+        ("Some text of a project.", "Some text of a project."),
     ],
 )
 def test_a_problem_is_put_together_of_its_parts(english, german):
     with translation.override("de"):
         assert translate(english) == german
     assert translate(english) == english
+
+
+def test_arguments_that_do_not_fit_are_told_in_the_language_of_the_visitor(send):
+    definition = registry.get("email.send")
+    for args, german in (
+        ({}, "Es fehlt 'user_id'"),
+        ({"user_ix": 1}, "Es fehlt 'user_id' (Meinten Sie 'user_id'?)"),
+        ([1, 2], "Es sind zu viele"),
+    ):
+        problem = misfit(definition, args)
+        with translation.override("de"):
+            assert (
+                translate(problem)
+                == f"Die Argumente passen nicht zu {definition.place}(user_id: int) -> None: {german}"
+            )
+
+
+@pytest.mark.parametrize(
+    ("english", "german"),
+    [
+        ("Cancelled.", "Abgebrochen."),
+        ("Cancelled; a live duplicate was cancelled.", "Abgebrochen; ein lebendes Duplikat wurde abgebrochen."),
+        ("Cancelled as a duplicate of 5.", "Abgebrochen als Duplikat von 5."),
+        ("Workflow 5 is cancelled.", "Ablauf 5: abgebrochen."),
+        ("The job was cancelled.", "Der Job wurde abgebrochen."),
+        ("Some text of a project.", "Some text of a project."),
+    ],
+)
+def test_what_was_stored_is_told_in_the_language_of_the_visitor(english, german):
+    with translation.override("de"):
+        assert translate_stored(english) == german
+    assert translate_stored(english) == english
 
 
 @pytest.fixture
