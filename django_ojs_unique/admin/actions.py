@@ -49,6 +49,7 @@ class JobActions(ReadOnlyAdmin):
     a page that says how many these are.
     """
 
+    no_id = _("Nothing was done: a row that was chosen has no job's id.")
     actions = ["cancel", "retry", "enqueue_again", "release_unique_key", "delete_selected"]
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
@@ -115,11 +116,6 @@ class JobActions(ReadOnlyAdmin):
     def response_action(self, request: HttpRequest, queryset: QuerySet[Job], *args: Any, **options: Any) -> Any:
         from .bulk import ACROSS
 
-        if any(read_id(text) is None for text in request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)):
-            self.message_user(
-                request, gettext("Nothing was done: a row that was chosen has no job's id."), messages.WARNING
-            )
-            return None
         # For ticked rows the list's filters are ignored: a job that has changed since the page was loaded is reported.
         jobs = queryset if request.POST.get(ACROSS) == "1" else visibility_of(self, request).jobs
         return super().response_action(request, jobs, *args, **options)
@@ -156,7 +152,7 @@ class JobActions(ReadOnlyAdmin):
     ) -> HttpResponse:
         """Show what became of each job that was to be retried."""
         from ..reporting.preview import live_duplicates
-        from .rows import outcome_row
+        from .carry_out import outcome_row
 
         beside = live_duplicates(visibility.jobs, [found[id] for id in result.changed if id in found], timezone.now())
         return render(
@@ -190,7 +186,7 @@ class JobActions(ReadOnlyAdmin):
         """Show what an action would mean for each job."""
         from ..reporting import preview
         from .bulk import CONFIRMED
-        from .rows import consequence_row
+        from .carry_out import consequence_row
 
         consequences: dict[str, Any] = {
             "retry": preview.of_retries,

@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin import helpers
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import quote
@@ -21,7 +21,9 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 
+from ..reporting.parse import read_id
 from ..reporting.text import MOST_COUNTED
+from .sentences import translate
 from .visibility import visibility_of
 
 LONGEST_TERM = 1000
@@ -85,6 +87,8 @@ class BoundedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     show_full_result_count = False
     names_jobs: tuple[str, ...] = ()
     """The fields with the ids of jobs. A row on a page has a `Visibility`, as ``visibility``, that knows these."""
+    no_id: Any = ""
+    """What is said of a chosen row whose id is no UUID, if the ids of all rows are UUIDs."""
 
     class Media:
         css = {"all": ["django_ojs_unique/admin.css"]}
@@ -116,13 +120,40 @@ class BoundedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return response
 
     def response_action(self, request: HttpRequest, *args: Any, **options: Any) -> Any:
-        if any("\0" in id for id in request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)):
+        ids = request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)
+        if self.no_id and any(read_id(id) is None for id in ids):
+            self.message_user(request, self.no_id, messages.WARNING)
+            return None
+        if any("\0" in id for id in ids):
             raise BadRequest("A row that was chosen has an id that none can have.")
         response = super().response_action(request, *args, **options)
         if FROM_PAGE in request.POST and isinstance(response, HttpResponseRedirect):
             id = quote(request.POST[helpers.ACTION_CHECKBOX_NAME])
             return HttpResponseRedirect(reverse(f"admin:django_ojs_unique_{self.opts.model_name}_change", args=[id]))
         return response
+
+
+class ChoiceFilter(admin.SimpleListFilter):
+    """Filters by a ``field``; it offers all ``names`` that exist, without a query for those that occur."""
+
+    field: str
+    names: Iterable[str]
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(str(name), translate(name)) for name in self.names]
+
+    def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
+        return rows if self.value() is None else rows.filter(**{self.field: self.value()})
+
+
+def column(description: Any, show: Callable[[Any], Any], ordering: str | None = None) -> Any:
+    """Return a column of a list, or a read-only field of a page: what ``show`` returns of a row."""
+
+    @admin.display(description=description, ordering=ordering)
+    def shown(model_admin: Any, row: Any) -> Any:
+        return show(row)
+
+    return shown
 
 
 def give_sight(model_admin: Any, request: HttpRequest, rows: Iterable[Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from django.contrib import admin, messages
@@ -19,28 +18,20 @@ from ..exceptions import InvalidRequest, OJSError
 from ..handlers.redaction import redacted_member
 from ..models import CronJob, Job
 from ..reporting.text import harmless
-from .base import FROM_PAGE, BoundedAdmin, may_view
+from .base import FROM_PAGE, BoundedAdmin, ChoiceFilter, column, may_view
 from .cron_form import CronJobForm
 from .display import ago, ago_text, badge, pretty, when
 from .sentences import translate
 from .visibility import Visibility, visibility_of
 
 FORM = ["name", "description", "expression", "timezone", "overlap_policy", "enabled", "type", "args", "options"]
-OUTCOMES = ["created", "replaced", "deduplicated", "rejected", "skipped", "already", "failed"]
 HAPPENED = ["next_run", "last_run", "last_job", "last_result", "run_count"]
 
 
-class OutcomeFilter(admin.SimpleListFilter):
-    """Filters by what became of the last occurrence."""
-
+class OutcomeFilter(ChoiceFilter):
     title = _("last outcome")
-    parameter_name = "outcome"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
-        return [(name, translate(name)) for name in OUTCOMES]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset if self.value() is None else queryset.filter(last_outcome=self.value())
+    parameter_name, field = "outcome", "last_outcome"
+    names = ("created", "replaced", "deduplicated", "rejected", "skipped", "already", "failed")
 
 
 @admin.register(CronJob)
@@ -150,37 +141,18 @@ class CronJobAdmin(BoundedAdmin):
         else:
             self.message_user(request, gettext("Nothing was changed."), messages.INFO)
 
-    @admin.display(description=_("type"), ordering="type")
-    def shown_type(self, entry: CronJob) -> str:
-        return harmless(entry.type)
-
-    @admin.display(description=_("args"))
-    def shown_args(self, entry: CronJob) -> Any:
-        return pretty(redacted_member(entry, "args"))
-
-    @admin.display(description=_("options"))
-    def shown_options(self, entry: CronJob) -> Any:
-        return pretty(redacted_member(entry, "options"))
-
-    @admin.display(description=_("schedule"))
-    def schedule(self, entry: CronJob) -> str:
-        return harmless(f"{entry.expression} {entry.timezone}")
-
-    @admin.display(description=_("next run"), ordering="next_run_at")
-    def next_run_ago(self, entry: CronJob) -> Any:
-        return ago(entry.next_run_at) if entry.enabled else gettext("disabled")
-
-    @admin.display(description=_("next run"))
-    def next_run(self, entry: CronJob) -> Any:
-        return when(entry.next_run_at) if entry.enabled else gettext("It is disabled.")
-
-    @admin.display(description=_("last run"))
-    def last_run(self, entry: CronJob) -> Any:
-        return when(entry.last_run_at)
-
-    @admin.display(description=_("job of the last run"))
-    def last_job(self, entry: Any) -> Any:
-        return entry.visibility.link(entry.last_job_id) if entry.last_job_id else "-"
+    shown_type = column(_("type"), lambda row: harmless(row.type), ordering="type")
+    shown_args = column(_("args"), lambda row: pretty(redacted_member(row, "args")))
+    shown_options = column(_("options"), lambda row: pretty(redacted_member(row, "options")))
+    schedule = column(_("schedule"), lambda row: harmless(f"{row.expression} {row.timezone}"))
+    next_run_ago = column(
+        _("next run"), lambda row: ago(row.next_run_at) if row.enabled else gettext("disabled"), ordering="next_run_at"
+    )
+    next_run = column(_("next run"), lambda row: when(row.next_run_at) if row.enabled else gettext("It is disabled."))
+    last_run = column(_("last run"), lambda row: when(row.last_run_at))
+    last_job = column(
+        _("job of the last run"), lambda row: row.visibility.link(row.last_job_id) if row.last_job_id else "-"
+    )
 
     @admin.display(description=_("last jobs"))
     def history(self, entry: Any) -> Any:
@@ -188,9 +160,7 @@ class CronJobAdmin(BoundedAdmin):
 
         return render_to_string("admin/django_ojs_unique/cronjob/history.html", history(entry.visibility, entry))
 
-    @admin.display(description=_("last outcome"))
-    def last_result(self, entry: CronJob) -> Any:
-        return badge(entry.last_outcome) if entry.last_outcome else "-"
+    last_result = column(_("last outcome"), lambda row: badge(row.last_outcome) if row.last_outcome else "-")
 
     @admin.display(description=_("last run"), ordering="last_run_at")
     def last_ago(self, entry: Any) -> Any:

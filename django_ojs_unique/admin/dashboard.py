@@ -27,7 +27,7 @@ from ..reporting.text import harmless
 from ..reporting.unknown_types import named
 from ..reporting.waits import SAMPLE, Spread
 from .base import may_view, render
-from .charts import Chart, chart, jobs_chart, waits_chart
+from .charts import HEIGHT, WIDTH, Chart, chart, draw, jobs_chart, waits_chart
 from .dashboard_cells import (
     failure_cells,
     now_cells,
@@ -38,7 +38,6 @@ from .dashboard_cells import (
     worker_cells,
 )
 from .display import IN_LAST, LAST
-from .drawing import HEIGHT, WIDTH, draw
 from .filters import NO_ERROR
 from .queues import PAUSE, RESUME, may_pause, pause_or_resume
 from .sentences import minutes_text, translate

@@ -19,7 +19,7 @@ from ..ojs.states import JobState
 from ..reporting.suppressed import MOST_MET
 from ..reporting.text import harmless
 from .actions import JobActions
-from .base import page_url
+from .base import column, page_url
 from .dates import PARAMETERS as DATES
 from .display import ago, badge, brief
 from .filters import FILTERS
@@ -75,9 +75,10 @@ class JobAdmin(JobPage, JobActions):
         tries = _tries(job) if job.attempt else ""
         return format_html("{} {} {}", badge(job.state), _below(tries), _progress(job))
 
-    @admin.display(description=_("type and queue"))
-    def shown_type(self, job: Job) -> SafeString:
-        return format_html("{} {}", brief(job.type), _below(gettext("on {queue}").format(queue=brief(job.queue))))
+    shown_type = column(
+        _("type and queue"),
+        lambda row: format_html("{} {}", brief(row.type), _below(gettext("on {queue}").format(queue=brief(row.queue)))),
+    )
 
     @admin.display(description=_("args and last error"))
     def shown_args(self, job: Any) -> SafeString:

@@ -20,8 +20,8 @@ from ..models import LimitOverride
 from ..ojs.limits import LARGEST
 from ..ojs.names import LONGEST_LIMIT
 from ..reporting.text import count_text, harmless
-from .base import ReadOnlyAdmin, dress, render
-from .numbers_form import LimitField, NumbersForm
+from .base import column, render
+from .numbers_form import LimitField, NumbersAdmin, NumbersForm
 from .sentences import translate
 from .visibility import Visibility, visibility_of
 
@@ -58,24 +58,20 @@ class OverrideForm(NumbersForm):
 
 
 @admin.register(LimitOverride)
-class LimitOverrideAdmin(ReadOnlyAdmin):
+class LimitOverrideAdmin(NumbersAdmin):
     """All limits by name: also those for which no operator has set a number, which have no row."""
 
     form = OverrideForm
     readonly_fields = ["shown_name", "in_code", "in_force", "now", "busiest_partitions"]
+    happened = {
+        "running": ("Let the code say how many are at once.", "Limited to {} at once."),
+        "rate": ("Let the code say how many are started in its time.", "Limited to {} started in its time."),
+    }
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         numbers = [*OverrideForm.shown, *OverrideForm.shown.values()]
         changed = numbers if self.has_change_permission(request, obj) else ["in_force"]
         return ["shown_name", "in_code", *changed, "now", "busiest_partitions"]
-
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        form = super().get_form(request, obj, change=change, **kwargs)
-        dress(self, request, form.base_fields)
-        return form
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return super(ReadOnlyAdmin, self).has_change_permission(request, obj)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         if not self.has_view_or_change_permission(request):
@@ -97,17 +93,9 @@ class LimitOverrideAdmin(ReadOnlyAdmin):
         found.visibility, found.report = visibility_of(self, request), report or LimitReport(object_id, override=stored)
         return found
 
-    @admin.display(description=_("name"))
-    def shown_name(self, row: LimitOverride) -> str:
-        return harmless(row.name)
-
-    @admin.display(description=_("in the code"))
-    def in_code(self, row: Any) -> str:
-        return numbers_text(row.report.given)
-
-    @admin.display(description=_("in force"))
-    def in_force(self, row: Any) -> str:
-        return numbers_text(row.report.numbers)
+    shown_name = column(_("name"), lambda row: harmless(row.name))
+    in_code = column(_("in the code"), lambda row: numbers_text(row.report.given))
+    in_force = column(_("in force"), lambda row: numbers_text(row.report.numbers))
 
     @admin.display(description=_("now"))
     def now(self, row: Any) -> str:
@@ -138,16 +126,6 @@ class LimitOverrideAdmin(ReadOnlyAdmin):
 
     def save_model(self, request: HttpRequest, obj: LimitOverride, form: Any, change: bool) -> None:
         LimitOverride.objects.set(obj.name, running=obj.running, rate=obj.rate)
-
-    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
-        changes = []
-        for field, name in (("running", "at once"), ("rate", "started in its time")):
-            if field in form.changed_data:
-                number = form.cleaned_data[field]
-                changes.append(
-                    f"Let the code say how many are {name}." if number is None else f"Limited to {number} {name}."
-                )
-        return " ".join(changes) or "Nothing changed."
 
 
 def numbers_text(numbers: Any) -> str:

@@ -1,4 +1,4 @@
-"""A form of numbers that operators set: one that has changed since the form was shown is not overwritten."""
+"""The form of a row with numbers that operators set, and its admin."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.http import HttpRequest
 from django.utils.translation import gettext
+
+from .base import ReadOnlyAdmin, dress
 
 
 class LimitField(forms.IntegerField):
@@ -24,7 +27,10 @@ class LimitField(forms.IntegerField):
 
 
 class NumbersForm(forms.ModelForm):  # type: ignore[type-arg]
-    """``shown``: the numbers, and for each the hidden field with the value that the form showed."""
+    """A number that has changed since the form was shown is not overwritten.
+
+    ``shown``: the numbers, and for each the hidden field with the value that the form showed.
+    """
 
     shown: ClassVar[dict[str, str]]
 
@@ -44,6 +50,25 @@ class NumbersForm(forms.ModelForm):  # type: ignore[type-arg]
                 value = now or gettext("none")
                 raise ValidationError(message.format(field=self.fields[field].label, value=value))
         return self.cleaned_data
+
+
+class NumbersAdmin(ReadOnlyAdmin):
+    """Only the numbers of a row are changed. ``happened``: what the log says of each, without and with a number."""
+
+    happened: ClassVar[dict[str, tuple[str, str]]]
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        form = super().get_form(request, obj, change=change, **kwargs)
+        dress(self, request, form.base_fields)
+        return form
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return super(ReadOnlyAdmin, self).has_change_permission(request, obj)
+
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
+        numbers = {field: form.cleaned_data[field] for field in self.happened if field in form.changed_data}
+        changes = [self.happened[field][number is not None].format(number) for field, number in numbers.items()]
+        return " ".join(changes) or "Nothing changed."
 
 
 def _text(limit: int | None) -> str:

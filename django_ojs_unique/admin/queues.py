@@ -13,7 +13,6 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
@@ -22,9 +21,9 @@ from ..models import Queue
 from ..models.queue import HIGHEST_LIMIT
 from ..ojs.names import queue_name
 from ..reporting.text import count_text, harmless, limits_text
-from .base import ReadOnlyAdmin, dress, may
+from .base import column, may
 from .display import ago
-from .numbers_form import LimitField, NumbersForm
+from .numbers_form import LimitField, NumbersAdmin, NumbersForm
 from .sentences import translate
 from .visibility import Visibility, visibility_of
 
@@ -84,7 +83,7 @@ class LimitedFilter(PausedFilter):
 
 
 @admin.register(Queue)
-class QueueAdmin(ReadOnlyAdmin):
+class QueueAdmin(NumbersAdmin):
     list_display = ["shown_name", "paused_since", "limit", "unfinished_jobs"]
     list_filter = [PausedFilter, LimitedFilter]
     show_facets = admin.ShowFacets.NEVER
@@ -98,20 +97,16 @@ class QueueAdmin(ReadOnlyAdmin):
     form = LimitForm
     fields = ["shown_name", "paused_since", *SHOWN, *SHOWN.values()]
     readonly_fields = ["shown_name", "paused_since"]
+    happened = {
+        "concurrency_limit": ("Took the limit away.", "Limited to {}."),
+        "max_per_second": ("Took the limit per second away.", "Limited to {} per second."),
+    }
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return self.fields if self.has_change_permission(request, obj) else [*self.fields[:2], "limit"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return [*self.readonly_fields, "limit"]
-
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        form = super().get_form(request, obj, change=change, **kwargs)
-        dress(self, request, form.base_fields)
-        return form
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return super(ReadOnlyAdmin, self).has_change_permission(request, obj)
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
         return may_pause(request)
@@ -128,23 +123,23 @@ class QueueAdmin(ReadOnlyAdmin):
                 row.unfinished = counts.get(row.name, 0)
         return response
 
-    @admin.display(description=_("name"), ordering="name")
-    def shown_name(self, row: Queue) -> str:
-        return harmless(row.name)
-
-    @admin.display(description=_("paused"), ordering="paused_at")
-    def paused_since(self, row: Queue) -> SafeString | str:
-        return format_html(gettext("since {when}"), when=ago(row.paused_at)) if row.paused_at else gettext("no")
-
-    @admin.display(description=_("limit"), ordering="concurrency_limit")
-    def limit(self, row: Queue) -> str:
-        return limits_text(row.concurrency_limit, row.max_per_second) or gettext("none")
-
-    @admin.display(description=_("unfinished jobs"))
-    def unfinished_jobs(self, row: Any) -> SafeString:
-        return format_html(
+    shown_name = column(_("name"), lambda row: harmless(row.name), ordering="name")
+    paused_since = column(
+        _("paused"),
+        lambda row: format_html(gettext("since {when}"), when=ago(row.paused_at)) if row.paused_at else gettext("no"),
+        ordering="paused_at",
+    )
+    limit = column(
+        _("limit"),
+        lambda row: limits_text(row.concurrency_limit, row.max_per_second) or gettext("none"),
+        ordering="concurrency_limit",
+    )
+    unfinished_jobs = column(
+        _("unfinished jobs"),
+        lambda row: format_html(
             '<a href="{}">{}</a>', jobs_url(queue=row.name, state="unfinished"), count_text(row.unfinished)
-        )
+        ),
+    )
 
     @admin.action(description=_("Pause"), permissions=["pause"])
     def pause(self, request: HttpRequest, rows: QuerySet[Queue]) -> None:
@@ -157,16 +152,6 @@ class QueueAdmin(ReadOnlyAdmin):
     def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
         Queue.objects.limit(obj.name, obj.concurrency_limit)
         Queue.objects.rate_limit(obj.name, obj.max_per_second)
-
-    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
-        changes = []
-        for field, per_second in (("concurrency_limit", ""), ("max_per_second", " per second")):
-            if field in form.changed_data:
-                limit = form.cleaned_data[field]
-                changes.append(
-                    f"Took the limit{per_second} away." if limit is None else f"Limited to {limit}{per_second}."
-                )
-        return " ".join(changes) or "Nothing changed."
 
 
 def may_pause(request: HttpRequest) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Any
 
 from django.contrib import admin
@@ -20,7 +19,7 @@ from ..reporting.suppressed import MOST_DIFFERENCES, differences
 from ..reporting.text import harmless
 from ..unique.keys import KeyMode
 from ..unique.policy import OnConflict
-from .base import BoundedList, ReadOnlyAdmin, may_view
+from .base import BoundedList, ChoiceFilter, ReadOnlyAdmin, column, may_view
 from .display import (
     ago,
     badge,
@@ -35,17 +34,10 @@ from .visibility import hidden, visibility_of
 _BEGINNING = re.compile(r"[0-9a-f]{8,64}")
 
 
-class StrategyFilter(admin.SimpleListFilter):
-    """Filters by strategy; it offers all that exist, without a query for those that occur."""
-
+class StrategyFilter(ChoiceFilter):
     title = _("strategy")
-    parameter_name = "strategy"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
-        return [(str(name), str(name)) for name in (*OnConflict, KeyMode.UNSAFE_DEDUPE)]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset if self.value() is None else queryset.filter(on_conflict=self.value())
+    parameter_name, field = "strategy", "on_conflict"
+    names = (*OnConflict, KeyMode.UNSAFE_DEDUPE)
 
 
 class AttemptList(BoundedList):
@@ -93,53 +85,21 @@ class SuppressedEnqueueAdmin(ReadOnlyAdmin):
             asked.append("compared")
         return [(None, {"fields": happened}), (_("What was asked"), {"fields": asked})]
 
-    @admin.display(description=_("when"), ordering="id")
-    def at(self, attempt: SuppressedEnqueue) -> Any:
-        return ago(attempt.created_at)
-
-    @admin.display(description=_("when"))
-    def created(self, attempt: SuppressedEnqueue) -> Any:
-        return when(attempt.created_at)
-
-    @admin.display(description=_("type"))
-    def shown_type(self, attempt: SuppressedEnqueue) -> str:
-        return harmless(attempt.type)
-
-    @admin.display(description=_("queue"))
-    def shown_queue(self, attempt: SuppressedEnqueue) -> str:
-        return harmless(attempt.queue)
-
-    @admin.display(description=_("outcome"))
-    def short(self, attempt: SuppressedEnqueue) -> Any:
-        return badge(attempt.outcome)
-
-    @admin.display(description=_("strategy"))
-    def strategy(self, attempt: SuppressedEnqueue) -> Any:
-        return strategy(attempt.on_conflict)
-
-    @admin.display(description=_("what became of it"))
-    def became(self, attempt: SuppressedEnqueue) -> Any:
-        return badge(attempt.outcome, attempt.get_outcome_display())
-
-    @admin.display(description=_("met job, and its state then"))
-    def met(self, attempt: Any) -> Any:
-        return attempt.visibility.link_and_state(attempt.existing_job_id, attempt.existing_state)
-
-    @admin.display(description=_("admitted job"))
-    def admitted(self, attempt: Any) -> Any:
-        return attempt.visibility.link(attempt.job_id) if attempt.job_id else gettext("none")
-
-    @admin.display(description=_("fingerprint"))
-    def group(self, attempt: SuppressedEnqueue) -> Any:
-        return fingerprint_link(attempt.fingerprint, whole=True)
-
-    @admin.display(description=_("args"))
-    def shown_args(self, attempt: SuppressedEnqueue) -> Any:
-        return pretty(redacted_member(attempt, "args"))
-
-    @admin.display(description=_("meta"))
-    def shown_meta(self, attempt: SuppressedEnqueue) -> Any:
-        return pretty(redacted_member(attempt, "meta"))
+    at = column(_("when"), lambda row: ago(row.created_at), ordering="id")
+    created = column(_("when"), lambda row: when(row.created_at))
+    shown_type = column(_("type"), lambda row: harmless(row.type))
+    shown_queue = column(_("queue"), lambda row: harmless(row.queue))
+    short = column(_("outcome"), lambda row: badge(row.outcome))
+    strategy = column(_("strategy"), lambda row: strategy(row.on_conflict))
+    became = column(_("what became of it"), lambda row: badge(row.outcome, row.get_outcome_display()))
+    met = column(
+        _("met job, and its state then"),
+        lambda row: row.visibility.link_and_state(row.existing_job_id, row.existing_state),
+    )
+    admitted = column(_("admitted job"), lambda row: row.visibility.link(row.job_id) if row.job_id else gettext("none"))
+    group = column(_("fingerprint"), lambda row: fingerprint_link(row.fingerprint, whole=True))
+    shown_args = column(_("args"), lambda row: pretty(redacted_member(row, "args")))
+    shown_meta = column(_("meta"), lambda row: pretty(redacted_member(row, "meta")))
 
     @admin.display(description=_("compared with the met job"))
     def compared(self, attempt: Any) -> Any:

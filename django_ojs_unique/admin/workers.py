@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from ..models import Job, WorkerProcess
 from ..reporting.text import harmless
 from ..reporting.workers import SILENT, SILENT_AFTER, WorkerReport, claimed_by, standing
-from .base import ReadOnlyAdmin, may_view
+from .base import ReadOnlyAdmin, column, may_view
 from .display import ago, badge
 from .sentences import translate
 
@@ -53,29 +53,12 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
         # The list of its jobs is only for users who may view jobs.
         return [*self.fields, "claimed_jobs" if may_view(request, Job) else "claimed"]
 
-    @admin.display(description=_("worker"), ordering="id")
-    def worker(self, row: WorkerProcess) -> str:
-        return harmless(row.pk)
-
-    @admin.display(description=_("state"), ordering="state")
-    def standing(self, row: WorkerProcess) -> SafeString:
-        return badge(standing(row, timezone.now()))
-
-    @admin.display(description=_("heartbeat"), ordering="heartbeat_at")
-    def heartbeat(self, row: WorkerProcess) -> SafeString | str:
-        return ago(row.heartbeat_at)
-
-    @admin.display(description=_("started"), ordering="started_at")
-    def runs_since(self, row: WorkerProcess) -> SafeString | str:
-        return ago(row.started_at)
-
-    @admin.display(description=_("queues"))
-    def takes(self, row: WorkerProcess) -> str:
-        return patterns_text(WorkerReport(row, standing(row, timezone.now())))
-
-    @admin.display(description=_("claimed jobs"), ordering="claimed")
-    def holds(self, row: WorkerProcess) -> SafeString:
-        return claimed_link(row)
+    worker = column(_("worker"), lambda row: harmless(row.pk), ordering="id")
+    standing = column(_("state"), lambda row: badge(standing(row, timezone.now())), ordering="state")
+    heartbeat = column(_("heartbeat"), lambda row: ago(row.heartbeat_at), ordering="heartbeat_at")
+    runs_since = column(_("started"), lambda row: ago(row.started_at), ordering="started_at")
+    takes = column(_("queues"), lambda row: patterns_text(WorkerReport(row, standing(row, timezone.now()))))
+    holds = column(_("claimed jobs"), lambda row: claimed_link(row), ordering="claimed")
 
     @admin.display(description=_("claimed jobs"))
     def claimed_jobs(self, row: Any) -> SafeString | str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
@@ -13,7 +12,6 @@ from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
@@ -22,7 +20,7 @@ from ..models import Workflow, WorkflowMember
 from ..ojs.workflows import Kind, WorkflowState
 from ..reporting.parse import read_id
 from ..reporting.text import harmless
-from .base import FROM_PAGE, BoundedList, may, render
+from .base import FROM_PAGE, BoundedList, ChoiceFilter, column, may, render
 from .display import ago, badge, brief
 from .sentences import translate
 from .visibility import visibility_of
@@ -36,21 +34,15 @@ MOST_CANCELLED = 100
 ACTIVE = "active"
 
 
-class StateFilter(admin.SimpleListFilter):
+class StateFilter(ChoiceFilter):
     title = _("state")
-    parameter_name = "state"
-    names: Iterable[str] = WorkflowState
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(str(name), translate(name)) for name in self.names]
-
-    def queryset(self, request: HttpRequest, workflows: QuerySet[Workflow]) -> QuerySet[Workflow]:
-        return workflows if self.value() is None else workflows.filter(**{str(self.parameter_name): self.value()})
+    parameter_name = field = "state"
+    names = WorkflowState
 
 
-class KindFilter(StateFilter):
+class KindFilter(ChoiceFilter):
     title = _("kind")
-    parameter_name = "type"
+    parameter_name = field = "type"
     names = Kind
 
 
@@ -82,6 +74,7 @@ class WorkflowAdmin(WorkflowPage):
     sortable_by = ["age"]
     show_facets = admin.ShowFacets.NEVER
     actions = ["cancel"]
+    no_id = _("Nothing was done: a row that was chosen has no workflow's id.")
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         return may(request, "cancel_workflow")
@@ -97,13 +90,6 @@ class WorkflowAdmin(WorkflowPage):
             mine = WorkflowMember._default_manager.using(queryset.db).filter(Q(job_id=id) | Q(child=id))
             return queryset.filter(Q(pk=id) | Q(pk__in=mine.values(root=Coalesce("workflow__root", "workflow")))), False
         return (queryset.filter(name__icontains=term) if term else queryset), False
-
-    def response_action(self, request: HttpRequest, *args: Any, **options: Any) -> Any:
-        if any(read_id(text) is None for text in request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)):
-            message = gettext("Nothing was done: a row that was chosen has no workflow's id.")
-            self.message_user(request, message, messages.WARNING)
-            return None
-        return super().response_action(request, *args, **options)
 
     @admin.action(description=_("Cancel"), permissions=["cancel"])
     def cancel(self, request: HttpRequest, workflows: QuerySet[Workflow]) -> HttpResponse | None:
@@ -159,29 +145,12 @@ class WorkflowAdmin(WorkflowPage):
             stopped = ngettext("{count} job was cancelled.", "{count} jobs were cancelled.", jobs)
             self.message_user(request, f"{message} {stopped.format(count=f'{jobs:,}')}", messages.SUCCESS)
 
-    @admin.display(description=_("name"))
-    def shown_name(self, workflow: Workflow) -> str:
-        return brief(name_of(workflow))
-
-    @admin.display(description=_("kind"))
-    def kind(self, workflow: Workflow) -> str:
-        return translate(workflow.type)
-
-    @admin.display(description=_("state"))
-    def shown_state(self, workflow: Workflow) -> SafeString:
-        return badge(workflow.state)
-
-    @admin.display(description=_("jobs done"))
-    def jobs_done(self, workflow: Any) -> SafeString:
-        return progress_bar(workflow.jobs_done)
-
-    @admin.display(description=_("age"), ordering="pk")
-    def age(self, workflow: Workflow) -> SafeString | str:
-        return ago(workflow.created_at)
-
-    @admin.display(description=_("took"))
-    def took(self, workflow: Workflow) -> str:
-        return took(workflow)
+    shown_name = column(_("name"), lambda row: brief(name_of(row)))
+    kind = column(_("kind"), lambda row: translate(row.type))
+    shown_state = column(_("state"), lambda row: badge(row.state))
+    jobs_done = column(_("jobs done"), lambda row: progress_bar(row.jobs_done))
+    age = column(_("age"), lambda row: ago(row.created_at), ordering="pk")
+    took = column(_("took"), took)
 
 
 def _consequence(workflow: Workflow, found: Stops) -> dict[str, Any]:

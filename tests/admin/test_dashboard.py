@@ -12,8 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ojs_unique import job as declare
-from django_ojs_unique.admin import drawing
-from django_ojs_unique.admin.charts import jobs_chart, seconds, waits_chart
+from django_ojs_unique.admin.charts import draw, jobs_chart, scale, seconds, waits_chart
 from django_ojs_unique.admin.dashboard_cells import _rate
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.reporting.activity import activity
@@ -402,7 +401,7 @@ def test_a_picture_is_svg_and_nothing_runs_or_loads_in_it(admin_client, name, sp
 def test_the_lines_of_a_picture_differ_without_colour():
     for state in ("completed", "discarded"):
         job(ago(minutes=9), state=state)
-    svg = drawing.draw(charts()[0]).decode()
+    svg = draw(charts()[0]).decode()
     assert len(set(re.findall(r"stroke-dasharray:([^}]*)", svg))) == 4
     shapes = {at: re.findall(rf'<g class="color-{at}">.*?<path d="M[\d. -]+([^"M]*)', svg) for at in range(4)}
     assert len({shape[0] for shape in shapes.values()}) == 4
@@ -411,14 +410,14 @@ def test_the_lines_of_a_picture_differ_without_colour():
 def test_a_part_without_a_number_interrupts_the_line():
     for minutes in (9, 14, 29):
         job(ago(minutes=minutes), state="completed", waited=1)
-    svg = drawing.draw(charts()[1]).decode()
+    svg = draw(charts()[1]).decode()
     (line, _) = re.findall(r'<g class="color-\d"><path class="line" d="([^"]*)"', svg)
     assert re.sub(r"[\d. ]", "", line) == "MML"
     assert "Nothing to show" not in svg
 
 
 def test_a_picture_without_numbers_says_so():
-    assert "Nothing to show" in drawing.draw(charts()[1]).decode()
+    assert "Nothing to show" in draw(charts()[1]).decode()
 
 
 @pytest.mark.parametrize(
@@ -433,7 +432,7 @@ def test_a_picture_without_numbers_says_so():
     ],
 )
 def test_the_scale_has_a_few_round_numbers(highest, is_counted, lines):
-    assert drawing.scale(highest, is_counted) == pytest.approx(lines)
+    assert scale(highest, is_counted) == pytest.approx(lines)
 
 
 @pytest.mark.parametrize("name", ["nothing", "Jobs", "jobs-jobs"])

@@ -50,7 +50,7 @@ class Instance(Conversion):
             if key in found:
                 continue
             problem = f"there is no {self.label} with the primary key {key} any more"
-            gone = InvalidArgs(f"{path}: {problem}. It was deleted after the enqueue.", details={"field": path})
+            gone = InvalidArgs.at(path, problem, hint="It was deleted after the enqueue.")
             gone.got, gone.details["value"] = str(key), as_json(key)
             raise gone
         return [found[key] for key in keys]
