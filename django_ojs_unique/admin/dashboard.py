@@ -12,7 +12,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.views.decorators.http import require_safe
 
 from ..models import Job, LimitOverride, WorkerProcess
@@ -40,7 +40,7 @@ from .dashboard_cells import (
 from .display import IN_LAST, LAST
 from .filters import NO_ERROR
 from .queues import PAUSE, RESUME, may_pause, pause_or_resume
-from .sentences import minutes_text, translate
+from .sentences import translate
 from .visibility import visibility_of
 
 REFRESH_SECONDS = {"hour": 15, "day": 30, "week": 120}
@@ -69,6 +69,7 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
     now = timezone.now()
     seen = overview(_database(), span, now, with_workers=may_view(request, WorkerProcess))
     states = shown_states(seen.now)
+    minutes = round(LONG_WAIT.total_seconds() / 60)
     full = full_partitions(_database(), MOST_FULL_PARTITIONS) if seen.now.depth.get(JobState.AVAILABLE) else []
     context = {
         "seen": seen,
@@ -85,7 +86,7 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "failures": failure_cells(seen.failures, span),
         "most_failed": MOST_FAILED,
         "no_error": translate(NO_ERROR),
-        "long_wait": minutes_text(LONG_WAIT),
+        "long_wait": ngettext("{count} minute", "{count} minutes", minutes).format(count=minutes),
         "long_waits": [harmless(queue.queue.name) for queue in seen.queues if queue.waits_long(now)],
         "queues": [queue_cells(queue, states, span, seen.activity.edges[0], now) for queue in seen.queues],
         "full_partitions": partition_cells(full, with_links=may_view(request, LimitOverride)),

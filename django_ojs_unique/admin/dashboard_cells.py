@@ -18,14 +18,14 @@ from ..reporting.limits import PartitionReport
 from ..reporting.overview import QueueActivity
 from ..reporting.queues import UNFINISHED, Now
 from ..reporting.spans import Span
-from ..reporting.text import count_text, harmless
+from ..reporting.text import age, count_text, harmless
 from ..reporting.waits import Spread
 from ..reporting.workers import WorkerReport
 from .display import ago, badge, brief, job_link, seconds
 from .filters import NO_ERROR
 from .limits import limit_url
 from .queues import jobs_url
-from .sentences import age_text, translate
+from .sentences import translate
 from .workers import claimed_link, patterns_text, worker_url
 
 MOST_SHOWN = 3
@@ -41,7 +41,7 @@ def now_cells(seen: Now, now: datetime) -> dict[str, Any]:
     """Return what `dashboard_now.html` shows: how many jobs are in each state, and the one that has waited longest."""
     return {
         "states": [(translate(state), _count(seen.depth.get(state, 0), state=state)) for state in shown_states(seen)],
-        "wait": job_link(seen.oldest, age_text(seen.waits_since, now)) if seen.oldest else "",
+        "wait": job_link(seen.oldest, translate(age(seen.waits_since, now))) if seen.oldest else "",
         "queue": harmless(seen.queue),
     }
 
@@ -65,7 +65,7 @@ def queue_cells(
         "value": queue.name,
         "name": harmless(queue.name),
         "depth": [_count(queue.depth.get(state, 0), queue=queue.name, state=state) for state in states],
-        "longest_wait": job_link(queue.oldest, age_text(queue.waits_since, now)) if queue.oldest else "",
+        "longest_wait": job_link(queue.oldest, translate(age(queue.waits_since, now))) if queue.oldest else "",
         "waits_long": row.waits_long(now),
         "waited": [seconds(length) for length in ((waited.median, waited.p95) if waited else (None, None))],
         "completed": f"{row.completed:,}",
@@ -154,4 +154,4 @@ def _cause(cause: Cause, span: Span) -> dict[str, Any]:
 
 def _run(job: Job, now: datetime) -> tuple[Any, str]:
     progress = "" if job.progress is None else f", {job.progress:.0%}"
-    return job_link(job.pk, brief(job.type)), f"{age_text(job.started_at, now)}{progress}"
+    return job_link(job.pk, brief(job.type)), f"{translate(age(job.started_at, now))}{progress}"

@@ -14,9 +14,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..reporting.text import full, harmless, shortened
+from ..reporting.text import distance, full, harmless, shortened
 from ..unique.keys import KeyMode
-from .sentences import distance_text, translate
+from .sentences import translate
 
 UNSAFE = _("It answers with the job whatever its condition, and so can lose what the enqueue was about.")
 """The warning about ``unsafe_dedupe`` (Graphile Worker, "job_key_mode")."""
@@ -63,7 +63,7 @@ def when(moment: datetime | None) -> SafeString | str:
 
 def ago_text(moment: datetime) -> str:
     """Say how long ago a moment was, or how far ahead it is."""
-    return distance_text(moment, timezone.now())
+    return translate(distance(moment, timezone.now()))
 
 
 def job_link(id: Any, text: str | None = None) -> SafeString:

@@ -1,4 +1,4 @@
-"""Messages of the packages above, and ages, in the language of the visitor.
+"""Messages of the packages above in the language of the visitor.
 
 Those packages speak English, as logs, the command line and the HTTP API do. A `Message` is translated by its template.
 """
@@ -6,15 +6,12 @@ Those packages speak English, as logs, the command line and the HTTP API do. A `
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
 from typing import Any
 
-from django.utils.translation import get_language, gettext, ngettext
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import get_language, gettext
 from django.utils.translation import gettext_noop as noop
 
 from ..exceptions import Message
-from ..reporting.text import age
 
 _WORDS = frozenset({
     # States, outcomes, kinds and operations
@@ -52,8 +49,6 @@ _STORED = (
 _SPOKEN = frozenset({"state", "done", "problem", "hint"})
 """The values of a message that are texts themselves, even if they are no messages; the others are names."""
 
-_AGES = {"d": _("{number}d"), "h": _("{number}h"), "m": _("{number}m"), "s": _("{number}s")}
-
 
 def translate(text: object) -> str:
     """Return an English message in the language of the visitor; any other text stays as it is."""
@@ -71,32 +66,6 @@ def translate_stored(text: str) -> str:
         if found := re.fullmatch(pattern, text):
             return translate(Message(template, **found.groupdict()))
     return translate(text)
-
-
-def age_text(moment: datetime | None, now: datetime) -> str:
-    """Say how long ago a moment was, as `reporting.text.age` does."""
-    if moment is None:
-        return "-"
-    text, is_ahead = _age(moment, now)
-    return gettext("in {age}").format(age=text) if is_ahead else text
-
-
-def distance_text(moment: datetime, now: datetime) -> str:
-    """Say how far away a moment is, as `reporting.text.distance` does."""
-    text, is_ahead = _age(moment, now)
-    return (gettext("in {age}") if is_ahead else gettext("{age} ago")).format(age=text)
-
-
-def minutes_text(length: timedelta) -> str:
-    """Write a length of time in minutes."""
-    minutes = round(length.total_seconds() / 60)
-    return ngettext("{count} minute", "{count} minutes", minutes).format(count=minutes)
-
-
-def _age(moment: datetime, now: datetime) -> tuple[str, bool]:
-    text = age(moment, now)
-    number, unit = text.removeprefix("in ")[:-1], text[-1]
-    return str(_AGES[unit]).format(number=number), text.startswith("in ")
 
 
 def _translate(text: str) -> str:

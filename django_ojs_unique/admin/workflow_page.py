@@ -17,10 +17,10 @@ from django.utils.translation import gettext_lazy as _
 
 from ..models import Job, Workflow
 from ..ojs.workflows import Kind, MemberState, Role, WorkflowState
-from ..reporting.text import harmless
+from ..reporting.text import distance, harmless
 from .base import FROM_PAGE, ReadOnlyAdmin, may_view
 from .display import badge, brief, plain_text, seconds, when
-from .sentences import distance_text, translate, translate_stored
+from .sentences import translate, translate_stored
 from .visibility import Visibility, visibility_of
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _node_facts(visibility: Visibility, node: Node, now: datetime) -> Iterator[A
     if job is not None and job.attempt:
         yield gettext("attempt {number} of {most}").format(number=job.attempt, most=job.most_attempts)
     if job is not None and node.state is MemberState.PENDING:
-        due = gettext("due {when}").format(when=distance_text(job.run_at, now)) if job.run_at else ""
+        due = gettext("due {when}").format(when=translate(distance(job.run_at, now))) if job.run_at else ""
         yield f"{translate(job.state)} {due}"
     yield seconds(length.total_seconds()) if length is not None else ""
     if node.stands_in:

@@ -7,10 +7,13 @@ from datetime import datetime, timedelta
 
 from django.utils import timezone
 
+from ..exceptions import Message
+
 MOST_COUNTED = 10_000
 """How many rows a list counts at most, and how many it lets an index find."""
 
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+_AGES = {"d": Message("{number}d"), "h": Message("{number}h"), "m": Message("{number}m"), "s": Message("{number}s")}
 
 
 def harmless(text: str, *, lines: bool = False) -> str:
@@ -33,13 +36,14 @@ def age(moment: datetime | None, now: datetime) -> str:
         return "-"
     seconds = int((now - moment).total_seconds())
     unit, length = next(((u, n) for u, n in _UNITS if abs(seconds) >= n), _UNITS[-1])
-    return f"{'in ' if seconds < 0 else ''}{abs(seconds) // length}{unit}"
+    text = Message(_AGES[unit], number=abs(seconds) // length)
+    return Message("in {age}", age=text) if seconds < 0 else text
 
 
 def distance(moment: datetime, now: datetime) -> str:
     """Say how far away a moment is, in the largest unit that fits: ``5m ago`` or ``in 5m``."""
     text = age(moment, now)
-    return text if text.startswith("in ") else f"{text} ago"
+    return text if text.startswith("in ") else Message("{age} ago", age=text)
 
 
 def duration_text(length: timedelta) -> str:

@@ -14,7 +14,7 @@ from ...exceptions import DuplicateJob
 from ...ojs.states import JobState
 from ...ojs.words import counted
 from ...operations.bulk import change
-from ...operations.operation import CANCEL, ENQUEUE_AGAIN, RELEASE, Operation
+from ...operations.operation import CANCEL, ENQUEUE_AGAIN, RELEASE, RETRY, Operation
 from ...operations.rows import by_state
 from ...progress import progress
 from ...reporting.job_filters import filters, in_states, matching
@@ -182,6 +182,41 @@ class Cancel(OnMatchingJobs):
         from ...reporting.preview import of_cancellations  # few calls need it
 
         return of_cancellations(self.jobs, ids)
+
+
+class Retry(OnMatchingJobs):
+    """Make jobs available now: those that are scheduled, retryable or pending, and discarded ones with new attempts.
+
+    A job is refused while a live job has its key. Give ids, or filters: `jobs retry --type email.send --dead-letter`.
+    Filters select discarded jobs only, unless --state says otherwise. A cancelled job is retried if you give its id or
+    `--state cancelled`.
+    """
+
+    name = "retry"
+    operation = RETRY
+    unasked = RETRY.states - {JobState.DISCARDED}
+    cannot = (
+        "cannot be retried: only scheduled, retryable, pending, discarded and cancelled jobs can, unless they were"
+        " replaced or pruned. To do finished work once more, use `jobs enqueue-again`."
+    )
+    hint = " Cancel that one first, or let both run with --force."
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        OnMatchingJobs.add_arguments(parser)
+        parser.add_argument(
+            "--force",
+            action="store_true",
+            help="Retry a finished job although a live job has its key: both will run.",
+        )
+
+    def switches(self, options: dict[str, Any]) -> dict[str, bool]:
+        return {"force": options["force"]}
+
+    def consequences(self, ids: list[UUID], **switches: bool) -> Sequence[Consequence]:
+        from ...reporting.preview import of_retries
+
+        return of_retries(self.jobs, ids, timezone.now(), **switches)
 
 
 class EnqueueAgain(OnMatchingJobs):

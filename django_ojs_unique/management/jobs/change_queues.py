@@ -27,42 +27,33 @@ class OnQueues(Subcommand):
         if problem := doubt(self.using, name):
             self.warn(f"{problem} {hint}".rstrip())
 
-    def waiting(self, name: str) -> int:
-        return self.jobs.filter(queue=name, state=JobState.AVAILABLE).count()
-
 
 class Pause(OnQueues):
     """Pause queues: no worker takes their jobs until they are resumed. Jobs that run go on, enqueues are accepted."""
 
     name = "pause"
+    pauses = True
+    done, already = "Paused", "Was paused already:"
+    hint = "`jobs resume` takes the pause back."
 
     def run(self, *, names: list[str], **options: Any) -> None:
-        answers = []
+        change, answers = self.queues.pause if self.pauses else self.queues.resume, []
         for name in names:
-            self.doubt(name, "`jobs resume` takes the pause back.")
-            changed, waiting = self.queues.pause(name), self.waiting(name)
-            answers.append({"name": name, "paused": True, "changed": changed, "available": waiting})
-            self.say(
-                f"{'Paused' if changed else 'Was paused already:'} {name}; {counted(waiting, 'available job')} in it."
-            )
+            self.doubt(name, self.hint)
+            changed = change(name)
+            waiting = self.jobs.filter(queue=name, state=JobState.AVAILABLE).count()
+            answers.append({"name": name, "paused": self.pauses, "changed": changed, "available": waiting})
+            self.say(f"{self.done if changed else self.already} {name}; {counted(waiting, 'available job')} in it.")
         self.answer(answers)
 
 
-class Resume(OnQueues):
+class Resume(Pause):
     """Resume paused queues."""
 
     name = "resume"
-
-    def run(self, *, names: list[str], **options: Any) -> None:
-        answers = []
-        for name in names:
-            self.doubt(name)
-            changed, waiting = self.queues.resume(name), self.waiting(name)
-            answers.append({"name": name, "paused": False, "changed": changed, "available": waiting})
-            self.say(
-                f"{'Resumed' if changed else 'Was not paused:'} {name}; {counted(waiting, 'available job')} in it."
-            )
-        self.answer(answers)
+    pauses = False
+    done, already = "Resumed", "Was not paused:"
+    hint = ""
 
 
 class Limit(OnQueues):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -24,13 +24,26 @@ from ...reporting.spans import SPANS
 from ...reporting.text import age, harmless
 from .answers import fields
 from .subcommand import Subcommand, moment, queue, type_
+from .tables import Column, as_json
 
 SHORT = 16
 """How many characters of a fingerprint a table shows; `jobs duplicates` finds it by them."""
 MOST_ATTEMPTS = 20
 MOST_WAITING = 5
 """Of how many duplicates is said what they wait for."""
-MET = ("fingerprint", "type", "args", "count", "rejected", "deduplicated", "replaced", "last_at")
+MET = (
+    Column("fingerprint", "fingerprint", show=lambda text: text[:SHORT]),
+    Column("", "type"),
+    Column("", "args"),
+    Column("", "count"),
+    Column("rejected", "rejected"),
+    Column("deduplicated", "deduplicated"),
+    Column("replaced", "replaced"),
+    Column("last", "last_at", show=lambda moment: age(moment, timezone.now())),
+    Column("held by", "existing_job_id", lambda one: one.holder and one.holder.pk, show=lambda id: id or "nobody"),
+    Column("type", "", attrgetter("type"), cut=True),
+    Column("args", "", attrgetter("args"), cut=True),
+)
 
 _MORE = "more job"
 
@@ -131,7 +144,7 @@ class Duplicates(Subcommand):
             self.answer(
                 {
                     "since": most.since,
-                    "suppressed": [_met(one) for one in most.fingerprints],
+                    "suppressed": [as_json(MET, one) for one in most.fingerprints],
                     "groups": [
                         {"fingerprint": one.fingerprint, "jobs": list(map(fields, one.jobs)), "more": one.more}
                         for one in groups.groups
@@ -139,7 +152,7 @@ class Duplicates(Subcommand):
                     "more_groups": bool(groups.last),
                 }
             )
-            self._print_most_met(most, span, now)
+            self._print_most_met(most, span)
             self._print_groups(groups)
             return
         found = report.match(self.jobs, attempts, term)
@@ -154,28 +167,13 @@ class Duplicates(Subcommand):
             return
         self._print_one(attempts, found.fingerprints[0])
 
-    def _print_most_met(self, most: report.MostSuppressed, span: str, now: datetime) -> None:
+    def _print_most_met(self, most: report.MostSuppressed, span: str) -> None:
         met = most.fingerprints
         if not met:
             self.say(f"No enqueue met a duplicate in the last {span}.")
             return
         self.say(f"Enqueues of the last {span} that met a duplicate:")
-        rows = [
-            (
-                one.fingerprint[:SHORT],
-                one.rejected,
-                one.deduplicated,
-                one.replaced,
-                age(one.last_at, now),
-                one.holder.pk if one.holder else "nobody",
-                one.type,
-                one.args,
-            )
-            for one in met
-        ]
-        self.print_table(
-            ["fingerprint", "rejected", "deduplicated", "replaced", "last", "held by", "type", "args"], rows, cut=[6, 7]
-        )
+        self.print_columns(MET, met)
 
     def _print_groups(self, found: report.Groups) -> None:
         if not found.groups:
@@ -251,7 +249,3 @@ def _explained(explanation: Explanation) -> dict[str, Any]:
 
 def _args(attempt: Any) -> str:
     return report.readable(attempt.type, attempt.start)
-
-
-def _met(key: report.SuppressedKey) -> dict[str, Any]:
-    return {**{name: getattr(key, name) for name in MET}, "existing_job_id": key.holder and key.holder.pk}

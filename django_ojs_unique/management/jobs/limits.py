@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -10,11 +12,12 @@ from django.utils import timezone
 from ...exceptions import nearest
 from ...models import LimitOverride
 from ...ojs.limits import LARGEST
-from ...reporting.limits import LimitReport, PartitionReport, limits, partitions_of
+from ...reporting.limits import LimitReport, Numbers, limits, partitions_of
 from ...reporting.text import age, count_text, harmless
 from ..arguments import whole_number
 from .show_system import Watched
 from .subcommand import limit_
+from .tables import Column, as_json
 
 KEEP: Any = ...
 """The value of a number that was not given; None takes the operator's number back."""
@@ -74,44 +77,26 @@ class Limits(Watched):
             return
         one = self._named(found, self._limit)
         partitions = partitions_of(self.using, self._limit, self._most)
-        self.answer({**_row(one), "keys_with_jobs": list(map(_partition, partitions))})
+        self.answer({**as_json(LIMIT, one), "keys_with_jobs": [as_json(PARTITION, each) for each in partitions]})
         self.say(self.style.MIGRATE_HEADING(harmless(f"{one.name}: {_numbers(one)}")))
         if one.override is not None:
             self.say(f"Set by an operator; the code says {' or '.join(map(str, one.given)) or 'nothing here'}.")
         if not partitions:
             self.say("No job runs under it or waits for it now.")
             return
-        now = timezone.now()
-        rows = [
-            (one.text, one.running, count_text(one.waiting), age(one.since, now), one.first or "-")
-            for one in partitions
-        ]
-        self.print_table(["partition", "running", "waiting", "since", "first that waits"], rows, cut=[0])
+        self.print_columns(PARTITION, partitions)
         if len(partitions) == self._most:
             self.say(f"These are the first {self._most}; --most {self._most * 5} shows up to {self._most * 5}.")
 
     def _show_all(self, found: list[LimitReport]) -> None:
-        self.answer(list(map(_row, found)))
+        self.answer([as_json(LIMIT, one) for one in found])
         if not found:
             self.say(
                 f"No job in database {self.using!r} has a limit. @job(..., limit=Limit(key=['args.customer_id'],"
                 " running=1)) lets one job of each customer run at a time."
             )
             return
-        rows = [
-            (
-                one.name,
-                _numbers(one),
-                "operator" if one.override else "code",
-                count_text(one.partitions),
-                count_text(one.running),
-                count_text(one.waiting),
-                one.full,
-            )
-            for one in found
-        ]
-        columns = ["limit", "numbers", "set by", "partitions", "running", "waiting", "full partitions"]
-        self.print_table(columns, rows, cut=[0])
+        self.print_columns(LIMIT, found)
 
     def _change(self, name: str, given: dict[str, int | None]) -> None:
         found = limits(self.using)
@@ -144,26 +129,29 @@ def _numbers(one: LimitReport) -> str:
     return " or ".join(map(str, one.numbers)) or "as the code says"
 
 
-def _row(one: LimitReport) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "numbers": [_plain(numbers) for numbers in one.numbers],
-        "in_code": [_plain(numbers) for numbers in one.given],
-        "override": one.override and {"running": one.override.running, "rate": one.override.rate},
-        "keys": one.partitions,
-        "running": one.running,
-        "waiting": one.waiting,
-        "full_keys": one.full,
-    }
+def _plain(numbers: Sequence[Numbers]) -> list[dict[str, int | None]]:
+    return [{"running": one.running, "rate": one.rate, "seconds": one.seconds or None} for one in numbers]
 
 
-def _plain(numbers: Any) -> dict[str, int | None]:
-    return {"running": numbers.running, "rate": numbers.rate, "seconds": numbers.seconds or None}
-
-
-def _partition(partition: PartitionReport) -> dict[str, Any]:
-    names = ("text", "running", "waiting", "since")
-    return {**{name: getattr(partition, name) for name in names}, "first_job_id": partition.first}
+LIMIT = (
+    Column("limit", "name", cut=True),
+    Column("numbers", show=_numbers),
+    Column("", "numbers", lambda one: _plain(one.numbers)),
+    Column("", "in_code", lambda one: _plain(one.given)),
+    Column("set by", show=lambda one: "operator" if one.override else "code"),
+    Column("", "override", lambda one: one.override and {"running": one.override.running, "rate": one.override.rate}),
+    Column("partitions", "keys", attrgetter("partitions"), show=count_text),
+    Column("running", "running", show=count_text),
+    Column("waiting", "waiting", show=count_text),
+    Column("full partitions", "full_keys", attrgetter("full")),
+)
+PARTITION = (
+    Column("partition", "text", cut=True),
+    Column("running", "running"),
+    Column("waiting", "waiting", show=count_text),
+    Column("since", "since", show=lambda since: age(since, timezone.now())),
+    Column("first that waits", "first_job_id", attrgetter("first"), show=lambda id: id or "-"),
+)
 
 
 def _number(text: str) -> int | None:

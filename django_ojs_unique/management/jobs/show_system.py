@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from time import sleep
 from typing import Any
 
@@ -12,6 +13,7 @@ from django.core.management.base import CommandParser
 from django.utils import timezone
 
 from ...models import CronJob
+from ...ojs.states import JobState
 from ...reporting.queues import UNFINISHED, QueueReport, queues
 from ...reporting.text import age, distance, harmless, limits_text
 from ...reporting.unknown_types import named, unknown_types
@@ -19,6 +21,7 @@ from ...reporting.workers import MOST_WORKERS, WorkerReport, is_stranded, misspe
 from ..arguments import seconds
 from .answers import fields
 from .subcommand import Subcommand
+from .tables import Column, as_json
 
 PAUSE, SHORTEST_PAUSE = 2.0, 0.1
 """Seconds between two rounds of ``--watch``."""
@@ -91,22 +94,21 @@ class Queues(Around):
         shown = [one for one in found if one.depth or one.paused_at or limits_text(one.limit, one.max_per_second)]
         now = timezone.now()
         present = workers(self.using, now)
-        self.answer([_queue(one, present) for one in shown])
+        columns = (
+            Column("queue", "name", cut=True),
+            *(Column(state, state, partial(_depth, state=state)) for state in UNFINISHED),
+            Column("", "paused", lambda one: one.paused_at is not None),
+            Column("paused", "paused_at", show=lambda moment: f"{age(moment, now)} ago" if moment else "-"),
+            Column("", "concurrency_limit", attrgetter("limit")),
+            Column("", "max_per_second"),
+            Column("limit", show=lambda one: limits_text(one.limit, one.max_per_second) or "-"),
+            Column("", "is_stranded", lambda one: is_stranded(one, present)),
+        )
+        self.answer([as_json(columns, one) for one in shown])
         if not shown:
             self.say("No queue has unfinished jobs, and none is paused or limited.")
             return
-        rows = []
-        for one in shown:
-            paused = f"{age(one.paused_at, now)} ago" if one.paused_at else "-"
-            rows.append(
-                [
-                    one.name,
-                    *(one.depth.get(state, 0) for state in UNFINISHED),
-                    paused,
-                    limits_text(one.limit, one.max_per_second) or "-",
-                ]
-            )
-        self.print_table(["queue", *UNFINISHED, "paused", "limit"], rows, cut=[0])
+        self.print_columns(columns, shown)
         self.warn_of_what_nobody_takes(found, present)
 
 
@@ -173,16 +175,8 @@ class Crons(Subcommand):
         self.print_table(["name", "schedule", "next", "last", "outcome", "its job"], rows, cut=[0, 1])
 
 
-def _queue(one: QueueReport, present: list[WorkerReport]) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        **{state: one.depth.get(state, 0) for state in UNFINISHED},
-        "paused": one.paused_at is not None,
-        "paused_at": one.paused_at,
-        "concurrency_limit": one.limit,
-        "max_per_second": one.max_per_second,
-        "is_stranded": is_stranded(one, present),
-    }
+def _depth(one: QueueReport, state: JobState) -> int:
+    return one.depth.get(state, 0)
 
 
 def _due(entry: CronJob, now: datetime) -> str:

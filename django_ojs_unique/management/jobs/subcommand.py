@@ -21,7 +21,7 @@ from ...ojs.names import job_key, job_type, limit_name, queue_name
 from ...ojs.states import JobState
 from ..arguments import whole_number
 from .answers import as_line
-from .tables import folded, table
+from .tables import Column, folded, table
 
 Word = TypeVar("Word", bound=StrEnum)
 
@@ -67,6 +67,13 @@ class Subcommand:
         """Clear the screen, if the output is a terminal and not for a program."""
         if self._is_terminal and not self._json:
             self.stdout.write(CLEAR, ending="")
+
+    def print_columns(self, columns: Sequence[Column], rows: Sequence[Any]) -> None:
+        """Print a table of the columns that have a heading."""
+        shown = [column for column in columns if column.heading]
+        cells = [[column.show(column.value(row)) for column in shown] for row in rows]
+        cut = [number for number, column in enumerate(shown) if column.cut]
+        self.print_table([column.heading for column in shown], cells, cut)
 
     def print_table(
         self, headings: Sequence[str], rows: Sequence[Sequence[object]], cut: Sequence[int], below: int | None = None

@@ -1,12 +1,37 @@
-"""Tables that fit into the terminal."""
+"""Tables that fit into the terminal, and the same for programs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from ...reporting.text import harmless, shortened
 
 LEAST_WIDTH = 8
+
+
+class Column(NamedTuple):
+    """What is said of each row: under a ``heading`` in a table, and by a ``name`` in JSON; one of them may be missing.
+
+    ``read`` returns it: by default the attribute of that name, or the row. ``show`` writes it for people. On a terminal
+    that is too narrow, it is ``cut``.
+    """
+
+    heading: str = ""
+    name: str = ""
+    read: Callable[[Any], Any] | None = None
+    show: Callable[[Any], object] = str
+    cut: bool = False
+
+    def value(self, row: Any) -> Any:
+        if self.read is not None:
+            return self.read(row)
+        return getattr(row, self.name) if self.name else row
+
+
+def as_json(columns: Sequence[Column], row: Any) -> dict[str, Any]:
+    """Return what the columns say of a row, by their names."""
+    return {column.name: column.value(row) for column in columns if column.name}
 
 
 def table(
