@@ -167,6 +167,8 @@ def give_sight(model_admin: Any, request: HttpRequest, rows: Iterable[Any]) -> N
 class ReadOnlyAdmin(BoundedAdmin):
     """The admin of a model whose rows only the job system changes."""
 
+    show_facets = admin.ShowFacets.NEVER
+
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
 

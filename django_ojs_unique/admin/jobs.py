@@ -43,7 +43,6 @@ class JobAdmin(JobPage, JobActions):
         "An id, a key, or at least 6 digits of a fingerprint; else a queue or the beginning of a type; else a text"
         " in the args. Write user_id=42 for a member of the args, args:42 for any text in them."
     )
-    show_facets = admin.ShowFacets.NEVER
     sortable_by = ["age"]
 
     def get_urls(self) -> list[URLPattern]:

@@ -86,7 +86,6 @@ class LimitedFilter(PausedFilter):
 class QueueAdmin(NumbersAdmin):
     list_display = ["shown_name", "paused_since", "limit", "unfinished_jobs"]
     list_filter = [PausedFilter, LimitedFilter]
-    show_facets = admin.ShowFacets.NEVER
     search_fields = ["name"]
     search_help_text = _(
         "Only queues that are, or were, paused or limited are listed: the dashboard has them all."

@@ -55,7 +55,6 @@ class SuppressedEnqueueAdmin(ReadOnlyAdmin):
     search_help_text = _("A job's id, at least 8 characters of a fingerprint's beginning, or the beginning of a type.")
     ordering = ["-id"]
     sortable_by = ["at"]
-    show_facets = admin.ShowFacets.NEVER
     names_jobs = ("existing_job_id", "job_id")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:

@@ -44,7 +44,6 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
     list_display = ["worker", "standing", "heartbeat", "takes", "concurrency", "holds", "finalized", "runs_since"]
     list_filter = [StandingFilter]
     search_fields = ["id", "hostname"]
-    show_facets = admin.ShowFacets.NEVER
     ordering = ["-heartbeat_at"]
     fields = ["worker", "standing", "heartbeat", "runs_since", "hostname", "pid", "takes", "concurrency", "finalized"]
     readonly_fields = ["worker", "standing", "heartbeat", "runs_since", "takes", "claimed_jobs"]

@@ -72,7 +72,6 @@ class WorkflowAdmin(WorkflowPage):
     search_help_text = _("A part of a workflow's name, its id, or the id of one of its jobs.")
     ordering = ["-pk"]
     sortable_by = ["age"]
-    show_facets = admin.ShowFacets.NEVER
     actions = ["cancel"]
     no_id = _("Nothing was done: a row that was chosen has no workflow's id.")
 

@@ -312,6 +312,7 @@ def test_a_sentence_of_a_floor_below_is_translated_with_its_parts():
             " bis sein Zustand so ist: abgebrochen oder verworfen."
         )
         assert translate("Nothing like this is known.") == "Nothing like this is known."
+        assert translate("Search") == "Search"  # Django's own, which a name may be
     with translation.override("en-gb"):
         assert translate(english) == english
 

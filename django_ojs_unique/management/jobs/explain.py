@@ -45,6 +45,16 @@ MET = (
     Column("args", "", attrgetter("args"), cut=True),
 )
 
+JOB = (
+    Column("fingerprint", read=lambda job: (job.fingerprint or "")[:SHORT]),
+    Column("id", read=lambda job: job.pk),
+    Column("state", read=lambda job: job.state),
+    Column("holds key", read=lambda job: "yes" if job.holds_unique_key else "no"),
+    Column("age", read=lambda job: age(job.created_at, timezone.now())),
+    Column("replaced by", read=lambda job: job.replaced_by_id or "-"),
+    Column("type", read=lambda job: job.type, cut=True),
+)
+
 _MORE = "more job"
 
 
@@ -211,21 +221,8 @@ class Duplicates(Subcommand):
         self.print_table(["age", "outcome", "strategy", "met", "args"], rows, cut=[4])
 
     def _print_jobs(self, jobs: Iterable[Job]) -> None:
-        now = timezone.now()
-        rows = [
-            (
-                (job.fingerprint or "")[:SHORT],
-                job.pk,
-                job.state,
-                "yes" if job.holds_unique_key else "no",
-                age(job.created_at, now),
-                job.replaced_by_id or "-",
-                job.type,
-            )
-            for job in jobs
-        ]
-        if rows:
-            self.print_table(["fingerprint", "id", "state", "holds key", "age", "replaced by", "type"], rows, cut=[6])
+        if rows := list(jobs):
+            self.print_columns(JOB, rows)
         else:
             self.say("No job has it now.")
 

@@ -15,7 +15,7 @@ from django.utils import timezone
 from ...models import CronJob
 from ...ojs.states import JobState
 from ...reporting.queues import UNFINISHED, QueueReport, queues
-from ...reporting.text import age, distance, harmless, limits_text
+from ...reporting.text import age, distance, limits_text
 from ...reporting.unknown_types import named, unknown_types
 from ...reporting.workers import MOST_WORKERS, WorkerReport, is_stranded, misspelt, untaken, workers
 from ..arguments import seconds
@@ -125,19 +125,16 @@ class Workers(Around):
         found = workers(self.using, now)
         self.answer([{**fields(one.row), "standing": one.standing} for one in found])
         if found:
-            rows = [
-                [
-                    one.row.pk,
-                    one.standing,
-                    f"{age(one.row.heartbeat_at, now)} ago",
-                    f"{age(one.row.started_at, now)} ago",
-                    one.row.claimed,
-                    one.row.finalized,
-                    " ".join(one.patterns),
-                ]
-                for one in found
-            ]
-            self.print_table(["worker", "state", "heard", "started", "holds", "done", "queues"], rows, cut=[6])
+            columns = (
+                Column("worker", read=lambda one: one.row.pk),
+                Column("state", read=lambda one: one.standing),
+                Column("heard", read=lambda one: f"{age(one.row.heartbeat_at, now)} ago"),
+                Column("started", read=lambda one: f"{age(one.row.started_at, now)} ago"),
+                Column("holds", read=lambda one: one.row.claimed),
+                Column("done", read=lambda one: one.row.finalized),
+                Column("queues", read=lambda one: " ".join(one.patterns), cut=True),
+            )
+            self.print_columns(columns, found)
         else:
             self.say(f"No worker runs on database {self.using!r}. `manage.py runworker` starts one.")
         if len(found) == MOST_WORKERS:
@@ -161,18 +158,15 @@ class Crons(Subcommand):
                 f"No periodic jobs in database {self.using!r}. @job(..., cron=...) declares one; a worker writes it."
             )
             return
-        rows = [
-            [
-                harmless(entry.name),
-                f"{entry.expression} {entry.timezone}",
-                _due(entry, now),
-                distance(entry.last_run_at, now) if entry.last_run_at else "-",
-                entry.last_outcome or "-",
-                entry.last_job_id or "-",
-            ]
-            for entry in entries
-        ]
-        self.print_table(["name", "schedule", "next", "last", "outcome", "its job"], rows, cut=[0, 1])
+        columns = (
+            Column("name", read=lambda entry: entry.name, cut=True),
+            Column("schedule", read=lambda entry: f"{entry.expression} {entry.timezone}", cut=True),
+            Column("next", read=lambda entry: _due(entry, now)),
+            Column("last", read=lambda entry: distance(entry.last_run_at, now) if entry.last_run_at else "-"),
+            Column("outcome", read=lambda entry: entry.last_outcome or "-"),
+            Column("its job", read=lambda entry: entry.last_job_id or "-"),
+        )
+        self.print_columns(columns, entries)
 
 
 def _depth(one: QueueReport, state: JobState) -> int:
