@@ -197,6 +197,13 @@ def test_an_error_does_not_quote_the_value_in_its_reason(paying, problem, value,
     assert SECRET[:4] not in error.wire_message
 
 
+def test_an_error_with_a_message_of_its_own_does_not_quote_the_value(paying):
+    error = InvalidRequest(f"args.iban: {SECRET} is unknown.", details={"field": "args.iban", "value": repr(SECRET)})
+    error.got = SECRET
+    redact_error(error, "bank.pay")
+    assert error.message == str(error) == "args.iban: [redacted] is unknown."
+
+
 @pytest.mark.django_db
 def test_the_key_of_a_row_that_is_gone_is_not_told(handlers, caplog):
     @job("bank.greet", convert=True, redact=["customer"])

@@ -268,6 +268,8 @@ def test_duplicates_are_told_with_their_jobs_and_attempts():
     waiting()
     told = answer("duplicates")
     (met,) = told["suppressed"]
+    names = "fingerprint type args count rejected deduplicated replaced last_at existing_job_id"
+    assert list(met) == names.split()
     assert (met["fingerprint"], met["deduplicated"], met["existing_job_id"]) == (stored.fingerprint, 1, str(stored.pk))
     assert (told["groups"], told["more_groups"]) == ([], False)
     one = answer("duplicates", str(stored.pk))
