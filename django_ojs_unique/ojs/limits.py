@@ -11,7 +11,7 @@ from ..exceptions import InvalidRequest, Message, did_you_mean
 from .blocking import FAIR, ID, PARTITIONS
 from .canonical import canonical, to_nfc
 from .names import LONGEST_LIMIT, limit_name
-from .selection import object_of, select_members
+from .selection import member_of, object_of, select_members
 from .suggesting import suggesting
 
 RATES: Final = {"per_second": 1, "per_minute": 60, "per_hour": 3600}
@@ -202,9 +202,11 @@ def fair_partition_of(parts: Collection[str], *, type: str, queue: str, args: An
     whole = {"type": type, "queue": queue, "args": args, "meta": meta}
     members: dict[str, Any] = {}
     for part in parts:
+        source, name = part_of(to_nfc(part))
+        within = object_of(whole.get(source)) or {}
         try:
-            members[part] = [_value(to_nfc(part), whole, "fair_by")]
-        except InvalidRequest:
+            members[part] = [whole[source] if not name else member_of(to_nfc(within), name)]
+        except LookupError:
             members[part] = None
     return FAIR + hashlib.sha256(canonical(members).encode()).hexdigest()[:32]
 

@@ -28,7 +28,7 @@ def select_members(
     selected = {}
     for name in names:
         try:
-            selected[name] = members[name] if name in members else _follow(members, name)
+            selected[name] = member_of(members, name)
         except LookupError:
             raise error.at(
                 field,
@@ -39,6 +39,11 @@ def select_members(
                 else Message("This job's {dimension} is empty.", dimension=dimension),
             ) from None
     return selected
+
+
+def member_of(members: dict[str, Any], name: str) -> Any:
+    """Return the member of this name or at this JSON Pointer. Raises LookupError."""
+    return members[name] if name in members else _follow(members, name)
 
 
 def _follow(members: dict[str, Any], pointer: str) -> Any:
