@@ -23,9 +23,8 @@ from ..db.transactions import starting_over
 from ..enqueue.values import sized
 from ..exceptions import HandlerError, InvalidArgs, InvalidRequest, StepsChanged, UnstorableStep
 from ..handlers.context import Cursor
-from ..handlers.conversion.base import Conversion, NoConversion
-from ..handlers.conversion.hints import conversion_of
-from ..handlers.conversion.results import hint_of_result
+from ..handlers.conversion.containers import Conversion, NoConversion
+from ..handlers.conversion.hints import conversion_of, hint_of_result
 from ..ojs.canonical import plain
 from ..ojs.moments import milliseconds
 from . import atomic

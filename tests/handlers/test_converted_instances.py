@@ -10,7 +10,7 @@ from django.utils.timezone import now
 
 from django_ojs_unique.exceptions import HandlerError, InvalidArgs, InvalidRequest
 from django_ojs_unique.handlers.conversion.arguments import ConvertedArguments
-from django_ojs_unique.handlers.conversion.base import NoConversion
+from django_ojs_unique.handlers.conversion.containers import NoConversion
 from django_ojs_unique.handlers.conversion.instances import Instance
 from django_ojs_unique.handlers.registry import Definition
 from django_ojs_unique.models import Job

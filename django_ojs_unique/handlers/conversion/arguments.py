@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from inspect import Parameter, unwrap
+from inspect import Parameter
 from itertools import chain, repeat
-from types import SimpleNamespace
-from typing import Any, get_type_hints
+from typing import Any
 
 from ...exceptions import HandlerError
 from ..registry import Definition, parameters_of
-from .base import AS_IT_IS, Conversion, NoConversion
-from .containers import Record
-from .hints import conversion_of
+from .containers import AS_IT_IS, Conversion, NoConversion, Record
+from .hints import conversion_of, read_hint
 
 _HINT = (
     "Take a type that the page on typed arguments lists, import it outside of `if TYPE_CHECKING:`, or send the value's"
@@ -59,8 +57,9 @@ class ConvertedArguments:
         known: dict[Any, Record] = {}
         by_kind: dict[Any, list[tuple[str, Conversion]]] = {}
         for name, parameter in parameters_of(definition).parameters.items():
+            hint = Any if parameter.annotation is parameter.empty else parameter.annotation
             try:
-                conversion = conversion_of(_resolved(definition.function, parameter), known)
+                conversion = conversion_of(read_hint(hint, definition.function), known)
             except (NoConversion, NameError) as error:
                 raise HandlerError(
                     f"{definition.place}: convert=True reads the type hints, but of {name!r}: {error}. {_HINT}"
@@ -71,11 +70,3 @@ class ConvertedArguments:
         ((_, rest),) = by_kind.get(Parameter.VAR_POSITIONAL, [("", AS_IT_IS)])
         ((_, others),) = by_kind.get(Parameter.VAR_KEYWORD, [("", AS_IT_IS)])
         return dict(named + by_kind.get(Parameter.KEYWORD_ONLY, [])), lambda: chain(first, repeat(rest)), others
-
-
-def _resolved(function: Callable[..., Any], parameter: Parameter) -> Any:
-    """Return the type hint of one parameter: the others, and that of the result, need not exist at run time."""
-    if parameter.annotation is parameter.empty:
-        return Any
-    hints = SimpleNamespace(__annotations__={"hint": parameter.annotation})
-    return get_type_hints(hints, unwrap(function).__globals__, include_extras=True)["hint"]

@@ -1,12 +1,52 @@
-"""Values that are made of others."""
+"""What converts values to JSON and back, and the values that are made of others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ...exceptions import InvalidArgs, InvalidRequest
 from ...ojs.canonical import canonical, plain
-from .base import Conversion, unusable, wrong_type
+from ...ojs.hints import hint_for
+
+
+class Conversion:
+    """Converts nothing: for values that are JSON already, or whose type is not known."""
+
+    is_key = False
+    """Whether these values can be the keys of an object."""
+
+    def to_json(self, value: Any, path: str) -> Any:
+        """Return the JSON of a value, or of its JSON: the same for equal values. Raises InvalidRequest."""
+        return value
+
+    def from_json(self, stored: Any, path: str) -> Any:
+        """Return the value of a stored JSON. Raises InvalidArgs."""
+        return stored
+
+    def all_from_json(self, stored: Sequence[Any], path: str) -> list[Any]:
+        """Return the values of several, in order. Raises InvalidArgs."""
+        return [self.from_json(each, f"{path}[{index}]") for index, each in enumerate(stored)]
+
+
+AS_IT_IS = Conversion()
+
+
+class NoConversion(Exception):
+    """A type hint has no conversion; the message says what of it."""
+
+
+def wrong_type(path: str, value: Any, wanted: str, why: str = "") -> InvalidRequest:
+    """Return the error for an argument that is not of its parameter's type."""
+    problem = f"is no {wanted}, which its parameter takes{why and f': {why}'}"
+    shown = value if hint_for(value, path).shown else ...
+    return InvalidRequest.at(path, problem, value=shown, hint="Send a value of that type, or its JSON.")
+
+
+def unusable(path: str, stored: Any, wanted: str, why: str = "") -> InvalidArgs:
+    """Return the error for a stored argument of which no value of its parameter's type can be made."""
+    problem = f"was stored, and is no {wanted}, which the parameter takes now{why and f': {why}'}"
+    return InvalidArgs.at(path, problem, value=stored, hint="Enqueue the job anew, or let the handler take both.")
 
 
 class Optional(Conversion):
@@ -29,14 +69,14 @@ class Optional(Conversion):
 class Items(Conversion):
     """Any number of items of one type, in a JSON array; those of a set in the order of their JSON."""
 
-    def __init__(self, item: Conversion, make: Callable[[list[Any]], Any], *, is_set: bool = False) -> None:
-        self.item, self.make, self.is_set = item, make, is_set
+    def __init__(self, item: Conversion, make: type) -> None:
+        self.item, self.make = item, make
 
     def to_json(self, value: Any, path: str) -> Any:
         if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping)):
             raise wrong_type(path, value, "list")
         items = [self.item.to_json(each, f"{path}[{index}]") for index, each in enumerate(value)]
-        if not self.is_set:
+        if self.make not in (set, frozenset):
             return items
         return list({canonical(each): each for each in sorted(plain(items, path), key=canonical)}.values())
 
@@ -53,17 +93,18 @@ class Several(Conversion):
         self.items = items
 
     def to_json(self, value: Any, path: str) -> Any:
-        if not isinstance(value, (tuple, list)) or len(value) != len(self.items):
-            raise wrong_type(path, value, f"tuple of {len(self.items)}")
-        return [
-            one.to_json(each, f"{path}[{at}]") for at, (one, each) in enumerate(zip(self.items, value, strict=True))
-        ]
+        return [one.to_json(each, at) for one, each, at in self._parts(value, path, wrong_type)]
 
     def from_json(self, stored: Any, path: str) -> Any:
-        if not isinstance(stored, list) or len(stored) != len(self.items):
-            raise unusable(path, stored, f"tuple of {len(self.items)}")
-        pairs = enumerate(zip(self.items, stored, strict=True))
-        return tuple(one.from_json(each, f"{path}[{at}]") for at, (one, each) in pairs)
+        return tuple(one.from_json(each, at) for one, each, at in self._parts(stored, path, unusable))
+
+    def _parts(
+        self, value: Any, path: str, error: Callable[[str, Any, str], Exception]
+    ) -> list[tuple[Conversion, Any, str]]:
+        if not isinstance(value, (tuple, list)) or len(value) != len(self.items):
+            raise error(path, value, f"tuple of {len(self.items)}")
+        pairs = enumerate(zip(self.items, value, strict=True))
+        return [(one, each, f"{path}[{at}]") for at, (one, each) in pairs]
 
 
 class Members(Conversion):
@@ -75,16 +116,14 @@ class Members(Conversion):
     def to_json(self, value: Any, path: str) -> Any:
         if not isinstance(value, Mapping):
             raise wrong_type(path, value, "dict")
-        return {
-            str(self.key.to_json(key, path)): self.value.to_json(each, f"{path}.{key}") for key, each in value.items()
-        }
+        key, to_json = self.key.to_json, self.value.to_json
+        return {str(key(name, path)): to_json(each, f"{path}.{name}") for name, each in value.items()}
 
     def from_json(self, stored: Any, path: str) -> Any:
         if not isinstance(stored, dict):
             raise unusable(path, stored, "dict")
-        return {
-            self.key.from_json(key, path): self.value.from_json(each, f"{path}.{key}") for key, each in stored.items()
-        }
+        key, from_json = self.key.from_json, self.value.from_json
+        return {key(name, path): from_json(each, f"{path}.{name}") for name, each in stored.items()}
 
 
 class Record(Conversion):

@@ -5,31 +5,22 @@ from __future__ import annotations
 import collections.abc as abc
 import dataclasses
 import types
+import typing
+from collections.abc import Callable
 from enum import Enum
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NewType,
-    NotRequired,
-    Required,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from functools import partial
+from inspect import unwrap
+from types import SimpleNamespace
+from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 from django.db.models import Model
 
-from .base import AS_IT_IS, Conversion, NoConversion
-from .containers import Items, Members, Optional, Record, Several
+from .containers import AS_IT_IS, Conversion, Items, Members, NoConversion, Optional, Record, Several
 from .instances import AnyInstance, Instance
 from .scalars import SCALARS, of_enum
 
 _LISTS = (list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable)
-_SETS = {set: set, frozenset: frozenset, abc.Set: set, abc.MutableSet: set}
+_ITEMS = {**dict.fromkeys(_LISTS, list), set: set, frozenset: frozenset, abc.Set: set, abc.MutableSet: set}
 _DICTS = (dict, abc.Mapping, abc.MutableMapping)
 _JSON = (str, bool, int, float)
 
@@ -39,25 +30,21 @@ def conversion_of(hint: Any, known: dict[Any, Record]) -> Conversion:
 
     Raises NoConversion, and NameError for a name that does not exist when the program runs.
     """
-    if hint in (Any, object, None, type(None)) or isinstance(hint, TypeVar):
-        return AS_IT_IS
     origin, arguments = get_origin(hint) or hint, get_args(hint)
-    if origin in (Annotated, Required, NotRequired):
+    if origin in (Any, object, None, type(None), typing.Literal) or isinstance(hint, typing.TypeVar):
+        return AS_IT_IS
+    if origin in (typing.Annotated, typing.Required, typing.NotRequired):
         return conversion_of(arguments[0], known)
-    if isinstance(hint, NewType):
+    if isinstance(hint, typing.NewType):
         return conversion_of(hint.__supertype__, known)
     if hasattr(origin, "__value__"):  # ``type Name = ...``
         return conversion_of(origin.__value__, known)
-    if origin is Literal:
-        return AS_IT_IS
-    if origin in (Union, types.UnionType):
+    if origin in (typing.Union, types.UnionType):
         return _of_union(arguments, known)
     if origin in SCALARS:
         return SCALARS[origin]
-    if origin in _LISTS:
-        return Items(_first(arguments, known), list)
-    if origin in _SETS:
-        return Items(_first(arguments, known), _SETS[origin], is_set=True)
+    if origin in _ITEMS:
+        return Items(_first(arguments, known), _ITEMS[origin])
     if origin is tuple:
         return _of_tuple(arguments, known)
     if origin in _DICTS:
@@ -66,6 +53,23 @@ def conversion_of(hint: Any, known: dict[Any, Record]) -> Conversion:
     if isinstance(origin, type):
         return _of_class(origin, known)
     raise NoConversion(f"{hint} has no conversion")
+
+
+def hint_of_result(function: Callable[..., Any]) -> Any:
+    """Return the type hint of a function's result: of what it wraps, if it is wrapped; `Any` for none, and for None.
+
+    Raises NameError for a name that does not exist when the program runs.
+    """
+    while isinstance(function, partial):
+        function = function.func
+    hint = getattr(unwrap(function), "__annotations__", {}).get("return")
+    return Any if hint is None else read_hint(hint, function)
+
+
+def read_hint(hint: Any, function: Callable[..., Any]) -> Any:
+    """Return one type hint of a function, which may be a text: the others need not exist when the program runs."""
+    hints = SimpleNamespace(__annotations__={"hint": hint})
+    return get_type_hints(hints, getattr(unwrap(function), "__globals__", {}), include_extras=True)["hint"]
 
 
 def _of_union(hints: tuple[Any, ...], known: dict[Any, Record]) -> Conversion:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from django.apps import apps
@@ -11,7 +11,7 @@ from django.db import router
 from django.db.models import Model, QuerySet
 
 from ...exceptions import InvalidArgs, InvalidRequest, as_json
-from .base import Conversion, NoConversion, unusable, wrong_type
+from .containers import Conversion, NoConversion, unusable, wrong_type
 from .scalars import SCALARS
 
 
@@ -74,32 +74,20 @@ class AnyInstance(Conversion):
         self.names = " or ".join(model.__name__ for model in self.models)
 
     def to_json(self, value: Any, path: str) -> Any:
-        model: type[Model]
-        key: Any
-        if isinstance(value, self.models):
-            model, key = value.__class__, value  # also of a lazy object
-        else:
-            try:
-                model, key = self._read(value)
-            except ValueError:
-                raise wrong_type(path, value, self.names) from None
+        is_row = isinstance(value, self.models)  # also a lazy object
+        model, key = (value.__class__, value) if is_row else self._read(value, path, wrong_type)
         return f"{model._meta.label_lower}/{Instance(model).to_json(key, path)}"
 
     def from_json(self, stored: Any, path: str) -> Any:
-        try:
-            model, key = self._read(stored)
-        except ValueError:
-            raise unusable(path, stored, self.names) from None
+        model, key = self._read(stored, path, unusable)
         return Instance(model).from_json(key, path)
 
-    def _read(self, text: Any) -> tuple[type[Model], str]:
-        if not isinstance(text, str):
-            raise ValueError("no text")
-        label, _, key = text.partition("/")
+    def _read(self, text: Any, path: str, error: Callable[[str, Any, str], Exception]) -> tuple[type[Model], str]:
+        label, _, key = text.partition("/") if isinstance(text, str) else ("", "", "")
         try:
             model = apps.get_model(label)
-        except LookupError as error:
-            raise ValueError("no model") from error
-        if not issubclass(model, self.models):
-            raise ValueError("another model")
+        except (LookupError, ValueError):
+            model = None
+        if model is None or not issubclass(model, self.models):
+            raise error(path, text, self.names)
         return model, key

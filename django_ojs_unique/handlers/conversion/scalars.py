@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 from uuid import UUID
@@ -16,7 +17,7 @@ from django.utils.duration import duration_iso_string
 from django.utils.functional import Promise
 
 from ...ojs.canonical import LARGEST_INTEGER
-from .base import Conversion, NoConversion, unusable, wrong_type
+from .containers import Conversion, NoConversion, unusable, wrong_type
 
 _LARGEST_EXPONENT = 1000
 """A longer Decimal would have thousands of zeros."""
@@ -122,14 +123,6 @@ def _write_datetime(value: datetime) -> str:
     return (value if value.tzinfo is None else value.astimezone(UTC)).isoformat()
 
 
-def _write_bytes(value: bytes) -> str:
-    return b64encode(value).decode()
-
-
-def _read_bytes(value: str) -> bytes:
-    return b64decode(value, validate=True)
-
-
 def _read_duration(value: str) -> timedelta:
     length = parse_duration(value)
     if length is None:
@@ -150,7 +143,9 @@ SCALARS: dict[Any, Conversion] = {
         Scalar(time, time.isoformat, _read_text(time.fromisoformat)),
         Scalar(timedelta, duration_iso_string, _read_text(_read_duration)),
         Scalar(UUID, str, _read_text(UUID)),
-        Scalar(bytes, _write_bytes, _read_text(_read_bytes), is_key=False),
+        Scalar(
+            bytes, lambda value: b64encode(value).decode(), _read_text(partial(b64decode, validate=True)), is_key=False
+        ),
         Scalar(Path, str, _read_text(Path)),
         Scalar(PurePath, str, _read_text(PurePath)),
     )
