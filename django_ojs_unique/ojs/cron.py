@@ -20,7 +20,7 @@ from cronsim import CronSim, CronSimError
 from ..exceptions import InvalidRequest, Message, did_you_mean
 from .canonical import plain
 from .durations import parse_duration
-from .suggesting import suggesting
+from .suggesting import Suggesting
 
 
 class OverlapPolicy(StrEnum):
@@ -55,9 +55,8 @@ _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 _HINT = Message("Write five fields, as in '0 9 * * MON-FRI', six with the seconds first, '@daily', or '@every PT5M'.")
 
 
-@suggesting
 @dataclass(frozen=True, slots=True)
-class Cron:
+class Cron(Suggesting):
     """When a periodic job is due, and with which arguments.
 
     ``expression``: five cron fields, six with leading seconds, ``@hourly``, ``@daily``, ``@midnight``, ``@weekly``,

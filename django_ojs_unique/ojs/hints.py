@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -19,8 +18,8 @@ from uuid import UUID
 class Hint(NamedTuple):
     """What to ``send`` instead of a value of some types, and what the handler does with it (``read``).
 
-    ``{it}`` stands for the value's own name, ``{type}`` for the name of its type. ``shown`` is False where showing the
-    value could query a database.
+    ``types``: classes, or the name of an attribute that a value's class has. ``{it}`` stands for the value's own name,
+    ``{type}`` for the name of its type. ``shown`` is False where showing the value could query a database.
     """
 
     types: Any
@@ -34,7 +33,7 @@ def hint_for(value: object, path: str) -> Hint:
     it = path.rpartition(".")[2]
     if not it.partition("[")[0].isidentifier():
         it = "value"
-    found = next((hint for hint in HINTS if isinstance(value, hint.types)), _ANY)
+    found = next((hint for hint in HINTS if _fits(value, hint.types)), _ANY)
     words = {"it": it, "type": value.__class__.__name__}
     return found._replace(send=found.send.format(**words), read=found.read.format(**words))
 
@@ -46,9 +45,8 @@ def sentence(hint: Hint, path: str) -> str:
     return f"Send {hint.send}{hint.read and f', and {hint.read} in the handler'}."
 
 
-def _having(attribute: str) -> type:
-    """Return a type whose instances are the values that have an attribute by their class."""
-    return ABCMeta("Having", (), {"__subclasshook__": classmethod(lambda cls, other: hasattr(other, attribute))})
+def _fits(value: object, types: Any) -> bool:
+    return hasattr(value.__class__, types) if isinstance(types, str) else isinstance(value, types)
 
 
 HINTS = [
@@ -66,8 +64,8 @@ HINTS = [
     Hint(Integral, "int({it})"),
     Hint(Real, "float({it})"),
     Hint((type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, partial), "a name", "look it up"),
-    Hint(_having("__dataclass_fields__"), "dataclasses.asdict({it})", "write {type}(**{it})"),
-    Hint(_having("model_dump"), '{it}.model_dump(mode="json")', "write {type}(**{it})"),  # Pydantic
+    Hint("__dataclass_fields__", "dataclasses.asdict({it})", "write {type}(**{it})"),
+    Hint("model_dump", '{it}.model_dump(mode="json")', "write {type}(**{it})"),  # Pydantic
     Hint(IOBase, "the name of the file", "open it"),
     Hint(Iterable, "list({it})"),
     Hint(Callable, "a name", "look it up"),

@@ -12,7 +12,7 @@ from .blocking import FAIR, ID, PARTITIONS
 from .canonical import canonical, to_nfc
 from .names import LONGEST_LIMIT, limit_name
 from .selection import member_of, object_of, select_members
-from .suggesting import suggesting
+from .suggesting import Suggesting
 
 RATES: Final = {"per_second": 1, "per_minute": 60, "per_hour": 3600}
 """The rates of a limit, and the seconds in which each counts."""
@@ -23,9 +23,8 @@ LONGEST_SHOWN: Final = 200
 _PARTS: Final = ("type", "queue", "args", "meta")
 
 
-@suggesting
 @dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Suggesting):
     """How many jobs with the same values may run side by side, over all workers, and how many may start in a time.
 
     ``key``: what the jobs have in common: ``type``, ``queue``, ``args``, ``meta``, a member such as

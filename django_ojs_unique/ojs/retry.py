@@ -11,7 +11,7 @@ from typing import Any
 from ..exceptions import InvalidRequest, InvalidRetryPolicy, Message, did_you_mean
 from .canonical import plain
 from .durations import format_duration, parse_duration
-from .suggesting import suggesting
+from .suggesting import Suggesting
 
 STRATEGIES = ("exponential", "linear", "constant", "polynomial")
 EXHAUSTION = ("discard", "dead_letter")
@@ -20,9 +20,8 @@ MOST_ERRORS, LONGEST_ERROR = 100, 255
 """How many ``non_retryable_errors`` a policy may name, and how many characters each may have."""
 
 
-@suggesting
 @dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(Suggesting):
     """How often and how soon a failed job runs again.
 
     ``max_attempts``: all attempts including the first; 0 and 1 both mean no retry.

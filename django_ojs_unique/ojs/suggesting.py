@@ -1,31 +1,20 @@
-"""Classes that say which member was meant when they are called with an unknown one."""
+"""Values that say which member was meant when they are made with an unknown one."""
 
 from __future__ import annotations
 
-from functools import wraps
-from inspect import signature
-from typing import Any, TypeVar
+from typing import Any, Self
 
 from ..exceptions import did_you_mean
 
-T = TypeVar("T")
 
+class Suggesting:
+    """The base of dataclasses; the TypeError about an unknown member names the one that was probably meant."""
 
-def suggesting(cls: type[T]) -> type[T]:
-    """Let the TypeError about an unknown argument of a class name the argument that was probably meant."""
-    init = cls.__init__
-    members = list(signature(cls).parameters)
+    __slots__ = ()
+    __match_args__: tuple[str, ...]
 
-    @wraps(init)
-    def checked(self: T, *args: Any, **kwargs: Any) -> None:
-        try:
-            init(self, *args, **kwargs)
-        except TypeError:
-            for name in kwargs:
-                if name not in members:
-                    message = f"{cls.__name__}() has no member {name!r}. {did_you_mean(name, members)}"
-                    raise TypeError(message) from None
-            raise
-
-    cls.__init__ = checked  # type: ignore[method-assign, assignment]
-    return cls
+    def __new__(cls, *args: Any, **members: Any) -> Self:
+        for name in members:
+            if name not in cls.__match_args__:
+                raise TypeError(f"{cls.__name__}() has no member {name!r}. {did_you_mean(name, cls.__match_args__)}")
+        return super().__new__(cls)

@@ -11,7 +11,7 @@ from typing import Any
 from ..exceptions import InvalidPolicy, Message, did_you_mean
 from ..ojs.durations import Duration, earliest_start, end_of, format_duration
 from ..ojs.states import INCOMPLETE, TERMINAL, JobState
-from ..ojs.suggesting import suggesting
+from ..ojs.suggesting import Suggesting
 from .members import choice, invalid, known_names, member_names, positive_delay, read_period
 
 DIMENSIONS = ("type", "queue", "args", "meta")
@@ -45,9 +45,8 @@ class OnConflict(StrEnum):
     IGNORE = "ignore"
 
 
-@suggesting
 @dataclass(frozen=True, slots=True)
-class UniquePolicy:
+class UniquePolicy(Suggesting):
     """When an incoming job duplicates a stored one, and what happens then.
 
     ``keys``: the dimensions of the fingerprint: ``type`` (always included), ``queue``, ``args``, ``meta``.
