@@ -113,10 +113,6 @@ _DEFINED = (
 )  # fmt: skip
 
 
-class CronJobManager(models.Manager.from_queryset(CronJobQuerySet)):  # type: ignore[misc]
-    """The manager of `CronJob`."""
-
-
 class CronJob(PartiallyIndexed):
     """A periodic job (HTTP binding, section 10): workers enqueue one job from it at each occurrence.
 
@@ -155,7 +151,7 @@ class CronJob(PartiallyIndexed):
     last_job_id = models.UUIDField(null=True, blank=True, editable=False)
     run_count = models.PositiveBigIntegerField(verbose_name=_("run count"), default=0, editable=False)
 
-    objects = CronJobManager()
+    objects = CronJobQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("cron job")

@@ -147,10 +147,6 @@ class EventQuerySet(models.QuerySet["Event"]):
         return position
 
 
-class EventManager(models.Manager.from_queryset(EventQuerySet)):  # type: ignore[misc]
-    """The manager of `Event`."""
-
-
 class Event(PartiallyIndexed):
     """Something that happened to a job, a queue or a periodic job; recorded while ``OJS_UNIQUE["EVENTS"]`` is on.
 
@@ -167,7 +163,7 @@ class Event(PartiallyIndexed):
     time = models.DateTimeField(default=timezone.now)
     data = PayloadField(default=dict)
 
-    objects = EventManager()
+    objects = EventQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("event")

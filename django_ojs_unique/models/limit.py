@@ -113,10 +113,6 @@ class LimitOverrideQuerySet(models.QuerySet["LimitOverride"]):
         return True
 
 
-class LimitOverrideManager(models.Manager.from_queryset(LimitOverrideQuerySet)):  # type: ignore[misc]
-    """The manager of `LimitOverride`."""
-
-
 class LimitOverride(models.Model):
     """The numbers that an operator has set for the limit of a name, in the place of those in the jobs."""
 
@@ -129,7 +125,7 @@ class LimitOverride(models.Model):
     )
     changed_at = models.DateTimeField(default=timezone.now, editable=False)
 
-    objects = LimitOverrideManager()
+    objects = LimitOverrideQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("limit set by an operator")

@@ -84,10 +84,6 @@ class QueueQuerySet(models.QuerySet["Queue"]):
         return bool(starting_over(rows.db, lambda: rows.update(**changes)))
 
 
-class QueueManager(models.Manager.from_queryset(QueueQuerySet)):  # type: ignore[misc]
-    """The manager of `Queue`."""
-
-
 class Queue(models.Model):
     """A queue that is, or was, paused or limited."""
 
@@ -107,7 +103,7 @@ class Queue(models.Model):
         default=0, db_default=0, editable=False, help_text=_("How many jobs have been handed out in that second.")
     )
 
-    objects = QueueManager()
+    objects = QueueQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("queue")

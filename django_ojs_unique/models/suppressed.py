@@ -27,10 +27,6 @@ class SuppressedEnqueueQuerySet(models.QuerySet["SuppressedEnqueue"]):
         return deleted
 
 
-class SuppressedEnqueueManager(models.Manager.from_queryset(SuppressedEnqueueQuerySet)):  # type: ignore[misc]
-    """The manager of `SuppressedEnqueue`."""
-
-
 class SuppressedEnqueue(models.Model):
     """One enqueue that met a duplicate: its arguments, the job that it met, and the outcome.
 
@@ -70,7 +66,7 @@ class SuppressedEnqueue(models.Model):
         help_text=_("The job that was admitted instead, when the outcome is a replacement."),
     )
 
-    objects = SuppressedEnqueueManager()
+    objects = SuppressedEnqueueQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("suppressed enqueue")

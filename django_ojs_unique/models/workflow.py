@@ -80,10 +80,6 @@ class WorkflowQuerySet(models.QuerySet["Workflow"]):
         return self.filter(root=None, state=WorkflowState.RUNNING)
 
 
-class WorkflowManager(models.Manager.from_queryset(WorkflowQuerySet)):  # type: ignore[misc]
-    """The manager of `Workflow`."""
-
-
 class Workflow(PartiallyIndexed):
     """A chain, a group or a batch of jobs (OJS workflows). A nested one is a member of another, its parent.
 
@@ -114,7 +110,7 @@ class Workflow(PartiallyIndexed):
         null=True, blank=True, help_text="When the callbacks of a batch were decided on: once."
     )
 
-    objects = WorkflowManager()
+    objects = WorkflowQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("workflow")

@@ -93,7 +93,7 @@ class Workflow(OJSView):
         workflow = rows.filter(pk=id).first() if UUID_TEXT.fullmatch(id) else None
         if workflow is None:
             raise NotFound.of("workflow", id)
-        return workflow  # type: ignore[no-any-return]
+        return workflow
 
 
 def _shown(workflow: Any, *, members: bool = True) -> dict[str, Any]:
