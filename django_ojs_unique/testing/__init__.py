@@ -4,14 +4,11 @@ All of them work inside the test's own transaction, and leave nothing behind whe
 """
 
 from ..execution.inline import Ran
-from .asserts import assert_deduplicated, assert_enqueued, assert_not_enqueued
+from .asserts import assert_deduplicated, assert_enqueued, assert_not_enqueued, assert_workflow_enqueued
 from .capture import Captured, Suppressed, capture_jobs
-from .crashes import crash_at
-from .declare import temporary_handlers
-from .running import run_jobs, run_one, tick
+from .running import crash_at, run_jobs, run_one, temporary_handlers, tick
 from .suites import JobFixture, JobTestMixin
 from .time_travel import travel
-from .workflows import assert_workflow_enqueued
 
 __all__ = [
     "Captured",

@@ -23,7 +23,6 @@ MOST_SHOWN = 10
 
 TypeOrHandler = str | Handler[..., Any]
 Criteria = dict[str, Any]
-_MISSING = object()
 
 
 class ExpectedSuppression(TypedDict, total=False):

@@ -5,9 +5,10 @@ So the jobs see data that the test has not committed, and their errors reach the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from django.db import router
 from django.db.models import QuerySet
@@ -15,6 +16,7 @@ from django.utils import timezone
 
 from ..execution.claim import claim
 from ..execution.inline import Ran, run
+from ..execution.journal import crashes
 from ..handlers.handler import Handler
 from ..handlers.registry import registry
 from ..maintenance import cron, prune, timers
@@ -88,6 +90,39 @@ def tick(*, using: str | None = None) -> list[Job]:
     with capture_jobs(using=using) as captured:
         cron.tick(using, now)
     return captured.enqueued
+
+
+@contextmanager
+def crash_at(step: str, when: Literal["before", "done", "stored"] = "done") -> Iterator[None]:
+    """Let the next handler that comes to a step crash there, once; `run_jobs` then runs its job again.
+
+    ``when``: ``before`` the step's function is called; when it is ``done``, and its result is not stored yet; or when
+    that is ``stored``. The open transaction of the handler is rolled back. In an ``atomic`` handler, so is the step.
+
+    Raises AssertionError at the end of the block if no handler came to the step.
+    """
+    if when not in ("before", "done", "stored"):
+        raise ValueError(f"when: must be 'before', 'done' or 'stored' (got {when!r}).")
+    crashes.add((step, when))
+    try:
+        yield
+        if (step, when) in crashes:
+            raise AssertionError(f"No handler came to step {step!r} ({when}). Is it stored already, or misspelt?")
+    finally:
+        crashes.discard((step, when))
+
+
+@contextmanager
+def temporary_handlers() -> Iterator[None]:
+    """At the end of the block, remove the handlers that `@job` declared in it, and restore those that it replaced."""
+    before = registry.definitions()
+    try:
+        yield
+    finally:
+        for type in list(registry):
+            registry.unregister(type)
+        for definition in before:
+            registry.register(definition)
 
 
 def _names(types: Types | None) -> list[str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from .asserts import assert_deduplicated, assert_enqueued, assert_not_enqueued
 from .capture import Captured, capture_jobs
-from .declare import temporary_handlers
-from .running import run_jobs, run_one, tick
+from .running import run_jobs, run_one, temporary_handlers, tick
 from .time_travel import travel
 
 

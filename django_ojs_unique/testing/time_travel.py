@@ -38,7 +38,7 @@ def travel(to: timedelta | str | datetime) -> Iterator[None]:
     """
     shift = _shift(to, timezone.now())
     with (
-        patch.object(timezone, "datetime", _clock(_datetime(), shift)),
+        patch.object(timezone, "datetime", _clock(shift)),
         patch.object(Now, "resolve_expression", _now_as_a_value),
         patch.multiple(DatabaseClock, now=_now, read=_now),
         patch.object(PostgreSQL, "claim", _claiming_later(PostgreSQL.claim, shift)),
@@ -69,7 +69,9 @@ class _Plain(type):
         return isinstance(value, datetime)
 
 
-def _clock(before: type[datetime], shift: timedelta) -> type[datetime]:
+def _clock(shift: timedelta) -> type[datetime]:
+    before = timezone.datetime  # type: ignore[attr-defined] # that of a `travel` around this one
+
     class Later(datetime, metaclass=_Plain):
         @classmethod
         def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
@@ -78,12 +80,8 @@ def _clock(before: type[datetime], shift: timedelta) -> type[datetime]:
     return Later
 
 
-def _datetime() -> type[datetime]:
-    return timezone.datetime  # type: ignore[attr-defined]
-
-
 def _now(clock: object) -> datetime:
-    return _datetime().now(UTC)
+    return timezone.datetime.now(UTC)  # type: ignore[attr-defined]
 
 
 def _now_as_a_value(expression: Now, *args: Any, **kwargs: Any) -> Any:
