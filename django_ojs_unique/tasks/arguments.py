@@ -60,7 +60,8 @@ def restore(job: Any) -> tuple[list[Any], dict[str, Any]]:
     if isinstance(job.args, list):
         return list(job.args), {}
     args, kwargs = [], dict(job.args)
-    for noted in _positional(job):
+    names = _noted(job, "positional")
+    for noted in (name for name in names if isinstance(name, str)) if isinstance(names, list) else ():
         name = noted.removeprefix("*")
         if name not in kwargs:
             break
@@ -71,15 +72,10 @@ def restore(job: Any) -> tuple[list[Any], dict[str, Any]]:
 
 def backend_of(job: Any) -> str | None:
     """Return the alias of the backend that enqueued a job, or None."""
-    alias = _note(job).get("backend")
+    alias = _noted(job, "backend")
     return alias if isinstance(alias, str) else None
 
 
-def _positional(job: Any) -> list[str]:
-    names = _note(job).get("positional")
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-
-
-def _note(job: Any) -> Mapping[str, Any]:
+def _noted(job: Any, member: str) -> Any:
     note = job.extra.get(NOTE) if isinstance(job.extra, dict) else None
-    return note if isinstance(note, dict) else {}
+    return note.get(member) if isinstance(note, dict) else None

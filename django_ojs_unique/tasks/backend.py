@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 from uuid import UUID
@@ -193,25 +193,23 @@ class OJSBackend(BaseTaskBackend):
             _ = self.retry
         except InvalidRetryPolicy as error:
             yield f"{place}['OPTIONS']['retry']: {error.message}"
-        by_path: dict[str, ByPath[Any]] = {"unique": self.policies, "limit": self.limits}
-        for option, values in by_path.items():
+        found = {
+            "unique": self.policies.problems(),
+            "limit": self.limits.problems(),
+            "queue_aliases": self.queue_aliases.problems(self.queues),
+        }
+        for option, problems in found.items():
             if self.options.get(option) is not None:
-                yield from (f"{place}['OPTIONS'][{option!r}]{problem}" for problem in values.problems())
-        if self.options.get("queue_aliases") is not None:
-            problems = self.queue_aliases.problems(self.queues)
-            yield from (f"{place}['OPTIONS']['queue_aliases']{problem}" for problem in problems)
-        named = (name for name in self.queues if name not in self.queue_aliases)
-        yield from (f"{place}['QUEUES']: {problem}" for problem in _misnamed(named))
+                yield from (f"{place}['OPTIONS'][{option!r}]{problem}" for problem in problems)
+        for name in self.queues:
+            if name in self.queue_aliases:
+                continue
+            try:
+                queue_name(name)
+            except InvalidRequest as error:
+                yield f"{place}['QUEUES']: {error.message}"
 
     def _jobs(self) -> Any:
         from ..models import Job
 
         return Job.objects.using(self.options.get("database") or router.db_for_write(Job))
-
-
-def _misnamed(queues: Iterable[Any]) -> Iterator[str]:
-    for name in queues:
-        try:
-            queue_name(name)
-        except InvalidRequest as error:
-            yield error.message
