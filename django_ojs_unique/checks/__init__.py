@@ -17,7 +17,7 @@ TAG = "ojs_unique"
 """The tag of the checks that need neither the URLs nor a database: all that `jobs` and `prunejobs` wait for."""
 
 _CHECKS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("api", "check_api", (Tags.security,)),
+    ("settings", "check_api", (Tags.security,)),
     ("commands", "check_commands", (TAG,)),
     ("database", "check_databases", (Tags.database,)),
     ("handlers", "check_policies", (TAG,)),

@@ -87,6 +87,9 @@ def _listen_problems(setting: str, given: Any) -> Iterator[str]:
 
 
 def _context_problems(setting: str, given: Any) -> Iterator[str]:
+    if not isinstance(given, (str, type, list, tuple)):
+        yield f"{setting} must be the dotted name of a class, or a list of them (got {given!r})."
+        return
     names: set[str] = set()
     for one in [given] if isinstance(given, (str, type)) else given:
         try:
@@ -102,13 +105,6 @@ def _context_problems(setting: str, given: Any) -> Iterator[str]:
             yield f"{setting}: two classes have the name {name!r}. Jobs could not tell them apart."
         else:
             names.add(name)
-
-
-def _context_type_problems(setting: str, given: Any) -> Iterator[str]:
-    if not isinstance(given, (str, type, list, tuple)):
-        yield f"{setting} must be the dotted name of a class, or a list of them (got {given!r})."
-    else:
-        yield from _context_problems(setting, given)
 
 
 def _redact_problems(setting: str, given: Any) -> Iterator[str]:
@@ -216,17 +212,11 @@ _RULE_ARGUMENTS = ("request", "action", "queue", "type")
 _CLOSE = 0.85
 """One or two letters of ten: ``OJS_UNIQUE_URL`` is not as close."""
 _OF_SEVERAL_TYPES = (
-    "CONTEXT",
-    "EAGER",
-    "EVENT_RETENTION",
-    "REDACT",
-    "SUPPRESSED_RETENTION",
-    "UNIQUE_QUEUES",
-    "WORKFLOW_RETENTION",
-)
+    "CONTEXT", "EAGER", "EVENT_RETENTION", "REDACT", "SUPPRESSED_RETENTION", "UNIQUE_QUEUES", "WORKFLOW_RETENTION",
+)  # fmt: skip
 _PROBLEMS: dict[str, Callable[[str, Any], Iterator[str]]] = {
     "API": _api_problems,
-    "CONTEXT": _context_type_problems,
+    "CONTEXT": _context_problems,
     "DEFAULT_QUEUE": _queue_problems,
     "EAGER": _eager_problems,
     "EVENT_RETENTION": _retention_problems,
