@@ -33,30 +33,11 @@ from ..ojs.states import JobState
 logger = logging.getLogger("django_ojs_unique")
 
 TYPES = (
-    "job.enqueued",
-    "job.scheduled",
-    "job.started",
-    "job.completed",
-    "job.failed",
-    "job.retrying",
-    "job.discarded",
-    "job.cancelled",
-    "job.expired",
-    "cron.triggered",
-    "cron.skipped",
-    "queue.paused",
-    "queue.resumed",
-    "workflow.created",
-    "workflow.started",
-    "workflow.step_completed",
-    "workflow.step_failed",
-    "workflow.job_completed",
-    "workflow.job_failed",
-    "workflow.callback_fired",
-    "workflow.completed",
-    "workflow.failed",
-    "workflow.cancelled",
-)
+    "job.enqueued", "job.scheduled", "job.started", "job.completed", "job.failed", "job.retrying", "job.discarded",
+    "job.cancelled", "job.expired", "cron.triggered", "cron.skipped", "queue.paused", "queue.resumed",
+    "workflow.created", "workflow.started", "workflow.step_completed", "workflow.step_failed", "workflow.job_completed",
+    "workflow.job_failed", "workflow.callback_fired", "workflow.completed", "workflow.failed", "workflow.cancelled",
+)  # fmt: skip
 LARGEST_RESULT = 4096
 """In characters of JSON. An event leaves out a larger result, which is in the job's row."""
 LONGEST_MESSAGE = 1000

@@ -23,7 +23,7 @@ from ..db.session_limits import SessionLimits
 from ..db.transactions import is_busy, is_transient
 from ..handlers.carried import inheriting
 from ..maintenance import cron, superseded, timers
-from ..maintenance.look import Seen
+from ..maintenance.on_demand import Seen
 from ..maintenance.prune import prune
 from ..models import Event, SuppressedEnqueue, Workflow
 from ..reporting.rollups import roll_up

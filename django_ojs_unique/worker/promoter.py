@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 
 from ..db.clock import DatabaseClock
 from ..maintenance import timers
-from ..maintenance.look import Seen, look
+from ..maintenance.on_demand import Seen, look
 from .fronts import BLOCKS_PER_SECOND, LONGEST_SECONDS
 from .poller import Poller
 

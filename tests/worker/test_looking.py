@@ -11,7 +11,7 @@ from django.utils import timezone
 from django_ojs_unique import group, job
 from django_ojs_unique.db.clock import DatabaseClock
 from django_ojs_unique.lifecycle import write
-from django_ojs_unique.maintenance.look import look
+from django_ojs_unique.maintenance.on_demand import look
 from django_ojs_unique.models import CronJob, Job, WorkerProcess, Workflow
 from django_ojs_unique.worker import fronts, housekeeper, poller, promoter
 from django_ojs_unique.worker.housekeeper import Housekeeper
