@@ -142,18 +142,16 @@ def _take_back(jobs: QuerySet[Any], job: Any, now: datetime) -> None:
         job.state, job.finished_at = JobState.DISCARDED, now
         job.dead_letter = job.may_run_again and policy.on_exhaustion == "dead_letter"
         lifecycle.discard(row, now, token=token, errors=job.errors, dead_letter=job.dead_letter)
-    elif superseded.looks_first(job):
-        job.state, job.run_at = JobState.RETRYABLE, now
-        if counts:
-            lifecycle.schedule_retry(row, now, token=token, errors=job.errors)
-        else:
-            requeue_leased(jobs, [job.pk], token, errors=job.errors)
     else:
         job.state = JobState.AVAILABLE
-        if counts:
-            lifecycle.rescue(row, now, token=token, errors=job.errors)
-        else:
+        if looks_first := superseded.looks_first(job):
+            job.state, job.run_at = JobState.RETRYABLE, now
+        if not counts:
             requeue_leased(jobs, [job.pk], token, errors=job.errors)
+        elif looks_first:
+            lifecycle.schedule_retry(row, now, token=token, errors=job.errors)
+        else:
+            lifecycle.rescue(row, now, token=token, errors=job.errors)
     message = "Took back job %s (%s): the lease of %s expired."
     logger.log(_level(job), message, job.pk, job.type, holder, extra=labels(job))
 

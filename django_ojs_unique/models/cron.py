@@ -52,10 +52,8 @@ class CronJobQuerySet(models.QuerySet["CronJob"]):
         ``Job.objects.enqueue()`` except ``scheduled_at``, ``delay``, ``expires_at`` and ``id``, and also ``lease``,
         ``schema`` and ``extra``. Raises what ``enqueue()`` raises for an invalid request; nothing is written then.
         """
-        entry, _ = self._put(
-            _read(name, expression, type, args, options, timezone, overlap_policy, enabled, description)
-        )
-        return entry
+        fields = {"name": name, "enabled": enabled, "description": description}
+        return self._put(_read(expression, type, args, options, timezone, overlap_policy, **fields))[0]
 
     def define_from_outside(self, **definition: Any) -> tuple[CronJob, bool]:
         """Do what `define` does, with the ``options`` in one object; return the entry, and whether it is new.
@@ -253,33 +251,29 @@ class CronJob(PartiallyIndexed):
 
 
 def _read(
-    name: str,
     expression: str,
     type: str,
     args: Mapping[str, Any] | Sequence[Any] | None,
     options: Mapping[str, Any],
     timezone: str | None = None,
     overlap_policy: str = OverlapPolicy.SKIP,
-    enabled: bool = True,
-    description: str = "",
+    **others: Any,
 ) -> CronJob:
-    """Return a valid entry that is not saved."""
+    """Return a valid entry that is not saved. ``others``: its other fields."""
     from ..handlers.redaction import hiding_values
 
     with hiding_values(type):
         cron = Cron(expression, "UTC" if timezone is None else timezone, overlap_policy, {} if args is None else args)
         options = plain({name: as_stored(value) for name, value in options.items()}, "options")
     entry = CronJob(
-        name=name,
         expression=expression,
         timezone=str(cron.timezone),
         overlap_policy=cron.overlap_policy,
         type=type,
         args=cron.args,
         options=options,
-        enabled=enabled,
-        description=description,
         next_run_at=cron.next_after(now()),
+        **others,
     )
     entry.validate()
     return entry

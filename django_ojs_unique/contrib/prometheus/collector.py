@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from django.db import router
@@ -38,16 +38,17 @@ class JobsCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         now = timezone.now()
         found = levels(self._using or router.db_for_read(Job), now)
-        yield from _of_queues(found, now)
-        yield from _of_limits(found)
-        yield from _of_the_rest(found)
+        yield from _gauges(found, now)
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """Name the gauges without a query: a registry asks for the names when the project starts."""
-        nothing = Levels((), (), (), (), {}, {}, {})
-        yield from _of_queues(nothing, timezone.now())
-        yield from _of_limits(nothing)
-        yield from _of_the_rest(nothing)
+        return _gauges(Levels((), (), (), (), {}, {}, {}), timezone.now())
+
+
+def _gauges(found: Levels, now: datetime) -> Iterator[GaugeMetricFamily]:
+    yield from _of_queues(found, now)
+    yield from _of_limits(found)
+    yield from _of_the_rest(found)
 
 
 def _of_queues(found: Levels, now: datetime) -> Iterator[GaugeMetricFamily]:
@@ -98,26 +99,23 @@ def _of_limits(found: Levels) -> Iterator[GaugeMetricFamily]:
 
 def _of_the_rest(found: Levels) -> Iterator[GaugeMetricFamily]:
     standings = Counter(worker.standing for worker in found.workers)
-    workers = GaugeMetricFamily(
-        "ojs_workers", "Worker processes by state; silent ones have missed three heartbeats.", labels=["state"]
+    yield _gauge(
+        "ojs_workers",
+        "Worker processes by state; silent ones have missed three heartbeats.",
+        "state",
+        {state: standings[state] for state in (*WorkerProcess.State.values, SILENT)},
     )
-    for state in (*WorkerProcess.State.values, SILENT):
-        workers.add_metric([state], standings[state])
-    discarded = GaugeMetricFamily(
-        "ojs_discarded_jobs", f"Discarded jobs that are kept, {_CAPPED}.", labels=["dead_letter"]
-    )
-    for dead, count in found.discarded.items():
-        discarded.add_metric([str(dead).lower()], count)
-    finished = GaugeMetricFamily(
-        "ojs_recently_finished_jobs", f"Jobs that finished in the last minute, {_CAPPED}.", labels=["state"]
-    )
-    for state, count in found.finished.items():
-        finished.add_metric([state], count)
-    suppressed = GaugeMetricFamily(
-        "ojs_recently_suppressed_enqueues",
-        f"Enqueues of the last minute that met a duplicate, {_CAPPED}.",
-        labels=["outcome"],
-    )
-    for outcome in SuppressedEnqueue.Outcome.values:
-        suppressed.add_metric([outcome], found.suppressed.get(outcome, 0))
-    yield from (workers, discarded, finished, suppressed)
+    dead_letters = {str(dead).lower(): count for dead, count in found.discarded.items()}
+    yield _gauge("ojs_discarded_jobs", f"Discarded jobs that are kept, {_CAPPED}.", "dead_letter", dead_letters)
+    finished = f"Jobs that finished in the last minute, {_CAPPED}."
+    yield _gauge("ojs_recently_finished_jobs", finished, "state", found.finished)
+    met = f"Enqueues of the last minute that met a duplicate, {_CAPPED}."
+    counts = {outcome: found.suppressed.get(outcome, 0) for outcome in SuppressedEnqueue.Outcome.values}
+    yield _gauge("ojs_recently_suppressed_enqueues", met, "outcome", counts)
+
+
+def _gauge(name: str, documentation: str, label: str, counts: Mapping[str, float]) -> GaugeMetricFamily:
+    gauge = GaugeMetricFamily(name, documentation, labels=[label])
+    for value, count in counts.items():
+        gauge.add_metric([value], count)
+    return gauge

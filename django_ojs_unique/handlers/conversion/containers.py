@@ -70,13 +70,13 @@ class Items(Conversion):
     """Any number of items of one type, in a JSON array; those of a set in the order of their JSON."""
 
     def __init__(self, item: Conversion, make: type) -> None:
-        self.item, self.make = item, make
+        self.item, self.make, self.is_set = item, make, make in (set, frozenset)
 
     def to_json(self, value: Any, path: str) -> Any:
         if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping)):
             raise wrong_type(path, value, "list")
         items = [self.item.to_json(each, f"{path}[{index}]") for index, each in enumerate(value)]
-        if self.make not in (set, frozenset):
+        if not self.is_set:
             return items
         return list({canonical(each): each for each in sorted(plain(items, path), key=canonical)}.values())
 
@@ -93,18 +93,18 @@ class Several(Conversion):
         self.items = items
 
     def to_json(self, value: Any, path: str) -> Any:
-        return [one.to_json(each, at) for one, each, at in self._parts(value, path, wrong_type)]
+        self._check(value, path, wrong_type)
+        pairs = enumerate(zip(self.items, value, strict=True))
+        return [one.to_json(each, f"{path}[{at}]") for at, (one, each) in pairs]
 
     def from_json(self, stored: Any, path: str) -> Any:
-        return tuple(one.from_json(each, at) for one, each, at in self._parts(stored, path, unusable))
+        self._check(stored, path, unusable)
+        pairs = enumerate(zip(self.items, stored, strict=True))
+        return tuple(one.from_json(each, f"{path}[{at}]") for at, (one, each) in pairs)
 
-    def _parts(
-        self, value: Any, path: str, error: Callable[[str, Any, str], Exception]
-    ) -> list[tuple[Conversion, Any, str]]:
+    def _check(self, value: Any, path: str, error: Callable[[str, Any, str], Exception]) -> None:
         if not isinstance(value, (tuple, list)) or len(value) != len(self.items):
             raise error(path, value, f"tuple of {len(self.items)}")
-        pairs = enumerate(zip(self.items, value, strict=True))
-        return [(one, each, f"{path}[{at}]") for at, (one, each) in pairs]
 
 
 class Members(Conversion):
