@@ -141,12 +141,12 @@ def _entries_of(definition: Definition, using: str, now: datetime) -> Iterator[C
     names = _names_of(definition)
     if (cron := definition.cron) is not None:
         cron = replace(cron, timezone=cron.timezone or settings.TIME_ZONE or "UTC")
-        yield _entry(next(names), cron, now, type=definition.type, options={})
+        yield CronJob.of(cron, now, name=next(names), declared=True, type=definition.type)
     if definition.heal is not None:
         elsewhere = {} if using == DEFAULT_DB_ALIAS else {"using": using}
         cron = Cron(f"@every {definition.heal.every}", "UTC", args={"type": definition.type, **elsewhere})
         options = {} if definition.queue is None else {"queue": definition.queue}
-        yield _entry(next(names), cron, now, type=HEAL, options=options)
+        yield CronJob.of(cron, now, name=next(names), declared=True, type=HEAL, options=options)
 
 
 def _names_of(definition: Definition) -> Iterator[str]:
@@ -154,19 +154,6 @@ def _names_of(definition: Definition) -> Iterator[str]:
         yield definition.type
     if definition.heal is not None:
         yield f"heal.{definition.type}"[:LONGEST_NAME]
-
-
-def _entry(name: str, cron: Cron, now: datetime, **template: Any) -> CronJob:
-    return CronJob(
-        name=name,
-        expression=cron.expression,
-        timezone=str(cron.timezone),
-        overlap_policy=str(cron.overlap_policy),
-        args=cron.args,
-        declared=True,
-        next_run_at=cron.next_after(now),
-        **template,
-    )
 
 
 def _update(entries: QuerySet[CronJob], old: CronJob, entry: CronJob) -> None:

@@ -63,10 +63,7 @@ class Pruned:
 
 
 def prune(
-    jobs: QuerySet[Any],
-    now: datetime,
-    batch: int = BATCH,
-    retention: Mapping[str, timedelta | None] | None = None,
+    jobs: QuerySet[Any], now: datetime, batch: int = BATCH, retention: Mapping[str, timedelta | None] | None = None
 ) -> Pruned:
     """Prune at most ``batch`` rows of each kind, the oldest first, and what silent workers and limits have left.
 

@@ -156,11 +156,23 @@ class CronJob(PartiallyIndexed):
         verbose_name_plural = _("cron jobs")
         indexes = [
             # The entries that are due.
-            models.Index(fields=["next_run_at"], condition=Q(enabled=True), name="ojs_cron_due"),
+            models.Index(fields=["next_run_at"], condition=Q(enabled=True), name="ojs_cron_due")
         ]
 
     def __str__(self) -> str:
         return self.name
+
+    @classmethod
+    def of(cls, cron: Cron, moment: datetime, **fields: Any) -> CronJob:
+        """Return an entry that is not saved, of a schedule and other ``fields``; it is next due after the moment."""
+        return cls(
+            expression=cron.expression,
+            timezone=str(cron.timezone),
+            overlap_policy=str(cron.overlap_policy),
+            args=cron.args,
+            next_run_at=cron.next_after(moment),
+            **fields,
+        )
 
     @property
     def cron(self) -> Cron:
@@ -265,16 +277,7 @@ def _read(
     with hiding_values(type):
         cron = Cron(expression, "UTC" if timezone is None else timezone, overlap_policy, {} if args is None else args)
         options = plain({name: as_stored(value) for name, value in options.items()}, "options")
-    entry = CronJob(
-        expression=expression,
-        timezone=str(cron.timezone),
-        overlap_policy=cron.overlap_policy,
-        type=type,
-        args=cron.args,
-        options=options,
-        next_run_at=cron.next_after(now()),
-        **others,
-    )
+    entry = CronJob.of(cron, now(), type=type, options=options, **others)
     entry.validate()
     return entry
 

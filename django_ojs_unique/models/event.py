@@ -170,7 +170,7 @@ class Event(PartiallyIndexed):
         verbose_name_plural = _("events")
         indexes = [
             # The events without a position. On MariaDB the index of the positions finds them: it has the ids, too.
-            models.Index(fields=["id"], condition=Q(position=None), name="ojs_event_unpublished"),
+            models.Index(fields=["id"], condition=Q(position=None), name="ojs_event_unpublished")
         ]
 
     def __str__(self) -> str:

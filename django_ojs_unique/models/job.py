@@ -142,10 +142,7 @@ class Job(Movable, PartiallyIndexed):
         null=True, blank=True, editable=False, help_text="The workflow that enqueued the job, if one did."
     )
     awaited = models.BooleanField(
-        null=True,
-        blank=True,
-        editable=False,
-        help_text="True while a workflow has not counted its end yet.",
+        null=True, blank=True, editable=False, help_text="True while a workflow has not counted its end yet."
     )
 
     objects: ClassVar[JobManager[Self]] = JobManager()
@@ -160,7 +157,7 @@ class Job(Movable, PartiallyIndexed):
             ("release_job", "Can take job out of uniqueness"),
         ]
         constraints = [
-            ConditionalUniqueConstraint(fields=["fingerprint"], condition=holding_unique_key(), name="ojs_unique_key"),
+            ConditionalUniqueConstraint(fields=["fingerprint"], condition=holding_unique_key(), name="ojs_unique_key")
         ]
         indexes = [
             # The newest finished job of a fingerprint in each state. Its unfinished job is found by the constraint.
@@ -198,11 +195,7 @@ class Job(Movable, PartiallyIndexed):
                 name="ojs_job_expiry",
             ),
             # The ends that a workflow has not counted yet: hardly any. NULL, not false, so that MariaDB uses the index.
-            models.Index(
-                fields=["awaited"],
-                condition=Q(finished(), awaited__isnull=False),
-                name="ojs_job_awaited",
-            ),
+            models.Index(fields=["awaited"], condition=Q(finished(), awaited__isnull=False), name="ojs_job_awaited"),
             # Pruning: the jobs that finished first, and those that are kept only for their window. The dashboard counts
             # by queue, and by the time of the enqueue.
             models.Index(

@@ -15,7 +15,7 @@ from ..db.transactions import starting_over
 from ..exceptions import InvalidRequest, Message
 from ..ojs.blocking import ID as ID_LENGTH
 from ..ojs.limits import LARGEST
-from ..ojs.names import LONGEST_LIMIT, limit_name
+from ..ojs.names import LONGEST_LIMIT, is_whole, limit_name
 
 
 class LimitPartition(models.Model):
@@ -86,9 +86,7 @@ class LimitOverrideQuerySet(models.QuerySet["LimitOverride"]):
         """
         name = limit_name(name)
         for field, value in (("running", running), ("rate", rate)):
-            if value is not None and (
-                not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST
-            ):
+            if value is not None and not is_whole(value, 1, LARGEST):
                 raise InvalidRequest.at(
                     field,
                     Message("must be a whole number from 1 to {highest}, or None", highest=f"{LARGEST:,}"),

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..db.transactions import starting_over
 from ..exceptions import InvalidRequest
-from ..ojs.names import queue_name
+from ..ojs.names import is_whole, queue_name
 from ..signals import announce, queue_paused, queue_resumed
 
 HIGHEST_LIMIT = 2**31 - 1
@@ -50,9 +50,7 @@ class QueueQuerySet(models.QuerySet["Queue"]):
     def _set(self, name: str, label: str, **limit: int | None) -> bool:
         """Change one limit; ``label`` is its name in error messages."""
         ((field, value),) = limit.items()
-        if value is not None and (
-            not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= HIGHEST_LIMIT
-        ):
+        if value is not None and not is_whole(value, 1, HIGHEST_LIMIT):
             raise InvalidRequest.at(
                 label, "must be a whole number of at least 1, or None", value=value, hint="To stop a queue, pause it."
             )

@@ -23,7 +23,7 @@ class ActivityRollup(models.Model):
     class Meta:
         constraints = [
             # Also for the dashboard, which reads the rows of all queues together, and when the last one starts.
-            models.UniqueConstraint(fields=["queue", "start"], name="ojs_rollup_unique"),
+            models.UniqueConstraint(fields=["queue", "start"], name="ojs_rollup_unique")
         ]
 
     def __str__(self) -> str:

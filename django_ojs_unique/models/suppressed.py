@@ -48,11 +48,7 @@ class SuppressedEnqueue(models.Model):
     args = PayloadField()
     meta = PayloadField()
     existing_job = models.ForeignKey(
-        Job,
-        on_delete=models.DO_NOTHING,
-        db_constraint=False,
-        db_index=False,
-        related_name="suppressed_enqueues",
+        Job, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="suppressed_enqueues"
     )
     existing_state = models.CharField(max_length=9, choices=STATE_CHOICES)
     job = models.ForeignKey(

@@ -89,11 +89,7 @@ class Workflow(PartiallyIndexed):
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     type = models.CharField(max_length=5, choices=_choices(Kind))
     name = SparseCharField(max_length=255, default="", blank=True)
-    state = models.CharField(
-        max_length=9,
-        choices=_choices(WorkflowState),
-        default=str(WorkflowState.RUNNING),
-    )
+    state = models.CharField(max_length=9, choices=_choices(WorkflowState), default=str(WorkflowState.RUNNING))
     root = models.ForeignKey(
         "self",
         null=True,
@@ -199,11 +195,7 @@ class WorkflowMember(PartiallyIndexed):
     job_id = models.UUIDField(
         null=True, blank=True, editable=False, help_text="The job that does its work: also a duplicate that stands in."
     )
-    outcome = models.CharField(
-        max_length=9,
-        choices=_choices(MemberOutcome),
-        default=str(MemberOutcome.OPEN),
-    )
+    outcome = models.CharField(max_length=9, choices=_choices(MemberOutcome), default=str(MemberOutcome.OPEN))
     enqueued_at = models.DateTimeField(null=True, blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
@@ -213,9 +205,7 @@ class WorkflowMember(PartiallyIndexed):
     class Meta:
         verbose_name = _("member of a workflow")
         verbose_name_plural = _("members of workflows")
-        constraints = [
-            models.UniqueConstraint(fields=["workflow", "role", "position"], name="ojs_member_position"),
-        ]
+        constraints = [models.UniqueConstraint(fields=["workflow", "role", "position"], name="ojs_member_position")]
         indexes = [
             models.Index(fields=["workflow", "outcome", "role", "position"], name="ojs_member_outcome"),
             models.Index(fields=["job_id"], name="ojs_member_job"),

@@ -88,9 +88,14 @@ def limit_name(value: Any, field: str = "name") -> str:
     return name
 
 
+def is_whole(value: Any, lowest: int, highest: int) -> bool:
+    """Whether a value is a whole number between two others, or one of them; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest
+
+
 def priority_number(value: Any) -> int:
     """Return a valid priority. Raises InvalidRequest."""
-    if not isinstance(value, int) or isinstance(value, bool) or not LOWEST_PRIORITY <= value <= HIGHEST_PRIORITY:
+    if not is_whole(value, LOWEST_PRIORITY, HIGHEST_PRIORITY):
         bounds = {"lowest": LOWEST_PRIORITY, "highest": HIGHEST_PRIORITY}
         problem = Message("must be a whole number from {lowest} to {highest}", **bounds)
         raise InvalidRequest.at("priority", problem, value=value)

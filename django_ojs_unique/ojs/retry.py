@@ -11,6 +11,7 @@ from typing import Any
 from ..exceptions import InvalidRequest, InvalidRetryPolicy, Message, did_you_mean
 from .canonical import plain
 from .durations import format_duration, parse_duration
+from .names import is_whole
 from .suggesting import Suggesting
 
 STRATEGIES = ("exponential", "linear", "constant", "polynomial")
@@ -46,7 +47,7 @@ class RetryPolicy(Suggesting):
     longest: timedelta = field(init=False, repr=False, compare=False, default=timedelta())
 
     def __post_init__(self) -> None:
-        if not _is_integer(self.max_attempts) or not 0 <= self.max_attempts <= MOST_ATTEMPTS:
+        if not is_whole(self.max_attempts, 0, MOST_ATTEMPTS):
             problem = Message("must be a whole number from {lowest} to {highest}", lowest=0, highest=MOST_ATTEMPTS)
             raise _invalid("max_attempts", problem, self.max_attempts)
         if not _is_finite(self.backoff_coefficient) or self.backoff_coefficient < 1:
@@ -136,10 +137,6 @@ _MEMBERS = tuple(f.name for f in fields(RetryPolicy) if f.init)
 
 def _invalid(name: str, problem: str, value: Any, hint: str = "") -> InvalidRetryPolicy:
     return InvalidRetryPolicy.at(f"retry.{name}", problem, value=value, hint=hint)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_finite(value: Any) -> bool:

@@ -22,13 +22,7 @@ from ..options import COMMON
 from ..unique.policy import UniquePolicy
 from .arguments import NOTE, backend_of, store
 from .declare import OJSTask
-from .framework import (
-    BaseTaskBackend,
-    InvalidTask,
-    TaskResult,
-    TaskResultDoesNotExist,
-    task_enqueued,
-)
+from .framework import BaseTaskBackend, InvalidTask, TaskResult, TaskResultDoesNotExist, task_enqueued
 from .options import ByPath, QueueAliases, limits, policies
 from .results import result_of
 from .running import path_of, register, task_of, tell, type_of

@@ -77,11 +77,7 @@ def _converted(type: Any, args: Any) -> Any:
 
 
 def require(
-    found: Iterable[Any],
-    asked: Criteria,
-    count: int | None,
-    verb: str,
-    suppressed: Callable[[], Iterable[Any]] = tuple,
+    found: Iterable[Any], asked: Criteria, count: int | None, verb: str, suppressed: Callable[[], Iterable[Any]] = tuple
 ) -> Any:
     """Return the first match. Raises AssertionError if there is none, or if there are not exactly ``count``.
 
