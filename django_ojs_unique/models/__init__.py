@@ -1,11 +1,10 @@
 """The models."""
 
 from .cron import CronJob
-from .event import Event
+from .event import ActivityRollup, Event
 from .job import Job
 from .limit import LimitOverride, LimitPartition, Slot
 from .queue import Queue
-from .rollup import ActivityRollup
 from .suppressed import SuppressedEnqueue
 from .worker import WorkerProcess
 from .workflow import Workflow, WorkflowMember
