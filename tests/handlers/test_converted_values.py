@@ -113,6 +113,7 @@ VALUES = [
     (tuple[str, UUID], ("a", A_UUID), ["a", str(A_UUID)]),
     (set[int], {3, 1, 2}, [1, 2, 3]),
     (frozenset[UUID], frozenset({A_UUID}), [str(A_UUID)]),
+    (frozenset[int], frozenset({9, 8, 1}), [1, 8, 9]),
     (dict[str, Decimal], {"a": Decimal(2)}, {"a": "2"}),
     (dict[int, str], {7: "x"}, {"7": "x"}),
     (Mapping[UUID, int], {A_UUID: 1}, {str(A_UUID): 1}),

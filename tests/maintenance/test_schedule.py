@@ -351,10 +351,11 @@ def test_a_self_healing_scan_becomes_an_entry(handlers):
         ("order.close", "order.close", "@daily"),
     ]
     entry = CronJob.objects.get(pk="heal.order.settle")
-    assert (entry.args, entry.options, entry.overlap_policy) == (
+    assert (entry.args, entry.options, entry.overlap_policy, entry.declared) == (
         {"type": "order.settle"},
         {"queue": "orders"},
         "skip",
+        True,
     )
 
 

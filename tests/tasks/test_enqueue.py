@@ -153,7 +153,10 @@ def test_a_job_of_a_tasks_type_that_was_enqueued_otherwise_has_a_result():
     assert named.max_attempts == 1
 
 
-@pytest.mark.parametrize("note", [7, {"positional": 7}, {"positional": ["x", 7], "backend": 7}, {"positional": ["*a"]}])
+@pytest.mark.parametrize(
+    "note",
+    [7, {"positional": 7}, {"positional": ["x", 7], "backend": 7}, {"positional": ["a", 7]}, {"positional": ["*a"]}],
+)
 def test_a_note_that_somebody_made_up_harms_nothing(note):
     result = tasks.add.enqueue(1)
     Job.objects.filter(pk=result.id).update(extra={"django_task": note})
