@@ -13,11 +13,11 @@ from django.utils.translation import gettext_lazy as _
 
 from ..models import Job
 from ..ojs.states import JobState
+from ..reporting.activity import Span
 from ..reporting.failures import Cause, Failures
 from ..reporting.limits import PartitionReport
 from ..reporting.overview import QueueActivity
 from ..reporting.queues import UNFINISHED, Now
-from ..reporting.spans import Span
 from ..reporting.text import age, count_text, harmless
 from ..reporting.waits import Spread
 from ..reporting.workers import WorkerReport

@@ -19,7 +19,7 @@ from django.utils.translation import gettext
 from ..models import Job, SuppressedEnqueue
 from ..operations.rows import everything
 from ..reporting import duplicates as report
-from ..reporting.spans import SPANS
+from ..reporting.activity import SPANS
 from ..reporting.text import harmless
 from .base import may_view, render
 from .display import IN_LAST, LAST, SHORT, ago, badge, brief, fingerprint_link, pretty

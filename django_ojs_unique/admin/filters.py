@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from ..handlers.registry import registry
 from ..models import Job, Queue, SuppressedEnqueue
 from ..ojs.states import TERMINAL, JobState
-from ..reporting.spans import SPANS
+from ..reporting.activity import SPANS
 from ..reporting.text import MOST_COUNTED, harmless
 from .display import IN_LAST
 from .sentences import translate

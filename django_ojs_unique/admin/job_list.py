@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from ..models import SuppressedEnqueue
-from ..reporting.created import created_since
+from ..reporting.job_filters import created_since
 from ..reporting.parse import read_id
 from ..reporting.text import MOST_COUNTED
 from .base import BoundedList, BoundedPaginator, may_view

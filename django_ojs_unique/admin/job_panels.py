@@ -17,14 +17,13 @@ from ..handlers.redaction import redacted, redacted_member
 from ..models import Job, SuppressedEnqueue, WorkerProcess, Workflow
 from ..ojs.states import JobState
 from ..reporting import job_options
-from ..reporting.canonical_text import recompute
 from ..reporting.limit_waits import waits_for
 from ..reporting.relations import Relations, relations
 from ..reporting.suppressed import MOST_DIFFERENCES, Attempts, Encounter, attempts_that_met
 from ..reporting.text import harmless
 from ..reporting.timeline import MOST_FAILURES, Event, failures, timeline
-from ..reporting.uniqueness import against, uniqueness
-from ..reporting.waiting import nobody
+from ..reporting.uniqueness import against, recompute, uniqueness
+from ..reporting.workers import nobody
 from .base import may_view
 from .display import (
     ago,

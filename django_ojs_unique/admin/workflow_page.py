@@ -24,8 +24,7 @@ from .sentences import translate, translate_stored
 from .visibility import Visibility, visibility_of
 
 if TYPE_CHECKING:
-    from ..reporting.workflow_facts import JobCounts, Membership
-    from ..reporting.workflows import Node
+    from ..reporting.workflows import JobCounts, Membership, Node
 
 ROLES = {
     Role.ON_COMPLETE: _("When all have ended"),
@@ -108,7 +107,7 @@ def progress_bar(progress: JobCounts) -> SafeString:
 
 def places(visibility: Visibility, job: Any) -> Iterator[tuple[str, Any]]:
     """Yield which step of which workflow a job is, for its page."""
-    from ..reporting.workflow_facts import memberships_of
+    from ..reporting.workflows import memberships_of
 
     found = memberships_of(job)
     if visibility.is_narrowed and found:
@@ -132,7 +131,7 @@ def _place(place: Membership) -> SafeString:
 
 
 def _facts(workflow: Any) -> Iterator[tuple[str, Any]]:
-    from ..reporting.workflow_facts import job_counts
+    from ..reporting.workflows import job_counts
 
     yield gettext("Id"), format_html("<code>{}</code>", workflow.pk)
     yield gettext("Kind"), translate(workflow.type)

@@ -27,7 +27,7 @@ from .visibility import visibility_of
 from .workflow_page import WorkflowPage, name_of, progress_bar, took, workflow_url
 
 if TYPE_CHECKING:
-    from ..reporting.workflow_facts import Stops
+    from ..reporting.workflows import Stops
 
 MOST_CANCELLED = 100
 """How many workflows are cancelled at once."""
@@ -55,7 +55,7 @@ class WorkflowList(BoundedList):
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         rows: list[Any] = list(self.result_list)
-        from ..reporting.workflow_facts import job_counts
+        from ..reporting.workflows import job_counts
 
         counts = job_counts(rows, self.root_queryset.db)
         for row in rows:
@@ -104,7 +104,7 @@ class WorkflowAdmin(WorkflowPage):
         return None
 
     def _ask(self, request: HttpRequest, chosen: list[Workflow]) -> HttpResponse:
-        from ..reporting.workflow_facts import stops
+        from ..reporting.workflows import stops
 
         found = {workflow.pk: stops(workflow) for workflow in chosen}
         kept = [("action", "cancel"), *((helpers.ACTION_CHECKBOX_NAME, workflow.pk) for workflow in chosen)]

@@ -14,7 +14,7 @@ from ..exceptions import did_you_mean, nearest
 from ..models import Job
 from ..ojs.states import TIMED, JobState
 from ..ojs.words import counted
-from ..reporting import queue_names
+from ..reporting import queues
 from .database import with_jobs
 from .setting_problems import problems
 
@@ -26,7 +26,7 @@ def check_queue_rules(databases: Iterable[str] | None = None, **kwargs: Any) -> 
     """W004: jobs wait on a unique queue that were enqueued before it was unique. W009: nothing uses a unique queue."""
     if any(problems()) or not (rule := conf.settings.unique_queues):
         return []
-    declared = queue_names.in_code()
+    declared = queues.in_code()
     unknown = set() if rule is True else set(rule) - declared
     messages: list[CheckMessage] = []
     used: set[str] = set()
@@ -36,7 +36,7 @@ def check_queue_rules(databases: Iterable[str] | None = None, **kwargs: Any) -> 
         try:
             messages += _from_before(alias, jobs if rule is True else jobs.filter(queue__in=sorted(rule)))
             if unknown:
-                used |= queue_names.used(alias)
+                used |= queues.used(alias)
         except DatabaseError:  # the table of an earlier version, before its migration
             return messages
     if aliases:

@@ -12,8 +12,7 @@ from django.db import connections
 from django.db.models import Q, QuerySet
 
 from ..ojs.states import INCOMPLETE, KINDS, JobState
-from .created import earliest_end
-from .job_filters import LOOKUPS
+from .job_filters import LOOKUPS, earliest_end
 from .text import MOST_COUNTED
 
 MOST_LOOKED_AT = 20_000

@@ -18,8 +18,8 @@ from ..exceptions import Message
 from ..handlers.redaction import redacted_args, redacted_beginning
 from ..models import Job, SuppressedEnqueue
 from ..ojs.states import INCOMPLETE, TERMINAL
+from .activity import Span
 from .parse import fingerprint_begins, read_id
-from .spans import Span
 
 MOST_FINGERPRINTS = 50
 MOST_GROUPS = 50

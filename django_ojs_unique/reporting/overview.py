@@ -8,13 +8,11 @@ from datetime import datetime, timedelta
 
 from ..models import Job
 from ..ojs.states import JobState
-from .activity import Activity, activity
+from .activity import Activity, Span, activity
 from .failures import Failures, failures
 from .queues import MOST_QUEUES, Now, QueueReport, declared, queues, together
-from .spans import Span
-from .unknown_types import unknown_types
 from .waits import Spread, Waits, waits
-from .workers import WorkerReport, is_stranded, misspelt, running, workers
+from .workers import WorkerReport, is_stranded, misspelt, running, unknown_types, workers
 
 LONG_WAIT = timedelta(minutes=5)
 MOST_EXPLAINED = 5

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings as django_settings
 from django.db import connections
 
 from ..conf import settings
@@ -21,6 +22,9 @@ from .text import MOST_COUNTED
 
 MOST_QUEUES = 500
 """How many of the queues that have jobs in one state are looked at."""
+
+MOST_LOOKED_AT = 10_000
+"""How many of the newest jobs are looked at: their queues are known even if nothing waits there now."""
 
 UNFINISHED = [state for state in JobState if state in INCOMPLETE]
 
@@ -71,6 +75,21 @@ class QueueReport:
 def declared() -> set[str]:
     """Return the queues that handlers declare."""
     return {definition.queue or settings.default_queue for definition in registry.definitions()}
+
+
+def in_code() -> set[str]:
+    """Return the queues that code and settings name."""
+    backends: Any = getattr(django_settings, "TASKS", {}).values()
+    named = {settings.default_queue, *declared()}
+    for params in backends:
+        aliases = params.get("OPTIONS", {}).get("queue_aliases", {})
+        named.update(aliases.get(name, name) for name in params.get("QUEUES", ()))
+    return named
+
+
+def used(using: str) -> set[str]:
+    """Return the queues that have unfinished jobs, a row, or one of the newest jobs. One statement."""
+    return set(names(using, newest_jobs=MOST_LOOKED_AT))
 
 
 def queues(using: str, names: Iterable[str] = (), *, exact: bool = False) -> list[QueueReport]:

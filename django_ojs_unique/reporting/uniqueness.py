@@ -1,4 +1,4 @@
-"""What a job's row says about its uniqueness, in sentences."""
+"""What a job's row says about its uniqueness, in sentences, and the text behind its fingerprint."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from ..exceptions import InvalidPolicy, Message
+from ..exceptions import InvalidPolicy, Message, OJSError
+from ..handlers.redaction import redacted_canonical
 from ..ojs.states import TERMINAL, JobState
-from ..unique.fingerprint import canonical_key, fingerprint, unique_context
+from ..unique.fingerprint import SCHEME, canonical_key, fingerprint, stored_texts, unique_context
 from ..unique.policy import OnConflict, OnRetry, UniquePolicy, Window
 from .text import full
 
@@ -251,3 +252,51 @@ def _or(states: Any) -> str:
 
 
 _ENDS = (JobState.COMPLETED, JobState.CANCELLED, JobState.DISCARDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputed:
+    """The canonical text of a row and its fingerprint, both empty if there is none; ``note`` says what is wrong.
+
+    Redacted members are masked in the text.
+    """
+
+    text: str = ""
+    fingerprint: str = ""
+    note: str = ""
+
+
+def recompute(job: Any) -> Recomputed:
+    """Compute the canonical text of a row as an enqueue would; no query is made."""
+    policy, problem = read_policy(job)
+    if job.key is None and policy is None:
+        return Recomputed(note=problem and Message("There is no text, as the policy cannot be read."))
+    if job.key is None and job.payload_pruned:
+        return Recomputed(
+            note=Message(
+                "The text cannot be computed again: the args were pruned, and the row is kept only as it still counts"
+                " as a duplicate."
+            )
+        )
+    try:
+        texts = list(stored_texts(job, policy))
+    except OJSError as error:
+        return Recomputed(note=Message("The text cannot be computed again: {reason}", reason=error.message))
+    text = next((text for text in texts if fingerprint(text) == job.fingerprint), texts[0])
+    return Recomputed(redacted_canonical(job.type, text), fingerprint(text), _note(job, text))
+
+
+def _note(job: Any, text: str) -> str:
+    if job.fingerprint is None or fingerprint(text) == job.fingerprint:
+        return ""
+    if job.fingerprint_scheme != SCHEME:
+        return Message(
+            "The stored fingerprint is of scheme {number}, and this version computes scheme {other}."
+            " `manage.py jobs rekey` computes it anew.",
+            number=job.fingerprint_scheme,
+            other=SCHEME,
+        )
+    return Message(
+        "The stored fingerprint is not the one of this text: the row was changed since it was enqueued."
+        " `manage.py jobs verify --fix` computes it anew."
+    )

@@ -10,9 +10,9 @@ from django.db.models import QuerySet
 
 from ..exceptions import nearest
 from ..ojs.names import matches
-from ..reporting.queue_names import in_code, used
+from ..reporting.queues import in_code, used
 from ..reporting.text import harmless
-from ..reporting.unknown_types import named, unknown_types
+from ..reporting.workers import named, unknown_types
 from .queues import QueueFilter
 
 logger = logging.getLogger("django_ojs_unique.worker")

@@ -26,7 +26,7 @@ from ..maintenance import cron, superseded, timers
 from ..maintenance.on_demand import Seen
 from ..maintenance.prune import prune
 from ..models import Event, SuppressedEnqueue, Workflow
-from ..reporting.rollups import roll_up
+from ..reporting.activity import roll_up
 from ..workflows.advance import advance_due, fail_deleted
 from . import heartbeat, hints
 from .outages import DATABASE_FAILED, Outages

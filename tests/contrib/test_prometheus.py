@@ -17,13 +17,12 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from django_ojs_unique import Limit, Retry, Skip, job
-from django_ojs_unique.contrib.prometheus import JobsCollector, MetricsView
+from django_ojs_unique.contrib.prometheus import JobsCollector, MetricsView, collector
 from django_ojs_unique.contrib.prometheus import collector as collecting
 from django_ojs_unique.contrib.prometheus.worker import WorkerMetrics, serving
 from django_ojs_unique.execution.finalize import Finalized
 from django_ojs_unique.execution.run import Run
 from django_ojs_unique.models import Job, Queue, SuppressedEnqueue, WorkerProcess
-from django_ojs_unique.reporting import gauges
 from django_ojs_unique.reporting.text import MOST_COUNTED
 from django_ojs_unique.testing import run_jobs
 from django_ojs_unique.worker.loop import Worker
@@ -163,7 +162,7 @@ def series(queue):
 
 
 def test_nothing_is_counted_without_end(gauge, monkeypatch):
-    monkeypatch.setattr(gauges, "MOST_COUNTED", 1)
+    monkeypatch.setattr(collector, "MOST_COUNTED", 1)
     enqueue(*["q"] * 4, unique={"on_conflict": "ignore"})
     assert gauge("ojs_recently_suppressed_enqueues", outcome="deduplicated") == 2
 

@@ -16,7 +16,7 @@ from django_ojs_unique.execution.claim import claim
 from django_ojs_unique.maintenance import timers
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import Job, Queue
-from django_ojs_unique.reporting.rollups import roll_up
+from django_ojs_unique.reporting.activity import roll_up
 from tests.support.background import working
 from tests.support.pages import table
 from tests.support.processes import until

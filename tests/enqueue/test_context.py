@@ -179,7 +179,7 @@ def test_what_cannot_be_restored_fails_the_attempt_and_runs_nothing(seen, settin
 
 def test_the_fingerprint_is_computed_again_from_the_row(seen):
     from django_ojs_unique.operations.integrity.expected_row import examine
-    from django_ojs_unique.reporting.canonical_text import recompute
+    from django_ojs_unique.reporting.uniqueness import recompute
 
     job = enqueue(1).job
     assert recompute(job).fingerprint == job.fingerprint

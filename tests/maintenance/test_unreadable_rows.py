@@ -18,7 +18,7 @@ from django_ojs_unique.maintenance import cron, superseded, timers
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import CronJob, Job, Workflow, WorkflowMember
 from django_ojs_unique.options import REPEATED
-from django_ojs_unique.reporting.rollups import roll_up
+from django_ojs_unique.reporting.activity import roll_up
 from django_ojs_unique.unique.presets import river
 from django_ojs_unique.worker.hints import tell_of_queues, tell_of_unknown_types
 from django_ojs_unique.worker.queues import QueueFilter

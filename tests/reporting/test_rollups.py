@@ -12,9 +12,7 @@ from django.utils import timezone
 from django_ojs_unique import job as job_of
 from django_ojs_unique.models import ActivityRollup, Job
 from django_ojs_unique.ojs.states import JobState
-from django_ojs_unique.reporting.activity import activity
-from django_ojs_unique.reporting.rollups import ALL, COUNTED_AFTER, KEPT, LENGTH, roll_up
-from django_ojs_unique.reporting.spans import SPANS
+from django_ojs_unique.reporting.activity import ALL, COUNTED_AFTER, KEPT, QUARTER, SPANS, activity, roll_up
 from django_ojs_unique.worker import Worker, housekeeper
 from tests.support.past import NOW, ago, job, suppressed
 from tests.support.processes import together
@@ -28,7 +26,7 @@ def live_a_week(seed):
     dice = Random(seed)
     quarter = NOW.replace(minute=0, second=0)
     for _ in range(150):
-        created = quarter - dice.choice([LENGTH, timedelta(minutes=1)]) * dice.randrange(40 * 24)
+        created = quarter - dice.choice([QUARTER, timedelta(minutes=1)]) * dice.randrange(40 * 24)
         created -= dice.choice([timedelta(0), timedelta(microseconds=1), timedelta(seconds=dice.randrange(900))])
         state = dice.choice(list(JobState))
         waited, ran = dice.choice([0, 1, 899, 100_000]), dice.choice([0, 1, 900, 300_000])
@@ -79,8 +77,8 @@ def test_where_nothing_happened_only_the_end_of_what_was_counted_has_a_row():
     due = roll_up("default", NOW)
     rows = ActivityRollup.objects.order_by("start")
     assert rows.count() == 1
-    assert rows.last().start + 2 * LENGTH + COUNTED_AFTER == due
-    assert rows.last().start + LENGTH + COUNTED_AFTER <= NOW < due
+    assert rows.last().start + 2 * QUARTER + COUNTED_AFTER == due
+    assert rows.last().start + QUARTER + COUNTED_AFTER <= NOW < due
 
 
 def test_a_quarter_is_counted_when_its_transactions_have_had_time_to_commit():
@@ -90,8 +88,8 @@ def test_a_quarter_is_counted_when_its_transactions_have_had_time_to_commit():
     job(quarter - timedelta(seconds=1))  # it commits after the quarter
     assert roll_up("default", due - timedelta.resolution) == due
     assert not ActivityRollup.objects.filter(enqueued__gt=0)
-    assert roll_up("default", due) == due + LENGTH
-    assert ActivityRollup.objects.get(queue=ALL, enqueued=1).start == quarter - LENGTH
+    assert roll_up("default", due) == due + QUARTER
+    assert ActivityRollup.objects.get(queue=ALL, enqueued=1).start == quarter - QUARTER
 
 
 def test_a_job_that_should_have_run_long_ago_is_counted_when_it_was_enqueued():
@@ -121,7 +119,7 @@ def test_a_job_that_finishes_meanwhile_is_counted_once():
 def test_a_quarter_is_counted_once():
     due = roll_up("default", NOW)
     job(ago(hours=5))
-    job(due - COUNTED_AFTER - LENGTH - timedelta(seconds=1))
+    job(due - COUNTED_AFTER - QUARTER - timedelta(seconds=1))
     roll_up("default", due)
     assert not ActivityRollup.objects.filter(enqueued__gt=0)
 
@@ -146,7 +144,7 @@ def test_after_a_long_pause_old_quarters_are_left_out_and_their_rows_deleted():
     job(NOW - KEPT - timedelta(days=1))
     job(ago(days=1))
     roll_up("default", NOW)
-    assert not ActivityRollup.objects.filter(start__lte=NOW - KEPT - LENGTH)
+    assert not ActivityRollup.objects.filter(start__lte=NOW - KEPT - QUARTER)
     assert sum(activity("default", WEEK, NOW).enqueued) == 1
 
 

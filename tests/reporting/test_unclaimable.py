@@ -6,12 +6,10 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs_unique import job as declare
 from django_ojs_unique.models import Job
-from django_ojs_unique.reporting import unknown_types as module
+from django_ojs_unique.reporting import workers as module
 from django_ojs_unique.reporting import workers as workers_module
 from django_ojs_unique.reporting.overview import overview
-from django_ojs_unique.reporting.unknown_types import named, unknown_types
-from django_ojs_unique.reporting.waiting import nobody
-from django_ojs_unique.reporting.workers import misspelt, untaken, workers
+from django_ojs_unique.reporting.workers import misspelt, named, nobody, unknown_types, untaken, workers
 from tests.reporting.test_queues import HOUR
 from tests.support.past import NOW, ago, job, worker
 
@@ -44,9 +42,9 @@ def test_only_the_head_of_each_queue_and_only_some_queues_are_looked_at(monkeypa
     of_type("y.first", at=ago(minutes=3))
     of_type("x.urgent", at=ago(minutes=0), priority=5)
     assert unknown_types(Job.objects.all(), ["default"]) == ["x.urgent", "y.first"]
-    monkeypatch.setattr(module, "MOST_LOOKED_AT", 2)
+    monkeypatch.setattr(module, "MOST_IN_HEADS", 2)
     assert unknown_types(Job.objects.all(), ["default", "other"]) == ["x.urgent"]
-    monkeypatch.setattr(module, "MOST_QUEUES", 1)
+    monkeypatch.setattr(module, "MOST_HEADS", 1)
     assert unknown_types(Job.objects.all(), ["other", "default"]) == []
 
 
@@ -108,7 +106,7 @@ def test_a_name_like_it_that_nothing_uses_is_taken_for_misspelt(facts, used, sai
 
 @pytest.mark.parametrize("state", ["available", "scheduled", "retryable", "pending"])
 def test_of_a_job_that_waits_it_is_said_that_nobody_takes_it(state, monkeypatch):
-    monkeypatch.setattr("django_ojs_unique.reporting.waiting.timezone.now", lambda: NOW)
+    monkeypatch.setattr("django_ojs_unique.reporting.workers.timezone.now", lambda: NOW)
     worker(queues=["email"])
     waiting = job(NOW, queue="emails", state=state)
     assert nobody(waiting, "default") == (

@@ -10,8 +10,7 @@ from django_ojs_unique.enqueue.new_job import read
 from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import ALL, INCOMPLETE, TERMINAL
-from django_ojs_unique.reporting.canonical_text import Recomputed, recompute
-from django_ojs_unique.reporting.uniqueness import against, uniqueness
+from django_ojs_unique.reporting.uniqueness import Recomputed, against, recompute, uniqueness
 from django_ojs_unique.unique.fingerprint import canonical_key, fingerprint
 from django_ojs_unique.unique.keys import HOLDING
 

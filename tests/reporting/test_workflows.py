@@ -10,8 +10,7 @@ from django.utils import timezone
 from django_ojs_unique import batch, chain, group
 from django_ojs_unique.models import Job, Workflow
 from django_ojs_unique.reporting import workflows as report
-from django_ojs_unique.reporting.workflow_facts import job_counts, memberships_of
-from django_ojs_unique.reporting.workflows import tree
+from django_ojs_unique.reporting.workflows import job_counts, memberships_of, tree
 from django_ojs_unique.testing import run_jobs
 from tests.support.flows import declare, do, fail
 from tests.support.workflows import advance

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy
 from django_ojs_unique.models import ActivityRollup, Job, Queue, SuppressedEnqueue, WorkerProcess
-from django_ojs_unique.reporting.rollups import roll_up
+from django_ojs_unique.reporting.activity import roll_up
 from tests.support.rows import insert_all
 
 SAMPLE = 2_000

@@ -12,7 +12,7 @@ from django_ojs_unique import DuplicateJob, InvalidPolicy, UniquePolicy
 from django_ojs_unique.exceptions import HandlerError
 from django_ojs_unique.handlers.registry import registry
 from django_ojs_unique.models import Job
-from django_ojs_unique.reporting.queue_names import in_code
+from django_ojs_unique.reporting.queues import in_code
 from django_ojs_unique.tasks import framework
 from django_ojs_unique.tasks.options import policies
 from django_ojs_unique.tasks.running import type_of

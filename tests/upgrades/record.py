@@ -52,7 +52,7 @@ def make_rows() -> None:
     from django.utils import timezone
 
     from django_ojs_unique.models import CronJob, Event, LimitOverride, Queue
-    from django_ojs_unique.reporting.rollups import roll_up
+    from django_ojs_unique.reporting.activity import roll_up
     from django_ojs_unique.worker import heartbeat
 
     with override_settings(OJS_UNIQUE={"EVENTS": True}):

@@ -1,10 +1,11 @@
-"""Gauges that are read from the database."""
+"""Gauges that are read from the database: the state of the system, for a monitor that asks every few seconds."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from django.db import router
 from django.utils import timezone
@@ -12,16 +13,18 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ...models import Job, SuppressedEnqueue, WorkerProcess
-from ...reporting.gauges import Levels, levels
-from ...reporting.limits import LimitReport
-from ...reporting.queues import UNFINISHED, QueueReport
+from ...ojs.states import JobState
+from ...reporting.limits import LimitReport, limits
+from ...reporting.queues import UNFINISHED, QueueReport, declared, queues
 from ...reporting.text import MOST_COUNTED
-from ...reporting.workers import SILENT
+from ...reporting.workers import SILENT, WorkerReport, is_stranded, workers
 
 MOST_QUEUES, MOST_LIMITS = 100, 100
 """How many queues and limits have their own series: callers can invent them, and each would have it for ever."""
 OTHERS = "(others)"
 """The label of all others together; no queue can have this name, and a limit of this name is one of them."""
+
+RECENT = timedelta(minutes=1)
 
 _CAPPED = f"counted up to {MOST_COUNTED:,}; {MOST_COUNTED + 1:,} means more"
 
@@ -51,6 +54,52 @@ def _gauges(found: Levels, now: datetime) -> Iterator[GaugeMetricFamily]:
     yield from _of_the_rest(found)
 
 
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The system now. Each count stops at `MOST_COUNTED` + 1, which means: that many or more.
+
+    ``stranded``: the queues with waiting jobs that no running worker takes. ``discarded``: how many discarded jobs are
+    stored, by whether they are dead letters. ``finished`` (by state) and ``suppressed`` (by outcome) count those of the
+    last minute.
+    """
+
+    queues: Sequence[QueueReport]
+    declared: Collection[str]
+    """The queues that handlers declare."""
+    stranded: Collection[str]
+    workers: Sequence[WorkerReport]
+    discarded: Mapping[bool, int]
+    finished: Mapping[str, int]
+    suppressed: Mapping[str, int]
+    limits: Sequence[LimitReport] = ()
+
+
+def levels(using: str, now: datetime) -> Levels:
+    """Read the levels in twelve statements, with limits in up to sixteen; each reads a bounded part of an index."""
+    named = declared()
+    found, present = queues(using, named), workers(using, now)
+    # The filter names every leading column of the index ojs_job_finished, so that only the index is read.
+    ended = Job.objects.using(using).filter(payload_pruned__in=[False, True], finished_at__isnull=False).order_by()
+    lately = ended.filter(dead_letter__in=[False, True], finished_at__gte=now - RECENT)
+    suppressed = SuppressedEnqueue.objects.using(using).filter(created_at__gte=now - RECENT)
+    most = MOST_COUNTED + 1
+    return Levels(
+        queues=found,
+        declared=named,
+        stranded={queue.name for queue in found if is_stranded(queue, present)},
+        workers=present,
+        discarded={
+            dead: ended.filter(state=JobState.DISCARDED, dead_letter=dead)[:most].count() for dead in (False, True)
+        },
+        finished={
+            state: lately.filter(state=state)[:most].count()
+            for state in (JobState.COMPLETED, JobState.CANCELLED, JobState.DISCARDED)
+        },
+        suppressed=Counter(suppressed.values_list("outcome", flat=True)[:most]),
+        limits=limits(using),
+    )
+
+
 def _of_queues(found: Levels, now: datetime) -> Iterator[GaugeMetricFamily]:
     jobs = GaugeMetricFamily("ojs_jobs", f"Unfinished jobs, {_CAPPED}.", labels=["queue", "state"])
     waits = GaugeMetricFamily(
@@ -60,20 +109,20 @@ def _of_queues(found: Levels, now: datetime) -> Iterator[GaugeMetricFamily]:
     stranded = GaugeMetricFamily(
         "ojs_queue_stranded", "Whether jobs wait that no living worker takes.", labels=["queue"]
     )
-    for name, queues in _labelled(found.queues, found.declared):
-        depth = sum((Counter(queue.depth) for queue in queues), Counter())
+    for name, together in _labelled(found.queues, found.declared):
+        depth = sum((Counter(queue.depth) for queue in together), Counter())
         for state in UNFINISHED:
             jobs.add_metric([name, state], depth[state])
-        since = [queue.waits_since for queue in queues if queue.waits_since is not None]
+        since = [queue.waits_since for queue in together if queue.waits_since is not None]
         waits.add_metric([name], max(0.0, (now - min(since)).total_seconds()) if since else 0)
-        paused.add_metric([name], any(queue.paused_at is not None for queue in queues))
-        stranded.add_metric([name], any(queue.name in found.stranded for queue in queues))
+        paused.add_metric([name], any(queue.paused_at is not None for queue in together))
+        stranded.add_metric([name], any(queue.name in found.stranded for queue in together))
     yield from (jobs, waits, paused, stranded)
 
 
-def _labelled(queues: Sequence[QueueReport], declared: Collection[str]) -> Iterator[tuple[str, Sequence[QueueReport]]]:
+def _labelled(found: Sequence[QueueReport], declared: Collection[str]) -> Iterator[tuple[str, Sequence[QueueReport]]]:
     """Yield queues by label: those that handlers declare, then those with most jobs, and the rest under one label."""
-    ordered = sorted(queues, key=lambda queue: (queue.name not in declared, -queue.unfinished, queue.name))
+    ordered = sorted(found, key=lambda queue: (queue.name not in declared, -queue.unfinished, queue.name))
     for queue in ordered[:MOST_QUEUES]:
         yield queue.name, [queue]
     if len(ordered) > MOST_QUEUES:
@@ -90,10 +139,10 @@ def _of_limits(found: Levels) -> Iterator[GaugeMetricFamily]:
     by_label: dict[str, list[LimitReport]] = defaultdict(list)
     for number, limit in enumerate(ordered):
         by_label[limit.name if number < MOST_LIMITS else OTHERS].append(limit)
-    for name, limits in by_label.items():
-        running.add_metric([name], sum(limit.running for limit in limits))
-        waiting.add_metric([name], sum(limit.waiting for limit in limits))
-        full.add_metric([name], sum(limit.full for limit in limits))
+    for name, together in by_label.items():
+        running.add_metric([name], sum(limit.running for limit in together))
+        waiting.add_metric([name], sum(limit.waiting for limit in together))
+        full.add_metric([name], sum(limit.full for limit in together))
     yield from (running, waiting, full)
 
 

@@ -18,9 +18,9 @@ from ...ojs.limits import with_values
 from ...ojs.words import counted
 from ...options import DELAY, MOMENT, OBJECT, OPTIONS, QUEUE, UNIQUE
 from ...reporting import duplicates as report
+from ...reporting.activity import SPANS
 from ...reporting.limit_waits import waits_for, would_meet
 from ...reporting.parse import read_json
-from ...reporting.spans import SPANS
 from ...reporting.text import age, harmless
 from .answers import fields
 from .subcommand import Subcommand, moment, queue, type_

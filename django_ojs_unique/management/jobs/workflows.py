@@ -14,8 +14,7 @@ from ...models import Workflow
 from ...ojs.words import counted
 from ...ojs.workflows import Kind, WorkflowState
 from ...reporting.text import age, distance, duration_text, harmless
-from ...reporting.workflow_facts import job_counts, stops
-from ...reporting.workflows import Node, tree
+from ...reporting.workflows import Node, job_counts, stops, tree
 from ..arguments import whole_number
 from .answers import fields
 from .subcommand import Subcommand, read_id, read_word
