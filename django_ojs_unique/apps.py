@@ -21,10 +21,10 @@ class OJSUniqueConfig(AppConfig):
 
     def ready(self) -> None:
         from . import checks, tasks
-        from .reporting import logs
+        from .reporting import text
 
         checks.register_all()
-        logs.escape_all()
+        text.escape_all()
         autodiscover_modules("jobs")
         tasks.discover()
         post_migrate.connect(_forget_capabilities)

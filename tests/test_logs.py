@@ -10,7 +10,7 @@ import django_ojs_unique
 from django_ojs_unique import job
 from django_ojs_unique.exceptions import InvalidRequest
 from django_ojs_unique.models import Job
-from django_ojs_unique.reporting.logs import LOGGERS
+from django_ojs_unique.reporting.text import LOGGERS
 from django_ojs_unique.testing import run_jobs
 from tests.support.retries import IN_AN_HOUR
 

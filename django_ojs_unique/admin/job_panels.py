@@ -17,8 +17,8 @@ from ..handlers.redaction import redacted, redacted_member
 from ..models import Job, SuppressedEnqueue, WorkerProcess, Workflow
 from ..ojs.states import JobState
 from ..reporting import job_options
+from ..reporting.duplicates import Relations, relations
 from ..reporting.limit_waits import waits_for
-from ..reporting.relations import Relations, relations
 from ..reporting.suppressed import MOST_DIFFERENCES, Attempts, Encounter, attempts_that_met
 from ..reporting.text import harmless
 from ..reporting.timeline import MOST_FAILURES, Event, failures, timeline

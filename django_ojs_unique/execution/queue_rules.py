@@ -12,7 +12,7 @@ from ..db.cursors import execute
 from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
 from ..db.locking import unlocked
-from ..limits.index_scan import Blocks, blocks_of
+from ..limits.blocks import Blocks, blocks_of
 from ..models import Queue
 from ..ojs.states import JobState
 

@@ -14,7 +14,7 @@ from ..db.dialects import dialect_of
 from ..db.locking import unlocked
 from ..db.transactions import starting_over
 from ..models import LimitPartition, Slot
-from .index_scan import IS_RUNNING
+from .blocks import IS_RUNNING
 
 AT_ONCE = 1_000
 UNUSED_FOR = timedelta(days=1)

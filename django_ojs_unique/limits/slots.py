@@ -19,8 +19,8 @@ from ..db.rows import RowReader
 from ..models import LimitOverride, LimitPartition, Slot
 from ..models.limit import in_force, weight_in_force
 from ..ojs.blocking import ID, LIMITED
+from .blocks import IS_RUNNING
 from .candidates import AvailableJobs, Candidate, Rank, rank
-from .index_scan import IS_RUNNING
 from .prune import delete_stale
 from .waiting import Waiting, first_in_line
 

@@ -9,8 +9,8 @@ from itertools import chain
 from typing import Any
 
 from ..ojs.blocking import FAIR, ID, LIMITED, PARTITIONS, fair_blocks_of
+from .blocks import Blocks, blocks_between, blocks_with_slots, fair_partitions_in_a_circle
 from .candidates import AvailableJobs, Candidate, Rank, rank, readable
-from .index_scan import Blocks, blocks_with_slots, fair_partitions_in_a_circle, walk
 
 LEAST_HEADS = 2
 """How many jobs of each partition the first look of a claim reads at least: most claims take one of each."""
@@ -176,7 +176,7 @@ class _WaitingScan:
         again = [
             block
             for partition in self.again
-            for block in (partition, *walk(dialect, queue, *fair_blocks_of(partition)))
+            for block in (partition, *blocks_between(dialect, queue, *fair_blocks_of(partition)))
         ]
         opened = list(dict.fromkeys([*opened, *again]))
         each = self.most_of_each(len(opened))

@@ -1,4 +1,4 @@
-"""What there is to do now: find it in one statement, or do it for those who ask while no worker may be running."""
+"""Maintenance for those who ask while no worker may be running."""
 
 from __future__ import annotations
 
@@ -6,47 +6,20 @@ import logging
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.db import OperationalError, connections
 from django.db.models import QuerySet
 
-from ..db.locking import firsts
 from ..db.transactions import is_busy, starting_over
 from ..ojs.states import TIMED, JobState
 from ..workflows.advance import advance_due
-from ..workflows.tables import Tables
 from . import cron, timers
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
 T = TypeVar("T")
-
-
-class Seen(NamedTuple):
-    """What a look has found, and how many blocks it read, where the database tells.
-
-    ``due`` is when the next scheduled or retryable job is due. The others are the id of a job that is available, that
-    its worker has lost, that has expired, or whose end a workflow must count, and the name of a cron entry that is due.
-    """
-
-    due: datetime | None
-    available: Any
-    lost: Any
-    late: Any
-    ended: Any
-    cron: Any
-    blocks: int
-
-
-def look(jobs: QuerySet[Any], now: datetime) -> Seen:
-    """Look, in one statement, for all that a worker may have to do, so that an idle one asks for nothing else."""
-    available = jobs.filter(state=JobState.AVAILABLE, finished_at=None).order_by("queue")
-    others = (available, timers.lost(jobs), timers.late(jobs, now), Tables.on(jobs.db).ended, cron.due(jobs.db, now))
-    due = timers.timed(jobs).values_list("run_at", flat=True)
-    found, blocks = firsts(due, *(rows.values_list("pk", flat=True) for rows in others))
-    return Seen._make([*found, blocks])
 
 
 def run_maintenance(jobs: QuerySet[Any], now: datetime, *, only: UUID | None = None, crons: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Duplicates: which fingerprints suppressed most enqueues, and which live jobs share a fingerprint."""
+"""Duplicates: which fingerprints suppressed most enqueues, which live jobs share one, and what else has a job's."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from uuid import UUID
 
 from django.db.models import Count, F, Max, Q, QuerySet, TextField, Window
 from django.db.models.functions import Cast, Left, RowNumber
+from django.utils import timezone
 
 from ..db.constraints import finished, holding_unique_key, released, unfinished_or_holding
 from ..exceptions import Message
 from ..handlers.redaction import redacted_args, redacted_beginning
 from ..models import Job, SuppressedEnqueue
-from ..ojs.states import INCOMPLETE, TERMINAL
+from ..ojs.states import INCOMPLETE, TERMINAL, UNSUCCESSFUL, JobState
+from ..unique.policy import UniquePolicy
 from .activity import Span
 from .parse import fingerprint_begins, read_id
+from .uniqueness import read_policy
 
 MOST_FINGERPRINTS = 50
 MOST_GROUPS = 50
@@ -30,28 +33,17 @@ SHORTEST_BEGINNING = 8
 MOST_ATTEMPTS_COUNTED = 100_000
 MOST_RELEASED_LOOKED_AT = 10_000
 LONGEST_ARGS = 500
+MOST_RELATIVES = 10
 
 _START = Left(Cast("args", TextField()), LONGEST_ARGS)
 """The first characters of the args of a suppressed enqueue; the whole can be large."""
 
 _UNFINISHED = sorted(INCOMPLETE)
 _HEX = frozenset("0123456789abcdef")
-_LIGHT = (
-    "id",
-    "type",
-    "queue",
-    "state",
-    "attempt",
-    "max_attempts",
-    "created_at",
-    "finished_at",
-    "window_ends_at",
-    "fingerprint",
-    "unique_states",
-    "key",
-    "revision",
-    "replaced_by",
-)
+LIGHT = (
+    "id", "type", "queue", "state", "attempt", "max_attempts", "created_at", "finished_at", "window_ends_at",
+    "fingerprint", "unique_states", "key", "revision", "replaced_by",
+)  # fmt: skip
 """The fields that a list of jobs shows; args and results are left out, as they can be large."""
 
 
@@ -109,12 +101,12 @@ def most_suppressed(attempts: QuerySet[Any], jobs: QuerySet[Any], span: Span, no
 
 def holders(jobs: QuerySet[Any], fingerprints: Collection[str], now: datetime) -> dict[str, Job]:
     """Return the job that holds each fingerprint now: the one that holds the unique key, else the newest live one."""
-    holding = jobs.filter(holding_unique_key(), fingerprint__in=fingerprints).only(*_LIGHT)
+    holding = jobs.filter(holding_unique_key(), fingerprint__in=fingerprints).only(*LIGHT)
     holders = {job.fingerprint: job for job in holding if not _is_over(job, now)}
     others = [each for each in fingerprints if each not in holders]
     rest = jobs.filter(released(), fingerprint__in=others, state__in=_UNFINISHED)
     place = Window(RowNumber(), partition_by="fingerprint", order_by=("-created_at", "-id"))
-    return {job.fingerprint: job for job in rest.annotate(place=place).filter(place=1).only(*_LIGHT)} | holders
+    return {job.fingerprint: job for job in rest.annotate(place=place).filter(place=1).only(*LIGHT)} | holders
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +148,7 @@ def groups_of(jobs: QuerySet[Any], fingerprints: Collection[str], most: int = MO
     numbered = live_of(jobs, fingerprints).annotate(
         place=Window(RowNumber(), order_by=("created_at", "id"), **same), total=Window(Count("pk"), **same)
     )
-    shown = numbered.filter(Q(place__lt=most) | Q(place=F("total"))).filter(total__gt=1).only(*_LIGHT)
+    shown = numbered.filter(Q(place__lt=most) | Q(place=F("total"))).filter(total__gt=1).only(*LIGHT)
     found: dict[str, list[Any]] = {fingerprint: [] for fingerprint in fingerprints}
     for job in shown.order_by("place"):
         found.setdefault(job.fingerprint, []).append(job)
@@ -193,7 +185,7 @@ class History:
 
 def history(jobs: QuerySet[Any], fingerprint: str) -> History:
     """Return the stored jobs of one fingerprint, at most `MOST_IN_HISTORY`."""
-    found = newest(jobs.only(*_LIGHT, "unique"), fingerprint, MOST_IN_HISTORY + 1)
+    found = newest(jobs.only(*LIGHT, "unique"), fingerprint, MOST_IN_HISTORY + 1)
     found.sort(key=lambda job: (job.state in INCOMPLETE, job.created_at, job.pk), reverse=True)
     kept = sorted(found[:MOST_IN_HISTORY], key=lambda job: (job.created_at, job.pk))
     return History(kept, len(found) > MOST_IN_HISTORY, kept[-1] if kept else None)
@@ -265,3 +257,58 @@ def _suppressed(row: dict[str, Any], shown: dict[str, tuple[str, str]], holding:
 
 def _is_over(job: Job, now: datetime) -> bool:
     return job.state not in INCOMPLETE and job.window_ends_at is not None and job.window_ends_at <= now
+
+
+@dataclass(frozen=True, slots=True)
+class Relations:
+    """The other jobs of a job's fingerprint.
+
+    ``family``: the newest of them and the job itself, the oldest first. ``more``: whether there are others.
+    ``replaces``: those that were cancelled for the job. ``blocked_by``: the live duplicate that keeps a discarded
+    or cancelled job from being retried. ``successor``: the job that replaced it; None if there is none, or it is gone.
+    """
+
+    family: tuple[Any, ...] = ()
+    more: bool = False
+    replaces: tuple[Any, ...] = ()
+    blocked_by: Any = None
+    successor: Any = None
+
+
+def relations(job: Any) -> Relations:
+    """Find the related jobs: up to four queries for those of its fingerprint, one for the job that replaced it."""
+    jobs = Job.objects.using(job._state.db)
+    successor = jobs.only(*LIGHT).filter(pk=job.replaced_by_id).first() if job.replaced_by_id else None
+    if job.fingerprint is None:
+        return Relations(successor=successor)
+    found = {row.pk: row for row in newest(jobs.only(*LIGHT), job.fingerprint, MOST_RELATIVES + 1)}
+    ended_before: list[Any] = []
+    if sum(row.state in TERMINAL for row in found.values()) > MOST_RELATIVES:  # else these are all that ended
+        before = jobs.only(*LIGHT).filter(created_at__lte=job.created_at)
+        ended_before = list(newest_ended(before, job.fingerprint, JobState.CANCELLED)[:MOST_RELATIVES])
+    found.pop(job.pk, None)
+    others = sorted(found.values(), key=_age, reverse=True)
+    replaced = {row.pk: row for row in (*others, *ended_before) if row.replaced_by_id == job.pk}
+    return Relations(
+        family=tuple(sorted([*others[:MOST_RELATIVES], job], key=_age)),
+        more=len(others) > MOST_RELATIVES,
+        replaces=tuple(sorted(replaced.values(), key=_age)),
+        blocked_by=_blocked_by(job, others),
+        successor=successor,
+    )
+
+
+def _blocked_by(job: Any, others: list[Any]) -> Any:
+    """Return the newest live job that counts under the job's policy, as a retry would find it."""
+    if job.state not in UNSUCCESSFUL or (job.state == JobState.CANCELLED and job.replaced_by_id is not None):
+        return None
+    policy, problem = read_policy(job)
+    if problem:
+        return None
+    policy, now = policy or UniquePolicy(), timezone.now()
+    live = (row for row in others if row.state not in TERMINAL)
+    return next((row for row in live if policy.is_duplicate(row.state, row.created_at, now)), None)
+
+
+def _age(row: Any) -> Any:
+    return row.created_at, row.pk

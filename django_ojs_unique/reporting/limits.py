@@ -12,6 +12,7 @@ from uuid import UUID
 from django.db import connections
 
 from ..db.dialects import kind_of
+from ..db.index_scan import walk
 from ..exceptions import Message
 from ..handlers.redaction import redacted_member
 from ..handlers.registry import registry
@@ -20,7 +21,7 @@ from ..models.limit import in_force
 from ..ojs.blocking import AFTER_PARTITIONS, ID, PARTITIONS
 from ..ojs.states import JobState
 from .limit_waits import TIMES, short_partition
-from .queues import MOST_QUEUES, live, walk
+from .queues import MOST_QUEUES, live, walked
 from .text import MOST_COUNTED
 
 MOST_NAMES = 200
@@ -83,29 +84,18 @@ class LimitReport:
         return list(dict.fromkeys(one.under(self.override) for one in self.given))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PartitionReport:
     """A partition of a limit now: how many jobs run and wait there, ``since`` when, and the ``first`` of these.
 
-    ``text``: the partition in words, without redacted values.
+    ``text``: the partition in words, without redacted values. ``job``: one of its jobs, and ``numbers``: those of one.
     """
 
-    id: str
-    name: str
-    text: str
+    name: str = ""
+    text: str = ""
     running: int = 0
     waiting: int = 0
     since: datetime | None = None
-    first: UUID | None = None
-
-
-@dataclass(slots=True)
-class _Partition:
-    """What was found out about a partition. ``numbers``: those of a job under it; ``job``: the id of one."""
-
-    name: str = ""
-    running: int = 0
-    waiting: int = 0
     first: UUID | None = None
     job: UUID | None = None
     numbers: Numbers | None = None
@@ -119,7 +109,7 @@ def limits(using: str) -> list[LimitReport]:
     used = _used(using)
     partitions = _partitions(using, with_running=bool(used))
     overrides = {row.name: row for row in LimitOverride.objects.using(using).order_by("name")[:MOST_NAMES]}
-    by_name: dict[str, list[_Partition]] = defaultdict(list)
+    by_name: dict[str, list[PartitionReport]] = defaultdict(list)
     given: dict[str, list[Numbers]] = defaultdict(list)
     for partition in partitions.values():
         by_name[partition.name].append(partition)
@@ -161,33 +151,23 @@ def full_partitions(using: str, most: int) -> list[PartitionReport]:
     return _shown(using, _partitions(using, with_running=False), most)
 
 
-def _shown(using: str, partitions: Mapping[str, _Partition], most: int) -> list[PartitionReport]:
+def _shown(using: str, partitions: Mapping[str, PartitionReport], most: int) -> list[PartitionReport]:
     if not partitions:
         return []
     ids = sorted(partitions, key=lambda id: (-partitions[id].waiting, -partitions[id].running, id))[:most]
     since = dict(LimitPartition.objects.using(using).filter(pk__in=ids).values_list("pk", "full_since"))
-    texts: dict[str, str] = {}
     for job in _jobs(using, (partitions[id].job for id in ids), "type", "args"):
-        texts |= {limit["id"]: short_partition(limit) for limit in redacted_member(job, "limits") or ()}
-    return [
-        PartitionReport(
-            id=id,
-            name=partition.name,
-            text=texts[id],
-            running=partition.running,
-            waiting=partition.waiting,
-            since=since.get(id) if partition.waiting else None,
-            first=partition.first,
-        )
-        for id in ids
-        for partition in [partitions[id]]
-        if id in texts  # else its job has ended meanwhile
-    ]
+        for limit in redacted_member(job, "limits") or ():
+            if limit["id"] in partitions:
+                partitions[limit["id"]].text = short_partition(limit)
+    for id in ids:
+        partitions[id].since = since.get(id) if partitions[id].waiting else None
+    return [partitions[id] for id in ids if partitions[id].text]  # else its job has ended meanwhile
 
 
-def _partitions(using: str, *, with_running: bool = True) -> dict[str, _Partition]:
+def _partitions(using: str, *, with_running: bool = True) -> dict[str, PartitionReport]:
     """Return the partitions under which jobs wait, and run, by their ids. At most four statements."""
-    partitions: dict[str, _Partition] = defaultdict(_Partition)
+    partitions: dict[str, PartitionReport] = defaultdict(PartitionReport)
     for id, count, first in _waiting(using):
         partition = partitions[id]
         partition.waiting, partition.first = min(partition.waiting + count, MOST_COUNTED + 1), partition.first or first
@@ -228,9 +208,8 @@ def _used(using: str) -> dict[str, int]:
     table = connections[using].ops.quote_name(LimitPartition._meta.db_table)
     more = f"(SELECT 1 FROM {table} WHERE name = used.name LIMIT 1 OFFSET {MOST_COUNTED}) IS NOT NULL"
     sql = (
-        f"WITH RECURSIVE used (name, number) AS (SELECT (SELECT name FROM {table} ORDER BY name LIMIT 1), 1 UNION ALL"
-        f" SELECT (SELECT name FROM {table} WHERE name > used.name ORDER BY name LIMIT 1), number + 1 FROM used"
-        f" WHERE name IS NOT NULL AND number < {MOST_NAMES}) SELECT name, CASE WHEN {more} THEN {MOST_COUNTED + 1}"
+        f"WITH RECURSIVE {walk('used', 'name', f'{table} WHERE TRUE', MOST_NAMES)}"
+        f" SELECT name, CASE WHEN {more} THEN {MOST_COUNTED + 1}"
         f" ELSE (SELECT COUNT(*) FROM {table} WHERE name = used.name) END FROM used WHERE name IS NOT NULL"
     )
     with connections[using].cursor() as cursor:
@@ -253,7 +232,7 @@ def _waiting(using: str) -> list[tuple[str, int, UUID]]:
 _AVAILABLE = live(JobState.AVAILABLE)
 _BLOCK = f"SELECT blocked_by FROM {_AVAILABLE} AND blocked_by < '{AFTER_PARTITIONS}' AND queue ="
 _WALKED = (
-    f"WITH RECURSIVE {walk(JobState.AVAILABLE, MOST_QUEUES)}, partitioned (queue, blocked_by, number) AS ("
+    f"WITH RECURSIVE {walked(JobState.AVAILABLE, MOST_QUEUES)}, partitioned (queue, blocked_by, number) AS ("
     f"SELECT queue, ({_BLOCK} named.queue AND blocked_by > '{PARTITIONS}' ORDER BY blocked_by LIMIT 1), 1"
     f" FROM {JobState.AVAILABLE}_queues named WHERE queue IS NOT NULL UNION ALL"
     f" SELECT queue, ({_BLOCK} walked.queue AND blocked_by > walked.blocked_by ORDER BY blocked_by LIMIT 1), number + 1"

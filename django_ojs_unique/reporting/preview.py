@@ -21,7 +21,7 @@ from ..operations.operation import CANCEL, ENQUEUE_AGAIN, RETRY
 from ..operations.retry import refuse_both
 from ..operations.rows import everything
 from ..unique.policy import UniquePolicy
-from .duplicates import live_of
+from .duplicates import LIGHT, live_of
 from .text import full, harmless
 from .uniqueness import read_policy, uniqueness
 
@@ -29,22 +29,6 @@ MOST_RIVALS = 1000
 """How many live jobs are read at most for all retries together."""
 
 RIVALS_NAMED = 5
-
-_READ = (
-    "type",
-    "queue",
-    "state",
-    "payload_pruned",
-    "replaced_by",
-    "unique",
-    "key",
-    "fingerprint",
-    "unique_states",
-    "created_at",
-    "scheduled_at",
-    "finished_at",
-    "window_ends_at",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +121,7 @@ def live_duplicates(jobs: QuerySet[Any], of: Collection[Job], now: datetime) -> 
 
 def _read(jobs: QuerySet[Any], ids: Iterable[UUID]) -> dict[UUID, Job | None]:
     wanted = list(dict.fromkeys(ids))
-    found = {job.pk: job for job in jobs.filter(pk__in=wanted).only(*_READ)}
+    found = {job.pk: job for job in jobs.filter(pk__in=wanted).only(*LIGHT, "payload_pruned", "unique", "scheduled_at")}
     return {id: found.get(id) for id in wanted}
 
 

@@ -14,6 +14,7 @@ from django.db import connections
 
 from ..conf import settings
 from ..db.clock import moment_of
+from ..db.index_scan import walk
 from ..handlers.registry import registry
 from ..models import Job, Queue
 from ..ojs.blocking import LIMITED, UNBLOCKED
@@ -140,7 +141,7 @@ def in_use(using: str, most: int = MOST_QUEUES) -> set[str]:
 
 
 def _names(using: str, most: int, others: Iterable[str] = ()) -> set[str]:
-    walks = ", ".join(walk(state, most) for state in UNFINISHED)
+    walks = ", ".join(walked(state, most) for state in UNFINISHED)
     found = [f"SELECT queue FROM {state}_queues WHERE queue IS NOT NULL" for state in UNFINISHED]
     with connections[using].cursor() as cursor:
         cursor.execute(f"WITH RECURSIVE {walks} {' UNION '.join([*found, *others])}")
@@ -190,7 +191,7 @@ def _depths(using: str, exact: bool) -> tuple[dict[str, dict[str, int]], dict[st
     most_queues, most = (_NO_BOUND, _NO_BOUND) if exact else (MOST_QUEUES, MOST_COUNTED)
     walks, counts = [], []
     for state in UNFINISHED:
-        walks.append(walk(state, most_queues))
+        walks.append(walked(state, most_queues))
         counts.append(_count(state, most))
     connection = connections[using]
     with connection.cursor() as cursor:
@@ -207,14 +208,9 @@ def _depths(using: str, exact: bool) -> tuple[dict[str, dict[str, int]], dict[st
     return depths, oldest
 
 
-def walk(state: str, most_queues: int) -> str:
+def walked(state: str, most_queues: int) -> str:
     """Return SQL that lists the queues with jobs of a state by one index search for each queue."""
-    first = f"SELECT queue FROM {live(state)}"
-    return (
-        f"{state}_queues (queue, number) AS (SELECT ({first} ORDER BY queue LIMIT 1), 1 UNION ALL"
-        f" SELECT ({first} AND queue > {state}_queues.queue ORDER BY queue LIMIT 1), number + 1 FROM {state}_queues"
-        f" WHERE queue IS NOT NULL AND number < {most_queues})"
-    )
+    return walk(f"{state}_queues", "queue", live(state), most_queues)
 
 
 def _count(state: str, most: int) -> str:

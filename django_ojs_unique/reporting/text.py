@@ -1,9 +1,12 @@
-"""Values as text for people, on a terminal or on a page."""
+"""Values as text for people, on a terminal, on a page or in a log: untrusted text cannot begin a new record there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.utils import timezone
 
@@ -79,3 +82,39 @@ def limits_text(limit: int | None, max_per_second: int | None) -> str:
 def count_text(count: int) -> str:
     """Write a number of jobs; above `MOST_COUNTED`, as that number and a plus sign."""
     return f"{count:,}" if count <= MOST_COUNTED else f"{MOST_COUNTED:,}+"
+
+
+LOGGERS = tuple(f"django_ojs_unique{name}" for name in ("", ".api", ".enqueue", ".idempotency", ".worker"))
+"""All loggers of the package: child loggers do not inherit a filter."""
+
+
+class Escaping(logging.Filter):
+    """Escapes control characters in the arguments of a record, and indents its traceback."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        with suppress(Exception):  # the text of an error may fail; the log's handler reports that
+            _escape(record)
+        return True
+
+
+def escape_all() -> None:
+    """Add the filter to every logger of the package; calling it twice does no harm."""
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(_ESCAPING)
+
+
+def _escape(record: logging.LogRecord) -> None:
+    if isinstance(record.args, Mapping):
+        record.args = {name: _escaped(value) for name, value in record.args.items()}
+    elif record.args:
+        record.args = tuple(map(_escaped, record.args))
+    if record.exc_info and not record.exc_text:
+        trace = harmless(_FORMATTER.formatException(record.exc_info), lines=True)
+        record.exc_text = "\n".join(f"  {line}" for line in trace.split("\n"))
+
+
+def _escaped(value: Any) -> Any:
+    return harmless(str(value)) if isinstance(value, (str, BaseException)) else value
+
+
+_ESCAPING, _FORMATTER = Escaping(), logging.Formatter()

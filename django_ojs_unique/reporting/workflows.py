@@ -16,10 +16,10 @@ from django.db.models.fields.json import KT
 from ..exceptions import Message
 from ..handlers.redaction import redacted, redacted_beginning
 from ..models import Job, Workflow, WorkflowMember
-from ..ojs.states import WAITING, JobState
+from ..ojs.states import JobState
 from ..ojs.workflows import Kind, MemberOutcome, MemberState, Role, WorkflowState
 from ..workflows.tables import Tables, below
-from ..workflows.tree import counts_of
+from ..workflows.tree import counts_of, member_state
 from .list_columns import TOO_LONG, Begin
 from .text import shortened
 
@@ -200,18 +200,11 @@ def _after(place: int, before: Node | None) -> str:
 
 
 def _state_of(node: Node) -> MemberState:
-    member, workflow = node.member, node.workflow
-    if workflow is not None and workflow.finished_at is not None:
-        return MemberState(workflow.state)
-    if member is not None and member.outcome != MemberOutcome.OPEN:
-        return MemberState(member.outcome)
-    if member is not None and member.enqueued_at is None:
-        return MemberState.WAITING
-    if workflow is None:
-        return MemberState.PENDING if node.job is None or node.job.state in WAITING else MemberState.ACTIVE
-    begun = {*MemberState} - {MemberState.PENDING, MemberState.WAITING}
-    has_begun = workflow.started_at or any(one.state in begun for one in node.nodes)
-    return MemberState.ACTIVE if has_begun else MemberState.PENDING
+    begun = node.workflow is not None and (
+        node.workflow.started_at is not None
+        or any(one.state not in (MemberState.PENDING, MemberState.WAITING) for one in node.nodes)
+    )
+    return member_state(node.member, node.workflow, node.job, begun=begun)
 
 
 def _result(type: str, details: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """The worker: claim, run, finalize, maintain."""
 
-from .drained import unfinished
+from .hints import unfinished
 from .loop import Worker
 from .queues import QueueFilter
 from .summary import Summary

@@ -23,10 +23,9 @@ from ..execution.run import Run
 from ..handlers.registry import registry
 from .claimed_runs import ClaimedRuns
 from .fronts import Fronts
-from .meter import Meter
 from .poller import LISTENING_POLL, Poller
 from .pools import EventLoopPool, Pool, ThreadPool
-from .summary import Summary
+from .summary import Meter, Summary
 from .uncertain_claims import UncertainClaims
 
 SMALL_CLAIM, LARGEST_CLAIM = FEW_ROWS, 200

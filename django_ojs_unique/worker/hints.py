@@ -1,4 +1,4 @@
-"""Log hints about jobs that perhaps no worker claims: types without a handler here, misspelt queue names."""
+"""Before a worker begins: whether a drain has anything to do, and hints about jobs that perhaps no worker claims."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from ..db.clock import DatabaseClock
 from ..exceptions import nearest
+from ..maintenance import cron
+from ..models import Workflow
 from ..ojs.names import matches
+from ..ojs.states import INCOMPLETE
 from ..reporting.queues import in_code, used
 from ..reporting.text import harmless
 from ..reporting.workers import named, unknown_types
@@ -45,3 +49,20 @@ def tell_of_queues(using: str, queues: QueueFilter) -> None:
 
 def _unknown(texts: Iterable[str], known: set[str]) -> list[str]:
     return [text for text in texts if not any(matches(name, [text]) for name in known)]
+
+
+def has_work(jobs: QuerySet[Any], queues: QueueFilter, clock: DatabaseClock) -> bool:
+    """Tell whether any job or workflow is unfinished, or a periodic job is due: four statements, and no lock.
+
+    If not, nothing can be promoted, expired, rescued or claimed, and pruning is left to the next drain that has work.
+    """
+    workflows = Workflow.objects.using(jobs.db).running()
+    if not cron.is_at_rest(jobs.db, clock.now()) or unfinished(jobs).exists() or workflows.exists():
+        return True
+    tell_of_queues(jobs.db, queues)
+    return False
+
+
+def unfinished(jobs: QuerySet[Any]) -> QuerySet[Any]:
+    """Select the jobs that have not finished, by the index of the claim."""
+    return jobs.filter(state__in=sorted(INCOMPLETE), finished_at=None)

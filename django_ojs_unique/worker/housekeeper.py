@@ -23,10 +23,10 @@ from ..db.session_limits import SessionLimits
 from ..db.transactions import is_busy, is_transient
 from ..handlers.carried import inheriting
 from ..maintenance import cron, superseded, timers
-from ..maintenance.on_demand import Seen
 from ..maintenance.prune import prune
 from ..models import Event, SuppressedEnqueue, Workflow
 from ..reporting.activity import roll_up
+from ..worker.promoter import Seen
 from ..workflows.advance import advance_due, fail_deleted
 from . import heartbeat, hints
 from .outages import DATABASE_FAILED, Outages

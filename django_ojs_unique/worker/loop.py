@@ -20,21 +20,19 @@ from ..execution.leases import confirm
 from ..execution.run import Run
 from ..execution.run_result import RunResult
 from ..models import Job
-from . import drained, heartbeat, preload
+from . import heartbeat, hints, preload
 from .claimed_runs import ClaimedRuns
 from .claimer import Claimer
-from .control import Control
+from .control import Control, Inbox
 from .finalizer import Finalizer, Outcomes
 from .housekeeper import LONGEST_WAIT, Housekeeper
-from .inbox import Inbox
 from .listen import Listener
-from .meter import Meter
 from .outages import DATABASE_FAILED, Outages, drop
 from .poller import LONGEST_POLL, SHORTEST_POLL, Poller
 from .pools import EventLoopPool, ThreadPool
 from .promoter import Promoter
 from .queues import QueueFilter
-from .summary import Summary
+from .summary import Meter, Summary
 from .timetable import Timetable
 
 logger = logging.getLogger("django_ojs_unique.worker")
@@ -141,7 +139,7 @@ class Worker:
         preload.import_all(self._jobs.db)
         logger.info("Worker %s started: queues %s.", self.id, ", ".join(self.queues.to_list()))
         self._control.draining = drain
-        if drain and self._outages.through(lambda: drained.has_work(self._jobs, self.queues, self._clock)) is False:
+        if drain and self._outages.through(lambda: hints.has_work(self._jobs, self.queues, self._clock)) is False:
             return self.summary
         self._threads.start()
         self._finalizer.start()

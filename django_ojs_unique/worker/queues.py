@@ -8,6 +8,7 @@ from typing import Any
 from django.db import connections
 from django.db.models import QuerySet
 
+from ..db.index_scan import walk
 from ..exceptions import InvalidRequest
 from ..ojs.names import matches, queue_name
 from ..ojs.states import JobState
@@ -40,14 +41,12 @@ class QueueFilter:
 
 def waiting_queues(jobs: QuerySet[Any]) -> list[str]:
     """Return the queues that have available jobs: one statement with one index look-up per queue."""
-    table = jobs.model._meta.db_table
-    first = f"SELECT queue FROM {table} WHERE state = %s AND finished_at IS NULL"
+    rows = f"{jobs.model._meta.db_table} WHERE state = '{JobState.AVAILABLE}' AND finished_at IS NULL"
     with connections[jobs.db].cursor() as cursor:
         cursor.execute(
-            f"WITH RECURSIVE waiting (queue) AS (SELECT ({first} ORDER BY queue LIMIT 1) UNION ALL"
-            f" SELECT ({first} AND queue > waiting.queue ORDER BY queue LIMIT 1) FROM waiting"
-            " WHERE waiting.queue IS NOT NULL) SELECT queue FROM waiting WHERE queue IS NOT NULL",
-            [str(JobState.AVAILABLE)] * 2,
+            f"WITH RECURSIVE {walk('waiting', 'queue', rows, 2**31 - 1)}"
+            " SELECT queue FROM waiting WHERE queue IS NOT NULL",
+            [],
         )
         return [row[0] for row in cursor.fetchall()]
 

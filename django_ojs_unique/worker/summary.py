@@ -1,10 +1,14 @@
-"""Summary: what a worker has done."""
+"""What a worker has done: its summary, and the calls to a meter that counts its work."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from ..execution.finalize import Finalized
+from ..execution.run import Run
 
 
 @dataclass(slots=True)
@@ -32,3 +36,16 @@ class Summary:
         """Count runs by their outcomes."""
         for outcome, count in Counter(outcomes).items():
             setattr(self, outcome, getattr(self, outcome) + count)
+
+
+class Meter:
+    """Called about a worker's work, in the thread of its loop, so it must be quick; this one counts nothing."""
+
+    def claimed(self, jobs: Sequence[Any]) -> None:
+        """Jobs were claimed."""
+
+    def finalized(self, run: Run, outcome: Finalized) -> None:
+        """The outcome of a run is stored, or its result was refused."""
+
+    def requeued(self, count: int) -> None:
+        """So many claimed jobs were requeued unfinished; their attempts do not count."""

@@ -84,16 +84,8 @@ class Tree:
     def state(self, member: Any) -> MemberState:
         """Return the state of a member or a callback (OJS workflows, "Step States")."""
         child = self.nested(member)
-        if child is not None and child.state != WorkflowState.RUNNING:
-            return MemberState(child.state)
-        if member.outcome != MemberOutcome.OPEN:
-            return _ENDED[member.outcome]
-        if member.enqueued_at is None:
-            return MemberState.WAITING
-        if child is not None:
-            return MemberState.PENDING if self.started_at(child) is None else MemberState.ACTIVE
-        job = self._jobs.get(member.job_id)
-        return MemberState.PENDING if job is None or job.state in WAITING else MemberState.ACTIVE
+        begun = child is not None and self.started_at(child) is not None
+        return member_state(member, child, self._jobs.get(member.job_id), begun=begun)
 
     def member_started_at(self, member: Any) -> datetime | None:
         """Return when a member's job started, as far as it runs or has run."""
@@ -120,6 +112,19 @@ class Tree:
             Counter(member.outcome for member in self.members(self.workflow)),
             Counter(member.outcome for member in self.leaves(self.workflow)),
         )
+
+
+def member_state(member: Any, workflow: Any, job: Any, *, begun: bool) -> MemberState:
+    """Return the state of a member: of a job, if it is stored, or of a nested workflow, whose jobs have ``begun``."""
+    if workflow is not None and workflow.state != WorkflowState.RUNNING:
+        return MemberState(workflow.state)
+    if member is not None and member.outcome != MemberOutcome.OPEN:
+        return _ENDED[member.outcome]
+    if member is not None and member.enqueued_at is None:
+        return MemberState.WAITING
+    if workflow is None:
+        begun = job is not None and job.state not in WAITING
+    return MemberState.ACTIVE if begun else MemberState.PENDING
 
 
 def counts_of(roots: Iterable[Any], using: str) -> dict[UUID, tuple[Counter[str], Counter[str]]]:

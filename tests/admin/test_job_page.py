@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy
 from django_ojs_unique.models import Job, SuppressedEnqueue, WorkerProcess
-from django_ojs_unique.reporting.relations import MOST_RELATIVES
+from django_ojs_unique.reporting.duplicates import MOST_RELATIVES
 from django_ojs_unique.reporting.suppressed import MOST_ATTEMPTS, MOST_MET
 from tests.support.people import give, log_in
 from tests.support.rows import insert_all

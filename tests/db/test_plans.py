@@ -11,8 +11,8 @@ from django.utils import timezone
 from django_ojs_unique import JobState
 from django_ojs_unique.db.constraints import finished, holding_unique_key, of_fingerprint, released
 from django_ojs_unique.execution.leases import requeue_claims
+from django_ojs_unique.limits.blocks import Blocks, blocks_of
 from django_ojs_unique.limits.candidates import AvailableJobs
-from django_ojs_unique.limits.index_scan import Blocks, blocks_of
 from django_ojs_unique.limits.slots import Slots
 from django_ojs_unique.limits.waiting import RoundRobin, Waiting, look
 from django_ojs_unique.maintenance import superseded, timers

@@ -16,7 +16,7 @@ from django_ojs_unique.exceptions import InvalidRequest
 from django_ojs_unique.execution import claim_limited
 from django_ojs_unique.execution.leases import requeue
 from django_ojs_unique.lifecycle import write
-from django_ojs_unique.limits import index_scan, waiting
+from django_ojs_unique.limits import blocks, waiting
 from django_ojs_unique.limits.waiting import LEAST_NEW, RoundRobin
 from django_ojs_unique.models import Job, LimitOverride, LimitPartition, Queue, Slot
 from django_ojs_unique.ojs.blocking import PARTITIONS
@@ -322,7 +322,7 @@ def test_a_claim_costs_the_same_whatever_waits_for_a_full_partition():
 
 @pytest.mark.slow
 def test_claims_go_round_more_full_partitions_than_one_claim_asks(monkeypatch):
-    monkeypatch.setattr(index_scan, "MOST_WALKED", 4)
+    monkeypatch.setattr(blocks, "MOST_WALKED", 4)
     first, waits = ([enqueue(n) for n in range(10)] for _ in range(2))
     running = {run.id: run for run in take(20)}
     assert [*running] == first
@@ -352,7 +352,7 @@ def test_a_small_claim_of_many_open_partitions_goes_by_priority_and_then_by_age(
 
 
 def test_partitions_whose_jobs_a_worker_does_not_run_hide_no_other(monkeypatch):
-    monkeypatch.setattr(index_scan, "MOST_PARTITIONS", 3)
+    monkeypatch.setattr(blocks, "MOST_PARTITIONS", 3)
     running = [*map(enqueue, range(10))]
     claimed = take(20)
     assert ids(claimed) == running
@@ -383,7 +383,7 @@ def test_a_small_claim_reads_on_behind_jobs_that_must_wait(is_followed, monkeypa
 
 @pytest.mark.slow
 def test_a_job_whose_partitions_must_be_read_apart_is_taken_and_keeps_no_other_waiting(monkeypatch):
-    monkeypatch.setattr(index_scan, "MOST_WALKED", 3)
+    monkeypatch.setattr(blocks, "MOST_WALKED", 3)
     monkeypatch.setattr(claim_limited, "_turns", defaultdict(RoundRobin))
     two = Limit(key=["args.n"], running=2)
     holders = [enqueue(n, two) for n in range(20) for _ in range(2)]

@@ -7,8 +7,7 @@ from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy
 from django_ojs_unique.models import Job
-from django_ojs_unique.reporting.duplicates import MOST_IN_HISTORY, history
-from django_ojs_unique.reporting.relations import MOST_RELATIVES, relations
+from django_ojs_unique.reporting.duplicates import MOST_IN_HISTORY, MOST_RELATIVES, history, relations
 from tests.support.past import job
 
 pytestmark = pytest.mark.django_db

@@ -25,12 +25,12 @@ from django_ojs_unique.execution.leases import extend, requeue
 from django_ojs_unique.execution.queue_rules import queues_with_rules
 from django_ojs_unique.execution.run_result import RunResult
 from django_ojs_unique.maintenance import cron, superseded, timers
-from django_ojs_unique.maintenance.on_demand import look
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import CronJob, Job
 from django_ojs_unique.reporting import bounded, queues
 from django_ojs_unique.unique.policy import UniquePolicy
 from django_ojs_unique.worker.fronts import Fronts
+from django_ojs_unique.worker.promoter import look
 from django_ojs_unique.worker.queues import waiting_queues
 from django_ojs_unique.workflows.advance import advance_due
 from tests.support.rows import insert

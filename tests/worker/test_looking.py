@@ -11,11 +11,10 @@ from django.utils import timezone
 from django_ojs_unique import group, job
 from django_ojs_unique.db.clock import DatabaseClock
 from django_ojs_unique.lifecycle import write
-from django_ojs_unique.maintenance.on_demand import look
 from django_ojs_unique.models import CronJob, Job, WorkerProcess, Workflow
 from django_ojs_unique.worker import fronts, housekeeper, poller, promoter
 from django_ojs_unique.worker.housekeeper import Housekeeper
-from django_ojs_unique.worker.promoter import Promoter
+from django_ojs_unique.worker.promoter import Promoter, look
 from django_ojs_unique.worker.queues import QueueFilter
 from tests.support import growth
 from tests.support.background import working

@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, s
 
 from ...execution.finalize import Finalized
 from ...execution.run import Run
-from ...worker.meter import Meter
+from ...worker.summary import Meter
 from .collector import MOST_QUEUES, OTHERS
 
 DURATIONS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)

@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from ..db.cursors import Plan, execute
 from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
+from ..db.index_scan import walk
 from ..models import LimitPartition, Slot
 from ..ojs.blocking import AFTER_PARTITIONS, FAIR, ID, LIMITED, PARTITIONS, UNBLOCKED, through
 
@@ -94,13 +95,13 @@ def blocks_with_slots(dialect: Dialect, queue: str, now: datetime, after: str) -
 
 def fair_partitions_in_a_circle(dialect: Dialect, queue: str, last: str, most: int) -> list[str]:
     """Return the next partitions of a fair queue: from the one after the ``last`` on, then from the first one on."""
-    partitions = walk(dialect, queue, last, PARTITIONS, most)
+    partitions = blocks_between(dialect, queue, last, PARTITIONS, most)
     if len(partitions) < most and last > FAIR:
-        partitions += walk(dialect, queue, FAIR, through(last), most - len(partitions))
+        partitions += blocks_between(dialect, queue, FAIR, through(last), most - len(partitions))
     return partitions
 
 
-def walk(dialect: Dialect, queue: str, after: str, before: str, most: int = MOST_WALKED) -> list[str]:
+def blocks_between(dialect: Dialect, queue: str, after: str, before: str, most: int = MOST_WALKED) -> list[str]:
     """Return the blocks of a queue between two others."""
     blocks, parameters = _blocks(dialect, queue, after, before, most)
     _, rows = execute(
@@ -118,14 +119,8 @@ def _blocks(dialect: Dialect, queue: str, after: str, before: str, most: int) ->
             " AND queue = %s AND blocked_by > %s AND blocked_by < %s ORDER BY blocked_by LIMIT %s)",
             [queue, after, before, most],
         )
-    some = (
-        f"SELECT blocked_by FROM {table} WHERE state = 'available' AND finished_at IS NULL"
-        " AND queue = %s AND blocked_by < %s"
-    )
+    rows = f"{table} WHERE state = 'available' AND finished_at IS NULL AND queue = %s AND blocked_by < %s"
     return (
-        "WITH RECURSIVE waiting (blocked_by, number) AS ("
-        f"SELECT ({some} AND blocked_by > %s ORDER BY blocked_by LIMIT 1), 1 UNION ALL"
-        f" SELECT ({some} AND blocked_by > waiting.blocked_by ORDER BY blocked_by LIMIT 1), waiting.number + 1"
-        " FROM waiting WHERE waiting.blocked_by IS NOT NULL AND waiting.number < %s)",
+        f"WITH RECURSIVE {walk('waiting', 'blocked_by', rows, '%s', after=' AND blocked_by > %s')}",
         [queue, before, after, queue, before, most],
     )
