@@ -562,7 +562,7 @@ def test_complete_works_from_an_async_handler(take):
 @pytest.mark.parametrize("kind", ["completed", "pruned", "rolled back"])
 def test_the_worker_does_not_take_a_completed_run_for_a_lost_one(take, kind):
     class Pool:
-        held = 0
+        runs = 0
         cancelled = False
 
         def cancel(self, run):
@@ -573,8 +573,8 @@ def test_the_worker_does_not_take_a_completed_run_for_a_lost_one(take, kind):
     (claimed,) = take(limit=1)
     pool = Pool()
     started = Run(claimed, pool=pool)
-    held = ClaimedRuns(Job.objects.all(), timedelta(seconds=30), lambda *_: None)
-    held.add(started)
+    claimed_runs = ClaimedRuns(Job.objects.all(), timedelta(seconds=30), lambda *_: None)
+    claimed_runs.add(started)
     started.begin()
     with transaction.atomic():
         atomic.complete_here(started, 1)
@@ -582,10 +582,10 @@ def test_the_worker_does_not_take_a_completed_run_for_a_lost_one(take, kind):
     if kind == "pruned":
         Job._base_manager.all().delete()
     elif kind == "rolled back":
-        held.cancel_lost(longer_than=-1)
-        assert not started.cancelled, "it still holds its job"
+        claimed_runs.cancel_lost(longer_than=-1)
+        assert not started.cancelled, "it still has its lease"
         Job.objects.get().cancel()
-    held.cancel_lost(longer_than=-1)
+    claimed_runs.cancel_lost(longer_than=-1)
     assert pool.cancelled == started.cancelled == (kind == "rolled back")
 
 
