@@ -1,4 +1,4 @@
-"""Execute: call the handler of one claimed job and return the outcome."""
+"""Execute: call the handler of one claimed job and return the outcome; what its context may do to the job."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..db import sessions
 from ..exceptions import TransactionLeftOpen
 from ..handlers.carried import arestored, carries, restored
 from ..handlers.context import JobContext
-from ..handlers.control import Skip, TimeLimitExceeded
+from ..handlers.control import Interrupted, Skip, TimeLimitExceeded
 from ..handlers.registry import Definition, registry
 from ..handlers.signature import call, still_wanted
 from ..hooks import tracer
 from ..signals import announce, job_started
-from . import run_result
+from . import atomic, run_result
 from .atomic import in_one_transaction
-from .job_handle import AsyncJobHandle, JobHandle
+from .journal import Journal
 from .run import Run
 from .run_result import RunResult
 
@@ -138,3 +138,37 @@ def _context(run: Run, handle: JobHandle) -> JobContext:
 def _reason(definition: Definition) -> str:
     assert definition.skip_unless is not None
     return f"skip_unless {getattr(definition.skip_unless, '__qualname__', definition.skip_unless)} was false"
+
+
+class JobHandle:
+    """What a plain handler may do."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.report = run.report
+        self.journal = Journal(run, self.checkpoint)
+
+    def is_held(self) -> bool:
+        """Return whether the job is still leased: asks the database."""
+        return not self._run.cancelled and atomic.leased(self._run).exists()
+
+    def fence(self) -> None:
+        """Lock the row until the caller's transaction ends. Raises LeaseLost, and RuntimeError without one."""
+        atomic.fence(self._run)
+
+    def complete(self, result: Any) -> None:
+        """Complete the job in the caller's transaction. Raises LeaseLost, and RuntimeError where it has no place."""
+        atomic.complete_here(self._run, result)
+
+    def checkpoint(self) -> None:
+        """Raise Interrupted if the worker stops."""
+        if self._run.is_stopping:
+            raise Interrupted
+
+
+class AsyncJobHandle(JobHandle):
+    """What an ``async def`` handler may do."""
+
+    def is_held(self) -> bool:
+        """Return whether the job was still leased when the worker looked last."""
+        return not self._run.cancelled

@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class SupportsHandle(Protocol):
-    """What a context needs of `django_ojs_unique.execution.job_handle.JobHandle`, which documents the members."""
+    """What a context needs of `django_ojs_unique.execution.execute.JobHandle`, which documents the members."""
 
     def is_held(self) -> bool: ...
     def report(self, fraction: float, note: str) -> None: ...

@@ -17,7 +17,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from django_ojs_unique import Limit, Retry, Skip, job
-from django_ojs_unique.contrib.prometheus import JobsCollector, MetricsView, collector
+from django_ojs_unique.contrib.prometheus import JobsCollector, MetricsView
 from django_ojs_unique.contrib.prometheus import collector as collecting
 from django_ojs_unique.contrib.prometheus.worker import WorkerMetrics, serving
 from django_ojs_unique.execution.finalize import Finalized
@@ -162,7 +162,7 @@ def series(queue):
 
 
 def test_nothing_is_counted_without_end(gauge, monkeypatch):
-    monkeypatch.setattr(collector, "MOST_COUNTED", 1)
+    monkeypatch.setattr(collecting, "MOST_COUNTED", 1)
     enqueue(*["q"] * 4, unique={"on_conflict": "ignore"})
     assert gauge("ojs_recently_suppressed_enqueues", outcome="deduplicated") == 2
 
@@ -292,7 +292,7 @@ def test_a_database_that_does_not_answer_is_unavailable(monkeypatch):
     def fail(*args):
         raise OperationalError("the password is hunter2")
 
-    monkeypatch.setattr(collecting, "levels", fail)
+    monkeypatch.setattr(collecting, "queues", fail)
     response = scrape(user=User(is_staff=True))
     assert (response.status_code, response.content) == (503, b"The database does not answer.\n")
 

@@ -13,8 +13,8 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from django_ojs_unique import job
-from django_ojs_unique.execution import interrupt, leases
-from django_ojs_unique.execution.interrupt import Interruptible
+from django_ojs_unique.execution import leases, run
+from django_ojs_unique.execution.run import Interruptible
 from django_ojs_unique.handlers.control import TimeLimitExceeded
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Worker, claimed_runs
@@ -358,7 +358,7 @@ def test_an_interruption_while_the_block_raises_lets_one_of_both_through_and_not
 
 def test_a_block_does_not_end_while_its_interruption_is_on_its_way(monkeypatch):
     """The interruption is sent when the block's thread is already at its end; it must not arrive behind it."""
-    on_its_way, left, real = Event(), Event(), interrupt._raise_in
+    on_its_way, left, real = Event(), Event(), run._raise_in
     runner = threading.get_ident()
 
     def send_late(thread, error):
@@ -368,7 +368,7 @@ def test_a_block_does_not_end_while_its_interruption_is_on_its_way(monkeypatch):
             until(lambda: left.is_set() or sys._current_frames()[runner].f_code is ends, "the block came to its end")
         real(thread, error)
 
-    monkeypatch.setattr(interrupt, "_raise_in", send_late)
+    monkeypatch.setattr(run, "_raise_in", send_late)
     block = Interruptible()
     interrupter = Thread(target=block.interrupt)
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import router
@@ -25,6 +24,7 @@ OTHERS = "(others)"
 """The label of all others together; no queue can have this name, and a limit of this name is one of them."""
 
 RECENT = timedelta(minutes=1)
+_FINISHED = (JobState.COMPLETED, JobState.CANCELLED, JobState.DISCARDED)
 
 _CAPPED = f"counted up to {MOST_COUNTED:,}; {MOST_COUNTED + 1:,} means more"
 
@@ -39,68 +39,33 @@ class JobsCollector(Collector):
         self._using = using
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        now = timezone.now()
-        found = levels(self._using or router.db_for_read(Job), now)
-        yield from _gauges(found, now)
+        """Read the gauges in twelve statements, with limits in up to sixteen; each reads a bounded part of an index."""
+        using, now, most = self._using or router.db_for_read(Job), timezone.now(), MOST_COUNTED + 1
+        named = declared()
+        found, present = queues(using, named), workers(using, now)
+        # The filter names every leading column of the index ojs_job_finished, so that only the index is read.
+        ended = Job.objects.using(using).filter(payload_pruned__in=[False, True], finished_at__isnull=False).order_by()
+        lately = ended.filter(dead_letter__in=[False, True], finished_at__gte=now - RECENT)
+        suppressed = SuppressedEnqueue.objects.using(using).filter(created_at__gte=now - RECENT)
+        yield from _of_queues(found, named, present, now)
+        yield from _of_limits(limits(using))
+        yield from _of_the_rest(
+            present,
+            {dead: ended.filter(state=JobState.DISCARDED, dead_letter=dead)[:most].count() for dead in (False, True)},
+            {state: lately.filter(state=state)[:most].count() for state in _FINISHED},
+            Counter(suppressed.values_list("outcome", flat=True)[:most]),
+        )
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """Name the gauges without a query: a registry asks for the names when the project starts."""
-        return _gauges(Levels((), (), (), (), {}, {}, {}), timezone.now())
+        yield from _of_queues((), (), (), timezone.now())
+        yield from _of_limits(())
+        yield from _of_the_rest((), {}, {}, {})
 
 
-def _gauges(found: Levels, now: datetime) -> Iterator[GaugeMetricFamily]:
-    yield from _of_queues(found, now)
-    yield from _of_limits(found)
-    yield from _of_the_rest(found)
-
-
-@dataclass(frozen=True, slots=True)
-class Levels:
-    """The system now. Each count stops at `MOST_COUNTED` + 1, which means: that many or more.
-
-    ``stranded``: the queues with waiting jobs that no running worker takes. ``discarded``: how many discarded jobs are
-    stored, by whether they are dead letters. ``finished`` (by state) and ``suppressed`` (by outcome) count those of the
-    last minute.
-    """
-
-    queues: Sequence[QueueReport]
-    declared: Collection[str]
-    """The queues that handlers declare."""
-    stranded: Collection[str]
-    workers: Sequence[WorkerReport]
-    discarded: Mapping[bool, int]
-    finished: Mapping[str, int]
-    suppressed: Mapping[str, int]
-    limits: Sequence[LimitReport] = ()
-
-
-def levels(using: str, now: datetime) -> Levels:
-    """Read the levels in twelve statements, with limits in up to sixteen; each reads a bounded part of an index."""
-    named = declared()
-    found, present = queues(using, named), workers(using, now)
-    # The filter names every leading column of the index ojs_job_finished, so that only the index is read.
-    ended = Job.objects.using(using).filter(payload_pruned__in=[False, True], finished_at__isnull=False).order_by()
-    lately = ended.filter(dead_letter__in=[False, True], finished_at__gte=now - RECENT)
-    suppressed = SuppressedEnqueue.objects.using(using).filter(created_at__gte=now - RECENT)
-    most = MOST_COUNTED + 1
-    return Levels(
-        queues=found,
-        declared=named,
-        stranded={queue.name for queue in found if is_stranded(queue, present)},
-        workers=present,
-        discarded={
-            dead: ended.filter(state=JobState.DISCARDED, dead_letter=dead)[:most].count() for dead in (False, True)
-        },
-        finished={
-            state: lately.filter(state=state)[:most].count()
-            for state in (JobState.COMPLETED, JobState.CANCELLED, JobState.DISCARDED)
-        },
-        suppressed=Counter(suppressed.values_list("outcome", flat=True)[:most]),
-        limits=limits(using),
-    )
-
-
-def _of_queues(found: Levels, now: datetime) -> Iterator[GaugeMetricFamily]:
+def _of_queues(
+    found: Sequence[QueueReport], named: Collection[str], present: Sequence[WorkerReport], now: datetime
+) -> Iterator[GaugeMetricFamily]:
     jobs = GaugeMetricFamily("ojs_jobs", f"Unfinished jobs, {_CAPPED}.", labels=["queue", "state"])
     waits = GaugeMetricFamily(
         "ojs_queue_oldest_waiting_seconds", "For how long the first available job waits, 0 for none.", labels=["queue"]
@@ -109,14 +74,14 @@ def _of_queues(found: Levels, now: datetime) -> Iterator[GaugeMetricFamily]:
     stranded = GaugeMetricFamily(
         "ojs_queue_stranded", "Whether jobs wait that no living worker takes.", labels=["queue"]
     )
-    for name, together in _labelled(found.queues, found.declared):
+    for name, together in _labelled(found, named):
         depth = sum((Counter(queue.depth) for queue in together), Counter())
         for state in UNFINISHED:
             jobs.add_metric([name, state], depth[state])
         since = [queue.waits_since for queue in together if queue.waits_since is not None]
         waits.add_metric([name], max(0.0, (now - min(since)).total_seconds()) if since else 0)
         paused.add_metric([name], any(queue.paused_at is not None for queue in together))
-        stranded.add_metric([name], any(queue.name in found.stranded for queue in together))
+        stranded.add_metric([name], any(is_stranded(queue, present) for queue in together))
     yield from (jobs, waits, paused, stranded)
 
 
@@ -129,13 +94,13 @@ def _labelled(found: Sequence[QueueReport], declared: Collection[str]) -> Iterat
         yield OTHERS, ordered[MOST_QUEUES:]
 
 
-def _of_limits(found: Levels) -> Iterator[GaugeMetricFamily]:
+def _of_limits(found: Sequence[LimitReport]) -> Iterator[GaugeMetricFamily]:
     running = GaugeMetricFamily("ojs_limit_running_jobs", "Jobs that run under a limit, by its name.", labels=["limit"])
     waiting = GaugeMetricFamily(
         "ojs_limit_waiting_jobs", f"Jobs that wait for slots of a limit, {_CAPPED}.", labels=["limit"]
     )
     full = GaugeMetricFamily("ojs_limit_full_keys", "Partitions of a limit for which jobs wait.", labels=["limit"])
-    ordered = sorted(found.limits, key=lambda one: (one.name == OTHERS, -one.waiting, -one.running, one.name))
+    ordered = sorted(found, key=lambda one: (one.name == OTHERS, -one.waiting, -one.running, one.name))
     by_label: dict[str, list[LimitReport]] = defaultdict(list)
     for number, limit in enumerate(ordered):
         by_label[limit.name if number < MOST_LIMITS else OTHERS].append(limit)
@@ -146,20 +111,24 @@ def _of_limits(found: Levels) -> Iterator[GaugeMetricFamily]:
     yield from (running, waiting, full)
 
 
-def _of_the_rest(found: Levels) -> Iterator[GaugeMetricFamily]:
-    standings = Counter(worker.standing for worker in found.workers)
+def _of_the_rest(
+    present: Sequence[WorkerReport],
+    discarded: Mapping[bool, int],
+    finished: Mapping[str, int],
+    suppressed: Mapping[str, int],
+) -> Iterator[GaugeMetricFamily]:
+    standings = Counter(worker.standing for worker in present)
     yield _gauge(
         "ojs_workers",
         "Worker processes by state; silent ones have missed three heartbeats.",
         "state",
         {state: standings[state] for state in (*WorkerProcess.State.values, SILENT)},
     )
-    dead_letters = {str(dead).lower(): count for dead, count in found.discarded.items()}
+    dead_letters = {str(dead).lower(): count for dead, count in discarded.items()}
     yield _gauge("ojs_discarded_jobs", f"Discarded jobs that are kept, {_CAPPED}.", "dead_letter", dead_letters)
-    finished = f"Jobs that finished in the last minute, {_CAPPED}."
-    yield _gauge("ojs_recently_finished_jobs", finished, "state", found.finished)
+    yield _gauge("ojs_recently_finished_jobs", f"Jobs that finished in the last minute, {_CAPPED}.", "state", finished)
     met = f"Enqueues of the last minute that met a duplicate, {_CAPPED}."
-    counts = {outcome: found.suppressed.get(outcome, 0) for outcome in SuppressedEnqueue.Outcome.values}
+    counts = {outcome: suppressed.get(outcome, 0) for outcome in SuppressedEnqueue.Outcome.values}
     yield _gauge("ojs_recently_suppressed_enqueues", met, "outcome", counts)
 
 
