@@ -233,6 +233,21 @@ def test_the_partitions_for_which_most_jobs_wait_come_first():
     assert partitions_of("default", "other", 10) == []
 
 
+def test_a_partition_for_which_nobody_waits_is_not_full_since_then():
+    enqueue(1)
+    take()
+    LimitPartition.objects.update(full_since=timezone.now())
+    (partition,) = partitions_of("default", "args.n", 10)
+    assert (partition.running, partition.waiting, partition.since) == (1, 0, None)
+
+
+def test_a_partition_whose_job_has_ended_meanwhile_is_left_out(monkeypatch):
+    enqueue(1)
+    take()
+    monkeypatch.setattr(limits, "_jobs", lambda *given: [])
+    assert partitions_of("default", "args.n", 10) == []
+
+
 def test_a_partition_without_a_row_is_named_by_its_jobs():
     enqueue(1), enqueue(1)
     take(), take()
