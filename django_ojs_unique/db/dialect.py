@@ -21,7 +21,7 @@ from ..unique.policy import UniquePolicy, ended_states
 from .constraints import of_fingerprint, unfinished_or_holding
 from .cursors import KeptCursor, execute
 from .fields import StateSetField
-from .inserts import Row, Statement, Table, in_groups
+from .inserts import Row, Table, in_groups
 from .rows import UnreadRows
 
 FEW_ROWS = 20
@@ -194,22 +194,14 @@ class Dialect:
             self.wake({job["queue"] for job in jobs if job["state"] == JobState.AVAILABLE})
         return inserted
 
-    def inserts_pieces(self) -> bool:
-        """Whether `insert_piece` is implemented, and its statement would be a transaction of its own."""
+    def inserts_alone(self) -> bool:
+        """Whether `insert_new` is implemented, and its statement would be a transaction of its own."""
         return False
 
-    def piece_statement(self, jobs: Sequence[Row]) -> Statement | None:
-        """Return what `insert_piece` executes to insert the jobs; None if it would be too large.
-
-        It is written while the database inserts the piece before.
-        """
-        raise NotImplementedError
-
-    def insert_piece(self, statement: Statement, overlap: Callable[[], Any]) -> set[UUID]:
+    def insert_new(self, jobs: Sequence[Row]) -> Collection[UUID]:
         """Insert the jobs that have no unfinished duplicate, wake the workers, and return the ids of the new jobs.
 
-        ``overlap`` is called once: while the database works if the driver can do that, and else before. It must not
-        use the connection.
+        This is one statement; if it would be too large, nothing is inserted.
         """
         raise NotImplementedError
 
@@ -251,7 +243,8 @@ class Dialect:
     def claim(self, wanted: ClaimRequest, overlap: Callable[[], Any] | None = None) -> UnreadRows:
         """Claim jobs of queues that are neither paused nor limited.
 
-        Return their rows unordered, with the fields that are wanted. ``overlap`` is called as in `insert_piece`.
+        Return their rows unordered, with the fields that are wanted. ``overlap`` is called as in
+        `cursors.execute`.
         """
         raise NotImplementedError
 

@@ -18,7 +18,7 @@ from ..unique.policy import UniquePolicy
 from .constraints import finished, unfinished_or_holding
 from .cursors import KeptCursor, Plan, execute
 from .dialect import FEW_ROWS, ClaimRequest, Dialect, Front, LookUp, as_it_is
-from .inserts import CHANNEL, TO_JSON, Row, Statement, bare_array, kept
+from .inserts import CHANNEL, TO_JSON, Row, bare_array, kept
 from .rows import RowReader, UnreadRows
 from .sessions import Session
 from .transactions import is_callers
@@ -262,18 +262,17 @@ class PostgreSQL(Dialect):
             (sql,) = cursor.fetchone() or ("FALSE",)
         return str(sql or "TRUE")
 
-    def inserts_pieces(self) -> bool:
+    def inserts_alone(self) -> bool:
         self.connection.ensure_connection()  # before, its autocommit is not known
         return self._is_alone()
 
-    def piece_statement(self, jobs: Sequence[Row]) -> Statement | None:
-        woken = {job["queue"] for job in jobs if self._wakes_workers(job)}
-        statement, parameters = self.table.insert_arrays_and_wake(jobs, sorted(woken))
-        return None if _is_too_large(parameters) else (statement, parameters)
-
-    def insert_piece(self, statement: Statement, overlap: Callable[[], Any]) -> set[UUID]:
-        _, rows = execute(self, *statement, overlap, Plan.ONCE)
-        return {id for (id,) in rows}
+    def insert_new(self, jobs: Sequence[Row]) -> Collection[UUID]:
+        available = {job["queue"] for job in jobs if job["state"] == JobState.AVAILABLE} if settings.notify else ()
+        statement, parameters = self.table.insert_arrays_and_wake(jobs, sorted(available))
+        if _is_too_large(parameters):
+            return ()
+        _, ((ids,),) = execute(self, statement, parameters, plan=Plan.ONCE)
+        return {job["id"] for job in jobs} if ids is None else ids
 
     def records_at_once(self, policy: UniquePolicy) -> bool:
         # For a period of months the start of the window is only a bound for the query: the caller must judge the job.

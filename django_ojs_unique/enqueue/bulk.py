@@ -37,9 +37,9 @@ from .by_key import announce_keyed, lock_held_keys
 from .by_policy import announce_verdict
 from .duplicates import left_without, stored_matches_of_any
 from .errors import ids_in_use, naming_missing_tables
-from .items import Items
+from .items import read_items
 from .new_job import NewJob
-from .optimistic import insert_all_or_none, insert_in_pieces, refresh_times
+from .optimistic import insert_all_or_none, insert_new, refresh_times
 from .results import BulkEnqueueResult, ItemResult, Outcome
 from .row import JobRow
 from .unit_of_work import LostRace, UnitOfWork
@@ -85,15 +85,15 @@ def _in_parts(jobs: QuerySet[Any], items: Iterable[Any]) -> Iterator[ItemResult]
     A refused or invalid item gives a result with an error; the others go on. Memory does not depend on their number.
     """
     numbered = enumerate(items)
-    while part := Items(jobs, islice(numbered, ROWS_AT_ONCE)):
+    while answers := read_items(jobs, islice(numbered, ROWS_AT_ONCE)):
         with naming_missing_tables(jobs):
-            left = yield from insert_in_pieces(jobs, part)
-        yield from _enqueue(jobs, [*left, *part.read()], refuse=False)
+            insert_new(jobs, [answer for answer in answers if isinstance(answer, BulkEntry)])
+        yield from _enqueue(jobs, answers, refuse=False)
 
 
 def _all(jobs: QuerySet[Any], items: Iterable[Any]) -> Iterator[ItemResult]:
     """Enqueue all items in one transaction, or none: raise the error of the first one that is refused or invalid."""
-    yield from _enqueue(jobs, Items(jobs, enumerate(items)).read(), refuse=True)
+    yield from _enqueue(jobs, read_items(jobs, enumerate(items)), refuse=True)
 
 
 def _enqueue(jobs: QuerySet[Any], answers: Sequence[Answer], *, refuse: bool) -> Iterator[ItemResult]:
@@ -109,6 +109,9 @@ def _enqueue(jobs: QuerySet[Any], answers: Sequence[Answer], *, refuse: bool) ->
                         _BulkEnqueue(jobs, entries, refuse=refuse).decide(work)
                     for entry in valid:  # before the first result, because the caller may stop there
                         _announce(jobs, entry)
+    else:
+        for entry in valid:
+            _announce(jobs, entry)
     yield from map(result_of, answers)
 
 

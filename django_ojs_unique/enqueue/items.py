@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -18,31 +17,12 @@ from .request import ARGUMENTS, Request, snapshot
 from .results import ItemResult, Outcome
 
 
-class Items:
-    """Items that are drawn from their source at once, and then read, all or a few at a time."""
-
-    def __init__(self, jobs: QuerySet[Any], numbered: Iterable[tuple[int, Any]]) -> None:
-        # Draw all items before `now` is set, because their source may be slow; copy them, because it may change them.
-        self._drawn = [(index, _draw(index, item)) for index, item in numbered]
-        self._reader, self._now = Reader(jobs.model), timezone.now()
-        self._log_unknown_types()
-        self._start = 0
-
-    def __len__(self) -> int:
-        return len(self._drawn)
-
-    def read(self, count: int | None = None) -> list[Answer]:
-        """Return an entry for each valid item among the next ones, and a result with the error for each other item."""
-        piece = self._drawn[self._start : None if count is None else self._start + count]
-        self._start += len(piece)
-        return [_build(self._reader, index, request, self._now) for index, request in piece]
-
-    def _log_unknown_types(self) -> None:
-        """Let the warnings be logged before `read`: the log may use the connection, and `read` must not."""
-        requests = [request for _, request in self._drawn if isinstance(request, Request)]
-        for request in {str(request.type): request for request in requests}.values():
-            with suppress(OJSError):  # `read` raises it again
-                self._reader.shape_of(request)
+def read_items(jobs: QuerySet[Any], numbered: Iterable[tuple[int, Any]]) -> list[Answer]:
+    """Return an entry for each valid item, and a result with the error for each other one."""
+    # Draw all items before `now` is set, because their source may be slow; copy them, because it may change them.
+    drawn = [(index, _draw(index, item)) for index, item in numbered]
+    reader, now = Reader(jobs.model), timezone.now()
+    return [_build(reader, index, request, now) for index, request in drawn]
 
 
 def _draw(index: int, item: Any) -> Request | OJSError:

@@ -5,9 +5,8 @@ It can do so where the policies count unfinished jobs only, and without keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from functools import cache
 from typing import Any
 
 from django.db import OperationalError, transaction
@@ -17,18 +16,12 @@ from django.utils import timezone
 from ..conf import settings
 from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
-from ..db.inserts import Statement
 from ..db.transactions import may_start_over
 from ..hooks import is_traced
 from ..ojs.states import INCOMPLETE
-from .bulk_plan import Answer, BulkEntry, result_of
-from .by_policy import announce_new
-from .items import Items
+from .bulk_plan import BulkEntry
 from .new_job import set_times
-from .results import ItemResult
 
-FIRST, NEXT = 200, 400
-"""The sizes of the pieces. The first one is small, because the database has nothing to do while it is read."""
 _FRESH = timedelta(seconds=1)
 
 
@@ -45,32 +38,29 @@ def insert_all_or_none(jobs: QuerySet[Any], entries: Sequence[BulkEntry]) -> boo
     return False
 
 
-def insert_in_pieces(jobs: QuerySet[Any], items: Items) -> Generator[ItemResult, None, Sequence[Answer]]:
-    """Insert jobs piece by piece, each piece in a transaction of its own, and read the next one meanwhile.
+def insert_new(jobs: QuerySet[Any], entries: Sequence[BulkEntry]) -> None:
+    """Insert the jobs that are new by one statement, a transaction of its own; mark these, the others must be decided.
 
-    Yield the results of the pieces that are stored. Return the items of the first piece that is not stored completely,
-    and of the next one; the stored ones among them are marked, but not announced. An exception while the next piece is
-    read leaves a stored piece without results and signals.
-
-    It does nothing in the caller's transaction, where it would lock the fingerprints of two pieces out of their order;
-    nor if signals share a transaction with their jobs, or with a tracer, which surrounds a whole batch.
+    It does nothing in the caller's transaction, where it would lock fingerprints out of their order; nor if signals
+    share a transaction with their jobs, or with a tracer, which surrounds a whole batch.
     """
     dialect, using = dialect_of(jobs), jobs.db
-    if not dialect.inserts_pieces() or settings.joins_signals or is_traced():
-        return ()
-    piece = _Piece(dialect, items.read(FIRST))
-    while piece.answers:
-        read_next = cache(lambda: _Piece(dialect, items.read(NEXT)))  # once, during the insert or after it
-        stored = piece.insert(read_next)
-        for entry in stored:
+    if not entries or settings.joins_signals or is_traced() or not dialect.inserts_alone():
+        return
+    if not _insert_decides(dialect, entries):
+        return
+    refresh_times(entries)
+    try:
+        ids = dialect.insert_new(_in_order(entries))
+    except OperationalError as error:
+        if not may_start_over(using, error):
+            raise
+        return
+    for entry in entries:
+        if entry.new_job.values["id"] in ids:
             entry.new_job.mark_stored(using)
-        if len(stored) < len(piece.entries):
-            return [*piece.answers, *read_next().answers]
-        for entry in stored:
-            announce_new(jobs.model, using, entry.new_job)
-        yield from map(result_of, piece.answers)
-        piece = read_next()
-    return ()
+        else:
+            entry.new_job.options.met_duplicate = True
 
 
 def refresh_times(entries: Sequence[BulkEntry], *, is_late: bool = False) -> datetime:
@@ -86,38 +76,6 @@ def refresh_times(entries: Sequence[BulkEntry], *, is_late: bool = False) -> dat
     for entry in entries:
         set_times(entry.new_job, now)
     return now
-
-
-class _Piece:
-    """Some items, and the statement that inserts the jobs of the valid ones; None if only queries can decide."""
-
-    def __init__(self, dialect: Dialect, answers: Sequence[Answer]) -> None:
-        self.answers = answers
-        self.entries = [answer for answer in answers if isinstance(answer, BulkEntry)]
-        self._dialect = dialect
-        self._statement: Statement | None = None
-        if self.entries and _insert_decides(dialect, self.entries):
-            self._make_statement(refresh_times(self.entries))
-
-    def insert(self, overlap: Callable[[], Any]) -> Sequence[BulkEntry]:
-        """Insert the jobs that are new, and return their items; the others must be decided."""
-        if self._statement is None:
-            return ()
-        if (time := refresh_times(self.entries)) != self._time:
-            self._make_statement(time)
-        try:
-            ids = self._dialect.insert_piece(self._statement, overlap)
-        except OperationalError as error:
-            if not may_start_over(self._dialect.connection.alias, error):
-                raise
-            return ()
-        for entry in self.entries:
-            entry.new_job.options.met_duplicate |= entry.new_job.values["id"] not in ids
-        return [entry for entry in self.entries if entry.new_job.values["id"] in ids]
-
-    def _make_statement(self, time: datetime) -> None:
-        self._time = time
-        self._statement = self._dialect.piece_statement(_in_order(self.entries))
 
 
 def _insert_decides(dialect: Dialect, entries: Sequence[BulkEntry]) -> bool:

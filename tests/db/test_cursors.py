@@ -467,6 +467,52 @@ def test_a_statement_beside_which_something_else_is_done_is_prepared_too(end):
     assert connection.connection.info.pipeline_status.name == "OFF"
 
 
+class Interrupt(Exception):
+    """What a time limit raises."""
+
+
+@postgresql
+@pytest.mark.parametrize("kind", [Interrupt, KeyboardInterrupt])
+def test_an_interrupt_while_the_database_works_is_raised_and_leaves_a_usable_connection(monkeypatch, kind):
+    from psycopg import Pipeline
+
+    def claim_one(overlap):
+        return claim(
+            Job.objects.all(), queues=["default"], types=None, limit=1, worker_id="w", lease=HOUR, now=timezone.now(),
+            with_rules=(), overlap=overlap,
+        )  # fmt: skip
+
+    for number in range(3):
+        enqueue(number)
+    fetch = Pipeline._exit_gen
+
+    def interrupted(pipeline):
+        if pipeline.result_queue:
+            raise kind
+        yield from fetch(pipeline)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pipeline, "_exit_gen", interrupted)
+        with pytest.raises(kind):
+            claim_one(bool)
+    assert len(claim_one(bool)) == 1
+
+
+@postgresql
+@pytest.mark.parametrize("is_supported", [True, False])
+def test_what_overlaps_a_statement_is_done_once_with_pipelines_and_without(monkeypatch, is_supported):
+    from psycopg import Connection, Pipeline
+
+    if not is_supported:
+        monkeypatch.setattr(Pipeline, "is_supported", lambda: False)
+        monkeypatch.setattr(Connection, "pipeline", None)
+    enqueue(1)
+    happened = []
+    dialect = dialect_of(Job.objects.all())
+    assert cursors.execute(dialect, "SELECT 1", [], lambda: happened.append(1)) == (1, [(1,)])
+    assert happened == [1]
+
+
 @postgresql
 def test_a_rolled_back_transaction_stops_nothing():
     for number in range(10):
