@@ -19,10 +19,10 @@ from django.db.models import Q, QuerySet
 from ..ojs.states import INCOMPLETE, JobState, to_mask
 from ..unique.policy import UniquePolicy, ended_states
 from .constraints import of_fingerprint, unfinished_or_holding
-from .cursors import KeptCursor, execute
+from .fast.cursors import KeptCursor, execute
+from .fast.rows import UnreadRows
 from .fields import StateSetField
 from .inserts import Row, Table, in_groups
-from .rows import UnreadRows
 
 FEW_ROWS = 20
 """Above this, discard a cached plan: one that was made on an empty table scans it for each row."""

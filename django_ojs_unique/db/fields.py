@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
-from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.db import models
-from django.db.models.base import ModelState
 from django.db.models.lookups import IsNull
 
 from ..ojs.canonical import to_nfc
@@ -31,30 +28,6 @@ else:
 def new_id() -> UUID:
     """Return a UUIDv7: ordered by time, and within one process strictly increasing (OJS core, "id")."""
     return uuid7()
-
-
-class SharedJSON(dict[str, Any]):
-    """A JSON object that many rows share and nobody changes, so that its text is made once."""
-
-    @cached_property
-    def text(self) -> str:
-        """The object as JSON."""
-        return json.dumps(self)
-
-
-def unsaved(model: type[models.Model], **values: Any) -> Any:
-    """Build an unsaved row without `Model.__init__`, which would take ten times as long.
-
-    Fields with a mutable default must be among the ``values``.
-    """
-    row: Any = model.__new__(model)
-    row.__dict__.update(_defaults(model), _state=ModelState(), **values)
-    return row
-
-
-@cache
-def _defaults(model: type[models.Model]) -> dict[str, Any]:
-    return {field.attname: field.get_default() for field in model._meta.concrete_fields}
 
 
 class StateSetField(models.SmallIntegerField):  # type: ignore[type-arg]

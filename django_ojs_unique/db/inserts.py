@@ -12,8 +12,8 @@ from django.db import models
 from ..ojs.encoder import encoder
 from ..ojs.states import ALL, to_mask
 from .constraints import FINISHED, HOLDS_UNIQUE_KEY, RELEASED
-from .fields import SharedJSON
-from .rows import RowReader
+from .fast.rows import RowReader, SharedJSON
+from .fields import Sparse
 
 CHANNEL = "django_ojs_unique"
 """On PostgreSQL: the channel on which an enqueue sends workers the name of the queue that has a new available job."""
@@ -70,6 +70,8 @@ class Column(NamedTuple):
     attname: str
     default: Any
     """The value of the column in a row that is inserted without it; NOT_PROVIDED if each INSERT must name it."""
+    is_sparse: bool
+    """Whether the default is stored as NULL."""
     placeholder: str
     adapt: Callable[[Any], Any]
     is_json: bool
@@ -79,16 +81,17 @@ class Column(NamedTuple):
         return bool(row.get(self.attname, self.default) != self.default)
 
     def values(self, rows: Sequence[Row]) -> list[Any]:
-        """Return the value of each row."""
+        """Return the value of each row, and None for what is stored as NULL."""
         name = self.attname
         try:  # the usual case, without a call for each row
-            return [row[name] for row in rows]
+            values = [row[name] for row in rows]
         except KeyError:
-            return [row.get(name, self.default) for row in rows]
+            values = [row.get(name, self.default) for row in rows]
+        return [None if value == self.default else value for value in values] if self.is_sparse else values
 
     def adapted(self, row: Row) -> Any:
         """Return the value of a row for the driver."""
-        value = row.get(self.attname, self.default)
+        (value,) = self.values([row])
         return None if value is None else self.adapt(value)
 
 
@@ -106,6 +109,7 @@ class Table:
                 name=field.column,
                 attname=field.attname,
                 default=field.get_default() if field.null or field.has_db_default() else models.NOT_PROVIDED,
+                is_sparse=isinstance(field, Sparse),
                 placeholder=dialect.placeholder(field),
                 adapt=dialect.adapter(field),
                 is_json=isinstance(field, models.JSONField),
@@ -125,7 +129,7 @@ class Table:
         values: list[Any] = []
         for attname, value in row.items():
             if attname in self._by_attname:
-                name, _, default, _, adapt, _ = self._by_attname[attname]
+                name, _, default, _, _, adapt, _ = self._by_attname[attname]
                 if value is not default and value != default:
                     columns.append(name)
                     values.append(value.text if type(value) is SharedJSON else adapt(value))
@@ -183,7 +187,7 @@ class Table:
             values = column.values(rows)
             first = values[0]
             if arrays and column.attname != "fingerprint" and _are_all_the_same(values):
-                if first != column.default:
+                if first != (None if column.is_sparse else column.default):
                     selected[column.name] = column.placeholder
                     constants.append(column.adapt(first))
                 continue
@@ -192,7 +196,7 @@ class Table:
                 # One JSON document: a thousand small ones would take Python twice the time.
                 arrays.append("jsonb_array_elements(%s::jsonb)")
                 parameters.append(TO_JSON(values))
-                selected[column.name] = f"NULLIF({name}, 'null')" if column.default in values else name
+                selected[column.name] = f"NULLIF({name}, 'null')" if None in values else name
             else:
                 arrays.append(f"unnest({column.placeholder}[])")
                 adapted = [None if value is None else column.adapt(value) for value in values]

@@ -16,10 +16,10 @@ from ..conf import settings
 from ..ojs.states import INCOMPLETE, JobState
 from ..unique.policy import UniquePolicy
 from .constraints import finished, unfinished_or_holding
-from .cursors import KeptCursor, Plan, execute
 from .dialect import FEW_ROWS, ClaimRequest, Dialect, Front, LookUp, as_it_is
+from .fast.cursors import KeptCursor, Plan, execute
+from .fast.rows import RowReader, UnreadRows
 from .inserts import CHANNEL, TO_JSON, Row, bare_array, kept
-from .rows import RowReader, UnreadRows
 from .sessions import Session
 from .transactions import is_callers
 
@@ -292,7 +292,7 @@ class PostgreSQL(Dialect):
 
     def new_cursor(self) -> KeptCursor | None:
         try:
-            from .prepared import PreparingCursor, is_djangos
+            from .fast.prepared import PreparingCursor, is_djangos
         except ImportError:  # psycopg2
             return None
         return PreparingCursor(self.connection) if is_djangos(self.connection) else None

@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Any
 
 from ..unique.policy import UniquePolicy
-from .cursors import KeptCursor, Parameters, Plan
 from .dialect import Dialect
+from .fast.cursors import KeptCursor, Parameters, Plan
 
 
 class SQLite(Dialect):

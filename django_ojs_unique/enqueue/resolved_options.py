@@ -11,7 +11,7 @@ from typing import Any, Final
 from django.db import models
 
 from ..conf import settings
-from ..db.fields import SharedJSON, unsaved
+from ..db.fast.rows import SharedJSON, unsaved
 from ..exceptions import InvalidRequest, nearest
 from ..handlers.registry import Definition, registry
 from ..ojs.limits import Limit

@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 
 from ..db.dialect import Front
 from ..db.dialects import dialect_of
-from ..db.rows import UnreadRows
+from ..db.fast.rows import UnreadRows
 from ..ojs.states import JobState
 from .claim_limited import ClaimOptions, claim_limited
 from .leases import Lease

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from django.db.models import F, QuerySet
 
-from ..db.cursors import execute
 from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
+from ..db.fast.cursors import execute
 from ..db.locking import unlocked
 from ..limits.blocks import Blocks, blocks_of
 from ..models import Queue

@@ -24,7 +24,8 @@ from django.utils import timezone
 from .. import signals
 from ..conf import settings
 from ..db.dialects import dialect_on
-from ..db.fields import new_id, unsaved
+from ..db.fast.rows import unsaved
+from ..db.fields import new_id
 from ..db.transactions import starting_over
 from ..handlers.redaction import redacted
 from ..ojs.moments import milliseconds

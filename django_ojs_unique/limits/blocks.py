@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from django.db.models import QuerySet
 
-from ..db.cursors import Plan, execute
 from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
+from ..db.fast.cursors import Plan, execute
 from ..db.index_scan import walk
 from ..models import LimitPartition, Slot
 from ..ojs.blocking import AFTER_PARTITIONS, FAIR, ID, LIMITED, PARTITIONS, UNBLOCKED, through

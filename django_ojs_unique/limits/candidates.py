@@ -12,9 +12,9 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
-from ..db.cursors import Plan, execute
 from ..db.dialects import dialect_of
-from ..db.rows import RowReader, loaded
+from ..db.fast.cursors import Plan, execute
+from ..db.fast.rows import RowReader, loaded
 from ..ojs.limits import are_readable
 
 FIELDS = ("id", "queue", "priority", "enqueued_at", "revision", "fair_partition", "blocked_by", "limits")

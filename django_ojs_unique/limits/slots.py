@@ -12,10 +12,10 @@ from uuid import UUID
 
 from django.db.models import F, Min, QuerySet, Sum
 
-from ..db.cursors import Plan, execute
 from ..db.dialects import dialect_of
+from ..db.fast.cursors import Plan, execute
+from ..db.fast.rows import RowReader
 from ..db.locking import skipping_locked
-from ..db.rows import RowReader
 from ..models import LimitOverride, LimitPartition, Slot
 from ..models.limit import in_force, weight_in_force
 from ..ojs.blocking import ID, LIMITED

@@ -19,8 +19,8 @@ from django.utils import timezone
 
 from ..db.clock import DatabaseClock
 from ..db.dialect import ClaimRequest
+from ..db.fast.rows import UnreadRows
 from ..db.postgresql import PostgreSQL
-from ..db.rows import UnreadRows
 from ..exceptions import InvalidRequest
 from ..lifecycle import write
 from ..ojs.durations import parse_duration

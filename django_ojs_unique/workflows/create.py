@@ -11,7 +11,8 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from ..db.dialects import dialect_of, dialect_on
-from ..db.fields import new_id, unsaved
+from ..db.fast.rows import unsaved
+from ..db.fields import new_id
 from ..enqueue.bulk import enqueue_many
 from ..enqueue.request import Request
 from ..enqueue.results import ItemResult

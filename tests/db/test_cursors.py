@@ -21,8 +21,8 @@ from django.utils import timezone
 from django.utils.asyncio import async_unsafe
 
 from django_ojs_unique import DuplicateJob, UniquePolicy
-from django_ojs_unique.db import cursors
 from django_ojs_unique.db.dialects import dialect_of
+from django_ojs_unique.db.fast import cursors
 from django_ojs_unique.db.postgresql import PostgreSQL
 from django_ojs_unique.db.sessions import watched
 from django_ojs_unique.exceptions import NotMigrated
@@ -559,7 +559,7 @@ def test_no_text_of_the_projects_statements_is_kept():
 
 @postgresql
 def test_a_pool_that_resets_its_connections_keeps_nothing_prepared(monkeypatch):
-    from django_ojs_unique.db.prepared import PreparingCursor
+    from django_ojs_unique.db.fast.prepared import PreparingCursor
 
     with monkeypatch.context() as patch:  # only while the cursor is made
         patch.setitem(connection.settings_dict["OPTIONS"], "pool", {"reset": print})
@@ -571,7 +571,7 @@ def test_a_pool_that_resets_its_connections_keeps_nothing_prepared(monkeypatch):
 
 @postgresql
 def test_a_plan_for_an_empty_table_does_not_stay_when_the_table_grows(monkeypatch):
-    monkeypatch.setattr("django_ojs_unique.db.prepared.USES_OF_A_PLAN", 50)
+    monkeypatch.setattr("django_ojs_unique.db.fast.prepared.USES_OF_A_PLAN", 50)
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE django_ojs_unique_job")
     for number in range(40):
@@ -613,7 +613,7 @@ def test_a_burst_after_a_time_with_few_jobs_does_not_read_the_table_once_for_eac
 
 @postgresql
 def test_a_plan_for_few_rows_does_not_stay_when_the_table_grows_between_two_batches(monkeypatch):
-    monkeypatch.setattr("django_ojs_unique.db.prepared.SECONDS_OF_A_PLAN", 0)
+    monkeypatch.setattr("django_ojs_unique.db.fast.prepared.SECONDS_OF_A_PLAN", 0)
     jobs, now = Job.objects.all(), timezone.now()
 
     def enqueue_and_work(numbers):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
-from django_ojs_unique.db.rows import RowReader
+from django_ojs_unique.db.fast.rows import RowReader
 from django_ojs_unique.models import Job
 
 pytestmark = pytest.mark.django_db
@@ -79,3 +79,10 @@ def test_a_job_is_found_by_a_default_and_by_another_value(name):
 )
 def test_text_that_was_written_manually_and_is_no_json_is_read_as_it_is(text, value):
     assert RowReader(Job, connection, ("args",)).read([text]).args == value
+
+
+def test_a_default_beside_other_values_of_a_batch_is_stored_as_null_too():
+    items = [{}, {"meta": {"a": "b"}, "tags": ["x"]}, {"meta": {}, "tags": []}]
+    assert Job.objects.enqueue_many({"type": "t", **item} for item in items).counts == {"created": 3}
+    for default in ({"meta": {}}, {"tags": []}):
+        assert Job.objects.filter(**default).count() == 2, default

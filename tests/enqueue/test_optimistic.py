@@ -16,8 +16,9 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import signals
-from django_ojs_unique.db import cursors, postgresql
+from django_ojs_unique.db import postgresql
 from django_ojs_unique.db.dialects import dialect_of
+from django_ojs_unique.db.fast import cursors
 from django_ojs_unique.db.inserts import CHANNEL
 from django_ojs_unique.db.postgresql import PostgreSQL
 from django_ojs_unique.enqueue import bulk, optimistic

@@ -9,7 +9,7 @@ from django.db import OperationalError, connection
 
 from django_ojs_unique import job
 from django_ojs_unique.db.clock import DatabaseClock
-from django_ojs_unique.db.rows import RowReader
+from django_ojs_unique.db.fast.rows import RowReader
 from django_ojs_unique.models import Job, Queue, WorkerProcess
 from django_ojs_unique.worker import Worker, claimer, finalizer, housekeeper, poller, pools, promoter
 from django_ojs_unique.worker import loop as loop_module

@@ -13,8 +13,8 @@ from django.db.backends.postgresql.base import Cursor, ServerBindingCursor
 from psycopg.pq import Format, PipelineStatus, TransactionStatus
 from psycopg.types.datetime import TimestamptzLoader
 
+from ..session_limits import is_pooled
 from .cursors import Parameters, Plan
-from .session_limits import is_pooled
 
 USES_BEFORE_PREPARING = 5
 USES_OF_A_PLAN = 1000
