@@ -48,11 +48,6 @@ class Claimed(Sequence[Any]):
     def __iter__(self) -> Iterator[Any]:
         return iter(self._jobs)
 
-    def values(self, name: str) -> list[Any]:
-        """Return the value of a column of numbers or texts in each row, unordered, without building the jobs."""
-        found = self._found
-        return [getattr(job, name) for job in found] if isinstance(found, list) else found.values(name)
-
     @property
     def is_limited(self) -> bool:
         """Whether the claim looked at blocked jobs, or at the limits of queues."""

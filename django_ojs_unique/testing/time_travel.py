@@ -97,7 +97,7 @@ def _claiming_later(claim: Callable[..., UnreadRows], shift: timedelta) -> Calla
         jobs = self.model._default_manager.using(self.connection.alias)
         with transaction.atomic(using=jobs.db):
             claimed = claim(self, wanted, overlap)
-            write(jobs.filter(pk__in=claimed.values("id")), lease_expires_at=F("lease_expires_at") + shift)
+            write(jobs.filter(pk__in=[job.id for job in claimed]), lease_expires_at=F("lease_expires_at") + shift)
         return claimed
 
     return claim_later

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from django.db.models import QuerySet
 
 from ..db.clock import DatabaseClock
 from ..db.dialect import FEW_ROWS
 from ..db.dialects import dialect_of
+from ..db.transactions import is_busy
+from ..execution import leases
 from ..execution.claim import Claimed, claim
 from ..execution.claim_limited import can_claim
 from ..execution.leases import Lease
@@ -23,10 +26,12 @@ from ..execution.run import Run
 from ..handlers.registry import registry
 from .claimed_runs import ClaimedRuns
 from .fronts import Fronts
+from .outages import DATABASE_FAILED
 from .poller import LISTENING_POLL, Poller
 from .pools import EventLoopPool, Pool, ThreadPool
 from .summary import Meter, Summary
-from .uncertain_claims import UncertainClaims
+
+logger = logging.getLogger("django_ojs_unique.worker")
 
 SMALL_CLAIM, LARGEST_CLAIM = FEW_ROWS, 200
 """How many jobs to claim at once: few, whose plan is kept, until a claim has found as many as it asked for."""
@@ -197,11 +202,11 @@ class Claimer:
         if pool not in self._unread:
             return
         jobs, claimed_at, token = self._unread.pop(pool)
-        leases, runs = Lease(self._lease), self._ready.setdefault(pool, [])
+        offered, runs = Lease(self._lease), self._ready.setdefault(pool, [])
         with self._uncertain_claims.claiming(token):
             self.meter.claimed(jobs)
             for job in jobs:
-                lease = leases.of(job)
+                lease = offered.of(job)
                 until = claimed_at + lease.total_seconds()
                 run = Run(job, pool=pool, lease=lease, lease_until=until, clock=self._clock.now)
                 self._runs.add(run)
@@ -258,3 +263,37 @@ class Claimer:
             self._empty.clear()
         self._summary.requeued += count
         self.meter.requeued(count)
+
+
+class UncertainClaims:
+    """Remembers the tokens of claims that got no answer, and requeues their jobs; the attempt does not count.
+
+    Without that, a claim that was committed while its answer was lost would cost its jobs an attempt and a lease. The
+    server may commit it after a first check, so the check is repeated until its lease would have run out.
+    """
+
+    def __init__(self, jobs: QuerySet[Any], lease: timedelta) -> None:
+        self._jobs = jobs
+        self._lease = lease
+        self._until: dict[UUID, float] = {}
+
+    @contextmanager
+    def claiming(self, token: UUID | None = None) -> Iterator[UUID]:
+        """Yield the token for a claim, by default a new one, and keep it if there is no answer or it cannot be read."""
+        token = token or uuid4()
+        try:
+            yield token
+        except BaseException as error:
+            # Busy is an answer: nothing was claimed.
+            if not isinstance(error, DATABASE_FAILED) or not is_busy(error):
+                self._until[token] = time.monotonic() + self._lease.total_seconds()
+            raise
+
+    def requeue(self) -> int:
+        """Requeue the jobs that such claims have claimed by now; return how many."""
+        requeued = leases.requeue_claims(self._jobs, self._until) if self._until else 0
+        if requeued:
+            logger.warning("Requeued %d jobs: the answer to their claim was lost.", requeued)
+        now = time.monotonic()
+        self._until = {token: until for token, until in self._until.items() if now < until}
+        return requeued

@@ -13,7 +13,7 @@ from django_ojs_unique.execution.claim import claim
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import claimer, outages
 from django_ojs_unique.worker import loop as loop_module
-from django_ojs_unique.worker.uncertain_claims import UncertainClaims
+from django_ojs_unique.worker.claimer import UncertainClaims
 from tests.support.background import working
 from tests.support.processes import PATIENCE, until
 

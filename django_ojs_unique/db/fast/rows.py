@@ -78,11 +78,6 @@ class UnreadRows:
     def __iter__(self) -> Iterator[Any]:
         return map(self._reader.read, self._rows)
 
-    def values(self, name: str) -> list[Any]:
-        """Return the values of a column as the driver returned them, without building instances."""
-        position = self._reader.columns.index(name)
-        return [row[position] for row in self._rows]
-
 
 class SharedJSON(dict[str, Any]):
     """A JSON object that many rows share and nobody changes, so that its text is made once. Plain: a dict."""
