@@ -91,8 +91,8 @@ class Column(NamedTuple):
 
     def adapted(self, row: Row) -> Any:
         """Return the value of a row for the driver."""
-        (value,) = self.values([row])
-        return None if value is None else self.adapt(value)
+        value = row.get(self.attname, self.default)
+        return None if value is None or (self.is_sparse and value == self.default) else self.adapt(value)
 
 
 class Table:
