@@ -18,7 +18,7 @@ class Tracer:
         return nullcontext(_nothing)
 
     def enqueue_many(self, entries: Sequence[Any]) -> AbstractContextManager[None]:
-        """Surround a batch in one transaction. Each entry has its ``incoming.job`` and, at the end, its ``outcome``."""
+        """Surround a batch in one transaction. Each entry has its ``new_job.job`` and, at the end, its ``outcome``."""
         return nullcontext()
 
     def run(self, job: Any) -> AbstractContextManager[Callable[[Any, BaseException | None], None]]:

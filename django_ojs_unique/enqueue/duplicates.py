@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
@@ -14,10 +14,10 @@ from ..conf import settings
 from ..db.capabilities import STRONG, strength
 from ..db.constraints import finished, holding_unique_key, of_fingerprint, released, unfinished_or_holding
 from ..db.dialects import dialect_of
-from ..ojs.states import ALL, TERMINAL, JobState
-from ..unique.conflict import Verdict, duplicates
+from ..ojs.states import TERMINAL, JobState
+from ..unique.conflict import duplicates
 from ..unique.policy import UniquePolicy, ended_states
-from .row import JobRow
+from ..unique.row import JobRow
 
 Jobs = TypeVar("Jobs", bound=QuerySet[Any])
 
@@ -89,26 +89,13 @@ def left_without(jobs: QuerySet[Any], fingerprints: Collection[str]) -> set[str]
     return {row.fingerprint for row in dialect_of(jobs).lock(left, by_key=False)}
 
 
-def holds_for_others(verdict: Verdict[JobRow], left: Callable[[], Collection[str]]) -> bool:
-    """Whether an admitted job must hold its unique key in every state, because of live jobs that do not hold it.
-
-    So the constraint stops every later enqueue that cannot see those, until one that can has decided about them.
-    ``left`` returns something if there were any when the rows of the verdict were locked.
-    """
-    if any(row.state not in TERMINAL for row in verdict.release):
-        return True
-    if any(row.unique_states == ALL for row in verdict.cancel):
-        return True  # perhaps there are none by now: the next enqueue will find that out
-    return any(row.unique_states == ALL for row in verdict.release) and bool(left())
-
-
 def outside(jobs: QuerySet[Any] | None, rows: Iterable[JobRow]) -> list[JobRow]:
     """Return those of the stored rows that are not among ``jobs``; with None, no row is outside."""
     if jobs is None:
         return []
-    stored = [row for row in rows if not row._state.adding]
-    found = set(jobs.filter(pk__in=[row.pk for row in stored]).values_list("pk", flat=True))
-    return [row for row in stored if row.pk not in found]
+    rows = list(rows)
+    found = set(jobs.filter(pk__in=[row.pk for row in rows]).values_list("pk", flat=True))
+    return [row for row in rows if row.pk not in found]
 
 
 def counted_by(policies: Collection[UniquePolicy], now: datetime) -> Q:

@@ -11,7 +11,7 @@ from django.db import DatabaseError, connections
 from django.db.models import QuerySet
 
 from ..exceptions import JobIdTaken, NotMigrated
-from .row import JobRow
+from ..unique.row import JobRow
 
 
 def ids_in_use(jobs: QuerySet[Any], ids: Collection[UUID]) -> set[UUID]:

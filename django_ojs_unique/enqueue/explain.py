@@ -17,10 +17,10 @@ from ..unique.conflict import Action, duplicates, judge
 from ..unique.keys import JobKey, KeyAction
 from ..unique.keys import judge as judge_key
 from ..unique.policy import UniquePolicy
-from .by_key import merged_args
+from ..unique.row import JobRow
 from .duplicates import by_id, may_replace_active, newest_finished, stored_matches
 from .new_job import NewJob
-from .row import JobRow
+from .rewrite import merged_args
 
 MOST_LIVE, MOST_FINISHED = 1000, 100
 

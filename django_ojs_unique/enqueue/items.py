@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from ..exceptions import InvalidRequest, OJSError, did_you_mean, shorten
 from ..handlers.redaction import masked, names_of_any
-from .bulk_plan import Answer, BulkEntry, located
+from .entry import Answer, Entry, located
 from .new_job import Reader
 from .request import ARGUMENTS, Request, snapshot
 from .results import ItemResult, Outcome
@@ -36,7 +36,7 @@ def _build(reader: Reader, index: int, request: Request | OJSError, now: datetim
     error = request
     if not isinstance(request, OJSError):
         try:
-            return BulkEntry(index, reader.build(request, now))
+            return Entry(index, reader.build(request, now))
         except OJSError as mistake:
             error = located(index, mistake)
     assert isinstance(error, OJSError)

@@ -19,10 +19,10 @@ from ..ojs.values import aware_moment, flag, moment_after, uuid
 from ..unique.fingerprint import CONTEXT, canonical_text, fingerprint
 from ..unique.keys import JobKey
 from ..unique.policy import OnConflict, UniquePolicy
+from ..unique.row import JobRow
 from .request import Request, snapshot
 from .resolved_options import ResolvedOptions, options_cache
 from .results import LazyJob
-from .row import JobRow
 from .values import sized
 
 FOREVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
@@ -57,6 +57,13 @@ class NewJob(LazyJob):
     def policy(self) -> UniquePolicy | None:
         """The policy that decides, or None."""
         return self.options.policy
+
+    @property
+    def strategy(self) -> str | None:
+        """The mode of its key, or the strategy of its policy."""
+        if self.key is not None:
+            return self.key.mode
+        return None if self.policy is None else self.policy.on_conflict
 
     @property
     def job(self) -> JobRow:

@@ -1,6 +1,7 @@
-"""Insert the items of a batch without a query, in the hope that all are new; the INSERT finds those that are not.
+"""The first statements of an enqueue, before locks: an INSERT in the hope that all jobs are new, or a look for one.
 
-It can do so where the policies count unfinished jobs only, and without keys.
+Each is exact, or decides nothing. For many jobs there is an INSERT only where the policies count unfinished jobs only,
+and without keys.
 """
 
 from __future__ import annotations
@@ -19,13 +20,52 @@ from ..db.dialects import dialect_of
 from ..db.transactions import may_start_over
 from ..hooks import is_traced
 from ..ojs.states import INCOMPLETE
-from .bulk_plan import BulkEntry
-from .new_job import set_times
+from ..unique.conflict import FREE, Action, Verdict, judge, noted
+from . import announcements
+from .entry import Entry
+from .errors import id_taken
+from .new_job import NewJob, set_times
 
 _FRESH = timedelta(seconds=1)
 
 
-def insert_all_or_none(jobs: QuerySet[Any], entries: Sequence[BulkEntry]) -> bool:
+def at_once(dialect: Dialect, new_job: NewJob) -> Verdict[Any] | None:
+    """Insert a job, or find and record the newest duplicate; return None when only locks can decide.
+
+    The first statement inserts a new job, and the second one finds a duplicate. If the last enqueue of this shape met a
+    duplicate, the look-up comes first. Both orders are exact. The usual duplicate is the only unfinished job of its
+    fingerprint, and one index search finds it; the others are left to the locks.
+    """
+    job, options, policy = new_job.values, new_job.options, new_job.policy
+    if policy is None:
+        if (new_job.key is None or dialect.may_insert_first) and dialect.insert(job):
+            return FREE
+        if new_job.key is None:
+            raise id_taken(new_job.job)
+        return None
+    now = job["created_at"]
+    start = policy.window_start(now)
+    may_insert = dialect.decides_at_once(policy)
+    looks_first = options.met_duplicate and not dialect.single_writer
+    if may_insert and not looks_first and dialect.insert_unless_duplicate(job, policy, start):
+        return FREE
+    existing, is_recorded = None, False
+    if not policy.replaces:
+        existing, is_recorded = announcements.find_and_record(dialect, new_job, policy, start)
+    options.met_duplicate = existing is not None
+    if existing is not None:
+        verdict = noted(judge([existing], policy, now, replace_active=False))
+        if verdict.action is Action.ADMIT:
+            return None
+        if not is_recorded:
+            announcements.record(dialect.connection.alias, [(new_job, verdict)])
+        return verdict
+    if may_insert and looks_first and dialect.insert_unless_duplicate(job, policy, start):
+        return FREE
+    return None
+
+
+def insert_all_or_none(jobs: QuerySet[Any], entries: Sequence[Entry]) -> bool:
     """Insert the jobs of all items, or none of them; return whether they are inserted."""
     dialect = dialect_of(jobs)
     if not _insert_decides(dialect, entries):
@@ -38,7 +78,7 @@ def insert_all_or_none(jobs: QuerySet[Any], entries: Sequence[BulkEntry]) -> boo
     return False
 
 
-def insert_new(jobs: QuerySet[Any], entries: Sequence[BulkEntry]) -> None:
+def insert_new(jobs: QuerySet[Any], entries: Sequence[Entry]) -> None:
     """Insert the jobs that are new by one statement, a transaction of its own; mark these, the others must be decided.
 
     It does nothing in the caller's transaction, where it would lock fingerprints out of their order; nor if signals
@@ -63,7 +103,7 @@ def insert_new(jobs: QuerySet[Any], entries: Sequence[BulkEntry]) -> None:
             entry.new_job.options.met_duplicate = True
 
 
-def refresh_times(entries: Sequence[BulkEntry], *, is_late: bool = False) -> datetime:
+def refresh_times(entries: Sequence[Entry], *, is_late: bool = False) -> datetime:
     """Return the time to decide by: the ``created_at`` of the new jobs, from which their windows count.
 
     First, if that ``is_late``, or after a wait of more than a second, give the jobs the time of now. It is late after a
@@ -78,7 +118,7 @@ def refresh_times(entries: Sequence[BulkEntry], *, is_late: bool = False) -> dat
     return now
 
 
-def _insert_decides(dialect: Dialect, entries: Sequence[BulkEntry]) -> bool:
+def _insert_decides(dialect: Dialect, entries: Sequence[Entry]) -> bool:
     """Whether one INSERT of these jobs is exact, and will probably insert all of them.
 
     It is not exact for jobs with a key or an id of their caller, for two jobs of one fingerprint, and for policies that
@@ -97,6 +137,6 @@ def _insert_decides(dialect: Dialect, entries: Sequence[BulkEntry]) -> bool:
     return len(set(fingerprints)) == len(fingerprints)
 
 
-def _in_order(entries: Sequence[BulkEntry]) -> list[dict[str, Any]]:
-    """Return the values of the jobs in the order in which all batches insert; see `batch`."""
+def _in_order(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Return the values of the jobs in the order in which all batches insert; see `submit`."""
     return sorted((entry.new_job.values for entry in entries), key=lambda job: job.get("fingerprint") or "")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -19,19 +19,19 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Q, QuerySet
 
-from .. import lifecycle
 from ..db.constraints import LOOKS_FIRST, unfinished_or_holding
 from ..db.dialects import dialect_of
 from ..db.locking import unlocked
 from ..enqueue.duplicates import counted_by
 from ..enqueue.unit_of_work import UnitOfWork
+from ..enqueue.write import write
 from ..exceptions import InvalidPolicy
 from ..execution.errors import error_record, with_error
 from ..execution.run import labels
 from ..lifecycle.events import tell
 from ..ojs.states import JobState
 from ..signals import announce_failure, job_discarded
-from ..unique.conflict import duplicates
+from ..unique.plan import Effects, Family, Plan
 from ..unique.policy import OnRetry, UniquePolicy, ended_states
 
 logger = logging.getLogger("django_ojs_unique.worker")
@@ -56,54 +56,43 @@ def promote(jobs: QuerySet[Any], now: datetime, *, only: UUID | None = None) -> 
     while fingerprints := set(looked_at.values_list("fingerprint", flat=True)[:BATCH]):
         for work in UnitOfWork(jobs.db):
             with work:
-                available, discarded = _finalize_and_tell(jobs, due, fingerprints, now)
+                available, discarded = _decide_and_tell(jobs, due, fingerprints, now)
         promoted += available
         if not available and not discarded:
             break
     return promoted
 
 
-def _finalize_and_tell(
+def _decide_and_tell(
     jobs: QuerySet[Any], due: QuerySet[Any], fingerprints: Collection[str], now: datetime
-) -> tuple[int, list[Any]]:
-    available, discarded = _finalize(jobs, due, fingerprints, now)
-    for job in discarded:
-        logger.warning("Job %s (%s) discarded. %s", job.pk, job.type, job.errors[-1]["message"], extra=labels(job))
-    tell(jobs.db, [partial(announce_failure, job_discarded, job, None, jobs.db) for job in discarded])
-    return available, discarded
-
-
-def _finalize(
-    jobs: QuerySet[Any], due: QuerySet[Any], fingerprints: Collection[str], now: datetime
-) -> tuple[int, list[Any]]:
-    """Promote or discard the due jobs of these fingerprints; return how many were promoted, and the discarded jobs."""
-    survivors: list[UUID] = []
-    discarded: list[Any] = []
-    theirs = due.filter(unfinished_or_holding(fingerprint__in=fingerprints))
-    keys = dict(theirs.order_by("-pk").values_list("pk", "fingerprint"))
+) -> tuple[int, int]:
+    """Promote or discard the due jobs of these fingerprints; return how many of each."""
     with transaction.atomic(using=jobs.db):
-        families = _lock(due, keys)
-        policies = {job.pk: _policy_of(job) for family in families.values() for job in family}
-        others = _others(jobs, families, policies, now)
-        for fingerprint, family in families.items():
-            rivals = others[fingerprint]
-            if any(_is_due(row, now) and looks_first(row) for row in rivals):
-                continue  # another worker has locked it, or will: one worker must lock all of them
-            for row in rivals:
-                if _is_due(row, now):
-                    row.state = JobState.AVAILABLE  # it will be promoted in any case
-            for job in sorted(family, key=_age, reverse=True):
-                policy = policies[job.pk]
-                successor = None if policy is None else _successor(job, policy, rivals, now)
-                if successor is None:
-                    job.state = JobState.AVAILABLE
-                    survivors.append(job.pk)
-                else:
-                    _discard(jobs, job, successor, now)
-                    discarded.append(job)
-                rivals.append(job)
-        available = lifecycle.promote(jobs.filter(pk__in=survivors), now) if survivors else 0
-    return available, discarded
+        effects = _decide(jobs, due, fingerprints, now)
+        write(jobs, dialect_of(jobs), effects, now)
+    for job in effects.superseded:
+        logger.warning("Job %s (%s) discarded. %s", job.pk, job.type, job.errors[-1]["message"], extra=labels(job))
+    tell(jobs.db, [partial(announce_failure, job_discarded, job, None, jobs.db) for job in effects.superseded])
+    return len(effects.promoted), len(effects.superseded)
+
+
+def _decide(jobs: QuerySet[Any], due: QuerySet[Any], fingerprints: Collection[str], now: datetime) -> Effects:
+    theirs = due.filter(unfinished_or_holding(fingerprint__in=fingerprints))
+    waiting = _lock(due, dict(theirs.order_by("-pk").values_list("pk", "fingerprint")))
+    policies = {job.pk: _policy_of(job) for alike in waiting.values() for job in alike}
+    others, plan = _others(jobs, waiting, policies, now), Plan(now)
+    for fingerprint, alike in waiting.items():
+        family = Family(others[fingerprint])
+        if any(_is_due(row, now) and looks_first(row) for row in family.rows):
+            continue  # another worker has locked it, or will: one worker must lock all of them
+        for row in family.rows:
+            if _is_due(row, now):
+                row.state = JobState.AVAILABLE  # it will be promoted in any case
+        for job in sorted(alike, key=lambda job: (job.created_at, job.pk), reverse=True):
+            if (successor := plan.promote(job, policies[job.pk], family)) is not None:
+                message = f"Superseded: job {successor.pk}, which is {successor.state}, has the key."
+                job.errors = with_error(job, error_record(job, "superseded", message, now=now, retryable=False))
+    return plan.effects
 
 
 def _lock(due: QuerySet[Any], keys: dict[UUID, str]) -> dict[str, list[Any]]:
@@ -133,19 +122,6 @@ def _others(
     return others
 
 
-def _successor(job: Any, policy: UniquePolicy, rivals: Iterable[Any], now: datetime) -> Any | None:
-    """Return the newest job that counts as a duplicate of a due job; a retryable one counts only if it is newer."""
-    counted = duplicates(rivals, policy, now)
-    return next((row for row in counted if row.state != JobState.RETRYABLE or _age(row) > _age(job)), None)
-
-
-def _discard(jobs: QuerySet[Any], job: Any, successor: Any, now: datetime) -> None:
-    message = f"Superseded: job {successor.pk}, which is {successor.state}, has the key."
-    job.errors = with_error(job, error_record(job, "superseded", message, now=now, retryable=False))
-    job.state, job.finished_at, job.run_at = JobState.DISCARDED, now, None
-    lifecycle.supersede(jobs.filter(pk=job.pk), now, errors=job.errors)
-
-
 def _policy_of(job: Any) -> UniquePolicy | None:
     """Return the job's policy if its ``on_retry`` is "discard", else None; also None, and logged, if it is invalid."""
     try:
@@ -163,7 +139,3 @@ def looks_first(row: Any) -> bool:
 
 def _is_due(row: Any, now: datetime) -> bool:
     return row.state == JobState.RETRYABLE and row.run_at is not None and row.run_at <= now
-
-
-def _age(row: Any) -> tuple[datetime, UUID]:
-    return row.created_at, row.pk

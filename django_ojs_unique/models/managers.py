@@ -110,12 +110,11 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
 
     def enqueue_request(self, request: Request) -> EnqueueResult[JobT]:
         """Do what `enqueue` does, for a `Request`, which has more members than `enqueue` has arguments."""
-        from ..enqueue import by_key, by_policy
         from ..enqueue.new_job import read
+        from ..enqueue.submit import enqueue
 
         using = self._for_writing()
         new_job = read(request, self.model, timezone.now())
-        enqueue = by_policy.enqueue if new_job.key is None else by_key.enqueue
         return enqueue(self._everything(using), new_job)
 
     def enqueue_on_commit(
@@ -177,7 +176,7 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         A waiting or permanently failed job is deleted. A running one stays, but loses its key and gets no further run.
         ``type`` and ``key_scope`` are needed only when several jobs hold the key; without them that is InvalidRequest.
         """
-        from ..enqueue.by_key import remove
+        from ..enqueue.remove import remove
 
         removed: Any = remove(self._everything(self._for_writing()), key, type, key_scope)
         return removed  # type: ignore[no-any-return]

@@ -6,12 +6,13 @@ The first call imports what it needs, so that `django.setup()` does not.
 from __future__ import annotations
 
 from functools import partial
-from types import ModuleType
 from typing import Any, Self
 
 from django.db import models, router
 
 from ..enqueue.results import EnqueueResult
+from ..exceptions import InvalidTransition
+from ..operations.results import BulkResult
 
 
 class Movable(models.Model):
@@ -27,11 +28,11 @@ class Movable(models.Model):
 
         Raises InvalidTransition when the job has finished.
         """
-        _operations().cancel(self._jobs, self)
+        self._change("CANCEL")
 
     def activate(self) -> None:
         """Make a pending job available. Raises InvalidTransition in any other state."""
-        _operations().activate(self._jobs, self)
+        self._change("ACTIVATE")
 
     def retry(self, *, force: bool = False, replace: bool = False) -> list[Self]:
         """Make the job run again, in its own row; return the jobs that were cancelled for it.
@@ -43,7 +44,7 @@ class Movable(models.Model):
         not be replaced. ``force`` lets them all run. Raises Contended after losing 100 races, and InvalidTransition for
         a job that is available, runs, has completed, was replaced or is pruned.
         """
-        replaced = _operations().retry(self._jobs, self, force=force, replace=replace)
+        replaced = self._change("RETRY", force=force, replace=replace).replaced
         return list(self._jobs.filter(pk__in=replaced).order_by("pk")) if replaced else []
 
     def enqueue_again(self) -> EnqueueResult[Self]:
@@ -52,7 +53,9 @@ class Movable(models.Model):
         A job with a key is enqueued only if no job holds the key. Return what `enqueue` returns, and raise what it
         raises; InvalidTransition if the job has not finished or is pruned.
         """
-        result: EnqueueResult[Self] = _operations().enqueue_again(self._jobs, self)
+        from ..operations.bulk import enqueue_one_again
+
+        result: EnqueueResult[Self] = enqueue_one_again(self._jobs, self)
         return result
 
     def release_unique_key(self) -> bool:
@@ -60,8 +63,12 @@ class Movable(models.Model):
 
         The job goes on without its fingerprint. Return whether it had one.
         """
-        released: bool = _operations().release_unique_key(self._jobs, self)
-        return released
+        try:
+            self._change("RELEASE")
+        except InvalidTransition:
+            self.refresh_from_db(using=self._written_to)
+            return False
+        return True
 
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
         """Do what Django does. A unique key that this job holds for a live job stays held."""
@@ -74,7 +81,7 @@ class Movable(models.Model):
 
     def remove(self) -> None:
         """Delete the row: its fingerprint is free, its window ends. Raises InvalidTransition while the job runs."""
-        _operations().remove(self._jobs, self)
+        self._change("DELETE")
 
     @property
     def _written_to(self) -> str:
@@ -90,8 +97,7 @@ class Movable(models.Model):
     def _jobs(self) -> Any:
         return self._model._default_manager.using(self._written_to)
 
+    def _change(self, operation: str, **options: bool) -> BulkResult:
+        from ..operations import bulk
 
-def _operations() -> ModuleType:
-    from ..operations import one
-
-    return one
+        return bulk.change_one(self._jobs, self, getattr(bulk, operation), **options)

@@ -1,25 +1,27 @@
-"""Change many jobs with a few statements per thousand: one transaction for each thousand, together with its events."""
+"""Change one job, or many with a few statements per thousand: a transaction for each thousand, with its events."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 from django.db import transaction
 from django.db.models import QuerySet
+from django.dispatch import Signal
 from django.utils import timezone
 
 from .. import lifecycle
 from ..db.dialects import dialect_of
 from ..db.inserts import in_groups
 from ..enqueue.unit_of_work import UnitOfWork
-from ..ojs.states import ALL, INCOMPLETE, POSTPONED, JobState
+from ..lifecycle.announcing import announce_each
+from ..ojs.states import POSTPONED, JobState
 from ..signals import job_activated, job_cancelled
-from .again import enqueue_again
-from .announcing import announce_each
-from .operation import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY, Operation
+from .again import enqueue_again, request_of
+from .operation import ACTIVATE, CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY, Operation
 from .results import BulkResult
 from .retry import refuse_both, retry_finished
 from .rows import everything
@@ -29,7 +31,8 @@ def change(jobs: QuerySet[Any], ids: Iterable[UUID], operation: Operation, **opt
     """Do an operation to those of ``jobs``, a thousand at a time; after each transaction, yield what became of them.
 
     A job that no longer matches the filters of ``jobs`` when it is locked stays as it is. ``options`` are ``force`` and
-    ``replace``, as `JobQuerySet.retry` has them, and ``replaceable``: the only jobs that may be replaced.
+    ``replace``, as `JobQuerySet.retry` has them, and ``replaceable``: the only jobs that may be replaced. ``known``
+    is the caller's object of one job, for the receivers of signals.
     """
     act = partial(_ACTS[operation], **options)
     for some in in_groups(dict.fromkeys(ids)):
@@ -41,20 +44,30 @@ def change(jobs: QuerySet[Any], ids: Iterable[UUID], operation: Operation, **opt
         yield result
 
 
+def change_one(jobs: QuerySet[Any], job: Any, operation: Operation, **options: Any) -> BulkResult:
+    """Do an operation to a job, if it is one of ``jobs``, and bring the object up to date; raise why it is refused."""
+    (result,) = change(jobs, [job.pk], operation, known=job, **options)
+    for refusal in result.refused.values():
+        raise refusal
+    if operation is not DELETE:
+        job.refresh_from_db(using=jobs.db)
+    return result
+
+
+def enqueue_one_again(jobs: Any, job: Any) -> Any:
+    """Enqueue a finished job again, as a new one; ``jobs``: the queryset of all."""
+    stored = ENQUEUE_AGAIN.able(jobs.filter(pk=job.pk)).first()
+    if stored is None:
+        raise ENQUEUE_AGAIN.refusals(everything(jobs), [job.pk])[job.pk]
+    return jobs.enqueue_request(request_of(stored))
+
+
 def oldest_first(jobs: QuerySet[Any], states: Collection[JobState]) -> list[UUID]:
     """Return the ids of those jobs that are in one of the states; those of a slice keep its order."""
     if jobs.query.is_sliced:
         return [id for id, state in jobs.values_list("pk", "state") if state in states]
     chosen = jobs.filter(state__in=sorted(states)).order_by("created_at", "pk")
     return list(chosen.values_list("pk", flat=True))
-
-
-def _cancel(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) -> BulkResult:
-    with transaction.atomic(using=jobs.db):
-        live = list(_lock(jobs, ids, INCOMPLETE))
-        lifecycle.cancel(everything(jobs).filter(pk__in=live), timezone.now())
-        announce_each(job_cancelled, everything(jobs), live)
-    return BulkResult(live)
 
 
 def _retry_waiting(jobs: QuerySet[Any], ids: Collection[UUID], known: Any) -> BulkResult:
@@ -66,7 +79,7 @@ def _retry_waiting(jobs: QuerySet[Any], ids: Collection[UUID], known: Any) -> Bu
     return BulkResult(list(waiting))
 
 
-def retry(
+def _retry(
     jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork, *, known: Any = None, **options: Any
 ) -> BulkResult:
     """Make waiting jobs available, and finished ones run again; ``options`` as of `retry_finished`.
@@ -81,26 +94,29 @@ def retry(
     return result
 
 
-def _release(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) -> BulkResult:
-    with transaction.atomic(using=jobs.db):
-        unique = list(_lock(jobs.exclude(fingerprint=None), ids, ALL))
-        lifecycle.leave_uniqueness(everything(jobs).filter(pk__in=unique))
-    return BulkResult(unique)
+def _simply(
+    operation: Operation, move: Callable[[QuerySet[Any], datetime], int], signal: Signal | None = None
+) -> Callable[..., BulkResult]:
+    """Return the function that locks the jobs, moves them, and sends a signal about each."""
+
+    def act(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork, *, known: Any = None) -> BulkResult:
+        with transaction.atomic(using=jobs.db):
+            chosen = list(_lock(RELEASE.able(jobs) if operation is RELEASE else jobs, ids, operation.states))
+            move(everything(jobs).filter(pk__in=chosen), timezone.now())
+            if signal is not None:
+                announce_each(signal, everything(jobs), chosen, known=known)
+        return BulkResult(chosen)
+
+    return act
 
 
-def _delete(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork) -> BulkResult:
-    with transaction.atomic(using=jobs.db):
-        idle = list(_lock(jobs, ids, ALL - {JobState.ACTIVE}))
-        lifecycle.remove(everything(jobs).filter(pk__in=idle))
-    return BulkResult(idle)
-
-
-_ACTS: dict[Operation, Any] = {
-    CANCEL: _cancel,
-    RETRY: retry,
+_ACTS: dict[Operation, Callable[..., BulkResult]] = {
+    CANCEL: _simply(CANCEL, lifecycle.cancel, job_cancelled),
+    ACTIVATE: _simply(ACTIVATE, lifecycle.activate, job_activated),
+    RETRY: _retry,
     ENQUEUE_AGAIN: enqueue_again,
-    RELEASE: _release,
-    DELETE: _delete,
+    RELEASE: _simply(RELEASE, lambda jobs, now: lifecycle.leave_uniqueness(jobs)),
+    DELETE: _simply(DELETE, lambda jobs, now: lifecycle.remove(jobs)),
 }
 
 

@@ -14,8 +14,10 @@ from django.db.models import QuerySet
 from ..db.constraints import unfinished_or_holding
 from ..db.dialects import dialect_of
 from ..db.transactions import starting_over
-from ..exceptions import InvalidTransition, Message
+from ..exceptions import Message
 from ..ojs.states import INCOMPLETE, TERMINAL
+from .bulk import change
+from .operation import CANCEL
 
 if TYPE_CHECKING:
     from ..models import Job
@@ -77,25 +79,15 @@ def _resolve(jobs: QuerySet[Any], decision: Decision) -> Resolved:
         if reason := _why_not(kept, fingerprint):
             result.refusal = Message(_REFUSALS[reason], id=decision.keep, state=kept and kept.state)
             return result
-        for id in decision.cancel:
-            if id != decision.keep:
-                _cancel(rows.get(id), id, result)
+        why_not = {id: _why_not(rows.get(id), fingerprint) for id in decision.cancel if id != decision.keep}
+        result.spared = [
+            Message(reason, id=id, state=id in rows and rows[id].state) for id, reason in why_not.items() if reason
+        ]
+        result.cancelled = [(rows[id], rows[id].state) for id, reason in why_not.items() if not reason]
+        list(change(jobs, [row.pk for row, _ in result.cancelled], CANCEL))
         live = unfinished_or_holding(fingerprint=fingerprint)
         result.unseen = jobs.filter(live, state__in=sorted(INCOMPLETE)).exclude(pk__in=named).count()
     return result
-
-
-def _cancel(row: Any, id: UUID, result: Resolved) -> None:
-    if reason := _why_not(row, result.decision.fingerprint):
-        result.spared.append(Message(reason, id=id, state=row and row.state))
-        return
-    before = row.state
-    try:
-        row.cancel()
-    except InvalidTransition as error:
-        result.spared.append(error.message)
-    else:
-        result.cancelled.append((row, before))
 
 
 def _why_not(row: Any, fingerprint: str) -> Message | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ..ojs.states import TERMINAL, JobState
 from .policy import OnConflict, UniquePolicy
@@ -27,6 +27,16 @@ class Action(StrEnum):
     ADMIT = "admit"
     REJECT = "reject"
     IGNORE = "ignore"
+    REWRITE = "rewrite"
+    """Give its values to the waiting job that holds its key."""
+    ID_TAKEN = "id_taken"
+
+
+class Met(NamedTuple):
+    """A stored job as it was when an enqueue met it: a later enqueue of the same plan may change it."""
+
+    pk: Any
+    state: str
 
 
 S = TypeVar("S", bound=Stored)
@@ -39,6 +49,7 @@ class Verdict(Generic[S]):
     ``existing`` is the job that the result names: the newest duplicate, or the one that cannot be replaced.
     ``cancel`` are the live duplicates to replace, ``release`` the other jobs that must release their unique key.
     ``inherited_schedule`` is the ``scheduled_at`` that the new job takes over under ``replace_except_schedule``.
+    ``met`` are the jobs to record, if the enqueue is suppressed or replaces some; see `noted`.
     """
 
     action: Action
@@ -46,6 +57,17 @@ class Verdict(Generic[S]):
     cancel: tuple[S, ...] = ()
     release: tuple[S, ...] = ()
     inherited_schedule: datetime | None = None
+    met: tuple[Met, ...] = field(default=(), compare=False)
+
+    @property
+    def suppressed(self) -> str | None:
+        """``rejected``, ``deduplicated`` or ``replaced``; None if no job was suppressed."""
+        match self.action:
+            case Action.REJECT:
+                return "rejected"
+            case Action.IGNORE:
+                return "deduplicated"
+        return "replaced" if self.cancel else None
 
 
 FREE: Final[Verdict[Any]] = Verdict(Action.ADMIT)
@@ -58,25 +80,41 @@ def duplicates(stored: Iterable[S], policy: UniquePolicy, now: datetime) -> list
     return sorted(counted, key=lambda row: (row.created_at, row.id), reverse=True)
 
 
-def judge(stored: Iterable[S], policy: UniquePolicy, now: datetime, *, replace_active: bool) -> Verdict[S]:
+def noted(verdict: Verdict[S]) -> Verdict[S]:
+    """Return a verdict with the jobs that it met, in their present states."""
+    if verdict.suppressed is None:
+        return verdict
+    met = verdict.cancel or (verdict.existing,)
+    return replace(verdict, met=tuple(Met(row.id, row.state) for row in met if row is not None))
+
+
+def judge(
+    stored: Iterable[S],
+    policy: UniquePolicy,
+    now: datetime,
+    *,
+    replace_active: bool,
+    on_conflict: OnConflict | None = None,
+) -> Verdict[S]:
     """Decide on an incoming job, given all stored jobs that share its fingerprint and could matter.
 
     ``replace_active`` says whether a running duplicate may be cancelled; if not, a running duplicate means reject.
+    ``on_conflict`` is the strategy, if it is not the policy's.
     """
-    rows = list(stored)
+    strategy, rows = on_conflict or policy.on_conflict, list(stored)
     counted = duplicates(rows, policy, now)
     if not counted:
         return Verdict(Action.ADMIT, release=tuple(rows))
     newest = counted[0]
-    if policy.on_conflict is OnConflict.IGNORE:
+    if strategy is OnConflict.IGNORE:
         return Verdict(Action.IGNORE, newest)
-    if policy.on_conflict is OnConflict.REJECT:
+    if strategy is OnConflict.REJECT:
         return Verdict(Action.REJECT, newest)
     live = tuple(row for row in counted if row.state not in TERMINAL)
     running = [row for row in live if row.state == JobState.ACTIVE]
     if running and not replace_active:
         return Verdict(Action.REJECT, running[0])
-    inherits = policy.on_conflict is OnConflict.REPLACE_EXCEPT_SCHEDULE and newest.state == JobState.SCHEDULED
+    inherits = strategy is OnConflict.REPLACE_EXCEPT_SCHEDULE and newest.state == JobState.SCHEDULED
     return Verdict(
         Action.ADMIT,
         existing=newest,

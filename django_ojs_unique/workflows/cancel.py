@@ -14,9 +14,10 @@ from .. import lifecycle
 from ..db.dialects import dialect_of
 from ..enqueue.unit_of_work import UnitOfWork
 from ..exceptions import InvalidTransition, Message
+from ..lifecycle.announcing import announce_each
 from ..ojs.states import WAITING, JobState
 from ..ojs.workflows import MemberOutcome, WorkflowState
-from ..signals import announce, job_cancelled
+from ..signals import job_cancelled
 from .advance import lock_root
 from .progress import Progress
 from .tables import Tables
@@ -76,8 +77,7 @@ def _cancel(tables: Tables, progress: Progress, workflow: Any, *, active: bool) 
     without_job.filter(outcome=MemberOutcome.OPEN).update(outcome=MemberOutcome.CANCELLED, finished_at=now)
     list(tables.jobs.filter(pk__in=awaited).order_by("pk").select_for_update().values_list("pk"))
     tables.release(awaited)
-    for job in tables.jobs.filter(pk__in=stopped):
-        announce(job_cancelled, tables.jobs.model, job=job, replaced_by=None, using=tables.using)
+    announce_each(job_cancelled, tables.jobs, stopped)
     # The innermost first; the outermost one's parent goes on without it.
     for one in reversed(within):
         parent = progress.end(one, WorkflowState.CANCELLED)

@@ -31,6 +31,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 PAST = {"states": ["scheduled"]}
 """A policy that counts no available job, and so is admitted past each."""
+REPLACE = {"on_conflict": "replace"}
 DAY = timedelta(days=1)
 
 
@@ -236,6 +237,26 @@ def test_an_enqueue_by_key_that_waited_rewrites_the_job_that_was_rewritten_meanw
     assert second.result() == "replaced"
     (row,) = live()
     assert (row.args, row.revision) == ({"n": 3}, 2)
+
+
+def replacing_after_its_look(parent: Parent, other: str) -> str:
+    with at_statement(parent, is_look, after=True):
+        items = [{"type": type, "unique": REPLACE} for type in ("t", other)]
+        first, _ = Job.objects.enqueue_many(items, mode="atomic")
+    return str(first.outcome)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="elsewhere a key is locked from the look to the insert")
+def test_a_job_retried_by_force_while_a_bulk_enqueue_waits_for_the_one_that_it_replaces_is_replaced_too(start):
+    dead = discarded()
+    Job.objects.enqueue("t", unique={})
+    child: Child = start(replacing_after_its_look, "other")
+    child.hear()
+    dead.retry(force=True)
+    child.tell()
+    assert child.result() == "replaced"
+    assert sorted(row.type for row in live()) == ["other", "t"]
 
 
 # A snapshot that is older than all of it

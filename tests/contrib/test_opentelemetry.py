@@ -264,7 +264,7 @@ def test_an_enqueue_that_the_database_refuses_says_so(traced, monkeypatch):
     def fail(*args):
         raise DatabaseError("disk full")
 
-    monkeypatch.setattr("django_ojs_unique.enqueue.by_policy._decide", fail)
+    monkeypatch.setattr("django_ojs_unique.enqueue.submit.at_once", fail)
     monkeypatch.setattr("django_ojs_unique.enqueue.bulk.insert_all_or_none", fail)
     for enqueue in (lambda: Job.objects.enqueue("t"), lambda: Job.objects.enqueue_many([{"type": "t"}])):
         traced.exporter.clear()

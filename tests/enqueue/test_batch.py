@@ -325,14 +325,14 @@ def test_a_batch_that_waited_admits_by_the_moment_from_which_its_windows_count(m
     began = timezone.now()
     Job.objects.enqueue("t", unique=once)
     Job.objects.update(created_at=began - timedelta(seconds=2.75))
-    clock, decide = [began], bulk._BulkEnqueue.decide
+    clock, decide = [began], bulk.under_locks
 
-    def decide_late(*arguments):
+    def decide_late(*arguments, **options):
         clock[0] = began + timedelta(seconds=waited)
-        decide(*arguments)
+        decide(*arguments, **options)
 
     monkeypatch.setattr(optimistic, "timezone", SimpleNamespace(now=lambda: clock[0]))
-    monkeypatch.setattr(bulk._BulkEnqueue, "decide", decide_late)
+    monkeypatch.setattr(bulk, "under_locks", decide_late)
     (answer,) = Job.objects.enqueue_many([{"type": "t", "unique": once}])
     if answer.outcome == Outcome.CREATED:
         assert answer.job.created_at == began + timedelta(seconds=waited)

@@ -56,13 +56,13 @@ def inserted(monkeypatch):
 def decided(monkeypatch):
     """Collect how many items of each batch are decided by queries."""
     numbers = []
-    make = bulk._BulkEnqueue.__init__
+    decide = bulk.under_locks
 
-    def spy(self, jobs, entries, **options):
+    def spy(jobs, entries, work, **options):
         numbers.append(len(entries))
-        make(self, jobs, entries, **options)
+        decide(jobs, entries, work, **options)
 
-    monkeypatch.setattr(bulk._BulkEnqueue, "__init__", spy)
+    monkeypatch.setattr(bulk, "under_locks", spy)
     return numbers
 
 
@@ -140,15 +140,18 @@ def test_after_a_duplicate_the_rest_is_not_tried_in_vain(refused, monkeypatch, d
     Job.objects.enqueue(**item(refused))
     forget_options()
     tried = []
-    insert = PostgreSQL.insert_all
 
-    def spy(dialect, jobs, **options):
-        tried.append(options)
-        return insert(dialect, jobs, **options)
+    def spied(insert):
+        def spy(dialect, jobs, **options):
+            tried.append(options)
+            return insert(dialect, jobs, **options)
 
-    monkeypatch.setattr(PostgreSQL, "insert_all", spy)
+        return spy
+
+    for name in ("insert", "insert_all"):
+        monkeypatch.setattr(PostgreSQL, name, spied(getattr(PostgreSQL, name)))
     many(range(201))
-    assert (decided, tried) == ([1], [{}])
+    assert (decided, tried) == ([1], [])
 
 
 @pytest.mark.parametrize("on_conflict", ["ignore", "reject", "replace"])

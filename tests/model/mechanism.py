@@ -1,4 +1,8 @@
-"""What the package does, statement by statement: each function is one operation, and yields its statements."""
+"""What the package does, statement by statement: each function is one operation, and yields its statements.
+
+An enqueue, single or in bulk, and a retry look, judge and write as `enqueue.submit` and `operations.retry` do by
+`unique.plan`. What follows the look is one piece here, as it is there: the rows that it locked decide.
+"""
 
 from __future__ import annotations
 
@@ -86,10 +90,11 @@ def enqueue(context: Context, counts: frozenset[str], strategy: str) -> Program:
             yield from _end(context)
             return "refused"
         cancelled = [row for row in counted if row.is_live]
-        yield from _make_way(stored, cancelled)
+        gave_way = bool(cancelled) or any(row.held for row in stored)
         for_others = mechanism.hands_on and (yield from _holds_for_others(stored, cancelled))
+        yield from _make_way(stored, cancelled)
         if (yield Insert(counts, ALL if for_others else held)):
-            if level.locks_keys or level.one_writer:
+            if level.locks_keys or level.one_writer or not (gave_way or COMPLETED in counts):
                 yield from _end(context)
                 return "created"
             known = {row.id for row in stored}

@@ -14,7 +14,8 @@ from ...maintenance.on_demand import run_maintenance
 from ...models import Job
 from ...ojs.names import job_type, queue_name
 from ...ojs.states import JobState
-from ...operations import one
+from ...operations.bulk import change_one
+from ...operations.operation import RETRY
 from ..authorize import Action
 from ..base import OJSView
 from ..wire.envelope import show
@@ -71,7 +72,7 @@ class RetryDeadLetter(OJSView):
     def post(self, request: Request, id: str) -> Response:
         ways = read_flags(self.body, ("force", "replace"))
         job = _found(self, id, "change")
-        one.retry(self.jobs.filter(**DEAD), job, **ways)
+        change_one(self.jobs.filter(**DEAD), job, RETRY, **ways)
         return Response({"job": show(job)})
 
 

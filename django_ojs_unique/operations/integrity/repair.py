@@ -10,14 +10,15 @@ from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from ... import lifecycle
-from ...db import holding
 from ...db.constraints import holding_unique_key
 from ...db.dialects import dialect_of
+from ...db.holding import held_for_others
 from ...enqueue.unit_of_work import LostRace, UnitOfWork
+from ...enqueue.write import write
 from ...ojs.states import ALL, INCOMPLETE, WAITING, JobState
 from ...signals import announce, job_cancelled
 from ...unique.keys import HOLDING
+from ...unique.plan import Effects
 from .expected_row import READ, ExpectedRow
 from .problems import Kind
 from .spool import Spool
@@ -98,7 +99,7 @@ class Repairer:
                 wanted = {*ids, *self._others(fingerprint)}
                 rows = dialect.lock(jobs.filter(pk__in=wanted).only(*READ), by_key=False)
                 expected_rows = self._decide(fingerprint, rows)
-                self._write(expected_rows)
+                write(jobs, dialect, _effects(expected_rows), timezone.now())
         except IntegrityError as error:
             # Only on PostgreSQL can an enqueue take the unique key after the rows were read.
             raise LostRace from error
@@ -163,20 +164,16 @@ class Repairer:
                 return False  # it may have been discarded then, and retried by force since
         return policy.is_duplicate(state, older.row.created_at, newer.row.created_at)
 
-    def _write(self, expected_rows: Iterable[ExpectedRow]) -> None:
-        jobs = self._jobs
-        changed = [expected for expected in expected_rows if expected.changes]
-        # Release all unique keys first, so that one can pass from one job to another.
-        lifecycle.release_unique_keys(jobs.filter(pk__in=[expected.row.pk for expected in changed]))
-        for expected in changed:
-            changes = {"unique_states": expected.row.unique_states, **expected.changes}
-            lifecycle.write(jobs.filter(pk=expected.row.pk), **changes)
-        moved = [expected.row for expected in changed if expected.fingerprint != expected.row.fingerprint]
-        holding.hold_for_others(jobs, holding.held_for_others(moved))
-        now = timezone.now()
-        for expected in expected_rows:
-            if (older := expected.duplicates) is not None:
-                lifecycle.replace(jobs.filter(pk=expected.row.pk), now, by=older.row.pk)
+
+def _effects(expected_rows: Iterable[ExpectedRow]) -> Effects:
+    changed = [expected for expected in expected_rows if expected.changes]
+    moved = [expected.row for expected in changed if expected.fingerprint != expected.row.fingerprint]
+    return Effects(
+        released=[expected.row.pk for expected in changed],
+        changed={one.row.pk: {"unique_states": one.row.unique_states, **one.changes} for one in changed},
+        cancelled={one.row.pk: one.duplicates.row.pk for one in expected_rows if one.duplicates is not None},
+        forced=held_for_others(moved),
+    )
 
 
 def _leave_one_key(sharing: Collection[ExpectedRow]) -> None:

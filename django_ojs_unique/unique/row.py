@@ -1,13 +1,12 @@
-"""What an enqueue knows of a job's row: the model is in a higher layer."""
+"""What a plan and an enqueue know of a job's row: the model is in a higher layer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
-from ..unique.policy import UniquePolicy
+from .policy import UniquePolicy
 
 
 class JobRow(Protocol):
@@ -39,18 +38,14 @@ class JobRow(Protocol):
     finished_at: datetime | None
     window_ends_at: datetime | None
     replaced_by_id: UUID | None
+    lease_token: UUID | None
+    lease_expires_at: datetime | None
+    unconfirmed: bool | None
     workflow_id: UUID | None
     awaited: bool | None
+    errors: list[dict[str, Any]]
 
     @property
     def holds_unique_key(self) -> bool: ...
     @property
     def unique_policy(self) -> UniquePolicy | None: ...
-    def refresh_from_db(self, using: str | None = None) -> None: ...
-
-
-def take_place(job: JobRow, replaced: Iterable[JobRow]) -> None:
-    """Let a new job belong to the workflow that waits for a job that it replaces; the workflow will wait for it."""
-    for row in replaced:
-        if job.workflow_id is None and row.awaited:
-            job.workflow_id, job.awaited = row.workflow_id, True

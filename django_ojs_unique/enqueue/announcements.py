@@ -1,0 +1,84 @@
+"""What is told of a verdict: the record of a suppressed enqueue, and the signals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from django.apps import apps
+from django.db import connections
+from django.db.models import Model
+
+from ..conf import settings
+from ..db.dialect import Dialect, LookUp
+from ..db.dialects import dialect_on
+from ..signals import announce as send
+from ..signals import job_cancelled, job_enqueued, job_suppressed, job_updated
+from ..unique.conflict import Action, Verdict
+from ..unique.policy import OnConflict, UniquePolicy
+from ..unique.row import JobRow
+from .new_job import NewJob
+
+_COPIED = ("created_at", "fingerprint", "type", "queue", "args", "meta")
+
+
+def announce(sender: type[Model], using: str, new_job: NewJob, verdict: Verdict[JobRow]) -> None:
+    """Mark an admitted job as stored; send the signals about its enqueue, in the order of events."""
+    is_admitted, existing = verdict.action is Action.ADMIT, verdict.existing
+    if is_admitted:
+        new_job.mark_stored(using)
+    elif new_job.key is not None and existing is not None:  # perhaps a copy of a job of the same bulk enqueue
+        existing._state.adding, existing._state.db = False, using
+    for replaced in verdict.cancel:
+        send(job_cancelled, sender, job=replaced, replaced_by=new_job.values["id"], using=using)
+    if job_suppressed.receivers and (outcome := verdict.suppressed) is not None:
+        send(job_suppressed, sender, outcome=outcome, existing_job=existing, job=new_job.job, using=using)
+    if is_admitted:
+        announce_new(sender, using, new_job)
+    elif verdict.action is Action.REWRITE:
+        send(job_updated, sender, job=existing, using=using)
+
+
+def announce_new(sender: type[Model], using: str, new_job: NewJob) -> None:
+    """Send the signal about a new job."""
+    if job_enqueued.receivers:
+        send(job_enqueued, sender, job=new_job.job, using=using)
+
+
+def record(using: str, decided: Iterable[tuple[NewJob, Verdict[JobRow]]]) -> None:
+    """Store which enqueues met which stored jobs, unless ``OJS_UNIQUE["RECORD_SUPPRESSED"]`` is off."""
+    if not settings.record_suppressed:
+        return
+    rows = [
+        {
+            **_about(new_job, str(verdict.suppressed)),
+            "existing_job_id": met.pk,
+            "existing_state": met.state,
+            "job_id": new_job.values["id"] if verdict.cancel else None,
+        }
+        for new_job, verdict in decided
+        for met in verdict.met
+    ]
+    if rows:
+        _records(using).insert_rows(rows)
+
+
+def find_and_record(
+    dialect: Dialect, new_job: NewJob, policy: UniquePolicy, created_after: datetime | None
+) -> tuple[Any | None, bool]:
+    """Find the duplicate that a policy may count; return it, and whether the enqueue is recorded already."""
+    wanted = LookUp(new_job.values["fingerprint"], policy, created_after, new_job.full_row)
+    if not settings.record_suppressed or not dialect.records_at_once(policy):
+        return dialect.find_duplicate(wanted), False
+    record = _about(new_job, "rejected" if policy.on_conflict is OnConflict.REJECT else "deduplicated")
+    return dialect.find_and_record(wanted, _records(dialect.connection.alias), record), True
+
+
+def _about(new_job: NewJob, outcome: str) -> dict[str, Any]:
+    copied = {name: new_job.values[name] for name in _COPIED}
+    return {**copied, "outcome": outcome, "on_conflict": new_job.strategy}
+
+
+def _records(using: str) -> Dialect:
+    return dialect_on(apps.get_model("django_ojs_unique", "SuppressedEnqueue"), connections[using])

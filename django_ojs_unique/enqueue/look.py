@@ -1,0 +1,155 @@
+"""The look of an enqueue: lock the unique keys, and read what is stored under them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from ..db.constraints import holding_unique_key, of_fingerprint
+from ..db.dialects import dialect_of
+from ..db.inserts import in_groups
+from ..ojs.states import INCOMPLETE
+from ..unique.plan import Family
+from ..unique.policy import UniquePolicy, ended_states
+from ..unique.row import JobRow
+from .duplicates import by_id, newest_finished, outside, stored_matches, stored_matches_of_any
+from .entry import Entry
+from .unit_of_work import LostRace
+
+_LOOKED_AT = (
+    "id", "type", "queue", "state", "key", "fingerprint", "unique_states", "created_at", "scheduled_at", "workflow_id",
+    "awaited",
+)  # fmt: skip
+
+
+class Look:
+    """What is stored under the unique keys of some entries."""
+
+    def __init__(self, jobs: QuerySet[Any], entries: Sequence[Entry]) -> None:
+        self._jobs, self._dialect = jobs, dialect_of(jobs)
+        self._is_single = len(entries) == 1
+        self._replaceable = next((entry.new_job.replaceable for entry in entries), None)
+        self._policies: dict[str, list[UniquePolicy]] = defaultdict(list)
+        self._keyed: set[str] = set()
+        self._adopting: set[str] = set()
+        """The fingerprints of jobs whose workflow will wait for a duplicate instead, and write its row."""
+        for new_job in (entry.new_job for entry in entries):
+            if new_job.key is not None:
+                self._keyed.add(new_job.values["fingerprint"])
+            elif (policy := new_job.policy) is not None:
+                policies = self._policies[new_job.values["fingerprint"]]
+                if policy not in policies:
+                    policies.append(policy)
+                if "workflow_id" in new_job.values:
+                    self._adopting.add(new_job.values["fingerprint"])
+
+    def lock_keys(self) -> None:
+        """Begin the transaction, and make other enqueues of these keys wait, where the constraint cannot do that."""
+        if self._policies:
+            self._dialect.read_anew()
+        self._dialect.lock_keys([*self._policies, *self._keyed])
+
+    def families(self, now: datetime, *, is_lost: bool) -> dict[str, Family]:
+        """Return what is stored, by fingerprint; the rows that an entry may change are locked.
+
+        After a lost race, it queries with locks only: the snapshot of the caller's transaction may hide new rows.
+        """
+        is_hidden = is_lost or self._dialect.reads_old
+        families = {
+            fingerprint: Family(counted={state for policy in policies for state in policy.states})
+            for fingerprint, policies in self._policies.items()
+        }
+        if self._is_single and not self._adopting:
+            for fingerprint, (policy,) in self._policies.items():
+                families[fingerprint].rows = self._of_one(
+                    fingerprint, policy, now, by_key=not is_lost, is_hidden=is_hidden
+                )
+        else:
+            for row in self._of_many(now, is_hidden=is_hidden):
+                families[row.fingerprint].rows.append(row)
+        if self._replaceable is not None:
+            rows = [row for family in families.values() for row in family.rows]
+            spared = {row.pk for row in outside(self._replaceable, rows)}
+            for family in families.values():
+                family.spared = spared
+        for fingerprints in in_groups(sorted(self._keyed)):
+            families |= {fingerprint: Family() for fingerprint in fingerprints}
+            holders = self._jobs.filter(holding_unique_key(), fingerprint__in=fingerprints)
+            for holder in self._dialect.lock(holders, by_key=False):
+                families[holder.fingerprint].rows.append(holder)
+        return families
+
+    def for_rivals(self, families: Mapping[str, Family], known: Collection[UUID], now: datetime) -> None:
+        """Raise LostRace for a job that was inserted or retried between the look and the insert, and still counts.
+
+        From the insert on, every other enqueue of these keys waits. A rival that has finished holds no key. The
+        constraint stops the insert beside one that lives, unless a job gave way that held the key for it.
+        """
+        counting = [
+            fingerprint
+            for fingerprint, policies in self._policies.items()
+            if families[fingerprint].gave_way or not all(INCOMPLETE.issuperset(policy.states) for policy in policies)
+        ]
+        for fingerprints in in_groups(counting):
+            for row in self._find(fingerprints, now):
+                policies = self._policies[row.fingerprint]
+                if row.pk not in known and any(_counts(policy, row, now) for policy in policies):
+                    raise LostRace
+
+    def _of_one(
+        self, fingerprint: str, policy: UniquePolicy, now: datetime, *, by_key: bool, is_hidden: bool
+    ) -> list[JobRow]:
+        jobs = self._jobs
+        matches, ended = stored_matches(jobs, fingerprint, policy, now), newest_finished(jobs, fingerprint, policy)
+        if ended and not policy.replaces and not is_hidden:
+            stored = by_id([matches, *ended])
+            if all(_counts(policy, row, now) for row in stored.values() if row.holds_unique_key):
+                return [*stored.values()]  # nothing is released
+        # First the unfinished ones: one that ends before its lock is among the finished ones then.
+        stored = {row.pk: row for row in self._dialect.lock(matches, by_key=by_key)}
+        for query in ended:
+            stored = {row.pk: row for row in (query.select_for_update() if is_hidden else query)} | stored
+        return [*stored.values()]
+
+    def _of_many(self, now: datetime, *, is_hidden: bool) -> Iterable[JobRow]:
+        found: dict[UUID, JobRow] = {}
+        for fingerprints in in_groups(self._policies):
+            if is_hidden:
+                matches = self._matches(fingerprints, now).filter(of_fingerprint(fingerprint__in=fingerprints))
+                found |= {row.pk: row for row in self._dialect.lock(matches, by_key=False)}
+            else:
+                found |= {row.pk: row for row in self._find(fingerprints, now)}
+        if not is_hidden and (changeable := {pk for pk, row in found.items() if self._may_change(row, now)}):
+            found = {pk: row for pk, row in found.items() if pk not in changeable}
+            for pks in in_groups(sorted(changeable)):
+                rows = self._jobs.filter(pk__in=pks).only(*_LOOKED_AT)
+                found |= {row.pk: row for row in self._dialect.lock(rows, by_key=False)}
+        return found.values()
+
+    def _find(self, fingerprints: Sequence[str], now: datetime) -> Iterable[JobRow]:
+        ended = ended_states(self._policies_of(fingerprints))
+        found: Iterable[JobRow] = self._dialect.find(self._matches(fingerprints, now), fingerprints, ended)
+        return found
+
+    def _matches(self, fingerprints: Collection[str], now: datetime) -> QuerySet[Any]:
+        """Select the jobs that the policies of these fingerprints may count, or that hold one of them."""
+        return stored_matches_of_any(self._jobs, self._policies_of(fingerprints), now).only(*_LOOKED_AT)
+
+    def _policies_of(self, fingerprints: Collection[str]) -> Collection[UniquePolicy]:
+        return {id(policy): policy for name in fingerprints for policy in self._policies[name]}.values()
+
+    def _may_change(self, row: JobRow, now: datetime) -> bool:
+        """Tell whether an entry may replace a stored job, release its unique key, or let a workflow wait for it."""
+        return row.fingerprint in self._adopting or any(
+            policy.replaces or (row.holds_unique_key and not _counts(policy, row, now))
+            for policy in self._policies[row.fingerprint]
+        )
+
+
+def _counts(policy: UniquePolicy, row: JobRow, now: datetime) -> bool:
+    return policy.is_duplicate(row.state, row.created_at, now)
