@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from django.apps import apps
 from django.core.exceptions import DisallowedHost
@@ -30,11 +31,40 @@ from ..worker.remote_worker import RemoteWorker
 from .authentication import TokenAuthentication
 from .authorize import Action, demand
 from .wire import codec, errors
+from .wire.schema import Object, Value
 
+M = TypeVar("M", bound=Callable[..., Response])
 VERSION = "1.0"
 _SERVED_VERSIONS = re.compile(r"1(\.[0-9]{1,9}){0,2}(-[0-9A-Za-z.\-]{1,99})?")
 """Every version of the major that we speak, with its release candidates."""
 _REQUEST_ID = re.compile(r"[!-~](?:[ -~]{0,253}[!-~])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What the OpenAPI document says of one method of a view.
+
+    ``answers``: the body of each successful status. ``query``: the query parameters. ``refusals``: further error
+    statuses, besides those that every operation has and those that follow from a body, a query or an id in the path.
+    """
+
+    id: str
+    tag: str
+    summary: str
+    answers: Mapping[int, Object]
+    request: Object | None = None
+    query: Mapping[str, Value] = field(default_factory=dict)
+    refusals: Sequence[int] = ()
+
+
+def operation(*said: Any, **more: Any) -> Callable[[M], M]:
+    """Describe a method of a view as an `Operation`."""
+
+    def describe(method: M) -> M:
+        method.operation = Operation(*said, **more)  # type: ignore[attr-defined]
+        return method
+
+    return describe
 
 
 class OJSView(APIView):

@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from .views import again, batch, cron, dead_letter, events, jobs, progress, queues, status, workers, workflows
+from .views import batch, cron, dead_letter, events, jobs, queues, status, workers, workflows
 
 app_name = "ojs"
 urlpatterns = [
@@ -11,21 +11,19 @@ urlpatterns = [
     path("ojs/v1/jobs/bulk", batch.Bulk.as_view(), name="bulk"),
     path("ojs/v1/jobs/explain", jobs.Explain.as_view(), name="explain"),
     path("ojs/v1/jobs/<str:id>", jobs.Job.as_view(), name="job"),
-    path("ojs/v1/jobs/<str:id>/progress", progress.JobProgress.as_view(), name="job-progress"),
+    path("ojs/v1/jobs/<str:id>/progress", workers.JobProgress.as_view(), name="job-progress"),
     path("ojs/v1/jobs/<str:id>/activate", jobs.Activate.as_view(), name="activate"),
-    path("ojs/v1/jobs/<str:id>/retry", again.Retry.as_view(), name="retry"),
-    path("ojs/v1/jobs/<str:id>/enqueue-again", again.EnqueueAgain.as_view(), name="enqueue-again"),
+    path("ojs/v1/jobs/<str:id>/retry", jobs.Retry.as_view(), name="retry"),
+    path("ojs/v1/jobs/<str:id>/enqueue-again", jobs.EnqueueAgain.as_view(), name="enqueue-again"),
     path("ojs/v1/workers", workers.Workers.as_view(), name="workers"),
     path("ojs/v1/workers/fetch", workers.Fetch.as_view(), name="fetch"),
     path("ojs/v1/workers/ack", workers.Ack.as_view(), name="ack"),
     path("ojs/v1/workers/nack", workers.Nack.as_view(), name="nack"),
-    path("ojs/v1/workers/progress", progress.Progress.as_view(), name="progress"),
+    path("ojs/v1/workers/progress", workers.Progress.as_view(), name="progress"),
     path("ojs/v1/workers/heartbeat", workers.Heartbeat.as_view(), name="heartbeat"),
-    path("ojs/v1/workers/<path:id>/quiet", workers.Directive.as_view(directive="quiet"), name="quiet-worker"),
-    path(
-        "ojs/v1/workers/<path:id>/terminate", workers.Directive.as_view(directive="terminate"), name="terminate-worker"
-    ),
-    path("ojs/v1/workers/<path:id>/resume", workers.Directive.as_view(), name="resume-worker"),
+    path("ojs/v1/workers/<path:id>/quiet", workers.Quiet.as_view(), name="quiet-worker"),
+    path("ojs/v1/workers/<path:id>/terminate", workers.Terminate.as_view(), name="terminate-worker"),
+    path("ojs/v1/workers/<path:id>/resume", workers.Resume.as_view(), name="resume-worker"),
     path("ojs/v1/workflows", workflows.Workflows.as_view(), name="workflows"),
     path("ojs/v1/workflows/<str:id>", workflows.Workflow.as_view(), name="workflow"),
     path("ojs/v1/events", events.Events.as_view(), name="events"),

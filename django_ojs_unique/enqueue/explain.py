@@ -11,8 +11,9 @@ from django.db.models import QuerySet
 
 from ..db.constraints import holding_unique_key
 from ..exceptions import Message, did_you_mean, shorten
+from ..handlers.redaction import redacted_canonical, redacted_limits
 from ..handlers.registry import registry
-from ..ojs.limits import Limit
+from ..ojs.limits import Limit, with_values
 from ..unique.conflict import Action, duplicates, judge
 from ..unique.keys import JobKey, KeyAction
 from ..unique.keys import judge as judge_key
@@ -50,6 +51,32 @@ class Explanation:
     policy: UniquePolicy | None
     duplicates: tuple[Duplicate, ...] = ()
     limits: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+
+    def redacted(self, type: str, args: Any) -> Explanation:
+        """Return it with what is redacted in jobs of a type masked."""
+        text, limits = redacted_canonical(type, self.canonical_text), redacted_limits(type, args, list(self.limits))
+        return replace(self, canonical_text=text, limits=tuple(limits))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it by the names that the CLI and the HTTP API have for it; None stands for what it has not."""
+        policy = self.policy and {name: value for name, value in self.policy.to_dict().items() if value is not None}
+        return {
+            "action": self.action,
+            "reason": self.reason,
+            "unique_key": self.fingerprint or None,
+            "canonical_text": self.canonical_text or None,
+            "unique": policy,
+            "limits": list(map(with_values, self.limits)) or None,
+            "duplicates": [
+                {
+                    "job_id": one.job.pk,
+                    "state": str(one.job.state),
+                    "created_at": one.job.created_at,
+                    "until": one.until,
+                }
+                for one in self.duplicates
+            ],
+        }
 
     def __str__(self) -> str:
         return "\n".join(self._lines())

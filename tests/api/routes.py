@@ -19,3 +19,8 @@ OPERATIONS = [
     for method in ("GET", "POST", "PUT", "DELETE")
     if hasattr(view, method.lower())
 ]
+DESCRIBED = {
+    f"{method} {path.replace(SOME_ID, '{}')}": getattr(VIEWS[path], method.lower()).operation
+    for method, path in OPERATIONS
+}
+"""What each view says of each of its methods, by the method and its path."""

@@ -44,9 +44,7 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
         },
     },
     "fetchJobs": {"Up to five jobs": {"queues": ["emails", "default"], "count": 5, "worker_id": "worker-1"}},
-    "ackJob": {
-        "With a result": {"job_id": "01890a5d-ac96-774b-bcce-b302099a8057", "result": {"pages": 3}},
-    },
+    "ackJob": {"With a result": {"job_id": "01890a5d-ac96-774b-bcce-b302099a8057", "result": {"pages": 3}}},
     "nackJob": {
         "A failure": {
             "job_id": "01890a5d-ac96-774b-bcce-b302099a8057",
@@ -55,12 +53,8 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
         "A requeue": {"job_id": "01890a5d-ac96-774b-bcce-b302099a8057", "requeue": True},
     },
     "putProgress": {"Almost half": {"progress": 0.47, "progress_note": "14,000 of 30,000 rows"}},
-    "reportProgress": {
-        "Almost half": {"job_id": "01890a5d-ac96-774b-bcce-b302099a8057", "progress": 0.47},
-    },
-    "heartbeat": {
-        "Still busy": {"worker_id": "worker-1", "active_jobs": ["01890a5d-ac96-774b-bcce-b302099a8057"]},
-    },
+    "reportProgress": {"Almost half": {"job_id": "01890a5d-ac96-774b-bcce-b302099a8057", "progress": 0.47}},
+    "heartbeat": {"Still busy": {"worker_id": "worker-1", "active_jobs": ["01890a5d-ac96-774b-bcce-b302099a8057"]}},
     "defineCron": {
         "Each night": {
             "name": "nightly",

@@ -1,34 +1,29 @@
-"""The OpenAPI document: drf-spectacular generates it from the routes and from `OPERATIONS`.
+"""The OpenAPI document: drf-spectacular generates it from the routes and from what their views say.
 
 Import this module only where it is needed: the API works without drf-spectacular, and then loads faster.
 """
 
 from __future__ import annotations
 
-import re
-from copy import deepcopy
 from functools import cache
 from http import HTTPStatus
 from threading import Lock
 from typing import Any
 
-from django.urls import get_resolver
 from drf_spectacular.authentication import TokenScheme
-from drf_spectacular.extensions import OpenApiSerializerFieldExtension
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.settings import SPECTACULAR_DEFAULTS, patched_settings
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse
 
-from ..base import VERSION
+from ..base import VERSION, Operation
+from ..urls import urlpatterns
 from ..wire.codec import ACCEPTED
+from ..wire.errors import REFUSAL
+from ..wire.schema import Object
 from .examples import EXAMPLES
-from .operations import OPERATIONS, Operation
-from .serializers.answers import Refusal
-from .serializers.fields import WireField
 
 OPENAPI_VERSION = "3.1.0"
-
 _REFUSED_ANYWHERE = (401, 403, 422, 429, 500, 503)
 _lock = Lock()
 
@@ -56,17 +51,12 @@ def _document() -> dict[str, Any]:
         "VERSION": __version__,
         "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
         "POSTPROCESSING_HOOKS": [],
+        "APPEND_COMPONENTS": {"schemas": Object.components},
     }
     with patched_settings({**foreign, **ours}):
         make: Any = OJSGenerator
-        generator = make(patterns=get_resolver("django_ojs_unique.api.urls").url_patterns)
-        return _without_marks(generator.get_schema(public=True))  # type: ignore[no-any-return]
-
-
-def _without_marks(schema: Any) -> Any:
-    if isinstance(schema, dict):
-        return {name: _without_marks(value) for name, value in schema.items() if name != "x-spec-enum-id"}
-    return [_without_marks(value) for value in schema] if isinstance(schema, list) else schema
+        generator = make(patterns=urlpatterns)
+        return generator.get_schema(public=True)  # type: ignore[no-any-return]
 
 
 class OJSGenerator(SchemaGenerator):
@@ -79,11 +69,11 @@ class OJSGenerator(SchemaGenerator):
 
 
 class OJSSchema(AutoSchema):
-    """Describes one method of a view as `OPERATIONS` says."""
+    """Describes one method of a view as its `Operation` says."""
 
     @property
     def described(self) -> Operation:
-        return OPERATIONS[f"{self.method} {re.sub(r'{[^}]*}', '{}', self.path)}"]
+        return getattr(self.view, self.method.lower()).operation  # type: ignore[no-any-return]
 
     def get_operation_id(self) -> str:
         return self.described.id
@@ -97,16 +87,18 @@ class OJSSchema(AutoSchema):
     def get_description(self) -> str:  # type: ignore[override]
         return ""
 
-    def map_parsers(self) -> list[str]:
-        return list(ACCEPTED)
-
     def get_request_serializer(self) -> Any:
-        return self.described.request
+        request = self.described.request
+        return None if request is None else dict.fromkeys(ACCEPTED, request.ref)
+
+    def _get_request_body(self, direction: Any = "request") -> Any:
+        body, request = super()._get_request_body(direction), self.described.request  # type: ignore[no-untyped-call]
+        return body if request is None or not request.required else {**body, "required": True}
 
     def get_response_serializers(self) -> Any:
-        bodies = {**dict.fromkeys(self._refusals(), Refusal), **self.described.answers}
+        bodies = {**dict.fromkeys(self._refusals(), REFUSAL), **self.described.answers}
         return {
-            status: OpenApiResponse(body, description=HTTPStatus(status).phrase)
+            status: OpenApiResponse(body.ref, description=HTTPStatus(status).phrase)
             for status, body in sorted(bodies.items())
         }
 
@@ -121,7 +113,15 @@ class OJSSchema(AutoSchema):
         return statuses
 
     def get_override_parameters(self) -> list[Any]:
-        return [*self.described.query, *_HEADERS]
+        query = [
+            OpenApiParameter(
+                name,
+                {name: part for name, part in value.schema.items() if name != "description"},
+                description=value.schema.get("description", ""),
+            )
+            for name, value in self.described.query.items()
+        ]
+        return [*query, *_HEADERS]
 
     def get_examples(self) -> list[OpenApiExample]:
         return [
@@ -155,13 +155,3 @@ class TokenExtension(TokenScheme):  # type: ignore[no-untyped-call]
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, Any]:
         return {"type": "http", "scheme": "bearer", "description": "`Token KEY` is the same as `Bearer KEY`."}
-
-
-class WireExtension(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
-    """Uses a field's ``shape`` as its schema."""
-
-    target_class = WireField
-    match_subclasses = True
-
-    def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
-        return deepcopy(self.target.shape)

@@ -13,9 +13,19 @@ from rest_framework.response import Response
 from ...enqueue.results import EnqueueResult, Outcome
 from ...exceptions import OJSError
 from ..authorize import demand_enqueue, show_allowed
-from ..base import OJSView
+from ..base import OJSView, operation
 from ..enqueue_for_client import enqueue_all, enqueue_each
+from ..wire.enqueue import BATCH as ENQUEUE_BATCH
 from ..wire.enqueue import EnqueueBody, read_job, read_jobs
+from ..wire.envelope import JOB
+from ..wire.errors import ERROR
+from ..wire.schema import Object, mapping, one_of, whole
+
+BATCH = Object("Batch", {"jobs": [JOB], "count": whole()})
+_RESULT: dict[str, Any] = {"index": whole(), "status": one_of(Outcome), "job?": JOB, "error?": ERROR}
+BULK = Object(
+    "Bulk", {"results": [Object("BulkResult", _RESULT, "What became of one element.")], "counts": mapping(whole())}
+)
 
 
 class Batch(OJSView):
@@ -23,6 +33,7 @@ class Batch(OJSView):
 
     group = "producers"
 
+    @operation("enqueueJobs", "jobs", "Enqueue many jobs, all or none", {201: BATCH}, ENQUEUE_BATCH, refusals=(409,))
     def post(self, request: Request) -> Response:
         now = timezone.now()
         wanted = [read_job(element, now, index) for index, element in enumerate(read_jobs(self.body))]
@@ -39,6 +50,7 @@ class Bulk(OJSView):
 
     group = "producers"
 
+    @operation("enqueueEachJob", "jobs", "Enqueue many jobs, each on its own", {200: BULK}, ENQUEUE_BATCH)
     def post(self, request: Request) -> Response:
         now = timezone.now()
         read = [self._read(element, now, index) for index, element in enumerate(read_jobs(self.body))]

@@ -13,18 +13,24 @@ from ...exceptions import OJSError
 from ...maintenance.on_demand import run_maintenance
 from ...models import CronJob
 from ..authorize import Action, demand_cron, place_of, readable
-from ..base import OJSView
-from ..wire.cron import read_cron, show, show_flat
+from ..base import OJSView, operation
+from ..wire.cron import CRON, DEFINE, FLAT_CRON, read_cron, show, show_flat
 from ..wire.errors import NotFound
-from ..wire.pages import Page
+from ..wire.pages import PARAMETERS, Page, paged
+from ..wire.schema import Object, flag, text
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_\-.]*")
 """Names from clients. Entries that are declared in code have the names of job types."""
+
+CRONS = paged("Crons", crons=CRON, cron_jobs=FLAT_CRON)
+ONE_CRON = Object("OneCron", {"cron": CRON, "cron_job": FLAT_CRON})
+DELETED = ONE_CRON.extended("DeletedCron", {"deleted": flag(), "name": text()})
 
 
 class Crons(OJSView):
     """``/ojs/v1/cron``."""
 
+    @operation("listCrons", "cron", "List the periodic jobs", {200: CRONS}, query=PARAMETERS)
     def get(self, request: Request) -> Response:
         page = Page.read(request.query_params, "cron")
         run_maintenance(self.jobs, timezone.now(), crons=True)
@@ -33,6 +39,14 @@ class Crons(OJSView):
         crons = [show(entry) for entry in entries]
         return Response({"crons": crons, "cron_jobs": list(map(show_flat, crons)), "pagination": pagination})
 
+    @operation(
+        "defineCron",
+        "cron",
+        "Define a periodic job, or change it",
+        {201: ONE_CRON, 200: ONE_CRON},
+        DEFINE,
+        refusals=(409,),
+    )
     def post(self, request: Request) -> Response:
         """Define an entry (201), or change the one of this name (200). ``enabled`` can be changed alone."""
         wanted = read_cron(self.body, timezone.now())
@@ -54,10 +68,12 @@ class Crons(OJSView):
 class Cron(OJSView):
     """``/ojs/v1/cron/{name}``."""
 
+    @operation("getCron", "cron", "Look at a periodic job", {200: ONE_CRON})
     def get(self, request: Request, name: str) -> Response:
         run_maintenance(self.jobs, timezone.now(), crons=True)
         return Response(_shown(_found(self, name, "read")))
 
+    @operation("deleteCron", "cron", "Delete a periodic job", {200: DELETED}, refusals=(409,))
     def delete(self, request: Request, name: str) -> Response:
         found = _found(self, name, "change")
         entry = _known(CronJob.objects.using(self.using).remove(found.name), name)

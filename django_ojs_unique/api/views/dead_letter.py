@@ -12,16 +12,17 @@ from ... import lifecycle
 from ...db.sizes import OF_A_JOB
 from ...maintenance.on_demand import run_maintenance
 from ...models import Job
-from ...ojs.names import job_type, queue_name
 from ...ojs.states import JobState
 from ...operations.bulk import change_one
 from ...operations.operation import RETRY
 from ..authorize import Action
-from ..base import OJSView
-from ..wire.envelope import show
+from ..base import OJSView, operation
+from ..wire.envelope import ONE_JOB, PAGE_OF_JOBS, show
 from ..wire.errors import NotFound
-from ..wire.flags import read_flags
-from ..wire.pages import Page
+from ..wire.pages import PARAMETERS, Page
+from ..wire.queries import FILTERS as JOB_FILTERS
+from ..wire.schema import Object, flag, text
+from .jobs import RETRY_DEAD_LETTER
 
 DEAD = {
     "payload_pruned__in": [False],
@@ -31,16 +32,24 @@ DEAD = {
 }
 """The filter for dead letters, written so that one index finds them in the order of the list."""
 
-_FILTERS = {"queue": queue_name, "type": job_type}
+FILTERS = {name: JOB_FILTERS[name] for name in ("queue", "type")}
+DELETED = Object("Deleted", {"deleted": flag(), "job_id": text()})
 
 
 class DeadLetters(OJSView):
     """``/ojs/v1/dead-letter``: the newest first; the parameters ``queue`` and ``type`` filter them."""
 
+    @operation(
+        "listDeadLetters",
+        "dead letter",
+        "List jobs that failed for good",
+        {200: PAGE_OF_JOBS},
+        query={**FILTERS, **PARAMETERS},
+    )
     def get(self, request: Request) -> Response:
         parameters = request.query_params
         page = Page.read(parameters, "dead_letter")
-        wanted = {name: check(parameters[name]) for name, check in _FILTERS.items() if name in parameters}
+        wanted = {name: one.read(parameters[name], name) for name, one in FILTERS.items() if name in parameters}
         self.demand("read", wanted.get("queue"), wanted.get("type"))
         run_maintenance(self.jobs, timezone.now())
         dead = self.jobs.filter(**DEAD)
@@ -51,9 +60,11 @@ class DeadLetters(OJSView):
 class DeadLetter(OJSView):
     """``/ojs/v1/dead-letter/{id}``."""
 
+    @operation("getDeadLetter", "dead letter", "Look at a job that failed for good", {200: ONE_JOB})
     def get(self, request: Request, id: str) -> Response:
         return Response({"job": _shown(_found(self, id, "read"))})
 
+    @operation("deleteDeadLetter", "dead letter", "Delete a job that failed for good", {200: DELETED}, refusals=(409,))
     def delete(self, request: Request, id: str) -> Response:
         """Delete the job for good; its key is free then, even if its window was still open."""
         job = _found(self, id, "change")
@@ -69,8 +80,16 @@ class RetryDeadLetter(OJSView):
     and ``{"force": true}`` lets both run.
     """
 
+    @operation(
+        "retryDeadLetter",
+        "dead letter",
+        "Run a job again that failed for good",
+        {200: ONE_JOB},
+        RETRY_DEAD_LETTER,
+        refusals=(409,),
+    )
     def post(self, request: Request, id: str) -> Response:
-        ways = read_flags(self.body, ("force", "replace"))
+        ways = RETRY_DEAD_LETTER.read_strictly(self.body)
         job = _found(self, id, "change")
         change_one(self.jobs.filter(**DEAD), job, RETRY, **ways)
         return Response({"job": show(job)})

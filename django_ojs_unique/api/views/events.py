@@ -16,22 +16,37 @@ from ...models import Event
 from ...models.event import DEFAULT_LIMIT, LARGEST_LIMIT
 from ...ojs.names import job_type, queue_name
 from ..authorize import demand_each
-from ..base import OJSView
+from ..base import OJSView, operation
 from ..wire.errors import Unsupported
-from ..wire.pages import read_limit
 from ..wire.queries import read_names
+from ..wire.schema import Object, count, flag, mapping, text, time
+
+PARAMETERS = {
+    "types": text("Of these types of events, with commas."),
+    "queues": text("Of these queues, with commas."),
+    "job_types": text("Of these types of jobs, with commas."),
+    "after": text("After the event with this id."),
+    "limit": count("How many at most.", 1, LARGEST_LIMIT, default=DEFAULT_LIMIT),
+}
+
+_EVENT = Object("Event", {"specversion id type source subject?": text(), "time": time(), "data": mapping()})
+EVENTS = Object("Events", {"events": [_EVENT], "cursor?": text(), "has_more": flag()})
 
 
 class Events(OJSView):
     """``/ojs/v1/events``: the oldest first, after the last one that the client has seen."""
 
+    @operation("listEvents", "events", "What happened, oldest first", {200: EVENTS}, query=PARAMETERS)
     def get(self, request: Request) -> Response:
         if not settings.events:
             raise Unsupported(
                 "Events are not recorded here. Set OJS_UNIQUE['EVENTS'] = True.", details={"feature": "events"}
             )
         parameters = request.query_params
-        limit, after = read_limit(parameters, DEFAULT_LIMIT, LARGEST_LIMIT), parameters.get("after")
+        limit, after = (
+            PARAMETERS["limit"].read(parameters.get("limit", str(DEFAULT_LIMIT)), "limit"),
+            parameters.get("after"),
+        )
         only = {name: read_names(parameters, name, check) for name, check in _FILTERS.items()}
         demand_each(request, "read", only["queues"], only["job_types"])
         run_maintenance(self.jobs, timezone.now(), crons=True)

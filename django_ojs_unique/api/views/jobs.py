@@ -1,28 +1,49 @@
-"""Jobs: enqueue, list, show, cancel, activate (HTTP binding, "Job endpoints")."""
+"""Jobs: enqueue, list, show, cancel, activate, retry, enqueue again (HTTP binding, "Job endpoints")."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from django.db import connections, transaction
 from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from ... import models
+from ...db.dialects import dialect_on
 from ...db.sizes import OF_A_JOB
+from ...db.transactions import starting_over
 from ...exceptions import OJSError
 from ...handlers.redaction import redacted
 from ...maintenance.on_demand import run_maintenance
+from ...ojs.states import JobState
 from ...reporting.bounded import few
 from ...reporting.job_filters import filters, narrowed
+from ...reporting.preview import Consequence, of_enqueues_again, of_retries
 from ...workflows.results import places_of
 from ..authorize import demand_enqueue, show_allowed
-from ..base import OJSView, OneJobView
+from ..base import OJSView, OneJobView, operation
 from ..enqueue_for_client import enqueue_one
-from ..operations.cancel import cancel
-from ..wire.enqueue import read_job
-from ..wire.envelope import show, show_explanation, show_place
-from ..wire.pages import Page
-from ..wire.queries import read_job_filters
+from ..wire.enqueue import ENQUEUE, read_job
+from ..wire.envelope import EXPLANATION, JOB, ONE_JOB, PAGE_OF_JOBS, show, show_explanation
+from ..wire.pages import PARAMETERS, Page
+from ..wire.queries import FILTERS, read_job_filters
+from ..wire.schema import Object, array, flag, mapping, one_of, text
+
+DEDUPLICATED = Object("Deduplicated", {"job": JOB, "deduplicated": flag()}, "The job that is there already.")
+CANCELLED = Object("Cancelled", {"job": JOB.extended("CancelledJob", {"previous_state": one_of(JobState)})})
+EXPLAINED = Object("Explained", {"explanation": EXPLANATION})
+_BEYOND = "Beyond the specification."
+_WAYS = {"replace?": flag("Cancel it."), "force?": flag("Let both run.")}
+_DRY_RUN = {"dry_run?": flag("Only say what would be done.")}
+RETRY = Object(
+    "RetryJob", {**_WAYS, **_DRY_RUN}, f"What to do with a live job that has the key, and whether to do it. {_BEYOND}"
+)
+RETRY_DEAD_LETTER = Object("RetryDeadLetter", _WAYS, f"What to do with a live job that has the key. {_BEYOND}")
+_PREVIEW = Object("Preview", {"allowed": flag(), "message": text(), "duplicates": array(mapping())})
+JOB_OR_PREVIEW = Object("JobOrPreview", {"job?": JOB, "deduplicated?": flag(), "preview?": _PREVIEW})
+AGAIN = Object("EnqueueAgain", _DRY_RUN, f"Whether to do it. {_BEYOND}")
 
 
 class Jobs(OJSView):
@@ -31,10 +52,11 @@ class Jobs(OJSView):
     group = "producers"
     groups = {"GET": "operators"}
 
+    @operation("listJobs", "jobs", "List jobs, the newest first", {200: PAGE_OF_JOBS}, query={**FILTERS, **PARAMETERS})
     def get(self, request: Request) -> Response:
         """List the jobs that match the filters in the query, the newest first."""
         now, parameters = timezone.now(), request.query_params
-        page, given = Page.read(parameters, "jobs"), read_job_filters(parameters, now)
+        page, given = Page.read(parameters, "jobs"), read_job_filters(parameters)
         self.demand("read", given.get("queue"), given.get("type"))
         run_maintenance(self.jobs, now, crons=True)
         wanted = filters(given)
@@ -45,6 +67,14 @@ class Jobs(OJSView):
             jobs, pagination = page.of_rows(found, "-id", large=OF_A_JOB)
         return Response({"jobs": [show(job) for job in jobs], "pagination": pagination})
 
+    @operation(
+        "enqueueJob",
+        "jobs",
+        "Enqueue a job, unless it is queued already",
+        {201: ONE_JOB, 200: DEDUPLICATED},
+        ENQUEUE,
+        refusals=(409,),
+    )
     def post(self, request: Request) -> Response:
         wanted = read_job(self.body, timezone.now())
         demand_enqueue(request, wanted)
@@ -58,15 +88,26 @@ class Jobs(OJSView):
 class Job(OneJobView):
     """``/ojs/v1/jobs/{id}``."""
 
+    @operation("getJob", "jobs", "Look at a job", {200: ONE_JOB})
     def get(self, request: Request, id: str) -> Response:
         job = self.found(id, "read")
         place = places_of([job], redacted).get(job.pk)
-        return Response({"job": {**show(job), **show_place(place)}})
+        return Response({"job": show(job, place)})
 
+    @operation("cancelJob", "jobs", "Cancel a job", {200: CANCELLED}, refusals=(409,))
     def delete(self, request: Request, id: str) -> Response:
         job = self.found(id, "cancel")
-        previous_state = cancel(job)
-        return Response({"job": {**show(job), "previous_state": previous_state}})
+        previous = starting_over(self.using, partial(self._cancel, job))
+        return Response({"job": {**show(job), "previous_state": previous}})
+
+    def _cancel(self, job: Any) -> str:
+        """Cancel a job; return the state that it had before. Raises InvalidTransition if it has finished."""
+        with transaction.atomic(using=self.using):
+            dialect_on(models.Job, connections[self.using]).take_write_lock()
+            row = self.jobs.filter(pk=job.pk).select_for_update()
+            previous: str = row.values_list("state", flat=True).first() or ""
+            job.cancel()
+        return previous
 
 
 class Activate(OJSView):
@@ -74,6 +115,7 @@ class Activate(OJSView):
 
     group = "producers"
 
+    @operation("activateJob", "jobs", "Let a pending job run", {200: ONE_JOB}, refusals=(409,))
     def post(self, request: Request, id: str) -> Response:
         job = self.found(id, "change")
         job.activate()
@@ -85,6 +127,9 @@ class Explain(OJSView):
 
     group = "producers"
 
+    @operation(
+        "explainJob", "jobs", "What an enqueue would do now, and why; nothing is written", {200: EXPLAINED}, ENQUEUE
+    )
     def post(self, request: Request) -> Response:
         wanted = read_job(self.body, timezone.now())
         demand_enqueue(request, wanted)
@@ -92,4 +137,66 @@ class Explain(OJSView):
             explained = self.jobs.explain_request(wanted.request)
         except OJSError as error:
             raise wanted.locate(error) from None
-        return Response({"explanation": show_explanation(wanted.request.type, wanted.request.args, explained)})
+        redacted = explained.redacted(wanted.request.type, wanted.request.args)
+        return Response({"explanation": show_explanation(redacted)})
+
+
+class Retry(OJSView):
+    """``/ojs/v1/jobs/{id}/retry``: let a waiting job run now, or run a discarded or cancelled one again.
+
+    While a live job has the key of a finished one, the answer is 409. ``{"replace": true}`` cancels that job,
+    ``{"force": true}`` lets both run. ``{"dry_run": true}`` only says what would be done.
+    """
+
+    @operation(
+        "retryJob",
+        "jobs",
+        "Let a waiting job run now, or run a discarded or cancelled one again",
+        {200: JOB_OR_PREVIEW},
+        RETRY,
+        refusals=(409,),
+    )
+    def post(self, request: Request, id: str) -> Response:
+        flags = RETRY.read_strictly(self.body)
+        run_maintenance(self.jobs, timezone.now())
+        job = self.found(id, "change")
+        if flags.pop("dry_run", False):
+            return _preview(*of_retries(self.jobs, [job.pk], timezone.now(), **{"force": False, **flags}))
+        job.retry(**flags)
+        return Response({"job": show(job)})
+
+
+class EnqueueAgain(OJSView):
+    """``/ojs/v1/jobs/{id}/enqueue-again``: enqueue a finished job's type, args and options as a new job.
+
+    The answers are those of ``POST /ojs/v1/jobs``. ``{"dry_run": true}`` only says what would be done.
+    """
+
+    @operation(
+        "enqueueJobAgain",
+        "jobs",
+        "Enqueue a finished job again, as a new job",
+        {201: ONE_JOB, 200: JOB_OR_PREVIEW},
+        AGAIN,
+        refusals=(409,),
+    )
+    def post(self, request: Request, id: str) -> Response:
+        flags = AGAIN.read_strictly(self.body)
+        run_maintenance(self.jobs, timezone.now())
+        job = self.found(id, "enqueue")
+        self.demand("read", job.queue, job.type)  # the answer has its args
+        if flags.get("dry_run"):
+            return _preview(*of_enqueues_again(self.jobs, [job.pk], timezone.now()))
+        result = job.enqueue_again()
+        if result.deduplicated:
+            return Response({"job": show_allowed(request, result), "deduplicated": True})
+        return Response({"job": show(result.job)}, status=201)
+
+
+def _preview(consequence: Consequence) -> Response:
+    preview = {
+        "allowed": not consequence.refusal,
+        "message": consequence.refusal or " ".join(consequence.sentences),
+        "duplicates": [{"id": str(rival.pk), "state": rival.state} for rival in consequence.rivals],
+    }
+    return Response({"preview": preview})

@@ -15,9 +15,10 @@ from ...db.dialects import kind_of
 from ...exceptions import as_json
 from ...models import Job
 from .. import health
-from ..base import VERSION, OJSView
-from ..wire import worker_requests
+from ..base import VERSION, OJSView, operation
+from ..wire import workers
 from ..wire.errors import CODES, NoRoute, NotFound
+from ..wire.schema import Object, array, mapping, number, one_of, text, whole
 
 CAPABILITIES = {
     "batch_enqueue": True,
@@ -34,12 +35,38 @@ CAPABILITIES = {
 EXTENSIONS = ("explain", "bulk_enqueue", "long_polling", "worker_control", "lease_tokens", "progress", "job_limits")
 """What is beyond the binding, or optional in it."""
 
+MANIFEST = Object(
+    "Manifest",
+    {
+        "specversion ojs_version conformance_tier backend": text(),
+        "implementation": Object("Implementation", {"name version language": text()}),
+        "conformance_level": whole(),
+        "protocols extensions": array(text()),
+        "unique_job_strength": one_of(("strong", "best-effort")),
+        "capabilities": mapping(),
+        "limits": mapping(number()),
+        "endpoints": mapping(text()),
+    },
+)
+HEALTH = Object(
+    "Health",
+    {
+        "status": one_of(("ok", "degraded")),
+        "version": text(),
+        "uptime_seconds": whole(),
+        "backend": Object("Backend", {"type status": text()}),
+    },
+)
+DOCUMENT = Object("Document", {"openapi": text(), "info paths components": mapping()})
+MEANING = Object("ErrorMeaning", {"code hint": text(), "status": whole()})
+
 
 class Manifest(OJSView):
     """``/ojs/manifest``."""
 
     group = "status"
 
+    @operation("getManifest", "server", "What this server supports", {200: MANIFEST})
     def get(self, request: Request) -> Response:
         from ... import __version__
 
@@ -49,11 +76,7 @@ class Manifest(OJSView):
             {
                 "specversion": VERSION,
                 "ojs_version": VERSION,
-                "implementation": {
-                    "name": "django-ojs-unique",
-                    "version": __version__,
-                    "language": "python",
-                },
+                "implementation": {"name": "django-ojs-unique", "version": __version__, "language": "python"},
                 # A level includes all levels below it. Events belong to level 0, workflows to level 3.
                 "conformance_level": 4 if settings.events else 0,
                 "conformance_tier": "runtime",
@@ -75,10 +98,10 @@ def limits() -> dict[str, float]:
         "max_args_bytes": settings.max_args_bytes,
         "max_meta_bytes": settings.max_meta_bytes,
         "max_result_bytes": settings.max_result_bytes,
-        "max_queues": worker_requests.MOST_QUEUES,
-        "max_types": worker_requests.MOST_TYPES,
-        "max_queues_times_types": worker_requests.MOST_PAIRS,
-        "max_jobs": worker_requests.MOST_JOBS,
+        "max_queues": workers.MOST_QUEUES,
+        "max_types": workers.MOST_TYPES,
+        "max_queues_times_types": workers.MOST_PAIRS,
+        "max_jobs": workers.MOST_JOBS,
     }
 
 
@@ -87,6 +110,7 @@ class Health(OJSView):
 
     group = "status"
 
+    @operation("getHealth", "server", "Whether the database answers", {200: HEALTH, 503: HEALTH})
     def get(self, request: Request) -> Response:
         return self._answer(health.answers(self.using))
 
@@ -112,6 +136,7 @@ class OpenAPI(OJSView):
 
     group = "status"
 
+    @operation("getOpenAPI", "server", "This document", {200: DOCUMENT})
     def get(self, request: Request) -> Response:
         from ..openapi.generator import document  # drf-spectacular is slow to load
 
@@ -123,6 +148,7 @@ class ErrorCode(OJSView):
 
     group = "status"
 
+    @operation("getErrorCode", "server", "What a code means", {200: MEANING})
     def get(self, request: Request, code: str) -> Response:
         if (entry := CODES.get(code)) is None:
             raise NotFound.of("error code", code)

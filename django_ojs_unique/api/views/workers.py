@@ -1,9 +1,11 @@
-"""Workers: fetch, ack, nack, heartbeat, and directives of operators (HTTP binding, "Worker endpoints")."""
+"""Workers: fetch, ack, nack, progress, heartbeat, and directives of operators (HTTP binding, "Worker endpoints")."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from django.utils import timezone
 from rest_framework.request import Request
@@ -11,22 +13,26 @@ from rest_framework.response import Response
 
 from ...conf import settings
 from ...db.transactions import starting_over
+from ...exceptions import InvalidTransition
 from ...execution.errors import storable
 from ...models import Job, WorkerProcess
 from ...ojs.moments import milliseconds
 from ...ojs.states import JobState
 from ...worker import heartbeat, remote
-from ...worker.remote_worker import RemoteWorker, new_token
+from ...worker.remote_worker import new_token
 from ...workflows.results import places_of
 from ..authorize import fetchable
-from ..base import OJSView
+from ..base import OJSView, OneJobView, operation
 from ..waiting import COME_BACK, Crowded, has_gone, wait_for
-from ..wire import worker_requests
-from ..wire.envelope import show_fetched
+from ..wire import workers
+from ..wire.envelope import FETCHED_JOB, show_fetched
 from ..wire.errors import NotFound
-from ..wire.pages import Page
+from ..wire.pages import PARAMETERS, Page, paged
+from ..wire.schema import Object
 
-RUNNING = "running"
+FETCHED = Object("Fetched", {"jobs": [FETCHED_JOB], "job?": FETCHED_JOB.member("The first one.")})
+WORKERS = paged("Workers", workers=workers.WORKER)
+ONE_WORKER = Object("OneWorker", {"worker": workers.WORKER})
 
 
 class Fetch(OJSView):
@@ -34,27 +40,25 @@ class Fetch(OJSView):
 
     group = "workers"
 
+    @operation("fetchJobs", "workers", "Take jobs to run", {200: FETCHED}, workers.FETCH)
     def post(self, request: Request) -> Response:
-        queues, wait = worker_requests.read_queues(self.body), worker_requests.read_wait(self.body)
-        lease, wanted = (
-            worker_requests.read_lease(self.body),
-            fetchable(request, queues, worker_requests.read_types(self.body, queues)),
-        )
+        sent = workers.read_fetch(self.body)
+        wanted, lease = fetchable(request, sent["queues"], sent["types"]), sent["lease"]
         fetch = partial(
             remote.fetch,
             self.jobs,
             wanted,
-            count=worker_requests.read_count(self.body),
-            worker_id=worker_requests.read_worker_id(self.body),
+            count=sent["count"],
+            worker_id=sent["worker_id"],
             token=new_token(self.account),
             max_bytes=settings.api["MAX_RESPONSE_BYTES"],
         )
         client, headers = request._request, {}
         jobs = [] if has_gone(client) else fetch(lease=lease, now=timezone.now())
-        if wait and not jobs:
+        if sent["wait"] and not jobs:
             try:
                 jobs = wait_for(
-                    lambda: fetch(lease=lease.at_first(), now=timezone.now()), self.jobs, wanted, wait, client
+                    lambda: fetch(lease=lease.at_first(), now=timezone.now()), self.jobs, wanted, sent["wait"], client
                 )
             except Crowded:
                 headers["Retry-After"] = str(COME_BACK)
@@ -63,62 +67,94 @@ class Fetch(OJSView):
         return Response({"jobs": shown, "job": shown[0]} if shown else {"jobs": []}, headers=headers)
 
 
-class _Report(OJSView):
-    """A worker's report about one job that it has claimed."""
+class Ack(OJSView):
+    """``/ojs/v1/workers/ack``."""
 
     group = "workers"
 
-    def report(self) -> Job:
-        """Apply the report; return the job. Raises Job.DoesNotExist."""
-        raise NotImplementedError
-
-    def answer(self, job: Job) -> dict[str, Any]:
-        """Return the members of the answer besides the id and the state."""
-        raise NotImplementedError
-
+    @operation(
+        "ackJob", "workers", "Say that a job is done", {200: workers.ACKNOWLEDGED}, workers.ACK, refusals=(404, 409)
+    )
     def post(self, request: Request) -> Response:
-        try:
-            job = self.report()
-        except Job.DoesNotExist:
-            raise NotFound.of("job", self.body["job_id"]) from None
-        return Response({"id": str(job.pk), "job_id": str(job.pk), "state": str(job.state), **self.answer(job)})
-
-    @property
-    def _holding(self) -> dict[str, Any]:
-        holder = worker_requests.read_holder(self.body, self.account)
-        return {"id": worker_requests.read_job_id(self.body), "holder": holder, "now": timezone.now()}
+        sent = workers.ACK.read(self.body)
+        return _reported(self, sent, workers.ACKNOWLEDGED, partial(remote.ack, result=sent.get("result")))
 
 
-class Ack(_Report):
-    """``/ojs/v1/workers/ack``."""
-
-    def report(self) -> Job:
-        return remote.ack(self.jobs, **self._holding, result=worker_requests.read_result(self.body))  # type: ignore[no-any-return]
-
-    def answer(self, job: Job) -> dict[str, Any]:
-        assert job.finished_at is not None
-        return {"acknowledged": True, "completed_at": milliseconds(job.finished_at)}
-
-
-class Nack(_Report):
+class Nack(OJSView):
     """``/ojs/v1/workers/nack``."""
 
-    def report(self) -> Job:
-        failure = worker_requests.read_failure(self.body)
-        if worker_requests.read_requeue(self.body):
-            return remote.requeue(self.jobs, **self._holding)  # type: ignore[no-any-return]
-        return remote.nack(self.jobs, **self._holding, failure=failure)  # type: ignore[no-any-return]
+    group = "workers"
 
-    def answer(self, job: Job) -> dict[str, Any]:
-        answer: dict[str, Any] = {"attempt": job.attempt, "max_attempts": job.most_attempts}
-        if job.state == JobState.RETRYABLE:
-            assert job.run_at is not None
-            delay = job.errors[-1].get("retry_delay_ms", 0) if job.errors else 0  # a requeued job has none
-            answer |= {"next_attempt_at": milliseconds(job.run_at), "retry_delay_ms": delay}
-        elif job.state == JobState.DISCARDED:
-            assert job.finished_at is not None
-            answer |= dict.fromkeys(("discarded_at", "completed_at"), milliseconds(job.finished_at))
-        return answer
+    @operation("nackJob", "workers", "Say that a job failed", {200: workers.NACKED}, workers.NACK, refusals=(404, 409))
+    def post(self, request: Request) -> Response:
+        sent = workers.NACK.read(self.body)
+        nack = partial(remote.nack, failure=workers.failure_of(sent.get("error", {})))
+        return _reported(self, sent, workers.NACKED, remote.requeue if sent.get("requeue") else nack)
+
+
+def _reported(view: OJSView, sent: Mapping[str, Any], answer: Object, report: Callable[..., Any]) -> Response:
+    """Apply a worker's report about one job that it has claimed, and answer."""
+    holder = workers.holder_of(sent, view.account)
+    try:
+        job = report(view.jobs, id=sent["job_id"], holder=holder, now=timezone.now())
+    except Job.DoesNotExist:
+        raise NotFound.of("job", sent["job_id"]) from None
+    return Response(answer.show(job))
+
+
+class JobProgress(OneJobView):
+    """``/ojs/v1/jobs/{id}/progress``: workers report it, clients read it (OJS progress chapter)."""
+
+    groups = {"PUT": "workers"}
+
+    @operation("getProgress", "jobs", "How far a job is", {200: workers.JOB_PROGRESS})
+    def get(self, request: Request, id: str) -> Response:
+        return Response(workers.JOB_PROGRESS.show(self.found(id, "read")))
+
+    @operation(
+        "putProgress",
+        "workers",
+        "Say how far a job is; also a heartbeat",
+        {200: workers.REPORTED},
+        workers.PROGRESS,
+        refusals=(409,),
+    )
+    def put(self, request: Request, id: str) -> Response:
+        return _report_progress(self, workers.read_job_id(id))
+
+
+class Progress(OJSView):
+    """``/ojs/v1/workers/progress``: the same report, with the job's id in the body as in an ack."""
+
+    group = "workers"
+
+    @operation(
+        "reportProgress",
+        "workers",
+        "Say how far a job is; also a heartbeat",
+        {200: workers.REPORTED},
+        workers.PROGRESS_OF,
+        refusals=(404, 409),
+    )
+    def post(self, request: Request) -> Response:
+        return _report_progress(self, workers.read_job_id(self.body.get("job_id")))
+
+
+def _report_progress(view: OJSView, id: UUID) -> Response:
+    """Store a report, which is a heartbeat, too; of a job that nobody runs any more it is ignored, and says so."""
+    done, note, sent = workers.read_report(view.body)
+    holder, lease = workers.holder_of(sent, view.account), workers.lease_of(sent)
+    now = timezone.now()
+    try:
+        job = remote.report_progress(view.jobs, id, holder=holder, now=now, lease=lease, reported=(done, note))
+    except Job.DoesNotExist:
+        raise NotFound.of("job", id) from None
+    except InvalidTransition as error:
+        if error.details["current_state"] == JobState.ACTIVE:  # for another worker
+            raise
+        state = error.details["current_state"]
+        return Response({"id": str(id), "job_id": str(id), "state": state, "accepted": False})
+    return Response(workers.REPORTED.show(job))
 
 
 class Heartbeat(OJSView):
@@ -126,53 +162,58 @@ class Heartbeat(OJSView):
 
     group = "workers"
 
+    @operation("heartbeat", "workers", "Keep jobs, and ask what to do", {200: workers.BEAT}, workers.HEARTBEAT)
     def post(self, request: Request) -> Response:
-        worker_id = worker_requests.read_worker_id(self.body, required=True)
-        ids, lease = worker_requests.read_job_ids(self.body), worker_requests.read_lease(self.body)
-        assert worker_id is not None
-        holder, tokens = RemoteWorker(self.account, worker_id), worker_requests.read_tokens(self.body)
-        leased = remote.extend(self.jobs, ids, holder=holder, tokens=tokens, lease=lease)
-        now, facts = timezone.now(), worker_requests.read_process(self.body)
-        directive = heartbeat.say_hello(self.using, worker_id, now, **facts, claimed=len(leased))
+        sent, ids = workers.HEARTBEAT.read(self.body), workers.read_job_ids(self.body)
+        holder, lease = workers.holder_of(sent, self.account), workers.lease_of(sent)
+        leased = remote.extend(self.jobs, ids, holder=holder, tokens=sent.get("lease_tokens"), lease=lease)
+        now, facts = timezone.now(), workers.read_process(self.body)
+        directive = heartbeat.say_hello(self.using, sent["worker_id"], now, **facts, claimed=len(leased))
         extended = [str(job.pk) for job in leased]
-        return Response({"state": directive or RUNNING, "jobs_extended": extended, "server_time": milliseconds(now)})
+        state = directive or workers.RUNNING
+        return Response({"state": state, "jobs_extended": extended, "server_time": milliseconds(now)})
 
 
 class Workers(OJSView):
     """``/ojs/v1/workers``."""
 
+    @operation("listWorkers", "worker control", "List the workers", {200: WORKERS}, query=PARAMETERS)
     def get(self, request: Request) -> Response:
         page = Page.read(request.query_params, "workers")
         rows, pagination = page.of_rows(WorkerProcess.objects.using(self.using), "id")
-        return Response({"workers": [_show(row) for row in rows], "pagination": pagination})
+        return Response({"workers": [workers.WORKER.show(row) for row in rows], "pagination": pagination})
 
 
-class Directive(OJSView):
-    """``/ojs/v1/workers/{id}/quiet``, ``/terminate``, ``/resume``: the worker gets it with its next heartbeat."""
+class _Directive(OJSView):
+    """What an operator wants of a worker: the worker gets it with its next heartbeat."""
 
-    directive = ""
-
-    def post(self, request: Request, id: str) -> Response:
+    def direct(self, id: str, directive: str) -> Response:
         rows = WorkerProcess.objects.using(self.using).filter(pk=storable(id))
-        starting_over(self.using, lambda: rows.update(directive=self.directive))
+        starting_over(self.using, lambda: rows.update(directive=directive))
         if (row := rows.first()) is None:
             raise NotFound.of("worker", id)
-        return Response({"worker": _show(row)})
+        return Response({"worker": workers.WORKER.show(row)})
 
 
-def _show(row: WorkerProcess) -> dict[str, Any]:
-    """Return a worker's JSON object. ``directive``: what operators want of it. ``state``: what it reported last."""
-    shown = {
-        "id": row.pk,
-        "state": row.state,
-        "directive": row.directive or RUNNING,
-        "hostname": row.hostname or None,
-        "pid": row.pid,
-        "queues": row.queues,
-        "concurrency": row.concurrency,
-        "held": row.claimed,
-        "finalized": row.finalized,
-        "started_at": milliseconds(row.started_at),
-        "heartbeat_at": milliseconds(row.heartbeat_at),
-    }
-    return {name: value for name, value in shown.items() if value is not None}
+class Quiet(_Directive):
+    """``/ojs/v1/workers/{id}/quiet``."""
+
+    @operation("quietWorker", "worker control", "Let a worker take no more jobs", {200: ONE_WORKER})
+    def post(self, request: Request, id: str) -> Response:
+        return self.direct(id, "quiet")
+
+
+class Terminate(_Directive):
+    """``/ojs/v1/workers/{id}/terminate``."""
+
+    @operation("terminateWorker", "worker control", "Let a worker stop", {200: ONE_WORKER})
+    def post(self, request: Request, id: str) -> Response:
+        return self.direct(id, "terminate")
+
+
+class Resume(_Directive):
+    """``/ojs/v1/workers/{id}/resume``."""
+
+    @operation("resumeWorker", "worker control", "Let a worker go on", {200: ONE_WORKER})
+    def post(self, request: Request, id: str) -> Response:
+        return self.direct(id, "")

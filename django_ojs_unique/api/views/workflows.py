@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,20 +11,29 @@ from rest_framework.response import Response
 
 from ... import models
 from ...conf import settings
-from ...exceptions import InvalidRequest, did_you_mean
 from ...maintenance.on_demand import run_maintenance, unless_busy
 from ...ojs.names import UUID_TEXT
 from ...ojs.workflows import Kind, MemberOutcome, Role, WorkflowState
 from ...workflows.advance import fail_deleted
 from ...workflows.tree import Tree, counts_of
 from ..authorize import demand_request
-from ..base import OJSView
-from ..operations.workflows import start
+from ..base import OJSView, operation
+from ..enqueue_for_client import start_workflow
 from ..wire.errors import NotFound
-from ..wire.pages import Page
-from ..wire.workflows import read_workflow, show, show_in_list
+from ..wire.pages import PARAMETERS, Page, paged
+from ..wire.schema import Object, choice, text, whole
+from ..wire.workflows import LISTED, START, WORKFLOW, read_workflow, show, show_in_list
 
-_CHOICES: Mapping[str, Iterable[str]] = {"state": WorkflowState, "type": Kind, "members": ("true", "false")}
+FILTERS = {
+    "state": choice(WorkflowState, "In this state."),
+    "type": choice(Kind, "Of this kind."),
+    "name": text("With this name."),
+}
+ONE_WORKFLOW = Object("OneWorkflow", {"workflow": WORKFLOW})
+PAGE_OF_WORKFLOWS = paged("PageOfWorkflows", workflows=LISTED)
+_STOPPED = WORKFLOW.extended("StoppedWorkflow", {"steps_cancelled steps_already_completed": whole()})
+CANCELLED = Object("CancelledWorkflow", {"workflow": _STOPPED})
+MEMBERS = choice(("true", "false"), "Whether to show its steps or jobs.")
 
 
 class Workflows(OJSView):
@@ -33,15 +41,20 @@ class Workflows(OJSView):
 
     group = "producers"
 
+    @operation(
+        "listWorkflows",
+        "workflows",
+        "List the outermost workflows, the newest first",
+        {200: PAGE_OF_WORKFLOWS},
+        query={**FILTERS, **PARAMETERS},
+    )
     def get(self, request: Request) -> Response:
         """List the outermost ones, the newest first; the parameters ``state``, ``type`` and ``name`` filter them.
 
         With a state they go by their creation, else by their ids, which ascend with it unless a caller chose them.
         """
         parameters = request.query_params
-        wanted = {name: _choice(parameters, name) for name in ("state", "type") if name in parameters}
-        if "name" in parameters:
-            wanted["name"] = parameters["name"]
+        wanted = {name: one.read(parameters[name], name) for name, one in FILTERS.items() if name in parameters}
         self.demand("read", None, None)  # a workflow can have jobs of any queue and type
         run_maintenance(self.jobs, timezone.now())
         rows = models.Workflow.objects.using(self.using).filter(root=None)
@@ -53,11 +66,19 @@ class Workflows(OJSView):
         counts = counts_of(found, self.using)
         return Response({"workflows": [show_in_list(row, *counts[row.pk]) for row in found], "pagination": pagination})
 
+    @operation(
+        "startWorkflow",
+        "workflows",
+        "Start a chain, a group or a batch of jobs",
+        {201: ONE_WORKFLOW},
+        START,
+        refusals=(409,),
+    )
     def post(self, request: Request) -> Response:
         wanted = read_workflow(self.body, timezone.now())
         for leaf in wanted.flow.leaves():
             demand_request(request, leaf.request)
-        workflow = start(self.jobs, wanted.flow, wanted.id, wanted.rates)
+        workflow = start_workflow(self.jobs, wanted)
         location = f"{request.path}/{workflow.pk}"
         return Response({"workflow": _shown(workflow)}, status=201, headers={"Location": location})
 
@@ -67,9 +88,10 @@ class Workflow(OJSView):
 
     group = "producers"
 
+    @operation("getWorkflow", "workflows", "Look at a workflow", {200: ONE_WORKFLOW}, query={"members": MEMBERS})
     def get(self, request: Request, id: str) -> Response:
         """Show the workflow; with ``?members=false`` without its steps or jobs."""
-        members = "members" not in request.query_params or _choice(request.query_params, "members") == "true"
+        members = MEMBERS.read(request.query_params.get("members", "true"), "members") == "true"
         self.demand("read", None, None)
         run_maintenance(self.jobs, timezone.now())
         workflow = self._found(id)
@@ -77,6 +99,7 @@ class Workflow(OJSView):
             workflow.refresh_from_db()
         return Response({"workflow": _shown(workflow, members=members)})
 
+    @operation("cancelWorkflow", "workflows", "Cancel a workflow", {200: CANCELLED}, refusals=(409,))
     def delete(self, request: Request, id: str) -> Response:
         self.demand("cancel", None, None)
         workflow = self._found(id)
@@ -100,10 +123,3 @@ def _shown(workflow: Any, *, members: bool = True) -> dict[str, Any]:
     tree = Tree(workflow, max_bytes=settings.api["MAX_RESPONSE_BYTES"] if members else 0, is_whole=members)
     called = workflow.all_members.exclude(role=Role.MEMBER) if workflow.type == Kind.BATCH else ()
     return show(tree, {one.pk: one.request for one in called}, members=members)
-
-
-def _choice(parameters: Mapping[str, str], name: str) -> str:
-    value, choices = parameters[name], [str(choice) for choice in _CHOICES[name]]
-    if value not in choices:
-        raise InvalidRequest.at(name, "is not a known value", value=value, hint=did_you_mean(value, choices))
-    return value

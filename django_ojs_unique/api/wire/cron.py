@@ -11,14 +11,19 @@ from ...enqueue.request import Request
 from ...exceptions import InvalidRequest, OJSError, did_you_mean
 from ...handlers.redaction import redacted_member
 from ...models import CronJob
-from ...ojs import moments
+from ...models.cron import LONGEST_NAME, NAME
+from ...ojs.cron import OverlapPolicy
+from ...ojs.moments import rfc3339
 from ...options import OPTIONS, REPEATED
-from .enqueue import read_job, relocated, show_options
+from . import policies
+from .enqueue import TEMPLATE, read_job, relocated, show_options
+from .schema import Object, anything, array, flag, job_args, mapping, one_of, text, time, whole
 
-MEMBERS = ("name", "expression", "timezone", "overlap_policy", "enabled", "description", "job_template")
 _SYSTEM_MANAGED = {"created_at", "next_run_at", "last_run_at", "run_count"}
 _OF_ONE_JOB = ("id", "rate_limit", *(name for one in OPTIONS.values() if not one.repeats for name in one.wire))
 _TEMPLATE = "Write job_template, an object with `type` and `args`."
+STATUSES = ("active", "paused")
+"""Of periodic jobs and queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ def read_cron(body: Mapping[str, Any], now: datetime) -> WantedCron:
         members.setdefault("expression", alias)
     if "expression" not in members:
         raise InvalidRequest.at("expression", "is missing", hint="Write a cron expression, as in '0 9 * * MON-FRI'.")
-    own = {member: members.pop(member) for member in MEMBERS if member in members}
+    own = {member: members.pop(member) for member in DEFINE.members if member in members}
     template, prefix = _template_of(own, members)
     request = _read_template(template, prefix, now, places)
     options = {name: getattr(request, name) for name in REPEATED}
@@ -64,22 +69,7 @@ def read_cron(body: Mapping[str, Any], now: datetime) -> WantedCron:
 
 def show(entry: CronJob) -> dict[str, Any]:
     """Return a periodic job's JSON object."""
-    shown: dict[str, Any] = {
-        "name": entry.name,
-        "expression": entry.expression,
-        "timezone": entry.timezone,
-        "overlap_policy": entry.overlap_policy,
-        "enabled": entry.enabled,
-        "job_template": _template(entry),
-        "created_at": moments.milliseconds(entry.created_at),
-    }
-    if entry.description:
-        shown["description"] = entry.description
-    if entry.enabled and entry.next_run_at is not None:
-        shown["next_run_at"] = moments.rfc3339(entry.next_run_at)
-    if entry.last_run_at is not None:
-        shown["last_run_at"] = moments.milliseconds(entry.last_run_at)
-    return {**shown, "run_count": entry.run_count}
+    return CRON.show(entry)
 
 
 def show_flat(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +94,9 @@ def _template_of(own: dict[str, Any], others: dict[str, Any]) -> tuple[dict[str,
         raise InvalidRequest.at("job_template", "must be an object", value=template, hint=_TEMPLATE)
     if others:
         stranger = next(iter(others))
-        raise InvalidRequest.at(stranger, "is not a member of a periodic job", hint=did_you_mean(stranger, MEMBERS))
+        raise InvalidRequest.at(
+            stranger, "is not a member of a periodic job", hint=did_you_mean(stranger, DEFINE.members)
+        )
     return template, "job_template."
 
 
@@ -124,7 +116,9 @@ def _read_template(template: dict[str, Any], prefix: str, now: datetime, places:
         raise
     if wanted.request.extra and not prefix:
         stranger = next(iter(wanted.request.extra))
-        raise InvalidRequest.at(stranger, "is not a member of a periodic job", hint=did_you_mean(stranger, MEMBERS))
+        raise InvalidRequest.at(
+            stranger, "is not a member of a periodic job", hint=did_you_mean(stranger, DEFINE.members)
+        )
     places.update(
         {name: prefix + wanted.places.get(name, name) for name in ("type", "args", *REPEATED, *wanted.places)}
     )
@@ -148,3 +142,41 @@ def _template(entry: CronJob) -> dict[str, Any]:
     if shown := show_options(options):
         template["options"] = shown
     return template
+
+
+DEFINE = Object(
+    "DefineCron",
+    {
+        "name": text("", LONGEST_NAME, NAME.pattern),
+        "expression": text("Five or six fields, `@daily` and its like, or `@every` and a duration."),
+        "timezone?": text(),
+        "overlap_policy?": one_of(OverlapPolicy),
+        "enabled?": flag(),
+        "description?": text(),
+        "job_template": Object(
+            "JobTemplate",
+            {**TEMPLATE, "options?": policies.JOB_OPTIONS.member("Those that suit every occurrence.")},
+            "What a periodic job enqueues.",
+        ).member(),
+    },
+    "A periodic job, new or changed.",
+)
+_OWN = {
+    "name timezone": text(),
+    "overlap_policy": one_of(OverlapPolicy),
+    "enabled": flag(),
+    "description?": text(of=lambda entry: entry.description or None),
+    "created_at": time(),
+    "next_run_at?": time(of=lambda entry: entry.next_run_at if entry.enabled else None, write=rfc3339),
+    "last_run_at?": time(),
+    "run_count": whole(),
+}
+_STORED = {"type": text(), "args": job_args(), "meta? options?": mapping()}
+CRON = Object(
+    "CronJob", {**_OWN, "expression": text(), "job_template": Object("StoredTemplate", _STORED).member(of=_template)}
+)
+FLAT_CRON = Object(
+    "FlatCronJob",
+    {**_OWN, **_STORED, "args": array(anything()), "cron": text(), "status": one_of(STATUSES)},
+    "The same entry, with the members of its job beside its own.",
+)

@@ -9,24 +9,17 @@ from datetime import datetime, timedelta
 from types import NoneType
 from typing import Any
 
-from ...conf import settings
+from ...conf import API_DEFAULTS, settings
 from ...enqueue.request import Request
-from ...exceptions import (
-    InvalidRequest,
-    InvalidRetryPolicy,
-    OJSError,
-    PayloadTooLarge,
-    as_json,
-    did_you_mean,
-)
+from ...exceptions import InvalidRequest, InvalidRetryPolicy, OJSError, PayloadTooLarge, as_json, did_you_mean
 from ...handlers.redaction import masked, names_of_any, redact_error
 from ...models.queue import HIGHEST_LIMIT
 from ...ojs.durations import format_duration, milliseconds
-from ...ojs.names import UUID7_TEXT
+from ...ojs.names import LONGEST_TYPE, TYPE, UUID7_TEXT
 from ...options import LENGTH, OPTIONS
-from .limits import read_limits
-from .moments import read_milliseconds, read_moment
-from .unique import read_unique
+from . import policies
+from .policies import read_limits, read_unique
+from .schema import Object, array, job_args, mapping, one_of, read_milliseconds, read_moment, text
 
 _NAMES = {written: name for name, option in OPTIONS.items() for written in option.wire}
 _NAMES |= {"metadata": "metadata", "rate_limit": "rate_limit"}
@@ -49,6 +42,21 @@ _RETRY_ALIASES = {
     "max_interval_ms": "max_interval",
     "backoff_type": "backoff_strategy",
 }
+
+TEMPLATE = {
+    "type": text("", LONGEST_TYPE, TYPE.pattern),
+    "args": job_args(),
+    "meta?": mapping(),
+    "options?": policies.JOB_OPTIONS.member(),
+}
+ENQUEUE = Object(
+    "Enqueue",
+    {**TEMPLATE, "id?": text("", 36, UUID7_TEXT.pattern), "schema?": text(), "specversion?": one_of(("1.0",))},
+    "A job to store. Other members are kept and returned with the job.",
+)
+BATCH = Object(
+    "EnqueueBatch", {"jobs": array(ENQUEUE, "", 1, API_DEFAULTS["MAX_BATCH"])}, "Jobs to store, all of them or none."
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,51 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...enqueue.explain import Explanation
 from ...enqueue.results import EnqueueResult
-from ...handlers.redaction import redacted_canonical, redacted_limits, redacted_member
+from ...handlers.redaction import redacted_member
 from ...ojs.limits import with_values
 from ...ojs.moments import milliseconds, rfc3339
 from ...ojs.states import JobState
+from ...ojs.workflows import CALLBACKS
 from ...workflows.results import Place
+from .pages import paged
+from .policies import JOB_LIMIT, RETRY, UNIQUE
+from .schema import Object, anything, array, flag, job_args, mapping, number, one_of, text, time, whole
 
 NOT_STARTED = {JobState.AVAILABLE, JobState.SCHEDULED, JobState.PENDING}
 
 
-def show(job: Any) -> dict[str, Any]:
-    """Return a job's JSON object for people, with what is redacted masked. It depends on the row only, not on the time.
+class _Source(NamedTuple):
+    """A job, what reads its payloads (to mask some of it, perhaps), and its place in a workflow."""
 
-    Members without a value are left out; a job that was read without its large fields is shown without them.
-    """
-    return _show(job, redacted_member)
-
-
-def show_whole(job: Any) -> dict[str, Any]:
-    """Return a job's JSON object for who has just sent it, or runs it."""
-    return _show(job, getattr)
+    job: Any
+    read: Callable[[Any, str], Any]
+    place: Place | None = None
 
 
-def show_accepted(result: EnqueueResult) -> dict[str, Any]:
-    """Return the JSON object of the job of an enqueue: as a whole if it has nothing but what the client sent."""
-    is_sent = not (result.deduplicated or result.job.revision)
-    return show_whole(result.job) if is_sent else show(result.job)
+def _unless_empty(name: str) -> Callable[[_Source], Any]:
+    return lambda it: it.read(it.job, name) or None
 
 
-def show_slim(job: Any) -> dict[str, Any]:
-    """Return the members of a job's JSON object that each job has, but not what it carries."""
-    return {
-        "specversion": "1.0",
-        "id": str(job.pk),
-        "type": job.type,
-        "queue": job.queue,
-        "state": str(job.state),
-        "priority": job.priority,
-        "attempt": job.attempt,
-        "max_attempts": job.most_attempts,
-        "created_at": milliseconds(job.created_at),
-    }
+def _limits(it: _Source) -> Any:
+    return it.read(it.job, "limits") if it.job.limits else None
+
+
+def _after_start(name: str) -> Callable[[_Source], Any]:
+    return lambda it: None if it.job.started_at is None or it.job.state in NOT_STARTED else getattr(it.job, name)
+
+
+def _in_workflow(name: str) -> Callable[[_Source], Any]:
+    return lambda it: None if it.place is None else getattr(it.place, name)
+
+
+def _finished(state: JobState) -> Callable[[_Source], Any]:
+    return lambda it: it.job.finished_at if it.job.state == state else None
+
+
+def _completed_at(it: _Source) -> Any:
+    """Return when the last attempt ended; a job that expired or was cancelled has no such time."""
+    job = it.job
+    has_ended = job.state == JobState.COMPLETED or (job.state == JobState.DISCARDED and job.started_at is not None)
+    return job.finished_at if has_ended else None
 
 
 def progress_of(job: Any) -> float | None:
@@ -57,103 +62,149 @@ def progress_of(job: Any) -> float | None:
     return 1.0 if job.state == JobState.COMPLETED else float(job.progress)
 
 
-def _show(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
-    shown = show_slim(job)
-    if job.__dict__.get("workflow_id") is not None:
-        shown["workflow_id"] = str(job.workflow_id)
-    if "args" not in job.__dict__:
-        return shown
-    shown["args"], shown["meta"] = read(job, "args"), read(job, "meta")
-    for name, write in (("enqueued_at", milliseconds), ("scheduled_at", rfc3339), ("expires_at", rfc3339)):
-        if (moment := getattr(job, name)) is not None:
-            shown[name] = write(moment)
-    shown |= _start(job) | _finish(job) | _progress(job) | _rules(job, read)
-    for name in ("timeout_ms", "visibility_timeout_ms", "result"):
-        if (value := read(job, name)) is not None:
-            shown[name] = value
-    for name in ("tags", "schema", "steps", "errors"):
-        if value := read(job, name):
-            shown[name] = value
-    if job.errors:
-        last = shown["errors"][-1]
-        if job.state != JobState.COMPLETED:
-            shown["error"] = last
-        if (delay := last.get("retry_delay_ms")) is not None:
-            shown["retry_delay_ms"] = delay
-    return {**read(job, "extra"), **shown} if job.extra else shown
+def without_none(members: dict[str, Any]) -> dict[str, Any]:
+    """Return the members of an object that have a value."""
+    return {name: value for name, value in members.items() if value is not None}
 
 
-def _rules(job: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
-    shown: dict[str, Any] = {}
-    if isinstance(job.unique, dict):
-        shown["unique"] = {name: value for name, value in job.unique.items() if value is not None}
-    if job.retry_options is not None:
-        shown["retry"] = read(job, "retry_options")
-    if job.limits:
-        shown["limits"] = list(map(with_values, read(job, "limits")))
-    return shown
+_HEAD = {
+    "specversion": text(of=lambda it: "1.0"),
+    "id": text(of="job.pk", write=str),
+    "type": text(of="job.type"),
+    "queue": text(of="job.queue"),
+    "state": one_of(JobState, of="job.state"),
+    "priority": whole(of="job.priority"),
+    "attempt": whole(of="job.attempt"),
+    "max_attempts": whole(of="job.most_attempts"),
+    "created_at": time(of="job.created_at"),
+}
+"""The members that each job has, besides what it carries."""
+JOB_ERROR = Object(
+    "JobError",
+    {
+        "type message code? backtrace?": text(),
+        "attempt retry_delay_ms?": whole(),
+        "occurred_at": time(),
+        "retryable?": flag(),
+        "details?": anything(),
+    },
+    "What went wrong in one attempt.",
+)
+JOB = Object(
+    "Job",
+    {
+        **_HEAD,
+        "workflow_id?": text(of=lambda it: it.job.__dict__.get("workflow_id"), write=str),
+        "args": job_args(of=lambda it: it.read(it.job, "args")),
+        "meta": mapping(of=lambda it: it.read(it.job, "meta")),
+        "enqueued_at?": time(of="job.enqueued_at"),
+        "scheduled_at?": time(of="job.scheduled_at", write=rfc3339),
+        "expires_at?": time(of="job.expires_at", write=rfc3339),
+        "started_at?": time(of=_after_start("started_at")),
+        "worker_id?": text(of=_after_start("worker_id")),
+        "completed_at?": time(of=_completed_at),
+        "cancelled_at?": time(of=_finished(JobState.CANCELLED)),
+        "discarded_at?": time(of=_finished(JobState.DISCARDED)),
+        "progress?": number("How far the last attempt came, from 0 to 1.", of=lambda it: progress_of(it.job)),
+        "progress_note?": text(of=lambda it: None if progress_of(it.job) is None else it.job.progress_note or None),
+        "unique?": UNIQUE.member(
+            of=lambda it: it.job.unique if isinstance(it.job.unique, dict) else None, write=without_none
+        ),
+        "retry?": RETRY.member(
+            of=lambda it: None if it.job.retry_options is None else it.read(it.job, "retry_options")
+        ),
+        "limits?": array(JOB_LIMIT, of=_limits, write=lambda limits: list(map(with_values, limits))),
+        "timeout_ms?": whole(of="job.timeout_ms"),
+        "visibility_timeout_ms?": whole(of="job.visibility_timeout_ms"),
+        "tags?": array(text(), of=_unless_empty("tags")),
+        "schema?": text(of=_unless_empty("schema")),
+        "steps?": array(anything(), of=_unless_empty("steps")),
+        "result?": anything(of=lambda it: it.read(it.job, "result")),
+        "errors?": array(JOB_ERROR, of=_unless_empty("errors")),
+        "error?": JOB_ERROR.member(of=None),
+        "retry_delay_ms?": whole(of=None),
+        "root_workflow_id?": text("If the workflow is nested.", of=_in_workflow("root_id"), write=str),
+        "workflow_step?": whole("Its index in the workflow.", of=_in_workflow("step")),
+        "workflow_callback?": one_of(
+            CALLBACKS, of=lambda it: it.place.role if it.place and it.place.step is None else None
+        ),
+        "parent_results?": array(anything(), "What the jobs before it returned.", of=_in_workflow("parent_results")),
+    },
+    "A job, with the members that its client added.",
+)
+FETCHED_JOB = JOB.extended(
+    "FetchedJob",
+    {
+        "lease_token": text(
+            "Send it back with the ack or nack, and in a heartbeat's `lease_tokens`.", of="job.lease_token", write=str
+        ),
+        "lease_expires_at": time("Until when it is yours, unless a heartbeat comes before.", of="job.lease_expires_at"),
+    },
+)
+ONE_JOB = Object("OneJob", {"job": JOB})
+PAGE_OF_JOBS = paged("PageOfJobs", jobs=JOB)
+EXPLANATION = Object(
+    "Explanation",
+    {
+        "action": one_of(("create", "replace", "reject", "ignore")),
+        "reason unique_key? canonical_text?": text(),
+        "unique?": UNIQUE.member(),
+        "limits?": array(JOB_LIMIT),
+        "duplicates": array(mapping()),
+    },
+    "What an enqueue would do now, and why.",
+)
 
 
-def _start(job: Any) -> dict[str, Any]:
-    if job.started_at is None or job.state in NOT_STARTED:
-        return {}
-    worker = {} if job.worker_id is None else {"worker_id": job.worker_id}
-    return {"started_at": milliseconds(job.started_at), **worker}
+def show(job: Any, place: Place | None = None) -> dict[str, Any]:
+    """Return a job's JSON object for people, with what is redacted masked. It depends on the row only, not on the time.
+
+    Members without a value are left out; a job that was read without its large fields is shown without them.
+    """
+    return _show(JOB, _Source(job, redacted_member, place))
 
 
-def _finish(job: Any) -> dict[str, Any]:
-    if job.finished_at is None:
-        return {}
-    names = {JobState.CANCELLED: ["cancelled_at"], JobState.DISCARDED: ["discarded_at"]}.get(job.state, [])
-    if job.state == JobState.COMPLETED or (job.state == JobState.DISCARDED and job.started_at is not None):
-        names = [*names, "completed_at"]  # but not of a job that expired
-    return dict.fromkeys(names, milliseconds(job.finished_at))
-
-
-def _progress(job: Any) -> dict[str, Any]:
-    if (fraction := progress_of(job)) is None:
-        return {}
-    return {"progress": fraction, **({"progress_note": job.progress_note} if job.progress_note else {})}
-
-
-def show_place(place: Place | None) -> dict[str, Any]:
-    """Return the members of a job that tell its place in a workflow."""
-    if place is None:
-        return {}
-    shown: dict[str, Any] = {"parent_results": place.parent_results}
-    if place.root_id is not None:
-        shown["root_workflow_id"] = str(place.root_id)
-    at = {"workflow_callback": place.role} if place.step is None else {"workflow_step": place.step}
-    return {**shown, **at}
+def show_accepted(result: EnqueueResult) -> dict[str, Any]:
+    """Return the JSON object of the job of an enqueue: as a whole if it has nothing but what the client sent."""
+    is_sent = not (result.deduplicated or result.job.revision)
+    return _show(JOB, _Source(result.job, getattr if is_sent else redacted_member))
 
 
 def show_fetched(job: Any, place: Place | None = None) -> dict[str, Any]:
-    """Return the JSON object of a job with its lease, for the worker that has just fetched it."""
-    return {
-        **show_whole(job),
-        **show_place(place),
-        "lease_token": str(job.lease_token),
-        "lease_expires_at": milliseconds(job.lease_expires_at),
-    }
+    """Return the JSON object of a job with its lease, as a whole, for the worker that has just fetched it."""
+    return _show(FETCHED_JOB, _Source(job, getattr, place))
 
 
-def show_explanation(type: str, args: Any, explained: Explanation) -> dict[str, Any]:
+def show_slim(job: Any) -> dict[str, Any]:
+    """Return the members of a job's JSON object that each job has, but not what it carries."""
+    return JOB.show(_Source(job, getattr), only=_HEAD)
+
+
+def _show(kind: Object, it: _Source) -> dict[str, Any]:
+    if "args" not in it.job.__dict__:
+        return kind.show(it, only=(*_HEAD, "workflow_id"))
+    shown = kind.show(it)
+    if it.job.errors:
+        last = shown["errors"][-1]
+        if it.job.state != JobState.COMPLETED:
+            shown["error"] = last
+        if (delay := last.get("retry_delay_ms")) is not None:
+            shown["retry_delay_ms"] = delay
+    return {**it.read(it.job, "extra"), **shown} if it.job.extra else shown
+
+
+def show_explanation(explained: Explanation) -> dict[str, Any]:
     """Return the JSON object of what an enqueue would do. A duplicate that counts without an end has no ``until``."""
-    shown: dict[str, Any] = {"action": explained.action, "reason": explained.reason}
-    if explained.fingerprint:
-        shown["unique_key"] = explained.fingerprint
-        shown["canonical_text"] = redacted_canonical(type, explained.canonical_text)
-    if explained.policy is not None:
-        shown["unique"] = {name: value for name, value in explained.policy.to_dict().items() if value is not None}
-    if explained.limits:
-        shown["limits"] = list(map(with_values, redacted_limits(type, args, list(explained.limits))))
+    shown = without_none(explained.to_dict())
     shown["duplicates"] = [
-        {
-            "job_id": str(duplicate.job.pk),
-            "state": str(duplicate.job.state),
-            "created_at": milliseconds(duplicate.job.created_at),
-            **({} if duplicate.until is None else {"until": rfc3339(duplicate.until)}),
-        }
-        for duplicate in explained.duplicates
+        without_none(
+            {
+                "job_id": str(one["job_id"]),
+                "state": one["state"],
+                "created_at": milliseconds(one["created_at"]),
+                "until": one["until"] and rfc3339(one["until"]),
+            }
+        )
+        for one in shown["duplicates"]
     ]
     return shown

@@ -13,14 +13,8 @@ from django.db import InterfaceError, OperationalError
 from django.http import Http404
 from rest_framework import exceptions as drf
 
-from ...exceptions import (
-    DuplicateJob,
-    InvalidRequest,
-    NotMigrated,
-    OJSError,
-    PayloadTooLarge,
-    as_json,
-)
+from ...exceptions import DuplicateJob, InvalidRequest, NotMigrated, OJSError, PayloadTooLarge, as_json
+from .schema import Object, flag, mapping, text
 
 logger = logging.getLogger("django_ojs_unique.api")
 LONGEST_ID = 255
@@ -207,6 +201,14 @@ def _of_django(error: Exception) -> OJSError:
         case _:
             logger.error("An unexpected error.", exc_info=error)
             return Unexpected()
+
+
+ERROR = Object(
+    "Error",
+    {"code type message hint docs_url request_id": text(), "retryable": flag(), "details": mapping()},
+    "What went wrong with a request.",
+)
+REFUSAL = Object("Refusal", {"error": ERROR})
 
 
 def show(error: OJSError, request_id: str, docs_url: str) -> dict[str, Any]:

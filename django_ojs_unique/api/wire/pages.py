@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +15,35 @@ from ...exceptions import InvalidRequest
 from ...reporting.bounded import MOST_LOOKED_AT, behind, first
 from ...reporting.job_filters import narrowed
 from ...reporting.text import MOST_COUNTED
+from .schema import Object, count, flag, text, whole
 
 DEFAULT_LIMIT, HIGHEST_LIMIT, HIGHEST_OFFSET = 50, 200, 10_000
-HIGHEST_PAGE = HIGHEST_OFFSET + 1
 FURTHER = "Follow `next_cursor` to go further."
-_NUMBER = re.compile(r"[0-9]{1,9}")
+
+PAGINATION = Object(
+    "Pagination",
+    {
+        "total?": whole("Left out of a list of very many."),
+        "has_more": flag(),
+        "next_cursor?": text(),
+        "limit offset": whole(),
+    },
+)
+
+
+def paged(name: str, **lists: Object) -> Object:
+    """Describe the answer that has a page of each list."""
+    return Object(name, {**{member: [one] for member, one in lists.items()}, "pagination": PAGINATION})
+
+
+PARAMETERS = {
+    "limit": count("How many at most.", 1, HIGHEST_LIMIT, default=DEFAULT_LIMIT),
+    "offset": count("How many to leave out.", 0, HIGHEST_OFFSET, hint=FURTHER),
+    "cursor": text("The `next_cursor` of the page before."),
+    "per_page": count("Another name of `limit`.", 1, HIGHEST_LIMIT),
+    "page": count("Instead of `offset`: the number of the page, from 1.", 1, HIGHEST_OFFSET + 1),
+}
+"""Of the query of a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +62,12 @@ class Page:
         The OJS client for JavaScript sends ``per_page`` and ``page``. Raises InvalidRequest, which names the parameter.
         """
         size = "per_page" if "per_page" in parameters else "limit"
-        limit = _number(parameters, size, DEFAULT_LIMIT, 1, HIGHEST_LIMIT)
-        offset, cursor = _number(parameters, "offset", 0, 0, HIGHEST_OFFSET, FURTHER), parameters.get("cursor")
+        limit = PARAMETERS[size].read(parameters.get(size, str(DEFAULT_LIMIT)), size)
+        offset, cursor = PARAMETERS["offset"].read(parameters.get("offset", "0"), "offset"), parameters.get("cursor")
         if "page" in parameters:
-            offset = limit * (_number(parameters, "page", 1, 1, HIGHEST_OFFSET // limit + 1, FURTHER) - 1)
+            offset = limit * (
+                count("", 1, HIGHEST_OFFSET // limit + 1, hint=FURTHER).read(parameters["page"], "page") - 1
+            )
         signer, after = Signer(salt=f"django_ojs_unique.{of}"), None
         if cursor:
             if offset:
@@ -113,17 +138,5 @@ class Page:
         return found[:most], pagination
 
 
-def read_limit(parameters: Mapping[str, str], default: int, highest: int) -> int:
-    """Read ``limit``, from 1 to ``highest``. Raises InvalidRequest."""
-    return _number(parameters, "limit", default, 1, highest)
-
-
 def _text(value: Any) -> str:
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
-
-
-def _number(parameters: Mapping[str, str], name: str, default: int, lowest: int, highest: int, hint: str = "") -> int:
-    text = parameters.get(name, str(default))
-    if not _NUMBER.fullmatch(text) or not lowest <= int(text) <= highest:
-        raise InvalidRequest.at(name, f"must be a whole number from {lowest} to {highest}", value=text, hint=hint)
-    return int(text)

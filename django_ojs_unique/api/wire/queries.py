@@ -10,16 +10,15 @@ from datetime import datetime
 from typing import Any
 
 from django.http import QueryDict
+from django.utils import timezone
 
 from ...exceptions import InvalidRequest, did_you_mean
 from ...execution.errors import storable
 from ...ojs.names import job_key, job_type, queue_name
 from ...ojs.states import JobState
 from ...reporting.job_filters import before
-from .moments import read_moment
+from .schema import Value, read_moment, text
 
-FILTERS = ("state", "queue", "type", "key", "worker_id", "since", "until", "dead_letter")
-"""The parameters that filter jobs, as those of `manage.py jobs list` do."""
 PAGE = ("limit", "offset", "cursor")
 
 
@@ -32,7 +31,7 @@ def read_names(parameters: QueryDict, field: str, check: Callable[[str], str]) -
         raise InvalidRequest(f"{field}: {problem}", details={**error.details, "field": field}) from None
 
 
-def read_job_filters(parameters: QueryDict, now: datetime) -> dict[str, Any]:
+def read_job_filters(parameters: QueryDict) -> dict[str, Any]:
     """Return the given filters as `reporting.job_filters.filters` takes them; a misspelt one is refused."""
     known = (*FILTERS, *PAGE)
     for name in parameters:
@@ -40,16 +39,7 @@ def read_job_filters(parameters: QueryDict, now: datetime) -> dict[str, Any]:
             raise InvalidRequest.at(name, "is not a parameter of this list", hint=did_you_mean(name, known))
         if name != "state" and len(parameters.getlist(name)) > 1:
             raise InvalidRequest.at(name, "is given more than once", hint="Make a request for each value.")
-    read: dict[str, Callable[[str], Any]] = {
-        "queue": queue_name,
-        "type": job_type,
-        "key": job_key,
-        "worker_id": lambda text: _text(text, "worker_id"),
-        "since": lambda text: _past(text, "since", now),
-        "until": lambda text: _past(text, "until", now),
-        "dead_letter": _boolean,
-    }
-    given = {name: read[name](str(parameters[name])) for name in read if name in parameters}
+    given = {name: one.read(str(parameters[name]), name) for name, one in FILTERS.items() if name in parameters}
     if "worker_id" in given:
         given["worker"] = given.pop("worker_id")
     return {**given, "state": read_names(parameters, "state", _state) or None}
@@ -67,14 +57,30 @@ def _text(text: str, field: str) -> str:
     return text
 
 
-def _past(text: str, field: str, now: datetime) -> datetime:
+def _past(text: str, field: str) -> datetime:
+    now = timezone.now()
     try:
         return before(now, text) or read_moment(text, field, now)
     except ValueError as error:
         raise InvalidRequest.at(field, str(error), value=text, hint="Write PT30M for half an hour ago.") from None
 
 
-def _boolean(text: str) -> bool:
+def _boolean(text: str, field: str) -> bool:
     if text not in ("true", "false"):
-        raise InvalidRequest.at("dead_letter", "must be true or false", value=text)
+        raise InvalidRequest.at(field, "must be true or false", value=text)
     return text == "true"
+
+
+FILTERS = {
+    "state": text("In one of these states, with commas."),
+    "queue": text("Of one queue.", read=lambda text, field: queue_name(text)),
+    "type": text("Of one type.", read=lambda text, field: job_type(text)),
+    "key": text("Enqueued with this key.", read=lambda text, field: job_key(text)),
+    "worker_id": text("That this worker holds, or had last.", read=_text),
+    "since": text("Enqueued at or after this time, or so long ago, as in PT30M.", read=_past),
+    "until": text("Enqueued before this time, or longer ago than this.", read=_past),
+    "dead_letter": Value(
+        {"type": "string", "enum": ["true", "false"]}, "Only dead letters, or none of them.", read=_boolean
+    ),
+}
+"""The parameters that filter jobs, as those of `manage.py jobs list` do."""

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...conf import settings
 from ...enqueue.values import sized
 from ...exceptions import InvalidRequest, InvalidWorkflow, OJSError
 from ...handlers.redaction import redacted, redacted_args
 from ...ojs.canonical import plain
-from ...ojs.moments import milliseconds
-from ...ojs.workflows import Kind, MemberOutcome, WorkflowState
+from ...ojs.names import UUID7_TEXT
+from ...ojs.workflows import CALLBACKS, Kind, MemberOutcome, MemberState, WorkflowState
 from ...options import OPTIONS
-from ...workflows.definition import MEMBERS, DefinitionReader, Flow, Leaf, placed, read_name
+from ...workflows.definition import LONGEST_NAME, MEMBERS, DefinitionReader, Flow, Leaf, placed, read_name
 from ...workflows.tree import Tree
-from .enqueue import by_meaning, read_id, read_job, relocated, show_options, with_defaults
+from .enqueue import ENQUEUE, by_meaning, read_id, read_job, relocated, show_options, with_defaults
 from .errors import Unsupported
+from .policies import JOB_OPTIONS
+from .schema import Object, Value, anything, array, flag, job_args, mapping, one_of, text, time, whole
 
 _SYSTEM_MANAGED = {
     "specversion", "state", "metadata", "steps_total", "steps_completed", "jobs_total", "jobs_completed", "created_at",
@@ -133,10 +135,30 @@ def _below(at: str, error: OJSError) -> OJSError:
     return placed(at.removesuffix("."), error) if at else error
 
 
+class _Workflow(NamedTuple):
+    """A workflow, the counts of its members and of its jobs by their outcomes, and when it started."""
+
+    row: Any
+    direct: Counter[str]
+    jobs: Counter[str]
+    started_at: datetime | None
+
+
+class _Member(NamedTuple):
+    """A member or a callback of a workflow in its tree."""
+
+    tree: Tree
+    row: Any
+
+    @property
+    def child(self) -> Any:
+        return self.tree.nested(self.row)
+
+
 def show(tree: Tree, requests: Mapping[int, Any], *, members: bool = True) -> dict[str, Any]:
     """Return a workflow's JSON object. ``requests``: those of its callbacks, by the ids of these."""
     workflow = tree.workflow
-    shown = _head(workflow, *tree.counts(), tree.started_at(workflow))
+    shown = _head(_Workflow(workflow, *tree.counts(), tree.started_at(workflow)))
     shown["metadata"] |= _failure(tree)
     if members:
         shown[Kind(workflow.type).members] = _members(tree, workflow)
@@ -144,7 +166,7 @@ def show(tree: Tree, requests: Mapping[int, Any], *, members: bool = True) -> di
             shown["results_omitted"] = True
     if callbacks := tree.callbacks(workflow):
         shown["callbacks"] = {
-            one.role: {**_definition(one.job_type, requests.get(one.pk) or {}), **_state(tree, one)}
+            one.role: {**_definition(one.job_type, requests.get(one.pk) or {}), **CALLBACK.show(_Member(tree, one))}
             for one in callbacks
         }
     if workflow.root_id is not None:
@@ -154,33 +176,11 @@ def show(tree: Tree, requests: Mapping[int, Any], *, members: bool = True) -> di
 
 def show_in_list(workflow: Any, direct: Counter[str], jobs: Counter[str]) -> dict[str, Any]:
     """Return a workflow's JSON object without its members. ``direct``, ``jobs``: see `Tree.counts`."""
-    return _head(workflow, direct, jobs, workflow.started_at)
+    return _head(_Workflow(workflow, direct, jobs, workflow.started_at))
 
 
-def _head(workflow: Any, direct: Counter[str], jobs: Counter[str], started_at: datetime | None) -> dict[str, Any]:
-    noun = Kind(workflow.type).members
-    shown: dict[str, Any] = {**workflow.extra, "id": str(workflow.pk), "type": workflow.type}
-    if workflow.name:
-        shown["name"] = workflow.name
-    cancelled_at = workflow.finished_at if workflow.state == WorkflowState.CANCELLED else None
-    moments = {"created_at": workflow.created_at, "completed_at": workflow.finished_at, "cancelled_at": cancelled_at}
-    times = {name: milliseconds(moment) for name, moment in moments.items() if moment is not None}
-    started = {} if started_at is None else {"started_at": milliseconds(started_at)}
-    metadata = {
-        **times,
-        **started,
-        "job_count": jobs.total(),
-        "completed_count": jobs[MemberOutcome.COMPLETED],
-        "failed_count": jobs[MemberOutcome.FAILED],
-    }
-    return {
-        **shown,
-        "state": workflow.state,
-        f"{noun}_total": direct.total(),
-        f"{noun}_completed": direct[MemberOutcome.COMPLETED],
-        **times,
-        "metadata": metadata,
-    }
+def _head(it: _Workflow) -> dict[str, Any]:
+    return {**it.row.extra, **LISTED.show(it)}
 
 
 def _failure(tree: Tree) -> dict[str, Any]:
@@ -205,43 +205,137 @@ def _failure(tree: Tree) -> dict[str, Any]:
 
 
 def _members(tree: Tree, workflow: Any) -> list[dict[str, Any]]:
-    return [_member(tree, member) for member in tree.members(workflow)]
+    return [MEMBER.show(_Member(tree, member)) for member in tree.members(workflow)]
 
 
-def _member(tree: Tree, member: Any) -> dict[str, Any]:
-    shown: dict[str, Any] = {"index": member.position}
-    child = tree.nested(member)
-    shown["type"] = member.job_type if child is None else child.type
-    if name := member.name if child is None else child.name:
-        shown["name"] = name
-    shown |= _state(tree, member)
-    if child is not None:
-        shown |= {"workflow_id": str(child.pk), Kind(child.type).members: _members(tree, child)}
-        if callbacks := tree.callbacks(child):
-            shown["callbacks"] = {one.role: {"type": one.job_type, **_state(tree, one)} for one in callbacks}
-    return shown
+def _nested(noun: str) -> Callable[[_Member], Any]:
+    return lambda it: _members(it.tree, it.child) if it.child and Kind(it.child.type).members == noun else None
 
 
-def _state(tree: Tree, member: Any) -> dict[str, Any]:
-    shown: dict[str, Any] = {"state": str(tree.state(member))}
-    if member.job_id is not None and member.enqueued_at is not None:
-        shown["job_id"] = str(member.job_id)
-    for name, moment in (("started_at", tree.member_started_at(member)), ("completed_at", member.finished_at)):
-        if moment is not None:
-            shown[name] = milliseconds(moment)
-    if tree.has_results and member.outcome == MemberOutcome.COMPLETED and member.result is not None:
-        shown["result"] = redacted(member.job_type, member.result)
-    if member.error is not None:
-        shown["error"] = redacted(member.job_type, member.error)
-    return shown
+def _callbacks(it: _Member) -> dict[str, Any] | None:
+    found = it.tree.callbacks(it.child) if it.child else ()
+    return {one.role: CALLBACK.show(_Member(it.tree, one)) for one in found} or None
+
+
+def _result(it: _Member) -> Any:
+    is_shown = it.tree.has_results and it.row.outcome == MemberOutcome.COMPLETED
+    return redacted(it.row.job_type, it.row.result) if is_shown else None
 
 
 def _definition(type: str, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored request as a client would write it."""
+    """Return a stored request, of a job of this type, as a client would write it."""
     options = show_options(
         {name: value for name, value in stored.items() if name in _SHOWN and value not in (None, [])}
     )
-    shown: dict[str, Any] = {"type": type, "args": redacted_args(type, stored.get("args", {}))}
+    shown: dict[str, Any] = {"args": redacted_args(type, stored.get("args", {}))}
     if meta := stored.get("meta"):
         shown["meta"] = redacted(type, meta)
     return {**shown, "options": options} if options else shown
+
+
+def _cancelled_at(it: _Workflow) -> Any:
+    return it.row.finished_at if it.row.state == WorkflowState.CANCELLED else None
+
+
+def _count(noun: str, outcome: str | None = None) -> Value:
+    def count(it: _Workflow) -> int | None:
+        if Kind(it.row.type).members != noun:
+            return None
+        return it.direct.total() if outcome is None else it.direct[outcome]
+
+    return whole(_NOUNS[noun], of=count)
+
+
+_NOUNS = {"steps": "Of a chain.", "jobs": "Of a group or a batch."}
+_NAME = text("", LONGEST_NAME)
+_MEMBER_JOB = ENQUEUE.extended("MemberJob", {"name?": _NAME}, "A job of a workflow.")
+_SENT_MEMBER = Value({"anyOf": [_MEMBER_JOB.ref, {"$ref": "#/components/schemas/StartWorkflow"}]})
+START = Object(
+    "StartWorkflow",
+    {
+        "type": one_of(Kind),
+        "name?": _NAME,
+        "id?": text("Not of a nested one.", 36, UUID7_TEXT.pattern),
+        **{f"{noun}?": array(_SENT_MEMBER, help, 1) for noun, help in _NOUNS.items()},
+        "callbacks?": Object("Callbacks", {f"{role}?": _MEMBER_JOB.member() for role in CALLBACKS}).member(
+            "Of a batch."
+        ),
+        "options?": JOB_OPTIONS.member("For the jobs that do not set them."),
+    },
+    "A workflow to start, or one to nest. Other members are kept and returned.",
+)
+_STATE = {
+    "state": one_of(MemberState, of=lambda it: it.tree.state(it.row)),
+    "job_id?": text(of=lambda it: None if it.row.enqueued_at is None else it.row.job_id, write=str),
+    "started_at?": time(of=lambda it: it.tree.member_started_at(it.row)),
+    "completed_at?": time(of="row.finished_at"),
+    "result?": anything(of=_result),
+    "error?": mapping(of=lambda it: redacted(it.row.job_type, it.row.error)),
+}
+CALLBACK = Object(
+    "CallbackShown",
+    {
+        "type": text(of="row.job_type"),
+        "args": job_args(of=None),
+        "meta?": mapping(of=None),
+        "options?": JOB_OPTIONS.member(of=None),
+        **_STATE,
+    },
+)
+MEMBER = Object(
+    "MemberShown",
+    {
+        "index": whole(of="row.position"),
+        "type": text(of=lambda it: it.child.type if it.child else it.row.job_type),
+        "name?": text(of=lambda it: (it.child or it.row).name or None),
+        **_STATE,
+        "workflow_id?": text("Of a nested workflow.", of=lambda it: it.child and it.child.pk, write=str),
+        **{f"{noun}?": array(mapping(), of=_nested(noun)) for noun in _NOUNS},
+        "callbacks?": mapping(of=_callbacks),
+    },
+    "A step or a job, or a nested workflow with its own `steps` or `jobs`.",
+)
+_TIMES = {
+    "created_at": time(of="row.created_at"),
+    "completed_at?": time(of="row.finished_at"),
+    "cancelled_at?": time(of=_cancelled_at),
+}
+_METADATA = Object(
+    "Metadata",
+    {
+        **_TIMES,
+        "started_at?": time(),
+        "job_count": whole("With those of nested workflows, without callbacks.", of=lambda it: it.jobs.total()),
+        "completed_count": whole(of=lambda it: it.jobs[MemberOutcome.COMPLETED]),
+        "failed_count": whole(of=lambda it: it.jobs[MemberOutcome.FAILED]),
+        "failed_step_index?": whole(of=None),
+        "failed_callback?": one_of(CALLBACKS, of=None),
+        "failed_job_ids?": array(text(), of=None),
+        "errors?": array(mapping(), of=None),
+        "errors_truncated?": flag(of=None),
+    },
+)
+LISTED = Object(
+    "ListedWorkflow",
+    {
+        "id": text(of="row.pk", write=str),
+        "type": one_of(Kind, of="row.type"),
+        "name?": text(of=lambda it: it.row.name or None),
+        "state": one_of(WorkflowState, of="row.state"),
+        **{f"{noun}_total?": _count(noun) for noun in _NOUNS},
+        **{f"{noun}_completed?": _count(noun, MemberOutcome.COMPLETED) for noun in _NOUNS},
+        **_TIMES,
+        "metadata": _METADATA.member(of=lambda it: it, write=_METADATA.show),
+    },
+    "A workflow without its members.",
+)
+WORKFLOW = LISTED.extended(
+    "Workflow",
+    {
+        **{f"{noun}?": array(MEMBER, help) for noun, help in _NOUNS.items()},
+        "callbacks?": Object("CallbacksShown", {f"{role}?": CALLBACK.member() for role in CALLBACKS}).member(),
+        "results_omitted?": flag("The results are too large together: read the jobs."),
+        "parent_workflow_id? root_workflow_id?": text("Of a nested one."),
+    },
+    "A workflow, with the members that its client added.",
+)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
-from ...enqueue.explain import Explanation
-from ...handlers.redaction import redacted_canonical, redacted_limits
 from ...models import Job, SuppressedEnqueue
-from ...ojs.limits import with_values
 from ...ojs.words import counted
 from ...options import DELAY, MOMENT, OBJECT, OPTIONS, QUEUE, UNIQUE
 from ...reporting import duplicates as report
@@ -114,12 +110,9 @@ class Explain(Subcommand):
         options["args"] = options["job_args"]
         given = {name: options[name] for name in ("args", *DECIDING) if options[name] is not None}
         given = {name: None if value is NULL else value for name, value in given.items()}
-        explanation = self.jobs.explain(type, **given)
-        text = redacted_canonical(type, explanation.canonical_text)
-        limits = tuple(redacted_limits(type, given.get("args"), list(explanation.limits)))
-        explanation = replace(explanation, canonical_text=text, limits=limits)
-        meets = would_meet(limits, self.using) if explanation.action in ("create", "replace") else ()
-        self.answer({**_explained(explanation), "waits_for": meets})
+        explanation = self.jobs.explain(type, **given).redacted(type, given.get("args"))
+        meets = would_meet(explanation.limits, self.using) if explanation.action in ("create", "replace") else ()
+        self.answer({**explanation.to_dict(), "waits_for": meets})
         first, *others = str(explanation).split("\n")
         self.say(self.style.MIGRATE_HEADING(harmless(first)))
         for line in (*others, *(f"limit:          {text}" for text in meets)):
@@ -225,23 +218,6 @@ class Duplicates(Subcommand):
             self.print_columns(JOB, rows)
         else:
             self.say("No job has it now.")
-
-
-def _explained(explanation: Explanation) -> dict[str, Any]:
-    """Return what the HTTP API answers, by the same names."""
-    policy = explanation.policy
-    return {
-        "action": explanation.action,
-        "reason": explanation.reason,
-        "unique_key": explanation.fingerprint or None,
-        "canonical_text": explanation.canonical_text or None,
-        "unique": policy and {name: value for name, value in policy.to_dict().items() if value is not None},
-        "limits": list(map(with_values, explanation.limits)) or None,
-        "duplicates": [
-            {"job_id": one.job.pk, "state": one.job.state, "created_at": one.job.created_at, "until": one.until}
-            for one in explanation.duplicates
-        ],
-    }
 
 
 def _args(attempt: Any) -> str:
