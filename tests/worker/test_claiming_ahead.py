@@ -11,7 +11,7 @@ from django_ojs_unique import job
 from django_ojs_unique.db.clock import DatabaseClock
 from django_ojs_unique.db.fast.rows import RowReader
 from django_ojs_unique.models import Job, Queue, WorkerProcess
-from django_ojs_unique.worker import Worker, claimer, finalizer, housekeeper, poller, pools
+from django_ojs_unique.worker import Worker, claimer, finalizer, housekeeper, poller, pools, promoter
 from django_ojs_unique.worker import loop as loop_module
 from django_ojs_unique.worker.claimed_runs import ClaimedRuns
 from tests.support.background import working
@@ -206,7 +206,7 @@ def do_tasks_once(monkeypatch):
     ("owner", "task", "seconds"),
     [
         (DatabaseClock, "read", (loop_module, "CLOCK_SECONDS")),
-        (poller, "look", (poller, "LONGEST_POLL")),
+        (promoter, "look", (poller, "LONGEST_POLL")),
         (ClaimedRuns, "extend", None),
     ],
 )
