@@ -7,15 +7,15 @@ field of `Job`. It needs no Django.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Annotated, Any, Final, TypedDict, get_type_hints
 from uuid import UUID
 
+from .ojs import names
 from .ojs.durations import format_duration, milliseconds, read_delay
 from .ojs.limits import Limit, limits_of
 from .ojs.names import HIGHEST_PRIORITY, LOWEST_PRIORITY, job_key, priority_number, queue_name
@@ -46,12 +46,14 @@ class Kind:
 
     ``read`` checks a value, and returns it as the enqueue uses it; it raises InvalidRequest with the given field.
     ``dump`` returns what a row stores of it, and ``load`` does the reverse. ``choices``: all values, if they are few.
+    ``schema``: what JSON has, in JSON Schema; empty if it has something else.
     """
 
     read: Callable[[Any, str], Any]
     dump: Callable[[Any], Any] = _same
     load: Callable[[Any], Any] = _same
     choices: tuple[str, ...] = ()
+    schema: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Option:
     @property
     def plain_help(self) -> str:
         """The help without the marks of Markdown."""
-        return re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", self.help).replace("`", "")
+        return self.help.replace("`", "")
 
 
 def _choice(choices: type[StrEnum]) -> Kind:
@@ -86,15 +88,22 @@ def _choice(choices: type[StrEnum]) -> Kind:
 
 
 def _text(longest: int) -> Kind:
-    return Kind(lambda value, field: short_string(value, field, longest))
+    schema = {"type": "string", "maxLength": longest}
+    return Kind(lambda value, field: short_string(value, field, longest), schema=schema)
 
 
 def _to_dict(policy: Any) -> Any:
     return None if policy is None else policy.to_dict()
 
 
-QUEUE = Kind(lambda value, field: queue_name(value))
-PRIORITY = Kind(lambda value, field: priority_number(value))
+QUEUE = Kind(
+    lambda value, field: queue_name(value),
+    schema={"type": "string", "maxLength": names.LONGEST_QUEUE, "pattern": f"^(?:{names.QUEUE.pattern})$"},
+)
+PRIORITY = Kind(
+    lambda value, field: priority_number(value),
+    schema={"type": "integer", "minimum": LOWEST_PRIORITY, "maximum": HIGHEST_PRIORITY},
+)
 LENGTH = Kind(milliseconds, load=lambda stored: None if stored is None else timedelta(milliseconds=stored))
 """A fixed length of time, in milliseconds."""
 DELAY = Kind(read_delay)
@@ -104,8 +113,8 @@ RETRY = Kind(lambda value, field: RetryPolicy.parse(value), _to_dict)
 LIMITS = Kind(lambda value, field: limits_of(value), load=lambda stored: [Limit.of_stored(one) for one in stored or ()])
 """Limits; what a row stores of them depends on its arguments, too: see `ojs.limits.stored_limits`."""
 OBJECT = Kind(json_object)
-TAGS = Kind(tag_list)
-FLAG = Kind(flag)
+TAGS = Kind(tag_list, schema={"type": "array", "items": {"type": "string"}})
+FLAG = Kind(flag, schema={"type": "boolean"})
 ID = Kind(uuid)
 KEY = Kind(lambda value, field: job_key(value))
 
@@ -117,7 +126,7 @@ class CommonOptions(TypedDict, total=False):
         UniquePolicy | Mapping[str, Any] | None,
         Option(
             UNIQUE,
-            "The [policy](policy.md): when two jobs are the same, and what to do then; null means none.",
+            "The policy: when two jobs are the same, and what to do then; null means none.",
             default=INHERIT,
             column="unique",
             wire=("unique",),
@@ -129,7 +138,7 @@ class CommonOptions(TypedDict, total=False):
         RetryPolicy | Mapping[str, Any] | None,
         Option(
             RETRY,
-            "The [policy](worker.md#failure-and-retry) by which a failed job runs again; by default 3 attempts.",
+            "The policy by which a failed job runs again; by default 3 attempts.",
             default=INHERIT,
             column="retry_options",
             wire=("retry", "retry_policy"),
@@ -150,7 +159,7 @@ class CommonOptions(TypedDict, total=False):
         Limit | Mapping[str, Any] | Sequence[Limit | Mapping[str, Any]] | None,
         Option(
             LIMITS,
-            "[Limits](limits.md): how many jobs of a partition run at once, or start in a time.",
+            "Limits: how many jobs of a partition run at once, or start in a time.",
             default=INHERIT,
             fallback=(),
             column="limits",
@@ -188,7 +197,7 @@ class DeclaredOptions(SharedOptions, total=False):
         str | timedelta | float | None,
         Option(
             LENGTH,
-            "The [lease](stopping.md#leases): how long its worker may be silent before another one gets the job.",
+            "The lease: how long its worker may be silent before another one gets the job.",
             default=INHERIT,
             column="visibility_timeout_ms",
             wire=("visibility_timeout_ms", "visibility_timeout"),
@@ -228,9 +237,7 @@ class EnqueueOptions(SharedOptions, total=False):
     tags: Annotated[
         Collection[str], Option(TAGS, "A list of strings.", default=(), column="tags", wire=("tags",), copied=True)
     ]
-    key: Annotated[
-        str | None, Option(KEY, "Your [name for the job](keys.md), instead of a policy.", column="key", decides=True)
-    ]
+    key: Annotated[str | None, Option(KEY, "Your name for the job, instead of a policy.", column="key", decides=True)]
     key_mode: Annotated[
         KeyMode | str,
         Option(_choice(KeyMode), "What to do while another job holds the key.", default=KeyMode.REPLACE, decides=True),
@@ -281,6 +288,8 @@ DECLARED: Final = _options_of(DeclaredOptions)
 """Those that a handler can declare."""
 ENQUEUE: Final = _options_of(EnqueueOptions)
 """Those that `Job.objects.enqueue` takes."""
+TEXTS: Final = {name: option for name, option in OPTIONS.items() if option.kind.schema.keys() == {"type", "maxLength"}}
+"""Those that are plain texts, which pages show as they are."""
 REPEATED: Final = tuple(name for name, option in OPTIONS.items() if option.repeats)
 """The names of those that every occurrence of a periodic job can have."""
 

@@ -15,6 +15,15 @@ last column. Lengths of time are ISO 8601 (`"PT30S"`), a `timedelta`, or seconds
 |---|---|---|---|
 """
 
+PAGES = {
+    "key": "keys.md",
+    "lease": "stopping.md#leases",
+    "limit": "limits.md",
+    "retry": "worker.md#failure-and-retry",
+    "unique": "policy.md",
+}
+"""What says more about an option."""
+
 
 def write() -> str:
     """Return the page."""
@@ -24,7 +33,13 @@ def write() -> str:
 def row(name: str, option: Option) -> list[str]:
     places = {"@job": name in DECLARED, "enqueue": name in ENQUEUE, "cron": option.repeats}
     where = ", ".join(f"`{place}`" for place, takes in places.items() if takes)
-    cells = f"`{name}`", option.help, where, ", ".join(f"`{one}`" for one in option.wire)
+    page = PAGES.get(name)
+    cells = (
+        f"[`{name}`]({page})" if page else f"`{name}`",
+        option.help,
+        where,
+        ", ".join(f"`{one}`" for one in option.wire),
+    )
     return [f" {cell} " if cell else " " for cell in cells]
 
 

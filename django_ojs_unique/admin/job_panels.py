@@ -11,11 +11,14 @@ from django.contrib.admin.options import get_content_type_for_model
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
+from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 
 from ..handlers.redaction import redacted, redacted_member
 from ..models import Job, SuppressedEnqueue, WorkerProcess, Workflow
 from ..ojs.states import JobState
+from ..options import TEXTS
 from ..reporting import job_options
 from ..reporting.duplicates import Relations, relations
 from ..reporting.limit_waits import waits_for
@@ -42,6 +45,8 @@ from .workflow_page import places
 
 PAYLOADS = ("args", "meta", "extra", "steps", "result")
 MOST_LOGGED = 20
+LABELS = {"schema": _("Schema")}
+"""What the page calls options that are plain texts."""
 FAILED = frozenset({JobState.RETRYABLE, JobState.DISCARDED})
 """The states of jobs whose last run failed: their page begins with the last error."""
 
@@ -91,7 +96,9 @@ def _facts(visibility: Visibility, request: HttpRequest, job: Job) -> Iterator[t
     yield gettext("Limits"), " ".join(waits)
     yield gettext("Priority"), str(job.priority)
     yield gettext("Tags"), harmless(", ".join(map(str, job.tags)) if isinstance(job.tags, list) else str(job.tags))
-    yield gettext("Schema"), harmless(job.schema)
+    for option in TEXTS.values():
+        label = LABELS.get(option.column, capfirst(option.column))
+        yield str(label), harmless(getattr(job, option.column))
     yield gettext("Attempts"), gettext("{attempt} of {most}").format(attempt=job.attempt, most=job.most_attempts)
     yield gettext("Retry policy"), harmless(translate(job_options.retries(job)))
     yield gettext("Timeout"), translate(job_options.duration(job.timeout_ms))

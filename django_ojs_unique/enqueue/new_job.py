@@ -16,6 +16,7 @@ from ..ojs.durations import read_delay
 from ..ojs.limits import fair_partition_of, stored_limits
 from ..ojs.states import JobState
 from ..ojs.values import aware_moment, flag, moment_after, uuid
+from ..options import DECLARED, OPTIONS, TEXTS
 from ..unique.fingerprint import CONTEXT, canonical_text, fingerprint
 from ..unique.keys import JobKey
 from ..unique.policy import OnConflict, UniquePolicy
@@ -27,6 +28,7 @@ from .values import sized
 
 FOREVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
 """The end of a window without a period: a date that each database can store in each time zone."""
+_AS_GIVEN = [(name, OPTIONS[name].column) for name in ("tags", "extra", *TEXTS) if name not in DECLARED]
 MOST_BYTES = 12
 """At most so many bytes of args become one character of the canonical text, because NFC composes characters."""
 
@@ -122,18 +124,16 @@ class Reader:
         }
         if options.limits or options.fair_by is not None:
             _set_block(values, options)
-        if request.tags:
-            values["tags"] = sized(request.tags, "tags", self._shapes.largest_meta, "META")
-        if request.extra:
-            values["extra"] = sized(request.extra, "extra", self._shapes.largest_meta, "META")
         if request.workflow_id is not None:
             values["workflow_id"], values["awaited"] = request.workflow_id, True
-        if request.schema:
-            values["schema"] = request.schema
-        if request.expires_at is not None:
-            values["expires_at"] = aware_moment(request.expires_at, "expires_at")
+        for name, column in _AS_GIVEN:
+            if given := getattr(request, name):
+                is_text = isinstance(given, str)
+                values[column] = given if is_text else sized(given, name, self._shapes.largest_meta, "META")
         if request.expires_in is not None:
             values["expires_at"] = moment_after(now, read_delay(request.expires_in, "expires_at"), "expires_at")
+        elif request.expires_at is not None:
+            values["expires_at"] = aware_moment(request.expires_at, "expires_at")
         new_job = NewJob(values, options, key, scheduled_at, scheduled_at or now, request.id is not None, pending)
         if key is not None:
             new_job.canonical_text = key.canonical_text(values["type"], values["meta"])

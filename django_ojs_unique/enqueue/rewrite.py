@@ -9,6 +9,7 @@ from typing import Any
 from ..conf import settings
 from ..exceptions import InvalidRequest, Message
 from ..handlers.redaction import redacted_args
+from ..options import OPTIONS
 from ..unique.keys import is_mixed, merge
 from ..unique.row import JobRow
 from .values import sized
@@ -16,24 +17,15 @@ from .values import sized
 logger = logging.getLogger("django_ojs_unique")
 
 _TIME = ("state", "scheduled_at", "run_at", "enqueued_at")
+_KEPT = {"id", "key", "unique"}
 _ENVELOPE = (
     "type",
-    "queue",
     "args",
-    "meta",
-    "tags",
-    "schema",
-    "extra",
-    "priority",
     "max_attempts",
-    "retry_options",
-    "timeout_ms",
-    "visibility_timeout_ms",
-    "expires_at",
     "fingerprint_scheme",
-    "limits",
     "fair_partition",
     "blocked_by",
+    *sorted({option.column for option in OPTIONS.values()} - {"", *_KEPT, *_TIME}),
 )
 _UNTRIED = (
     "attempt",

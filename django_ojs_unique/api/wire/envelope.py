@@ -12,6 +12,7 @@ from ...ojs.limits import with_values
 from ...ojs.moments import milliseconds, rfc3339
 from ...ojs.states import JobState
 from ...ojs.workflows import CALLBACKS
+from ...options import TEXTS
 from ...workflows.results import Place
 from .pages import paged
 from .policies import JOB_LIMIT, RETRY, UNIQUE
@@ -117,7 +118,7 @@ JOB = Object(
         "timeout_ms?": whole(of="job.timeout_ms"),
         "visibility_timeout_ms?": whole(of="job.visibility_timeout_ms"),
         "tags?": array(text(), of=_unless_empty("tags")),
-        "schema?": text(of=_unless_empty("schema")),
+        **{f"{option.column}?": text(of=_unless_empty(option.column)) for option in TEXTS.values()},
         "steps?": array(anything(), of=_unless_empty("steps")),
         "result?": anything(of=lambda it: it.read(it.job, "result")),
         "errors?": array(JOB_ERROR, of=_unless_empty("errors")),

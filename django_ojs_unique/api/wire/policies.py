@@ -15,6 +15,7 @@ from ...ojs.durations import format_duration
 from ...ojs.limits import LARGEST, MOST_LIMITS, Limit, limits_of
 from ...ojs.retry import EXHAUSTION, LONGEST_ERROR, MOST_ATTEMPTS, MOST_ERRORS, STRATEGIES
 from ...ojs.states import JobState
+from ...options import OPTIONS
 from ...unique.policy import DIMENSIONS, OnConflict, OnRetry, Window
 from .schema import Object, Value, array, duration_ms, flag, mapping, number, one_of, read_milliseconds, text, whole
 
@@ -86,31 +87,23 @@ JOB_LIMIT = Object(
 )
 
 
-def options() -> Object:
-    """Describe the options of a job."""
-    moment = Value(_MOMENT, "RFC 3339 with a zone, or `+` and an ISO 8601 duration from now.")
-    delay = Value(_DELAY, "An ISO 8601 duration from now, or RFC 3339 with a zone.")
-    return Object(
-        "Options",
-        {
-            "queue?": text("", names.LONGEST_QUEUE, names.QUEUE.pattern),
-            "priority?": whole("", names.LOWEST_PRIORITY, names.HIGHEST_PRIORITY),
-            "timeout_ms? visibility_timeout_ms?": duration_ms(),
-            "scheduled_at? expires_at?": moment,
-            "delay_until? delay?": delay,
-            "retry?": RETRY.member(),
-            "unique?": _SENT_UNIQUE.member(),
-            "rate_limit?": _RATE.member(),
-            "tags?": array(text()),
-            "metadata?": mapping(),
-            "pending?": flag(),
-            "limits?": array(_LIMIT, most=MOST_LIMITS),
-        },
-        "How to treat a job.",
-    )
-
-
-JOB_OPTIONS = options()
+_MOMENT_MEMBER = Value(_MOMENT, "RFC 3339 with a zone, or `+` and an ISO 8601 duration from now.")
+_DELAY_MEMBER = Value(_DELAY, "An ISO 8601 duration from now, or RFC 3339 with a zone.")
+JOB_OPTIONS = Object(
+    "Options",
+    {
+        **{f"{option.wire[0]}?": Value(option.kind.schema) for option in OPTIONS.values() if option.wire},
+        "timeout_ms? visibility_timeout_ms?": duration_ms(),
+        "scheduled_at? expires_at?": _MOMENT_MEMBER,
+        "delay_until? delay?": _DELAY_MEMBER,
+        "retry?": RETRY.member(),
+        "unique?": _SENT_UNIQUE.member(),
+        "rate_limit?": _RATE.member(),
+        "metadata?": mapping(),
+        "limits?": array(_LIMIT, most=MOST_LIMITS),
+    },
+    "How to treat a job.",
+)
 
 
 def read_limits(value: Any, places: dict[str, str]) -> tuple[Limit, ...]:

@@ -15,6 +15,7 @@ from django.utils import timezone
 from ...handlers.redaction import redacted_member
 from ...models import Job, SuppressedEnqueue
 from ...ojs.words import counted
+from ...options import TEXTS
 from ...reporting.bounded import MOST_LOOKED_AT, few, first
 from ...reporting.job_filters import filters, narrowed
 from ...reporting.job_options import handler
@@ -27,7 +28,10 @@ from .answers import fields
 from .filters import NO_MATCH, add_filters
 from .subcommand import Subcommand, job_id
 
-ENVELOPE = ("args", "meta", "tags", "extra", "schema", "retry_options", "timeout_ms", "visibility_timeout_ms")
+ENVELOPE = (
+    *("args", "meta", "tags", "extra", "retry_options", "timeout_ms", "visibility_timeout_ms"),
+    *(option.column for option in TEXTS.values()),
+)
 TIMES = (
     "created_at",
     "enqueued_at",
