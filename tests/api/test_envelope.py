@@ -298,3 +298,20 @@ def test_a_rate_belongs_to_the_queue(ojs):
     assert Queue.objects.get(name="slow").max_per_second == 2
     ojs.post("/ojs/v1/jobs", {"type": "t", "args": 5, "options": {"queue": "q", "rate_limit": {"max_per_second": 5}}})
     assert not Queue.objects.filter(name="q").exists()
+
+
+@pytest.mark.parametrize("on_conflict", ["ignore", "reject"])
+def test_a_duplicate_brings_no_rate_and_its_suppressed_enqueue_is_recorded(ojs, on_conflict):
+    from django_ojs_unique.models import Queue, SuppressedEnqueue
+
+    first = ojs.enqueue(options={"queue": "slow", "unique": {}})
+    limited = {"queue": "slow", "unique": {"on_conflict": on_conflict}, "rate_limit": {"max_per_second": 5}}
+    answer = ojs.post("/ojs/v1/jobs", {"type": "t", "args": [], "options": limited})
+    assert answer.status_code == {"ignore": 200, "reject": 409}[on_conflict]
+    assert not Queue.objects.filter(name="slow").exclude(max_per_second=None).exists()
+    assert str(SuppressedEnqueue.objects.get().existing_job_id) == first["id"]
+
+
+def test_a_job_that_comes_too_late_is_shown_discarded(ojs):
+    job = ojs.enqueue(options={"expires_at": "2001-01-02T03:04:05Z"})
+    assert (job["state"], "discarded_at" in job, "completed_at" in job) == ("discarded", True, False)
