@@ -18,7 +18,8 @@ from django.utils.formats import date_format
 from django.utils.timezone import localtime
 from django.utils.translation import gettext
 
-from ..reporting.activity import SPANS, Activity, Span, activity
+from ..reporting.activity import Activity, activity
+from ..reporting.times import SPANS, Span
 from ..reporting.waits import SAMPLE, Waits, waits
 from .display import seconds
 

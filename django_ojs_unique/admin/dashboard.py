@@ -18,14 +18,14 @@ from django.views.decorators.http import require_safe
 from ..models import Job, LimitOverride, WorkerProcess
 from ..ojs.states import JobState
 from ..reporting import workers
-from ..reporting.activity import SPANS, Span
 from ..reporting.failures import MOST_FAILED
 from ..reporting.limits import full_partitions
 from ..reporting.overview import LONG_WAIT, Overview, overview
 from ..reporting.queues import now as queues_now
 from ..reporting.text import harmless
+from ..reporting.times import SPANS, Span
+from ..reporting.unclaimed import named
 from ..reporting.waits import SAMPLE, Spread
-from ..reporting.workers import named
 from .base import may_view, render
 from .charts import HEIGHT, WIDTH, Chart, chart, draw, jobs_chart, waits_chart
 from .dashboard_cells import (

@@ -13,12 +13,12 @@ from django.utils.translation import gettext_lazy as _
 
 from ..models import Job
 from ..ojs.states import JobState
-from ..reporting.activity import Span
 from ..reporting.failures import Cause, Failures
 from ..reporting.limits import PartitionReport
 from ..reporting.overview import QueueActivity
 from ..reporting.queues import UNFINISHED, Now
 from ..reporting.text import age, count_text, harmless
+from ..reporting.times import Span
 from ..reporting.waits import Spread
 from ..reporting.workers import WorkerReport
 from .display import ago, badge, brief, job_link, seconds

@@ -19,8 +19,8 @@ from django.utils.translation import gettext
 from ..models import Job, SuppressedEnqueue
 from ..operations.rows import everything
 from ..reporting import duplicates as report
-from ..reporting.activity import SPANS
 from ..reporting.text import harmless
+from ..reporting.times import SPANS
 from .base import may_view, render
 from .display import IN_LAST, LAST, SHORT, ago, badge, brief, fingerprint_link, pretty
 from .resolve import may_resolve, resolve_page

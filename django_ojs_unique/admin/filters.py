@@ -16,8 +16,8 @@ from django.utils.translation import gettext_lazy as _
 from ..handlers.registry import registry
 from ..models import Job, Queue, SuppressedEnqueue
 from ..ojs.states import TERMINAL, JobState
-from ..reporting.activity import SPANS
 from ..reporting.text import MOST_COUNTED, harmless
+from ..reporting.times import SPANS
 from .display import IN_LAST
 from .sentences import translate
 

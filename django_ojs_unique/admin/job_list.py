@@ -13,9 +13,9 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from ..models import SuppressedEnqueue
-from ..reporting.job_filters import created_since
 from ..reporting.parse import read_id
 from ..reporting.text import MOST_COUNTED
+from ..reporting.times import created_since
 from .base import BoundedList, BoundedPaginator, may_view
 from .dates import begin_of, check_dates, dates_of
 from .filters import JobFilter

@@ -25,8 +25,8 @@ from ..reporting.limit_waits import waits_for
 from ..reporting.suppressed import MOST_DIFFERENCES, Attempts, Encounter, attempts_that_met
 from ..reporting.text import harmless
 from ..reporting.timeline import MOST_FAILURES, Event, failures, timeline
+from ..reporting.unclaimed import nobody
 from ..reporting.uniqueness import against, recompute, uniqueness
-from ..reporting.workers import nobody
 from .base import may_view
 from .display import (
     ago,

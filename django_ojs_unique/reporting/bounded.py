@@ -12,8 +12,9 @@ from django.db import connections
 from django.db.models import Q, QuerySet
 
 from ..ojs.states import INCOMPLETE, KINDS, JobState
-from .job_filters import LOOKUPS, earliest_end
+from .job_filters import LOOKUPS
 from .text import MOST_COUNTED
+from .times import earliest_end
 
 MOST_LOOKED_AT = 20_000
 """How many rows a list looks at, the first ones in its order, if indexes find none or too many for its filters."""

@@ -20,8 +20,8 @@ from ..handlers.redaction import redacted_args, redacted_beginning
 from ..models import Job, SuppressedEnqueue
 from ..ojs.states import INCOMPLETE, TERMINAL, UNSUCCESSFUL, JobState
 from ..unique.policy import UniquePolicy
-from .activity import Span
 from .parse import fingerprint_begins, read_id
+from .times import Span
 from .uniqueness import read_policy
 
 MOST_FINGERPRINTS = 50

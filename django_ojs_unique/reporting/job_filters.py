@@ -1,12 +1,9 @@
-"""The filters of lists of jobs: those of `manage.py jobs` and of the HTTP API. A job must match all that are given.
-
-Lists of jobs go by the id, which ascends with the creation; a job whose id its caller chose may be out of order there.
-"""
+"""The filters of lists of jobs: those of `manage.py jobs` and of the HTTP API. A job must match all that are given."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.db.models import Q, QuerySet
@@ -14,6 +11,7 @@ from django.db.models import Q, QuerySet
 from ..conf import retention_period
 from ..db.dialects import dialect_of
 from ..ojs.states import INCOMPLETE, TERMINAL, JobState
+from .times import created_since
 
 LOOKUPS = {
     "state": "state__in",
@@ -28,11 +26,6 @@ LOOKUPS = {
 """The name of each filter, and what it compares: ``state`` takes several states, the others one value."""
 
 _FREE_TEXT = {"key", "worker_id"}
-
-CLOCKS = timedelta(hours=1)
-"""By how much the clocks of two hosts may differ: of the one that creates a job, and of the one that finishes it."""
-
-_EARLIEST = datetime(1970, 1, 2, tzinfo=UTC)
 
 
 def filters(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,31 +66,3 @@ def before(now: datetime, text: str) -> datetime | None:
         return now - retention_period(text)
     except OverflowError:
         raise ValueError("is too long") from None
-
-
-def created_since(moment: datetime) -> Q:
-    """Return the condition for jobs that were created at or after a moment; each part is answered from one index."""
-    return unfinished_since(moment) | finished_since(moment) & Q(created_at__gte=moment)
-
-
-def unfinished_since(moment: datetime) -> Q:
-    """Return the condition for jobs that were created at or after a moment and have not finished."""
-    return Q(state__in=sorted(INCOMPLETE), finished_at__isnull=True, created_at__gte=moment)
-
-
-def finished_since(moment: datetime) -> Q:
-    """Return the condition for jobs that finished at or after a moment, and for those that clocks may have put before.
-
-    It names every leading column of the index ojs_job_finished, so that the index finds the moments.
-    """
-    return Q(
-        payload_pruned__in=[False, True],
-        state__in=sorted(TERMINAL),
-        dead_letter__in=[False, True],
-        finished_at__gte=earliest_end(moment),
-    )
-
-
-def earliest_end(moment: datetime) -> datetime:
-    """Return when a job that was created at or after a moment can have finished at the earliest."""
-    return max(moment, _EARLIEST) - CLOCKS

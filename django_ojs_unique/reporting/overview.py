@@ -8,11 +8,13 @@ from datetime import datetime, timedelta
 
 from ..models import Job
 from ..ojs.states import JobState
-from .activity import Activity, Span, activity
+from .activity import Activity, activity
 from .failures import Failures, failures
 from .queues import MOST_QUEUES, Now, QueueReport, declared, queues, together
+from .times import Span
+from .unclaimed import unknown_types
 from .waits import Spread, Waits, waits
-from .workers import WorkerReport, is_stranded, misspelt, running, unknown_types, workers
+from .workers import WorkerReport, is_stranded, misspelt, running, workers
 
 LONG_WAIT = timedelta(minutes=5)
 MOST_EXPLAINED = 5

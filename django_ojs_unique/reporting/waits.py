@@ -14,7 +14,7 @@ from django.db.models import Case, DurationField, ExpressionWrapper, F, When
 
 from ..models import Job
 from ..ojs.states import JobState
-from .activity import Span
+from .times import Span
 
 SAMPLE = 200
 """How many of the newest jobs that completed in one part of a span `waits` looks at."""

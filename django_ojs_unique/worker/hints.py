@@ -16,7 +16,7 @@ from ..ojs.names import matches
 from ..ojs.states import INCOMPLETE
 from ..reporting.queues import in_code, used
 from ..reporting.text import harmless
-from ..reporting.workers import named, unknown_types
+from ..reporting.unclaimed import named, unknown_types
 from .queues import QueueFilter
 
 logger = logging.getLogger("django_ojs_unique.worker")

@@ -15,7 +15,8 @@ from django_ojs_unique import job as declare
 from django_ojs_unique.admin.charts import draw, jobs_chart, scale, seconds, waits_chart
 from django_ojs_unique.admin.dashboard_cells import _rate
 from django_ojs_unique.models import Job, Queue
-from django_ojs_unique.reporting.activity import SPANS, activity
+from django_ojs_unique.reporting.activity import activity
+from django_ojs_unique.reporting.times import SPANS
 from django_ojs_unique.reporting.waits import waits
 from tests.support.past import NOW, ago, job, suppressed, worker
 from tests.support.people import give, log_in

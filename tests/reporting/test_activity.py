@@ -9,7 +9,8 @@ from django.utils.timezone import localtime
 
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import JobState
-from django_ojs_unique.reporting.activity import SPANS, activity
+from django_ojs_unique.reporting.activity import activity
+from django_ojs_unique.reporting.times import SPANS
 from django_ojs_unique.reporting.waits import SAMPLE, Spread, percentile, waits
 from tests.support.past import NOW, ago, job, suppressed
 from tests.support.rows import insert_all

@@ -7,9 +7,9 @@ import pytest
 from django_ojs_unique import job as declare
 from django_ojs_unique.models import Queue
 from django_ojs_unique.reporting import queues as report
-from django_ojs_unique.reporting.activity import SPANS
 from django_ojs_unique.reporting.overview import LONG_WAIT, overview
 from django_ojs_unique.reporting.queues import UNFINISHED, Now, in_use, now, queues, together, unfinished
+from django_ojs_unique.reporting.times import SPANS
 from tests.support.past import NOW, ago, job, worker
 
 pytestmark = pytest.mark.django_db

@@ -12,7 +12,8 @@ from django.utils import timezone
 from django_ojs_unique import job as job_of
 from django_ojs_unique.models import ActivityRollup, Job
 from django_ojs_unique.ojs.states import JobState
-from django_ojs_unique.reporting.activity import ALL, COUNTED_AFTER, KEPT, QUARTER, SPANS, activity, roll_up
+from django_ojs_unique.reporting.activity import ALL, COUNTED_AFTER, KEPT, QUARTER, activity, roll_up
+from django_ojs_unique.reporting.times import SPANS
 from django_ojs_unique.worker import Worker, housekeeper
 from tests.support.past import NOW, ago, job, suppressed
 from tests.support.processes import together

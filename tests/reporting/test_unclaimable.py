@@ -6,10 +6,11 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs_unique import job as declare
 from django_ojs_unique.models import Job
-from django_ojs_unique.reporting import workers as module
+from django_ojs_unique.reporting import unclaimed as module
 from django_ojs_unique.reporting import workers as workers_module
 from django_ojs_unique.reporting.overview import overview
-from django_ojs_unique.reporting.workers import misspelt, named, nobody, unknown_types, untaken, workers
+from django_ojs_unique.reporting.unclaimed import named, nobody, unknown_types
+from django_ojs_unique.reporting.workers import misspelt, untaken, workers
 from tests.reporting.test_queues import HOUR
 from tests.support.past import NOW, ago, job, worker
 
@@ -106,7 +107,7 @@ def test_a_name_like_it_that_nothing_uses_is_taken_for_misspelt(facts, used, sai
 
 @pytest.mark.parametrize("state", ["available", "scheduled", "retryable", "pending"])
 def test_of_a_job_that_waits_it_is_said_that_nobody_takes_it(state, monkeypatch):
-    monkeypatch.setattr("django_ojs_unique.reporting.workers.timezone.now", lambda: NOW)
+    monkeypatch.setattr("django_ojs_unique.reporting.unclaimed.timezone.now", lambda: NOW)
     worker(queues=["email"])
     waiting = job(NOW, queue="emails", state=state)
     assert nobody(waiting, "default") == (

@@ -8,7 +8,7 @@ from django.core.management.base import CommandParser
 
 from ...ojs.states import JobState
 from ...ojs.words import counted
-from ...reporting.workers import doubt
+from ...reporting.unclaimed import doubt
 from .subcommand import Subcommand, limit, queue
 
 

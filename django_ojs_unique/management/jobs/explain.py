@@ -14,10 +14,10 @@ from ...models import Job, SuppressedEnqueue
 from ...ojs.words import counted
 from ...options import DELAY, MOMENT, OBJECT, OPTIONS, QUEUE, UNIQUE
 from ...reporting import duplicates as report
-from ...reporting.activity import SPANS
 from ...reporting.limit_waits import waits_for, would_meet
 from ...reporting.parse import read_json
 from ...reporting.text import age, harmless
+from ...reporting.times import SPANS
 from .answers import fields
 from .subcommand import Subcommand, moment, queue, type_
 from .tables import Column, as_json

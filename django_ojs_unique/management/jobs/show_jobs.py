@@ -22,7 +22,7 @@ from ...reporting.job_options import handler
 from ...reporting.limit_waits import waits_for
 from ...reporting.list_columns import list_columns
 from ...reporting.text import age, harmless
-from ...reporting.workers import nobody
+from ...reporting.unclaimed import nobody
 from ..arguments import whole_number
 from .answers import fields
 from .filters import NO_MATCH, add_filters

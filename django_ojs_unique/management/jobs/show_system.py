@@ -16,16 +16,8 @@ from ...models import CronJob
 from ...ojs.states import JobState
 from ...reporting.queues import UNFINISHED, QueueReport, queues
 from ...reporting.text import age, distance, limits_text
-from ...reporting.workers import (
-    MOST_WORKERS,
-    WorkerReport,
-    is_stranded,
-    misspelt,
-    named,
-    unknown_types,
-    untaken,
-    workers,
-)
+from ...reporting.unclaimed import named, unknown_types
+from ...reporting.workers import MOST_WORKERS, WorkerReport, is_stranded, misspelt, untaken, workers
 from ..arguments import seconds
 from .answers import fields
 from .subcommand import Subcommand
