@@ -39,7 +39,11 @@ _READ = (
     "enqueued_at",
     "scheduled_at",
 )
-_NO_REPLACING = "that runs, and here a running job may not be replaced (OJS_UNIQUE['REPLACE_ACTIVE'], or the database)"
+_LIVE = Message("Cannot retry job {id}: job {other} is a live duplicate ({state}).")
+_RUNS = Message(
+    "Cannot retry job {id}: job {other} is a live duplicate that runs, and here a running job may not be replaced"
+    " (OJS_UNIQUE['REPLACE_ACTIVE'], or the database)."
+)
 
 
 def refuse_both(*, force: bool | None = None, replace: bool = False, **others: Any) -> None:
@@ -103,7 +107,7 @@ def _decide(jobs: QuerySet[Any], plan: Plan, job: JobRow, family: Family | None,
     verdict = plan.retry(job, job.unique_policy or UniquePolicy(), family, replace=replace)
     if (rival := verdict.existing) is not None and verdict.action is Action.REJECT:
         may_replace = not replace or rival.pk in family.spared or may_replace_active(jobs, [rival])
-        template = "Cannot retry job {id}: job {other} is a live duplicate ({state})." if may_replace else _NO_REPLACING
+        template = _LIVE if may_replace else _RUNS
         raise DuplicateJob(rival, job.fingerprint, Message(template, id=job.pk, other=rival.pk, state=rival.state))
 
 
