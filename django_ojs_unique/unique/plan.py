@@ -38,14 +38,12 @@ class Family:
     """The rows of one unique key, stored and new, as a plan has left them so far.
 
     ``counted``: the states that the policies of the plan count; rows in other states are dropped once they have
-    released the key, or many intents of one key would take quadratic time. ``left``: whether a live job without the key
-    is known. ``spared``: the rows that nothing may replace. ``gave_way``: whether a stored row was cancelled, or
-    released the key.
+    released the key, or many intents of one key would take quadratic time. ``spared``: the rows that nothing may
+    replace. ``gave_way``: whether a stored row was cancelled, or released the key.
     """
 
     rows: list[JobRow] = field(default_factory=list)
     counted: Collection[str] = ()
-    left: bool = False
     spared: Collection[UUID] = ()
     gave_way: bool = False
 
@@ -163,7 +161,7 @@ class Plan:
             return verdict
         if not self._insert(job):
             return Verdict(Action.ID_TAKEN)
-        for_others = self._holds_for_others(job, verdict, family)
+        for_others = self._holds_for_others(job, verdict)
         self._make_way(job, verdict, family)
         if verdict.inherited_schedule is not None:
             intent.inherit(verdict.inherited_schedule)
@@ -217,17 +215,13 @@ class Plan:
         )
         family.rows[:] = [*kept, job]
 
-    def _holds_for_others(self, job: JobRow, verdict: Verdict[JobRow], family: Family) -> bool:
+    def _holds_for_others(self, job: JobRow, verdict: Verdict[JobRow]) -> bool:
         """Whether an admitted job must hold its unique key in every state, because of live jobs that do not hold it.
 
         So the constraint stops every later enqueue that cannot see those, until one that can has decided about them.
         """
         if any(row.state not in TERMINAL for row in verdict.release):
-            family.left = True
-        elif any(row.unique_states == ALL for row in verdict.cancel):
+            return True
+        if any(row.unique_states == ALL for row in verdict.cancel):
             return True  # perhaps there are none by now: the next enqueue will find that out
-        elif any(row.unique_states == ALL for row in verdict.release):
-            return family.left or job.fingerprint in self._left()
-        else:
-            return False
-        return True
+        return any(row.unique_states == ALL for row in verdict.release) and job.fingerprint in self._left()
