@@ -45,7 +45,7 @@ class Look:
                 policies = self._policies[new_job.values["fingerprint"]]
                 if policy not in policies:
                     policies.append(policy)
-                if "workflow_id" in new_job.values:
+                if new_job.values.get("workflow_id") is not None:
                     self._adopting.add(new_job.values["fingerprint"])
 
     def lock_keys(self) -> None:

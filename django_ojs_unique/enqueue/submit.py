@@ -47,12 +47,13 @@ def enqueue(jobs: QuerySet[Any], new_job: NewJob) -> EnqueueResult:
     or Contended after losing 100 races in a row.
     """
     with tracer().enqueue(new_job.job) if is_traced() else _UNTRACED as answered:
+        entry = None
         try:
             for work in UnitOfWork(jobs.db):
                 with work:
                     verdict = None if work.is_repeated else at_once(dialect_of(jobs), new_job)
                     if verdict is None:
-                        entry = Entry(None, new_job)
+                        entry = entry or Entry(None, new_job)
                         under_locks(jobs, [entry], work)
                         if (verdict := entry.verdict) is None:
                             assert entry.error is not None
