@@ -43,6 +43,7 @@ def test_a_request_has_each_option_with_its_default() -> None:
 def test_what_is_declared_is_read_and_the_rest_has_its_fallback() -> None:
     assert declared({}) == {name: option.fallback for name, option in DECLARED.items()}
     assert declared(GIVEN) == {
+        **declared({}),
         **GIVEN,
         "unique": UniquePolicy(keys=["type"]),
         "retry": RetryPolicy(max_attempts=2),
