@@ -70,7 +70,7 @@ _SHARES = """, share AS MATERIALIZED (
 """How many of the first jobs each queue has. A claim locks as many, and one more in case others have locked these."""
 _FROM_MANY = {
     "{shares}": _SHARES,
-    "{with_share}": " LEFT JOIN share USING (number)",
+    "{with_share}": " LEFT JOIN share ON share.number = queue.number",
     "{room}": "least(queue.room, 1 + coalesce(share.count, 0))",
 }
 _FROM_ONE = {"{shares}": "", "{with_share}": "", "{room}": "queue.room"}
