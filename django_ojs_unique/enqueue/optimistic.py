@@ -20,7 +20,7 @@ from ..db.dialects import dialect_of
 from ..db.transactions import may_start_over
 from ..hooks import is_traced
 from ..ojs.states import INCOMPLETE
-from ..unique.conflict import FREE, Action, Verdict, judge, noted
+from ..unique.conflict import FREE, Action, Verdict, judge
 from . import announcements
 from .entry import Entry
 from .errors import id_taken
@@ -54,7 +54,7 @@ def at_once(dialect: Dialect, new_job: NewJob) -> Verdict[Any] | None:
         existing, is_recorded = announcements.find_and_record(dialect, new_job, policy, start)
     options.met_duplicate = existing is not None
     if existing is not None:
-        verdict = noted(judge([existing], policy, now, replace_active=False))
+        verdict = judge([existing], policy, now, replace_active=False)
         if verdict.action is Action.ADMIT:
             return None
         if not is_recorded:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -49,7 +49,7 @@ class Verdict(Generic[S]):
     ``existing`` is the job that the result names: the newest duplicate, or the one that cannot be replaced.
     ``cancel`` are the live duplicates to replace, ``release`` the other jobs that must release their unique key.
     ``inherited_schedule`` is the ``scheduled_at`` that the new job takes over under ``replace_except_schedule``.
-    ``met`` are the jobs to record, if the enqueue is suppressed or replaces some; see `noted`.
+    ``met`` are the jobs to record: those that suppress the incoming one, or are replaced.
     """
 
     action: Action
@@ -80,12 +80,9 @@ def duplicates(stored: Iterable[S], policy: UniquePolicy, now: datetime) -> list
     return sorted(counted, key=lambda row: (row.created_at, row.id), reverse=True)
 
 
-def noted(verdict: Verdict[S]) -> Verdict[S]:
-    """Return a verdict with the jobs that it met, in their present states."""
-    if verdict.suppressed is None:
-        return verdict
-    met = verdict.cancel or (verdict.existing,)
-    return replace(verdict, met=tuple(Met(row.id, row.state) for row in met if row is not None))
+def meeting(action: Action, row: S) -> Verdict[S]:
+    """Return the verdict on a job that is not admitted, because of a stored one."""
+    return Verdict(action, row, met=(Met(row.id, row.state),))
 
 
 def judge(
@@ -107,13 +104,13 @@ def judge(
         return Verdict(Action.ADMIT, release=tuple(rows))
     newest = counted[0]
     if strategy is OnConflict.IGNORE:
-        return Verdict(Action.IGNORE, newest)
+        return meeting(Action.IGNORE, newest)
     if strategy is OnConflict.REJECT:
-        return Verdict(Action.REJECT, newest)
+        return meeting(Action.REJECT, newest)
     live = tuple(row for row in counted if row.state not in TERMINAL)
     running = [row for row in live if row.state == JobState.ACTIVE]
     if running and not replace_active:
-        return Verdict(Action.REJECT, running[0])
+        return meeting(Action.REJECT, running[0])
     inherits = strategy is OnConflict.REPLACE_EXCEPT_SCHEDULE and newest.state == JobState.SCHEDULED
     return Verdict(
         Action.ADMIT,
@@ -121,4 +118,5 @@ def judge(
         cancel=live,
         release=tuple(row for row in rows if row not in live),
         inherited_schedule=newest.scheduled_at if inherits else None,
+        met=tuple(Met(row.id, row.state) for row in live),
     )

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from ..ojs.states import ALL, TERMINAL, JobState
-from .conflict import FREE, Action, Verdict, duplicates, judge, noted
+from .conflict import FREE, Action, Verdict, duplicates, judge, meeting
 from .keys import HOLDING, KeyAction, KeyMode
 from .keys import judge as judge_key
 from .policy import OnConflict, UniquePolicy
@@ -155,8 +155,7 @@ class Plan:
         job = intent.job
         verdict = judge(family.rows, policy, self._now, replace_active=self._replace_active)
         if spared := [row for row in verdict.cancel if row.pk in family.spared]:
-            verdict = Verdict(Action.REJECT, spared[0])
-        verdict = noted(verdict)
+            verdict = meeting(Action.REJECT, spared[0])
         if verdict.action is not Action.ADMIT:
             return verdict
         if not self._insert(job):
@@ -172,8 +171,6 @@ class Plan:
     def _by_key(self, intent: Intent, family: Family, mode: KeyMode | str) -> Verdict[JobRow]:
         job, holder = intent.job, next(iter(family.rows), None)
         action = judge_key(holder, mode)
-        if action is KeyAction.KEEP:
-            return noted(Verdict(Action.IGNORE, holder))
         if holder is None or action in (KeyAction.CREATE, KeyAction.SUCCEED):
             if not self._insert(job):
                 return Verdict(Action.ID_TAKEN)
@@ -181,6 +178,8 @@ class Plan:
                 self.effects.detached.append(holder)
             family.rows[:] = [job]
             return FREE
+        if action is KeyAction.KEEP:
+            return meeting(Action.IGNORE, holder)
         holder = intent.rewritten(holder, keep_time=action is KeyAction.REWRITE_BUT_TIME)
         (self.effects.new if holder.pk in self.effects.new else self.effects.rewritten)[holder.pk] = holder
         family.rows[:] = [holder]
