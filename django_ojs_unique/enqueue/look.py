@@ -64,13 +64,8 @@ class Look:
             fingerprint: Family(counted={state for policy in policies for state in policy.states})
             for fingerprint, policies in self._policies.items()
         }
-        if self._is_single and not self._adopting:
-            for fingerprint, (policy,) in self._policies.items():
-                families[fingerprint].rows = self._of_one(
-                    fingerprint, policy, now, by_key=not is_lost, is_hidden=is_hidden
-                )
-        else:
-            for row in self._of_many(now, is_hidden=is_hidden):
+        for row in self._stored(now, is_lost=is_lost, is_hidden=is_hidden):
+            if row.fingerprint in families:  # it may have left uniqueness before its lock
                 families[row.fingerprint].rows.append(row)
         if self._replaceable is not None:
             rows = [row for family in families.values() for row in family.rows]
@@ -100,6 +95,12 @@ class Look:
                 policies = self._policies[row.fingerprint]
                 if row.pk not in known and any(_counts(policy, row, now) for policy in policies):
                     raise LostRace
+
+    def _stored(self, now: datetime, *, is_lost: bool, is_hidden: bool) -> Iterable[JobRow]:
+        if self._is_single and not self._adopting:
+            for fingerprint, (policy,) in self._policies.items():
+                return self._of_one(fingerprint, policy, now, by_key=not is_lost, is_hidden=is_hidden)
+        return self._of_many(now, is_hidden=is_hidden)
 
     def _of_one(
         self, fingerprint: str, policy: UniquePolicy, now: datetime, *, by_key: bool, is_hidden: bool

@@ -259,6 +259,18 @@ def test_a_job_retried_by_force_while_a_bulk_enqueue_waits_for_the_one_that_it_r
     assert sorted(row.type for row in live()) == ["other", "t"]
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="elsewhere a key is locked from the look to the insert")
+def test_a_job_released_while_a_bulk_enqueue_waits_to_replace_it_goes_on(start):
+    job = Job.objects.enqueue("t", unique={}).job
+    child: Child = start(replacing_after_its_look, "other")
+    child.hear()
+    job.release_unique_key()
+    child.tell()
+    assert child.result() == "created"
+    assert sorted(row.type for row in live()) == ["other", "t", "t"]
+
+
 # A snapshot that is older than all of it
 
 

@@ -48,11 +48,13 @@ class Mechanism(NamedTuple):
     ``hands_on``: who is admitted past a live job holds the key in every state, and whoever takes the key from such a
     row leaves it to a live job. ``reads_currently``: in an old snapshot, InnoDB is asked for the rows as they are.
     ``starts_fresh``: outside the caller's transaction, an enqueue that must see finished jobs runs at READ COMMITTED.
+    ``looks_again``: on PostgreSQL, after the insert, also where only unfinished jobs count, if a stored job gave way.
     """
 
     hands_on: bool = True
     reads_currently: bool = True
     starts_fresh: bool = True
+    looks_again: bool = True
 
 
 OLD = Mechanism(hands_on=False, reads_currently=False, starts_fresh=False)
@@ -68,7 +70,8 @@ class Context:
     in_transaction: bool
 
 
-def enqueue(context: Context, counts: frozenset[str], strategy: str) -> Program:
+def enqueue(context: Context, counts: frozenset[str], strategy: str, in_bulk: bool = False) -> Program:
+    """Enqueue a job; ``in_bulk``: it first reads without locks, and then locks what it may change."""
     level, mechanism = context.level, context.mechanism
     held = counts | {WAITING}
     if not level.locks_keys and not level.one_writer and COMPLETED not in counts:
@@ -84,7 +87,10 @@ def enqueue(context: Context, counts: frozenset[str], strategy: str) -> Program:
         if level.locks_keys or level.one_writer:
             yield LockKey()
         currently = level.locks_keys and (lost > 0 or (mechanism.reads_currently and context.in_transaction))
-        stored = yield Lock(lambda row: row.has_key and (row.state in counts or row.is_holding), currently)
+        if in_bulk and not lost and not currently:
+            stored = yield from _look_before_locks(counts, strategy)
+        else:
+            stored = yield Lock(lambda row: row.has_key and (row.state in counts or row.is_holding), currently)
         counted = [row for row in stored if row.state in counts]
         if counted and strategy != "replace":
             yield from _end(context)
@@ -94,7 +100,11 @@ def enqueue(context: Context, counts: frozenset[str], strategy: str) -> Program:
         for_others = mechanism.hands_on and (yield from _holds_for_others(stored, cancelled))
         yield from _make_way(stored, cancelled)
         if (yield Insert(counts, ALL if for_others else held)):
-            if level.locks_keys or level.one_writer or not (gave_way or COMPLETED in counts):
+            if (
+                level.locks_keys
+                or level.one_writer
+                or not ((gave_way and mechanism.looks_again) or COMPLETED in counts)
+            ):
                 yield from _end(context)
                 return "created"
             known = {row.id for row in stored}
@@ -105,6 +115,16 @@ def enqueue(context: Context, counts: frozenset[str], strategy: str) -> Program:
         yield RollBackToSavepoint()
     yield from _end(context)
     return "contended"
+
+
+def _look_before_locks(counts: frozenset[str], strategy: str) -> Generator[Statement, Any, list[Row]]:
+    found = [row for row in (yield Read()) if row.has_key and (row.state in counts or row.is_holding)]
+    kept = [row for row in found if strategy != "replace" and (row.state in counts or not row.is_holding)]
+    changeable = {row.id for row in found if row not in kept}
+    if not changeable:
+        return kept
+    locked = yield Lock(lambda row: row.id in changeable, False)
+    return [*kept, *(row for row in locked if row.has_key)]
 
 
 def _make_way(stored: list[Row], cancelled: list[Row]) -> Generator[Statement, Any, None]:

@@ -45,8 +45,8 @@ def roll_back(context: Context) -> Program:
     return "rolled back"
 
 
-def enqueue(counts: frozenset[str], strategy: str = "reject") -> Call:
-    return Call(package.enqueue, (counts, strategy))
+def enqueue(counts: frozenset[str], strategy: str = "reject", *, in_bulk: bool = False) -> Call:
+    return Call(package.enqueue, (counts, strategy, in_bulk))
 
 
 COMMIT, ROLL_BACK, BEGIN, LOOK = Call(commit), Call(roll_back), Call(begin), Call(package.look)
@@ -136,6 +136,18 @@ PASSING = alone((enqueue(PLAIN),), (COMPLETE,))
 THROTTLE_ALONE, THROTTLE_LATER = alone((enqueue(THROTTLE),)), in_transaction((LOOK,), (enqueue(THROTTLE),))
 
 
+BULK = (enqueue(PLAIN, in_bulk=True), enqueue(PLAIN, "replace", in_bulk=True), enqueue(LAX, "replace", in_bulk=True))
+DEAD_AND_LIVE: Rows = (Row(1, CANCELLED, LAX, PLAIN), Row(2, WAITING, PLAIN, PLAIN))
+
+
+@pytest.mark.parametrize("level", LEVELS, ids=str)
+def test_a_bulk_enqueue_misses_no_job_between_its_look_and_its_locks(level):
+    clients = alone(BULK), alone((RETRY_BY_FORCE, RELEASE, CANCEL_NEWEST), (*LOSES_ITS_KEY, *GOES))
+    assert found(NEW, level, *clients, rows=DEAD_AND_LIVE).found is None
+    if not (level.locks_keys or level.one_writer):
+        assert found(NEW._replace(looks_again=False), level, *clients, rows=DEAD_AND_LIVE).found is not None
+
+
 @pytest.mark.parametrize(
     ("part", "level", "clients"),
     [
@@ -175,6 +187,7 @@ def test_every_outcome_occurs():
 SLOW: list[Any] = [
     (in_transaction(ANY, ANY, ANY, ends=(COMMIT, ROLL_BACK)), alone((enqueue(PLAIN), enqueue(PLAIN, "replace")))),
     (alone(ANY, ANY, ANY), in_transaction((LOOK,), (enqueue(PLAIN), enqueue(PLAIN, "replace")))),
+    (alone(ANY, ANY), alone(BULK)),
     (
         in_transaction((enqueue(PLAIN),), LOSES_ITS_KEY, GOES),
         alone((enqueue(PLAIN), RETRY)),
@@ -184,7 +197,7 @@ SLOW: list[Any] = [
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("clients", SLOW, ids=["waits", "older snapshot", "three clients"])
+@pytest.mark.parametrize("clients", SLOW, ids=["waits", "older snapshot", "in bulk", "three clients"])
 @pytest.mark.parametrize("rows", [(), DEAD, (Row(1, WAITING, PLAIN, PLAIN),)], ids=["empty", "dead", "live"])
 @pytest.mark.parametrize("level", LEVELS, ids=str)
 def test_no_job_is_admitted_beside_a_live_one_whatever_others_do(level, rows, clients):
