@@ -1,5 +1,7 @@
 """The options of a job, described once: type, check, default, place of storage, names in JSON.
 
+The bounds are in `ojs.names` and `ojs.values`.
+
 `@job` declares them, an enqueue overrides them, a periodic job and a workflow store them, HTTP reads them, and the
 commands and the admin show them. A new option is a line here, an argument of `job` and of `Job.objects.enqueue`, and a
 field of `Job`. It needs no Django.
@@ -63,7 +65,7 @@ class Option:
     ``default`` of an enqueue: INHERIT where None switches it off; None means the handler's, else the ``fallback``.
     ``column``: the field of `Job` that stores it. ``wire``: its names in JSON; the first one is written.
     ``repeats``: every occurrence of a periodic job can have it. ``copied``: it is read at once, because the caller
-    could change its value. ``decides``: an explanation of an enqueue depends on it.
+    could change its value. ``decides``: what becomes of an enqueue depends on it.
     """
 
     kind: Kind

@@ -16,8 +16,8 @@ from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.translation import gettext
 
+from ..db.holding import everything
 from ..models import Job, SuppressedEnqueue
-from ..operations.rows import everything
 from ..reporting import duplicates as report
 from ..reporting.text import harmless
 from ..reporting.times import SPANS

@@ -96,7 +96,7 @@ def place_of(entry: CronJob) -> tuple[str | None, str]:
 
 
 def _place(wanted: Enqueue) -> tuple[str, str]:
-    values = Reader(Job).shape_of(wanted).values
+    values = Reader(Job).options_of(wanted).values
     return values["queue"], values["type"]
 
 

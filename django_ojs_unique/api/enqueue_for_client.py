@@ -76,7 +76,7 @@ def start_workflow(jobs: Any, wanted: WantedWorkflow) -> Workflow:
     """
     run_maintenance(jobs, timezone.now())  # so that a job that is over is no duplicate
     leaves, workflows = list(wanted.flow.leaves()), Workflow.objects.using(jobs.db)
-    rates = {Reader(Job).shape_of(leaves[at].request).values["queue"]: rate for at, rate in wanted.rates.items()}
+    rates = {Reader(Job).options_of(leaves[at].request).values["queue"]: rate for at, rate in wanted.rates.items()}
 
     def store() -> Any:
         with transaction.atomic(using=jobs.db):

@@ -13,7 +13,7 @@ from .dialect import Dialect
 
 _KEPT = "_ojs_dialects"
 _DIALECTS = {"mysql": "MySQL", "postgresql": "PostgreSQL", "sqlite": "SQLite"}
-"""By vendor, whose name the module has."""
+"""By vendor, whose name the module has: `.mysql.MySQL`, `.postgresql.PostgreSQL`, `.sqlite.SQLite`."""
 
 
 def dialect_of(rows: QuerySet[Any]) -> Dialect:

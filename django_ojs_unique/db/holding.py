@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 def delete(jobs: QuerySet[Any], delete: Callable[[], T]) -> T:
     """Let ``delete`` delete the jobs; what one of them holds for others stays held. Return what it returns."""
-    rows = _everything(jobs).filter(pk__in=jobs.order_by().values("pk"))
+    rows = everything(jobs).filter(pk__in=jobs.order_by().values("pk"))
     # Only these can hold a key for others when they are deleted. There are few among many finished jobs.
     holding = rows.filter(holding_unique_key() | released(), fingerprint__isnull=False)
     return free(holding, lambda rows: delete())
@@ -56,17 +56,18 @@ def hold_for_others(jobs: QuerySet[Any], fingerprints: Collection[str]) -> None:
     cannot see them. The row is written in any case, so that whoever decides about it at this time waits or starts over.
     Raises IntegrityError if another transaction took the key, unless the caller has taken it from a row.
     """
-    everything = _everything(jobs)
-    dialect, rows = dialect_of(everything), everything.only("fingerprint")
+    all_jobs = everything(jobs)
+    dialect, rows = dialect_of(all_jobs), all_jobs.only("fingerprint")
     for some in in_groups(sorted(fingerprints)):
         left = dialect.lock(rows.filter(released(), key=None, fingerprint__in=some), by_key=False)
         holders = {row.fingerprint: row.pk for row in left}
         if holders:
             for row in dialect.lock(rows.filter(holding_unique_key(), fingerprint__in=sorted(holders)), by_key=False):
                 holders[row.fingerprint] = row.pk
-            QuerySet.update(everything.filter(pk__in=list(holders.values())), unique_states=ALL)
+            QuerySet.update(all_jobs.filter(pk__in=list(holders.values())), unique_states=ALL)
 
 
-def _everything(jobs: QuerySet[Any]) -> Any:
+def everything(jobs: QuerySet[Any]) -> Any:
+    """Return all jobs of the database of ``jobs``: without its filters, and without those of a proxy's manager."""
     model: Any = jobs.model._meta.concrete_model
     return model._base_manager.using(jobs.db)

@@ -1,4 +1,4 @@
-"""The SQL of the statements that insert rows and look for duplicates."""
+"""The SQL of the statements that insert rows and look for duplicates, those of PostgreSQL's batches included."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Column(NamedTuple):
 
 
 class Table:
-    """The SQL for one model's table, as its ``dialect`` writes it."""
+    """The SQL for one model's table, as its ``dialect`` (`db.dialect.Dialect`) writes it."""
 
     def __init__(self, dialect: Any) -> None:
         model = dialect.model

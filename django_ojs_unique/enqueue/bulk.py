@@ -22,7 +22,7 @@ from .items import read_items
 from .new_job import NewJob
 from .optimistic import insert_all_or_none, insert_new
 from .results import BulkEnqueueResult, ItemResult, Outcome
-from .submit import under_locks
+from .submit import decide_under_locks
 from .unit_of_work import UnitOfWork
 
 _MODES = ("partial", "atomic")
@@ -51,9 +51,9 @@ def enqueue_many(
     return result
 
 
-def enqueue_read(jobs: QuerySet[Any], new_job: Iterable[NewJob]) -> Iterator[ItemResult]:
+def enqueue_read(jobs: QuerySet[Any], new_jobs: Iterable[NewJob]) -> Iterator[ItemResult]:
     """Enqueue valid requests in one transaction; yield the result of each, in order."""
-    yield from _enqueue(jobs, [Entry(index, one) for index, one in enumerate(new_job)], refuse=False)
+    yield from _enqueue(jobs, [Entry(index, one) for index, one in enumerate(new_jobs)], refuse=False)
 
 
 def _in_parts(jobs: QuerySet[Any], items: Iterable[Any]) -> Iterator[ItemResult]:
@@ -83,7 +83,7 @@ def _enqueue(jobs: QuerySet[Any], answers: Sequence[Answer], *, refuse: bool) ->
             for work in UnitOfWork(jobs.db):
                 with work:
                     if work.is_repeated or not insert_all_or_none(jobs, entries):
-                        under_locks(jobs, entries, work, refuse=refuse)
+                        decide_under_locks(jobs, entries, work, refuse=refuse)
                         for entry in entries:
                             entry.new_job.options.met_duplicate = entry.outcome is not Outcome.CREATED
                     _announce(jobs, valid)  # before the first result, because the caller may stop there

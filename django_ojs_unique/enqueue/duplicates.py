@@ -1,4 +1,4 @@
-"""Which stored jobs count as duplicates."""
+"""Select the stored jobs that may be duplicates. `unique.conflict` decides which are."""
 
 from __future__ import annotations
 

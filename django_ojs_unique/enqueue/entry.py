@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeAlias
+
+from django.utils import timezone
 
 from ..exceptions import DuplicateJob, InvalidRequest, OJSError
 from ..unique.conflict import FREE, Action, Verdict
@@ -17,12 +20,16 @@ from .new_job import NewJob, set_times
 from .results import ItemResult, Outcome
 from .rewrite import rewritten
 
+_FRESH = timedelta(seconds=1)
+
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A valid request, and the verdict on it; an error stands in its place if it turned out to be invalid.
+    """A valid request, and the verdict on it: an `Intent` of a plan.
 
-    ``index``: its place in a bulk enqueue; None for a single one.
+    ``index``: its place in a bulk enqueue; None for a single one. ``verdict`` is `FREE` until it is decided, as for a
+    job that the first statement inserts; None if it turned out to be invalid, or its id is taken. ``error`` is set
+    then, and for a duplicate that is rejected.
     """
 
     index: int | None
@@ -60,7 +67,10 @@ class Entry:
         return rewritten(holder, self.job, keep_time=keep_time)
 
     def decide(self, plan: Plan, family: Family) -> None:
-        """Let a plan decide; an earlier decision was undone."""
+        """Let a plan decide; an earlier decision was undone.
+
+        `refresh_times` has set state, times and unique states anew.
+        """
         job, self.error = self.job, None
         job.finished_at = job.replaced_by_id = None
         if self._workflow is None:
@@ -100,6 +110,21 @@ Answer: TypeAlias = ItemResult | Entry
 def result_of(answer: Answer) -> ItemResult:
     """Return what the caller learns of an item."""
     return answer.result() if isinstance(answer, Entry) else answer
+
+
+def refresh_times(entries: Sequence[Entry], *, is_late: bool = False) -> datetime:
+    """Return the time to decide by: the ``created_at`` of the new jobs, from which their windows count.
+
+    First, if that ``is_late``, or after a wait of more than a second, give the jobs the time of now. It is late after a
+    lost race or a deadlock, and when a stored job is newer: the job admitted last is the newest, if the clocks agree.
+    """
+    now = timezone.now()
+    began: datetime = min(entry.new_job.values["created_at"] for entry in entries)
+    if not is_late and now - began <= _FRESH:
+        return began
+    for entry in entries:
+        set_times(entry.new_job, now)
+    return now
 
 
 def outcome_of(verdict: Verdict[JobRow]) -> Outcome:

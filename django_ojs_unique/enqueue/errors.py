@@ -1,4 +1,4 @@
-"""The errors of an enqueue about an id that is in use, and about missing tables."""
+"""The errors of an enqueue: an id in use, a missing table. `submit` and `entry` raise `DuplicateJob`."""
 
 from __future__ import annotations
 

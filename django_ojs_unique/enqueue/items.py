@@ -13,7 +13,7 @@ from ..exceptions import InvalidRequest, OJSError, did_you_mean, shorten
 from ..handlers.redaction import masked, names_of_any
 from .entry import Answer, Entry, located
 from .new_job import Reader
-from .request import ARGUMENTS, Request, snapshot
+from .request import ARGUMENTS, Request, own_members
 from .results import ItemResult, Outcome
 
 
@@ -27,7 +27,7 @@ def read_items(jobs: QuerySet[Any], numbered: Iterable[tuple[int, Any]]) -> list
 
 def _draw(index: int, item: Any) -> Request | OJSError:
     try:
-        return snapshot(request_of_item(item))
+        return own_members(request_of_item(item))
     except OJSError as mistake:
         return located(index, mistake)
 

@@ -1,4 +1,7 @@
-"""The look of an enqueue: lock the unique keys, and read what is stored under them."""
+"""The look of an enqueue: read and lock what is stored under its unique keys.
+
+Where rows are not enough, it locks the keys themselves: on MariaDB by key locks, on SQLite by the write lock.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from ..unique.fingerprint import CONTEXT, canonical_text, fingerprint
 from ..unique.keys import JobKey
 from ..unique.policy import OnConflict, UniquePolicy
 from ..unique.row import JobRow
-from .request import Request, snapshot
+from .request import Request, own_members
 from .resolved_options import ResolvedOptions, options_cache
 from .results import LazyJob
 from .values import sized
@@ -95,22 +95,22 @@ def read(request: Request, model: type[models.Model], now: datetime) -> NewJob:
     Raises InvalidRequest, InvalidPolicy, InvalidRetryPolicy or UnknownJobType, each with the field and how to fix it;
     nothing has been written then.
     """
-    return Reader(model).build(snapshot(request), now)
+    return Reader(model).build(own_members(request), now)
 
 
 class Reader:
     """Reads requests for a model, under the settings of this moment: do not keep it for long."""
 
     def __init__(self, model: type[models.Model]) -> None:
-        self._shapes = options_cache(model)
+        self._cache = options_cache(model)
 
-    def shape_of(self, request: Request) -> ResolvedOptions:
-        """Return the shape of a request; warn once of a type that has no handler here. Raises what `read` raises."""
-        return self._shapes.of(request)
+    def options_of(self, request: Request) -> ResolvedOptions:
+        """Return the resolved options of a request; warn once of a type without handler. Raises what `read` raises."""
+        return self._cache.of(request)
 
     def build(self, request: Request, now: datetime) -> NewJob:
-        """Do the rest of `read`, with a request that `snapshot` has returned."""
-        options = self.shape_of(request)
+        """Do the rest of `read`, with a request that `own_members` has returned."""
+        options = self.options_of(request)
         policy = options.policy
         key = None if request.key is None else JobKey(request.key, request.key_mode, request.key_scope)
         scheduled_at = _due(request, policy, now)
@@ -120,7 +120,7 @@ class Reader:
             **options.values,
             "id": new_id() if request.id is None else uuid(request.id),
             "args": request.args,
-            "meta": sized(meta, "meta", self._shapes.largest_meta),
+            "meta": sized(meta, "meta", self._cache.largest_meta),
         }
         if options.limits or options.fair_by is not None:
             _set_block(values, options)
@@ -129,7 +129,7 @@ class Reader:
         for name, column in _AS_GIVEN:
             if given := getattr(request, name):
                 is_text = isinstance(given, str)
-                values[column] = given if is_text else sized(given, name, self._shapes.largest_meta, "META")
+                values[column] = given if is_text else sized(given, name, self._cache.largest_meta, "META")
         if request.expires_in is not None:
             values["expires_at"] = moment_after(now, read_delay(request.expires_in, "expires_at"), "expires_at")
         elif request.expires_at is not None:
@@ -154,8 +154,8 @@ class Reader:
                 raise
         if new_job.canonical_text:
             values["fingerprint"] = fingerprint(new_job.canonical_text)
-        if not _bounds_args(new_job) or MOST_BYTES * len(new_job.canonical_text) > self._shapes.largest_args:
-            sized(request.args, "args", self._shapes.largest_args)
+        if not _bounds_args(new_job) or MOST_BYTES * len(new_job.canonical_text) > self._cache.largest_args:
+            sized(request.args, "args", self._cache.largest_args)
         set_times(new_job, now)
         return new_job
 

@@ -7,12 +7,10 @@ and without keys.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import OperationalError, transaction
 from django.db.models import QuerySet
-from django.utils import timezone
 
 from ..conf import settings
 from ..db.dialect import Dialect
@@ -22,19 +20,17 @@ from ..hooks import is_traced
 from ..ojs.states import INCOMPLETE
 from ..unique.conflict import FREE, Action, Verdict, judge
 from . import announcements
-from .entry import Entry
+from .entry import Entry, refresh_times
 from .errors import id_taken
-from .new_job import NewJob, set_times
-
-_FRESH = timedelta(seconds=1)
+from .new_job import NewJob
 
 
 def at_once(dialect: Dialect, new_job: NewJob) -> Verdict[Any] | None:
     """Insert a job, or find and record the newest duplicate; return None when only locks can decide.
 
-    The first statement inserts a new job, and the second one finds a duplicate. If the last enqueue of this shape met a
-    duplicate, the look-up comes first. Both orders are exact. The usual duplicate is the only unfinished job of its
-    fingerprint, and one index search finds it; the others are left to the locks.
+    The first statement inserts a new job, and the second one finds a duplicate; the other way round, if the last
+    enqueue with these options met a duplicate. Both orders are exact. The usual duplicate is the only unfinished job of
+    its fingerprint, and one index search finds it; the others are left to the locks.
     """
     job, options, policy = new_job.values, new_job.options, new_job.policy
     if policy is None:
@@ -103,40 +99,25 @@ def insert_new(jobs: QuerySet[Any], entries: Sequence[Entry]) -> None:
             entry.new_job.options.met_duplicate = True
 
 
-def refresh_times(entries: Sequence[Entry], *, is_late: bool = False) -> datetime:
-    """Return the time to decide by: the ``created_at`` of the new jobs, from which their windows count.
-
-    First, if that ``is_late``, or after a wait of more than a second, give the jobs the time of now. It is late after a
-    lost race or a deadlock, and when a stored job is newer: the job admitted last is the newest, if the clocks agree.
-    """
-    now = timezone.now()
-    began: datetime = min(entry.new_job.values["created_at"] for entry in entries)
-    if not is_late and now - began <= _FRESH:
-        return began
-    for entry in entries:
-        set_times(entry.new_job, now)
-    return now
-
-
 def _insert_decides(dialect: Dialect, entries: Sequence[Entry]) -> bool:
     """Whether one INSERT of these jobs is exact, and will probably insert all of them.
 
     It is not exact for jobs with a key or an id of their caller, for two jobs of one fingerprint, and for policies that
-    count finished jobs. It probably fails for a shape whose last enqueue met a duplicate.
+    count finished jobs. It probably fails for options with which the last enqueue met a duplicate.
     """
-    requests = [entry.new_job for entry in entries]
-    for options in {new_job.options for new_job in requests}:
+    new_jobs = [entry.new_job for entry in entries]
+    for options in {new_job.options for new_job in new_jobs}:
         policy = options.policy
         if options.met_duplicate:
             return False
         if policy is not None and not (dialect.decides_at_once(policy) and INCOMPLETE.issuperset(policy.states)):
             return False
-    if any(new_job.key is not None or new_job.has_id for new_job in requests):
+    if any(new_job.key is not None or new_job.has_id for new_job in new_jobs):
         return False
-    fingerprints = [new_job.values["fingerprint"] for new_job in requests if new_job.policy is not None]
+    fingerprints = [new_job.values["fingerprint"] for new_job in new_jobs if new_job.policy is not None]
     return len(set(fingerprints)) == len(fingerprints)
 
 
 def _in_order(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Return the values of the jobs in the order in which all batches insert; see `submit`."""
+    """Return the values of the jobs in the order in which all enqueues insert; see `submit`."""
     return sorted((entry.new_job.values for entry in entries), key=lambda job: job.get("fingerprint") or "")

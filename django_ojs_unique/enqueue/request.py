@@ -79,7 +79,7 @@ def refuse_unknown(call: str, type: Any, options: Mapping[str, Any]) -> None:
         raise TypeError(f"{call}() has no argument {name!r}. {hint}")
 
 
-def snapshot(request: Request) -> Request:
+def own_members(request: Request) -> Request:
     """Copy and check the members that the caller could change before the request is read, and return the request.
 
     Raises what `read` raises, about these members only.

@@ -91,7 +91,7 @@ class ResolvedOptions:
 
 
 class OptionsCache:
-    """The shapes of one model under one state of the settings."""
+    """The resolved options of one model under one state of the settings."""
 
     def __init__(self, model: type[models.Model]) -> None:
         self.largest_args = settings.max_args_bytes
@@ -100,13 +100,13 @@ class OptionsCache:
         self._known: dict[Any, ResolvedOptions] = {}
 
     def of(self, request: Request) -> ResolvedOptions:
-        """Return the shape of a request. Raises what `read` raises about a request's type, queue and options."""
+        """Return the resolved options of a request. Raises what `read` raises about its type, queue and options."""
         try:
             # The types belong to it, because True equals 1 but is no valid priority.
             numbers = *_numbers(request), getattr(request.retry, "backoff_coefficient", None)
             identity = *_others(request), request.key is None, numbers, *map(type, numbers)
             options = self._known.get(identity)
-        except TypeError:  # an option that is not hashable is invalid: Shape raises the error
+        except TypeError:  # an option that is not hashable is invalid: `ResolvedOptions` raises the error
             return ResolvedOptions(request, self._model)
         if options is None or options.definition is not registry.find(request.type):
             if len(self._known) >= MOST_OPTIONS:
@@ -119,7 +119,7 @@ _current: dict[type[models.Model], tuple[Any, OptionsCache]] = {}
 
 
 def options_cache(model: type[models.Model]) -> OptionsCache:
-    """Return the shapes under the current settings."""
+    """Return the cache under the current settings."""
     given = settings.given
     seen, cache = _current.get(model, (None, None))
     if cache is None or seen != given:

@@ -1,9 +1,10 @@
 """Submit jobs: look for duplicates, judge, write; exact under concurrency (OJS unique jobs).
 
 The query decides what is a duplicate, the constraint decides races: an enqueue that loses a race looks again.
-All take locks in the same order, so that two of them do not wait for each other: first the keys, then stored rows by
-their primary keys, and last the inserts by fingerprint. An enqueue that replaces what another one is about to insert
-can still deadlock with it on PostgreSQL; it starts over then, unless it is in the caller's transaction.
+All take locks in the same order, so that two of them do not wait for each other: first the keys, where the database
+locks them, then stored rows by their primary keys, and last the inserts by fingerprint. An enqueue that replaces what
+another one is about to insert can still deadlock with it on PostgreSQL; it starts over then, unless it is in the
+caller's transaction.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from ..unique.conflict import Action
 from ..unique.plan import Family, Plan
 from . import announcements
 from .duplicates import left_without, may_replace_active
-from .entry import Entry, outcome_of
+from .entry import Entry, outcome_of, refresh_times
 from .errors import ids_in_use, name_missing_table
 from .look import Look
 from .new_job import NewJob
-from .optimistic import at_once, refresh_times
+from .optimistic import at_once
 from .results import EnqueueResult
 from .unit_of_work import UnitOfWork
 from .write import write
@@ -54,7 +55,7 @@ def enqueue(jobs: QuerySet[Any], new_job: NewJob) -> EnqueueResult:
                     verdict = None if work.is_repeated else at_once(dialect_of(jobs), new_job)
                     if verdict is None:
                         entry = entry or Entry(None, new_job)
-                        under_locks(jobs, [entry], work)
+                        decide_under_locks(jobs, [entry], work)
                         if (verdict := entry.verdict) is None:
                             assert entry.error is not None
                             raise entry.error
@@ -73,7 +74,9 @@ def enqueue(jobs: QuerySet[Any], new_job: NewJob) -> EnqueueResult:
     return result
 
 
-def under_locks(jobs: QuerySet[Any], entries: Sequence[Entry], work: UnitOfWork, *, refuse: bool = False) -> None:
+def decide_under_locks(
+    jobs: QuerySet[Any], entries: Sequence[Entry], work: UnitOfWork, *, refuse: bool = False
+) -> None:
     """Decide on all entries in their order, and write everything, or raise LostRace and write nothing.
 
     With ``refuse``, raise the error of the first entry that has one, and write nothing.
@@ -87,11 +90,16 @@ def under_locks(jobs: QuerySet[Any], entries: Sequence[Entry], work: UnitOfWork,
         if any(row.created_at >= now for row in stored):
             now = refresh_times(entries, is_late=True)
         _keep_order(entries)
+
+        @cache
+        def left() -> set[str]:
+            return left_without(jobs, held_for_others(stored))
+
         plan = Plan(
             now,
             replace_active=may_replace_active(jobs, (row for row in stored if row.key is None)),
             taken=_ids_in_use(jobs, entries) if work.lost_races else (),
-            left=cache(lambda: left_without(jobs, held_for_others(stored))),
+            left=left,
         )
         for entry in entries:
             entry.decide(plan, families.get(entry.job.fingerprint, _NO_POLICY_OR_KEY))

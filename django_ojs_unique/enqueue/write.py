@@ -27,8 +27,8 @@ K = TypeVar("K")
 def write(jobs: QuerySet[Any], dialect: Dialect, effects: Effects, now: datetime) -> None:
     """Write everything in the caller's transaction, or raise LostRace: the transaction must be rolled back then.
 
-    Keys are released before others take them, and stored rows come before inserts: all take locks in this order.
-    Raises IntegrityError if a changed fingerprint is held by another job.
+    Keys are released before others take them, and rows that were not locked before come before inserts.
+    Raises IntegrityError if another job holds a fingerprint to which a repair changes one.
     """
     lifecycle.detach(jobs, effects.detached)
     for ids in in_groups(effects.released):

@@ -88,7 +88,7 @@ def still_leased(jobs: QuerySet[Any], claimed: Iterable[Any]) -> set[Claim]:
 
 
 def lost(jobs: QuerySet[Any], claimed: Iterable[Any]) -> set[Claim]:
-    """Return the jobs that whose leases are lost: cancelled, replaced, or rescued."""
+    """Return the jobs whose leases are lost: cancelled, replaced, or rescued."""
     claimed = list(claimed)
     return {(job.pk, job.lease_token) for job in claimed} - still_leased(jobs, claimed)
 

@@ -1,4 +1,4 @@
-"""Queue rules: what operators allow for whole queues, and in which queues jobs are blocked."""
+"""Queue rules: the pauses, limits and rates of whole queues; rates of jobs are in `limits.slots`."""
 
 from __future__ import annotations
 

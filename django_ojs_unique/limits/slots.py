@@ -1,4 +1,4 @@
-"""Slots: lock the partitions of limits, count what runs under each, and take slots for the runs that a claim begins."""
+"""Slots: lock the partitions of limits, count what runs and what has started (rates), and take slots for a claim."""
 
 from __future__ import annotations
 

@@ -136,10 +136,10 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         """
         from ..enqueue.new_job import read
         from ..enqueue.on_commit import after_commit
-        from ..enqueue.request import Request, refuse_unknown, snapshot
+        from ..enqueue.request import Request, own_members, refuse_unknown
 
         refuse_unknown("enqueue_on_commit", type, options)
-        request = snapshot(Request(type=type, args=args, **options))
+        request = own_members(Request(type=type, args=args, **options))
         read(request, self.model, timezone.now())
         using = self._for_writing()
         enqueue = partial(self._everything(using).enqueue_request, request)

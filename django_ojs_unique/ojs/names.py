@@ -1,4 +1,4 @@
-"""The shapes of ids, job types and queue names (OJS core, "Job envelope")."""
+"""The bounds of names and priorities: ids, types, queues, job keys, names of limits (OJS core, "Job envelope")."""
 
 from __future__ import annotations
 

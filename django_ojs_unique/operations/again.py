@@ -9,6 +9,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from ..db.holding import everything
 from ..enqueue.bulk import enqueue_read
 from ..enqueue.new_job import NewJob, read
 from ..enqueue.request import Request
@@ -22,7 +23,6 @@ from ..unique.fingerprint import canonical_key, fingerprint
 from ..unique.keys import KeyMode, KeyScope
 from .operation import ENQUEUE_AGAIN
 from .results import BulkResult
-from .rows import everything
 
 _STORED = {name: option for name, option in OPTIONS.items() if option.repeats and option.column and name != "key"}
 
@@ -52,22 +52,22 @@ def enqueue_again(
     A duplicate is refused with DuplicateJob, whatever its strategy; so is one that would replace a job outside
     ``replaceable``.
     """
-    result, new_job, now = BulkResult(), dict[UUID, NewJob](), timezone.now()
+    result, new_jobs, now = BulkResult(), dict[UUID, NewJob](), timezone.now()
     everywhere = everything(jobs)
     finished = ENQUEUE_AGAIN.able(jobs.filter(pk__in=ids)).order_by("created_at", "pk")
     for job in finished:
         try:
-            new_job[job.pk] = read(request_of(job), everywhere.model, now)
-            new_job[job.pk].replaceable = replaceable
+            new_jobs[job.pk] = read(request_of(job), everywhere.model, now)
+            new_jobs[job.pk].replaceable = replaceable
         except OJSError as error:
             result.refused[job.pk] = error
-    for id, item in zip(new_job, enqueue_read(everywhere, new_job.values()), strict=True):
+    for id, item in zip(new_jobs, enqueue_read(everywhere, new_jobs.values()), strict=True):
         if item.created:
             result.changed.append(id)
             result.new[id] = item.job.pk
             result.replaced |= {replaced.pk: item.job.pk for replaced in item.replaced}
         else:
-            result.refused[id] = _refusal(id, item, new_job[id])
+            result.refused[id] = _refusal(id, item, new_jobs[id])
     return result
 
 

@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from .. import lifecycle
 from ..db.dialects import dialect_of
+from ..db.holding import everything
 from ..db.inserts import in_groups
 from ..enqueue.unit_of_work import UnitOfWork
 from ..lifecycle.announcing import announce_each
@@ -24,7 +25,6 @@ from .again import enqueue_again, request_of
 from .operation import ACTIVATE, CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY, Operation
 from .results import BulkResult
 from .retry import refuse_both, retry_finished
-from .rows import everything
 
 
 def change(jobs: QuerySet[Any], ids: Iterable[UUID], operation: Operation, **options: Any) -> Iterator[BulkResult]:

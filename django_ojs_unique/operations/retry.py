@@ -13,6 +13,7 @@ from .. import lifecycle
 from ..db.constraints import unfinished_or_holding
 from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
+from ..db.holding import everything
 from ..enqueue.duplicates import may_replace_active, outside
 from ..enqueue.unit_of_work import LostRace, UnitOfWork
 from ..enqueue.write import write
@@ -25,7 +26,6 @@ from ..unique.plan import Family, Plan
 from ..unique.policy import UniquePolicy
 from ..unique.row import JobRow
 from .results import BulkResult
-from .rows import everything
 
 _READ = (
     "type",

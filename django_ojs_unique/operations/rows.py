@@ -1,4 +1,4 @@
-"""The rows of jobs: all of a database, how many in each state, some after others."""
+"""The rows of jobs: how many in each state, some after others."""
 
 from __future__ import annotations
 
@@ -9,12 +9,6 @@ from uuid import UUID
 from django.db.models import Count, QuerySet
 
 from ..db.inserts import ROWS_AT_ONCE
-
-
-def everything(jobs: QuerySet[Any]) -> Any:
-    """Return all jobs of the database of ``jobs``: without its filters, and without those of a proxy's manager."""
-    model = jobs.model._meta.concrete_model
-    return model._base_manager.using(jobs.db)
 
 
 def by_state(jobs: QuerySet[Any]) -> dict[str, int]:

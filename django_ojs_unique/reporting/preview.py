@@ -12,6 +12,7 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
+from ..db.holding import everything
 from ..enqueue.duplicates import outside
 from ..exceptions import Message, OJSError
 from ..models import Job
@@ -19,7 +20,6 @@ from ..ojs.states import POSTPONED, TERMINAL, UNSUCCESSFUL, JobState
 from ..operations.again import request_of
 from ..operations.operation import CANCEL, ENQUEUE_AGAIN, RETRY
 from ..operations.retry import refuse_both
-from ..operations.rows import everything
 from ..unique.policy import UniquePolicy
 from .duplicates import LIGHT, live_of
 from .text import full, harmless

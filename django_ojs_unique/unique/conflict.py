@@ -1,4 +1,6 @@
-"""What an enqueue does about the stored jobs of its fingerprint (OJS unique jobs, "Conflict Resolution Strategies")."""
+"""Judge: which stored jobs are duplicates, and what an enqueue does about them (OJS unique jobs, "Conflict Resolution
+Strategies").
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from .row import JobRow
 
 
 class Intent(Protocol):
-    """A job to enqueue, and the policy or the mode of its key that decides, or neither."""
+    """A job to enqueue (`enqueue.entry.Entry`), and the policy or the mode of its key that decides, or neither."""
 
     @property
     def job(self) -> JobRow: ...
@@ -99,7 +99,7 @@ class Plan:
             return self._by_key(intent, family, intent.mode)
         if intent.policy is not None:
             return self._by_policy(intent, family, intent.policy)
-        return FREE if self._insert(intent.job) else Verdict(Action.ID_TAKEN)
+        return FREE if self._admit(intent.job) else Verdict(Action.ID_TAKEN)
 
     def retry(self, job: JobRow, policy: UniquePolicy, family: Family, *, replace: bool) -> Verdict[JobRow]:
         """Decide on a finished job that is to run again: no live duplicate may stay.
@@ -158,13 +158,13 @@ class Plan:
             verdict = meeting(Action.REJECT, spared[0])
         if verdict.action is not Action.ADMIT:
             return verdict
-        if not self._insert(job):
+        if not self._admit(job):
             return Verdict(Action.ID_TAKEN)
         for_others = self._holds_for_others(job, verdict)
         self._make_way(job, verdict, family)
         if verdict.inherited_schedule is not None:
             intent.inherit(verdict.inherited_schedule)
-        if for_others:
+        if for_others:  # after `inherit`, which sets the unique states anew
             job.unique_states = ALL
         return verdict
 
@@ -172,7 +172,7 @@ class Plan:
         job, holder = intent.job, next(iter(family.rows), None)
         action = judge_key(holder, mode)
         if holder is None or action in (KeyAction.CREATE, KeyAction.SUCCEED):
-            if not self._insert(job):
+            if not self._admit(job):
                 return Verdict(Action.ID_TAKEN)
             if holder is not None:
                 self.effects.detached.append(holder)
@@ -185,8 +185,8 @@ class Plan:
         family.rows[:] = [holder]
         return Verdict(Action.REWRITE, holder)
 
-    def _insert(self, job: JobRow) -> bool:
-        """Insert a job, unless its id is taken."""
+    def _admit(self, job: JobRow) -> bool:
+        """Let a job be inserted, unless its id is taken."""
         if job.pk in self._taken:
             return False
         self._taken.add(job.pk)

@@ -1,4 +1,4 @@
-"""Heartbeat: let operators and their probes see that a worker lives."""
+"""Heartbeat: let operators and their probes see that a worker lives. `claimed_runs` extends its leases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advance workflows: count the jobs that have ended, and enqueue what is due then.
+"""Advance workflows: find those whose jobs have ended, and lock each; `progress` moves it on.
 
 The end of a job is a fact in its own row, which any code may write: a worker, an operator, a raw UPDATE. No such code
 knows of workflows. Advancing is another transaction: it reads those facts under the lock of the root workflow. So it

@@ -13,7 +13,7 @@ from django.utils import timezone
 from ..conf import settings
 from ..enqueue.items import request_of_item
 from ..enqueue.new_job import Reader
-from ..enqueue.request import ARGUMENTS, Request, snapshot
+from ..enqueue.request import ARGUMENTS, Request, own_members
 from ..exceptions import InvalidWorkflow, OJSError, did_you_mean
 from ..ojs.values import short_string
 from ..ojs.workflows import CALLBACKS, Kind, Role
@@ -97,7 +97,7 @@ class DefinitionReader:
                     " OJS_UNIQUE['MAX_WORKFLOW_JOBS']."
                 )
             try:
-                reader.build(snapshot(leaf.request), now)
+                reader.build(own_members(leaf.request), now)
             except OJSError as error:
                 raise leaf.located(error) from None
         return flow

@@ -1,4 +1,4 @@
-"""The progress of one root workflow whose row is locked: count what has ended, then move on from the inside out."""
+"""Move one locked root workflow on, from the inside out: count what has ended, enqueue what is due, call back."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _DEFAULTS = {
 
 
 def to_json(request: Request) -> dict[str, Any]:
-    """Return what differs from the defaults in a request that `snapshot` has returned."""
+    """Return what differs from the defaults in a request that `own_members` has returned."""
     return {
         name: value.isoformat() if isinstance(value, datetime) else as_stored(value)
         for name, default in _DEFAULTS.items()

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from django_ojs_unique import DuplicateJob, signals
 from django_ojs_unique.db.fields import new_id
-from django_ojs_unique.enqueue import bulk, optimistic
+from django_ojs_unique.enqueue import bulk, entry
 from django_ojs_unique.enqueue.request import ARGUMENTS, Request
 from django_ojs_unique.enqueue.results import Outcome
 from django_ojs_unique.exceptions import (
@@ -325,14 +325,14 @@ def test_a_batch_that_waited_admits_by_the_moment_from_which_its_windows_count(m
     began = timezone.now()
     Job.objects.enqueue("t", unique=once)
     Job.objects.update(created_at=began - timedelta(seconds=2.75))
-    clock, decide = [began], bulk.under_locks
+    clock, decide = [began], bulk.decide_under_locks
 
     def decide_late(*arguments, **options):
         clock[0] = began + timedelta(seconds=waited)
         decide(*arguments, **options)
 
-    monkeypatch.setattr(optimistic, "timezone", SimpleNamespace(now=lambda: clock[0]))
-    monkeypatch.setattr(bulk, "under_locks", decide_late)
+    monkeypatch.setattr(entry, "timezone", SimpleNamespace(now=lambda: clock[0]))
+    monkeypatch.setattr(bulk, "decide_under_locks", decide_late)
     (answer,) = Job.objects.enqueue_many([{"type": "t", "unique": once}])
     if answer.outcome == Outcome.CREATED:
         assert answer.job.created_at == began + timedelta(seconds=waited)

@@ -56,13 +56,13 @@ def inserted(monkeypatch):
 def decided(monkeypatch):
     """Collect how many items of each batch are decided by queries."""
     numbers = []
-    decide = bulk.under_locks
+    decide = bulk.decide_under_locks
 
     def spy(jobs, entries, work, **options):
         numbers.append(len(entries))
         decide(jobs, entries, work, **options)
 
-    monkeypatch.setattr(bulk, "under_locks", spy)
+    monkeypatch.setattr(bulk, "decide_under_locks", spy)
     return numbers
 
 
