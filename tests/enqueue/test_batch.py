@@ -342,6 +342,16 @@ def test_a_batch_that_waited_admits_by_the_moment_from_which_its_windows_count(m
 
 
 @pytest.mark.django_db
+def test_a_new_job_that_a_later_item_rewrites_is_stored_for_both():
+    result = many([{"type": "t", "args": [number], "key": "k"} for number in range(2)])
+    assert [(answer.outcome, answer.job._state.adding, answer.job._state.db) for answer in result] == [
+        ("created", False, "default"),
+        ("replaced", False, "default"),
+    ]
+    assert fresh(result[1].job).args == result[1].job.args == [0, 1]
+
+
+@pytest.mark.django_db
 def test_args_that_python_takes_for_equal_stay_what_they_are():
     args = [{"n": 1}, {"n": True}, {"n": 0}, {"n": False}]
     result = many([{"type": "t", "args": value} for value in args])
