@@ -156,7 +156,7 @@ def test_a_bulk_enqueue_misses_no_job_between_its_look_and_its_locks(level):
         ("reads_currently", MARIADB_SNAPSHOT, (PASSING, THROTTLE_LATER)),
         ("starts_fresh", POSTGRESQL_SNAPSHOT, (PASSING, THROTTLE_ALONE)),
     ],
-    ids=str,
+    ids=lambda one: "clients" if isinstance(one, tuple) and not hasattr(one, "_fields") else str(one),
 )
 def test_each_part_of_the_mechanism_is_needed_somewhere(part, level, clients):
     assert found(NEW._replace(**{part: False}), level, *clients).found is not None

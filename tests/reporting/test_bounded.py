@@ -43,7 +43,7 @@ def every_kind():
                     insert(**row, finished_at=moment, dead_letter=True)
 
 
-@pytest.mark.parametrize("given", FILTERS, ids=str)
+@pytest.mark.parametrize("given", FILTERS, ids=" ".join)
 def test_an_index_finds_all_that_match(every_kind, given):
     jobs, wanted = Job.objects.all(), filters(given)
     found = few(jobs, wanted)
@@ -56,7 +56,7 @@ def test_no_job_that_waits_is_looked_at_for_dead_letters(every_kind):
     assert set(found) == set(Job.objects.filter(dead_letter=True).values_list("pk", flat=True)) != set()
 
 
-@pytest.mark.parametrize("given", FILTERS, ids=str)
+@pytest.mark.parametrize("given", FILTERS, ids=" ".join)
 def test_an_index_finds_no_more_than_the_bound(every_kind, monkeypatch, given):
     jobs, wanted = Job.objects.all(), filters(given)
     found = len(few(jobs, wanted))
@@ -67,7 +67,7 @@ def test_an_index_finds_no_more_than_the_bound(every_kind, monkeypatch, given):
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"type": "t"}, {"queue": "a"}, {"worker": "w"}, {"until": timezone.now()}], ids=str
+    "given", [{}, {"type": "t"}, {"queue": "a"}, {"worker": "w"}, {"until": timezone.now()}], ids=" ".join
 )
 def test_no_index_knows_other_filters(given):
     assert few(Job.objects.all(), filters(given)) is None
