@@ -13,14 +13,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Annotated, Any, Final, TypedDict, get_type_hints
 from uuid import UUID
 
 from .ojs import names
 from .ojs.durations import format_duration, milliseconds, read_delay
 from .ojs.limits import Limit, limits_of
-from .ojs.names import HIGHEST_PRIORITY, LOWEST_PRIORITY, job_key, priority_number, queue_name
+from .ojs.names import HIGHEST_PRIORITY, LOWEST_PRIORITY, priority_number, queue_name
 from .ojs.retry import RetryPolicy
 from .ojs.values import aware_moment, flag, json_object, short_string, tag_list, uuid
 from .unique.keys import KeyMode, KeyScope
@@ -51,11 +50,12 @@ class Kind:
     ``schema``: what JSON has, in JSON Schema; empty if it has something else.
     """
 
-    read: Callable[[Any, str], Any]
+    read: Callable[[Any, str], Any] = lambda value, field: value
     dump: Callable[[Any], Any] = _same
     load: Callable[[Any], Any] = _same
     choices: tuple[str, ...] = ()
     schema: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    is_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Option:
     """An option, and where it counts.
 
     ``default`` of an enqueue: INHERIT where None switches it off; None means the handler's, else the ``fallback``.
-    ``column``: the field of `Job` that stores it. ``wire``: its names in JSON; the first one is written.
+    ``column``: the field of `Job` that stores it. ``wire``: its names in JSON; of several, the last one counts.
     ``repeats``: every occurrence of a periodic job can have it. ``copied``: it is read at once, because the caller
     could change its value. ``decides``: what becomes of an enqueue depends on it.
     """
@@ -80,18 +80,23 @@ class Option:
     decides: bool = False
 
     @property
+    def written(self) -> str:
+        """Its name in JSON that we write: that of the column, if it is one of them."""
+        return self.column if self.column in self.wire else self.wire[0]
+
+    @property
     def plain_help(self) -> str:
         """The help without the marks of Markdown."""
         return self.help.replace("`", "")
 
 
 def _choice(choices: type[StrEnum]) -> Kind:
-    return Kind(lambda value, field: choices(value), choices=tuple(map(str, choices)))
+    return Kind(choices=tuple(map(str, choices)))  # `JobKey` reads them
 
 
 def _text(longest: int) -> Kind:
     schema = {"type": "string", "maxLength": longest}
-    return Kind(lambda value, field: short_string(value, field, longest), schema=schema)
+    return Kind(lambda value, field: short_string(value, field, longest), schema=schema, is_text=True)
 
 
 def _to_dict(policy: Any) -> Any:
@@ -118,7 +123,8 @@ OBJECT = Kind(json_object)
 TAGS = Kind(tag_list, schema={"type": "array", "items": {"type": "string"}})
 FLAG = Kind(flag, schema={"type": "boolean"})
 ID = Kind(uuid)
-KEY = Kind(lambda value, field: job_key(value))
+KEY = Kind()
+"""`JobKey` reads it."""
 
 
 class CommonOptions(TypedDict, total=False):
@@ -128,7 +134,7 @@ class CommonOptions(TypedDict, total=False):
         UniquePolicy | Mapping[str, Any] | None,
         Option(
             UNIQUE,
-            "The policy: when two jobs are the same, and what to do then; null means none.",
+            "The policy: when two jobs are the same, and what to do then; by default the handler's, null means none.",
             default=INHERIT,
             column="unique",
             wire=("unique",),
@@ -177,7 +183,11 @@ class SharedOptions(CommonOptions, total=False):
     queue: Annotated[
         str | None,
         Option(
-            QUEUE, "Where the job waits; by default in `DEFAULT_QUEUE`.", column="queue", wire=("queue",), decides=True
+            QUEUE,
+            "Where the job waits; by default the handler's queue, else `DEFAULT_QUEUE`.",
+            column="queue",
+            wire=("queue",),
+            decides=True,
         ),
     ]
     priority: Annotated[
@@ -219,7 +229,7 @@ class EnqueueOptions(SharedOptions, total=False):
             MOMENT,
             "The job does not start before this time, as in 2026-01-31T14:00.",
             column="scheduled_at",
-            wire=("scheduled_at", "delay_until", "delay"),
+            wire=("delay", "delay_until", "scheduled_at"),
             repeats=False,
             decides=True,
         ),
@@ -266,7 +276,7 @@ class RequestOptions(DeclaredOptions, EnqueueOptions, total=False):
     ]
     extra: Annotated[
         Mapping[str, Any],
-        Option(OBJECT, "Members that OJS does not define.", default=MappingProxyType({}), column="extra", copied=True),
+        Option(OBJECT, "Members that OJS does not define.", column="extra", copied=True),
     ]
     pending: Annotated[
         bool,
@@ -290,7 +300,7 @@ DECLARED: Final = _options_of(DeclaredOptions)
 """Those that a handler can declare."""
 ENQUEUE: Final = _options_of(EnqueueOptions)
 """Those that `Job.objects.enqueue` takes."""
-TEXTS: Final = {name: option for name, option in OPTIONS.items() if option.kind.schema.keys() == {"type", "maxLength"}}
+TEXTS: Final = {name: option for name, option in OPTIONS.items() if option.kind.is_text}
 """Those that are plain texts, which pages show as they are."""
 REPEATED: Final = tuple(name for name, option in OPTIONS.items() if option.repeats)
 """The names of those that every occurrence of a periodic job can have."""

@@ -49,7 +49,7 @@ nitpick_ignore_regex = [
     ("py:obj", ".*"),  # a word in single back-ticks, which may be no name
     ("py:.*", r"(?!django_ojs_unique\.).*"),  # what others document
     # What only we handle, and type variables.
-    ("py:.*", r".*\.(registry\.(Definition|SupportsHeal)|execution\.finalize\.Finalized|meter\.Meter)"),
+    ("py:.*", r".*\.(registry\.(Definition|SupportsHeal)|execution\.finalize\.Finalized|summary\.Meter)"),
     ("py:.*", r".*\.(results\.JobT|row\.JobRow|[A-Z])"),
 ]
 

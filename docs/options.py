@@ -38,7 +38,7 @@ def row(name: str, option: Option) -> list[str]:
         f"[`{name}`]({page})" if page else f"`{name}`",
         option.help,
         where,
-        ", ".join(f"`{one}`" for one in option.wire),
+        ", ".join(f"`{one}`" for one in sorted(option.wire, key=lambda one: one != option.written)),
     )
     return [f" {cell} " if cell else " " for cell in cells]
 

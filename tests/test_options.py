@@ -78,7 +78,7 @@ def test_json_has_lengths_in_milliseconds_and_delays_with_a_sign() -> None:
         "expires_at": "+P1D",
     }
     assert show_options({"timeout": "nonsense", "key": "k"}) == {"timeout": "nonsense", "key": "k"}
-    assert all(option.wire[0].endswith("_ms") for option in OPTIONS.values() if option.kind is LENGTH)
+    assert all(option.written.endswith("_ms") for option in OPTIONS.values() if option.kind is LENGTH)
 
 
 def test_the_form_of_an_explanation_has_the_options_that_decide() -> None:

@@ -266,11 +266,11 @@ class PostgreSQL(Dialect):
         self.connection.ensure_connection()  # before, its autocommit is not known
         return self._is_alone()
 
-    def insert_new(self, jobs: Sequence[Row]) -> Collection[UUID]:
+    def insert_new(self, jobs: Sequence[Row]) -> Collection[UUID] | None:
         available = {job["queue"] for job in jobs if job["state"] == JobState.AVAILABLE} if settings.notify else ()
         statement, parameters = self.table.insert_arrays_and_wake(jobs, sorted(available))
         if _is_too_large(parameters):
-            return ()
+            return None
         _, ((ids,),) = execute(self, statement, parameters, plan=Plan.ONCE)
         return {job["id"] for job in jobs} if ids is None else ids
 

@@ -53,8 +53,7 @@ class Look:
 
     def lock_keys(self) -> None:
         """Begin the transaction, and make other enqueues of these keys wait, where the constraint cannot do that."""
-        if self._policies:
-            self._dialect.read_anew()
+        self._dialect.read_anew()
         self._dialect.lock_keys([*self._policies, *self._keyed])
 
     def families(self, now: datetime, *, is_lost: bool) -> dict[str, Family]:

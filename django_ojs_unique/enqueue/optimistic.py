@@ -92,6 +92,8 @@ def insert_new(jobs: QuerySet[Any], entries: Sequence[Entry]) -> None:
         if not may_start_over(using, error):
             raise
         return
+    if ids is None:
+        return
     for entry in entries:
         if entry.new_job.values["id"] in ids:
             entry.new_job.mark_stored(using)

@@ -54,8 +54,8 @@ else:
             ("workflow_id", UUID | None, None),
         ],
         slots=True,
-        module=__name__,
     )
+    Request.__module__ = __name__
 
 ARGUMENTS: Final = frozenset({"type", "args", *ENQUEUE})
 """The arguments of `JobQuerySet.enqueue`."""

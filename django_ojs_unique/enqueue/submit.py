@@ -87,8 +87,7 @@ def decide_under_locks(
         now = refresh_times(entries, is_late=work.is_repeated)
         families = look.families(now, is_lost=work.lost_races > 0)
         stored = [row for family in families.values() for row in family.rows]
-        if any(row.created_at >= now for row in stored):
-            now = refresh_times(entries, is_late=True)
+        now = refresh_times(entries, is_late=any(row.created_at >= now for row in stored))  # the look may have waited
         _keep_order(entries)
 
         @cache

@@ -204,7 +204,7 @@ def redact_error(error: InvalidRequest, type: Any) -> None:
     said: dict[str, str] = getattr(error.message, "values", {})
     problem, hint = (_without(error.got, said.get(name, "")) for name in ("problem", "hint"))
     error.rephrase(problem=problem.partition(": ")[0] if ": " in problem else problem, hint=hint, value=MASK)
-    if not said:
+    if "problem" not in said:
         error.message = _without(error.got, error.message)
         error.args = (error.message,)
     if value:

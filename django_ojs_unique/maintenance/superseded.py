@@ -67,8 +67,10 @@ def _decide_and_tell(
     jobs: QuerySet[Any], due: QuerySet[Any], fingerprints: Collection[str], now: datetime
 ) -> tuple[int, int]:
     """Promote or discard the due jobs of these fingerprints; return how many of each."""
-    with transaction.atomic(using=jobs.db):
-        effects = _decide(jobs, due, fingerprints, now)
+    theirs = due.filter(unfinished_or_holding(fingerprint__in=fingerprints))
+    keys = dict(theirs.order_by("-pk").values_list("pk", "fingerprint"))
+    with transaction.atomic(using=jobs.db):  # its first statement is a lock
+        effects = _decide(jobs, due, keys, now)
         write(jobs, dialect_of(jobs), effects, now)
     for job in effects.superseded:
         logger.warning("Job %s (%s) discarded. %s", job.pk, job.type, job.errors[-1]["message"], extra=labels(job))
@@ -76,9 +78,8 @@ def _decide_and_tell(
     return len(effects.promoted), len(effects.superseded)
 
 
-def _decide(jobs: QuerySet[Any], due: QuerySet[Any], fingerprints: Collection[str], now: datetime) -> Effects:
-    theirs = due.filter(unfinished_or_holding(fingerprint__in=fingerprints))
-    waiting = _lock(due, dict(theirs.order_by("-pk").values_list("pk", "fingerprint")))
+def _decide(jobs: QuerySet[Any], due: QuerySet[Any], keys: dict[UUID, str], now: datetime) -> Effects:
+    waiting = _lock(due, keys)
     policies = {job.pk: _policy_of(job) for alike in waiting.values() for job in alike}
     others, plan = _others(jobs, waiting, policies, now), Plan(now)
     for fingerprint, alike in waiting.items():

@@ -79,6 +79,20 @@ def test_options_may_stand_at_the_top_level_and_those_of_options_win(ojs):
     assert job["max_attempts"] == 2
 
 
+@pytest.mark.parametrize(
+    ("beside", "name", "value"),
+    [
+        ({"timeout": "PT60S", "timeout_ms": 30_000}, "timeout_ms", 60_000),
+        ({"visibility_timeout": "PT60S", "visibility_timeout_ms": 30_000}, "visibility_timeout_ms", 60_000),
+        ({"retry_policy": {"max_attempts": 5}, "retry": {"max_attempts": 2}}, "max_attempts", 5),
+        ({"scheduled_at": "2999-01-01T00:00:00Z", "delay": "PT1H"}, "scheduled_at", "2999-01-01T00:00:00Z"),
+        ({"delay_until": "2999-01-01T00:00:00Z", "delay": "PT1H"}, "scheduled_at", "2999-01-01T00:00:00Z"),
+    ],
+)
+def test_of_two_names_of_an_option_beside_the_type_the_same_one_always_counts(ojs, beside, name, value):
+    assert ojs.enqueue(**beside)[name] == ojs.enqueue(**dict(reversed(beside.items())))[name] == value
+
+
 @pytest.mark.parametrize("type", ["a", "email.send", "a-b_c.d-e_f", "a1.b2", "x" * 255])
 def test_types_of_the_binding_are_accepted(ojs, type):
     assert ojs.enqueue(type)["type"] == type

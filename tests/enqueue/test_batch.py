@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from django_ojs_unique import DuplicateJob, signals
 from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.enqueue import bulk, entry
+from django_ojs_unique.enqueue.look import Look
 from django_ojs_unique.enqueue.request import ARGUMENTS, Request
 from django_ojs_unique.enqueue.results import Outcome
 from django_ojs_unique.exceptions import (
@@ -339,6 +340,28 @@ def test_a_batch_that_waited_admits_by_the_moment_from_which_its_windows_count(m
     first, *others = Job.objects.order_by("created_at").values_list("created_at", flat=True)
     assert all(later - first >= timedelta(seconds=3) for later in others)
     assert bool(others) == (waited == 8)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("many", [False, True], ids=["single", "bulk"])
+def test_an_enqueue_that_waited_for_locks_in_its_look_is_dated_and_judged_afterwards(monkeypatch, many):
+    once = {"keys": ["type"], "period": "PT3S", "states": ["available", "completed"], "on_conflict": "replace"}
+    began = timezone.now()
+    Job.objects.enqueue("t", unique=once)
+    Job.objects.update(created_at=began - timedelta(seconds=2.75))
+    clock, look = [began], Look.families
+
+    def look_for_long(*arguments, **options):
+        clock[0] = began + timedelta(seconds=8)
+        return look(*arguments, **options)
+
+    monkeypatch.setattr(entry, "timezone", SimpleNamespace(now=lambda: clock[0]))
+    monkeypatch.setattr(Look, "families", look_for_long)
+    if many:
+        (answer,) = Job.objects.enqueue_many([{"type": "t", "unique": once}])
+    else:
+        answer = Job.objects.enqueue("t", unique=once)
+    assert (answer.outcome, answer.job.created_at) == ("created", clock[0])  # the window has ended meanwhile
 
 
 @pytest.mark.django_db

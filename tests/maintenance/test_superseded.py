@@ -44,6 +44,16 @@ def test_a_retry_is_discarded_while_a_newer_job_counts(state):
     assert str(second.pk) in fresh(first).errors[-1]["message"]
 
 
+def test_the_first_statement_of_the_transaction_is_a_lock():
+    waiting()
+    with CaptureQueriesContext(connection) as queries:
+        promote()
+    texts = [query["sql"] for query in queries]
+    begin = next(number for number, text in enumerate(texts) if text.startswith(("SAVEPOINT", "BEGIN")))
+    begins_with = texts[begin + 1]
+    assert begins_with.startswith(("DELETE", "UPDATE")) or " FOR UPDATE" in begins_with
+
+
 @pytest.mark.parametrize("state", ["completed", "cancelled", "discarded"])
 def test_a_job_that_no_longer_counts_is_no_reason_to_discard(state):
     first = waiting()

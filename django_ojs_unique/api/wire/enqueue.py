@@ -176,8 +176,8 @@ def show_options(stored: Mapping[str, Any]) -> dict[str, Any]:
     shown: dict[str, Any] = {}
     for name, value in stored.items():
         option = OPTIONS.get(name)
-        written = option.wire[0] if option is not None and option.wire else name
-        if name in _LATER:
+        written = option.written if option is not None and option.wire else name
+        if name in _LATER and isinstance(value, (str, int, float)):
             delay = value if isinstance(value, str) else format_duration(timedelta(seconds=value))
             written, value = _LATER[name], f"+{delay}"
         elif option is not None and option.kind is LENGTH and value is not None:
@@ -231,7 +231,7 @@ def _options(body: dict[str, Any], places: dict[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     if not _NAMES.keys().isdisjoint(body):
         for beside, meant in _NAMES.items():
-            if body.get(beside) is not None and meant not in values:
+            if body.get(beside) is not None:
                 values[meant], places[meant] = body[beside], beside
     for name, value in (options or {}).items():
         place = f"options.{name}"

@@ -92,7 +92,7 @@ _DELAY_MEMBER = Value(_DELAY, "An ISO 8601 duration from now, or RFC 3339 with a
 JOB_OPTIONS = Object(
     "Options",
     {
-        **{f"{option.wire[0]}?": Value(option.kind.schema) for option in OPTIONS.values() if option.wire},
+        **{f"{option.written}?": Value(option.kind.schema) for option in OPTIONS.values() if option.wire},
         "timeout_ms? visibility_timeout_ms?": duration_ms(),
         "scheduled_at? expires_at?": _MOMENT_MEMBER,
         "delay_until? delay?": _DELAY_MEMBER,

@@ -224,9 +224,8 @@ def _result(it: _Member) -> Any:
 
 def _definition(type: str, stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return a stored request, of a job of this type, as a client would write it."""
-    options = show_options(
-        {name: value for name, value in stored.items() if name in _SHOWN and value not in (None, [])}
-    )
+    given = {name: value for name, value in stored.items() if name == "limit" or value not in (None, [])}
+    options = show_options({name: value for name, value in given.items() if name in _SHOWN})
     shown: dict[str, Any] = {"args": redacted_args(type, stored.get("args", {}))}
     if meta := stored.get("meta"):
         shown["meta"] = redacted(type, meta)
