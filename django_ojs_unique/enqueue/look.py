@@ -36,7 +36,7 @@ class Look:
     def __init__(self, jobs: QuerySet[Any], entries: Sequence[Entry]) -> None:
         self._jobs, self._dialect = jobs, dialect_of(jobs)
         self._is_single = len(entries) == 1
-        self._replaceable = next((entry.new_job.replaceable for entry in entries), None)
+        self._replaceable = entries[0].new_job.replaceable  # the same for all
         self._policies: dict[str, list[UniquePolicy]] = defaultdict(list)
         self._keyed: set[str] = set()
         self._adopting: set[str] = set()

@@ -295,9 +295,9 @@ def block(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
         by_block[row.blocked_by].append(row)
     alone = [row for some in by_block.values() for row in some if len(some) == 1]
     blocked = update_each(jobs, alone, ("blocked_by",), {JobState.AVAILABLE})
-    for block, some in by_block.items():
+    for blocked_by, some in by_block.items():
         for keys in in_groups([row.id for row in some]) if len(some) > 1 else ():
-            blocked += write(jobs.filter(pk__in=keys, state=JobState.AVAILABLE), blocked_by=block)
+            blocked += write(jobs.filter(pk__in=keys, state=JobState.AVAILABLE), blocked_by=blocked_by)
     return blocked
 
 

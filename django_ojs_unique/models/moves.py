@@ -12,6 +12,7 @@ from django.db import models, router
 
 from ..enqueue.results import EnqueueResult
 from ..exceptions import InvalidTransition
+from ..operations.operation import ACTIVATE, CANCEL, DELETE, RELEASE, RETRY, Operation
 from ..operations.results import BulkResult
 
 
@@ -28,11 +29,11 @@ class Movable(models.Model):
 
         Raises InvalidTransition when the job has finished.
         """
-        self._change("CANCEL")
+        self._change(CANCEL)
 
     def activate(self) -> None:
         """Make a pending job available. Raises InvalidTransition in any other state."""
-        self._change("ACTIVATE")
+        self._change(ACTIVATE)
 
     def retry(self, *, force: bool = False, replace: bool = False) -> list[Self]:
         """Make the job run again, in its own row; return the jobs that were cancelled for it.
@@ -44,7 +45,7 @@ class Movable(models.Model):
         not be replaced. ``force`` lets them all run. Raises Contended after losing 100 races, and InvalidTransition for
         a job that is available, runs, has completed, was replaced or is pruned.
         """
-        replaced = self._change("RETRY", force=force, replace=replace).replaced
+        replaced = self._change(RETRY, force=force, replace=replace).replaced
         return list(self._jobs.filter(pk__in=replaced).order_by("pk")) if replaced else []
 
     def enqueue_again(self) -> EnqueueResult[Self]:
@@ -64,7 +65,7 @@ class Movable(models.Model):
         The job goes on without its fingerprint. Return whether it had one.
         """
         try:
-            self._change("RELEASE")
+            self._change(RELEASE)
         except InvalidTransition:
             self.refresh_from_db(using=self._written_to)
             return False
@@ -81,7 +82,7 @@ class Movable(models.Model):
 
     def remove(self) -> None:
         """Delete the row: its fingerprint is free, its window ends. Raises InvalidTransition while the job runs."""
-        self._change("DELETE")
+        self._change(DELETE)
 
     @property
     def _written_to(self) -> str:
@@ -97,7 +98,7 @@ class Movable(models.Model):
     def _jobs(self) -> Any:
         return self._model._default_manager.using(self._written_to)
 
-    def _change(self, operation: str, **options: bool) -> BulkResult:
-        from ..operations import bulk
+    def _change(self, operation: Operation, **options: bool) -> BulkResult:
+        from ..operations.bulk import change_one
 
-        return bulk.change_one(self._jobs, self, getattr(bulk, operation), **options)
+        return change_one(self._jobs, self, operation, **options)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ..exceptions import InvalidRequest, Message, did_you_mean
 from .blocking import FAIR, ID, PARTITIONS
 from .canonical import canonical, to_nfc
-from .names import LONGEST_LIMIT, limit_name
+from .names import LONGEST_LIMIT, is_whole, limit_name
 from .selection import member_of, object_of, select_members
 from .suggesting import Suggesting
 
@@ -263,7 +263,7 @@ def _has_member(part: str, source: str) -> bool:
 
 
 def _number(value: Any, field: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST:
+    if not is_whole(value, 1, LARGEST):
         hint = "To stop a queue, pause it." if field != "weight" else ""
         problem = Message("must be a whole number from {lowest} to {highest}", lowest=1, highest=f"{LARGEST:,}")
         raise _wrong(field, problem, value=value, hint=hint)

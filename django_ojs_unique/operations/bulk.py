@@ -47,8 +47,8 @@ def change(jobs: QuerySet[Any], ids: Iterable[UUID], operation: Operation, **opt
 def change_one(jobs: QuerySet[Any], job: Any, operation: Operation, **options: Any) -> BulkResult:
     """Do an operation to a job, if it is one of ``jobs``, and bring the object up to date; raise why it is refused."""
     (result,) = change(jobs, [job.pk], operation, known=job, **options)
-    for refusal in result.refused.values():
-        raise refusal
+    if job.pk in result.refused:
+        raise result.refused[job.pk]
     if operation is not DELETE:
         job.refresh_from_db(using=jobs.db)
     return result

@@ -13,6 +13,7 @@ from django.db import models, router
 from ..enqueue.results import JobT
 from ..exceptions import InvalidRequest, did_you_mean
 from ..ojs.states import INCOMPLETE, POSTPONED, TERMINAL, UNSUCCESSFUL, JobState
+from .operation import CANCEL, ENQUEUE_AGAIN, RETRY, Operation
 from .results import BulkResult
 
 
@@ -25,7 +26,7 @@ class ChangeableQuerySet(models.QuerySet[JobT]):
         The handlers of running jobs are told. Jobs that are enqueued after the start are not cancelled. A slice, as in
         ``Job.objects.filter(queue="mail")[:100].cancel()``, changes no more than its jobs.
         """
-        return self._change("CANCEL", INCOMPLETE)
+        return self._change(CANCEL, INCOMPLETE)
 
     def retry(self, *, state: JobState | str | None = None, force: bool = False, replace: bool = False) -> BulkResult:
         """Retry those of these jobs that are scheduled, retryable, pending or discarded, as `Job.retry` does.
@@ -36,11 +37,11 @@ class ChangeableQuerySet(models.QuerySet[JobT]):
         if state is not None and state not in (able := POSTPONED | UNSUCCESSFUL):
             raise InvalidRequest.at("state", "cannot be retried", value=state, hint=did_you_mean(state, sorted(able)))
         states = POSTPONED | {JobState.DISCARDED} if state is None else {JobState(state)}
-        return self._change("RETRY", states, force=force, replace=replace)
+        return self._change(RETRY, states, force=force, replace=replace)
 
     def enqueue_again(self) -> BulkResult:
         """Enqueue those of these jobs again that have finished, as `Job.enqueue_again` does, the oldest first."""
-        return self._change("ENQUEUE_AGAIN", TERMINAL)
+        return self._change(ENQUEUE_AGAIN, TERMINAL)
 
     def update(self, **changes: Any) -> int:
         """Do what Django does. Raise InvalidRequest for a field that only the methods above and workers write."""
@@ -64,7 +65,7 @@ class ChangeableQuerySet(models.QuerySet[JobT]):
     for _change_of_many in (cancel, retry, enqueue_again):
         _change_of_many.queryset_only = True  # type: ignore[attr-defined]
 
-    def _change(self, operation: str, states: Collection[JobState], **options: bool) -> BulkResult:
+    def _change(self, operation: Operation, states: Collection[JobState], **options: bool) -> BulkResult:
         """Do an operation to those of these jobs that are in some states; see `bulk.change`."""
         from . import bulk
 
@@ -73,7 +74,7 @@ class ChangeableQuerySet(models.QuerySet[JobT]):
         if not _can_be_locked(jobs):
             jobs = self._everything(jobs.db)
         chosen = jobs.filter(state__in=sorted(states))  # checked again under the lock
-        return BulkResult.total(bulk.change(chosen, ids, getattr(bulk, operation), **options))
+        return BulkResult.total(bulk.change(chosen, ids, operation, **options))
 
     def _for_writing(self) -> str:
         return self._db or router.db_for_write(self.model, **self._hints)  # type: ignore[attr-defined]

@@ -19,10 +19,7 @@ class JobRow(Protocol):
     queue: str
     args: Any
     meta: Any
-    tags: Any
-    extra: Any
     limits: Any
-    schema: str
     state: str
     key: str | None
     attempt: int
@@ -34,9 +31,7 @@ class JobRow(Protocol):
     enqueued_at: datetime | None
     scheduled_at: datetime | None
     run_at: datetime | None
-    expires_at: datetime | None
     finished_at: datetime | None
-    window_ends_at: datetime | None
     replaced_by_id: UUID | None
     lease_token: UUID | None
     lease_expires_at: datetime | None

@@ -52,7 +52,7 @@ class Control:
         return is_new, ends
 
 
-Message = Run | Outcomes | None
+Heard = Run | Outcomes | None
 """A run that never started, the stored outcomes of a batch, or None to wake the loop."""
 
 
@@ -60,13 +60,13 @@ class Inbox:
     """A queue of messages."""
 
     def __init__(self) -> None:
-        self._queue: SimpleQueue[Message] = SimpleQueue()
+        self._queue: SimpleQueue[Heard] = SimpleQueue()
 
-    def put(self, message: Message = None) -> None:
+    def put(self, message: Heard = None) -> None:
         """Add a message, from any thread or signal handler."""
         self._queue.put(message)
 
-    def take(self, timeout: float) -> Iterator[Message]:
+    def take(self, timeout: float) -> Iterator[Heard]:
         """Yield the messages that are there; wait up to ``timeout`` seconds for the first."""
         try:
             yield self._queue.get(timeout=timeout) if timeout else self._queue.get_nowait()

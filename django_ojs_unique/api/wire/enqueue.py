@@ -15,7 +15,7 @@ from ...exceptions import InvalidRequest, InvalidRetryPolicy, OJSError, PayloadT
 from ...handlers.redaction import masked, names_of_any, redact_error
 from ...models.queue import HIGHEST_LIMIT
 from ...ojs.durations import format_duration, milliseconds
-from ...ojs.names import LONGEST_TYPE, TYPE, UUID7_TEXT
+from ...ojs.names import LONGEST_TYPE, TYPE, UUID7_TEXT, is_whole
 from ...options import LENGTH, OPTIONS
 from . import policies
 from .policies import read_limits, read_unique
@@ -297,8 +297,7 @@ def _rate(values: dict[str, Any]) -> int | None:
     if not isinstance(value, dict) or value.keys() != {"max_per_second"}:
         raise InvalidRequest.at("rate_limit", "must be an object with max_per_second only", value=value)
     rate = value["max_per_second"]
-    if not isinstance(rate, int) or isinstance(rate, bool) or not 0 < rate <= HIGHEST_LIMIT:
-        raise InvalidRequest.at(
-            "rate_limit.max_per_second", f"must be a whole number from 1 to {HIGHEST_LIMIT}", value=rate
-        )
-    return rate
+    if not is_whole(rate, 1, HIGHEST_LIMIT):
+        problem = f"must be a whole number from 1 to {HIGHEST_LIMIT}"
+        raise InvalidRequest.at("rate_limit.max_per_second", problem, value=rate)
+    return int(rate)

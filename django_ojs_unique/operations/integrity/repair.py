@@ -165,7 +165,7 @@ class Repairer:
         return policy.is_duplicate(state, older.row.created_at, newer.row.created_at)
 
 
-def _effects(expected_rows: Iterable[ExpectedRow]) -> Effects:
+def _effects(expected_rows: Sequence[ExpectedRow]) -> Effects:
     changed = [expected for expected in expected_rows if expected.changes]
     moved = [expected.row for expected in changed if expected.fingerprint != expected.row.fingerprint]
     return Effects(
