@@ -183,13 +183,7 @@ def once_per_window(
     belongs to the period of its ``scheduled_at``. Two jobs can follow each other closely, at the end of one period and
     the start of the next. The other options are those of `newest_waits`.
     """
-    return UniquePolicy(
-        **_counting(_args(args, "args"), _flag(queue, "queue"), meta),
-        period=_length(period, "period"),
-        states=(*INCOMPLETE, JobState.COMPLETED),
-        on_conflict=OnConflict.IGNORE,
-        window=Window.FIXED,
-    )
+    return replace(throttle(period, args=args, queue=queue, meta=meta), window=Window.FIXED)
 
 
 def _counting(args: bool | Collection[str], queue: bool, meta: Collection[str] = ()) -> dict[str, Any]:
