@@ -32,6 +32,9 @@ class _Inherit:
     def __repr__(self) -> str:
         return "<the handler's>"
 
+    def __reduce__(self) -> str:
+        return "INHERIT"  # it is compared by identity, also in a copy
+
 
 INHERIT: Final = _Inherit()
 """The default of options that None switches off: use what the handler declared."""

@@ -1,6 +1,9 @@
 """The options of a job are described once: what else names them agrees with the description."""
 
 import inspect
+import pickle
+from collections.abc import Callable
+from copy import copy, deepcopy
 
 import pytest
 
@@ -61,6 +64,11 @@ def test_only_what_none_switches_off_is_inherited_by_default() -> None:
 @pytest.mark.parametrize("name", STORED)
 def test_each_stored_option_has_a_field(name: str) -> None:
     assert Job._meta.get_field(STORED[name].column)
+
+
+@pytest.mark.parametrize("copied", [copy, deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copied_request_inherits_as_the_first_one(copied: Callable[[Request], Request]) -> None:
+    assert copied(Request("t")).unique is INHERIT
 
 
 def test_no_two_options_have_the_same_name_in_json() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
@@ -78,15 +79,18 @@ def may_replace_active(jobs: QuerySet[Any], stored: Iterable[JobRow]) -> bool:
     return settings.replace_active and strength(jobs.model, jobs.db) == STRONG
 
 
-def left_without(jobs: QuerySet[Any], fingerprints: Collection[str]) -> set[str]:
-    """Return the fingerprints of which a live job does not hold the unique key.
+def left_without(jobs: QuerySet[Any], fingerprints: Collection[str]) -> dict[str, set[UUID]]:
+    """Return, by fingerprint, the live jobs that do not hold the unique key.
 
     It is exact, also in an old snapshot, if the rows that hold these keys are locked.
     """
     if not fingerprints:
-        return set()
+        return {}
     left = jobs.filter(released(), fingerprint__in=sorted(fingerprints)).only("fingerprint")
-    return {row.fingerprint for row in dialect_of(jobs).lock(left, by_key=False)}
+    found: dict[str, set[UUID]] = defaultdict(set)
+    for row in dialect_of(jobs).lock(left, by_key=False):
+        found[row.fingerprint].add(row.pk)
+    return found
 
 
 def outside(jobs: QuerySet[Any] | None, rows: Iterable[JobRow]) -> list[JobRow]:

@@ -91,7 +91,7 @@ def decide_under_locks(
         _keep_order(entries)
 
         @cache
-        def left() -> set[str]:
+        def left() -> dict[str, set[UUID]]:
             return left_without(jobs, held_for_others(stored))
 
         plan = Plan(

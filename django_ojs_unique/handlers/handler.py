@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from ..exceptions import InvalidRequest, did_you_mean
 from ..options import ENQUEUE, EnqueueOptions
-from .registry import Definition, parameters_of, suggestion
+from .registry import Definition, argument_names, parameters_of, suggestion
 
 if TYPE_CHECKING:
     from ..enqueue.results import EnqueueResult
@@ -102,16 +102,19 @@ class Handler(Generic[P, R]):
         except TypeError as error:
             from .redaction import redacted_args
 
+            type, meant = self.definition.type, argument_names(self.definition.type, kwargs)
+            named = redacted_args(type, {meant.get(name, name): value for name, value in kwargs.items()})
+            shown = redacted_args(type, args) if args else {name: named[meant.get(name, name)] for name in kwargs}
             options = [name for name in kwargs if name in ENQUEUE and name not in signature.parameters]
             raise InvalidRequest.at(
                 "args",
                 f"do not fit {self.definition.place}{signature}: {error}",
-                value=redacted_args(self.definition.type, args or kwargs),
+                value=shown,
                 hint=f"Options go to using({options[0]}=...).enqueue(...)."
                 if options
                 else suggestion(signature, kwargs),
             ) from None
-        named: dict[str, Any] = {}
+        by_name: dict[str, Any] = {}
         for name, value in bound.arguments.items():
             kind = signature.parameters[name].kind
             if kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
@@ -120,8 +123,8 @@ class Handler(Generic[P, R]):
                     f"cannot be sent by name to {self.definition.place}{signature}",
                     hint="Enqueue an array with Job.objects.enqueue().",
                 )
-            named.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
-        return named
+            by_name.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
+        return by_name
 
 
 if TYPE_CHECKING:

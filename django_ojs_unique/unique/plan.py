@@ -6,7 +6,7 @@ left it; for that, the rows change in memory as they will in the database.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -75,8 +75,8 @@ class Effects:
 class Plan:
     """Decides on one intent after the other.
 
-    ``replace_active``: whether running duplicates may be cancelled. ``taken``: ids in use. ``left`` returns the
-    fingerprints of which a live job does not hold the unique key; it is called only if that matters.
+    ``replace_active``: whether running duplicates may be cancelled. ``taken``: ids in use. ``left`` returns, by
+    fingerprint, the stored live jobs that do not hold the unique key; it is called only if that matters.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Plan:
         *,
         replace_active: bool = True,
         taken: Iterable[UUID] = (),
-        left: Callable[[], Collection[str]] = frozenset,
+        left: Callable[[], Mapping[str, Collection[UUID]]] = dict,
     ) -> None:
         self.effects = Effects()
         self._now = now
@@ -223,4 +223,7 @@ class Plan:
             return True
         if any(row.unique_states == ALL for row in verdict.cancel):
             return True  # perhaps there are none by now: the next enqueue will find that out
-        return any(row.unique_states == ALL for row in verdict.release) and job.fingerprint in self._left()
+        if not any(row.unique_states == ALL for row in verdict.release):
+            return False
+        gone = {*self.effects.cancelled, *(row.pk for row in verdict.cancel)}
+        return not gone.issuperset(self._left().get(job.fingerprint, ()))

@@ -406,3 +406,11 @@ def test_a_handler_gets_and_a_row_keeps_what_was_sent(handlers):
     run_jobs()
     stored = Job.objects.get()
     assert (got, stored.args, stored.meta) == ([ARGS], ARGS, META)
+
+
+@pytest.mark.parametrize("call", ["enqueue", "item", "enqueue_on_commit"])
+def test_a_misspelt_name_of_a_redacted_argument_is_masked_too(paying, call):
+    with pytest.raises(InvalidRequest) as raised:
+        getattr(paying, call)(ibann=SECRET, amount=5)
+    assert SECRET not in f"{raised.value} {raised.value.details}"
+    assert "'ibann'" in str(raised.value)

@@ -127,11 +127,14 @@ def test_who_is_admitted_past_a_live_job_holds_the_key_in_every_state_and_so_doe
     assert enqueue(Plan(NOW), family(Row(unique_states=ALL)), REPLACE)[1].unique_states == ALL
 
 
-@pytest.mark.parametrize("left", [set(), {"f"}])
+LEFT = UUID(int=7)
+
+
+@pytest.mark.parametrize("left", [{}, {"f": {LEFT}}])
 def test_whether_a_finished_job_holds_the_key_for_a_live_one_is_asked_when_it_matters(left):
     asked: list[None] = []
 
-    def ask() -> set[str]:
+    def ask() -> dict[str, set[UUID]]:
         asked.append(None)
         return left
 
@@ -141,6 +144,13 @@ def test_whether_a_finished_job_holds_the_key_for_a_live_one_is_asked_when_it_ma
     assert asked == []
     _, job = enqueue(plan, family(Row(JobState.COMPLETED, ALL)), UniquePolicy())
     assert (len(asked), job.unique_states == ALL) == (1, bool(left))
+
+
+def test_a_live_job_that_is_cancelled_for_the_new_one_needs_nobody_to_hold_the_key_for_it():
+    passed, holder = Row(unique_states=NOWHERE), Row(JobState.COMPLETED, ALL)
+    plan = Plan(NOW, left=lambda: {"f": {passed.pk}})
+    verdict, job = enqueue(plan, family(passed, holder), REPLACE)
+    assert (verdict.cancel, job.unique_states) == ((passed,), INCOMPLETE)
 
 
 def test_a_finished_job_without_the_key_does_not_give_way():
