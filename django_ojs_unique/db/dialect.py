@@ -198,7 +198,7 @@ class Dialect:
         """Whether `insert_new` is implemented, and its statement would be a transaction of its own."""
         return False
 
-    def insert_new(self, jobs: Sequence[Row]) -> Collection[UUID] | None:
+    def insert_new(self, jobs: Sequence[Row], overlap: Callable[[], Any] | None = None) -> Collection[UUID] | None:
         """Insert the jobs that have no unfinished duplicate, wake the workers, and return the ids of the new jobs.
 
         This is one statement; if it would be too large, nothing is inserted, and None is returned.

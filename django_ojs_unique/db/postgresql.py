@@ -266,12 +266,12 @@ class PostgreSQL(Dialect):
         self.connection.ensure_connection()  # before, its autocommit is not known
         return self._is_alone()
 
-    def insert_new(self, jobs: Sequence[Row]) -> Collection[UUID] | None:
+    def insert_new(self, jobs: Sequence[Row], overlap: Callable[[], Any] | None = None) -> Collection[UUID] | None:
         available = {job["queue"] for job in jobs if job["state"] == JobState.AVAILABLE} if settings.notify else ()
         statement, parameters = self.table.insert_arrays_and_wake(jobs, sorted(available))
         if _is_too_large(parameters):
             return None
-        _, ((ids,),) = execute(self, statement, parameters, plan=Plan.ONCE)
+        _, ((ids,),) = execute(self, statement, parameters, overlap, Plan.ONCE)
         return {job["id"] for job in jobs} if ids is None else ids
 
     def records_at_once(self, policy: UniquePolicy) -> bool:

@@ -18,9 +18,9 @@ from ..hooks import tracer
 from .announcements import announce
 from .entry import Answer, Entry, result_of
 from .errors import naming_missing_tables
-from .items import read_items
+from .items import Items
 from .new_job import NewJob
-from .optimistic import insert_all_or_none, insert_new
+from .optimistic import insert_all_or_none, insert_pieces
 from .results import BulkEnqueueResult, ItemResult, Outcome
 from .submit import decide_under_locks
 from .unit_of_work import UnitOfWork
@@ -62,15 +62,14 @@ def _in_parts(jobs: QuerySet[Any], items: Iterable[Any]) -> Iterator[ItemResult]
     A refused or invalid item gives a result with an error; the others go on. Memory does not depend on their number.
     """
     numbered = enumerate(items)
-    while answers := read_items(jobs, islice(numbered, ROWS_AT_ONCE)):
-        with naming_missing_tables(jobs):
-            insert_new(jobs, [answer for answer in answers if isinstance(answer, Entry)])
-        yield from _enqueue(jobs, answers, refuse=False)
+    while part := Items(jobs, islice(numbered, ROWS_AT_ONCE)):
+        for answers in insert_pieces(jobs, part):
+            yield from _enqueue(jobs, answers, refuse=False)
 
 
 def _all(jobs: QuerySet[Any], items: Iterable[Any]) -> Iterator[ItemResult]:
     """Enqueue all items in one transaction, or none: raise the error of the first one that is refused or invalid."""
-    yield from _enqueue(jobs, read_items(jobs, enumerate(items)), refuse=True)
+    yield from _enqueue(jobs, Items(jobs, enumerate(items)).read(), refuse=True)
 
 
 def _enqueue(jobs: QuerySet[Any], answers: Sequence[Answer], *, refuse: bool) -> Iterator[ItemResult]:

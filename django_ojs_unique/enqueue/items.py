@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -17,12 +19,31 @@ from .request import ARGUMENTS, Request, own_members
 from .results import ItemResult, Outcome
 
 
-def read_items(jobs: QuerySet[Any], numbered: Iterable[tuple[int, Any]]) -> list[Answer]:
-    """Return an entry for each valid item, and a result with the error for each other one."""
-    # Draw all items before `now` is set, because their source may be slow; copy them, because it may change them.
-    drawn = [(index, _draw(index, item)) for index, item in numbered]
-    reader, now = Reader(jobs.model), timezone.now()
-    return [_build(reader, index, request, now) for index, request in drawn]
+class Items:
+    """Items that are drawn from their source at once, and then read, all or a few at a time."""
+
+    def __init__(self, jobs: QuerySet[Any], numbered: Iterable[tuple[int, Any]]) -> None:
+        # Draw all items before `now` is set, because their source may be slow; copy them, because it may change them.
+        self._drawn = deque((index, _draw(index, item)) for index, item in numbered)
+        self._reader, self._now = Reader(jobs.model), timezone.now()
+        self._log_unknown_types()
+
+    def __len__(self) -> int:
+        return len(self._drawn)
+
+    def read(self, count: int | None = None) -> list[Answer]:
+        """Return an entry for each valid item of the next ones, and a result with the error for each other one.
+
+        It does not use the connection.
+        """
+        count = len(self) if count is None else min(count, len(self))
+        return [_build(self._reader, *self._drawn.popleft(), self._now) for _ in range(count)]
+
+    def _log_unknown_types(self) -> None:
+        """Let the warnings be logged before `read`: the log may use the connection."""
+        for request in {str(one.type): one for _, one in self._drawn if isinstance(one, Request)}.values():
+            with suppress(OJSError):  # `read` finds it again
+                self._reader.options_of(request)
 
 
 def _draw(index: int, item: Any) -> Request | OJSError:

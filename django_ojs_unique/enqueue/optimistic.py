@@ -6,7 +6,8 @@ and without keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 from django.db import OperationalError, transaction
@@ -20,9 +21,13 @@ from ..hooks import is_traced
 from ..ojs.states import INCOMPLETE
 from ..unique.conflict import FREE, Action, Verdict, judge
 from . import announcements
-from .entry import Entry, refresh_times
-from .errors import id_taken
+from .entry import Answer, Entry, refresh_times
+from .errors import id_taken, naming_missing_tables
+from .items import Items
 from .new_job import NewJob
+
+FIRST, NEXT = 200, 400
+"""The sizes of the pieces. The first one is small, because the database has nothing to do while it is read."""
 
 
 def at_once(dialect: Dialect, new_job: NewJob) -> Verdict[Any] | None:
@@ -74,31 +79,53 @@ def insert_all_or_none(jobs: QuerySet[Any], entries: Sequence[Entry]) -> bool:
     return False
 
 
-def insert_new(jobs: QuerySet[Any], entries: Sequence[Entry]) -> None:
-    """Insert the jobs that are new by one statement, a transaction of its own; mark these, the others must be decided.
+def insert_pieces(jobs: QuerySet[Any], items: Items) -> Iterator[list[Answer]]:
+    """Insert items piece by piece, each by one statement that is a transaction of its own; read the next one meanwhile.
 
-    It does nothing in the caller's transaction, where it would lock fingerprints out of their order; nor if signals
-    share a transaction with their jobs, or with a tracer, which surrounds a whole batch.
+    Yield each piece that is stored. If a job of a piece is not new, yield the piece with all items after it: these must
+    be decided, except the jobs that are marked as stored. An exception while a piece is read leaves the piece before it
+    stored, without results and signals.
+
+    All items are left to be decided in the caller's transaction, where this would lock fingerprints out of their order;
+    or if signals share a transaction with their jobs, or with a tracer, which surrounds a whole batch.
     """
+    if settings.joins_signals or is_traced() or not dialect_of(jobs).inserts_alone():
+        yield items.read()
+        return
+    piece = items.read(FIRST)
+    while piece:
+        read_next = cache(lambda: items.read(NEXT))  # once: during the insert, or after it
+        entries = [answer for answer in piece if isinstance(answer, Entry)]
+        if not _insert_new(jobs, entries, read_next if items else None):
+            yield [*piece, *read_next(), *items.read()]
+            return
+        yield piece
+        piece = read_next()
+
+
+def _insert_new(jobs: QuerySet[Any], entries: Sequence[Entry], overlap: Callable[[], Any] | None) -> bool:
+    """Insert and mark the jobs that are new; return whether these are all."""
+    if not entries:
+        return True
     dialect, using = dialect_of(jobs), jobs.db
-    if not entries or settings.joins_signals or is_traced() or not dialect.inserts_alone():
-        return
     if not _insert_decides(dialect, entries):
-        return
+        return False
     refresh_times(entries)
     try:
-        ids = dialect.insert_new(_in_order(entries))
+        with naming_missing_tables(jobs):
+            ids = dialect.insert_new(_in_order(entries), overlap)
     except OperationalError as error:
         if not may_start_over(using, error):
             raise
-        return
+        return False
     if ids is None:
-        return
+        return False
     for entry in entries:
         if entry.new_job.values["id"] in ids:
             entry.new_job.mark_stored(using)
         else:
             entry.new_job.options.met_duplicate = True
+    return len(ids) == len(entries)
 
 
 def _insert_decides(dialect: Dialect, entries: Sequence[Entry]) -> bool:

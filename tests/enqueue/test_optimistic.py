@@ -1,4 +1,4 @@
-"""A batch outside a transaction is one INSERT, without a query; its answers are those of single enqueues."""
+"""A batch outside a transaction inserts piece by piece, without a query; its answers are those of single enqueues."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from django_ojs_unique.db.fast import cursors
 from django_ojs_unique.db.inserts import CHANNEL
 from django_ojs_unique.db.postgresql import PostgreSQL
 from django_ojs_unique.enqueue import bulk, optimistic
+from django_ojs_unique.enqueue.items import Items
 from django_ojs_unique.enqueue.resolved_options import forget_options
 from django_ojs_unique.exceptions import NotMigrated
 from django_ojs_unique.models import Job
@@ -29,22 +30,23 @@ from tests.support.processes import PATIENCE, wait_until_blocked
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL wakes workers in its INSERT"),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL's driver works while it waits"),
 ]
 IGNORE = {"keys": ["type", "args"], "on_conflict": "ignore"}
-SOME, PART = 600, 1_000
+FIRST, SECOND = optimistic.FIRST, optimistic.FIRST + optimistic.NEXT
+"""Where the second and the third piece begin."""
 
 
 @pytest.fixture(autouse=True)
-def inserted(monkeypatch):
-    """Forget earlier duplicates; collect what each such INSERT stores, by the numbers of its jobs."""
+def pieces(monkeypatch):
+    """Forget earlier duplicates; collect what is stored of each piece, by the numbers of its jobs."""
     connection.ensure_connection()
     forget_options()
     numbers: list[list[int]] = []
     insert = PostgreSQL.insert_new
 
-    def spy(dialect, jobs):
-        ids = insert(dialect, jobs)
+    def spy(dialect, jobs, overlap):
+        ids = insert(dialect, jobs, overlap)
         numbers.append(sorted(job["args"]["n"] for job in jobs if job["id"] in (ids or ())))
         return ids
 
@@ -91,13 +93,16 @@ def numbers_of(jobs) -> list[int]:
     return [job.args["n"] for job in jobs]
 
 
-def test_new_jobs_are_inserted_by_the_thousand_and_answered_and_announced_in_order(
-    monkeypatch, inserted, decided, announced
-):
+def test_new_jobs_are_inserted_in_pieces_and_answered_and_announced_in_order(monkeypatch, pieces, decided, announced):
     now = timezone.now()
     monkeypatch.setattr(timezone, "now", lambda: now)  # a batch that waits for a second is dated anew
     result = many(range(1_100))
-    assert inserted == [list(range(PART)), list(range(PART, 1_100))]
+    assert pieces == [
+        list(range(FIRST)),
+        list(range(FIRST, SECOND)),
+        list(range(SECOND, 1_000)),
+        list(range(1_000, 1_100)),
+    ]
     assert decided == []
     assert [answer.index for answer in result] == list(range(1_100))
     assert result.counts == {"created": 1_100}
@@ -109,33 +114,59 @@ def test_new_jobs_are_inserted_by_the_thousand_and_answered_and_announced_in_ord
     assert {job.created_at for job in stored} == {now}
 
 
-def test_who_watches_statements_sees_all_of_them(inserted):
+def test_the_next_piece_is_read_while_the_database_inserts(monkeypatch):
+    happened = []
+    connection.ensure_connection()
+    read, execute, leave = Items.read, psycopg.Cursor.execute, psycopg.Pipeline.__exit__
+
+    def note(name, do):
+        def noted(*arguments, **options):
+            happened.append(name)
+            return do(*arguments, **options)
+
+        return noted
+
+    monkeypatch.setattr(Items, "read", note("read", read))
+    monkeypatch.setattr(psycopg.Cursor, "execute", note("send", execute))
+    monkeypatch.setattr(psycopg.Pipeline, "__exit__", note("answer", leave))
+    many(range(SECOND))
+    assert happened[:6] == ["read", "send", "read", "answer", "send", "read"]
+
+
+def test_without_pipelines_the_pieces_follow_each_other(monkeypatch, pieces):
+    monkeypatch.setattr(psycopg.Pipeline, "is_supported", lambda: False)
+    monkeypatch.setattr(psycopg.Connection, "pipeline", None)
+    assert many(range(SECOND)).counts == {"created": SECOND}
+    assert list(map(len, pieces)) == [FIRST, SECOND - FIRST]
+
+
+def test_who_watches_statements_sees_all_of_them(pieces):
     with CaptureQueriesContext(connection) as queries:
-        many(range(SOME))
-    assert [query["sql"].split()[0] for query in queries] == ["WITH"]
-    assert list(map(len, inserted)) == [SOME]
+        many(range(SECOND))
+    assert [query["sql"].split()[0] for query in queries] == ["WITH"] * 2
+    assert list(map(len, pieces)) == [FIRST, SECOND - FIRST]
 
 
-def test_a_stored_duplicate_and_what_follows_its_statement_are_decided_by_queries(inserted, decided):
-    met = Job.objects.enqueue(**item(203)).job
+def test_a_stored_duplicate_and_what_follows_its_piece_are_decided_by_queries(pieces, decided):
+    met = Job.objects.enqueue(**item(FIRST + 3)).job
     forget_options()
-    result = many(range(1_100))
-    assert inserted == [[number for number in range(PART) if number != 203]]
-    assert decided == [1, 100]
-    assert [answer.index for answer in result if answer.outcome == "deduplicated"] == [203]
-    assert result[203].job == met
-    assert [answer.index for answer in result] == list(range(1_100))
-    assert sorted(numbers_of(Job.objects.all())) == list(range(1_100))
+    result = many(range(1_000))
+    assert pieces == [list(range(FIRST)), [number for number in range(FIRST, SECOND) if number != FIRST + 3]]
+    assert decided == [1_000 - SECOND + 1]
+    assert [answer.index for answer in result if answer.outcome == "deduplicated"] == [FIRST + 3]
+    assert result[FIRST + 3].job == met
+    assert [answer.index for answer in result] == list(range(1_000))
+    assert sorted(numbers_of(Job.objects.all())) == list(range(1_000))
 
 
-def test_when_all_are_duplicates_none_is_stored(inserted, decided):
+def test_when_all_are_duplicates_none_is_stored(pieces, decided):
     many(range(3))
     forget_options()
     assert many(range(3)).counts == {"deduplicated": 3}
-    assert (inserted[1:], decided) == ([[]], [3])
+    assert (pieces[1:], decided) == ([[]], [3])
 
 
-@pytest.mark.parametrize("refused", [0, 199])
+@pytest.mark.parametrize("refused", [0, FIRST - 1])
 def test_after_a_duplicate_the_rest_is_not_tried_in_vain(refused, monkeypatch, decided):
     Job.objects.enqueue(**item(refused))
     forget_options()
@@ -150,15 +181,13 @@ def test_after_a_duplicate_the_rest_is_not_tried_in_vain(refused, monkeypatch, d
 
     for name in ("insert", "insert_all"):
         monkeypatch.setattr(PostgreSQL, name, spied(getattr(PostgreSQL, name)))
-    many(range(201))
-    assert (decided, tried) == ([1], [])
+    many(range(FIRST + 1))
+    assert (decided, tried) == ([2], [{}])
 
 
 @pytest.mark.parametrize("on_conflict", ["ignore", "reject", "replace"])
-@pytest.mark.parametrize("again", [199, PART - 1, PART], ids=["same", "last", "next"])
-def test_an_item_that_comes_twice_is_the_duplicate_of_the_first_wherever_a_statement_ends(
-    on_conflict, again, announced
-):
+@pytest.mark.parametrize("again", [FIRST - 1, FIRST, SECOND + 5], ids=["piece", "next", "third"])
+def test_an_item_that_comes_twice_is_the_duplicate_of_the_first_wherever_the_pieces_end(on_conflict, again, announced):
     unique = {"keys": ["type", "args"], "on_conflict": on_conflict}
     numbers = [*range(again), 7, *range(again, 1_000)]
     result = Job.objects.enqueue_many(item(number, unique=unique) for number in numbers)
@@ -176,32 +205,32 @@ def test_an_item_that_comes_twice_is_the_duplicate_of_the_first_wherever_a_state
         assert (first.pk, len(announced)) == (second.pk, 1_000)
 
 
-def test_invalid_items_are_answered_in_their_places(inserted):
-    items = [item(number) if number % 3 else {"type": ""} for number in range(200)]
-    items += [{"type": ""}] * (SOME - 200) + [item(SOME)]
+def test_invalid_items_are_answered_in_their_places(pieces):
+    items = [item(number) if number % 3 else {"type": ""} for number in range(FIRST)]
+    items += [{"type": ""}] * (SECOND - FIRST) + [item(SECOND)]
     result = Job.objects.enqueue_many(items)
     assert [str(answer.outcome) for answer in result] == ["created" if one["type"] else "invalid" for one in items]
-    assert [answer.index for answer in result] == list(range(SOME + 1))
-    assert list(map(len, inserted)) == [200 - 202 // 3 + 1]
+    assert [answer.index for answer in result] == list(range(SECOND + 1))
+    assert list(map(len, pieces)) == [FIRST - (FIRST + 2) // 3, 1]
     assert Job.objects.count() == result.counts["created"]
 
 
-def test_invalid_items_alone_need_no_statement(inserted):
+def test_invalid_items_alone_need_no_statement(pieces):
     assert Job.objects.enqueue_many([{"type": ""}] * 3).counts == {"invalid": 3}
-    assert inserted == []
+    assert pieces == []
 
 
 @pytest.mark.parametrize(
     "options", [{"key": "k"}, {"id": "01890a5d-ac96-774b-bcce-b302099a8057"}, {"unique": {"states": ["completed"]}}]
 )
-def test_an_item_that_an_insert_cannot_decide_lets_queries_decide_all(options, inserted, decided):
-    items = [item(number) for number in range(SOME)]
-    items[201] = {"type": "t", "args": {"n": 201}, **options}
-    assert Job.objects.enqueue_many(items).counts == {"created": SOME}
-    assert (inserted, decided) == ([], [SOME])
+def test_an_item_that_an_insert_cannot_decide_ends_the_pieces(options, pieces, decided):
+    items = [item(number) for number in range(SECOND)]
+    items[FIRST + 1] = {"type": "t", "args": {"n": FIRST + 1}, **options}
+    assert Job.objects.enqueue_many(items).counts == {"created": SECOND}
+    assert (list(map(len, pieces)), decided) == ([FIRST], [SECOND - FIRST])
 
 
-def test_the_source_and_each_may_use_the_connection_between_the_statements():
+def test_the_source_and_each_may_use_the_connection_between_the_pieces():
     many(range(1_500), each=lambda answer: None)
     seen = []
 
@@ -218,18 +247,18 @@ def test_the_source_and_each_may_use_the_connection_between_the_statements():
     assert Job.objects.filter(type="other").count() == 5
 
 
-def test_the_callers_transaction_gets_no_such_statement_and_undoes_all(inserted):
+def test_the_callers_transaction_gets_no_such_statement_and_undoes_all(pieces):
     with transaction.atomic():
-        assert many(range(SOME)).counts == {"created": SOME}
+        assert many(range(SECOND)).counts == {"created": SECOND}
         transaction.set_rollback(True)
     connection.set_autocommit(False)
     try:
-        assert many(range(SOME)).counts == {"created": SOME}
+        assert many(range(SECOND)).counts == {"created": SECOND}
         connection.rollback()
     finally:
         connection.set_autocommit(True)
     assert not Job.objects.exists()
-    assert inserted == []
+    assert pieces == []
 
 
 def test_a_transaction_that_only_the_driver_knows_gets_no_such_statement():
@@ -241,10 +270,10 @@ def test_a_transaction_that_only_the_driver_knows_gets_no_such_statement():
         cursor.execute("ROLLBACK")
 
 
-def test_a_tracer_surrounds_a_whole_batch(inserted, monkeypatch):
+def test_a_tracer_surrounds_a_whole_batch(pieces, monkeypatch):
     monkeypatch.setattr(optimistic, "is_traced", lambda: True)
-    assert many(range(SOME)).counts == {"created": SOME}
-    assert inserted == []
+    assert many(range(SECOND)).counts == {"created": SECOND}
+    assert pieces == []
 
 
 def test_a_batch_in_a_transaction_that_waited_is_dated_when_it_is_stored(monkeypatch):
@@ -273,10 +302,10 @@ def test_a_batch_before_the_first_migration_says_so():
             editor.execute("ALTER TABLE elsewhere RENAME TO django_ojs_unique_job")
 
 
-def test_events_are_in_the_transaction_of_their_jobs(inserted, settings):
+def test_events_are_in_the_transaction_of_their_jobs(pieces, settings):
     settings.OJS_UNIQUE = {"EVENTS": True}
-    assert many(range(SOME)).counts == {"created": SOME}
-    assert inserted == []
+    assert many(range(SECOND)).counts == {"created": SECOND}
+    assert pieces == []
 
 
 def test_without_the_constraint_stored_jobs_are_met(decided):
@@ -285,12 +314,12 @@ def test_without_the_constraint_stored_jobs_are_met(decided):
     with connection.cursor() as cursor:
         cursor.execute("DROP INDEX ojs_unique_key")
     try:
-        result = many(range(SOME))
+        result = many(range(SECOND))
     finally:
         Job.objects.all().delete()
         with connection.schema_editor() as editor:
             editor.add_constraint(Job, next(one for one in Job._meta.constraints if one.name == "ojs_unique_key"))
-    assert result.counts == {"created": SOME - 1, "deduplicated": 1}
+    assert result.counts == {"created": SECOND - 1, "deduplicated": 1}
     assert result[3].job == met
 
 
@@ -319,8 +348,8 @@ def test_what_is_stored_before_an_error_is_answered_and_announced(monkeypatch, a
     failing(monkeypatch, at=2, error=error("no"), cause=psycopg.errors.lookup(sqlstate)("no"))
     seen: list[Any] = []
     with pytest.raises(error):
-        many(range(1_100), each=seen.append)
-    assert len(seen) == len(announced) == Job.objects.count() == PART
+        many(range(1_000), each=seen.append)
+    assert len(seen) == len(announced) == Job.objects.count() == FIRST
 
 
 def failing(monkeypatch, *, at: int, error: Exception, cause: Exception) -> None:
@@ -346,34 +375,34 @@ def test_the_statement_is_planned_for_the_table_as_it_is():
         assert cursor.fetchall() == []
 
 
-def test_what_is_too_large_for_one_statement_is_stored_by_smaller_ones(monkeypatch, inserted, decided):
+def test_what_is_too_large_for_one_statement_is_stored_by_smaller_ones(monkeypatch, pieces, decided):
     monkeypatch.setattr(postgresql, "LARGEST_STATEMENT", 5_000)
-    assert many(range(SOME)).counts == {"created": SOME}
-    assert (inserted, decided) == ([[]], [])
+    assert many(range(SECOND)).counts == {"created": SECOND}
+    assert (pieces, decided) == ([[]], [])
 
 
-def test_a_batch_that_waited_is_dated_when_it_is_stored(monkeypatch):
+def test_a_piece_that_waited_is_dated_when_it_is_stored(monkeypatch):
     clock = [timezone.now()]
     monkeypatch.setattr(timezone, "now", lambda: clock[0])
-    store = bulk.insert_new
 
-    def store_late(*arguments):
-        clock[0] += timedelta(seconds=30)
-        return store(*arguments)
+    def each(answer):
+        if answer.index == FIRST - 1:
+            clock[0] += timedelta(seconds=30)
 
-    monkeypatch.setattr(bulk, "insert_new", store_late)
-    many(range(5))
-    assert list(Job.objects.values_list("created_at", "enqueued_at")) == [(clock[0], clock[0])] * 5
+    began = clock[0]
+    many(range(SECOND), each=each)
+    dates = Job.objects.order_by("pk").values_list("created_at", "enqueued_at")
+    assert list(dates) == [(began, began)] * FIRST + [(clock[0], clock[0])] * (SECOND - FIRST)
 
 
 @pytest.mark.parametrize("notify", [True, False])
-def test_a_batch_wakes_the_workers_of_its_queues_once(notify, settings):
+def test_each_piece_wakes_the_workers_of_its_queues_once(notify, settings):
     settings.OJS_UNIQUE = {"NOTIFY": notify}
     soon = timezone.now() + timedelta(hours=1)
     with psycopg.connect(**connection.get_connection_params(), autocommit=True) as listener:
         listener.execute(f"LISTEN {CHANNEL}")
-        items = [item(number, queue="ab"[number % 2]) for number in range(200)]
-        items += [item(number, queue="c", scheduled_at=soon) for number in range(200, SOME)]
+        items = [item(number, queue="ab"[number % 2]) for number in range(FIRST)]
+        items += [item(number, queue="c", scheduled_at=soon) for number in range(FIRST, SECOND)]
         Job.objects.enqueue_many(items)
         with connection.cursor() as cursor:
             cursor.execute(f"NOTIFY {CHANNEL}, 'end'")
@@ -418,7 +447,29 @@ def enqueue_and_cancel(parent, wanted):
     Job.objects.enqueue(**wanted).job.cancel()
 
 
-def test_what_the_log_does_with_the_connection_harms_no_batch(inserted):
+class Interrupt(Exception):
+    """What a time limit raises."""
+
+
+@pytest.mark.parametrize("kind", [Interrupt, KeyboardInterrupt])
+def test_an_interrupt_while_the_database_works_is_raised_and_leaves_a_usable_connection(monkeypatch, kind):
+    many(range(3))
+    fetch = psycopg.Pipeline._exit_gen
+
+    def interrupted(pipeline):
+        if pipeline.result_queue:
+            raise kind
+        yield from fetch(pipeline)
+
+    monkeypatch.setattr(psycopg.Pipeline, "_exit_gen", interrupted)
+    with pytest.raises(kind):
+        many(range(10, 20 + FIRST))
+    monkeypatch.undo()
+    assert many(range(20, 30)).counts == {"created": 10}
+    assert {*range(3), *range(20, 30)} <= set(numbers_of(Job.objects.all()))
+
+
+def test_what_the_log_does_with_the_connection_harms_no_batch(pieces):
     class Handler(logging.Handler):
         def emit(self, record):
             with transaction.atomic():
@@ -427,13 +478,13 @@ def test_what_the_log_does_with_the_connection_harms_no_batch(inserted):
     logger, handler = logging.getLogger("django_ojs_unique.enqueue"), Handler()
     logger.addHandler(handler)
     try:
-        items = [item(number, type="t" if number < 200 else f"unknown.a{uuid4().hex}") for number in range(SOME)]
-        items[200:] = [{**one, "type": items[-1]["type"]} for one in items[200:]]
-        assert Job.objects.enqueue_many(items).counts == {"created": SOME}
+        items = [item(number, type="t" if number < FIRST else f"unknown.a{uuid4().hex}") for number in range(SECOND)]
+        items[FIRST:] = [{**one, "type": items[-1]["type"]} for one in items[FIRST:]]
+        assert Job.objects.enqueue_many(items).counts == {"created": SECOND}
     finally:
         logger.removeHandler(handler)
-    assert list(map(len, inserted)) == [SOME]
-    assert Job.objects.exclude(type="audit").count() == SOME
+    assert list(map(len, pieces)) == [FIRST, SECOND - FIRST]
+    assert Job.objects.exclude(type="audit").count() == SECOND
 
 
 def test_the_signals_of_a_batch_are_in_the_order_of_its_items():
@@ -454,7 +505,7 @@ def test_the_signals_of_a_batch_are_in_the_order_of_its_items():
     assert heard == list(range(8))
 
 
-def test_the_first_batch_of_a_connection_is_one_statement_too(inserted):
+def test_the_first_batch_of_a_connection_is_one_statement_too(pieces):
     connection.close()
     assert many(range(5)).counts == {"created": 5}
-    assert inserted == [list(range(5))]
+    assert pieces == [list(range(5))]
