@@ -18,9 +18,9 @@ from ..ojs.limits import Limit
 from ..ojs.names import job_type, queue_name
 from ..ojs.retry import RetryPolicy
 from ..ojs.states import TERMINAL
-from ..options import DECLARED, INHERIT, LENGTH, OPTIONS, PRIORITY, declared
+from ..options import DECLARED, INHERIT, LENGTH, OPTIONS, PRIORITY, RETRY, UNIQUE, declared
 from ..unique.keys import HOLDING
-from ..unique.policy import Window
+from ..unique.policy import UniquePolicy, Window
 from ..unique.presets import resque_uniqueue
 from .request import Request
 
@@ -57,20 +57,20 @@ class ResolvedOptions:
         found = _resolve(request, definition)
         self.limits: tuple[Limit, ...] = found["limit"]
         self.fair_by = settings.fair_queues.get(found["queue"])
-        self.policy = None if request.key is not None else found["unique"]
-        if self.policy is None and request.key is None and settings.is_unique(found["queue"]):
-            self.policy = resque_uniqueue()
+        if request.key is not None:
+            found["unique"] = None
+        elif found["unique"] is None and settings.is_unique(found["queue"]):
+            found["unique"] = resque_uniqueue()
+        self.policy: UniquePolicy | None = found["unique"]
         self._model = model
         self._retry: RetryPolicy | None = found["retry"]
         self.values: dict[str, Any] = {
-            option.column: option.kind.dump(found[name]) for name, option in DECLARED.items() if name != "limit"
+            option.column: _shared(option.kind.dump(found[name]))
+            for name, option in DECLARED.items()
+            if name != "limit"
         }
-        self.values |= {
-            "type": type_,
-            "max_attempts": (self._retry or DEFAULT_RETRY).max_attempts,
-            "retry_options": self._retry and SharedJSON(self._retry.to_dict()),
-            "unique": self.policy and SharedJSON(self.policy.to_dict()),
-        }
+        self.values["type"] = type_
+        self.values["max_attempts"] = (self._retry or DEFAULT_RETRY).max_attempts
         self.unique_states: frozenset[Any] = frozenset()
         if request.key is not None:
             self.unique_states = HOLDING
@@ -85,8 +85,7 @@ class ResolvedOptions:
     def row(self, values: Mapping[str, Any]) -> Any:
         """Return an unsaved row with the values, and with objects of its own for all that can be changed."""
         own: dict[str, Any] = {"tags": [], "extra": {}, "steps": [], "errors": [], **values}
-        own["unique"] = None if self.policy is None else self.policy.to_dict()
-        own["retry_options"] = None if self._retry is None else self._retry.to_dict()
+        own["unique"], own["retry_options"] = UNIQUE.dump(self.policy), RETRY.dump(self._retry)
         return unsaved(self._model, **own)
 
 
@@ -144,6 +143,10 @@ def _resolve(request: Request, definition: Definition | None) -> dict[str, Any]:
         found["queue"] = queue_name(settings.default_queue)
     _refuse_what_contradicts_the_key(request)
     return found
+
+
+def _shared(stored: Any) -> Any:
+    return SharedJSON(stored) if isinstance(stored, dict) else stored
 
 
 def _type_of(request: Request) -> str:
