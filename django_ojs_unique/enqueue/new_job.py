@@ -12,11 +12,10 @@ from ..db.fields import new_id
 from ..exceptions import InvalidPolicy, InvalidRequest, Message
 from ..handlers.registry import misfit
 from ..ojs.blocking import LIMITED
-from ..ojs.durations import read_delay
 from ..ojs.limits import fair_partition_of, stored_limits
 from ..ojs.states import JobState
-from ..ojs.values import aware_moment, flag, moment_after, uuid
-from ..options import DECLARED, OPTIONS, TEXTS
+from ..ojs.values import moment_after
+from ..options import DECLARED, DELAY, FLAG, ID, MOMENT, OPTIONS, TEXTS
 from ..unique.fingerprint import CONTEXT, canonical_text, fingerprint
 from ..unique.keys import JobKey
 from ..unique.policy import OnConflict, UniquePolicy
@@ -118,7 +117,7 @@ class Reader:
         meta = {**request.meta, CONTEXT: request.context} if request.context else request.meta
         values = {
             **options.values,
-            "id": new_id() if request.id is None else uuid(request.id),
+            "id": new_id() if request.id is None else ID.read(request.id, "id"),
             "args": request.args,
             "meta": sized(meta, "meta", self._cache.largest_meta),
         }
@@ -131,9 +130,9 @@ class Reader:
                 is_text = isinstance(given, str)
                 values[column] = given if is_text else sized(given, name, self._cache.largest_meta, "META")
         if request.expires_in is not None:
-            values["expires_at"] = moment_after(now, read_delay(request.expires_in, "expires_at"), "expires_at")
+            values["expires_at"] = moment_after(now, DELAY.read(request.expires_in, "expires_at"), "expires_at")
         elif request.expires_at is not None:
-            values["expires_at"] = aware_moment(request.expires_at, "expires_at")
+            values["expires_at"] = MOMENT.read(request.expires_at, "expires_at")
         new_job = NewJob(values, options, key, scheduled_at, scheduled_at or now, request.id is not None, pending)
         if key is not None:
             new_job.canonical_text = key.canonical_text(values["type"], values["meta"])
@@ -199,7 +198,7 @@ def _blame_the_args(options: ResolvedOptions, request: Request) -> None:
 
 
 def _pending(value: Any, scheduled_at: datetime | None) -> bool:
-    if flag(value, "pending") and scheduled_at is not None:
+    if FLAG.read(value, "pending") and scheduled_at is not None:
         hint = "Leave one of them out: a pending job waits until somebody activates it."
         raise InvalidRequest.at("pending", "cannot be combined with scheduled_at", hint=hint)
     return bool(value)
@@ -212,7 +211,7 @@ def _due(request: Request, policy: UniquePolicy | None, now: datetime) -> dateti
             raise InvalidRequest.at(
                 "delay", "cannot be combined with scheduled_at", value=request.delay, hint="Leave one of them out."
             )
-        return moment_after(now, read_delay(request.delay, "delay"), "delay")
+        return moment_after(now, DELAY.read(request.delay, "delay"), "delay")
     if request.scheduled_at is None and policy is not None and policy.wait is not None and not request.pending:
         return moment_after(now, policy.wait, "unique.delay")
-    return aware_moment(request.scheduled_at, "scheduled_at")
+    return MOMENT.read(request.scheduled_at, "scheduled_at")  # type: ignore[no-any-return]
