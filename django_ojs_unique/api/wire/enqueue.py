@@ -19,7 +19,7 @@ from ...ojs.names import LONGEST_TYPE, TYPE, UUID7_TEXT, is_whole
 from ...options import LENGTH, OPTIONS
 from . import policies
 from .policies import read_limits, read_unique
-from .schema import Object, array, job_args, mapping, one_of, read_milliseconds, read_moment, text
+from .schema import Object, array, job_args, mapping, one_of, read_milliseconds, read_moment, text, without_none
 
 _NAMES = {written: name for name, option in OPTIONS.items() for written in option.wire}
 _NAMES |= {"metadata": "metadata", "rate_limit": "rate_limit"}
@@ -186,7 +186,7 @@ def show_options(stored: Mapping[str, Any]) -> dict[str, Any]:
             except InvalidRequest:  # the row was changed manually
                 written = name
         shown[written] = value
-    return {name: value for name, value in shown.items() if value is not None}
+    return without_none(shown)
 
 
 def _keep_relative(wanted: EnqueueBody, body: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from ...options import TEXTS
 from ...workflows.results import Place
 from .pages import paged
 from .policies import JOB_LIMIT, RETRY, UNIQUE
-from .schema import Object, anything, array, flag, job_args, mapping, number, one_of, text, time, whole
+from .schema import Object, anything, array, flag, job_args, mapping, number, one_of, text, time, whole, without_none
 
 NOT_STARTED = {JobState.AVAILABLE, JobState.SCHEDULED, JobState.PENDING}
 
@@ -61,11 +61,6 @@ def progress_of(job: Any) -> float | None:
     if job.state in NOT_STARTED or job.progress is None:
         return None
     return 1.0 if job.state == JobState.COMPLETED else float(job.progress)
-
-
-def without_none(members: dict[str, Any]) -> dict[str, Any]:
-    """Return the members of an object that have a value."""
-    return {name: value for name, value in members.items() if value is not None}
 
 
 _HEAD = {

@@ -149,21 +149,28 @@ def _value_of(one: Value | Object | list[Object]) -> Value:
     return one.member() if isinstance(one, Object) else one
 
 
+def without_none(members: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of an object that have a value."""
+    return {name: value for name, value in members.items() if value is not None}
+
+
 def text(help: str = "", longest: int | None = None, pattern: str = "", **how: Any) -> Value:
     """Describe a string, of which a ``pattern`` matches the whole; ``how`` as for `Value`, here and below."""
     limits = {"maxLength": longest, "pattern": f"^(?:{pattern})$" if pattern else None}
-    return Value({"type": "string", **_given(limits)}, help, **{"problem": "must be a string", **how})
+    return Value({"type": "string", **without_none(limits)}, help, **{"problem": "must be a string", **how})
 
 
 def whole(help: str = "", lowest: int | None = None, highest: int | None = None, **how: Any) -> Value:
     """Describe a whole number."""
     format = "int64" if highest is not None and highest >= 2**31 else None
-    return Value({"type": "integer", **_given({"minimum": lowest, "maximum": highest, "format": format})}, help, **how)
+    return Value(
+        {"type": "integer", **without_none({"minimum": lowest, "maximum": highest, "format": format})}, help, **how
+    )
 
 
 def number(help: str = "", lowest: int | None = None, **how: Any) -> Value:
     """Describe a number."""
-    return Value({"type": "number", "format": "double", **_given({"minimum": lowest})}, help, **how)
+    return Value({"type": "number", "format": "double", **without_none({"minimum": lowest})}, help, **how)
 
 
 def flag(help: str = "", **how: Any) -> Value:
@@ -181,7 +188,9 @@ def array(
 ) -> Value:
     """Describe an array."""
     schema = items.ref if isinstance(items, Object) else items.schema
-    return Value({"type": "array", "items": schema, **_given({"minItems": fewest, "maxItems": most})}, help, **how)
+    return Value(
+        {"type": "array", "items": schema, **without_none({"minItems": fewest, "maxItems": most})}, help, **how
+    )
 
 
 def mapping(values: Value | None = None, help: str = "", **how: Any) -> Value:
@@ -202,7 +211,7 @@ def count(help: str, lowest: int, highest: int, hint: str = "", default: int | N
             raise InvalidRequest.at(field, f"must be a whole number from {lowest} to {highest}", value=text, hint=hint)
         return int(text)
 
-    return Value({**whole("", lowest, highest).schema, **_given({"default": default})}, help, read=read)
+    return Value({**whole("", lowest, highest).schema, **without_none({"default": default})}, help, read=read)
 
 
 def choice(choices: Iterable[Any], help: str) -> Value:
@@ -257,7 +266,3 @@ def _duration(value: int, field: str) -> timedelta:
         raise InvalidRequest.at(
             field, f"is longer than {timedelta.max // timedelta(milliseconds=1)} milliseconds", value=value
         ) from None
-
-
-def _given(limits: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: limit for name, limit in limits.items() if limit is not None}

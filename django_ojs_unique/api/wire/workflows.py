@@ -21,7 +21,7 @@ from ...workflows.tree import Tree
 from .enqueue import ENQUEUE, by_meaning, read_id, read_job, relocated, show_options, with_defaults
 from .errors import Unsupported
 from .policies import JOB_OPTIONS
-from .schema import Object, Value, anything, array, flag, job_args, mapping, one_of, text, time, whole
+from .schema import Object, Value, anything, array, flag, job_args, mapping, one_of, text, time, whole, without_none
 
 _SYSTEM_MANAGED = {
     "specversion", "state", "metadata", "steps_total", "steps_completed", "jobs_total", "jobs_completed", "created_at",
@@ -201,7 +201,7 @@ def _failure(tree: Tree) -> dict[str, Any]:
     shown["errors"] = [redacted(one.job_type, one.error) for one in named]
     if len(failed) > len(named):
         shown["errors_truncated"] = True
-    return {name: value for name, value in shown.items() if value is not None}
+    return without_none(shown)
 
 
 def _members(tree: Tree, workflow: Any) -> list[dict[str, Any]]:
