@@ -319,20 +319,27 @@ def test_an_attempt_records_the_state_that_it_met_and_not_a_later_one():
     ]
 
 
-@pytest.mark.django_db
-@pytest.mark.parametrize("waited", [0.5, 8], ids=["a moment", "long"])
-def test_a_batch_that_waited_admits_by_the_moment_from_which_its_windows_count(monkeypatch, waited):
-    once = {"keys": ["type"], "period": "PT3S", "states": ["available", "completed"], "on_conflict": "ignore"}
+def in_a_window_that_ends_soon(monkeypatch, on_conflict):
+    """Enqueue a job whose window ends in a quarter of a second; return its policy, the time, and a clock to set."""
+    once = {"keys": ["type"], "period": "PT3S", "states": ["available", "completed"], "on_conflict": on_conflict}
     began = timezone.now()
     Job.objects.enqueue("t", unique=once)
     Job.objects.update(created_at=began - timedelta(seconds=2.75))
-    clock, decide = [began], bulk.decide_under_locks
+    clock = [began]
+    monkeypatch.setattr(entry, "timezone", SimpleNamespace(now=lambda: clock[0]))
+    return once, began, clock
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("waited", [0.5, 8], ids=["a moment", "long"])
+def test_a_batch_that_waited_admits_by_the_moment_from_which_its_windows_count(monkeypatch, waited):
+    once, began, clock = in_a_window_that_ends_soon(monkeypatch, "ignore")
+    decide = bulk.decide_under_locks
 
     def decide_late(*arguments, **options):
         clock[0] = began + timedelta(seconds=waited)
         decide(*arguments, **options)
 
-    monkeypatch.setattr(entry, "timezone", SimpleNamespace(now=lambda: clock[0]))
     monkeypatch.setattr(bulk, "decide_under_locks", decide_late)
     (answer,) = Job.objects.enqueue_many([{"type": "t", "unique": once}])
     if answer.outcome == Outcome.CREATED:
@@ -345,17 +352,13 @@ def test_a_batch_that_waited_admits_by_the_moment_from_which_its_windows_count(m
 @pytest.mark.django_db
 @pytest.mark.parametrize("many", [False, True], ids=["single", "bulk"])
 def test_an_enqueue_that_waited_for_locks_in_its_look_is_dated_and_judged_afterwards(monkeypatch, many):
-    once = {"keys": ["type"], "period": "PT3S", "states": ["available", "completed"], "on_conflict": "replace"}
-    began = timezone.now()
-    Job.objects.enqueue("t", unique=once)
-    Job.objects.update(created_at=began - timedelta(seconds=2.75))
-    clock, look = [began], Look.families
+    once, began, clock = in_a_window_that_ends_soon(monkeypatch, "replace")
+    look = Look.families
 
     def look_for_long(*arguments, **options):
         clock[0] = began + timedelta(seconds=8)
         return look(*arguments, **options)
 
-    monkeypatch.setattr(entry, "timezone", SimpleNamespace(now=lambda: clock[0]))
     monkeypatch.setattr(Look, "families", look_for_long)
     if many:
         (answer,) = Job.objects.enqueue_many([{"type": "t", "unique": once}])

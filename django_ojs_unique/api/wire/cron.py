@@ -93,10 +93,7 @@ def _template_of(own: dict[str, Any], others: dict[str, Any]) -> tuple[dict[str,
     if not isinstance(template, dict):
         raise InvalidRequest.at("job_template", "must be an object", value=template, hint=_TEMPLATE)
     if others:
-        stranger = next(iter(others))
-        raise InvalidRequest.at(
-            stranger, "is not a member of a periodic job", hint=did_you_mean(stranger, DEFINE.members)
-        )
+        raise _unknown(next(iter(others)))
     return template, "job_template."
 
 
@@ -115,14 +112,15 @@ def _read_template(template: dict[str, Any], prefix: str, now: datetime, places:
             error.message = prefix + error.message
         raise
     if wanted.request.extra and not prefix:
-        stranger = next(iter(wanted.request.extra))
-        raise InvalidRequest.at(
-            stranger, "is not a member of a periodic job", hint=did_you_mean(stranger, DEFINE.members)
-        )
+        raise _unknown(next(iter(wanted.request.extra)))
     places.update(
         {name: prefix + wanted.places.get(name, name) for name in ("type", "args", *REPEATED, *wanted.places)}
     )
     return wanted.request
+
+
+def _unknown(name: str) -> InvalidRequest:
+    return InvalidRequest.at(name, "is not a member of a periodic job", hint=did_you_mean(name, DEFINE.members))
 
 
 def _template(entry: CronJob) -> dict[str, Any]:

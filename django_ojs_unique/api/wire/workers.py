@@ -162,6 +162,11 @@ def _at_most(most: int, many: str, make: Callable[[str], Any], hint: str = "") -
     return read
 
 
+def _names(one: str, most: int, many: str, make: Callable[[str], Any], help: str) -> Value:
+    problem = f"must be a list of at least one {one}"
+    return array(text(), help, 1, most, problem=problem, read=_at_most(most, many, make))
+
+
 def _wait(value: Any, field: str) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < math.inf:
         raise InvalidRequest.at(field, "must be a number of seconds of at least 0", value=value)
@@ -220,23 +225,11 @@ _HOLDER = {
 FETCH = Object(
     "Fetch",
     {
-        "queues": array(
-            text(),
-            "The first is exhausted before the second.",
-            1,
-            MOST_QUEUES,
-            problem="must be a list of at least one queue's name",
-            read=_at_most(MOST_QUEUES, "queues", str),
-        ),
+        "queues": _names("queue's name", MOST_QUEUES, "queues", str, "The first is exhausted before the second."),
         "wait?": number("Seconds to wait for a job. Beyond the specification.", 0, read=_wait),
         **_LEASE,
-        "types?": array(
-            text(),
-            "Only jobs of these. Beyond the specification.",
-            1,
-            MOST_TYPES,
-            problem="must be a list of at least one job type",
-            read=_at_most(MOST_TYPES, "job types", job_type),
+        "types?": _names(
+            "job type", MOST_TYPES, "job types", job_type, "Only jobs of these. Beyond the specification."
         ),
         "count?": whole(
             "", 1, problem="must be a whole number of at least 1", read=lambda count, field: min(count, MOST_JOBS)
