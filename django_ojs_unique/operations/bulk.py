@@ -101,11 +101,11 @@ def _simply(
 
     def act(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork, *, known: Any = None) -> BulkResult:
         with transaction.atomic(using=jobs.db):
-            chosen = list(_lock(RELEASE.able(jobs) if operation is RELEASE else jobs, ids, operation.states))
-            move(everything(jobs).filter(pk__in=chosen), timezone.now())
+            chosen = _lock(RELEASE.able(jobs) if operation is RELEASE else jobs, ids, operation.states)
+            move(everything(jobs).filter(pk__in=list(chosen)), timezone.now())
             if signal is not None:
                 announce_each(signal, everything(jobs), chosen, known=known)
-        return BulkResult(chosen)
+        return BulkResult(list(chosen), previous={id: job.state for id, job in chosen.items()})
 
     return act
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-from django.db import connections, transaction
 from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ... import models
-from ...db.dialects import dialect_on
 from ...db.sizes import OF_A_JOB
-from ...db.transactions import starting_over
 from ...exceptions import OJSError
 from ...handlers.redaction import redacted
 from ...maintenance.on_demand import run_maintenance
 from ...ojs.states import JobState
+from ...operations.bulk import change_one
+from ...operations.operation import CANCEL
 from ...reporting.bounded import few
 from ...reporting.job_filters import filters, narrowed
 from ...reporting.preview import Consequence, of_enqueues_again, of_retries
@@ -97,17 +94,8 @@ class Job(OneJobView):
     @operation("cancelJob", "jobs", "Cancel a job", {200: CANCELLED}, refusals=(409,))
     def delete(self, request: Request, id: str) -> Response:
         job = self.found(id, "cancel")
-        previous = starting_over(self.using, partial(self._cancel, job))
+        previous = change_one(self.jobs, job, CANCEL).previous[job.pk]
         return Response({"job": {**show(job), "previous_state": previous}})
-
-    def _cancel(self, job: Any) -> str:
-        """Cancel a job; return the state that it had before. Raises InvalidTransition if it has finished."""
-        with transaction.atomic(using=self.using):
-            dialect_on(models.Job, connections[self.using]).take_write_lock()
-            row = self.jobs.filter(pk=job.pk).select_for_update()
-            previous: str = row.values_list("state", flat=True).first() or ""
-            job.cancel()
-        return previous
 
 
 class Activate(OJSView):
