@@ -19,7 +19,7 @@ from ..unique.keys import JobKey, KeyAction
 from ..unique.keys import judge as judge_key
 from ..unique.policy import UniquePolicy
 from ..unique.row import JobRow
-from .duplicates import by_id, may_replace_active, newest_finished, stored_matches
+from .duplicates import by_id, may_replace_active, newest_finished, outside, stored_matches
 from .new_job import NewJob
 from .rewrite import merged_args
 
@@ -126,7 +126,8 @@ def _explain(jobs: QuerySet[Any], new_job: NewJob, now: datetime) -> Explanation
         return Explanation("create", reason, "", "", None)
     stored = _newest(jobs, job.fingerprint, policy, now)
     counted = duplicates(stored, policy, now)
-    verdict = judge(stored, policy, now, replace_active=may_replace_active(jobs, stored))
+    spared = {row.pk for row in outside(new_job.replaceable, stored)}
+    verdict = judge(stored, policy, now, replace_active=may_replace_active(jobs, stored), spared=spared)
     if verdict.action is not Action.ADMIT:
         assert verdict.existing is not None
         action = str(verdict.action)

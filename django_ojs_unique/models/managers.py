@@ -201,14 +201,15 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         refuse_unknown("explain", type, options)
         return self.explain_request(Request(type=type, args=args, elsewhere=True, **options))
 
-    def explain_request(self, request: Request) -> Explanation:
-        """Do what `explain` does, for a `Request`."""
+    def explain_request(self, request: Request, replaceable: models.QuerySet[Any] | None = None) -> Explanation:
+        """Do what `explain` does, for a `Request`. ``replaceable``: the only jobs that it may replace, if not any."""
         from ..enqueue.errors import naming_missing_tables
         from ..enqueue.explain import explain
         from ..enqueue.new_job import read
 
         now = timezone.now()
         new_job = read(request, self.model, now)
+        new_job.replaceable = replaceable
         jobs = self._everything(self._for_writing())
         with naming_missing_tables(jobs):
             return explain(jobs, new_job, now)

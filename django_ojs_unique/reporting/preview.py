@@ -13,13 +13,13 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from ..db.holding import everything
-from ..enqueue.duplicates import outside
 from ..exceptions import Message, OJSError
 from ..models import Job
 from ..ojs.states import POSTPONED, TERMINAL, UNSUCCESSFUL, JobState
 from ..operations.again import request_of
 from ..operations.operation import CANCEL, ENQUEUE_AGAIN, RETRY
 from ..operations.retry import refuse_both
+from ..unique.conflict import duplicates
 from ..unique.policy import UniquePolicy
 from .duplicates import LIGHT, live_of
 from .text import full, harmless
@@ -108,15 +108,11 @@ def live_duplicates(jobs: QuerySet[Any], of: Collection[Job], now: datetime) -> 
     alike: dict[str, list[Job]] = defaultdict(list)
     for job in live.only("type", "state", "fingerprint", "created_at")[:MOST_RIVALS]:
         alike[job.fingerprint].append(job)
-    policies = {job.pk: read_policy(job)[0] or UniquePolicy() for job in of}
-    return {
-        job.pk: [
-            other
-            for other in alike[job.fingerprint or ""]
-            if other.pk != job.pk and policies[job.pk].is_duplicate(other.state, other.created_at, now)
-        ]
-        for job in of
-    }
+    found = {}
+    for job in of:
+        counted = duplicates(alike[job.fingerprint or ""], read_policy(job)[0] or UniquePolicy(), now)
+        found[job.pk] = [other for other in counted if other.pk != job.pk]
+    return found
 
 
 def _read(jobs: QuerySet[Any], ids: Iterable[UUID]) -> dict[UUID, Job | None]:
@@ -193,19 +189,9 @@ def _enqueue_again(jobs: Any, job: Job, *, replaceable: QuerySet[Any] | None) ->
     if job.payload_pruned:
         return Consequence(job.pk, job, _PRUNED)
     try:
-        explained = jobs.explain_request(request_of(job))
+        explained = jobs.explain_request(request_of(job), replaceable)
     except OJSError as error:
         return Consequence(job.pk, job, error.message)
-    if explained.action == "replace":
-        live = (each.job for each in explained.duplicates if each.job.state not in TERMINAL)
-        for spared in outside(replaceable, live):
-            reason = Message(
-                "job {id} is {state}, and on_conflict is {value}.",
-                id=spared.pk,
-                state=spared.state,
-                value=explained.policy.on_conflict,
-            )
-            return Consequence(job.pk, job, Message(_DECISIONS["reject"], reason=reason))
     found = Message(_DECISIONS[explained.action], reason=explained.reason)
     if explained.action in ("reject", "ignore"):
         return Consequence(job.pk, job, found)

@@ -4,7 +4,7 @@ Strategies").
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -93,12 +93,14 @@ def judge(
     now: datetime,
     *,
     replace_active: bool,
+    spared: Collection[Any] = (),
     on_conflict: OnConflict | None = None,
 ) -> Verdict[S]:
     """Decide on an incoming job, given all stored jobs that share its fingerprint and could matter.
 
     ``replace_active`` says whether a running duplicate may be cancelled; if not, a running duplicate means reject.
-    ``on_conflict`` is the strategy, if it is not the policy's.
+    ``spared`` are the ids of the jobs that nothing may replace. ``on_conflict`` is the strategy, if it is not the
+    policy's.
     """
     strategy, rows = on_conflict or policy.on_conflict, list(stored)
     counted = duplicates(rows, policy, now)
@@ -113,6 +115,8 @@ def judge(
     running = [row for row in live if row.state == JobState.ACTIVE]
     if running and not replace_active:
         return meeting(Action.REJECT, running[0])
+    if kept := [row for row in live if row.id in spared]:
+        return meeting(Action.REJECT, kept[0])
     inherits = strategy is OnConflict.REPLACE_EXCEPT_SCHEDULE and newest.state == JobState.SCHEDULED
     return Verdict(
         Action.ADMIT,

@@ -153,9 +153,7 @@ class Plan:
 
     def _by_policy(self, intent: Intent, family: Family, policy: UniquePolicy) -> Verdict[JobRow]:
         job = intent.job
-        verdict = judge(family.rows, policy, self._now, replace_active=self._replace_active)
-        if spared := [row for row in verdict.cancel if row.pk in family.spared]:
-            verdict = meeting(Action.REJECT, spared[0])
+        verdict = judge(family.rows, policy, self._now, replace_active=self._replace_active, spared=family.spared)
         if verdict.action is not Action.ADMIT:
             return verdict
         if not self._admit(job):
