@@ -99,8 +99,8 @@ class Explanation:
 def explain(jobs: QuerySet[Any], new_job: NewJob, now: datetime) -> Explanation:
     """Explain one valid request against the rows of ``jobs``."""
     explanation = replace(_explain(jobs, new_job, now), limits=tuple(new_job.job.limits or ()))
-    same_id = jobs.filter(pk=new_job.job.pk)
-    if new_job.has_id and explanation.action in ("create", "replace") and same_id.exists():
+    is_stored = explanation.action == "create" or (explanation.action == "replace" and new_job.key is None)
+    if new_job.has_id and is_stored and jobs.filter(pk=new_job.job.pk).exists():
         return replace(
             explanation, action="reject", reason=Message("a job with the id {id} already exists.", id=new_job.job.pk)
         )

@@ -14,6 +14,7 @@ from django_ojs_unique import (
     lifecycle,
 )
 from django_ojs_unique.enqueue.explain import Explanation
+from django_ojs_unique.exceptions import JobIdTaken
 from django_ojs_unique.models import Job, SuppressedEnqueue
 from tests.support.jobs import ALL_STATES, DAY, HOUR, attempt, enqueue, put, row, stored
 
@@ -86,6 +87,16 @@ def test_what_an_explanation_says_is_what_an_enqueue_then_does(state, listed, st
     assert {"create": "created", "replace": "replaced", "reject": "rejected", "ignore": "deduplicated"}[
         action
     ] == answer
+
+
+def test_an_id_in_use_does_not_matter_to_a_job_that_rewrites_another():
+    holder, id = Job.objects.enqueue("t", key="k").job, enqueue(unique=None).job.pk
+    assert Job.objects.explain("t", key="k", id=id).action == "replace"
+    assert Job.objects.enqueue("t", key="k", id=id).job == holder
+    put(holder, "active")  # now a job would be inserted
+    assert Job.objects.explain("t", key="k", id=id).action == "reject"
+    with pytest.raises(JobIdTaken):
+        Job.objects.enqueue("t", key="k", id=id)
 
 
 @pytest.mark.parametrize("strategy", list(map(str, OnConflict)))
