@@ -13,12 +13,11 @@ from ...conf import API_DEFAULTS, settings
 from ...enqueue.request import Request
 from ...exceptions import InvalidRequest, InvalidRetryPolicy, OJSError, PayloadTooLarge, as_json, did_you_mean
 from ...handlers.redaction import masked, names_of_any, redact_error
-from ...models.queue import HIGHEST_LIMIT
 from ...ojs.durations import format_duration, milliseconds
-from ...ojs.names import LONGEST_TYPE, TYPE, UUID7_TEXT, is_whole
+from ...ojs.names import LONGEST_TYPE, TYPE, UUID7_TEXT
 from ...options import LENGTH, OPTIONS
 from . import policies
-from .policies import read_limits, read_unique
+from .policies import RATE, read_limits, read_unique
 from .schema import Object, array, job_args, mapping, one_of, read_milliseconds, read_moment, text, without_none
 
 _NAMES = {written: name for name, option in OPTIONS.items() for written in option.wire}
@@ -43,6 +42,7 @@ _RETRY_ALIASES = {
     "backoff_type": "backoff_strategy",
 }
 
+_ID = text("", 36, UUID7_TEXT.pattern, problem="must be a UUIDv7 in lower case", hint="Leave it out to have one made.")
 TEMPLATE = {
     "type": text("", LONGEST_TYPE, TYPE.pattern),
     "args": job_args(),
@@ -51,7 +51,7 @@ TEMPLATE = {
 }
 ENQUEUE = Object(
     "Enqueue",
-    {**TEMPLATE, "id?": text("", 36, UUID7_TEXT.pattern), "schema?": text(), "specversion?": one_of(("1.0",))},
+    {**TEMPLATE, "id?": _ID, "schema?": text(), "specversion?": one_of(("1.0",))},
     "A job to store. Other members are kept and returned with the job.",
 )
 BATCH = Object(
@@ -256,12 +256,7 @@ def _args(body: dict[str, Any]) -> Any:
 
 def read_id(body: Mapping[str, Any]) -> str | None:
     """Read the ``id`` that a client has chosen. Raises InvalidRequest."""
-    if "id" not in body:
-        return None
-    id = body["id"]
-    if not isinstance(id, str) or not UUID7_TEXT.fullmatch(id):
-        raise InvalidRequest.at("id", "must be a UUIDv7 in lower case", value=id, hint="Leave it out to have one made.")
-    return id
+    return _ID.read(body["id"], "id") if "id" in body else None
 
 
 def _meta(body: dict[str, Any], values: dict[str, Any]) -> Any:
@@ -294,10 +289,7 @@ def _rate(values: dict[str, Any]) -> int | None:
     value = values.get("rate_limit")
     if value is None:
         return None
-    if not isinstance(value, dict) or value.keys() != {"max_per_second"}:
+    if not isinstance(value, dict) or value.keys() != RATE.members.keys():
         raise InvalidRequest.at("rate_limit", "must be an object with max_per_second only", value=value)
-    rate = value["max_per_second"]
-    if not is_whole(rate, 1, HIGHEST_LIMIT):
-        problem = f"must be a whole number from 1 to {HIGHEST_LIMIT}"
-        raise InvalidRequest.at("rate_limit.max_per_second", problem, value=rate)
-    return int(rate)
+    rate: int = RATE.read(value, "rate_limit.")["max_per_second"]
+    return rate

@@ -64,8 +64,10 @@ RETRY = Object(
     },
     "How often and how soon a failed job runs again.",
 )
-_RATE = Object(
-    "RateLimit", {"max_per_second": whole("", 1, HIGHEST_LIMIT)}, "How fast the job's queue may be worked off."
+RATE = Object(
+    "RateLimit",
+    {"max_per_second": whole("", 1, HIGHEST_LIMIT, problem=f"must be a whole number from 1 to {HIGHEST_LIMIT}")},
+    "How fast the job's queue may be worked off.",
 )
 _NUMBERS = {
     "running?": whole("How many run at once.", 1, LARGEST),
@@ -98,7 +100,7 @@ JOB_OPTIONS = Object(
         "delay_until? delay?": _DELAY_MEMBER,
         "retry?": RETRY.member(),
         "unique?": _SENT_UNIQUE.member(),
-        "rate_limit?": _RATE.member(),
+        "rate_limit?": RATE.member(),
         "metadata?": mapping(),
         "limits?": array(_LIMIT, most=MOST_LIMITS),
     },
