@@ -208,7 +208,7 @@ class TransactionLeftOpen(OJSError):
 
 
 class LeaseLost(OJSError):
-    """The job is no longer held: it was cancelled, replaced or given to another worker.
+    """The worker no longer has the lease of the job: it was cancelled, replaced or given to another worker.
 
     Raised in a handler by `JobContext.fence`, `complete`, `step` and `Cursor.set`, and at the end of an ``atomic``
     handler. The transaction that is open then is rolled back.

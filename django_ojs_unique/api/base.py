@@ -205,7 +205,7 @@ class OJSView(APIView):
 
 
 class OneJobView(OJSView):
-    """A view of one job: producers may read it, and workers while their account holds it."""
+    """A view of one job: producers may read it, and workers while their account has its lease."""
 
     group = "producers"
 
@@ -216,12 +216,12 @@ class OneJobView(OJSView):
             works = all(one.has_permission(request, self) for one in _permissions("workers"))
             if request.method not in ("GET", "HEAD") or not works:
                 raise
-            if not self._is_held():
-                message = "As a worker you may read a job only while your account holds it."
+            if not self._has_lease():
+                message = "As a worker you may read a job only while your account has its lease."
                 raise errors.Forbidden(message) from None
 
-    def _is_held(self) -> bool:
-        """Tell whether the caller has fetched the job, and still holds it; it has seen the whole job then."""
+    def _has_lease(self) -> bool:
+        """Tell whether the caller has fetched the job, and still has its lease; it has seen the whole job then."""
         try:
             return RemoteWorker(self.account).refusal(self.stored(self.kwargs["id"])) is None
         except errors.NotFound:

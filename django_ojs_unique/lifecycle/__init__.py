@@ -173,19 +173,19 @@ def claim(
 
 
 def complete(jobs: QuerySet[Any], now: datetime, *, token: UUID, **result: Any) -> int:
-    """active → completed, by the holder of the lease."""
+    """active → completed, by the worker that has the lease."""
     return move(jobs.filter(lease_token=token), JobState.COMPLETED, finished_at=now, **_NO_LEASE, **result)
 
 
 def schedule_retry(jobs: QuerySet[Any], run_at: datetime, *, token: UUID, errors: list[dict[str, Any]]) -> int:
-    """active → retryable until ``run_at``, by the holder of the lease."""
+    """active → retryable until ``run_at``, by the worker that has the lease."""
     return move(jobs.filter(lease_token=token), JobState.RETRYABLE, run_at=run_at, errors=errors, **_NO_LEASE)
 
 
 def discard(
     jobs: QuerySet[Any], now: datetime, *, token: UUID | None, errors: list[dict[str, Any]], dead_letter: bool = False
 ) -> int:
-    """active → discarded, by the holder of the lease."""
+    """active → discarded, by the worker that has the lease."""
     return move(
         jobs.filter(lease_token=token),
         JobState.DISCARDED,
@@ -198,7 +198,7 @@ def discard(
 
 
 def requeue(jobs: QuerySet[Any], *, token: UUID | None, looks_first: bool = False, **changes: Any) -> int:
-    """active → available, by the holder of the lease: the attempt does not count, and the job keeps its place.
+    """active → available, by the worker that has the lease: the attempt does not count, and the job keeps its place.
 
     ``looks_first``: active → retryable and due, for the jobs that must be checked for duplicates, and only for these.
     No job moves that may not run again.

@@ -48,15 +48,15 @@ class RemoteWorker:
 
     def _problem(self, job: Any) -> str | None:
         if job.state != JobState.ACTIVE or job.lease_token is None:
-            return f"is {job.state}: no worker holds it"
+            return f"is {job.state}: no worker has its lease"
         if not self.has_fetched(job):
             return "was not fetched with this account"
         if self.token is not None and self.token != job.lease_token:
-            return "is held under a newer lease: yours has ended, so drop what you have of it"
+            return "has a newer lease: yours has ended, so drop what you have of it"
         if self.attempt is not None and self.attempt != job.attempt:
             return f"is in attempt {job.attempt}, not {self.attempt}: your lease has ended, so drop what you have of it"
         if self.worker_id is not None and job.worker_id is not None and self.worker_id != job.worker_id:
-            return "is held by another worker"
+            return "has been leased to another worker"
         return None
 
 

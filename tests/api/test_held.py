@@ -1,4 +1,4 @@
-"""A worker may read the job that its account holds, and no other (docs: security)."""
+"""A worker may read the job that its account has the lease of, and no other (docs: security)."""
 
 from datetime import timedelta
 
@@ -63,7 +63,7 @@ def test_a_worker_reads_no_other_job(ojs, mine, refused):
     unknown = {"id": "01890a5d-ac96-774b-bcce-b302099a8057"}
     for one in (waiting, foreign, unknown, {"id": "x"}):
         for path in paths(one):
-            assert "holds it" in refused(ada.get(path), 403, "x_forbidden")["message"]
+            assert "has its lease" in refused(ada.get(path), 403, "x_forbidden")["message"]
     for path in paths(held):
         refused(bob.get(path), 403, "x_forbidden")
 

@@ -625,7 +625,7 @@ def test_workers_are_shown_and_queues_that_nobody_takes():
         a_job(queue=queue)
     Queue.objects.pause("held")
     heading, first, second, *problems = jobs("workers").splitlines()
-    assert heading.split() == ["worker", "state", "heard", "started", "holds", "done", "queues"]
+    assert heading.split() == ["worker", "state", "heard", "started", "claimed", "done", "queues"]
     name, state, _, _, *rest = first.split()
     assert [name, state, *rest] == ["h:1:a", "running", "3d", "ago", "2", "0", "mail-*", "!mail-slow"]
     assert second.split()[:4] == ["h:2:b", "silent", "1m", "ago"]

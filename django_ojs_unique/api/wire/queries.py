@@ -76,7 +76,7 @@ FILTERS = {
     "queue": text("Of one queue.", read=lambda text, field: queue_name(text)),
     "type": text("Of one type.", read=lambda text, field: job_type(text)),
     "key": text("Enqueued with this key.", read=lambda text, field: job_key(text)),
-    "worker_id": text("That this worker holds, or had last.", read=_text),
+    "worker_id": text("Whose lease this worker has, or had last.", read=_text),
     "since": text("Enqueued at or after this time, or so long ago, as in PT30M.", read=_past),
     "until": text("Enqueued before this time, or longer ago than this.", read=_past),
     "dead_letter": Value(

@@ -291,7 +291,7 @@ HEARTBEAT = Object(
         **_LEASE,
         "lease_tokens?": array(
             _TOKEN(),
-            "Those of the jobs as they were fetched: what is held under another one is not extended.",
+            "Those of the jobs as they were fetched: another lease is not extended.",
             None,
             MOST_JOBS,
             problem="must be a list of the lease_token of fetched jobs",

@@ -223,9 +223,9 @@ class Command(BaseCommand):
         )
         if not unfinished(jobs).exists():
             return
-        held = jobs.filter(state=JobState.ACTIVE).count()
-        if held:
-            self._say(f"{counted(held, 'job')} held by other workers, or by dead ones until their leases run out.")
+        leased = jobs.filter(state=JobState.ACTIVE).count()
+        if leased:
+            self._say(f"{counted(leased, 'job')} leased to other workers, or to dead ones until their leases run out.")
         later = jobs.filter(state__in=sorted(TIMED), run_at__gt=timezone.now()).count()
         if later:
             self._say(f"Waiting for their time: {counted(later, 'job')}.")

@@ -28,7 +28,7 @@ def add_filters(parser: CommandParser) -> None:
     parser.add_argument("--queue", type=queue, metavar="QUEUE", help="Only jobs of this queue.")
     parser.add_argument("--type", type=type_, metavar="TYPE", help="Only jobs of this type, as in email.send.")
     parser.add_argument("--key", type=key, metavar="KEY", help="Only jobs that were enqueued with this key.")
-    parser.add_argument("--worker", metavar="ID", help="Only jobs that this worker holds, or had last.")
+    parser.add_argument("--worker", metavar="ID", help="Only jobs whose lease this worker has, or had last.")
     when = "2026-01-31T14:00, or PT30M for half an hour ago"
     parser.add_argument("--since", type=_past, metavar="TIME", help=f"Only jobs enqueued at or after: {when}.")
     parser.add_argument("--until", type=_past, metavar="TIME", help="Only jobs enqueued before that.")

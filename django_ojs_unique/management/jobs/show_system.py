@@ -130,7 +130,7 @@ class Workers(Around):
                 Column("state", read=lambda one: one.standing),
                 Column("heard", read=lambda one: f"{age(one.row.heartbeat_at, now)} ago"),
                 Column("started", read=lambda one: f"{age(one.row.started_at, now)} ago"),
-                Column("holds", read=lambda one: one.row.claimed),
+                Column("claimed", read=lambda one: one.row.claimed),
                 Column("done", read=lambda one: one.row.finalized),
                 Column("queues", read=lambda one: " ".join(one.patterns), cut=True),
             )
