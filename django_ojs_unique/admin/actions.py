@@ -109,7 +109,7 @@ class JobActions(ReadOnlyAdmin):
         if id is None or not visibility.jobs.using(router.db_for_write(Job)).filter(pk=id).exists():
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
         if request.method != "POST" or CONFIRMED not in request.POST:
-            return self._ask(request, "delete_selected", [id])
+            return self._ask(request, "delete_selected", DELETE, [id])
         self._tell(request, visibility, DELETE, carry_out(request, visibility, [id], DELETE)[0])
         return HttpResponseRedirect(reverse("admin:django_ojs_unique_job_changelist"))
 
@@ -139,7 +139,7 @@ class JobActions(ReadOnlyAdmin):
         if request.POST.get(ACROSS) == "1":
             return bulk_action(self, request, matching, visibility, operation, options or {}, is_confirmed=is_confirmed)
         if action in TITLES and not is_confirmed:
-            return self._ask(request, action, ids)
+            return self._ask(request, action, operation, ids)
         finished = _ids(request, FINISHED)
         result, found = carry_out(request, visibility, ids, operation, finished, **(options or {}))
         if operation is RETRY and options is not None:
@@ -182,26 +182,19 @@ class JobActions(ReadOnlyAdmin):
         if result.refused:
             self.message_user(request, refusal_note(visibility, result), messages.WARNING)
 
-    def _ask(self, request: HttpRequest, action: str, ids: list[UUID]) -> HttpResponse:
+    def _ask(self, request: HttpRequest, action: str, operation: Operation, ids: list[UUID]) -> HttpResponse:
         """Show what an action would mean for each job."""
-        from ..reporting import preview
+        from ..reporting.preview import consequences
         from .bulk import CONFIRMED
         from .carry_out import consequence_row
 
-        consequences: dict[str, Any] = {
-            "retry": preview.of_retries,
-            "enqueue_again": preview.of_enqueues_again,
-            "release_unique_key": preview.of_releases,
-            "delete_selected": preview.of_deletions,
-        }
         kept = [("action", action), *((helpers.ACTION_CHECKBOX_NAME, id) for id in ids)]
-        if FROM_PAGE in request.POST and action != "delete_selected":  # a deleted job has no page to return to
+        if FROM_PAGE in request.POST and operation is not DELETE:  # a deleted job has no page to return to
             kept.append((FROM_PAGE, "yes"))
-        visibility, options = visibility_of(self, request), {}
-        if action == "enqueue_again" and visibility.is_narrowed:
-            options["replaceable"] = visibility.jobs
-        found = consequences[action](visibility.jobs, ids, timezone.now(), **options)
-        if action == "retry":
+        visibility = visibility_of(self, request)
+        replaceable = visibility.jobs if visibility.is_narrowed else None
+        found = consequences(operation, visibility.jobs, ids, timezone.now(), replaceable=replaceable)
+        if operation is RETRY:
             kept += [(FINISHED, one.id) for one in found if one.job is not None and one.job.state in UNSUCCESSFUL]
         return render(
             self,

@@ -1,4 +1,4 @@
-"""What would happen if some jobs were retried, enqueued again, released or deleted."""
+"""What would happen if some jobs were cancelled, retried, enqueued again, released or deleted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..exceptions import Message, OJSError
 from ..models import Job
 from ..ojs.states import POSTPONED, TERMINAL, UNSUCCESSFUL, JobState
 from ..operations.again import request_of
-from ..operations.operation import CANCEL, ENQUEUE_AGAIN, RETRY
+from ..operations.operation import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY, Operation
 from ..operations.retry import refuse_both
 from ..unique.conflict import duplicates
 from ..unique.policy import UniquePolicy
@@ -46,54 +46,54 @@ class Consequence:
     rivals: tuple[Job, ...] = ()
     more_rivals: int = 0
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return it by the names that the CLI and the HTTP API have for it."""
+        return {
+            "allowed": not self.refusal,
+            "message": self.refusal or " ".join(self.sentences),
+            "duplicates": [{"id": str(rival.pk), "state": rival.state} for rival in self.rivals],
+        }
 
-def of_retries(
-    jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime, *, force: bool | None = None, replace: bool = False
+
+def consequences(
+    operation: Operation,
+    jobs: QuerySet[Any],
+    ids: Iterable[UUID],
+    now: datetime,
+    *,
+    force: bool | None = None,
+    replace: bool = False,
+    replaceable: QuerySet[Any] | None = None,
 ) -> list[Consequence]:
-    """Say for each job which live duplicates its retry would meet. Two statements.
+    """Say for each job what an operation would do. One statement; two for retries; a few per job to enqueue again.
 
-    ``force`` and ``replace`` are those of the retry; with ``force=None`` nobody has decided yet. Raises InvalidRequest
-    for both, as the retry does.
+    ``force`` and ``replace`` are those of a retry; with ``force=None`` nobody has decided yet. ``replaceable``: the
+    only jobs that an enqueue again may replace, if these are not all. Raises InvalidRequest for both ``force`` and
+    ``replace``, as the retry does.
     """
     refuse_both(force=force, replace=replace)
-    found = _read(jobs, ids)
-    dead = [job for job in found.values() if job is not None and job.state in UNSUCCESSFUL and RETRY.allows(job)]
-    say = partial(
-        _retry,
-        rivals=live_duplicates(jobs, dead, now),
-        alike=Counter(job.fingerprint for job in dead if job.fingerprint),
-        now=now,
-        meeting=_MEETING[None if force is None else "replace" if replace else "force" if force else "skip"],
-    )
-    return [_each(id, job, say) for id, job in found.items()]
-
-
-def of_cancellations(jobs: QuerySet[Any], ids: Iterable[UUID]) -> list[Consequence]:
-    """Say for each job whether it would be cancelled. One statement."""
-    return [_each(id, job, _cancellation) for id, job in _read(jobs, ids).items()]
-
-
-def of_enqueues_again(
-    jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime, *, replaceable: QuerySet[Any] | None = None
-) -> list[Consequence]:
-    """Say for each job what its policy would decide, if nothing else were enqueued. A few statements per job.
-
-    ``replaceable``: the only jobs that may be replaced, if these are not all.
-    """
     wanted = list(dict.fromkeys(ids))
-    found = {job.pk: job for job in jobs.filter(pk__in=wanted).defer("steps", "result", "errors")}
-    say = partial(_enqueue_again, jobs, replaceable=replaceable)
-    return [_each(id, found.get(id), say) for id in wanted]
-
-
-def of_releases(jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime) -> list[Consequence]:
-    """Say for each job what can be enqueued once it is out of uniqueness. One statement."""
-    return [_each(id, job, partial(_release, now=now)) for id, job in _read(jobs, ids).items()]
-
-
-def of_deletions(jobs: QuerySet[Any], ids: Iterable[UUID], now: datetime) -> list[Consequence]:
-    """Say for each job what is lost with its row. One statement."""
-    return [_each(id, job, partial(_deletion, now=now)) for id, job in _read(jobs, ids).items()]
+    chosen = jobs.filter(pk__in=wanted)
+    if operation is ENQUEUE_AGAIN:
+        chosen = chosen.defer("steps", "result", "errors")
+    else:
+        chosen = chosen.only(*LIGHT, "payload_pruned", "unique", "scheduled_at")
+    found = {job.pk: job for job in chosen}
+    say: Callable[[Job, datetime], Consequence]
+    if operation is ENQUEUE_AGAIN:
+        say = partial(_enqueue_again, jobs=jobs, replaceable=replaceable)
+    elif operation is RETRY:
+        dead = [job for job in found.values() if job.state in UNSUCCESSFUL and RETRY.allows(job)]
+        say = partial(
+            _retry,
+            rivals=live_duplicates(jobs, dead, now),
+            alike=Counter(job.fingerprint for job in dead if job.fingerprint),
+            meeting=_MEETING[None if force is None else "replace" if replace else "force" if force else "skip"],
+        )
+    else:
+        say = _SAY[operation]
+    gone = Message("It is gone: deleted or pruned.")
+    return [say(found[id], now) if id in found else Consequence(id, None, gone) for id in wanted]
 
 
 def live_duplicates(jobs: QuerySet[Any], of: Collection[Job], now: datetime) -> dict[UUID, list[Job]]:
@@ -115,17 +115,7 @@ def live_duplicates(jobs: QuerySet[Any], of: Collection[Job], now: datetime) -> 
     return found
 
 
-def _read(jobs: QuerySet[Any], ids: Iterable[UUID]) -> dict[UUID, Job | None]:
-    wanted = list(dict.fromkeys(ids))
-    found = {job.pk: job for job in jobs.filter(pk__in=wanted).only(*LIGHT, "payload_pruned", "unique", "scheduled_at")}
-    return {id: found.get(id) for id in wanted}
-
-
-def _each(id: UUID, job: Job | None, say: Callable[[Job], Consequence]) -> Consequence:
-    return Consequence(id, None, Message("It is gone: deleted or pruned.")) if job is None else say(job)
-
-
-def _cancellation(job: Job) -> Consequence:
+def _cancellation(job: Job, now: datetime) -> Consequence:
     say = partial(Message, state=job.state)
     if not CANCEL.allows(job):
         return Consequence(job.pk, job, say("It is {state}: it has finished."))
@@ -146,7 +136,7 @@ _MEETING: dict[str | None, tuple[str, str, bool]] = {
 
 
 def _retry(
-    job: Job, rivals: dict[UUID, list[Job]], alike: Counter[str], now: datetime, meeting: tuple[str, str, bool]
+    job: Job, now: datetime, rivals: dict[UUID, list[Job]], alike: Counter[str], meeting: tuple[str, str, bool]
 ) -> Consequence:
     if job.state in POSTPONED:
         return Consequence(job.pk, job, "", (Message("It becomes available now."),))
@@ -183,7 +173,7 @@ _DECISIONS = {
 }
 
 
-def _enqueue_again(jobs: Any, job: Job, *, replaceable: QuerySet[Any] | None) -> Consequence:
+def _enqueue_again(job: Job, now: datetime, jobs: Any, replaceable: QuerySet[Any] | None) -> Consequence:
     if job.state not in ENQUEUE_AGAIN.states:
         return Consequence(job.pk, job, Message("It is {state}: it has not finished yet.", state=job.state))
     if job.payload_pruned:
@@ -223,3 +213,10 @@ def _deletion(job: Job, now: datetime) -> Consequence:
         moment = full(job.window_ends_at)
         sentences.append(say("Its window was promised until {moment}, and would end now.", moment=moment))
     return Consequence(job.pk, job, "", tuple(sentences) or (Message("It keeps nothing out."),))
+
+
+_SAY: dict[Operation, Callable[[Job, datetime], Consequence]] = {
+    CANCEL: _cancellation,
+    RELEASE: _release,
+    DELETE: _deletion,
+}

@@ -14,10 +14,10 @@ from ...handlers.redaction import redacted
 from ...maintenance.on_demand import run_maintenance
 from ...ojs.states import JobState
 from ...operations.bulk import change_one
-from ...operations.operation import CANCEL
+from ...operations.operation import CANCEL, ENQUEUE_AGAIN, RETRY, Operation
 from ...reporting.bounded import few
 from ...reporting.job_filters import filters, narrowed
-from ...reporting.preview import Consequence, of_enqueues_again, of_retries
+from ...reporting.preview import consequences
 from ...workflows.results import places_of
 from ..authorize import demand_enqueue, show_allowed
 from ..base import OJSView, OneJobView, operation
@@ -34,7 +34,7 @@ EXPLAINED = Object("Explained", {"explanation": EXPLANATION})
 _BEYOND = "Beyond the specification."
 _WAYS = {"replace?": flag("Cancel it."), "force?": flag("Let both run.")}
 _DRY_RUN = {"dry_run?": flag("Only say what would be done.")}
-RETRY = Object(
+RETRY_JOB = Object(
     "RetryJob", {**_WAYS, **_DRY_RUN}, f"What to do with a live job that has the key, and whether to do it. {_BEYOND}"
 )
 RETRY_DEAD_LETTER = Object("RetryDeadLetter", _WAYS, f"What to do with a live job that has the key. {_BEYOND}")
@@ -141,15 +141,15 @@ class Retry(OJSView):
         "jobs",
         "Let a waiting job run now, or run a discarded or cancelled one again",
         {200: JOB_OR_PREVIEW},
-        RETRY,
+        RETRY_JOB,
         refusals=(409,),
     )
     def post(self, request: Request, id: str) -> Response:
-        flags = RETRY.read_strictly(self.body)
+        flags = RETRY_JOB.read_strictly(self.body)
         run_maintenance(self.jobs, timezone.now())
         job = self.found(id, "change")
         if flags.pop("dry_run", False):
-            return _preview(*of_retries(self.jobs, [job.pk], timezone.now(), **{"force": False, **flags}))
+            return _preview(self.jobs, job, RETRY, **{"force": False, **flags})
         job.retry(**flags)
         return Response({"job": show(job)})
 
@@ -174,17 +174,13 @@ class EnqueueAgain(OJSView):
         job = self.found(id, "enqueue")
         self.demand("read", job.queue, job.type)  # the answer has its args
         if flags.get("dry_run"):
-            return _preview(*of_enqueues_again(self.jobs, [job.pk], timezone.now()))
+            return _preview(self.jobs, job, ENQUEUE_AGAIN)
         result = job.enqueue_again()
         if result.deduplicated:
             return Response({"job": show_allowed(request, result), "deduplicated": True})
         return Response({"job": show(result.job)}, status=201)
 
 
-def _preview(consequence: Consequence) -> Response:
-    preview = {
-        "allowed": not consequence.refusal,
-        "message": consequence.refusal or " ".join(consequence.sentences),
-        "duplicates": [{"id": str(rival.pk), "state": rival.state} for rival in consequence.rivals],
-    }
-    return Response({"preview": preview})
+def _preview(jobs: Any, job: Any, operation: Operation, **flags: Any) -> Response:
+    (consequence,) = consequences(operation, jobs, [job.pk], timezone.now(), **flags)
+    return Response({"preview": consequence.to_dict()})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import Any
 from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
@@ -22,9 +22,6 @@ from ..arguments import whole_number
 from .filters import NO_MATCH, add_filters
 from .subcommand import Subcommand, job_id
 from .tables import table
-
-if TYPE_CHECKING:
-    from ...reporting.preview import Consequence
 
 MOST_GROUPS = 20
 """How many groups of jobs (by state, queue and type) a dry run shows."""
@@ -64,10 +61,13 @@ class OnJobs(Subcommand):
         if refused:
             raise CommandError(f"{len(refused):,} of {done + len(refused):,} refused.")
 
-    def foretell(self, consequences: Sequence[Consequence]) -> None:
+    def foretell(self, ids: list[UUID], **options: Any) -> None:
         """Print what would become of each job."""
-        self.answer({"dry_run": True, "jobs": [_consequence(one) for one in consequences]})
-        for one in consequences:
+        from ...reporting.preview import consequences  # few calls need it
+
+        found = consequences(self.operation, self.jobs, ids, timezone.now(), **options)
+        self.answer({"dry_run": True, "jobs": [{"id": one.id, **one.to_dict()} for one in found]})
+        for one in found:
             message = f"Nothing would be done. {one.refusal}" if one.refusal else " ".join(one.sentences)
             met = ", ".join(f"{rival.pk} ({rival.state})" for rival in one.rivals)
             self.say(f"{one.id}: {message}{f' {met}' if met else ''}")
@@ -105,7 +105,7 @@ class OnMatchingJobs(OnJobs):
         jobs, switches = self.chosen(ids, options), self.switches(options)
         if jobs is None:
             if dry_run:
-                self.foretell(self.consequences(ids, **switches))
+                self.foretell(ids, **switches)
             else:
                 self.change(self.jobs, ids, **switches)
             return
@@ -120,10 +120,6 @@ class OnMatchingJobs(OnJobs):
     def switches(self, options: dict[str, Any]) -> dict[str, bool]:
         """Return the options of `operations.bulk.change`."""
         return {}
-
-    def consequences(self, ids: list[UUID], **switches: bool) -> Sequence[Consequence]:
-        """Say what would become of each job."""
-        raise NotImplementedError
 
     def able(self, jobs: QuerySet[Any], named: Collection[JobState] | None) -> QuerySet[Any]:
         """Return the jobs that can be changed, and are in a state that was ``named`` or need not be.
@@ -178,11 +174,6 @@ class Cancel(OnMatchingJobs):
     operation = CANCEL
     cannot = "have finished: only unfinished jobs can be cancelled."
 
-    def consequences(self, ids: list[UUID], **switches: bool) -> Sequence[Consequence]:
-        from ...reporting.preview import of_cancellations  # few calls need it
-
-        return of_cancellations(self.jobs, ids)
-
 
 class Retry(OnMatchingJobs):
     """Make jobs available now: those that are scheduled, retryable or pending, and discarded ones with new attempts.
@@ -213,11 +204,6 @@ class Retry(OnMatchingJobs):
     def switches(self, options: dict[str, Any]) -> dict[str, bool]:
         return {"force": options["force"]}
 
-    def consequences(self, ids: list[UUID], **switches: bool) -> Sequence[Consequence]:
-        from ...reporting.preview import of_retries
-
-        return of_retries(self.jobs, ids, timezone.now(), **switches)
-
 
 class EnqueueAgain(OnMatchingJobs):
     """Enqueue finished jobs again: new jobs with the same args and options, through their policies.
@@ -231,11 +217,6 @@ class EnqueueAgain(OnMatchingJobs):
     unasked = ENQUEUE_AGAIN.states - {JobState.COMPLETED}
     cannot = "have not finished, or are pruned: they cannot be enqueued again."
 
-    def consequences(self, ids: list[UUID], **switches: bool) -> Sequence[Consequence]:
-        from ...reporting.preview import of_enqueues_again
-
-        return of_enqueues_again(self.jobs, ids, timezone.now())
-
 
 class Release(OnJobs):
     """Take jobs out of uniqueness for good: they go on, and the next enqueue of their keys is admitted.
@@ -247,18 +228,10 @@ class Release(OnJobs):
     operation = RELEASE
 
     def run(self, *, ids: list[UUID], dry_run: bool, **options: Any) -> None:
-        from ...reporting.preview import of_releases
-
         if dry_run:
-            self.foretell(of_releases(self.jobs, ids, timezone.now()))
+            self.foretell(ids)
         else:
             self.change(self.jobs, ids)
-
-
-def _consequence(one: Consequence) -> dict[str, Any]:
-    duplicates = [{"id": rival.pk, "state": rival.state} for rival in one.rivals]
-    message = one.refusal or " ".join(one.sentences)
-    return {"id": one.id, "allowed": not one.refusal, "message": message, "duplicates": duplicates}
 
 
 def _add_dry_run(parser: CommandParser) -> None:
