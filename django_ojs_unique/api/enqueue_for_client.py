@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
 
 from ..conf import settings
-from ..db.sizes import OF_A_JOB, OF_THE_REST, bytes_of
+from ..db.sizes import OF_A_JOB, bytes_of, fit
 from ..db.transactions import starting_over
 from ..enqueue.new_job import Reader
 from ..enqueue.results import EnqueueResult
@@ -143,14 +142,13 @@ def _shown(jobs: Any, results: Sequence[EnqueueResult]) -> list[Any]:
     partly = [job.pk for job in found if job.get_deferred_fields()]
     if not partly:
         return found
-    fit = 1
+    whole = 1
     if len(partly) > 1:
         sizes = dict(jobs.filter(pk__in=set(partly)).values_list("pk", bytes_of(OF_A_JOB)))
-        used = accumulate(sizes.get(pk, 0) + OF_THE_REST for pk in partly)
-        fit = max(1, sum(total <= settings.api["MAX_RESPONSE_BYTES"] for total in used))
-    full_row = _present(jobs, set(partly[:fit]))
-    slim = _present(jobs.defer(*OF_A_JOB), set(partly[fit:]))
-    rows = iter([*(full_row[pk] for pk in partly[:fit]), *(slim[pk] for pk in partly[fit:])])
+        whole, _ = fit((sizes.get(pk, 0) for pk in partly), settings.api["MAX_RESPONSE_BYTES"])
+    full_row = _present(jobs, set(partly[:whole]))
+    slim = _present(jobs.defer(*OF_A_JOB), set(partly[whole:]))
+    rows = iter([*(full_row[pk] for pk in partly[:whole]), *(slim[pk] for pk in partly[whole:])])
     return [next(rows) if job.get_deferred_fields() else job for job in found]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from functools import reduce
 from operator import add
 from typing import Any
@@ -40,16 +40,28 @@ def fitting(
 ) -> tuple[int, int]:
     """Return how many of the first rows fit into ``room`` bytes, at most ``most``, and how many bytes are left.
 
+    ``least`` as for `fit`.
+    """
+
+    def sizes() -> Iterator[int]:
+        for start in range(0, most, _STEP):
+            some = list(rows.values_list(bytes_of(fields), flat=True)[start : min(start + _STEP, most)])
+            yield from some
+            if len(some) < _STEP:
+                break
+
+    return fit(sizes(), room, least=least)
+
+
+def fit(sizes: Iterable[int], room: int, *, least: int = 1) -> tuple[int, int]:
+    """Return how many of the first rows, whose `bytes_of` come in, fit into ``room`` bytes, and how many are left.
+
     The first ``least`` rows always count as fitting: otherwise nobody would ever get a row that is too large.
     """
     count = 0
-    while count < most:
-        sizes = list(rows.values_list(bytes_of(fields), flat=True)[count : min(count + _STEP, most)])
-        for size in sizes:
-            if size + OF_THE_REST > room and count >= least:
-                return count, 0
-            room -= size + OF_THE_REST
-            count += 1
-        if len(sizes) < _STEP:
-            break
+    for size in sizes:
+        if size + OF_THE_REST > room and count >= least:
+            return count, 0
+        room -= size + OF_THE_REST
+        count += 1
     return count, room

@@ -46,8 +46,8 @@ def tag_list(value: Any, field: str) -> list[str]:
     return plain(value, field)  # type: ignore[no-any-return]
 
 
-def uuid(value: Any, field: str = "id") -> UUID:
-    """Return an ``id`` as a UUID."""
+def uuid(value: Any, field: str) -> UUID:
+    """Return an id as a UUID."""
     try:
         return value if isinstance(value, UUID) else UUID(value)
     except (ValueError, TypeError, AttributeError):

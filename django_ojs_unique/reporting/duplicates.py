@@ -19,6 +19,7 @@ from ..exceptions import Message
 from ..handlers.redaction import redacted_args, redacted_beginning
 from ..models import Job, SuppressedEnqueue
 from ..ojs.states import INCOMPLETE, TERMINAL, UNSUCCESSFUL, JobState
+from ..unique.conflict import duplicates
 from ..unique.policy import UniquePolicy
 from .parse import fingerprint_begins, read_id
 from .times import Span
@@ -305,9 +306,8 @@ def _blocked_by(job: Any, others: list[Any]) -> Any:
     policy, problem = read_policy(job)
     if problem:
         return None
-    policy, now = policy or UniquePolicy(), timezone.now()
     live = (row for row in others if row.state not in TERMINAL)
-    return next((row for row in live if policy.is_duplicate(row.state, row.created_at, now)), None)
+    return next(iter(duplicates(live, policy or UniquePolicy(), timezone.now())), None)
 
 
 def _age(row: Any) -> Any:

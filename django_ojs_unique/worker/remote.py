@@ -21,7 +21,7 @@ from django.db.models import Q, QuerySet
 from .. import lifecycle
 from ..db.dialects import dialect_of
 from ..db.locking import any_of
-from ..db.sizes import OF_A_JOB, OF_THE_REST, bytes_of, fitting
+from ..db.sizes import OF_A_JOB, bytes_of, fit, fitting
 from ..db.transactions import starting_over
 from ..execution.claim import claim
 from ..execution.errors import error_record, has_lost
@@ -99,15 +99,12 @@ def _within(jobs: QuerySet[Any], claimed: Sequence[Any], room: int, least: int) 
     The first ``least`` jobs always fit.
     """
     sizes = dict(jobs.filter(pk__in=[job.pk for job in claimed]).values_list("pk", bytes_of(OF_A_JOB)))
-    for count, job in enumerate(claimed):
-        size = sizes.get(job.pk, 0) + OF_THE_REST
-        if size > room and count >= least:
-            rest = [job.pk for job in claimed[count:]]
-            requeue_leased(jobs, rest, job.lease_token)
-            unless_busy(jobs.db, partial(forget_slots, jobs.db, rest, job.lease_token))
-            return claimed[:count], 0
-        room -= size
-    return claimed, room
+    count, left = fit((sizes.get(job.pk, 0) for job in claimed), room, least=least)
+    if rest := [job.pk for job in claimed[count:]]:
+        token = claimed[0].lease_token
+        requeue_leased(jobs, rest, token)
+        unless_busy(jobs.db, partial(forget_slots, jobs.db, rest, token))
+    return claimed[:count], left
 
 
 def ack(jobs: QuerySet[Any], id: UUID, *, holder: RemoteWorker, now: datetime, result: Any = None) -> Any:

@@ -32,7 +32,7 @@ def create(workflows: QuerySet[Any], flow: Flow, id: UUID | str | None = None) -
     Raises DuplicateJob or JobIdTaken, with the place of the job; nothing is stored then.
     """
     tables = Tables.on(workflows.db)
-    chosen = None if id is None else uuid(id)
+    chosen = None if id is None else uuid(id, "id")
     for work in UnitOfWork(tables.using):
         with work:
             new = _New(tables, flow, chosen)
@@ -127,7 +127,7 @@ class _New:
             if is_due:
                 self._due.append((row, member))
             else:
-                row.job_id = new_id() if member.request.id is None else uuid(member.request.id)
+                row.job_id = new_id() if member.request.id is None else uuid(member.request.id, "id")
         self._members.append(row)
 
 

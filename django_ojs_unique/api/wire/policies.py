@@ -14,6 +14,7 @@ from ...ojs import names
 from ...ojs.durations import format_duration
 from ...ojs.limits import LARGEST, MOST_LIMITS, Limit, limits_of
 from ...ojs.retry import EXHAUSTION, LONGEST_ERROR, MOST_ATTEMPTS, MOST_ERRORS, STRATEGIES
+from ...ojs.selection import object_of
 from ...ojs.states import JobState
 from ...options import OPTIONS
 from ...unique.policy import DIMENSIONS, OnConflict, OnRetry, Window
@@ -155,7 +156,7 @@ def _read_key(key: Any, policy: dict[str, Any], args: Any) -> tuple[str, list[st
         raise InvalidPolicy.at(field, "says the same as keys", hint="Leave one of them out.")
     if not isinstance(key, list) or not key or not all(isinstance(name, str) for name in key):
         raise InvalidPolicy.at(field, "must be a list of at least one name", value=key, hint=_KEYS)
-    members = set() if policy.get("args_keys") is not None else _members(args)
+    members = set() if policy.get("args_keys") is not None else set(object_of(args) or ())
     are_dimensions, are_members = set(DIMENSIONS).issuperset(key), members.issuperset(key)
     if are_dimensions and are_members:
         problem = "can mean dimensions of the job, and members of args with the same names"
@@ -164,10 +165,3 @@ def _read_key(key: Any, policy: dict[str, Any], args: Any) -> tuple[str, list[st
         return ("keys" if are_dimensions else "args_keys"), key
     problem = f"must name only dimensions ({', '.join(DIMENSIONS)}), or only members of args"
     raise InvalidPolicy.at(field, problem, value=key, hint=_KEYS)
-
-
-def _members(args: Any) -> set[str]:
-    """Return the names that ``args_keys`` may contain: of an object, or of the only object in an array."""
-    if isinstance(args, list) and len(args) == 1:
-        args = args[0]
-    return set(args) if isinstance(args, dict) else set()
