@@ -14,9 +14,9 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..enqueue.explain import Explanation, unhandled
+from ..enqueue.explain import unhandled
 from ..exceptions import OJSError
-from ..handlers.redaction import redacted, redacted_args, redacted_canonical, redacted_limits
+from ..handlers.redaction import redacted, redacted_args
 from ..handlers.registry import registry
 from ..models import Job
 from ..reporting.limit_waits import would_meet
@@ -62,12 +62,11 @@ def explain(model_admin: Any, request: HttpRequest) -> HttpResponse:
 def _answer(visibility: Visibility, form: ExplainForm) -> dict[str, Any] | None:
     options = form.options()
     try:
-        explanation = Job.objects.explain(**options)
+        explanation = Job.objects.explain(**options).redacted(options["type"], options.get("args"))
     except OJSError as error:
         form.refuse(str(error.details.get("field", "")), visibility.translate(error.message)[:LONGEST_SENTENCE])
         return None
-    met, text = explanation.duplicates, redacted_canonical(options["type"], explanation.canonical_text)
-    shown = _shown(options)
+    met, text, shown = explanation.duplicates, explanation.canonical_text, _shown(options)
     visibility.look(duplicate.job.pk for duplicate in met[:MOST_DUPLICATES])
     return {
         "is_redacted": shown != options,
@@ -75,7 +74,7 @@ def _answer(visibility: Visibility, form: ExplainForm) -> dict[str, Any] | None:
         "name": explanation.action,
         "reason": harmless(visibility.translate(explanation.reason))[:LONGEST_SENTENCE],
         "warnings": list(_warnings(options, explanation.reason)),
-        "limits": [harmless(translate(one)) for one in _limits(options, explanation)],
+        "limits": [harmless(translate(one)) for one in would_meet(explanation, router.db_for_read(Job) or "default")],
         "policy": "" if explanation.policy is None else pretty(explanation.policy.to_dict()),
         "key": harmless(options.get("key", "")),
         "text": plain_text(text) if text else "",
@@ -100,13 +99,6 @@ def _shown(options: dict[str, Any]) -> dict[str, Any]:
     type = options["type"]
     shown: dict[str, Any] = redacted(type, options)
     return shown | ({"args": redacted_args(type, options["args"])} if "args" in options else {})
-
-
-def _limits(options: dict[str, Any], explanation: Explanation) -> tuple[str, ...]:
-    if explanation.action not in ("create", "replace"):
-        return ()
-    limits = redacted_limits(options["type"], options.get("args"), list(explanation.limits))
-    return would_meet(limits, router.db_for_read(Job) or "default")
 
 
 def _warnings(options: dict[str, Any], reason: str) -> Iterator[str]:

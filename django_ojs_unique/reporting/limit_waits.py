@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -12,6 +12,7 @@ from uuid import UUID
 from django.db.models import Exists, OuterRef, QuerySet, Sum
 from django.utils import timezone
 
+from ..enqueue.explain import Explanation
 from ..exceptions import Message
 from ..handlers.redaction import redacted_member
 from ..limits.slots import started_since
@@ -50,11 +51,12 @@ def short_partition(limit: Mapping[str, Any]) -> str:
     return shortened(partition_text(limit["name"], limit["key"]), LONGEST_PARTITION)
 
 
-def would_meet(limits: Sequence[Mapping[str, Any]], using: str) -> tuple[str, ...]:
-    """Say of each limit of a job that is not stored yet whether the job would wait; redact the limits before.
+def would_meet(explanation: Explanation, using: str) -> tuple[str, ...]:
+    """Say of each limit of a job that would be stored whether the job would wait; redact the explanation before.
 
     At most seven statements for each limit.
     """
+    limits = explanation.limits if explanation.action in ("create", "replace") else ()
     queues, found = sorted(in_use(using)) if limits else [], list[str]()
     for limit in limits:
         now = _standing(limit, using)

@@ -68,10 +68,12 @@ def test_a_job_counts_for_no_more_than_the_smallest_of_its_numbers_that_an_opera
     enqueue(1, Limit(key=["args.n"], running=4)), enqueue(1, Limit(key=["args.n"], running=4))
     assert len(take()) == 2
     heavy = Limit(key=["args.n"], running=4, per_minute=8, weight=4)
-    stored = Job.objects.explain("t", {"n": 1}, limit=heavy).limits
-    assert limit_waits.would_meet(stored, "default")[0].startswith("Would wait for a slot of args.n 1: 2 of 4 in use")
+    explained = Job.objects.explain("t", {"n": 1}, limit=heavy)
+    assert limit_waits.would_meet(explained, "default")[0].startswith(
+        "Would wait for a slot of args.n 1: 2 of 4 in use"
+    )
     LimitOverride.objects.set("args.n", rate=2)
-    assert limit_waits.would_meet(stored, "default")[0].startswith("Would have a slot of args.n 1: 2 of 4 in use")
+    assert limit_waits.would_meet(explained, "default")[0].startswith("Would have a slot of args.n 1: 2 of 4 in use")
     heavy_id = enqueue(1, heavy)
     assert [each.pk for each in take()] == [heavy_id]
 

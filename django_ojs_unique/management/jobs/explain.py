@@ -111,7 +111,7 @@ class Explain(Subcommand):
         given = {name: options[name] for name in ("args", *DECIDING) if options[name] is not None}
         given = {name: None if value is NULL else value for name, value in given.items()}
         explanation = self.jobs.explain(type, **given).redacted(type, given.get("args"))
-        meets = would_meet(explanation.limits, self.using) if explanation.action in ("create", "replace") else ()
+        meets = would_meet(explanation, self.using)
         self.answer({**explanation.to_dict(), "waits_for": meets})
         first, *others = str(explanation).split("\n")
         self.say(self.style.MIGRATE_HEADING(harmless(first)))
