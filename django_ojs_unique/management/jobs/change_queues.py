@@ -9,7 +9,7 @@ from django.core.management.base import CommandParser
 from ...ojs.states import JobState
 from ...ojs.words import counted
 from ...reporting.unclaimed import doubt
-from .subcommand import Subcommand, limit, queue
+from .subcommand import Subcommand, number_or_none, queue
 
 
 class OnQueues(Subcommand):
@@ -64,7 +64,7 @@ class Limit(OnQueues):
     @staticmethod
     def add_arguments(parser: CommandParser) -> None:
         parser.add_argument("queue", type=queue, metavar="QUEUE", help="The queue.")
-        parser.add_argument("limit", type=limit, metavar="N", help="A whole number of at least 1, or none.")
+        parser.add_argument("limit", type=number_or_none, metavar="N", help="A whole number of at least 1, or none.")
         parser.add_argument("--per-second", action="store_true", help="Limit how many start in a second.")
 
     def run(self, *, queue: str, limit: int | None, per_second: bool, **options: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -16,7 +17,7 @@ from ...reporting.limits import LimitReport, Numbers, limits, partitions_of
 from ...reporting.text import age, count_text, harmless
 from ..arguments import whole_number
 from .show_system import Watched
-from .subcommand import limit_
+from .subcommand import limit_, number_or_none
 from .tables import Column, as_json
 
 KEEP: Any = ...
@@ -37,16 +38,16 @@ class Limits(Watched):
         parser.add_argument(
             "limit", nargs="?", type=limit_, metavar="NAME", help="The name of a limit, as in args.customer_id."
         )
-        number = "a whole number, or none for the number in the code"
+        number, read = "a whole number, or none for the number in the code", partial(number_or_none, most=LARGEST)
         parser.add_argument(
             "--running",
-            type=_number,
+            type=read,
             default=KEEP,
             metavar="N",
             help=f"How many jobs of a partition may run at once: {number}.",
         )
         parser.add_argument(
-            "--rate", type=_number, default=KEEP, metavar="N", help=f"How many may start in the limit's time: {number}."
+            "--rate", type=read, default=KEEP, metavar="N", help=f"How many may start in the limit's time: {number}."
         )
         parser.add_argument("--reset", action="store_true", help="Let the numbers in the code count again.")
         parser.add_argument(
@@ -152,7 +153,3 @@ PARTITION = (
     Column("since", "since", show=lambda since: age(since, timezone.now())),
     Column("first that waits", "first_job_id", attrgetter("first"), show=lambda id: id or "-"),
 )
-
-
-def _number(text: str) -> int | None:
-    return None if text.lower() == "none" else whole_number(text, most=LARGEST)

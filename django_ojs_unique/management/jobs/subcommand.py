@@ -19,7 +19,7 @@ from ...exceptions import InvalidRequest, did_you_mean
 from ...models import Job, Queue
 from ...ojs.names import job_key, job_type, limit_name, queue_name
 from ...ojs.states import JobState
-from ..arguments import whole_number
+from ..arguments import HIGHEST, whole_number
 from .answers import as_line
 from .tables import Column, folded, table
 
@@ -125,11 +125,9 @@ def read_word(text: str, words: type[Word], noun: str) -> Word:
 
 def state(text: str) -> JobState:
     """Read a state."""
-    try:
-        return JobState(text)
-    except ValueError:
-        hint = _FAILED if text.startswith("fail") else did_you_mean(text, JobState)
-        raise argparse.ArgumentTypeError(f"{text!r} is not a state. {hint}") from None
+    if text.startswith("fail"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a state. {_FAILED}")
+    return read_word(text, JobState, "state")
 
 
 def queue(text: str) -> str:
@@ -152,9 +150,9 @@ def limit_(text: str) -> str:
     return _refusing(limit_name, text)
 
 
-def limit(text: str) -> int | None:
-    """Read a whole number from 1 up, or ``none``."""
-    return None if text.lower() == "none" else whole_number(text)
+def number_or_none(text: str, *, most: int = HIGHEST) -> int | None:
+    """Read a whole number from 1 to ``most``, or ``none``."""
+    return None if text.lower() == "none" else whole_number(text, most=most)
 
 
 def moment(text: str) -> datetime:
