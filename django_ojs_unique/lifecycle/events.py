@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.apps import apps
@@ -123,15 +123,8 @@ def _started(job: Any, using: str, **kwargs: Any) -> None:
 
 
 def _completed(job: Any, using: str, **kwargs: Any) -> None:
-    took = max(job.finished_at - job.started_at, timedelta()) if job.started_at else timedelta()
-    _note(
-        "job.completed",
-        job,
-        using,
-        attempt=job.attempt,
-        duration_ms=round(took / timedelta(milliseconds=1)),
-        **_result(job.type, job.result),
-    )
+    took = duration_ms(job.started_at, job.finished_at)
+    _note("job.completed", job, using, attempt=job.attempt, duration_ms=took, **_result(job.type, job.result))
 
 
 def _failed(job: Any, error: Mapping[str, Any], using: str, **kwargs: Any) -> None:
@@ -197,6 +190,12 @@ RECEIVERS: list[tuple[Signal, Callable[..., None]]] = [
 
 def _note(type: str, job: Any, using: str, **data: Any) -> None:
     write(using, type=type, subject=str(job.pk), job_type=job.type, queue=job.queue, data=data)
+
+
+def duration_ms(start: datetime | None, end: datetime | None) -> int:
+    """Return a length of time in milliseconds; 0 if it has no start or no end, or the clock was set back."""
+    took = timedelta() if start is None or end is None else max(end - start, timedelta())
+    return round(took / timedelta(milliseconds=1))
 
 
 def write(using: str, **values: Any) -> None:

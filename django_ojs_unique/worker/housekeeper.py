@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from threading import Event as Bell
 from threading import Thread
 from typing import Any, TypeVar
@@ -96,9 +97,7 @@ class Housekeeper:
                 self._tick,
                 self._heartbeat,
                 self._prune,
-                self._prune_suppressed,
-                self._prune_events,
-                self._prune_workflows,
+                *(partial(self._prune_rows, model) for model in (SuppressedEnqueue, Event, Workflow)),
                 self._roll_up,
                 self._doubt_queues,
                 self._report_unknown,
@@ -261,14 +260,8 @@ class Housekeeper:
     def _prune(self) -> float:
         return _scan_again(prune(self._jobs, self._clock.now()))
 
-    def _prune_suppressed(self) -> float:
-        return _scan_again(SuppressedEnqueue.objects.using(self._using).prune(self._clock.now()))
-
-    def _prune_events(self) -> float:
-        return _scan_again(Event.objects.using(self._using).prune(self._clock.now()))
-
-    def _prune_workflows(self) -> float:
-        return _scan_again(Workflow.objects.using(self._using).prune(self._clock.now()))
+    def _prune_rows(self, model: Any) -> float:
+        return _scan_again(model.objects.using(self._using).prune(self._clock.now()))
 
     def _roll_up(self) -> float:
         """Count jobs for the dashboard, which does without: if the database refuses that alone, the worker is well."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
@@ -11,7 +10,7 @@ from django.db.models.fields.json import KT
 from .. import signals
 from ..conf import settings
 from ..db.dialects import dialect_of
-from ..lifecycle.events import LONGEST_MESSAGE, RECEIVERS, connect, disconnect, write
+from ..lifecycle.events import LONGEST_MESSAGE, RECEIVERS, connect, disconnect, duration_ms, write
 from ..ojs.workflows import UNSUCCESSFUL, Kind, MemberOutcome, Role, WorkflowState
 from .advance import lock_root
 from .progress import Progress
@@ -59,7 +58,7 @@ def _member_ended(workflow: Any, member: Any, job: Any, using: str, **kwargs: An
         step_index=member.position,
         step_type=type_,
         **({} if member.job_id is None else {"job_id": str(member.job_id)}),
-        duration_ms=_duration(member.started_at, member.finished_at),
+        duration_ms=duration_ms(member.started_at, member.finished_at),
         steps_remaining=left,
         remaining_steps=left,
         **({} if member.error is None else {"error": _error(member.error)}),
@@ -76,7 +75,7 @@ def _finished(workflow: Any, using: str, **kwargs: Any) -> None:
         cancelled = members.filter(outcome=MemberOutcome.CANCELLED).count()
         _note("workflow.cancelled", workflow, using, steps_cancelled=cancelled)
         return
-    took = _duration(workflow.created_at, workflow.finished_at)
+    took = duration_ms(workflow.created_at, workflow.finished_at)
     if workflow.state == WorkflowState.COMPLETED:
         _note("workflow.completed", workflow, using, total_steps=members.count(), duration_ms=took)
     else:
@@ -112,11 +111,6 @@ def _step_id(member: Any) -> str:
 
 def _error(error: dict[str, Any]) -> dict[str, str]:
     return {name: str(error[name])[:LONGEST_MESSAGE] for name in ("code", "message") if name in error}
-
-
-def _duration(start: datetime | None, end: datetime | None) -> int:
-    took = timedelta() if start is None or end is None else max(end - start, timedelta())
-    return round(took / timedelta(milliseconds=1))
 
 
 def _note(type: str, workflow: Any, using: str, job_type: str = "", **data: Any) -> None:
