@@ -148,7 +148,7 @@ class JobHandle:
         self.report = run.report
         self.journal = Journal(run, self.checkpoint)
 
-    def is_held(self) -> bool:
+    def is_leased(self) -> bool:
         """Return whether the job is still leased: asks the database."""
         return not self._run.cancelled and atomic.leased(self._run).exists()
 
@@ -169,6 +169,6 @@ class JobHandle:
 class AsyncJobHandle(JobHandle):
     """What an ``async def`` handler may do."""
 
-    def is_held(self) -> bool:
+    def is_leased(self) -> bool:
         """Return whether the job was still leased when the worker looked last."""
         return not self._run.cancelled

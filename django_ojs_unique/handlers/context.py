@@ -20,7 +20,7 @@ R = TypeVar("R")
 class SupportsHandle(Protocol):
     """What a context needs of `django_ojs_unique.execution.execute.JobHandle`, which documents the members."""
 
-    def is_held(self) -> bool: ...
+    def is_leased(self) -> bool: ...
     def report(self, fraction: float, note: str) -> None: ...
     def fence(self) -> None: ...
     def complete(self, result: Any) -> None: ...
@@ -87,7 +87,7 @@ class JobContext:
         In a plain handler each access is a query: use it between the steps of a long handler, not in a tight loop. In
         an ``async def`` handler it is what the worker saw in the last second, and the worker cancels the handler then.
         """
-        return not self.handle.is_held()
+        return not self.handle.is_leased()
 
     @property
     def workflow_id(self) -> UUID | None:
