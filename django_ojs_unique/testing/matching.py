@@ -25,25 +25,23 @@ TypeOrHandler = str | Handler[..., Any]
 Criteria = dict[str, Any]
 
 
-class ExpectedSuppression(TypedDict, total=False):
-    """The attributes of a suppressed enqueue that a test can compare."""
-
+class _Expected(TypedDict, total=False):
     args: Any
     args__contains: Any
     meta: Mapping[str, Any]
     meta__contains: Mapping[str, Any]
     queue: str
+
+
+class ExpectedSuppression(_Expected, total=False):
+    """The attributes of a suppressed enqueue that a test can compare."""
+
     outcome: str
 
 
-class ExpectedJob(TypedDict, total=False):
+class ExpectedJob(_Expected, total=False):
     """The attributes of an enqueued job that a test can compare."""
 
-    args: Any
-    args__contains: Any
-    meta: Mapping[str, Any]
-    meta__contains: Mapping[str, Any]
-    queue: str
     priority: int
     state: str
     key: str | None
