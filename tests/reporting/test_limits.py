@@ -78,6 +78,13 @@ def test_a_job_counts_for_no_more_than_the_smallest_of_its_numbers_that_an_opera
     assert [each.pk for each in take()] == [heavy_id]
 
 
+def test_a_job_that_would_not_be_stored_meets_no_limit():
+    Job.objects.enqueue("t", {"n": 1}, unique={})
+    explained = Job.objects.explain("t", {"n": 1}, unique={}, limit=Limit(key=["args.n"], running=1))
+    assert (explained.action, len(explained.limits)) == ("reject", 1)
+    assert limit_waits.would_meet(explained, "default") == ()
+
+
 def test_many_holders_are_not_all_named():
     limit = Limit(key=["args.n"], running=5)
     *holders, last = [enqueue(1, limit) for _ in range(6)]
