@@ -165,6 +165,7 @@ class Dialect:
     def find_and_record(self, wanted: LookUp, records: Dialect, record: Row) -> Any | None:
         """Do `find_duplicate`; if the policy counts the job, also insert a ``record`` with its id and state.
 
+        It inserts none about a job whose ``expires_at`` has passed: the caller must see whether the job has started.
         ``records`` is the dialect for the table of the record.
         """
         raise NotImplementedError

@@ -19,7 +19,17 @@ CHANNEL = "django_ojs_unique"
 """On PostgreSQL: the channel on which an enqueue sends workers the name of the queue that has a new available job."""
 
 ROWS_AT_ONCE = 1000
-LOOKED_AT = ("id", "type", "queue", "state", "fingerprint", "created_at", "expires_at", "lease_expires_at")
+LOOKED_AT = (
+    "id",
+    "type",
+    "queue",
+    "state",
+    "fingerprint",
+    "created_at",
+    "expires_at",
+    "started_at",
+    "lease_expires_at",
+)
 """The fields of a duplicate that the deciding statement reads."""
 
 _RETURNING = {False: "", True: f" RETURNING pg_notify('{CHANNEL}', queue)"}
@@ -263,18 +273,18 @@ class Table:
 
     @kept
     def find_and_insert(self, query: str, columns: tuple[str, ...], bounded: bool, is_alone: bool) -> str:
-        """Find a job; if its state is one of several, insert a row about it. On PostgreSQL only.
+        """Find a job; if its state is one of several and it does not expire before a time, insert a row about it.
 
-        Parameters: those of the query, the values of the row, the states, and the time after which the job was
-        created, if ``bounded``. A statement that is a transaction of its own (``is_alone``) does not wait for the disk:
-        a crash of the server may lose the last rows.
+        On PostgreSQL only. Parameters: those of the query, the values of the row, the states, the time, and that after
+        which the job was created, if ``bounded``. A statement that is a transaction of its own (``is_alone``) does not
+        wait for the disk: a crash of the server may lose the last rows.
         """
         after = " AND found.created_at > %s" if bounded else ""
         unwaited = ", set_config('synchronous_commit', 'off', true)" if is_alone else ""
         return (
             f"WITH found AS ({query}), inserted AS ({self._into((*columns, 'existing_job_id', 'existing_state'))}"
             f" SELECT {self._values(columns)}, found.id, found.state FROM found"
-            f" WHERE found.state = ANY(%s::text[]){after})"
+            f" WHERE found.state = ANY(%s::text[]) AND coalesce(found.expires_at > %s, true){after})"
             f" SELECT found.*{unwaited} FROM found"
         )
 

@@ -283,7 +283,8 @@ class PostgreSQL(Dialect):
         columns, values = records.table.written(record)
         states, after = [str(state) for state in wanted.policy.states], wanted.created_after
         statement = records.table.find_and_insert(query, columns, after is not None, self._is_alone())
-        return self._read(statement, [*parameters, *values, states, *filter(None, [after])], wanted.full_row)
+        others = [states, record["created_at"], *filter(None, [after])]
+        return self._read(statement, [*parameters, *values, *others], wanted.full_row)
 
     def _is_alone(self) -> bool:
         """Whether the next statement is a transaction of its own; the driver knows of all, Django only of its own."""

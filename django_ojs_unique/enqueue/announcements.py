@@ -72,7 +72,8 @@ def find_and_record(
     if not settings.record_suppressed or not dialect.records_at_once(policy):
         return dialect.find_duplicate(wanted), False
     record = _about(new_job, "rejected" if policy.on_conflict is OnConflict.REJECT else "deduplicated")
-    return dialect.find_and_record(wanted, _records(dialect.connection.alias), record), True
+    found = dialect.find_and_record(wanted, _records(dialect.connection.alias), record)
+    return found, found is None or found.expires_at is None or found.expires_at > record["created_at"]
 
 
 def _about(new_job: NewJob, outcome: str) -> dict[str, Any]:

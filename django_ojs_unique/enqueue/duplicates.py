@@ -16,7 +16,7 @@ from ..db.capabilities import STRONG, strength
 from ..db.constraints import finished, holding_unique_key, of_fingerprint, released, unfinished_or_holding
 from ..db.dialects import dialect_of
 from ..ojs.states import TERMINAL, JobState
-from ..unique.conflict import duplicates
+from ..unique.conflict import counts, duplicates
 from ..unique.policy import UniquePolicy, ended_states
 from ..unique.row import JobRow
 
@@ -57,7 +57,7 @@ def duplicates_of(jobs: Jobs, fingerprint: str, policy: UniquePolicy, now: datet
     """Select the stored jobs of a fingerprint that count under a policy now, the newest first."""
     which = of_fingerprint if ended_states([policy]) else unfinished_or_holding
     matches = jobs.filter(which(fingerprint=fingerprint), counted_by([policy], now))
-    counted = duplicates(matches.only("state", "created_at"), policy, now)
+    counted = duplicates(matches.only("state", "created_at", "expires_at", "started_at"), policy, now)
     return jobs.filter(pk__in=[row.pk for row in counted]).order_by("-created_at", "-id")
 
 
@@ -67,9 +67,9 @@ def satisfied(jobs: QuerySet[Any], fingerprints: Collection[str], policy: Unique
     Even under a policy that replaces, a waiting job stays. This only saves work: `enqueue` decides about the rest.
     """
     states = [state for state in policy.states if not (policy.replaces and state in TERMINAL)]
-    rows = jobs.filter(state__in=states).only("fingerprint", "created_at")
+    rows = jobs.filter(state__in=states).only("fingerprint", "state", "created_at", "expires_at", "started_at")
     found = dialect_of(jobs).find(rows, list(fingerprints), sorted(TERMINAL.intersection(states)))
-    return {row.fingerprint for row in found if (end := policy.window_end(row.created_at)) is None or now < end}
+    return {row.fingerprint for row in found if counts(policy, row, now)}
 
 
 def may_replace_active(jobs: QuerySet[Any], stored: Iterable[JobRow]) -> bool:

@@ -118,7 +118,7 @@ def unhandled(type: str) -> Message:
 def _explain(jobs: QuerySet[Any], new_job: NewJob, now: datetime) -> Explanation:
     policy, job = new_job.policy, new_job.job
     if new_job.key is not None:
-        return _explain_key(jobs, new_job, new_job.key)
+        return _explain_key(jobs, new_job, new_job.key, now)
     if policy is None:
         reason = Message("the job carries no unique policy.")
         if registry.find(job.type) is None:
@@ -174,11 +174,11 @@ def _newest(jobs: QuerySet[Any], fingerprint: str, policy: UniquePolicy, now: da
     return [*by_id([matches[:MOST_LIVE], *newest_finished(light, fingerprint, policy, MOST_FINISHED)]).values()]
 
 
-def _explain_key(jobs: QuerySet[Any], new_job: NewJob, key: JobKey) -> Explanation:
+def _explain_key(jobs: QuerySet[Any], new_job: NewJob, key: JobKey, now: datetime) -> Explanation:
     holder = jobs.filter(holding_unique_key(), fingerprint=new_job.job.fingerprint).first()
     values = {} if holder is None else {"id": holder.pk, "state": holder.state, "value": key.mode}
     held = Message("job {id} holds the key and is {state}, and key_mode is {value}", **values)
-    decided = judge_key(holder, key.mode)
+    decided = judge_key(holder, key.mode, now)
     if holder is not None and decided in (KeyAction.REWRITE, KeyAction.REWRITE_BUT_TIME):
         merged_args(holder, new_job.job)
     action, reason = {

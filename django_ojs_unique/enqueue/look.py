@@ -17,6 +17,7 @@ from ..db.constraints import holding_unique_key, of_fingerprint
 from ..db.dialects import dialect_of
 from ..db.inserts import in_groups
 from ..ojs.states import INCOMPLETE
+from ..unique.conflict import counts
 from ..unique.plan import Family
 from ..unique.policy import UniquePolicy, ended_states
 from ..unique.row import JobRow
@@ -25,8 +26,8 @@ from .entry import Entry
 from .unit_of_work import LostRace
 
 _LOOKED_AT = (
-    "id", "type", "queue", "state", "key", "fingerprint", "unique_states", "created_at", "scheduled_at", "workflow_id",
-    "awaited",
+    "id", "type", "queue", "state", "key", "fingerprint", "unique_states", "created_at", "scheduled_at", "expires_at",
+    "started_at", "workflow_id", "awaited",
 )  # fmt: skip
 
 
@@ -95,7 +96,7 @@ class Look:
         for fingerprints in in_groups(counting):
             for row in self._find(fingerprints, now):
                 policies = self._policies[row.fingerprint]
-                if row.pk not in known and any(_counts(policy, row, now) for policy in policies):
+                if row.pk not in known and any(counts(policy, row, now) for policy in policies):
                     raise LostRace
 
     def _stored(self, now: datetime, *, is_lost: bool, is_hidden: bool) -> Iterable[JobRow]:
@@ -111,7 +112,7 @@ class Look:
         matches, ended = stored_matches(jobs, fingerprint, policy, now), newest_finished(jobs, fingerprint, policy)
         if ended and not policy.replaces and not is_hidden:
             stored = by_id([matches, *ended])
-            if all(_counts(policy, row, now) for row in stored.values() if row.holds_unique_key):
+            if all(counts(policy, row, now) for row in stored.values() if row.holds_unique_key):
                 return [*stored.values()]  # nothing is released
         # First the unfinished ones: one that ends before its lock is among the finished ones then.
         stored = {row.pk: row for row in self._dialect.lock(matches, by_key=by_key)}
@@ -149,10 +150,6 @@ class Look:
     def _may_change(self, row: JobRow, now: datetime) -> bool:
         """Tell whether an entry may replace a stored job, release its unique key, or let a workflow wait for it."""
         return row.fingerprint in self._adopting or any(
-            policy.replaces or (row.holds_unique_key and not _counts(policy, row, now))
+            policy.replaces or (row.holds_unique_key and not counts(policy, row, now))
             for policy in self._policies[row.fingerprint]
         )
-
-
-def _counts(policy: UniquePolicy, row: JobRow, now: datetime) -> bool:
-    return policy.is_duplicate(row.state, row.created_at, now)

@@ -27,7 +27,7 @@ from ..db.inserts import in_groups
 from ..db.transactions import starting_over
 from ..db.updates import update_each
 from ..ojs.blocking import LIMITED, UNBLOCKED
-from ..ojs.states import MOVES, POSTPONED, TIMED, UNSUCCESSFUL, WAITING, JobState
+from ..ojs.states import MOVES, POSTPONED, TIMED, UNSTARTED, UNSUCCESSFUL, JobState
 from ..unique.keys import HOLDING
 
 
@@ -144,8 +144,7 @@ def supersede(jobs: QuerySet[Any], now: datetime, *, errors: list[dict[str, Any]
 
 def expire(jobs: QuerySet[Any], now: datetime) -> int:
     """A waiting job whose `expires_at` has passed → discarded."""
-    waiting = WAITING - {JobState.RETRYABLE}
-    return move(jobs.filter(expires_at__lte=now), JobState.DISCARDED, sources=waiting, finished_at=now, run_at=None)
+    return move(jobs.filter(expires_at__lte=now), JobState.DISCARDED, sources=UNSTARTED, finished_at=now, run_at=None)
 
 
 def claim(

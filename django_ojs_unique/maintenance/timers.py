@@ -22,7 +22,7 @@ from ..execution.run import labels
 from ..execution.run_result import RunResult
 from ..lifecycle import DatabaseNow
 from ..lifecycle.events import collected, tell
-from ..ojs.states import TIMED, WAITING, JobState
+from ..ojs.states import TIMED, UNSTARTED, JobState
 from ..signals import announce, announce_failure, job_discarded, job_expired, job_failed
 from . import superseded
 
@@ -46,7 +46,7 @@ def promote_unseen(jobs: QuerySet[Any], now: datetime) -> int:
 def late(jobs: QuerySet[Any], now: datetime) -> QuerySet[Any]:
     """Select the waiting jobs whose ``expires_at`` has passed."""
     # No waiting job has finished; the condition is there so that the partial index is used.
-    waiting = jobs.filter(state__in=sorted(WAITING), expires_at__lte=now, finished_at=None, started_at=None)
+    waiting = jobs.filter(state__in=sorted(UNSTARTED), expires_at__lte=now, finished_at=None, started_at=None)
     return waiting.order_by("expires_at")
 
 

@@ -31,6 +31,8 @@ TERMINAL = frozenset({JobState.COMPLETED, JobState.CANCELLED, JobState.DISCARDED
 INCOMPLETE = ALL - TERMINAL
 """The default `states` of a unique policy."""
 WAITING = INCOMPLETE - {JobState.ACTIVE}
+UNSTARTED = WAITING - {JobState.RETRYABLE}
+"""States in which a job may wait for its first start."""
 TIMED = frozenset({JobState.SCHEDULED, JobState.RETRYABLE})
 """States that wait until the row's `run_at`."""
 UNSUCCESSFUL = frozenset({JobState.DISCARDED, JobState.CANCELLED})

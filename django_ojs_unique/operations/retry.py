@@ -38,6 +38,8 @@ _READ = (
     "created_at",
     "enqueued_at",
     "scheduled_at",
+    "expires_at",
+    "started_at",
 )
 _LIVE = Message("Cannot retry job {id}: job {other} is a live duplicate ({state}).")
 _RUNS = Message(

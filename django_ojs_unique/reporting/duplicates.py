@@ -42,8 +42,8 @@ _START = Left(Cast("args", TextField()), LONGEST_ARGS)
 _UNFINISHED = sorted(INCOMPLETE)
 _HEX = frozenset("0123456789abcdef")
 LIGHT = (
-    "id", "type", "queue", "state", "attempt", "max_attempts", "created_at", "finished_at", "window_ends_at",
-    "fingerprint", "unique_states", "key", "revision", "replaced_by",
+    "id", "type", "queue", "state", "attempt", "max_attempts", "created_at", "started_at", "finished_at",
+    "expires_at", "window_ends_at", "fingerprint", "unique_states", "key", "revision", "replaced_by",
 )  # fmt: skip
 """The fields that a list of jobs shows; args and results are left out, as they can be large."""
 

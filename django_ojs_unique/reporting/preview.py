@@ -106,7 +106,7 @@ def live_duplicates(jobs: QuerySet[Any], of: Collection[Job], now: datetime) -> 
         return {}
     live = live_of(everything(jobs), fingerprints).order_by("-created_at", "-pk")
     alike: dict[str, list[Job]] = defaultdict(list)
-    for job in live.only("type", "state", "fingerprint", "created_at")[:MOST_RIVALS]:
+    for job in live.only("type", "state", "fingerprint", "created_at", "expires_at", "started_at")[:MOST_RIVALS]:
         alike[job.fingerprint].append(job)
     found = {}
     for job in of:

@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from ..ojs.states import TERMINAL, JobState
+from ..ojs.states import TERMINAL, UNSTARTED, JobState
 from .policy import OnConflict, UniquePolicy
 
 
@@ -21,6 +21,8 @@ class Stored(Protocol):
     state: str
     created_at: datetime
     scheduled_at: datetime | None
+    expires_at: datetime | None
+    started_at: datetime | None
 
 
 class Action(StrEnum):
@@ -76,9 +78,19 @@ FREE: Final[Verdict[Any]] = Verdict(Action.ADMIT)
 """No stored job matters."""
 
 
+def has_expired(row: Stored, now: datetime) -> bool:
+    """Whether a job that waits for its first start may not start any more."""
+    return row.expires_at is not None and row.expires_at <= now and row.started_at is None and row.state in UNSTARTED
+
+
+def counts(policy: UniquePolicy, row: Stored, now: datetime) -> bool:
+    """Whether a policy counts a stored job of the same fingerprint now."""
+    return policy.is_duplicate(row.state, row.created_at, now) and not has_expired(row, now)
+
+
 def duplicates(stored: Iterable[S], policy: UniquePolicy, now: datetime) -> list[S]:
     """Return the stored jobs, all of one fingerprint, that the policy counts now, the newest first."""
-    counted = (row for row in stored if policy.is_duplicate(row.state, row.created_at, now))
+    counted = (row for row in stored if counts(policy, row, now))
     return sorted(counted, key=lambda row: (row.created_at, row.id), reverse=True)
 
 

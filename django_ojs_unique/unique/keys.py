@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -66,6 +67,8 @@ class KeyHolder(Protocol):
 
     state: str
     attempt: int
+    expires_at: datetime | None
+    started_at: datetime | None
 
 
 class KeyAction(StrEnum):
@@ -79,11 +82,15 @@ class KeyAction(StrEnum):
     REWRITE_BUT_TIME = "rewrite_but_time"
 
 
-def judge(holder: KeyHolder | None, mode: KeyMode | str) -> KeyAction:
-    """Decide on an enqueue with a key, given the job that holds it (Graphile Worker, "job_key_mode")."""
+def judge(holder: KeyHolder | None, mode: KeyMode | str, now: datetime) -> KeyAction:
+    """Decide on an enqueue with a key, given the job that holds it (Graphile Worker, "job_key_mode").
+
+    A job that has expired does nobody's work, whether or not it is discarded already.
+    """
     if holder is None:
         return KeyAction.CREATE
-    if mode == KeyMode.UNSAFE_DEDUPE:
+    has_expired = holder.expires_at is not None and holder.expires_at <= now and holder.started_at is None
+    if mode == KeyMode.UNSAFE_DEDUPE and not has_expired:
         return KeyAction.KEEP
     if holder.state == JobState.ACTIVE:
         return KeyAction.SUCCEED

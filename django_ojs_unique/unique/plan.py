@@ -168,7 +168,7 @@ class Plan:
 
     def _by_key(self, intent: Intent, family: Family, mode: KeyMode | str) -> Verdict[JobRow]:
         job, holder = intent.job, next(iter(family.rows), None)
-        action = judge_key(holder, mode)
+        action = judge_key(holder, mode, self._now)
         if holder is None or action in (KeyAction.CREATE, KeyAction.SUCCEED):
             if not self._admit(job):
                 return Verdict(Action.ID_TAKEN)

@@ -30,6 +30,8 @@ class JobRow(Protocol):
     created_at: datetime
     enqueued_at: datetime | None
     scheduled_at: datetime | None
+    expires_at: datetime | None
+    started_at: datetime | None
     run_at: datetime | None
     finished_at: datetime | None
     replaced_by_id: UUID | None

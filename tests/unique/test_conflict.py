@@ -19,6 +19,8 @@ class Row:
     state: str = "available"
     created_at: datetime = NOW
     scheduled_at: datetime | None = None
+    expires_at: datetime | None = None
+    started_at: datetime | None = None
 
 
 def verdict(*rows, strategy="reject", replace_active=True, **policy):
@@ -42,6 +44,21 @@ def test_a_job_in_a_state_that_is_not_listed_releases_its_unique_key_and_the_new
 def test_a_job_whose_window_has_ended_releases_its_unique_key_and_the_new_one_is_admitted(state, strategy):
     row = Row(1, state, NOW - timedelta(hours=1))
     assert verdict(row, strategy=strategy, states=ALL, period="PT1H") == Verdict(Action.ADMIT, release=(row,))
+
+
+@pytest.mark.parametrize("strategy", OnConflict)
+@pytest.mark.parametrize("state", ["available", "scheduled", "pending"])
+def test_a_job_that_may_not_start_any_more_releases_its_unique_key_and_the_new_one_is_admitted(state, strategy):
+    row = Row(1, state, expires_at=NOW)
+    assert verdict(row, strategy=strategy) == Verdict(Action.ADMIT, release=(row,))
+
+
+@pytest.mark.parametrize("row", [
+    Row(1, expires_at=LATER), Row(1, expires_at=NOW, started_at=NOW), Row(1, "retryable", expires_at=NOW),
+    Row(1, "active", expires_at=NOW),
+])  # fmt: skip
+def test_a_job_that_may_start_or_has_started_still_counts(row):
+    assert verdict(row) == Verdict(Action.REJECT, row)
 
 
 @pytest.mark.parametrize("replace_active", [True, False])

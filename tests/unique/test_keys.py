@@ -3,6 +3,7 @@
 import inspect
 import unicodedata
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import product
 
 import pytest
@@ -30,6 +31,7 @@ WAITING = sorted(HOLDING - {JobState.ACTIVE, JobState.DISCARDED})
 KEY_LOCKS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 """What turns the direction of a text, and is refused."""
 CHARACTERS = st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"], exclude_characters=KEY_LOCKS)
+NOW = datetime(2026, 2, 12, 12, tzinfo=UTC)
 KEYS = st.text(CHARACTERS, min_size=1, max_size=20)
 
 
@@ -37,6 +39,8 @@ KEYS = st.text(CHARACTERS, min_size=1, max_size=20)
 class Holder:
     state: str
     attempt: int = 0
+    expires_at: datetime | None = None
+    started_at: datetime | None = None
 
 
 def text(key, type="t", scope=KeyScope.TYPE):
@@ -48,29 +52,35 @@ def text(key, type="t", scope=KeyScope.TYPE):
 
 @pytest.mark.parametrize("mode", KeyMode)
 def test_without_a_holder_every_mode_creates(mode):
-    assert judge(None, mode) is KeyAction.CREATE
+    assert judge(None, mode, NOW) is KeyAction.CREATE
 
 
 @pytest.mark.parametrize(("state", "attempt"), list(product(sorted(HOLDING), [0, 1])))
 def test_unsafe_dedupe_keeps_every_holder(state, attempt):
-    assert judge(Holder(state, attempt), "unsafe_dedupe") is KeyAction.KEEP
+    assert judge(Holder(state, attempt), "unsafe_dedupe", NOW) is KeyAction.KEEP
+
+
+@pytest.mark.parametrize("state", ["available", "discarded"])
+def test_unsafe_dedupe_does_not_keep_a_holder_that_has_expired(state):
+    assert judge(Holder(state, expires_at=NOW), "unsafe_dedupe", NOW) is KeyAction.REWRITE
+    assert judge(Holder(state, 1, expires_at=NOW, started_at=NOW), "unsafe_dedupe", NOW) is KeyAction.KEEP
 
 
 @pytest.mark.parametrize(("mode", "attempt"), list(product(["replace", "preserve_run_at"], [1, 3])))
 def test_a_running_holder_is_succeeded(mode, attempt):
-    assert judge(Holder("active", attempt), mode) is KeyAction.SUCCEED
+    assert judge(Holder("active", attempt), mode, NOW) is KeyAction.SUCCEED
 
 
 @pytest.mark.parametrize("state", WAITING)
 def test_a_waiting_holder_is_rewritten_with_or_without_its_time(state):
-    assert judge(Holder(state), "replace") is KeyAction.REWRITE
-    assert judge(Holder(state), "preserve_run_at") is KeyAction.REWRITE_BUT_TIME
+    assert judge(Holder(state), "replace", NOW) is KeyAction.REWRITE
+    assert judge(Holder(state), "preserve_run_at", NOW) is KeyAction.REWRITE_BUT_TIME
 
 
 @pytest.mark.parametrize("mode", ["replace", "preserve_run_at"])
 @pytest.mark.parametrize(("state", "attempt"), [*product(WAITING, [1]), ("discarded", 0), ("discarded", 3)])
 def test_a_holder_that_failed_before_is_rewritten_with_its_time(state, attempt, mode):
-    assert judge(Holder(state, attempt), mode) is KeyAction.REWRITE
+    assert judge(Holder(state, attempt), mode, NOW) is KeyAction.REWRITE
 
 
 def test_a_job_holds_its_key_until_it_completes_or_is_cancelled():

@@ -29,6 +29,8 @@ class Row:
     unique_states: frozenset[JobState] = INCOMPLETE
     created_at: datetime = NOW
     scheduled_at: datetime | None = None
+    expires_at: datetime | None = None
+    started_at: datetime | None = None
     enqueued_at: datetime | None = NOW
     key: str | None = None
     workflow_id: int | None = None

@@ -33,6 +33,8 @@ READ = (
     "unique_states",
     "window_ends_at",
     "created_at",
+    "expires_at",
+    "started_at",
     "enqueued_at",
     "scheduled_at",
     "run_at",

@@ -17,6 +17,7 @@ from ...enqueue.unit_of_work import LostRace, UnitOfWork
 from ...enqueue.write import write
 from ...ojs.states import ALL, INCOMPLETE, WAITING, JobState
 from ...signals import announce, job_cancelled
+from ...unique.conflict import has_expired
 from ...unique.keys import HOLDING
 from ...unique.plan import Effects
 from .expected_row import READ, ExpectedRow
@@ -162,7 +163,8 @@ class Repairer:
             enqueued_at = older.row.enqueued_at
             if state == JobState.AVAILABLE and enqueued_at is not None and enqueued_at > newer.row.created_at:
                 return False  # it may have been discarded then, and retried by force since
-        return policy.is_duplicate(state, older.row.created_at, newer.row.created_at)
+        is_duplicate = policy.is_duplicate(state, older.row.created_at, newer.row.created_at)
+        return is_duplicate and not has_expired(older.row, timezone.now())
 
 
 def _effects(expected_rows: Sequence[ExpectedRow]) -> Effects:
