@@ -43,6 +43,31 @@ def test_only_the_databases_are_asked_for_a_vendor():
     assert {package_of(module) for module in asks} == {"db"}, f"Ask the dialect, db/dialects.py: {asks}"
 
 
+HOSTS_CLOCK = {("timezone", "now"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today"), ("time", "time")}
+MAY_READ_IT = {
+    "db.clock": "adds the offset of the database's clock",
+    "testing.time_travel": "moves the host's clock itself",
+    "checks.handlers": "compares lengths of time, and runs without a database",
+    "contrib.prometheus.collector": "names gauges without a value",
+    "execution.run_result": "is the default for a result that nobody has timed, as in tests",
+    **dict.fromkeys(
+        ["models.event", "models.job", "models.limit", "models.suppressed", "models.workflow"],
+        "is the default for a row that is written manually: the package itself gives its rows the database's time",
+    ),
+}
+"""The modules that read the host's clock, which decides nothing: all others call `database_now`."""
+
+
+def test_only_the_database_tells_the_time():
+    readers = {
+        module
+        for module in MODULES
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.Attribute) and (getattr(node.value, "id", ""), node.attr) in HOSTS_CLOCK
+    }
+    assert readers == MAY_READ_IT.keys()
+
+
 def test_contributing_shows_the_order():
     page = (layers.ROOT.parent / "CONTRIBUTING.md").read_text()
     assert layers.markdown() in page, "Take over what `python -m tests.layers` prints."

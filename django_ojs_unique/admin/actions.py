@@ -14,11 +14,11 @@ from django.db import router
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..db.clock import database_now
 from ..models import Job
 from ..ojs.states import UNSUCCESSFUL
 from ..operations.operation import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY, Operation
@@ -154,7 +154,8 @@ class JobActions(ReadOnlyAdmin):
         from ..reporting.preview import live_duplicates
         from .carry_out import outcome_row
 
-        beside = live_duplicates(visibility.jobs, [found[id] for id in result.changed if id in found], timezone.now())
+        jobs, changed = visibility.jobs, [found[id] for id in result.changed if id in found]
+        beside = live_duplicates(jobs, changed, database_now(jobs.db))
         return render(
             self,
             request,
@@ -193,7 +194,7 @@ class JobActions(ReadOnlyAdmin):
             kept.append((FROM_PAGE, "yes"))
         visibility = visibility_of(self, request)
         replaceable = visibility.jobs if visibility.is_narrowed else None
-        found = consequences(operation, visibility.jobs, ids, timezone.now(), replaceable=replaceable)
+        found = consequences(operation, visibility.jobs, ids, database_now(visibility.jobs.db), replaceable=replaceable)
         if operation is RETRY:
             kept += [(FINISHED, one.id) for one in found if one.job is not None and one.job.state in UNSUCCESSFUL]
         return render(

@@ -17,10 +17,10 @@ from django.contrib import messages
 from django.contrib.admin import helpers
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.utils import timezone
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from ..db.clock import database_now
 from ..db.inserts import ROWS_AT_ONCE
 from ..operations.operation import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY, Operation
 from ..operations.results import BulkResult
@@ -118,7 +118,7 @@ def bulk_action(
     progress = Progress.of(request) if is_confirmed else None
     if progress is None:
         counts, able = by_state(matching), by_state(chosen)
-        progress = Progress(_what(request), timezone.now().isoformat(), sum(able.values()))
+        progress = Progress(_what(request), database_now(matching.db).isoformat(), sum(able.values()))
         progress.store(request)
         others = {state: count - able.get(state, 0) for state, count in counts.items()}
         rows = [(badge(state), f"{count:,}", translate(operation.done)) for state, count in able.items() if count]

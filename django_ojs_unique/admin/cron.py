@@ -9,11 +9,11 @@ from django.contrib.admin.actions import delete_selected
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.template.loader import render_to_string
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from ..db.clock import database_now
 from ..exceptions import InvalidRequest, OJSError
 from ..handlers.redaction import redacted_member
 from ..models import CronJob, Job
@@ -175,7 +175,7 @@ def _run(visibility: Visibility, entry: CronJob, using: str) -> tuple[Any, str, 
     from .cron_history import ENQUEUED, RAN
 
     try:
-        ran = run_now(entry.pk, timezone.now(), using)
+        ran = run_now(entry.pk, database_now(using), using)
     except OJSError as error:
         reason = harmless(error.message)
         message = gettext("Cron job {name} enqueued nothing: {reason}")

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from django.contrib.admin.models import LogEntry
 from django.contrib.admin.options import get_content_type_for_model
-from django.utils import timezone
 from django.utils.translation import gettext
 
+from ..db.clock import database_now
 from ..maintenance.cron import past_job_ids
 from ..models import CronJob, Job
 from ..reporting.list_columns import list_columns, with_list_columns
@@ -29,7 +29,7 @@ _RAN = re.compile(rf"{RAN}: (?:{'|'.join(ENQUEUED)}) job ([0-9a-f-]{{36}})")
 def history(visibility: Visibility, entry: CronJob) -> dict[str, Any]:
     """Return the context of ``cronjob/history.html``: up to `MOST` jobs, the newest first."""
     by_hand = _manually(entry)
-    ids = {*past_job_ids(entry, timezone.now(), MOST), *by_hand, *filter(None, [entry.last_job_id])}
+    ids = {*past_job_ids(entry, database_now(visibility.jobs.db), MOST), *by_hand, *filter(None, [entry.last_job_id])}
     found = visibility.jobs.using(entry._state.db).filter(pk__in=ids)
     jobs = with_list_columns(found, ("state", "started_at", "finished_at")).order_by("-created_at", "-pk")[:MOST]
     return {"rows": [_row(visibility, job, by_hand.get(job.pk, "")) for job in jobs], "most": MOST}

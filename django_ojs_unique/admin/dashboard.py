@@ -11,10 +11,10 @@ from django.db import router
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from django.utils import timezone
 from django.utils.translation import gettext, ngettext
 from django.views.decorators.http import require_safe
 
+from ..db.clock import database_now
 from ..models import Job, LimitOverride, WorkerProcess
 from ..ojs.states import JobState
 from ..reporting import workers
@@ -66,7 +66,7 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
         _pause_or_resume(model_admin, request)
         return HttpResponseRedirect(f"{request.path}?span={span.name}")
-    now = timezone.now()
+    now = database_now(_database())
     seen = overview(_database(), span, now, with_workers=may_view(request, WorkerProcess))
     states = shown_states(seen.now)
     minutes = round(LONG_WAIT.total_seconds() / 60)
@@ -123,7 +123,7 @@ def dashboard_urls(model_admin: Any) -> list[URLPattern]:
 def _now(model_admin: Any, request: HttpRequest) -> HttpResponse:
     """Return the first lines of the dashboard only."""
     _check_visibility(model_admin, request)
-    context = {"live": now_cells(queues_now(_database()), timezone.now())}
+    context = {"live": now_cells(queues_now(_database()), database_now(_database()))}
     return TemplateResponse(request, "admin/django_ojs_unique/dashboard_now.html", context)
 
 
@@ -131,7 +131,7 @@ def _picture(model_admin: Any, request: HttpRequest, name: str) -> HttpResponse:
     _check_visibility(model_admin, request)
     span = SPANS.get(request.GET.get("span", ""), SPANS["hour"])
     try:
-        numbers = chart(name, _database(), span, timezone.now())
+        numbers = chart(name, _database(), span, database_now(_database()))
         svg = draw(numbers)
     except KeyError:
         raise Http404 from None

@@ -7,13 +7,15 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib.admin.utils import quote
+from django.db import router
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..db.clock import database_now
+from ..models import Job
 from ..reporting.text import distance, full, harmless, shortened
 from ..unique.keys import KeyMode
 from .sentences import translate
@@ -63,7 +65,7 @@ def when(moment: datetime | None) -> SafeString | str:
 
 def ago_text(moment: datetime) -> str:
     """Say how long ago a moment was, or how far ahead it is."""
-    return translate(distance(moment, timezone.now()))
+    return translate(distance(moment, database_now(router.db_for_read(Job))))
 
 
 def job_link(id: Any, text: str | None = None) -> SafeString:

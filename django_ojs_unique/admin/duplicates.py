@@ -12,10 +12,10 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import URLPattern, path, reverse
-from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.translation import gettext
 
+from ..db.clock import database_now
 from ..db.holding import everything
 from ..models import Job, SuppressedEnqueue
 from ..reporting import duplicates as report
@@ -85,7 +85,7 @@ def _say_what_was_found(request: HttpRequest, term: str, found: report.Match) ->
 
 
 def _met(visibility: Visibility, attempts: Any, span: str) -> dict[str, Any]:
-    now = timezone.now()
+    now = database_now(visibility.jobs.db)
     most = report.most_suppressed(attempts, everything(visibility.jobs), SPANS[span], now)
     visibility.look(met.holder.pk for met in most.fingerprints if met.holder)
     page = reverse("admin:django_ojs_unique_suppressedenqueue_changelist")

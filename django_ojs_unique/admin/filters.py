@@ -9,10 +9,10 @@ from django.contrib import admin
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.lookups import Exact, IsNull
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..db.clock import database_now
 from ..handlers.registry import registry
 from ..models import Job, Queue, SuppressedEnqueue
 from ..ojs.states import TERMINAL, JobState
@@ -142,7 +142,7 @@ class FinishedFilter(JobFilter):
             state__in=sorted(TERMINAL),
             payload_pruned__in=[False, True],
             dead_letter__in=[False, True],
-            finished_at__gte=SPANS[value].edges(timezone.now())[0],
+            finished_at__gte=SPANS[value].edges(database_now(using))[0],
         )
 
 
@@ -194,7 +194,7 @@ class StuckFilter(JobFilter):
         return [("yes", gettext("yes: the lease ran out"))]
 
     def condition(self, using: str, value: str) -> Q:
-        return Q(state=JobState.ACTIVE, finished_at__isnull=True, lease_expires_at__lt=timezone.now())
+        return Q(state=JobState.ACTIVE, finished_at__isnull=True, lease_expires_at__lt=database_now(using))
 
 
 class UniqueFilter(JobFilter):

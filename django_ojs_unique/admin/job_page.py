@@ -9,9 +9,9 @@ from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
-from django.utils import timezone
 from django.utils.translation import gettext
 
+from ..db.clock import database_now
 from ..handlers.redaction import redacted_member
 from ..models import Job
 from ..operations.operation import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY
@@ -66,7 +66,7 @@ class JobPage(ReadOnlyAdmin):
                 "page_actions": self._page_actions(request, obj),
                 "changelist": reverse("admin:django_ojs_unique_job_changelist"),
                 "from_page": FROM_PAGE,
-                **panels(visibility_of(self, request), request, obj, timezone.now()),
+                **panels(visibility_of(self, request), request, obj, database_now(obj._state.db)),
             }
         return super().render_change_form(request, context, add, change, form_url, obj)
 

@@ -9,12 +9,12 @@ from django.contrib.admin.utils import quote
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..db.clock import database_now
 from ..models import Job, WorkerProcess
 from ..reporting.text import harmless
 from ..reporting.workers import SILENT, SILENT_AFTER, WorkerReport, claimed_by, standing
@@ -33,7 +33,7 @@ class StandingFilter(admin.SimpleListFilter):
         return [(name, translate(name)) for name in ("running", "quiet", "stopping", SILENT)]
 
     def queryset(self, request: HttpRequest, rows: QuerySet[WorkerProcess]) -> QuerySet[WorkerProcess]:
-        overdue = timezone.now() - SILENT_AFTER
+        overdue = database_now(rows.db) - SILENT_AFTER
         if self.value() == SILENT:
             return rows.filter(heartbeat_at__lt=overdue)
         return rows.filter(heartbeat_at__gte=overdue, state=self.value()) if self.value() else rows
@@ -53,10 +53,12 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
         return [*self.fields, "claimed_jobs" if may_view(request, Job) else "claimed"]
 
     worker = column(_("worker"), lambda row: harmless(row.pk), ordering="id")
-    standing = column(_("state"), lambda row: badge(standing(row, timezone.now())), ordering="state")
+    standing = column(_("state"), lambda row: badge(standing(row, database_now(row._state.db))), ordering="state")
     heartbeat = column(_("heartbeat"), lambda row: ago(row.heartbeat_at), ordering="heartbeat_at")
     runs_since = column(_("started"), lambda row: ago(row.started_at), ordering="started_at")
-    takes = column(_("queues"), lambda row: patterns_text(WorkerReport(row, standing(row, timezone.now()))))
+    takes = column(
+        _("queues"), lambda row: patterns_text(WorkerReport(row, standing(row, database_now(row._state.db))))
+    )
     holds = column(_("claimed jobs"), lambda row: claimed_link(row), ordering="claimed")
 
     @admin.display(description=_("claimed jobs"))

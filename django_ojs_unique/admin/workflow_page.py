@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from ..db.clock import database_now
 from ..models import Job, Workflow
 from ..ojs.workflows import Kind, MemberState, Role, WorkflowState
 from ..reporting.text import distance, harmless
@@ -54,7 +54,7 @@ class WorkflowPage(ReadOnlyAdmin):
         if workflow is not None:
             from ..reporting.workflows import tree
 
-            visibility, now = visibility_of(self, request), timezone.now()
+            visibility, now = visibility_of(self, request), database_now(workflow._state.db)
             is_running = workflow.state == WorkflowState.RUNNING
             context |= {
                 "title": gettext("Workflow"),

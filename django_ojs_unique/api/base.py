@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache, cached_property
 from typing import Any, ClassVar, TypeVar
 
@@ -12,7 +13,7 @@ from django.apps import apps
 from django.core.exceptions import DisallowedHost
 from django.db import router, transaction
 from django.urls import reverse
-from django.utils import timezone, translation
+from django.utils import translation
 from rest_framework import exceptions as drf
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.permissions import BasePermission
@@ -22,6 +23,7 @@ from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView, set_rollback
 
 from ..conf import API_DEFAULTS, imported, settings
+from ..db.clock import database_now
 from ..db.fields import new_id
 from ..exceptions import DuplicateJob, OJSError, as_json
 from ..maintenance.on_demand import is_overdue, run_maintenance
@@ -140,6 +142,10 @@ class OJSView(APIView):
         """The database of the jobs."""
         return router.db_for_write(Job)
 
+    def now(self) -> datetime:
+        """Return the time of that database."""
+        return database_now(self.using)
+
     @property
     def account(self) -> str:
         """A text that identifies the caller's account; all anonymous callers share one."""
@@ -178,7 +184,7 @@ class OJSView(APIView):
     def stored(self, id: str) -> Job:
         """Return the same job, whatever the caller may do. Raises NotFound."""
         job = self.jobs.filter(pk=id).first() if UUID_TEXT.fullmatch(id) else None
-        if job is not None and is_overdue(job, now := timezone.now()):
+        if job is not None and is_overdue(job, now := self.now()):
             run_maintenance(self.jobs, now, only=job.pk)
             job = self.jobs.filter(pk=id).first()
         if job is None:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from django.db import transaction
-from django.utils import timezone
 
 from ..conf import settings
+from ..db.clock import database_now
 from ..db.sizes import OF_A_JOB, bytes_of, fit
 from ..db.transactions import starting_over
 from ..enqueue.new_job import Reader
@@ -26,7 +26,7 @@ def enqueue_one(jobs: Any, wanted: EnqueueBody) -> EnqueueResult:
 
     Raises the errors of an enqueue, with the field names that the client wrote.
     """
-    now = timezone.now()
+    now = database_now(jobs.db)
     try:
         try:
             result = _one(jobs, wanted)
@@ -73,7 +73,7 @@ def start_workflow(jobs: Any, wanted: WantedWorkflow) -> Workflow:
 
     Raises what `create` raises; nothing is stored then.
     """
-    run_maintenance(jobs, timezone.now())  # so that a job that is over is no duplicate
+    run_maintenance(jobs, database_now(jobs.db))  # so that a job that is over is no duplicate
     leaves, workflows = list(wanted.flow.leaves()), Workflow.objects.using(jobs.db)
     rates = {Reader(Job).options_of(leaves[at].request).values["queue"]: rate for at, rate in wanted.rates.items()}
 
@@ -95,7 +95,7 @@ def _many(jobs: Any, wanted: Sequence[EnqueueBody], mode: str) -> Sequence[Any]:
     """Run maintenance, so that a job that is over is no duplicate, and enqueue; ``mode`` as in `enqueue_many`."""
 
     def store() -> Sequence[Any]:
-        run_maintenance(jobs, timezone.now())
+        run_maintenance(jobs, database_now(jobs.db))
         return jobs.enqueue_many([one.request for one in wanted], mode=mode)  # type: ignore[no-any-return]
 
     return _with_rates(jobs, wanted, store)
@@ -134,7 +134,7 @@ def _shown(jobs: Any, results: Sequence[EnqueueResult]) -> list[Any]:
     Of a stored duplicate, only some fields have been read so far. Each occurrence of a job counts towards
     ``MAX_RESPONSE_BYTES``; jobs beyond it come without their large fields.
     """
-    now, found = timezone.now(), [result.job for result in results]
+    now, found = database_now(jobs.db), [result.job for result in results]
     for result in results:
         if result.created and result.job.expires_at is not None and is_overdue(result.job, now):
             run_maintenance(jobs, now, only=result.job.pk)

@@ -23,9 +23,9 @@ from django.core.handlers.asgi import ASGIRequest
 from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
 
 from ..conf import settings
+from ..db.clock import database_now
 from ..maintenance.timers import next_due
 from ..worker.listen import Listener
 
@@ -165,5 +165,5 @@ def _due_in(jobs: QuerySet[Any]) -> float:
 
     For one that is due the answer is `DUE_POLL`: it became due since the last look, or another worker has it locked.
     """
-    now, due = timezone.now(), next_due(jobs)
+    now, due = database_now(jobs.db), next_due(jobs)
     return DUE_POLL if due is not None and due <= now else (due - now).total_seconds() if due else float("inf")

@@ -1,47 +1,165 @@
-"""The database's clock, which times leases, schedules and retries."""
+"""The database's clock: every time that is compared with a stored one, or stored to be compared, is read from it.
+
+A process asks the database for its time now and then, and keeps how far the clock of the host is from it. So a call
+costs no statement. The host's clock may jump, and the process may be suspended: both show in a comparison with a
+steady clock. SQLite has no clock but that of the host.
+"""
 
 from __future__ import annotations
 
+import logging
+import math
+import sys
 import time
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from asyncio import _get_running_loop
+from contextlib import closing
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from .dialects import kind_of
 
+logger = logging.getLogger("django_ojs_unique.clock")
 
-class DatabaseClock:
-    """Reads the database's clock now and then, and adds the time of this machine's monotonic clock in between.
+SECONDS = 5.0
+"""After how long the database is asked again."""
+OFF = timedelta(seconds=1)
+"""From this offset on, a host's clock is called wrong."""
+SECONDS_AFTER_ERROR = 1.0
+"""After how long it is asked again when it did not answer."""
+_JUMP = 0.05
+"""How far the host's clock moves against the steady clock when it has been set; seconds."""
+_PRECISION = 1e-5
 
-    So all workers share one time, and a jump of a machine's own clock has no effect.
+_HOST, _HOST_ROUGHLY, _STEADY = 0, 1, 2
+if sys.platform == "win32":
+
+    def _time_of(clock: int) -> float:
+        return time.monotonic() if clock == _STEADY else time.time()
+else:
+    _HOST = time.CLOCK_REALTIME
+    _HOST_ROUGHLY = 5 if sys.platform == "linux" else _HOST
+    """CLOCK_REALTIME_COARSE: time-machine replaces CLOCK_REALTIME; freezegun replaces neither."""
+    _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    _time_of = time.clock_gettime
+
+
+class _Reading(NamedTuple):
+    """How far the database's clock is ahead of the host's."""
+
+    offset: timedelta = timedelta()
+    drift: float = 0.0
+    """How far the host's clock was ahead of the steady clock; seconds."""
+    until: float = math.inf
+    """When to ask again, on the steady clock."""
+
+
+_HOSTS_CLOCK = _Reading()
+_readings: dict[str, _Reading] = {}
+"""The last reading of each database of this process."""
+
+
+def database_now(using: str, *, may_ask: bool = True) -> datetime:
+    """Return the time of a database, aware: `timezone.now` and how far the host's clock is from the database's.
+
+    The database is asked when the last answer is some seconds old, or when the host's clock has jumped; in an event
+    loop, and without ``may_ask``, only if it was never asked. Nobody who counts statements sees that. Raises what the
+    next statement would raise if the database was never asked and does not answer.
     """
+    known = _readings.get(using)
+    if known is None or (known is not _HOSTS_CLOCK and not _still_holds(known)):
+        known = _read(using, known, may_ask)
+    return timezone.now() + known.offset
 
-    def __init__(self, using: str) -> None:
-        self._using = using
-        self._reading: tuple[datetime, float] | None = None
-        """The time read, and the monotonic time of the reading; one object, because several threads use it."""
 
-    def now(self) -> datetime:
-        """Return the time, aware, in UTC."""
-        if (reading := self._reading) is None:
-            return self.read()
-        moment, read_on = reading
-        return moment + timedelta(seconds=time.monotonic() - read_on)
+def offset_of(using: str) -> timedelta:
+    """Return how far a database's clock is ahead of the host's. Raises like `database_now`."""
+    known = _readings.get(using)
+    return (known if known is not None and _still_holds(known) else _read(using, known, may_ask=True)).offset
 
-    def read(self) -> datetime:
-        """Read the time from the database and return it."""
-        connection = connections[self._using]
-        with connection.cursor() as cursor:
-            cursor.execute(kind_of(connection).now)
-            value = cursor.fetchone()[0]
-        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
-        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-        self._reading = moment, time.monotonic()
-        return moment
+
+def is_off(offset: timedelta) -> bool:
+    """Tell whether a host's clock is called wrong."""
+    return abs(offset) >= OFF
+
+
+def _still_holds(reading: _Reading) -> bool:
+    _, drift, until = reading
+    steady = _time_of(_STEADY)
+    return steady < until and -_JUMP < _time_of(_HOST_ROUGHLY) - steady - drift < _JUMP
+
+
+def _read(using: str, last: _Reading | None, may_ask: bool) -> _Reading:
+    steady = _time_of(_STEADY)
+    drift = _time_of(_HOST_ROUGHLY) - steady
+    known = None if last is None else _after(last, drift)
+    if known is not None and not (may_ask and _get_running_loop() is None):
+        return known
+    connection = connections[using]
+    if not (query := kind_of(connection).now):
+        return _readings.setdefault(using, _HOSTS_CLOCK)
+    try:
+        least, most = _ask(connection, query)
+    except Exception:
+        if known is None:
+            raise
+        reading = _readings[using] = known._replace(until=steady + SECONDS_AFTER_ERROR)
+        return reading
+    # What agrees with the answer is kept: so the time does not move for nothing.
+    offset = timedelta() if known is None else known.offset
+    if not least <= offset.total_seconds() <= most:
+        offset = timedelta(seconds=(least + most) / 2)
+    reading = _readings[using] = _Reading(offset, drift, steady + SECONDS)
+    _tell(using, timedelta() if last is None else last.offset, offset)
+    return reading
+
+
+def _after(last: _Reading, drift: float) -> _Reading:
+    """Return what is known without a question: where the host's clock has jumped, the database's has not."""
+    jump = drift - last.drift
+    if abs(jump) <= _JUMP:
+        return last
+    return last._replace(offset=last.offset - timedelta(seconds=jump), drift=drift)
+
+
+def _ask(connection: BaseDatabaseWrapper, query: str) -> tuple[float, float]:
+    """Return the least and the greatest offset, in seconds, that agree with the answer of the database."""
+    connection.validate_no_broken_transaction()
+    connection.close_if_health_check_failed()
+    connection.ensure_connection()
+    # Not Django's cursor, which counts and shows its statements.
+    with connection.wrap_database_errors, closing(connection.connection.cursor()) as cursor:
+        asked = _precisely()
+        cursor.execute(query)
+        (answer,) = cursor.fetchone()
+        answered = _precisely()
+    return float(answer) - answered - _PRECISION, float(answer) - asked + _PRECISION
+
+
+def _precisely() -> float:
+    """Return the time of the host, also where somebody replaces it in tests."""
+    precise, rough = _time_of(_HOST), _time_of(_HOST_ROUGHLY)
+    return precise if abs(precise - rough) < _JUMP else rough
+
+
+def _tell(using: str, before: timedelta, offset: timedelta) -> None:
+    """Log that the host's clock is wrong, or right again, when that changes."""
+    if is_off(offset) and abs(offset - before) >= OFF:
+        logger.warning("The clock of this host is %s, the database's counts.", offset_text(offset, using))
+    elif is_off(before) and not is_off(offset):
+        logger.info("The clock of this host agrees with that of database %s again.", using)
+
+
+def offset_text(offset: timedelta, using: str) -> str:
+    """Say how far the host's clock is from a database's."""
+    seconds = offset.total_seconds()
+    direction = "behind" if seconds > 0 else "ahead of"
+    return f"{abs(seconds):,.1f} seconds {direction} that of database {using}"
 
 
 def moment_of(value: Any, connection: Any) -> datetime:

@@ -139,7 +139,7 @@ class PostgreSQL(Dialect):
     claims_at_once = True
     finds_fronts = True
     keeps_unicode_in_json = True
-    now = "SELECT clock_timestamp()"
+    now = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
     @property
     def repeats_reads(self) -> bool:  # type: ignore[override]

@@ -22,7 +22,6 @@ class SQLite(Dialect):
     )
     single_writer = True
     is_server = False
-    now = "SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')"
 
     def take_write_lock(self) -> None:
         # A transaction that reads first and writes later may fail at the write; one that begins with a write waits.

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-from django.utils import timezone
-
+from ..db.clock import database_now
 from ..exceptions import DuplicateJob, InvalidRequest, OJSError
 from ..unique.conflict import FREE, Action, Verdict
 from ..unique.keys import KeyMode
@@ -112,13 +111,13 @@ def result_of(answer: Answer) -> ItemResult:
     return answer.result() if isinstance(answer, Entry) else answer
 
 
-def refresh_times(entries: Sequence[Entry], *, is_late: bool = False) -> datetime:
+def refresh_times(entries: Sequence[Entry], using: str, *, is_late: bool = False) -> datetime:
     """Return the time to decide by: the ``created_at`` of the new jobs, from which their windows count.
 
     First, if that ``is_late``, or after a wait of more than a second, give the jobs the time of now. It is late after a
-    lost race or a deadlock, and when a stored job is newer: the job admitted last is the newest, if the clocks agree.
+    lost race or a deadlock, and when a stored job is newer: the job admitted last is the newest.
     """
-    now = timezone.now()
+    now = database_now(using)
     began: datetime = min(entry.new_job.values["created_at"] for entry in entries)
     if not is_late and now - began <= _FRESH:
         return began

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from django.db.models import QuerySet
-from django.utils import timezone
 
+from ..db.clock import database_now
 from ..exceptions import InvalidRequest, OJSError, did_you_mean, shorten
 from ..handlers.redaction import masked, names_of_any
 from .entry import Answer, Entry, located
@@ -25,7 +25,7 @@ class Items:
     def __init__(self, jobs: QuerySet[Any], numbered: Iterable[tuple[int, Any]]) -> None:
         # Draw all items before `now` is set, because their source may be slow; copy them, because it may change them.
         self._drawn = deque((index, _draw(index, item)) for index, item in numbered)
-        self._reader, self._now = Reader(jobs.model), timezone.now()
+        self._reader, self._now = Reader(jobs.model), database_now(jobs.db)
         self._log_unknown_types()
 
     def __len__(self) -> int:

@@ -71,7 +71,7 @@ def insert_all_or_none(jobs: QuerySet[Any], entries: Sequence[Entry]) -> bool:
     dialect = dialect_of(jobs)
     if not _insert_decides(dialect, entries):
         return False
-    refresh_times(entries)
+    refresh_times(entries, jobs.db)
     with transaction.atomic(using=jobs.db):
         if dialect.insert_all(_in_order(entries), unless_live=True):
             return True
@@ -110,7 +110,7 @@ def _insert_new(jobs: QuerySet[Any], entries: Sequence[Entry], overlap: Callable
     dialect, using = dialect_of(jobs), jobs.db
     if not _insert_decides(dialect, entries):
         return False
-    refresh_times(entries)
+    refresh_times(entries, using)
     try:
         with naming_missing_tables(jobs):
             ids = dialect.insert_new(_in_order(entries), overlap)

@@ -84,10 +84,11 @@ def decide_under_locks(
     dialect, look = dialect_of(jobs), Look(jobs, entries)
     with transaction.atomic(using=jobs.db):
         look.lock_keys()
-        now = refresh_times(entries, is_late=work.is_repeated)
+        now = refresh_times(entries, jobs.db, is_late=work.is_repeated)
         families = look.families(now, is_lost=work.lost_races > 0)
         stored = [row for family in families.values() for row in family.rows]
-        now = refresh_times(entries, is_late=any(row.created_at >= now for row in stored))  # the look may have waited
+        # The look may have waited.
+        now = refresh_times(entries, jobs.db, is_late=any(row.created_at >= now for row in stored))
         _keep_order(entries)
 
         @cache

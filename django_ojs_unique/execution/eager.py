@@ -15,9 +15,9 @@ from typing import Any
 
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import transaction
-from django.utils import timezone
 
 from ..conf import settings
+from ..db.clock import database_now
 from ..handlers.registry import registry
 from ..ojs.states import JobState
 from ..signals import job_activated, job_enqueued, job_updated, workflow_created
@@ -105,7 +105,7 @@ def _run(job: Any, using: str) -> None:
     jobs = type(job)._default_manager.using(using)
     rules: Any = {"queues": [job.queue], "types": [job.type], "limit": 1, "only": job.pk}
     try:
-        claimed = claim(jobs, **rules, worker_id=WORKER, lease=LEASE, now=timezone.now())
+        claimed = claim(jobs, **rules, worker_id=WORKER, lease=LEASE, now=database_now(using))
         if not claimed:
             logger.info("Job %s (%s) waits, or is gone: its queue may be paused, or at its limit.", *named)
             return

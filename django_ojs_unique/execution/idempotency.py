@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from django.apps import apps
 from django.core.exceptions import FieldError
 from django.db import models, router, transaction
-from django.utils import timezone
 
+from ..db.clock import database_now
 from ..db.dialects import dialect_of
 from ..enqueue.bulk import enqueue_read
 from ..enqueue.duplicates import satisfied
@@ -223,7 +223,7 @@ def _chunks(rows: models.QuerySet[Any]) -> Iterator[list[Any]]:
 
 def _enqueue_missing(definition: Definition, jobs: models.QuerySet[Any], chunk: list[Any], result: ScanResult) -> None:
     assert definition.heal is not None
-    now = timezone.now()
+    now = database_now(jobs.db)
     wanted: dict[str, NewJob] = {}
     valid = 0
     for row in chunk:

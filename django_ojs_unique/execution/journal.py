@@ -110,7 +110,7 @@ class Journal:
         entry = self._find(name, _CURSOR)
         value = start if entry is None or _CURSOR not in entry else _restored(entry, _CURSOR, conversion)
         if entry is None:  # it keeps its place before the steps that come next
-            self._unsaved[name] = {"name": name, "at": milliseconds(self._run.clock())}, None
+            self._unsaved[name] = {"name": name, "at": milliseconds(self._run.now())}, None
 
         def keep(value: Any) -> None:
             entry = self._entry(name, _CURSOR, conversion, value)
@@ -187,7 +187,7 @@ class Journal:
         except InvalidRequest as error:
             hint = "Let the type hint of its result say the type, or return JSON." if kind == _VALUE else ""
             raise UnstorableStep(f"{error.message} {hint}".strip(), details=error.details) from None
-        return {"name": name, kind: stored, "at": milliseconds(self._run.clock())}
+        return {"name": name, kind: stored, "at": milliseconds(self._run.now())}
 
     def _save(self, *changed: dict[str, Any]) -> None:
         """Store entries, after those of the cursors that are not stored yet. Raises LeaseLost and UnstorableStep."""

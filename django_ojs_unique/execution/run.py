@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import time
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from threading import Lock, get_ident
 from typing import Any
 
-from django.utils import timezone
-
+from ..db.clock import database_now
 from ..handlers.control import TimeLimitExceeded
 from .errors import LONGEST_REASON, storable
 
@@ -42,13 +40,11 @@ class Run:
         pool: Any = None,
         lease: timedelta = timedelta(days=1),
         lease_until: float = float("inf"),
-        clock: Callable[[], datetime] = timezone.now,
     ) -> None:
         self.job = job
         self.pool = pool
         self.lease = lease
         self.lease_until = lease_until
-        self.clock = clock
         self.claimed_at = time.monotonic()
         self._lock = Lock()
         if job.timeout_ms is not None:
@@ -58,6 +54,10 @@ class Run:
     def timeout(self) -> float | None:
         """The time limit of one attempt in seconds, or None."""
         return None if self.job.timeout_ms is None else self.job.timeout_ms / 1000
+
+    def now(self) -> datetime:
+        """Return the time of the jobs' database, without a question to it: the handler may not use that."""
+        return database_now(self.job._state.db, may_ask=False)
 
     def begin(self) -> bool:
         """Start it; return False when it was taken back, or its lease may have run out."""

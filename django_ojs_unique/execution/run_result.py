@@ -53,12 +53,12 @@ def completed(run: Run, result: Any) -> RunResult:
     """Say that the handler returned ``result``; it is logged and dropped if it cannot be stored."""
     if run.is_committed:
         return run.completion  # type: ignore[no-any-return]
-    return RunResult(run.job, result=_storable(run, result), at=run.clock(), in_doubt=run.completion)
+    return RunResult(run.job, result=_storable(run, result), at=run.now(), in_doubt=run.completion)
 
 
 def completion(run: Run, result: Any) -> RunResult:
     """Return the completion that a transaction of the handler stores."""
-    return RunResult(run.job, result=_storable(run, result), at=run.clock(), is_finalized=True)
+    return RunResult(run.job, result=_storable(run, result), at=run.now(), is_finalized=True)
 
 
 def _storable(run: Run, result: Any) -> Any:
@@ -90,10 +90,10 @@ def failed(run: Run, error: BaseException) -> RunResult:
         run.completion.exception = _printable(error)
         return run.completion  # type: ignore[no-any-return]
     if _is_interruption(error):
-        return RunResult(job, is_requeued=True, at=run.clock())
+        return RunResult(job, is_requeued=True, at=run.now())
     if isinstance(error, Skip):
         reason = storable(_message(error)[:LONGEST_REASON])
-        return RunResult(job, skipped=reason, at=run.clock(), in_doubt=run.completion)
+        return RunResult(job, skipped=reason, at=run.now(), in_doubt=run.completion)
     if isinstance(error, (InvalidArgs, UnstorableStep)):
         redact_error(error, job.type)
     code, types, message = "handler_error", _names(error), _message(error)
@@ -108,7 +108,7 @@ def failed(run: Run, error: BaseException) -> RunResult:
         # No retry can fix it: the job stays discarded until somebody fixes the handler or the arguments.
         code, types, message, gives_up = "invalid_args", ("invalid_args", *types), problem, True
     exception = _printable(error)
-    now, details = run.clock(), {"traceback": storable(_trace(error)[-LONGEST_TRACEBACK:])}
+    now, details = run.now(), {"traceback": storable(_trace(error)[-LONGEST_TRACEBACK:])}
     record = error_record(job, code, storable(message[:LONGEST_MESSAGE]), now=now, type=types[0], details=details)
     logger.warning(
         "Job %s (%s) failed: %s",
@@ -137,7 +137,7 @@ def broken(run: Run, error: BaseException) -> RunResult:
     if run.is_committed:
         return run.completion  # type: ignore[no-any-return]
     name = type(error).__name__
-    now = run.clock()
+    now = run.now()
     record = error_record(run.job, now=now, type=name)
     exception, in_doubt = _printable(error), run.completion
     return RunResult(run.job, error=record, error_types=(name,), exception=exception, at=now, in_doubt=in_doubt)

@@ -19,10 +19,10 @@ from typing import Any
 from django.apps import apps
 from django.db import DatabaseError, connections, transaction
 from django.dispatch import Signal
-from django.utils import timezone
 
 from .. import signals
 from ..conf import settings
+from ..db.clock import database_now
 from ..db.dialects import dialect_on
 from ..db.fast.rows import unsaved
 from ..db.fields import new_id
@@ -200,7 +200,7 @@ def duration_ms(start: datetime | None, end: datetime | None) -> int:
 
 def write(using: str, **values: Any) -> None:
     """Write an event, or collect it for the end of the `collected` block."""
-    event = unsaved(apps.get_model("django_ojs_unique", "Event"), event_id=new_id(), time=timezone.now(), **values)
+    event = unsaved(apps.get_model("django_ojs_unique", "Event"), event_id=new_id(), time=database_now(using), **values)
     events = _collecting.get()
     if events is None:
         dialect_on(type(event), connections[using]).insert_rows([event.__dict__])

@@ -10,6 +10,7 @@ from django.db import models, router, transaction
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from ..db.clock import database_now
 from ..db.fields import PayloadField
 from ..db.transactions import starting_over
 from ..exceptions import InvalidRequest, Message
@@ -105,7 +106,8 @@ class LimitOverrideQuerySet(models.QuerySet["LimitOverride"]):
             if running is None and rate is None:
                 rows.filter(name=name).delete()
             else:
-                rows.update_or_create(name=name, defaults={"running": running, "rate": rate})
+                numbers = {"running": running, "rate": rate, "changed_at": database_now(using)}
+                rows.update_or_create(name=name, defaults=numbers)
             # The jobs that wait are looked at again.
             LimitPartition.objects.using(using).filter(name=name).update(full_at=None, opens_at=None)
         return True

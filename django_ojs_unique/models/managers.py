@@ -13,8 +13,8 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS, models
-from django.utils import timezone
 
+from ..db.clock import database_now
 from ..enqueue.results import BulkEnqueueResult, EnqueueResult, ItemResult, JobT
 from ..exceptions import InvalidRequest
 from ..ojs.limits import Limit
@@ -114,7 +114,7 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         from ..enqueue.submit import enqueue
 
         using = self._for_writing()
-        new_job = read(request, self.model, timezone.now())
+        new_job = read(request, self.model, database_now(using))
         return enqueue(self._everything(using), new_job)
 
     def enqueue_on_commit(
@@ -140,8 +140,8 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
 
         refuse_unknown("enqueue_on_commit", type, options)
         request = own_members(Request(type=type, args=args, **options))
-        read(request, self.model, timezone.now())
         using = self._for_writing()
+        read(request, self.model, database_now(using))
         enqueue = partial(self._everything(using).enqueue_request, request)
         waits_for = commit_of if commit_of is not None else self._db or DEFAULT_DB_ALIAS  # type: ignore[attr-defined]
         after_commit(waits_for, using, request.type, enqueue)
@@ -207,10 +207,10 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         from ..enqueue.explain import explain
         from ..enqueue.new_job import read
 
-        now = timezone.now()
+        jobs = self._everything(self._for_writing())
+        now = database_now(jobs.db)
         new_job = read(request, self.model, now)
         new_job.replaceable = replaceable
-        jobs = self._everything(self._for_writing())
         with naming_missing_tables(jobs):
             return explain(jobs, new_job, now)
 
@@ -236,7 +236,7 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         else:
             raise InvalidRequest.at("job_or_fingerprint", "must be a Job or a fingerprint", value=job_or_fingerprint)
         chosen = UniquePolicy.parse(policy) if policy is not None else own_policy or UniquePolicy()
-        found = duplicates_of(jobs, fingerprint, chosen, timezone.now())
+        found = duplicates_of(jobs, fingerprint, chosen, database_now(jobs.db))
         return found if itself is None else found.exclude(pk=itself.pk)
 
     def bulk_create(self, objs: Iterable[Any], *args: Any, **kwargs: Any) -> Never:

@@ -7,9 +7,9 @@ from typing import Any
 
 from django.db import models, router
 from django.dispatch import Signal
-from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from ..db.clock import database_now
 from ..db.transactions import starting_over
 from ..exceptions import InvalidRequest
 from ..ojs.names import is_whole, queue_name
@@ -24,7 +24,7 @@ class QueueQuerySet(models.QuerySet["Queue"]):
     def pause(self, name: str) -> bool:
         """Let no worker claim jobs of the queue; running jobs go on. Return False when it was paused already."""
         rows = self._row(name).filter(paused_at=None)
-        return self._tell(queue_paused, name, rows, lambda: self._change(rows, name, paused_at=timezone.now()))
+        return self._tell(queue_paused, name, rows, lambda: self._change(rows, name, paused_at=database_now(rows.db)))
 
     def resume(self, name: str) -> bool:
         """Let workers claim jobs of the queue again. Return False when it was not paused."""

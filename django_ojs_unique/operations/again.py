@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
-from django.utils import timezone
 
+from ..db.clock import database_now
 from ..db.holding import everything
 from ..enqueue.bulk import enqueue_read
 from ..enqueue.new_job import NewJob, read
@@ -52,7 +52,7 @@ def enqueue_again(
     A duplicate is refused with DuplicateJob, whatever its strategy; so is one that would replace a job outside
     ``replaceable``.
     """
-    result, new_jobs, now = BulkResult(), dict[UUID, NewJob](), timezone.now()
+    result, new_jobs, now = BulkResult(), dict[UUID, NewJob](), database_now(jobs.db)
     everywhere = everything(jobs)
     finished = ENQUEUE_AGAIN.able(jobs.filter(pk__in=ids)).order_by("created_at", "pk")
     for job in finished:

@@ -11,9 +11,9 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import QuerySet
 from django.dispatch import Signal
-from django.utils import timezone
 
 from .. import lifecycle
+from ..db.clock import database_now
 from ..db.dialects import dialect_of
 from ..db.holding import everything
 from ..db.inserts import in_groups
@@ -72,7 +72,7 @@ def oldest_first(jobs: QuerySet[Any], states: Collection[JobState]) -> list[UUID
 
 def _retry_waiting(jobs: QuerySet[Any], ids: Collection[UUID], known: Any) -> BulkResult:
     waiting = _lock(jobs, ids, POSTPONED)
-    lifecycle.retry_waiting(everything(jobs).filter(pk__in=list(waiting)), timezone.now())
+    lifecycle.retry_waiting(everything(jobs).filter(pk__in=list(waiting)), database_now(jobs.db))
     dialect_of(jobs).wake({job.queue for job in waiting.values()})
     pending = [id for id, job in waiting.items() if job.state == JobState.PENDING]
     announce_each(job_activated, everything(jobs), pending, known=known)
@@ -102,7 +102,7 @@ def _simply(
     def act(jobs: QuerySet[Any], ids: Collection[UUID], work: UnitOfWork, *, known: Any = None) -> BulkResult:
         with transaction.atomic(using=jobs.db):
             chosen = _lock(RELEASE.able(jobs) if operation is RELEASE else jobs, ids, operation.states)
-            move(everything(jobs).filter(pk__in=list(chosen)), timezone.now())
+            move(everything(jobs).filter(pk__in=list(chosen)), database_now(jobs.db))
             if signal is not None:
                 announce_each(signal, everything(jobs), chosen, known=known)
         return BulkResult(list(chosen), previous={id: job.state for id, job in chosen.items()})

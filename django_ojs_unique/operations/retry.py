@@ -7,9 +7,9 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
-from django.utils import timezone
 
 from .. import lifecycle
+from ..db.clock import database_now
 from ..db.constraints import unfinished_or_holding
 from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
@@ -84,7 +84,7 @@ def retry_finished(
         raise LostRace
     # After a lost race, query with locks only: the snapshot of the caller's transaction may hide new rows.
     families = {} if force else _look(jobs, dialect, dead, replaceable if replace else None, by_key=not work.lost_races)
-    now, result = timezone.now(), BulkResult()
+    now, result = database_now(jobs.db), BulkResult()
     live = (row for family in families.values() for row in family.rows)
     plan = Plan(now, replace_active=may_replace_active(jobs, live))
     for job in dead:

@@ -12,8 +12,8 @@ from uuid import UUID
 
 from django.db.models import Count, F, Max, Q, QuerySet, TextField, Window
 from django.db.models.functions import Cast, Left, RowNumber
-from django.utils import timezone
 
+from ..db.clock import database_now
 from ..db.constraints import finished, holding_unique_key, released, unfinished_or_holding
 from ..exceptions import Message
 from ..handlers.redaction import redacted_args, redacted_beginning
@@ -307,7 +307,7 @@ def _blocked_by(job: Any, others: list[Any]) -> Any:
     if problem:
         return None
     live = (row for row in others if row.state not in TERMINAL)
-    return next(iter(duplicates(live, policy or UniquePolicy(), timezone.now())), None)
+    return next(iter(duplicates(live, policy or UniquePolicy(), database_now(job._state.db))), None)
 
 
 def _age(row: Any) -> Any:

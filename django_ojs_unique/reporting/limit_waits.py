@@ -10,8 +10,8 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef, QuerySet, Sum
-from django.utils import timezone
 
+from ..db.clock import database_now
 from ..enqueue.explain import Explanation
 from ..exceptions import Message
 from ..handlers.redaction import redacted_member
@@ -131,7 +131,7 @@ def _for_a_slot(job: Any, using: str) -> Iterator[str]:
         say = partial(Message, key=partition, count=f"{now.started:,}", most=f"{now.rate:,}", time=now.time)
         yield say("Waits for {key}: {count} of {most} have started in the last {time}.")
         opens_at = LimitPartition.objects.using(using).filter(pk=limit["id"]).values_list("opens_at", flat=True).first()
-        if opens_at is not None and opens_at > timezone.now():
+        if opens_at is not None and opens_at > database_now(using):
             yield Message("The next may start at {moment}.", moment=full(opens_at))
     if not now.is_full and not now.is_early:
         yield Message("Waits for its turn of {key}: a slot is free.", key=partition)
@@ -159,7 +159,7 @@ def _used(using: str, partition: str) -> tuple[int, list[UUID]]:
 
 
 def _started(using: str, partition: str, seconds: int) -> int:
-    since = timezone.now() - timedelta(seconds=seconds)
+    since = database_now(using) - timedelta(seconds=seconds)
     found: int | None = started_since(using, since).filter(partition=partition).aggregate(n=Sum("weight"))["n"]
     return found or 0
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.db import connections
 from django.db.models import QuerySet
-from django.utils import timezone
 
+from ..db.clock import database_now
 from ..exceptions import Message, nearest
 from ..handlers.registry import registry
 from ..ojs.states import WAITING, JobState
@@ -25,7 +25,7 @@ def nobody(job: Any, using: str) -> str:
     """Say that no worker takes the queue of a waiting job; empty if one does. One statement, or two."""
     if job.state not in WAITING:
         return ""
-    present = workers(using, timezone.now())
+    present = workers(using, database_now(using))
     if not (problem := untaken(job.queue, present)):
         return ""
     if not any(worker.lives and worker.names for worker in present):
@@ -35,7 +35,7 @@ def nobody(job: Any, using: str) -> str:
 
 def doubt(using: str, name: str) -> str:
     """Say that nothing knows a queue of this name, and which was probably meant; empty if the queue is known."""
-    present = workers(using, timezone.now())
+    present = workers(using, database_now(using))
     known = in_code().union(used(using), *(worker.names for worker in present))
     if name in known or any(worker.takes(name) and "*" not in worker.patterns for worker in present):
         return ""

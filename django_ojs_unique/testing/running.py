@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from django.db import router
 from django.db.models import QuerySet
-from django.utils import timezone
 
+from ..db.clock import database_now
 from ..execution.claim import claim
 from ..execution.inline import Ran, run
 from ..execution.journal import crashes
@@ -85,7 +85,8 @@ def tick(*, using: str | None = None) -> list[Job]:
 
     The first call stores the periodic jobs that handlers declare; their occurrences count from that moment.
     """
-    now, using = timezone.now(), using or router.db_for_write(CronJob)
+    using = using or router.db_for_write(CronJob)
+    now = database_now(using)
     cron.sync(using, now)
     with capture_jobs(using=using) as captured:
         cron.tick(using, now)
@@ -137,13 +138,13 @@ def _filter(queues: str | Iterable[str] | None) -> QueueFilter:
 
 
 def _prune(jobs: QuerySet[Job]) -> None:
-    now = timezone.now()
+    now = database_now(jobs.db)
     prune.prune(jobs, now)
     SuppressedEnqueue.objects.using(jobs.db).prune(now)
 
 
 def _run_next(jobs: QuerySet[Job], types: list[str], queues: QueueFilter, raise_errors: bool) -> Ran | None:
-    now = timezone.now()
+    now = database_now(jobs.db)
     timers.rescue(jobs, now)
     timers.promote(jobs, now)
     fail_deleted(jobs.db)
@@ -151,7 +152,13 @@ def _run_next(jobs: QuerySet[Job], types: list[str], queues: QueueFilter, raise_
     while timers.expire(jobs, now):  # a workflow may wait for one of them, and its next step may have expired, too
         advance_due(jobs.db)
     taken = claim(
-        jobs, queues=queues.waiting(jobs), types=types, limit=1, worker_id="test", lease=LEASE, now=timezone.now()
+        jobs,
+        queues=queues.waiting(jobs),
+        types=types,
+        limit=1,
+        worker_id="test",
+        lease=LEASE,
+        now=database_now(jobs.db),
     )
     if not taken:
         return None

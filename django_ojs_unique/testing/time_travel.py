@@ -1,14 +1,15 @@
 """Time travel: for a while, Django's clock and the database's clock show another time.
 
-In Python, the engine's only clock is `django.utils.timezone.now`, which looks `datetime` up in its own module. So a
-replacement there reaches every caller, also field defaults and ``from django.utils.timezone import now``.
+In Python, the engine's only clock is `database_now`, which adds to `django.utils.timezone.now` how far the database's
+clock is from the host's. Django looks `datetime` up in its own module: so a replacement there reaches every caller,
+also ``from django.utils.timezone import now``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -17,7 +18,6 @@ from django.db.models import F, Value
 from django.db.models.functions import Cast, Now
 from django.utils import timezone
 
-from ..db.clock import DatabaseClock
 from ..db.dialect import ClaimRequest
 from ..db.fast.rows import UnreadRows
 from ..db.postgresql import PostgreSQL
@@ -32,7 +32,7 @@ def travel(to: timedelta | str | datetime) -> Iterator[None]:
 
     ``to``: a timedelta or an ISO 8601 duration from now, or an aware datetime. Inside another `travel`, a duration
     counts from that time. Jobs that fall due do not run by themselves; call `run_jobs`. It moves
-    `django.utils.timezone.now`, `Now` in queries, and the database clock that the worker reads; not ``datetime.now()``.
+    `django.utils.timezone.now`, `Now` in queries, and the time that jobs go by; not ``datetime.now()``.
 
     Raises InvalidRequest for any other value.
     """
@@ -40,7 +40,6 @@ def travel(to: timedelta | str | datetime) -> Iterator[None]:
     with (
         patch.object(timezone, "datetime", _clock(shift)),
         patch.object(Now, "resolve_expression", _now_as_a_value),
-        patch.multiple(DatabaseClock, now=_now, read=_now),
         patch.object(PostgreSQL, "claim", _claiming_later(PostgreSQL.claim, shift)),
     ):
         yield
@@ -78,10 +77,6 @@ def _clock(shift: timedelta) -> type[datetime]:
             return before.now(tz) + shift
 
     return Later
-
-
-def _now(clock: object) -> datetime:
-    return timezone.datetime.now(UTC)  # type: ignore[attr-defined]
 
 
 def _now_as_a_value(expression: Now, *args: Any, **kwargs: Any) -> Any:

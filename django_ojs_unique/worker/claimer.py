@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 
 from django.db.models import QuerySet
 
-from ..db.clock import DatabaseClock
+from ..db.clock import database_now
 from ..db.dialect import FEW_ROWS
 from ..db.dialects import dialect_of
 from ..db.transactions import is_busy
@@ -50,7 +50,6 @@ class Claimer:
         jobs: QuerySet[Any],
         worker_id: str,
         lease: timedelta,
-        clock: DatabaseClock,
         *,
         threads: ThreadPool,
         event_loop: EventLoopPool,
@@ -62,7 +61,6 @@ class Claimer:
         self._jobs = jobs
         self._worker_id = worker_id
         self._lease = lease
-        self._clock = clock
         self._threads = threads
         self._event_loop = event_loop
         self._runs = runs
@@ -112,7 +110,7 @@ class Claimer:
     def has_missed_jobs(self) -> bool:
         """Tell, after a claim in vain, whether there are jobs nevertheless, which the claims of others have locked."""
         types = [type for types in self._types().values() for type in types]
-        now = self._clock.now()
+        now = database_now(self._jobs.db)
         return self._poller.has_passed_over or can_claim(self._jobs, self._poller.queues(), types, now)
 
     def made_room(self, queue: str) -> None:
@@ -156,7 +154,7 @@ class Claimer:
                     limit=room,
                     worker_id=self._worker_id,
                     lease=Lease(self._lease, unconfirmed=True),
-                    now=self._clock.now(),
+                    now=database_now(self._jobs.db),
                     token=token,
                     with_rules=with_rules,
                     passed_over=self._poller.passed_over,
@@ -208,7 +206,7 @@ class Claimer:
             for job in jobs:
                 lease = offered.of(job)
                 until = claimed_at + lease.total_seconds()
-                run = Run(job, pool=pool, lease=lease, lease_until=until, clock=self._clock.now)
+                run = Run(job, pool=pool, lease=lease, lease_until=until)
                 self._runs.add(run)
                 runs.append(run)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-from ..db.clock import DatabaseClock
+from ..db.clock import database_now
 from ..exceptions import nearest
 from ..maintenance import cron
 from ..models import Workflow
@@ -51,13 +51,13 @@ def _unknown(texts: Iterable[str], known: set[str]) -> list[str]:
     return [text for text in texts if not any(matches(name, [text]) for name in known)]
 
 
-def has_work(jobs: QuerySet[Any], queues: QueueFilter, clock: DatabaseClock) -> bool:
+def has_work(jobs: QuerySet[Any], queues: QueueFilter) -> bool:
     """Tell whether any job or workflow is unfinished, or a periodic job is due: four statements, and no lock.
 
     If not, nothing can be promoted, expired, rescued or claimed, and pruning is left to the next drain that has work.
     """
     workflows = Workflow.objects.using(jobs.db).running()
-    if not cron.is_at_rest(jobs.db, clock.now()) or unfinished(jobs).exists() or workflows.exists():
+    if not cron.is_at_rest(jobs.db, database_now(jobs.db)) or unfinished(jobs).exists() or workflows.exists():
         return True
     tell_of_queues(jobs.db, queues)
     return False

@@ -18,7 +18,7 @@ from django.db import DatabaseError, connections
 from django.db.models import QuerySet
 
 from ..db import sessions
-from ..db.clock import DatabaseClock
+from ..db.clock import database_now
 from ..db.dialects import dialect_of
 from ..db.session_limits import SessionLimits
 from ..db.transactions import is_busy, is_transient
@@ -70,7 +70,6 @@ class Housekeeper:
         self,
         jobs: QuerySet[Any],
         worker_id: str,
-        clock: DatabaseClock,
         queues: QueueFilter,
         *,
         found: Callable[[], None],
@@ -81,7 +80,6 @@ class Housekeeper:
         self._jobs = jobs
         self._using = jobs.db
         self._worker_id = worker_id
-        self._clock = clock
         self._queues = queues
         self._found = found
         self._facts = facts
@@ -152,7 +150,7 @@ class Housekeeper:
 
     def see(self, seen: Seen) -> None:
         """Soon do what a look has found; a due job that was not promoted needs a check for duplicates first."""
-        now = self._clock.now()
+        now = database_now(self._using)
         needed = {
             self._rescue: seen.lost is not None,
             self._expire: seen.late is not None,
@@ -202,7 +200,7 @@ class Housekeeper:
     # The tasks: each returns in how many seconds it is due again.
 
     def _sync_cron(self) -> float:
-        cron.sync(self._using, self._clock.now())
+        cron.sync(self._using, database_now(self._using))
         return float("inf")
 
     def _rescue(self) -> float:
@@ -211,7 +209,7 @@ class Housekeeper:
         return float("inf")
 
     def _expire(self) -> float:
-        timers.expire(self._jobs, self._clock.now())
+        timers.expire(self._jobs, database_now(self._using))
         return float("inf")
 
     def _supersede(self) -> float:
@@ -230,7 +228,7 @@ class Housekeeper:
         return _scan_again(self._watched(lambda: fail_deleted(self._using)))
 
     def _run_watched(self, move: Callable[[QuerySet[Any], datetime], int]) -> int:
-        return self._watched(lambda: move(self._jobs, self._clock.now()))
+        return self._watched(lambda: move(self._jobs, database_now(self._using)))
 
     def _watched(self, change: Callable[[], T]) -> T:
         """Change jobs and call receivers; close transactions that these leave open, or no later write would succeed."""
@@ -243,7 +241,7 @@ class Housekeeper:
         return changed
 
     def _tick(self) -> float:
-        now = self._clock.now()
+        now = database_now(self._using)
         due = cron.tick(self._using, now)
         return CRON_SECONDS if due is None else min(CRON_SECONDS, max(0.0, (due - now).total_seconds()))
 
@@ -255,17 +253,17 @@ class Housekeeper:
 
     def _say_hello(self) -> str:
         facts = {"hostname": socket.gethostname(), "pid": os.getpid(), **self._facts()}
-        return heartbeat.say_hello(self._using, self._worker_id, self._clock.now(), **facts)
+        return heartbeat.say_hello(self._using, self._worker_id, database_now(self._using), **facts)
 
     def _prune(self) -> float:
-        return _scan_again(prune(self._jobs, self._clock.now()))
+        return _scan_again(prune(self._jobs, database_now(self._using)))
 
     def _prune_rows(self, model: Any) -> float:
-        return _scan_again(model.objects.using(self._using).prune(self._clock.now()))
+        return _scan_again(model.objects.using(self._using).prune(database_now(self._using)))
 
     def _roll_up(self) -> float:
         """Count jobs for the dashboard, which does without: if the database refuses that alone, the worker is well."""
-        now = self._clock.now()
+        now = database_now(self._using)
         try:
             due = roll_up(self._using, now)
         except DatabaseError as error:

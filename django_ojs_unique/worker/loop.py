@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-from ..db.clock import DatabaseClock
 from ..db.session_limits import SessionLimits
 from ..db.transactions import is_busy
 from ..execution.finalize import Finalized
@@ -42,7 +41,6 @@ SHUTDOWN_SECONDS = 25.0
 CONCURRENCY = 4
 ASYNC_CONCURRENCY = 100
 WATCH_SECONDS = 1.0
-CLOCK_SECONDS = 10.0
 FINALIZE_SECONDS = 5.0
 """When the worker ends: how long storing the last outcomes may take, and the last maintenance task."""
 
@@ -77,7 +75,6 @@ class Worker:
         self._max_jobs = max_jobs
         self._health = heartbeat.HealthFile(health_file) if health_file else None
         self._on_finalized = on_finalized or (lambda summary: None)
-        self._clock = DatabaseClock(using)
         self._control = Control(shutdown_timeout)
         self._inbox = Inbox()
         self._threads = ThreadPool(concurrency, self._hear_of, self._confirm)
@@ -90,7 +87,6 @@ class Worker:
             self._jobs,
             self.id,
             lease,
-            self._clock,
             threads=self._threads,
             event_loop=self._event_loop,
             runs=self._runs,
@@ -99,10 +95,10 @@ class Worker:
             max_jobs=max_jobs,
         )
         self._housekeeper = Housekeeper(
-            self._jobs, self.id, self._clock, self.queues, found=self._wake, facts=self._facts, obey=self._obey
+            self._jobs, self.id, self.queues, found=self._wake, facts=self._facts, obey=self._obey
         )
-        self._promoter = Promoter(self._jobs, self._clock, self._poller, self._housekeeper.see)
-        self._timetable = Timetable((self._read_clock, self._promoter.promote, self._watch, self._requeue_uncertain))
+        self._promoter = Promoter(self._jobs, self._poller, self._housekeeper.see)
+        self._timetable = Timetable((self._promoter.promote, self._watch, self._requeue_uncertain))
         """The periodic tasks that need only the rows of jobs; the housekeeper does the others."""
         self._outages = Outages(using, still_fails=lambda: self._timetable.failing)
         self._lock_wait = min(LONGEST_WAIT, lease.total_seconds() / 6)
@@ -139,7 +135,7 @@ class Worker:
         preload.import_all(self._jobs.db)
         logger.info("Worker %s started: queues %s.", self.id, ", ".join(self.queues.to_list()))
         self._control.draining = drain
-        if drain and self._outages.through(lambda: hints.has_work(self._jobs, self.queues, self._clock)) is False:
+        if drain and self._outages.through(lambda: hints.has_work(self._jobs, self.queues)) is False:
             return self.summary
         self._threads.start()
         self._finalizer.start()
@@ -262,10 +258,6 @@ class Worker:
         self._on_finalized(self.summary)
 
     # Periodic tasks. Each returns in how many seconds it is due again.
-
-    def _read_clock(self) -> float:
-        self._clock.read()
-        return CLOCK_SECONDS
 
     def _watch(self) -> float:
         """Cancel handlers whose job is lost, store progress, take back stale jobs, and write the health file."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import QuerySet
 
-from ..db.clock import DatabaseClock
+from ..db.clock import database_now
 from ..db.locking import firsts
 from ..maintenance import cron, timers
 from ..ojs.states import JobState
@@ -24,15 +24,14 @@ from .poller import Poller
 class Promoter:
     """Promotes the jobs that are due, and tells the poller, and ``tell``, what else it has seen."""
 
-    def __init__(self, jobs: QuerySet[Any], clock: DatabaseClock, poller: Poller, tell: Callable[[Seen], None]) -> None:
+    def __init__(self, jobs: QuerySet[Any], poller: Poller, tell: Callable[[Seen], None]) -> None:
         self._jobs = jobs
-        self._clock = clock
         self._poller = poller
         self._tell = tell
 
     def promote(self) -> float:
         """Promote the jobs that are due; return in how many seconds to look again: when the next is due, or soon."""
-        now, began = self._clock.now(), time.monotonic()
+        now, began = database_now(self._jobs.db), time.monotonic()
         seen = look(self._jobs, now)
         if seen.due is not None and seen.due <= now:
             if timers.promote_unseen(self._jobs, now):
@@ -48,7 +47,7 @@ class Promoter:
 
     def seconds_until(self, moment: datetime) -> float:
         """Return in how many seconds a job that is due at ``moment`` must be promoted."""
-        return max(0.0, (moment - self._clock.now()).total_seconds())
+        return max(0.0, (moment - database_now(self._jobs.db)).total_seconds())
 
 
 class Seen(NamedTuple):

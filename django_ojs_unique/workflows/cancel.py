@@ -8,9 +8,9 @@ from uuid import UUID
 
 from django.db import transaction
 from django.db.models import Q, QuerySet
-from django.utils import timezone
 
 from .. import lifecycle
+from ..db.clock import database_now
 from ..db.dialects import dialect_of
 from ..enqueue.unit_of_work import UnitOfWork
 from ..exceptions import InvalidTransition, Message
@@ -67,7 +67,7 @@ def _cancel(tables: Tables, progress: Progress, workflow: Any, *, active: bool) 
     stoppable = WAITING | {JobState.ACTIVE} if active else WAITING
     stopped = [pk for pk, job in jobs.items() if job.state in stoppable and pk not in shared]
     running = [pk for pk, job in jobs.items() if job.state == JobState.ACTIVE and pk not in {*stopped, *shared}]
-    now = timezone.now()
+    now = database_now(tables.jobs.db)
     lifecycle.cancel(tables.jobs.filter(pk__in=stopped), now)
     lifecycle.last_attempt(tables.jobs.filter(pk__in=running))
     ended = members.exclude(job_id__in=running)

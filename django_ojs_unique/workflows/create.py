@@ -8,8 +8,8 @@ from uuid import UUID
 
 from django.db import IntegrityError, connections, transaction
 from django.db.models import QuerySet
-from django.utils import timezone
 
+from ..db.clock import database_now
 from ..db.dialects import dialect_of, dialect_on
 from ..db.fast.rows import unsaved
 from ..db.fields import new_id
@@ -60,7 +60,7 @@ class _New:
 
     def __init__(self, tables: Tables, flow: Flow, id: UUID | None) -> None:
         self._tables = tables
-        self._now = timezone.now()
+        self._now = database_now(tables.jobs.db)
         self._workflows: list[Any] = []
         self._members: list[Any] = []
         self._due: list[tuple[Any, Leaf]] = []

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from django.apps import apps
-from django.utils import timezone
+from django.db import router
 
 from ..conf import settings
+from ..db.clock import database_now
 from ..enqueue.items import request_of_item
 from ..enqueue.new_job import Reader
 from ..enqueue.request import ARGUMENTS, Request, own_members
@@ -89,7 +90,8 @@ class DefinitionReader:
         """Read a definition, and check each of its jobs as its enqueue would."""
         flow = self.flow(definition, "", {}, settings.max_workflow_depth)
         _hand_on_priority(flow)
-        reader, now = Reader(apps.get_model("django_ojs_unique", "Job")), timezone.now()
+        model = apps.get_model("django_ojs_unique", "Job")
+        reader, now = Reader(model), database_now(router.db_for_write(model))
         for number, leaf in enumerate(flow.leaves(), 1):
             if number > settings.max_workflow_jobs:
                 raise InvalidWorkflow(

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from django.db.models import OuterRef, Q, Subquery
 from django.dispatch import Signal
-from django.utils import timezone
 
+from ..db.clock import database_now
 from ..db.inserts import ROWS_AT_ONCE, in_groups
 from ..enqueue.request import Request
 from ..exceptions import DuplicateJob, OJSError
@@ -35,7 +35,7 @@ class Progress:
     def __init__(self, tables: Tables, root: Any) -> None:
         self._tables = tables
         self._root = root
-        self._now = timezone.now()
+        self._now = database_now(tables.jobs.db)
         nested = tables.workflows.filter(root=root)
         self.workflows: dict[UUID, Any] = {root.pk: root, **{workflow.pk: workflow for workflow in nested}}
         self._changed: set[UUID] = set()

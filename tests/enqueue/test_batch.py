@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -326,7 +326,7 @@ def in_a_window_that_ends_soon(monkeypatch, on_conflict):
     Job.objects.enqueue("t", unique=once)
     Job.objects.update(created_at=began - timedelta(seconds=2.75))
     clock = [began]
-    monkeypatch.setattr(entry, "timezone", SimpleNamespace(now=lambda: clock[0]))
+    monkeypatch.setattr(entry, "database_now", lambda using: clock[0])
     return once, began, clock
 
 

@@ -414,7 +414,7 @@ def test_the_turns_of_an_idle_worker_write_nothing_on_sqlite(handlers, monkeypat
     """Whatever is due each second only looks, until there is something to do."""
     if connection.vendor != "sqlite":
         pytest.skip("other databases have no single write lock")
-    for module, name in ((loop_module, "WATCH_SECONDS"), (loop_module, "CLOCK_SECONDS"), (poller, "LONGEST_POLL")):
+    for module, name in ((loop_module, "WATCH_SECONDS"), (poller, "LONGEST_POLL")):
         monkeypatch.setattr(module, name, 0)
     for name in ("SCAN_SECONDS", "CRON_SECONDS"):  # these tasks write, but not each second
         monkeypatch.setattr(housekeeper, name, PATIENCE * 10)

@@ -107,7 +107,7 @@ def test_a_name_like_it_that_nothing_uses_is_taken_for_misspelt(facts, used, sai
 
 @pytest.mark.parametrize("state", ["available", "scheduled", "retryable", "pending"])
 def test_of_a_job_that_waits_it_is_said_that_nobody_takes_it(state, monkeypatch):
-    monkeypatch.setattr("django_ojs_unique.reporting.unclaimed.timezone.now", lambda: NOW)
+    monkeypatch.setattr("django_ojs_unique.reporting.unclaimed.database_now", lambda using: NOW)
     worker(queues=["email"])
     waiting = job(NOW, queue="emails", state=state)
     assert nobody(waiting, "default") == (

@@ -8,7 +8,6 @@ from typing import Any
 
 from django.db import connection
 
-from django_ojs_unique.db.clock import DatabaseClock
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker.claimed_runs import ClaimedRuns
 from django_ojs_unique.worker.claimer import Claimer
@@ -41,13 +40,10 @@ class Claiming(Claimer):
         self.runs = ClaimedRuns(jobs, LEASE, lambda run, finished: None)
         self.poller = Poller(jobs, QueueFilter(queues), lambda: True)
         self.summary = Summary()
-        clock = DatabaseClock("default")
-        clock.read()
         super().__init__(
             jobs,
             "w",
             LEASE,
-            clock,
             threads=self.threads,
             event_loop=self.event_loop,
             runs=self.runs,

@@ -8,7 +8,6 @@ import pytest
 from django.db import OperationalError, connection
 
 from django_ojs_unique import job
-from django_ojs_unique.db.clock import DatabaseClock
 from django_ojs_unique.db.fast.rows import RowReader
 from django_ojs_unique.models import Job, Queue, WorkerProcess
 from django_ojs_unique.worker import Worker, claimer, finalizer, housekeeper, poller, pools, promoter
@@ -192,7 +191,7 @@ def test_jobs_that_cannot_be_read_are_requeued(monkeypatch):
 def do_tasks_once(monkeypatch):
     """Let no task become due a second time."""
     for module, names in (
-        (loop_module, ["WATCH_SECONDS", "CLOCK_SECONDS"]),
+        (loop_module, ["WATCH_SECONDS"]),
         (poller, ["LONGEST_POLL"]),
         (housekeeper, ["CRON_SECONDS", "SCAN_SECONDS"]),
     ):
@@ -205,7 +204,6 @@ def do_tasks_once(monkeypatch):
 @pytest.mark.parametrize(
     ("owner", "task", "seconds"),
     [
-        (DatabaseClock, "read", (loop_module, "CLOCK_SECONDS")),
         (promoter, "look", (poller, "LONGEST_POLL")),
         (ClaimedRuns, "extend", None),
     ],

@@ -9,7 +9,6 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import group, job
-from django_ojs_unique.db.clock import DatabaseClock
 from django_ojs_unique.lifecycle import write
 from django_ojs_unique.models import CronJob, Job, WorkerProcess, Workflow
 from django_ojs_unique.worker import fronts, housekeeper, poller, promoter
@@ -28,19 +27,12 @@ NOTHING = (None,) * 6
 
 
 @pytest.fixture
-def clock():
-    clock = DatabaseClock("default")
-    clock.read()
-    return clock
-
-
-@pytest.fixture
-def idle(clock, handlers):
+def idle(handlers):
     """Return a claimer of one type, and a promoter that tells its poller what it has seen."""
     job("t")(lambda: None)
     claiming = Claiming()
     claiming.seen = []
-    claiming.promote = Promoter(Job.objects.all(), clock, claiming.poller, claiming.seen.append).promote
+    claiming.promote = Promoter(Job.objects.all(), claiming.poller, claiming.seen.append).promote
     return claiming
 
 
@@ -112,13 +104,12 @@ def test_a_look_that_finds_a_job_after_one_that_found_none_ends_the_pause(idle):
     assert idle.claim() is True
 
 
-def test_a_worker_without_work_does_no_task_again_for_a_while(clock):
+def test_a_worker_without_work_does_no_task_again_for_a_while():
     if connection.vendor != "sqlite":
         pytest.skip("elsewhere a thread does the tasks")
     upkeep = Housekeeper(
         Job.objects.all(),
         "w",
-        clock,
         QueueFilter(),
         found=list,
         facts=lambda: {"queues": []},

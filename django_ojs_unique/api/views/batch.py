@@ -6,7 +6,6 @@ from collections import Counter
 from datetime import datetime
 from typing import Any
 
-from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -35,7 +34,7 @@ class Batch(OJSView):
 
     @operation("enqueueJobs", "jobs", "Enqueue many jobs, all or none", {201: BATCH}, ENQUEUE_BATCH, refusals=(409,))
     def post(self, request: Request) -> Response:
-        now = timezone.now()
+        now = self.now()
         wanted = [read_job(element, now, index) for index, element in enumerate(read_jobs(self.body))]
         for one in wanted:
             demand_enqueue(request, one)
@@ -52,7 +51,7 @@ class Bulk(OJSView):
 
     @operation("enqueueEachJob", "jobs", "Enqueue many jobs, each on its own", {200: BULK}, ENQUEUE_BATCH)
     def post(self, request: Request) -> Response:
-        now = timezone.now()
+        now = self.now()
         read = [self._read(element, now, index) for index, element in enumerate(read_jobs(self.body))]
         accepted = iter(enqueue_each(self.jobs, [one for one in read if isinstance(one, EnqueueBody)]))
         results = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -33,7 +32,7 @@ class Crons(OJSView):
     @operation("listCrons", "cron", "List the periodic jobs", {200: CRONS}, query=PARAMETERS)
     def get(self, request: Request) -> Response:
         page = Page.read(request.query_params, "cron")
-        run_maintenance(self.jobs, timezone.now(), crons=True)
+        run_maintenance(self.jobs, self.now(), crons=True)
         known = readable(request, CronJob.objects.using(self.using))
         entries, pagination = page.of_rows(known, "name", large=("args", "options"), copies=2)
         crons = [show(entry) for entry in entries]
@@ -49,7 +48,7 @@ class Crons(OJSView):
     )
     def post(self, request: Request) -> Response:
         """Define an entry (201), or change the one of this name (200). ``enabled`` can be changed alone."""
-        wanted = read_cron(self.body, timezone.now())
+        wanted = read_cron(self.body, self.now())
         if (stored := _entries(self, wanted.name).first()) is not None:
             self.demand("change", *place_of(stored))
         try:
@@ -70,7 +69,7 @@ class Cron(OJSView):
 
     @operation("getCron", "cron", "Look at a periodic job", {200: ONE_CRON})
     def get(self, request: Request, name: str) -> Response:
-        run_maintenance(self.jobs, timezone.now(), crons=True)
+        run_maintenance(self.jobs, self.now(), crons=True)
         return Response(_shown(_found(self, name, "read")))
 
     @operation("deleteCron", "cron", "Delete a periodic job", {200: DELETED}, refusals=(409,))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -51,7 +50,7 @@ class DeadLetters(OJSView):
         page = Page.read(parameters, "dead_letter")
         wanted = {name: one.read(parameters[name], name) for name, one in FILTERS.items() if name in parameters}
         self.demand("read", wanted.get("queue"), wanted.get("type"))
-        run_maintenance(self.jobs, timezone.now())
+        run_maintenance(self.jobs, self.now())
         dead = self.jobs.filter(**DEAD)
         jobs, pagination = page.of_rows(dead, "-finished_at", "-id", wanted=wanted, large=OF_A_JOB)
         return Response({"jobs": [_shown(job) for job in jobs], "pagination": pagination})

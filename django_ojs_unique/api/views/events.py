@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -49,7 +48,7 @@ class Events(OJSView):
         )
         only = {name: read_names(parameters, name, check) for name, check in _FILTERS.items()}
         demand_each(request, "read", only["queues"], only["job_types"])
-        run_maintenance(self.jobs, timezone.now(), crons=True)
+        run_maintenance(self.jobs, self.now(), crons=True)
         page = Event.objects.using(self.using).follow(
             after, limit=limit, max_bytes=settings.api["MAX_RESPONSE_BYTES"], **only
         )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from ...db.clock import database_now
 from ...db.sizes import OF_A_JOB
 from ...exceptions import OJSError
 from ...handlers.redaction import redacted
@@ -52,7 +52,7 @@ class Jobs(OJSView):
     @operation("listJobs", "jobs", "List jobs, the newest first", {200: PAGE_OF_JOBS}, query={**FILTERS, **PARAMETERS})
     def get(self, request: Request) -> Response:
         """List the jobs that match the filters in the query, the newest first."""
-        now, parameters = timezone.now(), request.query_params
+        now, parameters = self.now(), request.query_params
         page, given = Page.read(parameters, "jobs"), read_job_filters(parameters)
         self.demand("read", given.get("queue"), given.get("type"))
         run_maintenance(self.jobs, now, crons=True)
@@ -73,7 +73,7 @@ class Jobs(OJSView):
         refusals=(409,),
     )
     def post(self, request: Request) -> Response:
-        wanted = read_job(self.body, timezone.now())
+        wanted = read_job(self.body, self.now())
         demand_enqueue(request, wanted)
         result = enqueue_one(self.jobs, wanted)
         answer: dict[str, Any] = {"job": show_allowed(request, result)}
@@ -119,7 +119,7 @@ class Explain(OJSView):
         "explainJob", "jobs", "What an enqueue would do now, and why; nothing is written", {200: EXPLAINED}, ENQUEUE
     )
     def post(self, request: Request) -> Response:
-        wanted = read_job(self.body, timezone.now())
+        wanted = read_job(self.body, self.now())
         demand_enqueue(request, wanted)
         try:
             explained = self.jobs.explain_request(wanted.request)
@@ -146,7 +146,7 @@ class Retry(OJSView):
     )
     def post(self, request: Request, id: str) -> Response:
         flags = RETRY_JOB.read_strictly(self.body)
-        run_maintenance(self.jobs, timezone.now())
+        run_maintenance(self.jobs, self.now())
         job = self.found(id, "change")
         if flags.pop("dry_run", False):
             return _preview(self.jobs, job, RETRY, **{"force": False, **flags})
@@ -170,7 +170,7 @@ class EnqueueAgain(OJSView):
     )
     def post(self, request: Request, id: str) -> Response:
         flags = AGAIN.read_strictly(self.body)
-        run_maintenance(self.jobs, timezone.now())
+        run_maintenance(self.jobs, self.now())
         job = self.found(id, "enqueue")
         self.demand("read", job.queue, job.type)  # the answer has its args
         if flags.get("dry_run"):
@@ -182,5 +182,5 @@ class EnqueueAgain(OJSView):
 
 
 def _preview(jobs: Any, job: Any, operation: Operation, **flags: Any) -> Response:
-    (consequence,) = consequences(operation, jobs, [job.pk], timezone.now(), **flags)
+    (consequence,) = consequences(operation, jobs, [job.pk], database_now(jobs.db), **flags)
     return Response({"preview": consequence.to_dict()})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -55,8 +54,8 @@ class QueueStats(OJSView):
     @operation("getQueueStats", "queues", "Count the jobs of a queue", {200: ONE_QUEUE_STATS}, refusals=(400,))
     def get(self, request: Request, name: str) -> Response:
         self.demand("read", queue_name(name), None)
-        run_maintenance(self.jobs, timezone.now(), crons=True)
-        now = timezone.now()
+        run_maintenance(self.jobs, self.now(), crons=True)
+        now = self.now()
         found, exact = counts(self.using, name)
         by_state = {str(state): count for state, count in found.items()}
         paused = Queue.objects.using(self.using).filter(name=name).exclude(paused_at=None).exists()
@@ -77,7 +76,7 @@ class PauseQueue(OJSView):
         queues = Queue.objects.using(self.using)
         queues.pause(name)
         since = queues.filter(name=name).values_list("paused_at", flat=True).first()
-        return Response({"queue": {"name": name, "paused": True, "paused_at": milliseconds(since or timezone.now())}})
+        return Response({"queue": {"name": name, "paused": True, "paused_at": milliseconds(since or self.now())}})
 
 
 class ResumeQueue(OJSView):
@@ -88,7 +87,7 @@ class ResumeQueue(OJSView):
         _ = self.body
         self.demand("change", queue_name(name), None)
         Queue.objects.using(self.using).resume(name)
-        return Response({"queue": {"name": name, "paused": False, "resumed_at": milliseconds(timezone.now())}})
+        return Response({"queue": {"name": name, "paused": False, "resumed_at": milliseconds(self.now())}})
 
 
 def _status(paused: bool) -> str:

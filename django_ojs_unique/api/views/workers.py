@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -54,11 +53,11 @@ class Fetch(OJSView):
             max_bytes=settings.api["MAX_RESPONSE_BYTES"],
         )
         client, headers = request._request, {}
-        jobs = [] if has_gone(client) else fetch(lease=lease, now=timezone.now())
+        jobs = [] if has_gone(client) else fetch(lease=lease, now=self.now())
         if sent["wait"] and not jobs:
             try:
                 jobs = wait_for(
-                    lambda: fetch(lease=lease.at_first(), now=timezone.now()), self.jobs, wanted, sent["wait"], client
+                    lambda: fetch(lease=lease.at_first(), now=self.now()), self.jobs, wanted, sent["wait"], client
                 )
             except Crowded:
                 headers["Retry-After"] = str(COME_BACK)
@@ -96,7 +95,7 @@ def _reported(view: OJSView, sent: Mapping[str, Any], answer: Object, report: Ca
     """Apply a worker's report about one job that it has claimed, and answer."""
     holder = workers.holder_of(sent, view.account)
     try:
-        job = report(view.jobs, id=sent["job_id"], holder=holder, now=timezone.now())
+        job = report(view.jobs, id=sent["job_id"], holder=holder, now=view.now())
     except Job.DoesNotExist:
         raise NotFound.of("job", sent["job_id"]) from None
     return Response(answer.show(job))
@@ -144,7 +143,7 @@ def _report_progress(view: OJSView, id: UUID) -> Response:
     """Store a report, which is a heartbeat, too; of a job that nobody runs any more it is ignored, and says so."""
     done, note, sent = workers.read_report(view.body)
     holder, lease = workers.holder_of(sent, view.account), workers.lease_of(sent)
-    now = timezone.now()
+    now = view.now()
     try:
         job = remote.report_progress(view.jobs, id, holder=holder, now=now, lease=lease, reported=(done, note))
     except Job.DoesNotExist:
@@ -167,7 +166,7 @@ class Heartbeat(OJSView):
         sent, ids = workers.HEARTBEAT.read(self.body), workers.read_job_ids(self.body)
         holder, lease = workers.holder_of(sent, self.account), workers.lease_of(sent)
         leased = remote.extend(self.jobs, ids, holder=holder, tokens=sent.get("lease_tokens"), lease=lease)
-        now, facts = timezone.now(), workers.read_process(self.body)
+        now, facts = self.now(), workers.read_process(self.body)
         directive = heartbeat.say_hello(self.using, sent["worker_id"], now, **facts, claimed=len(leased))
         extended = [str(job.pk) for job in leased]
         state = directive or workers.RUNNING

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -56,7 +55,7 @@ class Workflows(OJSView):
         parameters = request.query_params
         wanted = {name: one.read(parameters[name], name) for name, one in FILTERS.items() if name in parameters}
         self.demand("read", None, None)  # a workflow can have jobs of any queue and type
-        run_maintenance(self.jobs, timezone.now())
+        run_maintenance(self.jobs, self.now())
         rows = models.Workflow.objects.using(self.using).filter(root=None)
         of, by = "workflows", ["-id"]
         if "state" in wanted:  # which has an index of its own
@@ -75,7 +74,7 @@ class Workflows(OJSView):
         refusals=(409,),
     )
     def post(self, request: Request) -> Response:
-        wanted = read_workflow(self.body, timezone.now())
+        wanted = read_workflow(self.body, self.now())
         for leaf in wanted.flow.leaves():
             demand_request(request, leaf.request)
         workflow = start_workflow(self.jobs, wanted)
@@ -93,7 +92,7 @@ class Workflow(OJSView):
         """Show the workflow; with ``?members=false`` without its steps or jobs."""
         members = MEMBERS.read(request.query_params.get("members", "true"), "members") == "true"
         self.demand("read", None, None)
-        run_maintenance(self.jobs, timezone.now())
+        run_maintenance(self.jobs, self.now())
         workflow = self._found(id)
         if unless_busy(self.using, partial(fail_deleted, self.using, workflow.root_id or workflow.pk)):
             workflow.refresh_from_db()

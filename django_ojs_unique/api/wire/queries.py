@@ -9,11 +9,13 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+from django.db import router
 from django.http import QueryDict
-from django.utils import timezone
 
+from ...db.clock import database_now
 from ...exceptions import InvalidRequest, did_you_mean
 from ...execution.errors import storable
+from ...models import Job
 from ...ojs.names import job_key, job_type, queue_name
 from ...ojs.states import JobState
 from ...reporting.job_filters import before
@@ -58,7 +60,7 @@ def _text(text: str, field: str) -> str:
 
 
 def _past(text: str, field: str) -> datetime:
-    now = timezone.now()
+    now = database_now(router.db_for_write(Job))
     try:
         return before(now, text) or read_moment(text, field, now)
     except ValueError as error:

@@ -11,6 +11,7 @@ from django.utils import timezone
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from ...db.clock import database_now
 from ...models import Job, SuppressedEnqueue, WorkerProcess
 from ...ojs.states import JobState
 from ...reporting.limits import LimitReport, limits
@@ -40,7 +41,8 @@ class JobsCollector(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Read the gauges in twelve statements, with limits in up to sixteen; each reads a bounded part of an index."""
-        using, now, most = self._using or router.db_for_read(Job), timezone.now(), MOST_COUNTED + 1
+        using, most = self._using or router.db_for_read(Job), MOST_COUNTED + 1
+        now = database_now(using)
         named = declared()
         found, present = queues(using, named), workers(using, now)
         # The filter names every leading column of the index ojs_job_finished, so that only the index is read.

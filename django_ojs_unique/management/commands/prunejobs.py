@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.utils import timezone
 
 from ...checks import TAG
 from ...conf import retention_period, settings
+from ...db.clock import database_now
 from ...exceptions import did_you_mean
 from ...maintenance.prune import ENDED, Pruned, due, preview, prune
 from ...models import Event, Job, SuppressedEnqueue
@@ -69,7 +69,7 @@ class Command(BaseCommand):
         **options: Any,
     ) -> None:
         require_tables(database)
-        now, jobs = timezone.now(), Job.objects.using(database)
+        now, jobs = database_now(database), Job.objects.using(database)
         try:
             retention = {kind: older_than or settings.retention[kind] for kind in state or KINDS}
             records = {} if state else _records(database)

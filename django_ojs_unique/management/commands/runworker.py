@@ -14,9 +14,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.management.color import no_style
-from django.utils import autoreload, timezone
+from django.utils import autoreload
 
 from ...conf import settings
+from ...db.clock import database_now
 from ...exceptions import InvalidRequest
 from ...handlers.registry import registry
 from ...hooks import tracer
@@ -226,7 +227,7 @@ class Command(BaseCommand):
         leased = jobs.filter(state=JobState.ACTIVE).count()
         if leased:
             self._say(f"{counted(leased, 'job')} leased to other workers, or to dead ones until their leases run out.")
-        later = jobs.filter(state__in=sorted(TIMED), run_at__gt=timezone.now()).count()
+        later = jobs.filter(state__in=sorted(TIMED), run_at__gt=database_now(jobs.db)).count()
         if later:
             self._say(f"Waiting for their time: {counted(later, 'job')}.")
         unknown_types = sorted(

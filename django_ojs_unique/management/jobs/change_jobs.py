@@ -8,8 +8,8 @@ from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import Count, QuerySet
-from django.utils import timezone
 
+from ...db.clock import database_now
 from ...exceptions import DuplicateJob
 from ...ojs.states import JobState
 from ...ojs.words import counted
@@ -65,7 +65,7 @@ class OnJobs(Subcommand):
         """Print what would become of each job."""
         from ...reporting.preview import consequences  # few calls need it
 
-        found = consequences(self.operation, self.jobs, ids, timezone.now(), **options)
+        found = consequences(self.operation, self.jobs, ids, database_now(self.using), **options)
         self.answer({"dry_run": True, "jobs": [{"id": one.id, **one.to_dict()} for one in found]})
         for one in found:
             message = f"Nothing would be done. {one.refusal}" if one.refusal else " ".join(one.sentences)

@@ -8,8 +8,8 @@ from operator import attrgetter
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
-from django.utils import timezone
 
+from ...db.clock import database_now
 from ...models import Job, SuppressedEnqueue
 from ...ojs.words import counted
 from ...options import DELAY, MOMENT, OBJECT, OPTIONS, QUEUE, UNIQUE
@@ -27,26 +27,13 @@ SHORT = 16
 MOST_ATTEMPTS = 20
 MOST_WAITING = 5
 """Of how many duplicates is said what they wait for."""
-MET = (
-    Column("fingerprint", "fingerprint", show=lambda text: text[:SHORT]),
-    Column("", "type"),
-    Column("", "args"),
-    Column("", "count"),
-    Column("rejected", "rejected"),
-    Column("deduplicated", "deduplicated"),
-    Column("replaced", "replaced"),
-    Column("last", "last_at", show=lambda moment: age(moment, timezone.now())),
-    Column("held by", "existing_job_id", lambda one: one.holder and one.holder.pk, show=lambda id: id or "nobody"),
-    Column("type", "", attrgetter("type"), cut=True),
-    Column("args", "", attrgetter("args"), cut=True),
-)
 
 JOB = (
     Column("fingerprint", read=lambda job: (job.fingerprint or "")[:SHORT]),
     Column("id", read=lambda job: job.pk),
     Column("state", read=lambda job: job.state),
     Column("holds key", read=lambda job: "yes" if job.holds_unique_key else "no"),
-    Column("age", read=lambda job: age(job.created_at, timezone.now())),
+    Column("age", read=lambda job: age(job.created_at, database_now(job._state.db))),
     Column("replaced by", read=lambda job: job.replaced_by_id or "-"),
     Column("type", read=lambda job: job.type, cut=True),
 )
@@ -141,13 +128,13 @@ class Duplicates(Subcommand):
             raise CommandError("--span goes without an id or a fingerprint: of one fingerprint everything is shown.")
         attempts = SuppressedEnqueue.objects.using(self.using)
         if term is None:
-            span, now = span or "day", timezone.now()
+            span, now = span or "day", database_now(self.using)
             most = report.most_suppressed(attempts, self.jobs, SPANS[span], now)
-            groups = report.groups_after(self.jobs, "")
+            groups, columns = report.groups_after(self.jobs, ""), _met(self.using)
             self.answer(
                 {
                     "since": most.since,
-                    "suppressed": [as_json(MET, one) for one in most.fingerprints],
+                    "suppressed": [as_json(columns, one) for one in most.fingerprints],
                     "groups": [
                         {"fingerprint": one.fingerprint, "jobs": list(map(fields, one.jobs)), "more": one.more}
                         for one in groups.groups
@@ -176,7 +163,7 @@ class Duplicates(Subcommand):
             self.say(f"No enqueue met a duplicate in the last {span}.")
             return
         self.say(f"Enqueues of the last {span} that met a duplicate:")
-        self.print_columns(MET, met)
+        self.print_columns(_met(self.using), met)
 
     def _print_groups(self, found: report.Groups) -> None:
         if not found.groups:
@@ -207,7 +194,7 @@ class Duplicates(Subcommand):
             self.say("No recorded enqueue met it.")
             return
         self.say(f"The newest enqueues that met it (at most {MOST_ATTEMPTS}):")
-        now = timezone.now()
+        now = database_now(self.using)
         rows = [
             (age(one.created_at, now), one.outcome, one.on_conflict, one.existing_job_id, _args(one)) for one in met
         ]
@@ -222,3 +209,19 @@ class Duplicates(Subcommand):
 
 def _args(attempt: Any) -> str:
     return report.readable(attempt.type, attempt.start)
+
+
+def _met(using: str) -> tuple[Column, ...]:
+    return (
+        Column("fingerprint", "fingerprint", show=lambda text: text[:SHORT]),
+        Column("", "type"),
+        Column("", "args"),
+        Column("", "count"),
+        Column("rejected", "rejected"),
+        Column("deduplicated", "deduplicated"),
+        Column("replaced", "replaced"),
+        Column("last", "last_at", show=lambda moment: age(moment, database_now(using))),
+        Column("held by", "existing_job_id", lambda one: one.holder and one.holder.pk, show=lambda id: id or "nobody"),
+        Column("type", "", attrgetter("type"), cut=True),
+        Column("args", "", attrgetter("args"), cut=True),
+    )

@@ -6,8 +6,10 @@ import argparse
 from datetime import datetime
 
 from django.core.management.base import CommandParser
-from django.utils import timezone
+from django.db import router
 
+from ...db.clock import database_now
+from ...models import Job
 from ...ojs.states import JobState
 from ...reporting.job_filters import before
 from .subcommand import key, moment, queue, state, type_
@@ -39,6 +41,6 @@ def add_filters(parser: CommandParser) -> None:
 
 def _past(text: str) -> datetime:
     try:
-        return before(timezone.now(), text) or moment(text)
+        return before(database_now(router.db_for_write(Job)), text) or moment(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{error}, not {text!r}. Write PT30M or P1D.") from None

@@ -8,8 +8,8 @@ from operator import attrgetter
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
-from django.utils import timezone
 
+from ...db.clock import database_now
 from ...exceptions import nearest
 from ...models import LimitOverride
 from ...ojs.limits import LARGEST
@@ -77,15 +77,15 @@ class Limits(Watched):
             self._show_all(found)
             return
         one = self._named(found, self._limit)
-        partitions = partitions_of(self.using, self._limit, self._most)
-        self.answer({**as_json(LIMIT, one), "keys_with_jobs": [as_json(PARTITION, each) for each in partitions]})
+        partitions, columns = partitions_of(self.using, self._limit, self._most), _partition(self.using)
+        self.answer({**as_json(LIMIT, one), "keys_with_jobs": [as_json(columns, each) for each in partitions]})
         self.say(self.style.MIGRATE_HEADING(harmless(f"{one.name}: {_numbers(one)}")))
         if one.override is not None:
             self.say(f"Set by an operator; the code says {' or '.join(map(str, one.given)) or 'nothing here'}.")
         if not partitions:
             self.say("No job runs under it or waits for it now.")
             return
-        self.print_columns(PARTITION, partitions)
+        self.print_columns(columns, partitions)
         if len(partitions) == self._most:
             self.say(f"These are the first {self._most}; --most {self._most * 5} shows up to {self._most * 5}.")
 
@@ -146,10 +146,13 @@ LIMIT = (
     Column("waiting", "waiting", show=count_text),
     Column("full partitions", "full_keys", attrgetter("full")),
 )
-PARTITION = (
-    Column("partition", "text", cut=True),
-    Column("running", "running"),
-    Column("waiting", "waiting", show=count_text),
-    Column("since", "since", show=lambda since: age(since, timezone.now())),
-    Column("first that waits", "first_job_id", attrgetter("first"), show=lambda id: id or "-"),
-)
+
+
+def _partition(using: str) -> tuple[Column, ...]:
+    return (
+        Column("partition", "text", cut=True),
+        Column("running", "running"),
+        Column("waiting", "waiting", show=count_text),
+        Column("since", "since", show=lambda since: age(since, database_now(using))),
+        Column("first that waits", "first_job_id", attrgetter("first"), show=lambda id: id or "-"),
+    )

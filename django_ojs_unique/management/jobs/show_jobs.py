@@ -12,6 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from ...db.clock import database_now
 from ...handlers.redaction import redacted_member
 from ...models import Job, SuppressedEnqueue
 from ...ojs.words import counted
@@ -70,7 +71,7 @@ class List(Subcommand):
         elif wanted:
             jobs, last = first(jobs, ["-pk"])
         found = list(narrowed(jobs, wanted).order_by("-pk")[: limit + 1])
-        now = timezone.now()
+        now = database_now(self.using)
         shown = sorted(found[:limit], key=lambda job: (job.created_at, job.pk), reverse=True)
         self.answer(list(map(fields, shown)))
         if last and len(found) <= limit:
@@ -151,7 +152,7 @@ class Show(Subcommand):
 
     def _print_fact(self, label: str, value: Any) -> None:
         if isinstance(value, datetime):
-            ago = age(value, timezone.now())
+            ago = age(value, database_now(self.using))
             text = f"{timezone.localtime(value):%Y-%m-%d %H:%M:%S %Z} ({ago if ago.startswith('in') else f'{ago} ago'})"
         elif isinstance(value, (dict, list)):
             text = json.dumps(value, ensure_ascii=False)

@@ -12,6 +12,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.utils import timezone
 
+from ...db.clock import database_now
 from ...models import CronJob
 from ...ojs.states import JobState
 from ...reporting.queues import UNFINISHED, QueueReport, queues
@@ -92,7 +93,7 @@ class Queues(Around):
     def show(self) -> None:
         found = queues(self.using, exact=True)
         shown = [one for one in found if one.depth or one.paused_at or limits_text(one.limit, one.max_per_second)]
-        now = timezone.now()
+        now = database_now(self.using)
         present = workers(self.using, now)
         columns = (
             Column("queue", "name", cut=True),
@@ -121,7 +122,7 @@ class Workers(Around):
     name = "workers"
 
     def show(self) -> None:
-        now = timezone.now()
+        now = database_now(self.using)
         found = workers(self.using, now)
         self.answer([{**fields(one.row), "standing": one.standing} for one in found])
         if found:
@@ -151,7 +152,7 @@ class Crons(Subcommand):
     name = "crons"
 
     def run(self, **options: Any) -> None:
-        now, entries = timezone.now(), list(CronJob.objects.using(self.using).order_by("name"))
+        now, entries = database_now(self.using), list(CronJob.objects.using(self.using).order_by("name"))
         self.answer(list(map(fields, entries)))
         if not entries:
             self.say(

@@ -8,8 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
-from django.utils import timezone
 
+from ...db.clock import database_now
 from ...models import Workflow
 from ...ojs.words import counted
 from ...ojs.workflows import Kind, WorkflowState
@@ -63,7 +63,7 @@ class Workflows(OnWorkflows):
         wanted = {lookup: value for lookup, value in wanted.items() if value is not None}
         workflows = Workflow.objects.using(self.using).roots()
         found = list(workflows.filter(**wanted).order_by("-created_at", "-pk")[: limit + 1])
-        shown, now = found[:limit], timezone.now()
+        shown, now = found[:limit], database_now(self.using)
         progress = job_counts(shown, self.using)
         self.answer([{**fields(one), **_counts(progress[one.pk])} for one in shown])
         if not found:
@@ -94,7 +94,7 @@ class ShowWorkflow(OnWorkflows):
         _add_id(parser)
 
     def run(self, *, id: UUID, **options: Any) -> None:
-        workflow, now = self.found(id), timezone.now()
+        workflow, now = self.found(id), database_now(self.using)
         top = tree(workflow)
         self.answer({**_answer(top), **fields(workflow)})
         self.say(self.style.MIGRATE_HEADING(harmless(str(workflow))))

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.utils import timezone
-
 from ...conf import settings
+from ...db.clock import database_now
 from ...enqueue.new_job import FOREVER
 from ...exceptions import OJSError
 from ...ojs.blocking import LIMITED, UNBLOCKED
@@ -174,7 +173,7 @@ def _require_columns_of_state(expected: ExpectedRow) -> None:
     if (row.finished_at is not None) != (row.state in TERMINAL):
         expected.kinds.append(Kind.FINISH)
         # Now, and not when it may have been: nothing is pruned before anybody has looked.
-        expected.set(finished_at=timezone.now() if row.state in TERMINAL else None)
+        expected.set(finished_at=database_now(row._state.db) if row.state in TERMINAL else None)
     stray = [] if row.state in TIMED else ["run_at"]
     stray += [] if row.state == JobState.ACTIVE else ["lease_token", "lease_expires_at"]
     if any(getattr(row, name) is not None for name in stray):

@@ -8,8 +8,8 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
-from django.utils import timezone
 
+from ...db.clock import database_now
 from ...db.constraints import holding_unique_key
 from ...db.dialects import dialect_of
 from ...db.holding import held_for_others
@@ -100,7 +100,7 @@ class Repairer:
                 wanted = {*ids, *self._others(fingerprint)}
                 rows = dialect.lock(jobs.filter(pk__in=wanted).only(*READ), by_key=False)
                 expected_rows = self._decide(fingerprint, rows)
-                write(jobs, dialect, _effects(expected_rows), timezone.now())
+                write(jobs, dialect, _effects(expected_rows), database_now(jobs.db))
         except IntegrityError as error:
             # Only on PostgreSQL can an enqueue take the unique key after the rows were read.
             raise LostRace from error
