@@ -23,6 +23,7 @@ from django_ojs_unique.enqueue.resolved_options import forget_options
 from django_ojs_unique.execution.claim import claim
 from django_ojs_unique.models import Job
 from tests.costs import Costs
+from tests.support.clocks import HostClock, host_clock
 from tests.support.commands import Site, site
 from tests.support.handlers import declared
 from tests.support.processes import Child, nursery
@@ -87,6 +88,13 @@ def handlers() -> Iterator[Any]:
     """Declare handlers that vanish with the test."""
     with declared() as registry:
         yield registry
+
+
+@pytest.fixture
+def host() -> Iterator[HostClock]:
+    """The clock of this process, for tests that set it off."""
+    with host_clock() as host:
+        yield host
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
@@ -20,6 +20,7 @@ from django.db.models import BooleanField, Case, DateTimeField, F, Q, QuerySet, 
 from django.db.models.functions import Coalesce, Greatest, Now
 from django.db.models.lookups import Exact
 
+from ..db.clock import database_now
 from ..db.constraints import LOOKS_FIRST
 from ..db.fields import StateSetField
 from ..db.holding import free
@@ -32,10 +33,24 @@ from ..unique.keys import HOLDING
 
 
 class DatabaseNow(Now):
-    """The time of the database, in UTC as Django stores it: on MariaDB `Now` would use the session's time zone."""
+    """The time of the database as Django stores it: in the time zone of the connection, which is nearly always UTC.
+
+    On MariaDB `Now` would use the session's time zone, and on SQLite always UTC.
+    """
 
     def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
+        template = f"(UTC_TIMESTAMP(6) + INTERVAL {_seconds_from_utc(connection)} SECOND)"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        template = f"STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', 'NOW', '{_seconds_from_utc(connection)} seconds')"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+
+def _seconds_from_utc(connection: Any) -> int:
+    zone = connection.timezone
+    offset = None if zone == UTC else database_now(connection.alias, may_ask=False).astimezone(zone).utcoffset()
+    return 0 if offset is None else int(offset.total_seconds())
 
 
 MAY_RUN_AGAIN: Final = Q(max_attempts__gte=0)

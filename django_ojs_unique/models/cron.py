@@ -13,6 +13,7 @@ from django.db.models import Q
 from django.utils.timezone import now
 from django.utils.translation import gettext_lazy as _
 
+from ..db.clock import database_now
 from ..db.constraints import PartiallyIndexed
 from ..db.fields import PayloadField
 from ..db.transactions import starting_over
@@ -53,14 +54,15 @@ class CronJobQuerySet(models.QuerySet["CronJob"]):
         ``schema`` and ``extra``. Raises what ``enqueue()`` raises for an invalid request; nothing is written then.
         """
         fields = {"name": name, "enabled": enabled, "description": description}
-        return self._put(_read(expression, type, args, options, timezone, overlap_policy, **fields))[0]
+        using = self._everything().db
+        return self._put(_read(using, expression, type, args, options, timezone, overlap_policy, **fields))[0]
 
     def define_from_outside(self, **definition: Any) -> tuple[CronJob, bool]:
         """Do what `define` does, with the ``options`` in one object; return the entry, and whether it is new.
 
         Raises DeclaredInCode for an entry that is declared in code, and must be changed there.
         """
-        return self._put(_read(**definition), over_declared=False)
+        return self._put(_read(self._everything().db, **definition), over_declared=False)
 
     def remove(self, name: str) -> CronJob | None:
         """Delete the entry of this name, and return it; None when there is none.
@@ -170,6 +172,7 @@ class CronJob(PartiallyIndexed):
             timezone=str(cron.timezone),
             overlap_policy=str(cron.overlap_policy),
             args=cron.args,
+            created_at=moment,
             next_run_at=cron.next_after(moment),
             **fields,
         )
@@ -222,8 +225,9 @@ class CronJob(PartiallyIndexed):
         from ..enqueue.request import Request
         from .job import Job
 
-        moment = self.cron.next_after(now())
-        read(Request(**self.job_at(moment or now()), elsewhere=True, context=None), Job, now())
+        now = self._now()
+        moment = self.cron.next_after(now)
+        read(Request(**self.job_at(moment or now), elsewhere=True, context=None), Job, now)
 
     def refuse_if_declared(self) -> None:
         """Raise DeclaredInCode if it is declared in code."""
@@ -238,7 +242,7 @@ class CronJob(PartiallyIndexed):
 
         After enabling, its next occurrence is counted from now. Raises InvalidRequest when its times cannot be read.
         """
-        changes: dict[str, Any] = {"next_run_at": self.cron.next_after(now())} if enabled else {}
+        changes: dict[str, Any] = {"next_run_at": self.cron.next_after(self._now())} if enabled else {}
         entries = self._row().filter(enabled=not enabled)
         changed = starting_over(entries.db, lambda: entries.update(enabled=enabled, **changes))
         return bool(changed)
@@ -250,19 +254,25 @@ class CronJob(PartiallyIndexed):
         except InvalidRequest as error:
             field = str(error.details.get("field", "")).partition(".")[0]
             raise ValidationError({field if hasattr(self, field) else "options": error.message}) from None
-        stored = self._row().first()
+        stored, now = self._row().first(), self._now()
+        if stored is None:
+            self.created_at = now
         if (
             stored is None
             or stored.next_run_at is None
             or any(getattr(stored, name) != getattr(self, name) for name in ("expression", "timezone", "enabled"))
         ):
-            self.next_run_at = self.cron.next_after(now())
+            self.next_run_at = self.cron.next_after(now)
+
+    def _now(self) -> datetime:
+        return database_now(router.db_for_write(CronJob, instance=self))
 
     def _row(self) -> Any:
         return CronJob.objects.using(router.db_for_write(CronJob, instance=self)).filter(pk=self.pk)
 
 
 def _read(
+    using: str,
     expression: str,
     type: str,
     args: Mapping[str, Any] | Sequence[Any] | None,
@@ -277,7 +287,7 @@ def _read(
     with hiding_values(type):
         cron = Cron(expression, "UTC" if timezone is None else timezone, overlap_policy, {} if args is None else args)
         options = plain({name: as_stored(value) for name, value in options.items()}, "options")
-    entry = CronJob.of(cron, now(), type=type, options=options, **others)
+    entry = CronJob.of(cron, database_now(using), type=type, options=options, **others)
     entry.validate()
     return entry
 

@@ -16,18 +16,10 @@ from django_ojs_unique.db.clock import database_now, offset_of
 from django_ojs_unique.maintenance import timers
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Worker
-from tests.support.clocks import host_clock
+from tests.support.clocks import ON_A_SERVER, real_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
-ON_A_SERVER = pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has the clock of the host")
 HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
-
-
-@pytest.fixture
-def host():
-    with host_clock() as host:
-        clock._readings.clear()
-        yield host
 
 
 @pytest.fixture(params=[-1, 1], ids=["an hour back", "an hour forward"])
@@ -51,16 +43,6 @@ def questions(monkeypatch):
 
     monkeypatch.setattr(clock, "_ask", note)
     return asked
-
-
-def real_now():
-    """Return the time by which the statements of the database go."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            {"postgresql": "SELECT clock_timestamp()", "mysql": "SELECT UTC_TIMESTAMP(6)"}[connection.vendor]
-        )
-        (moment,) = cursor.fetchone()
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
 # The clock

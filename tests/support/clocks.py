@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+from django.db import connection
 from django.utils import timezone
 
 from django_ojs_unique.db import clock
+
+ON_A_SERVER = pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has the clock of the host")
+_NOW = {"postgresql": "SELECT clock_timestamp()", "mysql": "SELECT UTC_TIMESTAMP(6)"}
+
+
+def real_now() -> datetime:
+    """Return the time by which the statements of the database go."""
+    with connection.cursor() as cursor:
+        cursor.execute(_NOW[connection.vendor])
+        (moment,) = cursor.fetchone()
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
 class HostClock:
@@ -39,6 +52,7 @@ def host_clock() -> Iterator[HostClock]:
     def time_of(number: int) -> float:
         return read(number) + (0 if number == clock._STEADY else host.off.total_seconds())
 
+    clock._readings.clear()
     with patch.object(clock, "_time_of", time_of), patch.object(timezone, "datetime", Datetime):
         try:
             yield host
