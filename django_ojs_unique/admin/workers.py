@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..db.clock import database_now
+from ..db.clock import database_now, is_off
 from ..models import Job, WorkerProcess
 from ..reporting.text import harmless
 from ..reporting.workers import SILENT, SILENT_AFTER, WorkerReport, claimed_by, standing
@@ -53,7 +53,7 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
         return [*self.fields, "claimed_jobs" if may_view(request, Job) else "claimed"]
 
     worker = column(_("worker"), lambda row: harmless(row.pk), ordering="id")
-    standing = column(_("state"), lambda row: badge(standing(row, database_now(row._state.db))), ordering="state")
+    standing = column(_("state"), lambda row: _badges(row), ordering="state")
     heartbeat = column(_("heartbeat"), lambda row: ago(row.heartbeat_at), ordering="heartbeat_at")
     runs_since = column(_("started"), lambda row: ago(row.started_at), ordering="started_at")
     takes = column(
@@ -83,6 +83,15 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
         cut = gettext("These are the first {count}; there are more.")
         more = format_html("<p>{}</p>", cut.format(count=MOST_CLAIMED)) if len(jobs) > MOST_CLAIMED else ""
         return format_html('<ul class="ojs-held">{}</ul>{}', listed, more)
+
+
+def _badges(row: WorkerProcess) -> SafeString:
+    """Show the state of a worker, and that the clock of its host is wrong."""
+    shown = badge(standing(row, database_now(str(row._state.db))))
+    if not is_off(row.clock_ahead):
+        return shown
+    text = gettext("clock {seconds} s ahead") if row.clock_ahead > 0 else gettext("clock {seconds} s behind")
+    return format_html("{} {}", shown, badge(SILENT, text.format(seconds=f"{abs(row.clock_ahead):,.0f}")))
 
 
 def patterns_text(worker: WorkerReport) -> str:

@@ -9,6 +9,7 @@ from django.core.checks import CheckMessage, Warning
 from django.db import connections
 
 from ..db.capabilities import BEST_EFFORT, MISSING, flaws, strength
+from ..db.clock import is_off, offset_text, seconds_ahead
 from ..db.dialects import kind_of
 from ..models import Job
 
@@ -17,6 +18,7 @@ def check_databases(databases: Iterable[str] | None = None, **kwargs: Any) -> li
     """W001: SQLite without immediate transactions. W002: SQLite without WAL. W003: uniqueness is best-effort here.
 
     W008: a constraint is missing, or differs from the one that the model declares. W015: local times are stored.
+    W016: the clock of this host is wrong.
     """
     databases = list(databases or ())
     messages = [
@@ -27,6 +29,7 @@ def check_databases(databases: Iterable[str] | None = None, **kwargs: Any) -> li
     ]
     for alias in with_jobs(databases):
         messages += _check_time_zone(alias, connections[alias])
+        messages += _check_clock(alias)
         if strength(Job, alias) == BEST_EFFORT:
             messages.append(
                 Warning(
@@ -75,6 +78,16 @@ def _check_time_zone(alias: str, connection: Any) -> Iterator[CheckMessage]:
             hint=f"Leave TIME_ZONE out of DATABASES[{alias!r}], and convert the times that it has stored to UTC. Pages"
             " still show the times of settings.TIME_ZONE.",
             id="django_ojs_unique.W015",
+        )
+
+
+def _check_clock(alias: str) -> Iterator[CheckMessage]:
+    if is_off(ahead := seconds_ahead(alias)):
+        yield Warning(
+            f"{offset_text(ahead, alias)}.",
+            hint="Jobs go by the database's clock. Let an NTP client set the clocks of both hosts: logs, and what your"
+            " code compares with the times of jobs, go by the host's.",
+            id="django_ojs_unique.W016",
         )
 
 

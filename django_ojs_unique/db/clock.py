@@ -28,8 +28,8 @@ logger = logging.getLogger("django_ojs_unique.clock")
 
 SECONDS = 5.0
 """After how long the database is asked again."""
-OFF = timedelta(seconds=1)
-"""From this offset on, a host's clock is called wrong."""
+OFF = 1.0
+"""How many seconds a host's clock may be off before that is said."""
 SECONDS_AFTER_ERROR = 1.0
 """After how long it is asked again when it did not answer."""
 _JUMP = 0.05
@@ -74,18 +74,27 @@ def database_now(using: str, *, may_ask: bool = True) -> datetime:
     known = _readings.get(using)
     if known is None or (known is not _HOSTS_CLOCK and not _still_holds(known)):
         known = _read(using, known, may_ask)
-    return timezone.now() + known.offset
+    now = timezone.now()
+    return now + known.offset if known.offset else now
 
 
-def offset_of(using: str) -> timedelta:
-    """Return how far a database's clock is ahead of the host's. Raises like `database_now`."""
+def seconds_ahead(using: str) -> float:
+    """Return how many seconds the host's clock is ahead of a database's. Raises like `database_now`."""
     known = _readings.get(using)
-    return (known if known is not None and _still_holds(known) else _read(using, known, may_ask=True)).offset
+    if known is None or not _still_holds(known):
+        known = _read(using, known, may_ask=True)
+    return (-known.offset).total_seconds()
 
 
-def is_off(offset: timedelta) -> bool:
-    """Tell whether a host's clock is called wrong."""
-    return abs(offset) >= OFF
+def is_off(seconds: float) -> bool:
+    """Tell whether a clock that is ahead by so much, or behind, is wrong."""
+    return abs(seconds) >= OFF
+
+
+def offset_text(seconds: float, using: str) -> str:
+    """Say how far the host's clock is from a database's."""
+    direction = "ahead of" if seconds > 0 else "behind"
+    return f"The clock of this host is {abs(seconds):,.1f} seconds {direction} that of database {using!r}"
 
 
 def _still_holds(reading: _Reading) -> bool:
@@ -149,17 +158,11 @@ def _precisely() -> float:
 
 def _tell(using: str, before: timedelta, offset: timedelta) -> None:
     """Log that the host's clock is wrong, or right again, when that changes."""
-    if is_off(offset) and abs(offset - before) >= OFF:
-        logger.warning("The clock of this host is %s, the database's counts.", offset_text(offset, using))
-    elif is_off(before) and not is_off(offset):
-        logger.info("The clock of this host agrees with that of database %s again.", using)
-
-
-def offset_text(offset: timedelta, using: str) -> str:
-    """Say how far the host's clock is from a database's."""
-    seconds = offset.total_seconds()
-    direction = "behind" if seconds > 0 else "ahead of"
-    return f"{abs(seconds):,.1f} seconds {direction} that of database {using}"
+    ahead, was = (-offset).total_seconds(), (-before).total_seconds()
+    if is_off(ahead) and is_off(ahead - was):
+        logger.warning("%s. Jobs go by the database's.", offset_text(ahead, using))
+    elif is_off(was) and not is_off(ahead):
+        logger.info("The clock of this host agrees with that of database %r again.", using)
 
 
 def moment_of(value: Any, connection: Any) -> datetime:

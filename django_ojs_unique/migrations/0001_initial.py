@@ -115,6 +115,7 @@ class Migration(migrations.Migration):
                 ('heartbeat_at', models.DateTimeField()),
                 ('claimed', models.PositiveIntegerField(default=0, help_text='Jobs claimed and not yet finalized.')),
                 ('finalized', models.PositiveBigIntegerField(verbose_name='finalized', default=0, help_text='Runs that ended since it started.')),
+                ('clock_ahead', models.FloatField(default=0, help_text="Seconds that the clock of its host is ahead of the database's; below 0: behind.")),
             ],
             options={
                 'verbose_name': 'worker',

@@ -43,6 +43,9 @@ class WorkerProcess(models.Model):
     finalized = models.PositiveBigIntegerField(
         verbose_name=_("finalized"), default=0, help_text=_("Runs that ended since it started.")
     )
+    clock_ahead = models.FloatField(
+        default=0, help_text="Seconds that the clock of its host is ahead of the database's; below 0: behind."
+    )
 
     class Meta:
         verbose_name = _("worker")

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
+from ..db.clock import seconds_ahead
 from ..db.session_limits import SessionLimits
 from ..db.transactions import is_busy
 from ..execution.finalize import Finalized
@@ -265,7 +266,10 @@ class Worker:
         self._runs.store_progress()
         self._runs.take_back_stale()
         if self._health is not None and not self._housekeeper.failing:
-            self._health.write(worker=self.id, pid=os.getpid(), held=len(self._runs), finalized=self.summary.finalized)
+            held, ahead = len(self._runs), seconds_ahead(self._using)
+            self._health.write(
+                worker=self.id, pid=os.getpid(), held=held, finalized=self.summary.finalized, clock_ahead=ahead
+            )
         return WATCH_SECONDS
 
     def _requeue_uncertain(self) -> float:
@@ -280,6 +284,7 @@ class Worker:
             "state": self._control.state,
             "claimed": len(self._runs),
             "finalized": self.summary.finalized,
+            "clock_ahead": seconds_ahead(self._using),
         }
 
     def _obey(self, directive: str) -> bool:

@@ -316,7 +316,7 @@ def test_the_health_file_is_written_while_all_is_well_and_removed_at_the_end(han
         facts = json.loads(path.read_text())
         path.unlink()
         until(path.exists, "it was written again")
-    assert facts == {"worker": worker.id, "pid": os.getpid(), "held": 0, "finalized": 0}
+    assert facts == {"worker": worker.id, "pid": os.getpid(), "held": 0, "finalized": 0, "clock_ahead": 0}
     assert list(tmp_path.iterdir()) == []
 
 
