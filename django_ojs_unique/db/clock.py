@@ -34,7 +34,6 @@ SECONDS_AFTER_ERROR = 1.0
 """After how long it is asked again when it did not answer."""
 _JUMP = 0.05
 """How far the host's clock moves against the steady clock when it has been set; seconds."""
-_PRECISION = 1e-5
 
 _HOST, _HOST_ROUGHLY, _STEADY = 0, 1, 2
 if sys.platform == "win32":
@@ -143,17 +142,13 @@ def _ask(connection: BaseDatabaseWrapper, query: str) -> tuple[float, float]:
     connection.ensure_connection()
     # Not Django's cursor, which counts and shows its statements.
     with connection.wrap_database_errors, closing(connection.connection.cursor()) as cursor:
-        asked = _precisely()
+        is_replaced = abs(_time_of(_HOST) - _time_of(_HOST_ROUGHLY)) > _JUMP
+        host, precision = (_HOST_ROUGHLY, 0.02) if is_replaced else (_HOST, 1e-5)
+        asked = _time_of(host)
         cursor.execute(query)
         (answer,) = cursor.fetchone()
-        answered = _precisely()
-    return float(answer) - answered - _PRECISION, float(answer) - asked + _PRECISION
-
-
-def _precisely() -> float:
-    """Return the time of the host, also where somebody replaces it in tests."""
-    precise, rough = _time_of(_HOST), _time_of(_HOST_ROUGHLY)
-    return precise if abs(precise - rough) < _JUMP else rough
+        answered = _time_of(host)
+    return float(answer) - answered - precision, float(answer) - asked + precision
 
 
 def _tell(using: str, before: timedelta, offset: timedelta) -> None:
