@@ -16,12 +16,17 @@ from .leases import row
 pytestmark = [pytest.mark.django_db, pytest.mark.every_database]
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
-OFF = pytest.mark.parametrize("off", [-2 * HOUR, -6 * SECOND, 10 * MINUTE, 2 * HOUR], ids=str)
+OFF = pytest.mark.parametrize("off", [-2 * HOUR, -MINUTE, 10 * MINUTE, 2 * HOUR], ids=str)
+NOT_SURE = 10 * SECOND
+"""An offset is measured as exactly as a busy database answers soon."""
 ACK, NACK = "/ojs/v1/workers/ack", "/ojs/v1/workers/nack"
 
 
-def is_now(moment):
-    return abs(moment - real_now()) < SECOND
+@pytest.fixture
+def is_now():
+    """Return the function that tells whether a moment lies between the beginning of the test and now."""
+    began = timezone.now()
+    return lambda moment: began - NOT_SURE < moment < real_now() + NOT_SURE
 
 
 @ON_A_SERVER
@@ -39,12 +44,12 @@ def test_a_request_makes_nothing_available_nor_discards_it_too_early(ojs, host, 
 
 @ON_A_SERVER
 @OFF
-def test_a_lease_over_http_ends_with_the_time_limit_by_the_databases_clock(ojs, host, off):
-    ojs.enqueue(options={"timeout_ms": 5000})
+def test_a_lease_over_http_ends_with_the_time_limit_by_the_databases_clock(ojs, host, is_now, off):
+    ojs.enqueue(options={"timeout_ms": 40_000})
     host.off = off
     (job,) = ojs.fetch()
-    assert is_now(row(job).lease_expires_at - 5 * SECOND)
-    assert row(job).lease_expires_at - row(job).started_at == 5 * SECOND
+    assert is_now(row(job).lease_expires_at - 40 * SECOND)
+    assert row(job).lease_expires_at - row(job).started_at == 40 * SECOND
     assert ojs.fetch() == []
     assert ojs.post(ACK, {"job_id": job["id"]}).status_code == 200
 
@@ -70,14 +75,14 @@ def new_york(monkeypatch):
 def test_a_lease_lasts_where_the_database_stores_local_times(ojs, new_york):
     ojs.enqueue(options={"timeout_ms": 60_000})
     (job,) = ojs.fetch()
-    assert abs(row(job).lease_expires_at - timezone.now() - MINUTE) < SECOND
+    assert timedelta() < row(job).lease_expires_at - timezone.now() <= MINUTE
     assert ojs.fetch() == []
     assert ojs.post(ACK, {"job_id": job["id"]}).status_code == 200
 
 
 @ON_A_SERVER
 @OFF
-def test_a_rate_counts_by_the_databases_clock(ojs, host, off):
+def test_a_rate_counts_by_the_databases_clock(ojs, host, is_now, off):
     for _ in range(6):
         Job.objects.enqueue("t", limit=Limit(name="r", per_minute=3))
     assert len(ojs.fetch(count=2)) == 2
@@ -90,7 +95,7 @@ def test_a_rate_counts_by_the_databases_clock(ojs, host, off):
 
 @ON_A_SERVER
 @OFF
-def test_a_failed_job_waits_by_the_databases_clock(ojs, host, off):
+def test_a_failed_job_waits_by_the_databases_clock(ojs, host, is_now, off):
     ojs.enqueue(options={"retry": {"initial_interval": "PT5S", "jitter": False}})
     host.off = off
     (job,) = ojs.fetch()
@@ -100,7 +105,7 @@ def test_a_failed_job_waits_by_the_databases_clock(ojs, host, off):
 
 @ON_A_SERVER
 @OFF
-def test_the_next_step_of_a_workflow_waits_by_the_databases_clock(ojs, host, off):
+def test_the_next_step_of_a_workflow_waits_by_the_databases_clock(ojs, host, is_now, off):
     chain({"type": "a"}, {"type": "b", "delay": 3}).enqueue()
     (job,) = ojs.fetch()
     host.off = off
@@ -111,9 +116,9 @@ def test_the_next_step_of_a_workflow_waits_by_the_databases_clock(ojs, host, off
 
 @ON_A_SERVER
 @OFF
-def test_a_periodic_job_is_defined_by_the_databases_clock(ojs, host, off):
+def test_a_periodic_job_is_defined_by_the_databases_clock(ojs, host, is_now, off):
     host.off = off
     ojs.post("/ojs/v1/cron", {"name": "c", "expression": "@every PT1H", "job_template": {"type": "t", "args": []}})
     entry = CronJob.objects.get()
     assert is_now(entry.created_at)
-    assert timedelta() < entry.next_run_at - real_now() <= HOUR
+    assert timedelta() < entry.next_run_at - real_now() <= HOUR + NOT_SURE

@@ -47,10 +47,10 @@ def test_a_reader_whose_clock_is_off_sees_a_worker_that_lives(host, off):
     assert ago_text(job.created_at).endswith("s ago")
 
 
-@pytest.mark.parametrize(("off", "said"), [(-6, "6.0 seconds behind"), (600, "600.0 seconds ahead"), (0.5, "")])
+@pytest.mark.parametrize(("off", "said"), [(-1, "seconds behind"), (1, "seconds ahead"), (0, "")])
 @ON_A_SERVER
 def test_a_check_finds_a_clock_that_is_off(host, off, said):
-    host.ahead(seconds=off)
+    host.ahead(hours=off)
     found = [each.msg for each in check_databases(["default"]) if each.id == "django_ojs_unique.W016"]
     assert len(found) == bool(said)
     assert all(said in each for each in found)
@@ -58,9 +58,9 @@ def test_a_check_finds_a_clock_that_is_off(host, off, said):
 
 @ON_A_SERVER
 def test_a_worker_says_how_far_the_clock_of_its_host_is_off(host):
-    host.behind(seconds=6)
+    host.behind(hours=1)
     found = Worker()._facts()["clock_ahead"]
-    assert -6.5 < found < -5.5
+    assert -3660 < found < -3540
 
 
 @pytest.mark.parametrize(("ahead", "said"), [(-6.4, "clock 6 s behind"), (3_600, "clock 3,600 s ahead"), (0.5, "")])
