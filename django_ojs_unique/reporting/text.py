@@ -84,7 +84,7 @@ def count_text(count: int) -> str:
     return f"{count:,}" if count <= MOST_COUNTED else f"{MOST_COUNTED:,}+"
 
 
-LOGGERS = tuple(f"django_ojs_unique{name}" for name in ("", ".api", ".enqueue", ".idempotency", ".worker"))
+LOGGERS = tuple(f"django_ojs_unique{name}" for name in ("", ".api", ".clock", ".enqueue", ".idempotency", ".worker"))
 """All loggers of the package: child loggers do not inherit a filter."""
 
 

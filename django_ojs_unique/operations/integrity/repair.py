@@ -164,7 +164,7 @@ class Repairer:
             if state == JobState.AVAILABLE and enqueued_at is not None and enqueued_at > newer.row.created_at:
                 return False  # it may have been discarded then, and retried by force since
         is_duplicate = policy.is_duplicate(state, older.row.created_at, newer.row.created_at)
-        return is_duplicate and not has_expired(older.row, timezone.now())
+        return is_duplicate and not has_expired(older.row, database_now(self._jobs.db))
 
 
 def _effects(expected_rows: Sequence[ExpectedRow]) -> Effects:
