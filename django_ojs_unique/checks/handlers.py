@@ -66,7 +66,7 @@ def check_retention(**kwargs: Any) -> list[CheckMessage]:
             f"OJS_UNIQUE['RETENTION'] keeps {kind} jobs for {format_duration(kept)}, but the rows of"
             f" {definition.type!r} ({definition.place}) stay {f'for {period}' if period else 'for ever'}: their unique"
             " policy counts them so long.",
-            hint="When RETENTION has passed, they lose args, result and errors only. Give the policy a"
+            hint="When RETENTION has passed, they lose args and errors only. Give the policy a"
             f" {'shorter ' if period else ''}period, or window='retention' and no period, with which a job counts until"
             " it is pruned. If it is meant so, silence this check.",
             id="django_ojs_unique.W007",

@@ -1,7 +1,7 @@
 """Retention: delete jobs that finished long ago, but never a row that keeps its unique window open (OJS unique jobs).
 
 A row keeps its window open while its own policy counts the state it finished in and the period has not ended. Such a
-row loses its payload only; the fields that decide about duplicates stay until the window ends.
+row loses its payload only; the fields that decide about duplicates, and the result, stay until the window ends.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ENDED = "ended"
 SILENT_FOR = timedelta(days=1)
 """How long the row of a dead worker is kept after its last heartbeat."""
 
-_PAYLOAD: dict[str, Any] = {"args": {}, "meta": {}, "tags": [], "extra": {}, "steps": [], "result": None, "errors": []}
+_PAYLOAD: dict[str, Any] = {"args": {}, "meta": {}, "tags": [], "extra": {}, "steps": [], "errors": []}
 _REFUSALS = (ProtectedError, RestrictedError, IntegrityError)
 
 

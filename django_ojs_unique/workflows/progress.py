@@ -25,7 +25,10 @@ from .tables import Tables, below
 Ended: TypeAlias = Mapping[UUID, UUID | None]
 """Jobs that have ended, each with the job that has replaced it, or None. Only what is read under the locks counts."""
 
-_READ = ("id", "type", "state", "attempt", "result", "errors", "started_at", "finished_at", "expires_at", "replaced_by")
+_READ = (
+    "id", "type", "state", "attempt", "result", "errors", "started_at", "finished_at", "expires_at", "replaced_by",
+    "payload_pruned",
+)  # fmt: skip
 _OPEN = MemberOutcome.OPEN
 
 
@@ -299,6 +302,8 @@ def error_of(job: Any) -> dict[str, Any]:
     """Return what a member shows of a job that did not complete."""
     if job.state == JobState.CANCELLED:
         return {"code": "cancelled", "message": "The job was cancelled."}
+    if job.payload_pruned:
+        return {"code": "pruned", "message": "The job failed, and its errors were pruned."}
     last = job.errors[-1] if job.errors else {}
     if last.get("attempt") == job.attempt or last.get("code") == "superseded":
         return {name: last[name] for name in ("code", "type", "message", "attempt") if last.get(name) is not None}

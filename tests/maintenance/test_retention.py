@@ -14,11 +14,12 @@ from django.db.models.signals import post_delete
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_ojs_unique import lifecycle
+from django_ojs_unique import group, lifecycle
 from django_ojs_unique.enqueue.new_job import FOREVER
 from django_ojs_unique.maintenance.prune import Pruned, due, prune
 from django_ojs_unique.models import Job, SuppressedEnqueue, WorkerProcess
 from django_ojs_unique.ojs.states import KINDS, TERMINAL, JobState
+from django_ojs_unique.workflows.advance import advance_due
 from tests.support.processes import Child, Parent, together
 from tests.support.rows import insert_all
 
@@ -138,13 +139,28 @@ def test_a_job_whose_window_is_open_loses_its_payload_and_keeps_all_that_decides
     Job.objects.update(result={"r": 1}, errors=[{"e": 1}], extra={"x": 1})
     assert pruned() == Pruned(payload_pruned=1)
     after = Job.objects.get()
-    assert (after.args, after.meta, after.tags, after.extra, after.result, after.errors) == ({}, {}, [], {}, None, [])
+    assert (after.args, after.meta, after.tags, after.extra, after.errors) == ({}, {}, [], {}, [])
+    assert after.result == {"r": 1}
     assert after.payload_pruned
     payload = {"args", "meta", "tags", "extra", "result", "errors", "payload_pruned"}
     for field in Job._meta.concrete_fields:
         if field.attname not in payload:
             assert getattr(after, field.attname) == getattr(before, field.attname), field.attname
     assert Job.objects.enqueue("t", **options).job == after
+
+
+@pytest.mark.parametrize("state", ["completed", "discarded"])
+def test_a_workflow_takes_the_result_of_a_job_that_only_its_window_keeps(handlers, state) -> None:
+    unique = {**COUNTS_COMPLETED, "states": ["completed", "discarded"], "period": "P60D", "on_conflict": "ignore"}
+    finished(state, unique=unique)
+    lifecycle.write(Job.objects.all(), result="kept" if state == "completed" else None)
+    assert pruned() == Pruned(payload_pruned=1)
+    workflow = group([{"type": "t", "unique": unique}]).enqueue()
+    advance_due("default")
+    member = workflow.members.get()
+    assert member.job_id == Job.objects.get().pk
+    expected = ("kept", None) if state == "completed" else (None, "pruned")
+    assert (member.result, member.error and member.error["code"]) == expected
 
 
 def test_a_job_without_payload_is_not_looked_at_again_until_its_window_ends() -> None:
