@@ -38,7 +38,7 @@ class NewJob(LazyJob):
 
     ``values`` are the fields of the job by name; a missing one has its default. ``at`` is a time in the fixed window
     that counts; ``has_id`` tells whether the caller chose the job's id. ``replaceable``: the only jobs that it may
-    replace, if that is not any job; a duplicate outside them refuses it.
+    replace, if that is not any job; a duplicate outside them refuses it. ``judged_at``: as in the `Request`.
     """
 
     values: dict[str, Any] = field(repr=False)
@@ -51,6 +51,7 @@ class NewJob(LazyJob):
     canonical_text: str = field(default="", repr=False)
     full_row: bool = False
     replaceable: models.QuerySet[Any] | None = None
+    judged_at: datetime | None = None
     _job: JobRow | None = None
     _stored_on: str | None = None
 
@@ -112,7 +113,8 @@ class Reader:
         options = self.options_of(request)
         policy = options.policy
         key = None if request.key is None else JobKey(request.key, request.key_mode, request.key_scope)
-        scheduled_at = _due(request, policy, now)
+        judged_at = request.judged_at or now
+        scheduled_at = _due(request, policy, judged_at)
         pending = _pending(request.pending, scheduled_at)
         meta = {**request.meta, CONTEXT: request.context} if request.context else request.meta
         values = {
@@ -133,7 +135,8 @@ class Reader:
             values["expires_at"] = moment_after(now, DELAY.read(request.expires_in, "expires_at"), "expires_at")
         elif request.expires_at is not None:
             values["expires_at"] = MOMENT.read(request.expires_at, "expires_at")
-        new_job = NewJob(values, options, key, scheduled_at, scheduled_at or now, request.id is not None, pending)
+        new_job = NewJob(values, options, key, scheduled_at, scheduled_at or judged_at, request.id is not None, pending)
+        new_job.judged_at = request.judged_at
         if key is not None:
             new_job.canonical_text = key.canonical_text(values["type"], values["meta"])
             values["key"] = key.text
@@ -176,19 +179,19 @@ def _bounds_args(new_job: NewJob) -> bool:
 
 
 def set_times(new_job: NewJob, now: datetime, *, inherited_schedule: datetime | None = None) -> None:
-    """Set state and times of a job created ``now``: pending if requested, scheduled if due later, else available."""
+    """Set state and times of a job enqueued ``now``: pending if requested, scheduled if due later, else available."""
     scheduled_at = None if new_job.pending else inherited_schedule or new_job.scheduled_at
     waits = scheduled_at is not None and scheduled_at > now
     values, options = new_job.values, new_job.options
     values["scheduled_at"] = scheduled_at
     values["state"] = JobState.PENDING if new_job.pending else JobState.SCHEDULED if waits else JobState.AVAILABLE
-    values["created_at"] = now
+    values["created_at"] = created_at = new_job.judged_at or now
     values["enqueued_at"] = None if waits or new_job.pending else scheduled_at or now
     values["run_at"] = scheduled_at if waits else None
     values["unique_states"] = options.unique_states
     if options.has_window:
         assert options.policy is not None
-        values["window_ends_at"] = options.policy.kept_until(now, new_job.at) or FOREVER
+        values["window_ends_at"] = options.policy.kept_until(created_at, new_job.at) or FOREVER
 
 
 def _blame_the_args(options: ResolvedOptions, request: Request) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, make_dataclass
+from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         ``full_row`` asks for all fields of the stored job when the enqueue is deduplicated. ``elsewhere`` says that the
         handler may be in another process, so that there is no warning if it is missing here. ``context`` is what the
         job carries, if it is not to be captured here. ``workflow_id`` is the workflow that waits for the job.
+        ``judged_at`` is the time by which uniqueness is decided, and the job's ``created_at``, if that is not now.
         """
 
         type: str
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
         elsewhere: bool
         context: Any
         workflow_id: UUID | None
+        judged_at: datetime | None
 
         def __init__(self, type: str, args: Any = None, **options: Any) -> None: ...
         def __getattr__(self, name: str) -> Any: ...
@@ -52,6 +55,7 @@ else:
             ("elsewhere", bool, False),
             ("context", Any, field(default=INHERIT, repr=False)),
             ("workflow_id", UUID | None, None),
+            ("judged_at", datetime | None, None),
         ],
         slots=True,
     )

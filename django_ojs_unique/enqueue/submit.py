@@ -84,11 +84,13 @@ def decide_under_locks(
     dialect, look = dialect_of(jobs), Look(jobs, entries)
     with transaction.atomic(using=jobs.db):
         look.lock_keys()
-        now = refresh_times(entries, jobs.db, is_late=work.is_repeated)
-        families = look.families(now, is_lost=work.lost_races > 0)
+        judged_at = entries[0].new_job.judged_at  # only a single job has one
+        now = refresh_times(entries, jobs.db, is_late=work.is_repeated or judged_at is not None)
+        families = look.families(judged_at or now, is_lost=work.lost_races > 0)
         stored = [row for family in families.values() for row in family.rows]
         # The look may have waited.
-        now = refresh_times(entries, jobs.db, is_late=any(row.created_at >= now for row in stored))
+        is_late = judged_at is not None or any(row.created_at >= now for row in stored)
+        now = refresh_times(entries, jobs.db, is_late=is_late)
         _keep_order(entries)
 
         @cache
@@ -97,6 +99,7 @@ def decide_under_locks(
 
         plan = Plan(
             now,
+            judged_at=judged_at,
             replace_active=may_replace_active(jobs, (row for row in stored if row.key is None)),
             taken=_ids_in_use(jobs, entries) if work.lost_races else (),
             left=left,
@@ -107,7 +110,7 @@ def decide_under_locks(
                 raise entry.error
         write(jobs, dialect, plan.effects, now)
         if dialect.lets_rivals_in:
-            look.for_rivals(families, {*plan.effects.new, *(row.pk for row in stored)}, now)
+            look.for_rivals(families, {*plan.effects.new, *(row.pk for row in stored)}, judged_at or now)
         announcements.record(jobs.db, [(entry.new_job, entry.verdict) for entry in entries if entry.verdict])
 
 

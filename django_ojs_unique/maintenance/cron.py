@@ -241,7 +241,8 @@ def _enqueue(entry: CronJob, cron: Cron, occurrence: datetime, using: str) -> tu
                 with suppress(InvalidTransition):  # it has finished meanwhile
                     previous.cancel()
             try:
-                result = jobs.enqueue_request(Request(**entry.job_at(occurrence), id=id, elsewhere=True, context=None))
+                request = Request(**entry.job_at(occurrence), id=id, elsewhere=True, context=None, judged_at=occurrence)
+                result = jobs.enqueue_request(request)
             except DuplicateJob as duplicate:
                 if previous is not None and previous.state == JobState.CANCELLED:
                     transaction.set_rollback(True, using=using)  # undo the cancellation: it may be what refused the job

@@ -75,6 +75,7 @@ class Effects:
 class Plan:
     """Decides on one intent after the other.
 
+    ``judged_at``: the time by which duplicates count, if that is not ``now``.
     ``replace_active``: whether running duplicates may be cancelled. ``taken``: ids in use. ``left`` returns, by
     fingerprint, the stored live jobs that do not hold the unique key; it is called only if that matters.
     """
@@ -83,12 +84,13 @@ class Plan:
         self,
         now: datetime,
         *,
+        judged_at: datetime | None = None,
         replace_active: bool = True,
         taken: Iterable[UUID] = (),
         left: Callable[[], Mapping[str, Collection[UUID]]] = dict,
     ) -> None:
         self.effects = Effects()
-        self._now = now
+        self._now, self._judged_at = now, judged_at or now
         self._replace_active = replace_active
         self._taken = set(taken)
         self._left = left
@@ -153,7 +155,9 @@ class Plan:
 
     def _by_policy(self, intent: Intent, family: Family, policy: UniquePolicy) -> Verdict[JobRow]:
         job = intent.job
-        verdict = judge(family.rows, policy, self._now, replace_active=self._replace_active, spared=family.spared)
+        verdict = judge(
+            family.rows, policy, self._judged_at, replace_active=self._replace_active, spared=family.spared
+        )
         if verdict.action is not Action.ADMIT:
             return verdict
         if not self._admit(job):

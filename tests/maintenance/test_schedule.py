@@ -17,6 +17,7 @@ from django_ojs_unique import (
     RetryPolicy,
     UniquePolicy,
     job,
+    presets,
 )
 from django_ojs_unique.handlers.registry import Definition, registry
 from django_ojs_unique.idempotency import Heal
@@ -667,6 +668,81 @@ def test_a_worker_declares_the_scan_of_a_healed_type_and_runs_it(handlers):
 
 def run(name="hourly", now=NOON):
     return cron.run_now(name, now, "default")
+
+
+DAILY = {"expression": "@daily", "overlap_policy": "allow", "args": {"n": 1}}
+MIDNIGHT = NOON.replace(hour=0)
+
+
+@pytest.mark.parametrize("late", [timedelta(0), timedelta(milliseconds=300), timedelta(hours=5)])
+@pytest.mark.parametrize("clock", [timedelta(0), timedelta(seconds=-2), timedelta(hours=-7), timedelta(hours=7)])
+@pytest.mark.parametrize("window", [presets.once_per_window("P1D"), presets.throttle("P1D")], ids=["fixed", "rolling"])
+def test_the_job_of_each_day_is_judged_at_its_occurrence(set_clock, window, late, clock):
+    """However late it is, and whatever the clock of the worker's host is."""
+    define(**DAILY, due=MIDNIGHT, unique=window)
+    for day in range(3):
+        now = MIDNIGHT + day * DAY + (late if day != 1 else timedelta(0))
+        set_clock(now + clock)
+        tick(now)
+        assert outcome() == "created"
+        finalized(Job.objects.latest("created_at"))
+    days = [MIDNIGHT + day * DAY for day in range(3)]
+    assert list(Job.objects.order_by("created_at").values_list("created_at", flat=True)) == days
+
+
+def test_an_entry_shares_its_window_with_other_entries_and_callers(set_clock):
+    policy = presets.once_per_window("P1D")
+    for name in ("a", "b"):
+        define(name, **DAILY, due=MIDNIGHT, unique=policy)
+    set_clock(MIDNIGHT - timedelta(seconds=2))
+    tick(MIDNIGHT)
+    assert {outcome("a"), outcome("b")} == {"created", "deduplicated"}
+    set_clock(MIDNIGHT + 5 * HOUR)
+    assert Job.objects.enqueue("t", {"n": 1}, unique=policy).deduplicated
+
+
+def test_a_late_occurrence_is_not_dated_back_but_for_its_uniqueness(set_clock):
+    replacing = {"keys": ["type"], "on_conflict": "replace"}
+    old = Job.objects.enqueue("t", unique=replacing).job
+    define(due=NOON, unique=replacing, overlap_policy="allow")
+    now = NOON + HOUR - MINUTE
+    set_clock(now)
+    tick(now)
+    old.refresh_from_db()
+    fired = old.replaced_by
+    assert (fired.created_at, fired.enqueued_at, old.finished_at) == (NOON, now, now)
+
+
+def test_a_job_that_is_run_manually_is_judged_now(set_clock):
+    define(**DAILY, due=MIDNIGHT + DAY, unique=presets.once_per_window("P1D"))
+    now = MIDNIGHT + 23 * HOUR
+    set_clock(now)
+    run(now=now)
+    assert (outcome(), Job.objects.get().created_at) == ("created", now)
+    finalized(Job.objects.get())
+    tick(MIDNIGHT + DAY)
+    assert (outcome(), Job.objects.count()) == ("created", 2)
+
+
+def test_an_hour_that_the_clocks_repeat_and_one_that_they_skip(set_clock):
+    """Fixed windows are those of UTC, so that each occurrence of a local hour has its own."""
+    define(
+        expression="0 * * * *", timezone="Europe/Berlin", overlap_policy="allow", unique=presets.once_per_window(3600)
+    )
+    for start in (datetime(2026, 3, 28, 23, tzinfo=UTC), datetime(2026, 10, 24, 22, tzinfo=UTC)):
+        for hour in range(5):
+            now = start + hour * HOUR
+            CronJob.objects.update(next_run_at=now)
+            set_clock(now - timedelta(seconds=2))
+            tick(now)
+            assert outcome() == "created"
+            Job._base_manager.filter(state="available").update(state="completed", finished_at=now)
+
+
+@pytest.fixture
+def set_clock(monkeypatch):
+    """Set the clock of the host."""
+    return lambda at: monkeypatch.setattr("django.utils.timezone.now", lambda: at)
 
 
 def test_an_entry_is_run_now_and_its_next_occurrence_stays():
