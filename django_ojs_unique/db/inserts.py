@@ -29,6 +29,7 @@ LOOKED_AT = (
     "expires_at",
     "started_at",
     "lease_expires_at",
+    "workflow_only",
 )
 """The fields of a duplicate that the deciding statement reads."""
 

@@ -35,7 +35,7 @@ class Entry:
     new_job: NewJob
     verdict: Verdict[JobRow] | None = FREE
     error: OJSError | None = None
-    _workflow: tuple[Any, Any] | None = None
+    _workflow: tuple[Any, Any, Any] | None = None
 
     @property
     def job(self) -> JobRow:
@@ -73,8 +73,8 @@ class Entry:
         job, self.error = self.job, None
         job.finished_at = job.replaced_by_id = None
         if self._workflow is None:
-            self._workflow = job.workflow_id, job.awaited
-        job.workflow_id, job.awaited = self._workflow
+            self._workflow = job.workflow_id, job.awaited, job.workflow_only
+        job.workflow_id, job.awaited, job.workflow_only = self._workflow
         try:
             self.verdict = plan.enqueue(self, family)
         except InvalidRequest as error:

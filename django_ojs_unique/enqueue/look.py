@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 from ..db.constraints import holding_unique_key, of_fingerprint
 from ..db.dialects import dialect_of
 from ..db.inserts import in_groups
-from ..ojs.states import INCOMPLETE
+from ..ojs.states import INCOMPLETE, TERMINAL
 from ..unique.conflict import counts
 from ..unique.plan import Family
 from ..unique.policy import UniquePolicy, ended_states
@@ -27,7 +27,7 @@ from .unit_of_work import LostRace
 
 _LOOKED_AT = (
     "id", "type", "queue", "state", "key", "fingerprint", "unique_states", "created_at", "scheduled_at", "expires_at",
-    "started_at", "workflow_id", "awaited",
+    "started_at", "workflow_id", "awaited", "workflow_only",
 )  # fmt: skip
 
 
@@ -112,8 +112,9 @@ class Look:
         matches, ended = stored_matches(jobs, fingerprint, policy, now), newest_finished(jobs, fingerprint, policy)
         if ended and not policy.replaces and not is_hidden:
             stored = by_id([matches, *ended])
-            if all(counts(policy, row, now) for row in stored.values() if row.holds_unique_key):
-                return [*stored.values()]  # nothing is released
+            may_be_written = any(map(_is_for_workflows, stored.values()))
+            if not may_be_written and all(counts(policy, row, now) for row in stored.values() if row.holds_unique_key):
+                return [*stored.values()]  # nothing is released, or written
         # First the unfinished ones: one that ends before its lock is among the finished ones then.
         stored = {row.pk: row for row in self._dialect.lock(matches, by_key=by_key)}
         for query in ended:
@@ -148,8 +149,14 @@ class Look:
         return {id(policy): policy for name in fingerprints for policy in self._policies[name]}.values()
 
     def _may_change(self, row: JobRow, now: datetime) -> bool:
-        """Tell whether an entry may replace a stored job, release its unique key, or let a workflow wait for it."""
-        return row.fingerprint in self._adopting or any(
+        """Tell whether an entry may replace a stored job, release its unique key, or need it, too."""
+        if row.fingerprint in self._adopting or _is_for_workflows(row):
+            return True
+        return any(
             policy.replaces or (row.holds_unique_key and not counts(policy, row, now))
             for policy in self._policies[row.fingerprint]
         )
+
+
+def _is_for_workflows(row: JobRow) -> bool:
+    return bool(row.workflow_only) and row.state not in TERMINAL

@@ -126,7 +126,7 @@ class Reader:
         if options.limits or options.fair_by is not None:
             _set_block(values, options)
         if request.workflow_id is not None:
-            values["workflow_id"], values["awaited"] = request.workflow_id, True
+            values["workflow_id"], values["awaited"], values["workflow_only"] = request.workflow_id, True, True
         for name, column in _AS_GIVEN:
             if given := getattr(request, name):
                 is_text = isinstance(given, str)

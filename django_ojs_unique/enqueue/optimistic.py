@@ -13,12 +13,13 @@ from typing import Any
 from django.db import OperationalError, transaction
 from django.db.models import QuerySet
 
+from .. import lifecycle
 from ..conf import settings
 from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
 from ..db.transactions import may_start_over
 from ..hooks import is_traced
-from ..ojs.states import INCOMPLETE
+from ..ojs.states import INCOMPLETE, TERMINAL
 from ..unique.conflict import FREE, Action, Verdict, judge
 from . import announcements
 from .entry import Answer, Entry, refresh_times
@@ -56,7 +57,7 @@ def at_once(dialect: Dialect, new_job: NewJob) -> Verdict[Any] | None:
     options.met_duplicate = existing is not None
     if existing is not None:
         verdict = judge([existing], policy, now, replace_active=False)
-        if verdict.action is Action.ADMIT:
+        if verdict.action is Action.ADMIT or (verdict.action is Action.IGNORE and not _may_go_on(dialect, existing)):
             return None
         if not is_recorded:
             announcements.record(dialect.connection.alias, [(new_job, verdict)])
@@ -64,6 +65,15 @@ def at_once(dialect: Dialect, new_job: NewJob) -> Verdict[Any] | None:
     if may_insert and looks_first and dialect.insert_unless_duplicate(job, policy, start):
         return FREE
     return None
+
+
+def _may_go_on(dialect: Dialect, existing: Any) -> bool:
+    """Tell a workflow's job that a caller needs it, too; return whether it is not too late for that."""
+    if not existing.workflow_only or existing.state in TERMINAL:
+        return True
+    existing.workflow_only = None
+    jobs = dialect.model._base_manager.using(dialect.connection.alias)
+    return bool(lifecycle.keep_for_a_caller(jobs.filter(pk=existing.pk)))
 
 
 def insert_all_or_none(jobs: QuerySet[Any], entries: Sequence[Entry]) -> bool:

@@ -39,7 +39,7 @@ _UNTRIED = (
     "steps",
     "payload_pruned",
 )
-REWRITTEN = (*_ENVELOPE, *_TIME, *_UNTRIED, "revision", "workflow_id")
+REWRITTEN = (*_ENVELOPE, *_TIME, *_UNTRIED, "revision", "workflow_id", "workflow_only")
 
 
 def rewritten(holder: JobRow, job: JobRow, *, keep_time: bool) -> JobRow:
@@ -56,6 +56,7 @@ def rewritten(holder: JobRow, job: JobRow, *, keep_time: bool) -> JobRow:
         setattr(holder, name, getattr(job, name))
     holder.args = args
     holder.workflow_id = job.workflow_id or holder.workflow_id
+    holder.workflow_only = (holder.workflow_only and job.workflow_only) or None
     holder.revision += 1
     return holder
 

@@ -68,8 +68,8 @@ _NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_expires_at": None, "unc
 OWNED: Final = frozenset({
     "state", "attempt", "unique", "fingerprint", "unique_states", "fingerprint_scheme", "key", "revision",
     "replaced_by", "enqueued_at", "run_at", "started_at", "finished_at", "worker_id", "lease_token", "lease_expires_at",
-    "unconfirmed", "dead_letter", "window_ends_at", "payload_pruned", "workflow_id", "awaited", "limits",
-    "fair_partition", "blocked_by",
+    "unconfirmed", "dead_letter", "window_ends_at", "payload_pruned", "workflow_id", "awaited", "workflow_only",
+    "limits", "fair_partition", "blocked_by",
 })  # fmt: skip
 """The fields of a job that only this package writes: one that is written alone contradicts the others."""
 
@@ -272,6 +272,11 @@ def detach(jobs: QuerySet[Any], rows: Sequence[Any]) -> int:
 def last_attempt(jobs: QuerySet[Any]) -> int:
     """Take all further attempts from running jobs."""
     return write(jobs.filter(MAY_RUN_AGAIN, state=JobState.ACTIVE), max_attempts=-1 - F("max_attempts"))
+
+
+def keep_for_a_caller(jobs: QuerySet[Any]) -> int:
+    """Let unfinished jobs of workflows go on when these are cancelled, because a caller of `enqueue` needs them."""
+    return write(jobs.filter(finished_at=None), workflow_only=None)
 
 
 def hold_unique_key(jobs: QuerySet[Any], states: frozenset[JobState]) -> int:

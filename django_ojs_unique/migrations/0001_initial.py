@@ -216,6 +216,7 @@ class Migration(migrations.Migration):
                 ('payload_pruned', models.BooleanField(db_default=False, default=False, editable=False, help_text='Pruned, but for what a window that is open needs.')),
                 ('workflow_id', models.UUIDField(blank=True, editable=False, help_text='The workflow that enqueued the job, if one did.', null=True)),
                 ('awaited', models.BooleanField(blank=True, editable=False, help_text='True while a workflow has not counted its end yet.', null=True)),
+                ('workflow_only', models.BooleanField(blank=True, editable=False, help_text="True while no caller of `enqueue` needs a workflow's job.", null=True)),
                 ('replaced_by', models.ForeignKey(blank=True, db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='replaces', to='django_ojs_unique.job')),
             ],
             options={

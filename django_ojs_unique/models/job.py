@@ -144,6 +144,9 @@ class Job(Movable, PartiallyIndexed):
     awaited = models.BooleanField(
         null=True, blank=True, editable=False, help_text="True while a workflow has not counted its end yet."
     )
+    workflow_only = models.BooleanField(
+        null=True, blank=True, editable=False, help_text="True while no caller of `enqueue` needs a workflow's job."
+    )
 
     objects: ClassVar[JobManager[Self]] = JobManager()
 

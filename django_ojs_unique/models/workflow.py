@@ -160,8 +160,8 @@ class Workflow(PartiallyIndexed):
         """Cancel the workflow: jobs that wait are cancelled, members that wait for others are never enqueued.
 
         Jobs that run end by themselves, without another attempt, or are cancelled, too, if ``active``. No callback is
-        enqueued. A job that another workflow waits for goes on, and so does one that this workflow has not enqueued
-        itself. Raises InvalidTransition when the workflow has ended.
+        enqueued. A job goes on if another workflow waits for it, or if a caller of ``enqueue`` has enqueued it, too, or
+        was deduplicated into it. Raises InvalidTransition when the workflow has ended.
         """
         from ..workflows.cancel import cancel
 

@@ -18,6 +18,7 @@ from ..handlers.redaction import redacted, redacted_beginning
 from ..models import Job, Workflow, WorkflowMember
 from ..ojs.states import JobState
 from ..ojs.workflows import Kind, MemberOutcome, MemberState, Role, WorkflowState
+from ..workflows.cancel import for_workflows, replaced_for_others
 from ..workflows.tables import Tables, below
 from ..workflows.tree import counts_of, member_state
 from .list_columns import TOO_LONG, Begin
@@ -262,7 +263,7 @@ class Membership:
 class Stops:
     """What a cancellation would stop: ``waiting`` jobs, ``running`` ones, and ``unborn`` ones that are not stored yet.
 
-    ``shared``: jobs that go on, as another workflow waits for them or has enqueued them.
+    ``shared``: jobs that go on, as another workflow or a caller needs them.
     """
 
     waiting: int
@@ -308,12 +309,13 @@ def memberships_of(job: Any) -> list[Membership]:
 def stops(workflow: Any) -> Stops:
     """Count what `Workflow.cancel` would stop now. Nothing is locked."""
     tables = Tables.on(workflow._state.db)
-    within = tables.workflows.filter(_within(tables, workflow), state=WorkflowState.RUNNING).values("pk")
-    unfinished = tables.jobs.filter(
-        pk__in=tables.waiting.filter(workflow__in=within).values("job_id"), finished_at__isnull=True
-    )
-    others = tables.waiting.filter(job_id=OuterRef("pk")).exclude(workflow__in=within)
-    own = unfinished.filter(workflow_id__in=within).exclude(Exists(others)).order_by()
+    alive = tables.workflows.filter(state=WorkflowState.RUNNING)
+    within = list(alive.filter(_within(tables, workflow)).values_list("pk", flat=True))
+    waiting = tables.waiting.filter(workflow__in=within).values("job_id")
+    unfinished = tables.jobs.filter(pk__in=waiting, finished_at__isnull=True)
+    others = tables.waiting.filter(job_id=OuterRef("pk"), workflow__in=alive).exclude(workflow__in=within)
+    own = for_workflows(tables, within).filter(finished_at__isnull=True).exclude(Exists(others))
+    own = own.exclude(pk__in=replaced_for_others(tables, within)).order_by()
     counts = Counter(dict(own.values_list("state").annotate(Count("pk"))))
     shared = unfinished.count() - counts.total()
     running = counts.pop(JobState.ACTIVE, 0)

@@ -158,6 +158,8 @@ class Plan:
         verdict = judge(
             family.rows, policy, self._judged_at, replace_active=self._replace_active, spared=family.spared
         )
+        if verdict.action is Action.IGNORE and verdict.existing is not None:
+            self._hand_on(job, verdict.existing)
         if verdict.action is not Action.ADMIT:
             return verdict
         if not self._admit(job):
@@ -181,6 +183,7 @@ class Plan:
             family.rows[:] = [job]
             return FREE
         if action is KeyAction.KEEP:
+            self._hand_on(job, holder)
             return meeting(Action.IGNORE, holder)
         holder = intent.rewritten(holder, keep_time=action is KeyAction.REWRITE_BUT_TIME)
         (self.effects.new if holder.pk in self.effects.new else self.effects.rewritten)[holder.pk] = holder
@@ -198,6 +201,7 @@ class Plan:
     def _make_way(self, job: JobRow, verdict: Verdict[JobRow], family: Family) -> None:
         """Cancel and release for a job; it belongs to the workflow that waits for one that it replaces."""
         for row in verdict.cancel:
+            self._hand_on(row, job)
             if job.pk in self.effects.new and job.workflow_id is None and row.awaited:
                 job.workflow_id, job.awaited = row.workflow_id, True
             if row.pk not in self.effects.new:
@@ -215,6 +219,13 @@ class Plan:
             row for row in family.rows if row.pk != job.pk and (row.holds_unique_key or row.state in family.counted)
         )
         family.rows[:] = [*kept, job]
+
+    def _hand_on(self, job: JobRow, other: JobRow) -> None:
+        """Let the caller who needs a job, if there is one, need the other job instead: it takes the place."""
+        if other.workflow_only and not job.workflow_only and other.state not in TERMINAL:
+            other.workflow_only = None
+            if other.pk not in self.effects.new:
+                self.effects.changed[other.pk] = {"workflow_only": None}
 
     def _holds_for_others(self, job: JobRow, verdict: Verdict[JobRow]) -> bool:
         """Whether an admitted job must hold its unique key in every state, because of live jobs that do not hold it.

@@ -40,6 +40,7 @@ class JobRow(Protocol):
     unconfirmed: bool | None
     workflow_id: UUID | None
     awaited: bool | None
+    workflow_only: bool | None
     errors: list[dict[str, Any]]
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -56,14 +57,30 @@ def cancel(workflows: QuerySet[Any], id: UUID, *, active: bool = False) -> Cance
 _ENDED = Message("Workflow {id} is {state}; only a running one can be cancelled.")
 
 
+def for_workflows(tables: Tables, ids: Collection[UUID]) -> QuerySet[Any]:
+    """Select the jobs that workflows wait for, without those that a caller of `enqueue` needs."""
+    return tables.jobs.filter(pk__in=tables.waiting.filter(workflow__in=ids).values("job_id"), workflow_only=True)
+
+
+def replaced_for_others(tables: Tables, ids: Collection[UUID]) -> set[UUID]:
+    """Return the jobs that have replaced one that a workflow not in ``ids`` waits for, until that takes note."""
+    replaced = dict(tables.ended.filter(replaced_by__isnull=False).values_list("pk", "replaced_by"))
+    others = tables.waiting.filter(job_id__in=replaced, workflow__state=WorkflowState.RUNNING).exclude(workflow__in=ids)
+    found, latest = set[UUID](), {replaced[id] for id in others.values_list("job_id", flat=True)}
+    while latest:
+        found |= latest
+        again = tables.jobs.filter(pk__in=latest, replaced_by__isnull=False)
+        latest = set(again.values_list("replaced_by", flat=True)) - found
+    return found
+
+
 def _cancel(tables: Tables, progress: Progress, workflow: Any, *, active: bool) -> Cancelled:
     within = [one for one in progress.nested_in(workflow) if one.state == WorkflowState.RUNNING]
     ids = [one.pk for one in within]
     members = tables.waiting.filter(workflow__in=ids)
-    # Jobs that this workflow has not enqueued itself, and those that another workflow waits for, go on.
-    own = tables.jobs.filter(pk__in=members.values("job_id"), workflow_id__in=ids)
+    own = for_workflows(tables, ids)
     jobs = {job.pk: job for job in own.only("id", "state").order_by("pk").select_for_update()}
-    shared = set(tables.waiting.filter(job_id__in=jobs).exclude(workflow__in=ids).values_list("job_id", flat=True))
+    shared = _needed_by_others(tables, ids, jobs)
     stoppable = WAITING | {JobState.ACTIVE} if active else WAITING
     stopped = [pk for pk, job in jobs.items() if job.state in stoppable and pk not in shared]
     running = [pk for pk, job in jobs.items() if job.state == JobState.ACTIVE and pk not in {*stopped, *shared}]
@@ -84,3 +101,15 @@ def _cancel(tables: Tables, progress: Progress, workflow: Any, *, active: bool) 
     if parent is not None:
         progress.run({}, [parent])
     return Cancelled(len(stopped), len(running))
+
+
+def _needed_by_others(tables: Tables, ids: Collection[UUID], jobs: Collection[UUID]) -> set[UUID]:
+    """Return those of the locked jobs that another running workflow waits for.
+
+    That has locked the job, too, when it changes its member. The lock of the member is for old snapshots.
+    """
+    others = tables.waiting.filter(job_id__in=jobs).exclude(workflow__in=ids).select_for_update()
+    waits = list(others.values_list("job_id", "workflow_id"))
+    running = tables.workflows.filter(pk__in={workflow for _, workflow in waits}, state=WorkflowState.RUNNING)
+    alive = set(running.values_list("pk", flat=True))
+    return {job for job, workflow in waits if workflow in alive} | replaced_for_others(tables, ids)

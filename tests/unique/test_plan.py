@@ -35,6 +35,7 @@ class Row:
     key: str | None = None
     workflow_id: int | None = None
     awaited: bool | None = None
+    workflow_only: bool | None = None
     attempt: int = 0
     fingerprint: str = "f"
     id: UUID = field(default_factory=lambda: UUID(int=next(_numbers)))
