@@ -36,6 +36,7 @@ class Look:
 
     def __init__(self, jobs: QuerySet[Any], entries: Sequence[Entry]) -> None:
         self._jobs, self._dialect = jobs, dialect_of(jobs)
+        self._judged_at = entries[0].new_job.judged_at  # only a single job has one
         self._is_single = len(entries) == 1
         self._replaceable = entries[0].new_job.replaceable  # the same for all
         self._policies: dict[str, list[UniquePolicy]] = defaultdict(list)
@@ -96,7 +97,7 @@ class Look:
         for fingerprints in in_groups(counting):
             for row in self._find(fingerprints, now):
                 policies = self._policies[row.fingerprint]
-                if row.pk not in known and any(counts(policy, row, now) for policy in policies):
+                if row.pk not in known and any(self._counts(policy, row, now) for policy in policies):
                     raise LostRace
 
     def _stored(self, now: datetime, *, is_lost: bool, is_hidden: bool) -> Iterable[JobRow]:
@@ -109,11 +110,14 @@ class Look:
         self, fingerprint: str, policy: UniquePolicy, now: datetime, *, by_key: bool, is_hidden: bool
     ) -> list[JobRow]:
         jobs = self._jobs
-        matches, ended = stored_matches(jobs, fingerprint, policy, now), newest_finished(jobs, fingerprint, policy)
+        matches = stored_matches(jobs, fingerprint, policy, self._judged_at or now)
+        ended = newest_finished(jobs, fingerprint, policy)
         if ended and not policy.replaces and not is_hidden:
             stored = by_id([matches, *ended])
             may_be_written = any(map(_is_for_workflows, stored.values()))
-            if not may_be_written and all(counts(policy, row, now) for row in stored.values() if row.holds_unique_key):
+            if not may_be_written and all(
+                self._counts(policy, row, now) for row in stored.values() if row.holds_unique_key
+            ):
                 return [*stored.values()]  # nothing is released, or written
         # First the unfinished ones: one that ends before its lock is among the finished ones then.
         stored = {row.pk: row for row in self._dialect.lock(matches, by_key=by_key)}
@@ -143,7 +147,9 @@ class Look:
 
     def _matches(self, fingerprints: Collection[str], now: datetime) -> QuerySet[Any]:
         """Select the jobs that the policies of these fingerprints may count, or that hold one of them."""
-        return stored_matches_of_any(self._jobs, self._policies_of(fingerprints), now).only(*_LOOKED_AT)
+        return stored_matches_of_any(self._jobs, self._policies_of(fingerprints), self._judged_at or now).only(
+            *_LOOKED_AT
+        )
 
     def _policies_of(self, fingerprints: Collection[str]) -> Collection[UniquePolicy]:
         return {id(policy): policy for name in fingerprints for policy in self._policies[name]}.values()
@@ -153,9 +159,12 @@ class Look:
         if row.fingerprint in self._adopting or _is_for_workflows(row):
             return True
         return any(
-            policy.replaces or (row.holds_unique_key and not counts(policy, row, now))
+            policy.replaces or (row.holds_unique_key and not self._counts(policy, row, now))
             for policy in self._policies[row.fingerprint]
         )
+
+    def _counts(self, policy: UniquePolicy, row: JobRow, now: datetime) -> bool:
+        return counts(policy, row, now, self._judged_at)
 
 
 def _is_for_workflows(row: JobRow) -> bool:

@@ -52,7 +52,7 @@ def enqueue(jobs: QuerySet[Any], new_job: NewJob) -> EnqueueResult:
         try:
             for work in UnitOfWork(jobs.db):
                 with work:
-                    verdict = None if work.is_repeated else at_once(dialect_of(jobs), new_job)
+                    verdict = None if work.is_repeated or new_job.judged_at else at_once(dialect_of(jobs), new_job)
                     if verdict is None:
                         entry = entry or Entry(None, new_job)
                         decide_under_locks(jobs, [entry], work)
@@ -84,9 +84,9 @@ def decide_under_locks(
     dialect, look = dialect_of(jobs), Look(jobs, entries)
     with transaction.atomic(using=jobs.db):
         look.lock_keys()
-        judged_at = entries[0].new_job.judged_at  # only a single job has one
+        judged_at = entries[0].new_job.judged_at
         now = refresh_times(entries, jobs.db, is_late=work.is_repeated or judged_at is not None)
-        families = look.families(judged_at or now, is_lost=work.lost_races > 0)
+        families = look.families(now, is_lost=work.lost_races > 0)
         stored = [row for family in families.values() for row in family.rows]
         # The look may have waited.
         is_late = judged_at is not None or any(row.created_at >= now for row in stored)
@@ -110,7 +110,7 @@ def decide_under_locks(
                 raise entry.error
         write(jobs, dialect, plan.effects, now)
         if dialect.lets_rivals_in:
-            look.for_rivals(families, {*plan.effects.new, *(row.pk for row in stored)}, judged_at or now)
+            look.for_rivals(families, {*plan.effects.new, *(row.pk for row in stored)}, now)
         announcements.record(jobs.db, [(entry.new_job, entry.verdict) for entry in entries if entry.verdict])
 
 

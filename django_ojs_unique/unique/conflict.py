@@ -83,14 +83,14 @@ def has_expired(row: Stored, now: datetime) -> bool:
     return row.expires_at is not None and row.expires_at <= now and row.started_at is None and row.state in UNSTARTED
 
 
-def counts(policy: UniquePolicy, row: Stored, now: datetime) -> bool:
-    """Whether a policy counts a stored job of the same fingerprint now."""
-    return policy.is_duplicate(row.state, row.created_at, now) and not has_expired(row, now)
+def counts(policy: UniquePolicy, row: Stored, now: datetime, judged_at: datetime | None = None) -> bool:
+    """Whether a policy counts a stored job of the same fingerprint now, or for a job ``judged_at`` another time."""
+    return policy.is_duplicate(row.state, row.created_at, judged_at or now) and not has_expired(row, now)
 
 
-def duplicates(stored: Iterable[S], policy: UniquePolicy, now: datetime) -> list[S]:
+def duplicates(stored: Iterable[S], policy: UniquePolicy, now: datetime, judged_at: datetime | None = None) -> list[S]:
     """Return the stored jobs, all of one fingerprint, that the policy counts now, the newest first."""
-    counted = (row for row in stored if counts(policy, row, now))
+    counted = (row for row in stored if counts(policy, row, now, judged_at))
     return sorted(counted, key=lambda row: (row.created_at, row.id), reverse=True)
 
 
@@ -104,18 +104,19 @@ def judge(
     policy: UniquePolicy,
     now: datetime,
     *,
+    judged_at: datetime | None = None,
     replace_active: bool,
     spared: Collection[Any] = (),
     on_conflict: OnConflict | None = None,
 ) -> Verdict[S]:
     """Decide on an incoming job, given all stored jobs that share its fingerprint and could matter.
 
-    ``replace_active`` says whether a running duplicate may be cancelled; if not, a running duplicate means reject.
-    ``spared`` are the ids of the jobs that nothing may replace. ``on_conflict`` is the strategy, if it is not the
-    policy's.
+    ``judged_at``: as for `counts`. ``replace_active`` says whether a running duplicate may be cancelled; if not, it
+    means reject. ``spared`` are the ids of the jobs that nothing may replace. ``on_conflict`` is the strategy, if it is
+    not the policy's.
     """
     strategy, rows = on_conflict or policy.on_conflict, list(stored)
-    counted = duplicates(rows, policy, now)
+    counted = duplicates(rows, policy, now, judged_at)
     if not counted:
         return Verdict(Action.ADMIT, release=tuple(rows))
     newest = counted[0]

@@ -75,7 +75,7 @@ class Effects:
 class Plan:
     """Decides on one intent after the other.
 
-    ``judged_at``: the time by which duplicates count, if that is not ``now``.
+    ``judged_at``: the time by which windows and periods count, if that is not ``now``.
     ``replace_active``: whether running duplicates may be cancelled. ``taken``: ids in use. ``left`` returns, by
     fingerprint, the stored live jobs that do not hold the unique key; it is called only if that matters.
     """
@@ -90,7 +90,7 @@ class Plan:
         left: Callable[[], Mapping[str, Collection[UUID]]] = dict,
     ) -> None:
         self.effects = Effects()
-        self._now, self._judged_at = now, judged_at or now
+        self._now, self._judged_at = now, judged_at
         self._replace_active = replace_active
         self._taken = set(taken)
         self._left = left
@@ -156,7 +156,12 @@ class Plan:
     def _by_policy(self, intent: Intent, family: Family, policy: UniquePolicy) -> Verdict[JobRow]:
         job = intent.job
         verdict = judge(
-            family.rows, policy, self._judged_at, replace_active=self._replace_active, spared=family.spared
+            family.rows,
+            policy,
+            self._now,
+            judged_at=self._judged_at,
+            replace_active=self._replace_active,
+            spared=family.spared,
         )
         if verdict.action is Action.IGNORE and verdict.existing is not None:
             self._hand_on(job, verdict.existing)

@@ -701,6 +701,16 @@ def test_an_entry_shares_its_window_with_other_entries_and_callers(set_clock):
     assert Job.objects.enqueue("t", {"n": 1}, unique=policy).deduplicated
 
 
+def test_a_job_that_expired_since_the_occurrence_is_no_duplicate_of_a_late_one(set_clock):
+    set_clock(MIDNIGHT - HOUR)
+    policy = presets.throttle("P1D")
+    Job.objects.enqueue("t", {"n": 1}, unique=policy, expires_at=MIDNIGHT + HOUR)
+    define(**DAILY, due=MIDNIGHT, unique=policy)
+    set_clock(MIDNIGHT + 5 * HOUR)
+    tick(MIDNIGHT + 5 * HOUR)
+    assert outcome() == "created"
+
+
 def test_a_late_occurrence_is_not_dated_back_but_for_its_uniqueness(set_clock):
     replacing = {"keys": ["type"], "on_conflict": "replace"}
     old = Job.objects.enqueue("t", unique=replacing).job
