@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from ..handlers.redaction import redacted_member
 from ..models import Job, SuppressedEnqueue
 from ..reporting.parse import fingerprint_begins, read_id
-from ..reporting.suppressed import MOST_DIFFERENCES, differences
+from ..reporting.suppressed import MOST_DIFFERENCES, differences, kept
 from ..reporting.text import harmless
 from ..unique.keys import KeyMode
 from ..unique.policy import OnConflict
@@ -25,10 +25,12 @@ from .display import (
     badge,
     difference_texts,
     fingerprint_link,
+    plain_text,
     pretty,
     strategy,
     when,
 )
+from .sentences import translate
 from .visibility import hidden, visibility_of
 
 _BEGINNING = re.compile(r"[0-9a-f]{8,64}")
@@ -38,6 +40,11 @@ class StrategyFilter(ChoiceFilter):
     title = _("strategy")
     parameter_name, field = "strategy", "on_conflict"
     names = (*OnConflict, KeyMode.UNSAFE_DEDUPE)
+
+
+def _payload(row: Any, name: str) -> Any:
+    shown = kept(getattr(row, name))
+    return plain_text(translate(shown)) if isinstance(shown, str) else pretty(redacted_member(row, name))
 
 
 class AttemptList(BoundedList):
@@ -97,8 +104,8 @@ class SuppressedEnqueueAdmin(ReadOnlyAdmin):
     )
     admitted = column(_("admitted job"), lambda row: row.visibility.link(row.job_id) if row.job_id else gettext("none"))
     group = column(_("fingerprint"), lambda row: fingerprint_link(row.fingerprint, whole=True))
-    shown_args = column(_("args"), lambda row: pretty(redacted_member(row, "args")))
-    shown_meta = column(_("meta"), lambda row: pretty(redacted_member(row, "meta")))
+    shown_args = column(_("args"), lambda row: _payload(row, "args"))
+    shown_meta = column(_("meta"), lambda row: _payload(row, "meta"))
 
     @admin.display(description=_("compared with the met job"))
     def compared(self, attempt: Any) -> Any:

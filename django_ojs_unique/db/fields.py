@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -11,6 +11,7 @@ from django.db import models
 from django.db.models.lookups import IsNull
 
 from ..ojs.canonical import to_nfc
+from ..ojs.encoder import encoder
 from ..ojs.states import JobState, from_mask, to_mask
 
 if sys.version_info >= (3, 14):
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     _Field = models.Field[Any, Any]
 else:
     _Field = object
+
+
+_TO_UNICODE = encoder(ensure_ascii=False)
 
 
 def new_id() -> UUID:
@@ -70,6 +74,24 @@ class PayloadField(models.JSONField):
 
     def db_check(self, connection: Any) -> None:
         return None
+
+
+class BriefPayloadField(PayloadField):
+    """JSON that is an object or an array, of which a large one is not kept: only its size in bytes, a number."""
+
+    LARGEST = 4096
+
+    @classmethod
+    def brief(cls, to_json: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return the function that writes the JSON text of a value, or of its size."""
+
+        def text_or_size(value: Any) -> Any:
+            text = to_json(value)  # at least as long as in UTF-8, as it escapes other characters than ASCII
+            if len(text) <= cls.LARGEST or (size := len(_TO_UNICODE(value).encode())) <= cls.LARGEST:
+                return text
+            return str(size)
+
+        return text_or_size
 
 
 class ComposedField(models.CharField):  # type: ignore[type-arg]

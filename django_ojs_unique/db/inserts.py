@@ -13,7 +13,7 @@ from ..ojs.encoder import encoder
 from ..ojs.states import ALL, to_mask
 from .constraints import FINISHED, HOLDS_UNIQUE_KEY, RELEASED
 from .fast.rows import RowReader, SharedJSON
-from .fields import Sparse
+from .fields import BriefPayloadField, Sparse
 
 CHANNEL = "django_ojs_unique"
 """On PostgreSQL: the channel on which an enqueue sends workers the name of the queue that has a new available job."""
@@ -122,8 +122,8 @@ class Table:
                 default=field.get_default() if field.null or field.has_db_default() else models.NOT_PROVIDED,
                 is_sparse=isinstance(field, Sparse),
                 placeholder=dialect.placeholder(field),
-                adapt=dialect.adapter(field),
-                is_json=isinstance(field, models.JSONField),
+                adapt=_adapter(dialect, field),
+                is_json=isinstance(field, models.JSONField) and not isinstance(field, BriefPayloadField),
             )
             for field in fields
         ]
@@ -301,6 +301,11 @@ class Table:
 
     def _values(self, columns: tuple[str, ...]) -> str:
         return ", ".join(self._placeholders[column] for column in columns)
+
+
+def _adapter(dialect: Any, field: Any) -> Callable[[Any], Any]:
+    adapt: Callable[[Any], Any] = dialect.adapter(field)
+    return BriefPayloadField.brief(adapt) if isinstance(field, BriefPayloadField) else adapt
 
 
 def _are_all_the_same(values: list[Any]) -> bool:

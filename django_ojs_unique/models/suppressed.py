@@ -9,7 +9,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from ..conf import settings
-from ..db.fields import PayloadField
+from ..db.fields import BriefPayloadField
 from .job import STATE_CHOICES, Job
 
 PRUNED_AT_ONCE = 1000
@@ -30,6 +30,8 @@ class SuppressedEnqueueQuerySet(models.QuerySet["SuppressedEnqueue"]):
 class SuppressedEnqueue(models.Model):
     """One enqueue that met a duplicate: its arguments, the job that it met, and the outcome.
 
+    Args or meta of more than 4,096 bytes of JSON are not kept; the number of bytes is, in their place.
+
     Rows are only added, without a constraint to a shared row, so that a busy key causes no lock waits. They are written
     in the transaction of the enqueue: if it is rolled back, there is no record.
     """
@@ -45,8 +47,8 @@ class SuppressedEnqueue(models.Model):
     fingerprint = models.CharField(max_length=64)
     type = models.CharField(max_length=255)
     queue = models.CharField(max_length=128)
-    args = PayloadField()
-    meta = PayloadField()
+    args = BriefPayloadField()
+    meta = BriefPayloadField()
     existing_job = models.ForeignKey(
         Job, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="suppressed_enqueues"
     )

@@ -22,6 +22,7 @@ from ..ojs.states import INCOMPLETE, TERMINAL, UNSUCCESSFUL, JobState
 from ..unique.conflict import duplicates
 from ..unique.policy import UniquePolicy
 from .parse import fingerprint_begins, read_id
+from .suppressed import kept
 from .times import Span
 from .uniqueness import read_policy
 
@@ -245,7 +246,8 @@ def readable(type: str, start: str | None) -> str:
     Text that was cut ends with an ellipsis.
     """
     try:
-        return json.dumps(redacted_args(type, json.loads(start or "")), ensure_ascii=False)
+        args = kept(json.loads(start or ""))
+        return args if isinstance(args, str) else json.dumps(redacted_args(type, args), ensure_ascii=False)
     except (ValueError, RecursionError):
         return f"{redacted_beginning(type, start or '')}…"
 

@@ -13,6 +13,7 @@ from django.db import connections
 from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast, Length
 
+from ..exceptions import Message
 from ..handlers.redaction import redacted, redacted_args
 from ..models import Job, SuppressedEnqueue
 
@@ -102,12 +103,20 @@ def attempts_that_met(job: Any, fingerprint: str | None, attempts: QuerySet[Any]
 def differences(job: Any, type: str, args: Any, meta: Any) -> tuple[Difference, ...]:
     """Compare the args and meta of a job (old) with those of an enqueue of this type (new); mask what is redacted.
 
+    Those that are not kept differ as a whole.
+
     Return up to `MOST_DIFFERENCES` + 1 differences, so that a caller can tell whether there are more.
     """
+    args, meta = kept(args), kept(meta)
     shown_args = [redacted_args(type, redacted_args(job.type, each)) for each in (job.args, args)]
     shown_meta = [redacted(type, redacted(job.type, each)) for each in (job.meta, meta)]
     found = chain(_compare("args", job.args, args, *shown_args), _compare("meta", job.meta, meta, *shown_meta))
     return tuple(islice(found, MOST_DIFFERENCES + 1))
+
+
+def kept(payload: Any) -> Any:
+    """Return args or meta of a suppressed enqueue as they are shown: a text, if they were too large to be kept."""
+    return Message("{size} bytes, which are not kept", size=f"{payload:,}") if isinstance(payload, int) else payload
 
 
 def _payloads(met: QuerySet[Any], small: list[int]) -> QuerySet[Any]:
