@@ -8,6 +8,7 @@ POLICIES = {
     "reject": UniquePolicy(keys=["type", "args"]),
     "ignore": UniquePolicy(keys=["type", "args"], on_conflict="ignore"),
     "replace": UniquePolicy(keys=["type", "args"], on_conflict="replace"),
+    "replace_in_place": UniquePolicy(keys=["type", "args"], on_conflict="replace_in_place"),
     "one waits": UniquePolicy(keys=["type", "args"], states=list(presets.WAITING), on_conflict="ignore"),
     "newest_waits()": presets.newest_waits(),
     'debounce("PT1M")': presets.debounce("PT1M"),

@@ -26,8 +26,8 @@ from .entry import Entry
 from .unit_of_work import LostRace
 
 _LOOKED_AT = (
-    "id", "type", "queue", "state", "key", "fingerprint", "unique_states", "created_at", "scheduled_at", "expires_at",
-    "started_at", "workflow_id", "awaited", "workflow_only",
+    "id", "type", "queue", "state", "key", "fingerprint", "unique_states", "created_at", "scheduled_at", "enqueued_at",
+    "expires_at", "started_at", "workflow_id", "awaited", "workflow_only",
 )  # fmt: skip
 
 

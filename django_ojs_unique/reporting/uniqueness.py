@@ -25,6 +25,10 @@ CONFLICTS = {
         "A duplicate replaces this job: this one is cancelled, running or not, and the new one is stored."
         " While this one is scheduled, the new one takes over its time."
     ),
+    OnConflict.REPLACE_IN_PLACE: Message(
+        "A duplicate replaces this job: this one is cancelled, running or not, and the new one is stored."
+        " The new one takes over the time and the place in line of this one."
+    ),
 }
 RETRIES = {
     OnRetry.RUN: Message("A retry of this job runs, whatever else counts as its duplicate by then."),

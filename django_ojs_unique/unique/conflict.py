@@ -21,6 +21,7 @@ class Stored(Protocol):
     state: str
     created_at: datetime
     scheduled_at: datetime | None
+    enqueued_at: datetime | None
     expires_at: datetime | None
     started_at: datetime | None
 
@@ -52,7 +53,8 @@ class Verdict(Generic[S]):
 
     ``existing`` is the job that the result names: the newest duplicate, or the one that cannot be replaced.
     ``cancel`` are the live duplicates to replace, ``release`` the other jobs that must release their unique key.
-    ``inherited_schedule`` is the ``scheduled_at`` that the new job takes over under ``replace_except_schedule``.
+    ``inherited_schedule`` is the ``scheduled_at`` that the new job takes over under ``replace_except_schedule``, and
+    ``inherited_place`` the ``enqueued_at`` under ``replace_in_place``.
     ``met`` are the jobs to record: those that suppress the incoming one, or are replaced.
     """
 
@@ -61,6 +63,7 @@ class Verdict(Generic[S]):
     cancel: tuple[S, ...] = ()
     release: tuple[S, ...] = ()
     inherited_schedule: datetime | None = None
+    inherited_place: datetime | None = None
     met: tuple[Met, ...] = field(default=(), compare=False)
 
     @property
@@ -130,12 +133,13 @@ def judge(
         return meeting(Action.REJECT, running[0])
     if kept := [row for row in live if row.id in spared]:
         return meeting(Action.REJECT, kept[0])
-    inherits = strategy is OnConflict.REPLACE_EXCEPT_SCHEDULE and newest.state == JobState.SCHEDULED
+    inherits = strategy is not OnConflict.REPLACE and newest.state == JobState.SCHEDULED
     return Verdict(
         Action.ADMIT,
         existing=newest,
         cancel=live,
         release=tuple(row for row in rows if row not in live),
         inherited_schedule=newest.scheduled_at if inherits else None,
+        inherited_place=newest.enqueued_at if strategy is OnConflict.REPLACE_IN_PLACE and newest in live else None,
         met=tuple(Met(row.id, row.state) for row in live),
     )

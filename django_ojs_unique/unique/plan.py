@@ -173,6 +173,8 @@ class Plan:
         self._make_way(job, verdict, family)
         if verdict.inherited_schedule is not None:
             intent.inherit(verdict.inherited_schedule)
+        if job.enqueued_at is not None and verdict.inherited_place is not None:
+            job.enqueued_at = min(job.enqueued_at, verdict.inherited_place)
         if for_others:  # after `inherit`, which sets the unique states anew
             job.unique_states = ALL
         return verdict

@@ -37,12 +37,17 @@ class OnRetry(StrEnum):
 
 
 class OnConflict(StrEnum):
-    """What an enqueue does when it meets a duplicate (OJS unique jobs, "Conflict Resolution Strategies")."""
+    """What an enqueue does when it meets a duplicate (OJS unique jobs, "Conflict Resolution Strategies").
+
+    OJS does not define the last one.
+    """
 
     REJECT = "reject"
     REPLACE = "replace"
     REPLACE_EXCEPT_SCHEDULE = "replace_except_schedule"
     IGNORE = "ignore"
+    REPLACE_IN_PLACE = "replace_in_place"
+    """``replace_except_schedule``, but the new job also takes the place in line of a duplicate that is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +59,11 @@ class UniquePolicy(Suggesting):
     ``meta_keys``: which members of meta count; required when ``meta`` is in ``keys``.
     ``period``: an ISO 8601 duration or a timedelta, counted from the stored job's ``created_at``; None means no limit.
     ``states``: a stored job counts only while it is in one of these.
-    ``on_conflict``: ``reject``, ``replace``, ``replace_except_schedule`` or ``ignore``.
+    ``on_conflict``: ``reject``, ``replace``, ``replace_except_schedule``, ``ignore`` or ``replace_in_place``.
 
     A name in ``args_keys`` or ``meta_keys`` that starts with ``/`` may be a JSON Pointer (RFC 6901), as in
-    ``/customer/id``. The following is not in the specification, and `to_dict` leaves out the defaults:
+    ``/customer/id``. That, ``replace_in_place`` and the following are not in the specification; `to_dict` leaves out
+    the defaults:
     ``window``: ``rolling`` (the specification's period), ``fixed`` or ``retention``; see `Window`.
     ``on_retry``: ``run``, or ``discard`` a job whose retry is due while another one counts as its duplicate (River).
     ``delay``: how long after the enqueue the job runs, unless the enqueue gives its own ``delay`` or ``scheduled_at``;
@@ -192,7 +198,7 @@ class UniquePolicy(Suggesting):
     @property
     def replaces(self) -> bool:
         """Whether a new job replaces its duplicates."""
-        return self.on_conflict in (OnConflict.REPLACE, OnConflict.REPLACE_EXCEPT_SCHEDULE)
+        return self.on_conflict not in (OnConflict.REJECT, OnConflict.IGNORE)
 
     def window_of(self, at: datetime) -> str:
         """Return the fixed window that contains a time, as an ISO 8601 interval."""

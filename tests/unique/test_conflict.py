@@ -19,6 +19,7 @@ class Row:
     state: str = "available"
     created_at: datetime = NOW
     scheduled_at: datetime | None = None
+    enqueued_at: datetime | None = NOW
     expires_at: datetime | None = None
     started_at: datetime | None = None
 

@@ -36,7 +36,7 @@ UNIQUE = Object(
         "args_keys? meta_keys?": array(text(), null=True),
         "period?": Value(_DURATION, "Counted from the stored job's `created_at`.", null=True),
         "states?": array(one_of(JobState), fewest=1),
-        "on_conflict?": one_of(OnConflict),
+        "on_conflict?": one_of(OnConflict, f"`{OnConflict.REPLACE_IN_PLACE}`: beyond the specification."),
         "window?": one_of(Window, _BEYOND),
         "on_retry?": one_of(OnRetry, _BEYOND),
         "delay?": Value(_DURATION, _BEYOND, null=True),
