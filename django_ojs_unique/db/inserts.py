@@ -20,17 +20,9 @@ CHANNEL = "django_ojs_unique"
 
 ROWS_AT_ONCE = 1000
 LOOKED_AT = (
-    "id",
-    "type",
-    "queue",
-    "state",
-    "fingerprint",
-    "created_at",
-    "expires_at",
-    "started_at",
-    "lease_expires_at",
-    "workflow_only",
-)
+    "id", "type", "queue", "state", "fingerprint", "created_at", "scheduled_at", "started_at", "expires_at",
+    "lease_expires_at", "workflow_only",
+)  # fmt: skip
 """The fields of a duplicate that the deciding statement reads."""
 
 _RETURNING = {False: "", True: f" RETURNING pg_notify('{CHANNEL}', queue)"}
@@ -273,14 +265,14 @@ class Table:
         return f"SELECT * FROM ({' UNION ALL '.join(parts)}) AS found WHERE {where} {newest_first}"
 
     @kept
-    def find_and_insert(self, query: str, columns: tuple[str, ...], bounded: bool, is_alone: bool) -> str:
-        """Find a job; if its state is one of several and it does not expire before a time, insert a row about it.
+    def find_and_insert(self, query: str, columns: tuple[str, ...], begins: str, is_alone: bool) -> str:
+        """Find a job; if its state is one of several and its expiry has not passed, insert a row about it.
 
-        On PostgreSQL only. Parameters: those of the query, the values of the row, the states, the time, and that after
-        which the job was created, if ``bounded``. A statement that is a transaction of its own (``is_alone``) does not
-        wait for the disk: a crash of the server may lose the last rows.
+        On PostgreSQL only. Parameters: those of the query, the values of the row, the states, now, and the time after
+        which ``begins`` must be, if that is some SQL. A statement that is a transaction of its own (``is_alone``) does
+        not wait for the disk: a crash of the server may lose the last rows.
         """
-        after = " AND found.created_at > %s" if bounded else ""
+        after = f" AND {begins} > %s" if begins else ""
         unwaited = ", set_config('synchronous_commit', 'off', true)" if is_alone else ""
         return (
             f"WITH found AS ({query}), inserted AS ({self._into((*columns, 'existing_job_id', 'existing_state'))}"

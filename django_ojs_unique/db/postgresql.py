@@ -14,7 +14,7 @@ from django.db import models
 
 from ..conf import settings
 from ..ojs.states import INCOMPLETE, JobState
-from ..unique.policy import UniquePolicy
+from ..unique.policy import UniquePolicy, Window
 from .constraints import finished, unfinished_or_holding
 from .dialect import FEW_ROWS, ClaimRequest, Dialect, Front, LookUp, as_it_is
 from .fast.cursors import KeptCursor, Plan, execute
@@ -109,6 +109,8 @@ FROM unnest(%(queues)s::text[]) AS queue (name) CROSS JOIN LATERAL (
 """
 _MOST_PRIORITIES = 20
 """Of a queue: the fronts of the highest ones are read."""
+_BEGINS: dict[Any, str] = {Window.DUE: "coalesce(found.scheduled_at, found.created_at)"}
+"""The SQL of `UniquePolicy.begins`, where it is not ``created_at``."""
 _NEW_BLOCK = ", blocked_by = (%(blocks)s::text[])[array_position(%(ids)s::uuid[], job.id)]"
 _COMPLETE = """
 UPDATE {table} AS job SET
@@ -282,9 +284,10 @@ class PostgreSQL(Dialect):
         query, parameters = self._duplicate(wanted)
         columns, values = records.table.written(record)
         states, after = [str(state) for state in wanted.policy.states], wanted.created_after
-        statement = records.table.find_and_insert(query, columns, after is not None, self._is_alone())
-        others = [states, record["created_at"], *filter(None, [after])]
-        return self._read(statement, [*parameters, *values, *others], wanted.full_row)
+        begins = "" if after is None else _BEGINS.get(wanted.policy.window, "found.created_at")
+        statement = records.table.find_and_insert(query, columns, begins, self._is_alone())
+        parameters += [*values, states, record["created_at"], *filter(None, [after])]
+        return self._read(statement, parameters, wanted.full_row)
 
     def _is_alone(self) -> bool:
         """Whether the next statement is a transaction of its own; the driver knows of all, Django only of its own."""

@@ -16,8 +16,8 @@ from ..db.capabilities import STRONG, strength
 from ..db.constraints import finished, holding_unique_key, of_fingerprint, released, unfinished_or_holding
 from ..db.dialects import dialect_of
 from ..ojs.states import TERMINAL, JobState
-from ..unique.conflict import counts, duplicates
-from ..unique.policy import UniquePolicy, ended_states
+from ..unique.conflict import READ, counts, duplicates
+from ..unique.policy import UniquePolicy, Window, ended_states
 from ..unique.row import JobRow
 
 Jobs = TypeVar("Jobs", bound=QuerySet[Any])
@@ -57,7 +57,7 @@ def duplicates_of(jobs: Jobs, fingerprint: str, policy: UniquePolicy, now: datet
     """Select the stored jobs of a fingerprint that count under a policy now, the newest first."""
     which = of_fingerprint if ended_states([policy]) else unfinished_or_holding
     matches = jobs.filter(which(fingerprint=fingerprint), counted_by([policy], now))
-    counted = duplicates(matches.only("state", "created_at", "expires_at", "started_at"), policy, now)
+    counted = duplicates(matches.only(*READ), policy, now)
     return jobs.filter(pk__in=[row.pk for row in counted]).order_by("-created_at", "-id")
 
 
@@ -67,7 +67,7 @@ def satisfied(jobs: QuerySet[Any], fingerprints: Collection[str], policy: Unique
     Even under a policy that replaces, a waiting job stays. This only saves work: `enqueue` decides about the rest.
     """
     states = [state for state in policy.states if not (policy.replaces and state in TERMINAL)]
-    rows = jobs.filter(state__in=states).only("fingerprint", "state", "created_at", "expires_at", "started_at")
+    rows = jobs.filter(state__in=states).only(*READ, "fingerprint")
     found = dialect_of(jobs).find(rows, list(fingerprints), sorted(TERMINAL.intersection(states)))
     return {row.fingerprint for row in found if counts(policy, row, now)}
 
@@ -107,5 +107,6 @@ def counted_by(policies: Collection[UniquePolicy], now: datetime) -> Q:
     if not policies:
         return Q(pk__in=[])
     counted = Q(state__in=sorted(set().union(*(policy.states for policy in policies))))
-    starts = [start for policy in policies if (start := policy.window_start(now)) is not None]
+    by_creation = (policy for policy in policies if policy.window is not Window.DUE)
+    starts = [start for policy in by_creation if (start := policy.window_start(now)) is not None]
     return counted & Q(created_at__gt=min(starts)) if len(starts) == len(policies) else counted

@@ -17,7 +17,7 @@ from ..ojs.limits import Limit, with_values
 from ..unique.conflict import Action, duplicates, judge
 from ..unique.keys import JobKey, KeyAction
 from ..unique.keys import judge as judge_key
-from ..unique.policy import UniquePolicy
+from ..unique.policy import UniquePolicy, Window
 from ..unique.row import JobRow
 from .duplicates import by_id, may_replace_active, newest_finished, outside, stored_matches
 from .new_job import NewJob
@@ -148,8 +148,12 @@ def _explain(jobs: QuerySet[Any], new_job: NewJob, now: datetime) -> Explanation
         job.fingerprint,
         new_job.canonical_text,
         policy,
-        tuple(Duplicate(row, policy.kept_until(row.created_at, new_job.at)) for row in counted),
+        tuple(Duplicate(row, _until(row, policy, new_job.at)) for row in counted),
     )
+
+
+def _until(row: JobRow, policy: UniquePolicy, at: datetime) -> datetime | None:
+    return policy.kept_until(row.created_at, at if policy.window is Window.FIXED else policy.begins(row))
 
 
 _CANCELLED = (

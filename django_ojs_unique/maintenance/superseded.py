@@ -31,6 +31,7 @@ from ..execution.run import labels
 from ..lifecycle.events import tell
 from ..ojs.states import JobState
 from ..signals import announce_failure, job_discarded
+from ..unique.conflict import READ
 from ..unique.plan import Effects, Family, Plan
 from ..unique.policy import OnRetry, UniquePolicy, ended_states
 
@@ -116,7 +117,7 @@ def _others(
     """Return, by fingerprint, the other jobs that may count. Call it after the locks, to see what others committed."""
     known = [policy for policy in policies.values() if policy is not None]
     rows = jobs.filter(counted_by(known, now) | Q(state=JobState.RETRYABLE)).exclude(pk__in=list(policies))
-    rows = rows.only("state", "fingerprint", "unique", "created_at", "run_at", "expires_at", "started_at")
+    rows = rows.only(*READ, "fingerprint", "unique", "run_at")
     others: dict[str, list[Any]] = defaultdict(list)
     for row in dialect_of(jobs).find(rows, list(families), ended_states(known)):
         others[row.fingerprint].append(row)

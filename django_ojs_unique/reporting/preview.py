@@ -19,7 +19,7 @@ from ..ojs.states import POSTPONED, TERMINAL, UNSUCCESSFUL, JobState
 from ..operations.again import request_of
 from ..operations.operation import CANCEL, DELETE, ENQUEUE_AGAIN, RELEASE, RETRY, Operation
 from ..operations.retry import refuse_both
-from ..unique.conflict import duplicates
+from ..unique.conflict import READ, duplicates
 from ..unique.policy import UniquePolicy
 from .duplicates import LIGHT, live_of
 from .text import full, harmless
@@ -106,7 +106,7 @@ def live_duplicates(jobs: QuerySet[Any], of: Collection[Job], now: datetime) -> 
         return {}
     live = live_of(everything(jobs), fingerprints).order_by("-created_at", "-pk")
     alike: dict[str, list[Job]] = defaultdict(list)
-    for job in live.only("type", "state", "fingerprint", "created_at", "expires_at", "started_at")[:MOST_RIVALS]:
+    for job in live.only(*READ, "type", "fingerprint")[:MOST_RIVALS]:
         alike[job.fingerprint].append(job)
     found = {}
     for job in of:

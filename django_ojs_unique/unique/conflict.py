@@ -81,6 +81,10 @@ FREE: Final[Verdict[Any]] = Verdict(Action.ADMIT)
 """No stored job matters."""
 
 
+READ: Final = ("state", "created_at", "scheduled_at", "started_at", "expires_at")
+"""The fields of a stored job that `counts` reads."""
+
+
 def has_expired(row: Stored, now: datetime) -> bool:
     """Whether a job that waits for its first start may not start any more."""
     return row.expires_at is not None and row.expires_at <= now and row.started_at is None and row.state in UNSTARTED
@@ -88,7 +92,7 @@ def has_expired(row: Stored, now: datetime) -> bool:
 
 def counts(policy: UniquePolicy, row: Stored, now: datetime, judged_at: datetime | None = None) -> bool:
     """Whether a policy counts a stored job of the same fingerprint now, or for a job ``judged_at`` another time."""
-    return policy.is_duplicate(row.state, row.created_at, judged_at or now) and not has_expired(row, now)
+    return policy.is_duplicate(row.state, policy.begins(row), judged_at or now) and not has_expired(row, now)
 
 
 def duplicates(stored: Iterable[S], policy: UniquePolicy, now: datetime, judged_at: datetime | None = None) -> list[S]:

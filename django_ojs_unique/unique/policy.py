@@ -25,6 +25,8 @@ class Window(StrEnum):
     """From the stored job's ``created_at``; without a period a finished job whose state is listed counts for ever."""
     FIXED = "fixed"
     """From the last multiple of the period since 1970-01-01 UTC; the window is part of the fingerprint (River)."""
+    DUE = "due"
+    """From the stored job's ``scheduled_at``, if it has one, else as rolling; for unfinished jobs only (Sidekiq)."""
     RETENTION = "retention"
     """No period: a finished job whose state is listed counts until it is pruned (River)."""
 
@@ -64,7 +66,7 @@ class UniquePolicy(Suggesting):
     A name in ``args_keys`` or ``meta_keys`` that starts with ``/`` may be a JSON Pointer (RFC 6901), as in
     ``/customer/id``. That, ``replace_in_place`` and the following are not in the specification; `to_dict` leaves out
     the defaults:
-    ``window``: ``rolling`` (the specification's period), ``fixed`` or ``retention``; see `Window`.
+    ``window``: ``rolling`` (the specification's period), ``fixed``, ``due`` or ``retention``; see `Window`.
     ``on_retry``: ``run``, or ``discard`` a job whose retry is due while another one counts as its duplicate (River).
     ``delay``: how long after the enqueue the job runs, unless the enqueue gives its own ``delay`` or ``scheduled_at``;
     an ISO 8601 duration, a timedelta, or seconds.
@@ -148,6 +150,13 @@ class UniquePolicy(Suggesting):
                 value=self.period,
                 hint="Write for example 'PT15M' or 'P1D'.",
             )
+        if self.window is Window.DUE and not INCOMPLETE.issuperset(self.states):
+            raise invalid(
+                "window",
+                "is for unfinished jobs only",
+                value=str(self.window),
+                hint="Leave the finished states or the window out.",
+            )
         if self.window is Window.RETENTION and self.duration is not None:
             raise invalid(
                 "period",
@@ -205,14 +214,19 @@ class UniquePolicy(Suggesting):
         start = self._edge_before(at).isoformat().replace("+00:00", "Z")
         return f"{start}/{format_duration(self._length)}"
 
-    def window_end(self, created_at: datetime) -> datetime | None:
-        """Return from when on a job created at ``created_at`` no longer counts, or None for no limit."""
+    def begins(self, row: Any) -> datetime:
+        """Return from when the period of a stored job is counted."""
+        begins: datetime = row.created_at if self.window is not Window.DUE else row.scheduled_at or row.created_at
+        return begins
+
+    def window_end(self, begins: datetime) -> datetime | None:
+        """Return from when on a job whose period ``begins`` then no longer counts, or None for no limit."""
         if self.duration is None or self.window is Window.FIXED:
             return None
-        return end_of(created_at, self.duration)
+        return end_of(begins, self.duration)
 
     def window_start(self, now: datetime) -> datetime | None:
-        """Return a bound for queries: a job created at or before it cannot count any more; None for no limit."""
+        """Return a bound for queries: a job that `begins` at or before it cannot count any more; None for no limit."""
         if self.duration is None or self.window is Window.FIXED:
             return None
         return earliest_start(now, self.duration)
@@ -224,7 +238,7 @@ class UniquePolicy(Suggesting):
         limit.
         """
         if self.window is not Window.FIXED:
-            return self.window_end(created_at)
+            return self.window_end(at if self.window is Window.DUE else created_at)
         try:
             return self._edge_before(at) + self._length
         except OverflowError:
@@ -241,11 +255,11 @@ class UniquePolicy(Suggesting):
         except OverflowError:  # the window begins before the year 1
             return datetime.min.replace(tzinfo=UTC)
 
-    def is_duplicate(self, state: str, created_at: datetime, now: datetime) -> bool:
+    def is_duplicate(self, state: str, begins: datetime, now: datetime) -> bool:
         """Tell whether a stored job of the same fingerprint counts now (OJS unique jobs, "TTL / Period Semantics")."""
         if state not in self.states:
             return False
-        end = self.window_end(created_at)
+        end = self.window_end(begins)
         return end is None or now < end
 
 

@@ -38,7 +38,8 @@ RIVER_REQUIRES = ("pending", "scheduled", "available", "running")
 def sidekiq(unique_for: str | timedelta | float, unique_until: str = "success") -> UniquePolicy:
     """Admit no second job of the same type, queue and args for a time (Sidekiq Enterprise, ``unique_for``).
 
-    ``unique_for``: an ISO 8601 duration, a timedelta, or seconds, from the enqueue of the stored job.
+    ``unique_for``: an ISO 8601 duration, a timedelta, or seconds, from the enqueue of the stored job; of one that was
+    scheduled, from its time, as in Sidekiq.
     ``unique_until``: ``success``: the stored job counts until it has finished; ``start``: until a worker claims it. The
     enqueue of a duplicate returns the stored job, where Sidekiq returns ``nil``.
 
@@ -58,6 +59,7 @@ def sidekiq(unique_for: str | timedelta | float, unique_until: str = "success") 
         period=_length(unique_for, "unique_for"),
         states=tuple(states[unique_until]),
         on_conflict=OnConflict.IGNORE,
+        window=Window.DUE,
     )
 
 

@@ -81,10 +81,12 @@ def test_until_start_a_job_that_failed_counts_again_when_it_is_due(clock):
     assert attempt(unique=policy) == ("deduplicated", first)
 
 
-@shows("S1-14-from-the-enqueue")
-def test_the_time_counts_from_the_enqueue_also_for_a_scheduled_job(clock):
+@shows("S1-14-with-its-delay")
+def test_the_time_of_a_scheduled_job_counts_from_when_it_is_due(clock):
     policy = sidekiq(60)
     enqueue(unique=policy, scheduled_at=clock.now + HOUR)
+    clock.advance(HOUR)
+    assert outcome(unique=policy) == "deduplicated"
     clock.advance(MINUTE)
     assert outcome(unique=policy) == "created"
 

@@ -66,7 +66,7 @@ def test_a_preset_survives_its_json_object(policy):
 @pytest.mark.parametrize("unique_for", [600, 600.0, "PT10M", "PT600S", timedelta(minutes=10)])
 def test_sidekiq_counts_type_queue_and_args_for_a_time(unique_for):
     assert sidekiq(unique_for) == UniquePolicy(
-        keys=["type", "queue", "args"], period="PT10M", states=tuple(INCOMPLETE), on_conflict="ignore"
+        keys=["type", "queue", "args"], period="PT10M", states=tuple(INCOMPLETE), on_conflict="ignore", window="due"
     )
 
 

@@ -163,7 +163,7 @@ class Repairer:
             enqueued_at = older.row.enqueued_at
             if state == JobState.AVAILABLE and enqueued_at is not None and enqueued_at > newer.row.created_at:
                 return False  # it may have been discarded then, and retried by force since
-        is_duplicate = policy.is_duplicate(state, older.row.created_at, newer.row.created_at)
+        is_duplicate = policy.is_duplicate(state, policy.begins(older.row), newer.row.created_at)
         return is_duplicate and not has_expired(older.row, database_now(self._jobs.db))
 
 
