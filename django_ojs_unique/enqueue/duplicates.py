@@ -15,7 +15,7 @@ from ..conf import settings
 from ..db.capabilities import STRONG, strength
 from ..db.constraints import finished, holding_unique_key, of_fingerprint, released, unfinished_or_holding
 from ..db.dialects import dialect_of
-from ..ojs.states import TERMINAL, JobState
+from ..ojs.states import TERMINAL, UNSTARTED, JobState
 from ..unique.conflict import READ, counts, duplicates
 from ..unique.policy import UniquePolicy, Window, ended_states
 from ..unique.row import JobRow
@@ -100,6 +100,11 @@ def outside(jobs: QuerySet[Any] | None, rows: Iterable[JobRow]) -> list[JobRow]:
     rows = list(rows)
     found = set(jobs.filter(pk__in=[row.pk for row in rows]).values_list("pk", flat=True))
     return [row for row in rows if row.pk not in found]
+
+
+def expired(now: Any) -> Q:
+    """Return the condition for the waiting jobs that may not start any more: they are duplicates of nothing."""
+    return Q(state__in=sorted(UNSTARTED), started_at=None, expires_at__lte=now)
 
 
 def counted_by(policies: Collection[UniquePolicy], now: datetime) -> Q:

@@ -15,11 +15,13 @@ from django.db.models.functions import Cast, Left, RowNumber
 
 from ..db.clock import database_now
 from ..db.constraints import finished, holding_unique_key, released, unfinished_or_holding
+from ..enqueue.duplicates import expired
 from ..exceptions import Message
 from ..handlers.redaction import redacted_args, redacted_beginning
+from ..lifecycle import DatabaseNow
 from ..models import Job, SuppressedEnqueue
 from ..ojs.states import INCOMPLETE, TERMINAL, UNSUCCESSFUL, JobState
-from ..unique.conflict import duplicates
+from ..unique.conflict import duplicates, has_expired
 from ..unique.policy import UniquePolicy
 from .parse import fingerprint_begins, read_id
 from .suppressed import kept
@@ -169,8 +171,9 @@ def live_duplicates(jobs: QuerySet[Any], most: int) -> list[UUID]:
 
 
 def live_of(jobs: QuerySet[Any], fingerprints: Collection[str]) -> Any:
-    """Select the jobs of some fingerprints that have not finished."""
-    return jobs.filter(unfinished_or_holding(fingerprint__in=fingerprints), state__in=_UNFINISHED)
+    """Select the jobs of some fingerprints that have not finished, and have not expired."""
+    unfinished = jobs.filter(unfinished_or_holding(fingerprint__in=fingerprints), state__in=_UNFINISHED)
+    return unfinished.exclude(expired(DatabaseNow()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +262,8 @@ def _suppressed(row: dict[str, Any], shown: dict[str, tuple[str, str]], holding:
 
 
 def _is_over(job: Job, now: datetime) -> bool:
-    return job.state not in INCOMPLETE and job.window_ends_at is not None and job.window_ends_at <= now
+    is_closed = job.state not in INCOMPLETE and job.window_ends_at is not None and job.window_ends_at <= now
+    return is_closed or has_expired(job, now)
 
 
 @dataclass(frozen=True, slots=True)

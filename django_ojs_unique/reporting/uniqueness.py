@@ -11,6 +11,7 @@ from typing import Any
 from ..exceptions import InvalidPolicy, Message, OJSError
 from ..handlers.redaction import redacted_canonical
 from ..ojs.states import TERMINAL, JobState
+from ..unique.conflict import has_expired
 from ..unique.fingerprint import SCHEME, canonical_key, fingerprint, stored_texts, unique_context
 from ..unique.policy import OnConflict, OnRetry, UniquePolicy, Window
 from .text import full
@@ -67,8 +68,10 @@ def uniqueness(job: Any, now: datetime) -> Uniqueness:
         return Uniqueness(job.holds_unique_key, job.holds_unique_key, tuple(_unreadable(job, problem)), problem=problem)
     until = end_of_window(job, policy)
     elapsed = until is not None and now >= until
-    counts = job.state in policy.states and not elapsed
+    counts = job.state in policy.states and not elapsed and not has_expired(job, now)
     sentences = tuple(_of_policy(job, policy, until, elapsed))
+    if has_expired(job, now):
+        sentences = (Message("It has expired and may not start any more: it is a duplicate of nothing."), *sentences)
     if counts and policy.replaces and job.state in TERMINAL:
         sentences += (Message("A duplicate is admitted, and this job stays as it is."),)
     elif counts:

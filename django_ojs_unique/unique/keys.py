@@ -82,6 +82,11 @@ class KeyAction(StrEnum):
     REWRITE_BUT_TIME = "rewrite_but_time"
 
 
+def has_expired(holder: KeyHolder, now: datetime) -> bool:
+    """Tell whether the holder of a key never started and may not start any more, whether or not it is discarded."""
+    return holder.expires_at is not None and holder.expires_at <= now and holder.started_at is None
+
+
 def judge(holder: KeyHolder | None, mode: KeyMode | str, now: datetime) -> KeyAction:
     """Decide on an enqueue with a key, given the job that holds it (Graphile Worker, "job_key_mode").
 
@@ -89,8 +94,9 @@ def judge(holder: KeyHolder | None, mode: KeyMode | str, now: datetime) -> KeyAc
     """
     if holder is None:
         return KeyAction.CREATE
-    has_expired = holder.expires_at is not None and holder.expires_at <= now and holder.started_at is None
-    if mode == KeyMode.UNSAFE_DEDUPE and not has_expired:
+    if has_expired(holder, now):
+        return KeyAction.REWRITE
+    if mode == KeyMode.UNSAFE_DEDUPE:
         return KeyAction.KEEP
     if holder.state == JobState.ACTIVE:
         return KeyAction.SUCCEED

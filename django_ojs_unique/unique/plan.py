@@ -135,6 +135,8 @@ class Plan:
             job.state = JobState.PENDING
         else:
             job.state = JobState.AVAILABLE
+        if job.expires_at is not None and job.expires_at <= self._now:
+            job.expires_at = None
         self.effects.retried[job.pk] = job
 
     def promote(self, job: JobRow, policy: UniquePolicy | None, family: Family) -> JobRow | None:

@@ -12,7 +12,9 @@ from django_ojs_unique import DuplicateJob, OnConflict
 from django_ojs_unique.maintenance.timers import expire
 from django_ojs_unique.models import Job, SuppressedEnqueue
 from django_ojs_unique.operations.integrity.verify import verify
+from django_ojs_unique.reporting.duplicates import groups_after, holders
 from django_ojs_unique.reporting.preview import live_duplicates
+from django_ojs_unique.reporting.uniqueness import uniqueness
 from django_ojs_unique.testing import run_jobs
 from tests.support.processes import together
 
@@ -115,6 +117,37 @@ def test_a_job_is_retried_beside_it():
     dead.retry()
     dead.refresh_from_db()
     assert (dead.state, dead.holds_unique_key) == ("available", True)
+
+
+def test_of_two_dead_jobs_that_had_expired_one_is_retried():
+    dead = []
+    for _ in range(2):
+        dead.append(expired(unique=UNIQUE).pk)
+        expire(Job.objects.all(), timezone.now())
+    result = Job.objects.filter(pk__in=dead).retry()
+    assert (len(result.changed), len(result.refused)) == (1, 1)
+
+
+@pytest.mark.parametrize("mode", ["replace", "preserve_run_at", "unsafe_dedupe"])
+@pytest.mark.parametrize("is_swept", [False, True], ids=["waits", "discarded"])
+def test_neither_the_time_nor_the_array_of_an_expired_job_is_kept_for_its_key(mode, is_swept):
+    job = Job.objects.enqueue("t", [1], key="k", delay=60, expires_at=timezone.now() + timedelta(hours=1)).job
+    Job._base_manager.filter(pk=job.pk).update(expires_at=timezone.now() - timedelta(seconds=1))
+    if is_swept:
+        expire(Job.objects.all(), timezone.now())
+    again = Job.objects.enqueue("t", [2], key="k", key_mode=mode).job
+    assert (again.pk, again.state, again.args) == (job.pk, "available", [2])
+
+
+def test_lists_of_duplicates_leave_it_out():
+    job = expired(unique=UNIQUE)
+    job.refresh_from_db()
+    newer = Job.objects.enqueue("t", {"n": 1}, unique=UNIQUE).job
+    assert groups_after(Job.objects.all(), "").groups == []
+    assert holders(Job.objects.all(), [job.fingerprint], timezone.now()) == {job.fingerprint: newer}
+    told = uniqueness(job, timezone.now())
+    assert not told.counts
+    assert "may not start any more" in told.sentences[0]
 
 
 def test_verify_finds_nothing_wrong():
