@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-WAITING, COMPLETED, CANCELLED = "waiting", "completed", "cancelled"
-ALL = frozenset({WAITING, COMPLETED, CANCELLED})
+WAITING, EXPIRED, COMPLETED, CANCELLED = "waiting", "expired", "completed", "cancelled"
+ALL = frozenset({WAITING, EXPIRED, COMPLETED, CANCELLED})
 
 
 class Row(NamedTuple):
@@ -30,6 +30,11 @@ class Row(NamedTuple):
     @property
     def is_live(self) -> bool:
         return self.state == WAITING
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether it waits, but may not start any more."""
+        return self.state == EXPIRED
 
     @property
     def is_holding(self) -> bool:
@@ -331,7 +336,9 @@ class Insert(Statement):
         own = world.of(client)
         if own.pending is None:
             world, own, rows = _begin(world, client)
-            if self.unless_live and any(row.has_key and (row.is_live or row.is_holding) for row in rows):
+            if self.unless_live and any(
+                row.has_key and (row.is_live or row.is_expired or row.is_holding) for row in rows
+            ):
                 return Step(world, False)
             return Step(world.put(client, own._replace(pending="chosen")), ended=False)
         rows = world.current(client)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from .database import (
@@ -90,7 +91,7 @@ def enqueue(context: Context, counts: frozenset[str], strategy: str, in_bulk: bo
         if in_bulk and not lost and not currently:
             stored = yield from _look_before_locks(counts, strategy)
         else:
-            stored = yield Lock(lambda row: row.has_key and (row.state in counts or row.is_holding), currently)
+            stored = yield Lock(partial(_matters, counts), currently)
         counted = [row for row in stored if row.state in counts]
         if counted and strategy != "replace":
             yield from _end(context)
@@ -118,13 +119,17 @@ def enqueue(context: Context, counts: frozenset[str], strategy: str, in_bulk: bo
 
 
 def _look_before_locks(counts: frozenset[str], strategy: str) -> Generator[Statement, Any, list[Row]]:
-    found = [row for row in (yield Read()) if row.has_key and (row.state in counts or row.is_holding)]
+    found = [row for row in (yield Read()) if _matters(counts, row)]
     kept = [row for row in found if strategy != "replace" and (row.state in counts or not row.is_holding)]
     changeable = {row.id for row in found if row not in kept}
     if not changeable:
         return kept
     locked = yield Lock(lambda row: row.id in changeable, False)
     return [*kept, *(row for row in locked if row.has_key)]
+
+
+def _matters(counts: frozenset[str], row: Row) -> bool:
+    return row.has_key and (row.state in counts or row.is_holding or (row.is_expired and WAITING in counts))
 
 
 def _make_way(stored: list[Row], cancelled: list[Row]) -> Generator[Statement, Any, None]:
@@ -137,7 +142,7 @@ def _make_way(stored: list[Row], cancelled: list[Row]) -> Generator[Statement, A
 
 def _holds_for_others(stored: list[Row], cancelled: list[Row]) -> Generator[Statement, Any, bool]:
     """Whether a new job must hold the key for a live job that does not hold it."""
-    if any(row.is_live and row not in cancelled for row in stored):
+    if any((row.is_live or row.is_expired) and row not in cancelled for row in stored):
         return True
     if any(row in cancelled and row.held == ALL for row in stored):
         return True  # perhaps; to look would not be worth it
@@ -150,6 +155,10 @@ def cancel(context: Context, which: int) -> Program:
 
 def complete(context: Context, which: int) -> Program:
     return (yield from _move(which, lambda row: row.is_live, COMPLETED))
+
+
+def sweep(context: Context, which: int) -> Program:
+    return (yield from _move(which, lambda row: row.is_expired, CANCELLED))
 
 
 def _move(which: int, fits: Any, state: str) -> Program:

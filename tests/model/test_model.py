@@ -9,6 +9,7 @@ import pytest
 from . import mechanism as package
 from .database import (
     CANCELLED,
+    EXPIRED,
     MARIADB,
     MARIADB_SNAPSHOT,
     POSTGRESQL,
@@ -130,6 +131,23 @@ def test_no_job_is_admitted_beside_a_live_one_that_lost_its_key(level, rows):
     if level.keeps_snapshot:
         others = alone((enqueue(PLAIN),), LOSES_ITS_KEY, GOES)
         assert found(NEW, level, others, IN_A_SNAPSHOT, rows=rows).found is None
+
+
+LATE: Rows = (Row(1, EXPIRED, PLAIN | {EXPIRED}, PLAIN),)
+LATE_AND_PASSED: Rows = (Row(1, EXPIRED, LAX, PLAIN), Row(2, CANCELLED, package.ALL, PLAIN))
+"""The newer job was admitted past the older one, and holds the key for it."""
+
+
+@pytest.mark.parametrize("rows", [LATE, LATE_AND_PASSED], ids=["late", "late and passed"])
+@pytest.mark.parametrize("counts", [PLAIN, THROTTLE], ids=["plain", "throttle"])
+@pytest.mark.parametrize("level", LEVELS, ids=str)
+def test_an_expired_job_gives_way_to_one_of_several_enqueues(level, counts, rows):
+    either = (enqueue(counts), enqueue(counts, in_bulk=True))
+    assert found(NEW, level, alone(either), rows=rows).outcomes == {"created"}
+    explored = found(NEW, level, alone(either), alone(either), alone((Call(package.sweep, (0,)),)), rows=rows)
+    assert explored.found is None
+    assert explored.outcomes >= {"created", "refused"}
+    assert "contended" not in explored.outcomes
 
 
 PASSING = alone((enqueue(PLAIN),), (COMPLETE,))

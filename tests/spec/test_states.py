@@ -25,7 +25,7 @@ from tests.support.jobs import (
 
 pytestmark = pytest.mark.django_db
 
-ANSWERS = {"reject": "rejected", "ignore": "deduplicated", "replace": "replaced", "replace_except_schedule": "replaced"}
+ANSWERS = {str(strategy): "replaced" for strategy in OnConflict} | {"reject": "rejected", "ignore": "deduplicated"}
 
 
 @pytest.mark.slow

@@ -164,7 +164,7 @@ def problems(**params):
         (
             {"OPTIONS": {"unique": {"wagtail.*": {"on_conflict": "raise"}}}},
             "['OPTIONS']['unique']['wagtail.*']: unique.on_conflict: is not a known strategy (got 'raise')."
-            " Valid: 'reject', 'replace', 'replace_except_schedule', 'ignore'.",
+            " Valid: 'reject', 'replace', 'replace_except_schedule', 'ignore', 'replace_in_place'.",
         ),
         (
             {"OPTIONS": {"unique": {"wagtail.*": {}, "wagtail.a": {}, "wagtail.*.b": {}}}},
