@@ -41,6 +41,7 @@ each_enqueue = pytest.mark.parametrize("add", [enqueue, enqueue_many], ids=["sin
 def test_a_delayed_job_counts_for_its_delay_and_the_period(state, add):
     first = due_in_an_hour(ago=69 * MINUTE, state=state)
     assert add().job == first
+    assert SuppressedEnqueue.objects.count() == 1
     assert list(Job.objects.duplicates_of(first.fingerprint, SIDEKIQ)) == [first]
     (told,) = Job.objects.explain("t", unique=SIDEKIQ).duplicates
     assert MINUTE / 2 < told.until - timezone.now() < MINUTE
