@@ -21,7 +21,7 @@ from ..ojs.states import JobState
 from ..options import TEXTS
 from ..reporting import job_options
 from ..reporting.duplicates import Relations, relations
-from ..reporting.limit_waits import waits_for
+from ..reporting.limit_waits import still_runs, waits_for
 from ..reporting.suppressed import MOST_DIFFERENCES, Attempts, Encounter, attempts_that_met
 from ..reporting.text import harmless
 from ..reporting.timeline import MOST_FAILURES, Event, failures, timeline
@@ -94,6 +94,7 @@ def _facts(visibility: Visibility, request: HttpRequest, job: Job) -> Iterator[t
     )
     waits = (harmless(visibility.translate(sentence)) for sentence in waits_for(job, job._state.db or "default"))
     yield gettext("Limits"), " ".join(waits)
+    yield gettext("Still runs"), translate(still_runs(job, job._state.db or "default"))
     yield gettext("Priority"), str(job.priority)
     yield gettext("Tags"), harmless(", ".join(map(str, job.tags)) if isinstance(job.tags, list) else str(job.tags))
     for option in TEXTS.values():

@@ -15,6 +15,7 @@ from .. import lifecycle
 from ..db.dialect import Dialect
 from ..db.holding import hold_for_others
 from ..db.inserts import in_groups
+from ..lifecycle import stopped
 from ..ojs.states import JobState
 from ..unique.plan import Effects
 from ..unique.row import JobRow
@@ -35,6 +36,8 @@ def write(jobs: QuerySet[Any], dialect: Dialect, effects: Effects, now: datetime
         lifecycle.release_unique_keys(jobs.filter(pk__in=ids))
     for id, changes in effects.changed.items():
         lifecycle.write(jobs.filter(pk=id), **changes)
+    for ids in in_groups(effects.stopped):
+        stopped.keep(jobs.filter(pk__in=ids))
     for some in in_groups(effects.cancelled.items()):
         lifecycle.replace(jobs.filter(pk__in=[old for old, _ in some]), now, by=_replacement(some))
     if effects.new and not _insert(dialect, effects.new.values()):

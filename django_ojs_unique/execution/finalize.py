@@ -20,6 +20,7 @@ from ..db.locking import unlocked
 from ..exceptions import InvalidRetryPolicy
 from ..handlers.carried import carries, restored
 from ..handlers.control import Discard
+from ..lifecycle import stopped
 from ..ojs.retry import RetryPolicy
 from ..ojs.states import JobState
 from ..signals import announce, announce_failure, job_completed, job_discarded, job_failed
@@ -71,6 +72,8 @@ def finalize(
         (run, _committed_before(jobs, run, id(run) in doubtful) if outcome is Finalized.REFUSED else outcome)
         for run, outcome in outcomes
     ]
+    if refused := [run.job for run, outcome in outcomes if outcome is Finalized.REFUSED]:
+        stopped.let_go(jobs.db, [(job.pk, job.lease_token) for job in refused])
     outcomes += [(run, Finalized.COMPLETED) for run in finished if run.is_finalized]
     for run, outcome in outcomes:
         _update(run, outcome)

@@ -14,7 +14,7 @@ from django.db.models import QuerySet
 
 from .. import lifecycle
 from ..db.locking import unlocked
-from ..lifecycle import DatabaseNow
+from ..lifecycle import DatabaseNow, stopped
 from ..ojs.states import JobState
 
 Claim = tuple[UUID, UUID | None]
@@ -98,11 +98,14 @@ def extend(jobs: QuerySet[Any], claimed: Iterable[Any], lease: timedelta, *, beg
 
     ``begun`` says whether the attempts have begun, so that they count from now on.
     A row that another transaction has locked is skipped: while this waited for it, the other leases could run out.
+    The leases of stopped runs are extended, too.
     """
     with transaction.atomic(using=jobs.db):
         kept = still_leased(unlocked(jobs), claimed)
         changes: dict[str, Any] = {"unconfirmed": None} if begun else {}
         lifecycle.write(jobs.filter(pk__in=[pk for pk, _ in kept]), lease_expires_at=DatabaseNow() + lease, **changes)
+    if gone := {(job.pk, job.lease_token) for job in claimed} - kept:
+        stopped.extend(jobs.db, gone, DatabaseNow() + lease)
     return kept
 
 
@@ -121,7 +124,9 @@ def requeue(jobs: QuerySet[Any], claimed: Sequence[Any]) -> tuple[int, set[Claim
             requeued += requeue_leased(jobs, free, token)
     if requeued == len(claimed):
         return requeued, set()
-    return requeued, still_leased(jobs, claimed)
+    locked = still_leased(jobs, claimed)
+    stopped.let_go(jobs.db, {(job.pk, job.lease_token) for job in claimed} - locked)
+    return requeued, locked
 
 
 def requeue_leased(jobs: QuerySet[Any], keys: Sequence[UUID], token: UUID | None, **changes: Any) -> int:

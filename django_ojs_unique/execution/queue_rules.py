@@ -13,7 +13,7 @@ from ..db.dialects import dialect_of
 from ..db.fast.cursors import execute
 from ..db.locking import unlocked
 from ..limits.blocks import Blocks, blocks_of
-from ..models import Queue
+from ..models import Queue, StoppedRun
 from ..ojs.states import JobState
 
 WINDOW = timedelta(seconds=1)
@@ -63,8 +63,12 @@ def rooms_left(jobs: QuerySet[Any], most: int, locked: Collection[Queue], now: d
     for row in locked:
         left = [most]
         if row.concurrency_limit is not None:
-            active = jobs.filter(state=JobState.ACTIVE, queue=row.name, finished_at=None)
-            left.append(row.concurrency_limit - active.filter(lease_expires_at__isnull=False).count())
+            active = jobs.filter(
+                state=JobState.ACTIVE, queue=row.name, finished_at=None, lease_expires_at__isnull=False
+            )
+            stopped = StoppedRun.objects.using(jobs.db).filter(queue=row.name, lease_expires_at__gt=now)
+            running = active.order_by().values("pk").union(stopped.values("job_id"), all=True)
+            left.append(row.concurrency_limit - running.count())
         if row.max_per_second is not None:
             left.append(row.max_per_second - (row.window_count if _in_window(row, now) else 0))
         found[row.name] = min(left)

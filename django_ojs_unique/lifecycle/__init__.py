@@ -30,6 +30,7 @@ from ..db.updates import update_each
 from ..ojs.blocking import LIMITED, UNBLOCKED
 from ..ojs.states import MOVES, POSTPONED, TIMED, UNSTARTED, UNSUCCESSFUL, JobState
 from ..unique.keys import HOLDING
+from . import stopped
 
 
 class DatabaseNow(Now):
@@ -91,12 +92,16 @@ def move(jobs: QuerySet[Any], target: JobState, *, sources: Iterable[JobState] |
 
 
 def cancel(jobs: QuerySet[Any], now: datetime) -> int:
-    """Any state that is not terminal → cancelled."""
+    """Any state that is not terminal → cancelled. The rows are locked."""
+    stopped.keep(jobs)
     return move(jobs, JobState.CANCELLED, finished_at=now, run_at=None, **_NO_LEASE)
 
 
 def replace(jobs: QuerySet[Any], now: datetime, *, by: UUID | Case) -> int:
-    """Cancel in favour of the job ``by``: the old row releases its unique key, whatever its unique states."""
+    """Cancel in favour of the job ``by``: the old row releases its unique key, whatever its unique states.
+
+    For those that run, call `stopped.keep` before.
+    """
     return move(
         jobs, JobState.CANCELLED, finished_at=now, run_at=None, replaced_by=by, unique_states=frozenset(), **_NO_LEASE
     )

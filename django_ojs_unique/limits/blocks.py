@@ -12,7 +12,7 @@ from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
 from ..db.fast.cursors import Plan, execute
 from ..db.index_scan import walk
-from ..models import LimitPartition, Slot
+from ..models import LimitPartition, Slot, StoppedRun
 from ..ojs.blocking import AFTER_PARTITIONS, FAIR, ID, LIMITED, PARTITIONS, UNBLOCKED, through
 
 QUEUES_AT_ONCE = 50
@@ -23,10 +23,25 @@ MOST_WALKED = 5_000
 """How many partitions a look asks for free slots in a queue, in 0.1 to 0.2 s; the next claim goes on behind them."""
 
 IS_RUNNING = (
-    "EXISTS (SELECT 1 FROM {jobs} AS job WHERE job.id = slot.job_id AND job.lease_token = slot.lease_token"
+    "(EXISTS (SELECT 1 FROM {jobs} AS job WHERE job.id = slot.job_id AND job.lease_token = slot.lease_token"
     " AND job.state = 'active' LIMIT 1 OFFSET 0)"
+    f" OR EXISTS (SELECT 1 FROM {StoppedRun._meta.db_table} AS run WHERE run.job_id = slot.job_id"
+    " AND run.lease_token = slot.lease_token AND run.lease_expires_at > %s LIMIT 1 OFFSET 0))"
 )
-"""Whether a slot's run goes on. OFFSET keeps PostgreSQL from joining whole tables when its statistics are old."""
+"""Whether a slot's run goes on at a time. OFFSET keeps PostgreSQL from joining tables when its statistics are old."""
+
+
+def running_rows(jobs: str, which: str) -> str:
+    """Return the SQL that counts the runs of partitions whose rows are slots.
+
+    Its parameters are those of the condition ``which``, the time, and those of ``which`` again.
+    """
+    return (
+        "SELECT blocked_by, COUNT(*) AS number FROM"
+        f" (SELECT blocked_by FROM {jobs} WHERE state = 'active' AND finished_at IS NULL AND {which} UNION ALL"
+        f" SELECT blocked_by FROM {StoppedRun._meta.db_table} WHERE lease_expires_at > %s AND {which})"
+        " AS running GROUP BY blocked_by"
+    )
 
 
 class Blocks(NamedTuple):
@@ -72,9 +87,9 @@ def blocks_with_slots(dialect: Dialect, queue: str, now: datetime, after: str) -
         " WHERE slot.partition_id = known.id AND " + IS_RUNNING.format(jobs=jobs)
     )
     blocks, parameters = _blocks(dialect, queue, after, AFTER_PARTITIONS, MOST_WALKED)
+    rows_of_all = running_rows(jobs, f"blocked_by > '{PARTITIONS}'")
     statement = (
-        f"{blocks}, running AS (SELECT blocked_by, COUNT(*) AS number FROM {jobs}"
-        f" WHERE state = 'active' AND finished_at IS NULL AND blocked_by > '{PARTITIONS}' GROUP BY blocked_by)"
+        f"{blocks}, running AS ({rows_of_all})"
         " SELECT MAX(blocked_by), COUNT(blocked_by) FROM waiting UNION ALL"
         f" SELECT waiting.blocked_by, NULL FROM waiting LEFT JOIN running"
         f" ON running.blocked_by = SUBSTR(waiting.blocked_by, 1, {ID})"
@@ -85,7 +100,7 @@ def blocks_with_slots(dialect: Dialect, queue: str, now: datetime, after: str) -
         " AND COALESCE(known.opens_at > %s, TRUE) END LIMIT 1 OFFSET 0)"
     )
     moment = dialect.connection.ops.adapt_datetimefield_value(now)
-    _, rows = execute(dialect, statement, [*parameters, moment, moment], plan=Plan.FRESH)
+    _, rows = execute(dialect, statement, [*parameters, *[moment] * 4], plan=Plan.FRESH)
     ((end, walked),) = [(block, number) for block, number in rows if number is not None]
     found = sorted(block for block, number in rows if number is None)
     if len(found) >= MOST_PARTITIONS:

@@ -1,4 +1,4 @@
-"""What limits leave behind: the slots of ended runs, and the rows of partitions that nobody uses."""
+"""What limits leave behind: the slots of ended runs, stopped runs, and the rows of partitions that nobody uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from django.db.models import QuerySet
 from ..db.dialects import dialect_of
 from ..db.locking import unlocked
 from ..db.transactions import starting_over
-from ..models import LimitPartition, Slot
+from ..lifecycle import DatabaseNow
+from ..models import LimitPartition, Slot, StoppedRun
 from .blocks import IS_RUNNING
 
 AT_ONCE = 1_000
@@ -26,12 +27,17 @@ def prune_limits(jobs: QuerySet[Any], now: datetime) -> None:
     while delete_stale(jobs, now) == AT_ONCE:
         pass
     starting_over(jobs.db, partial(_delete_unused, jobs.db, now))
+    stopped = StoppedRun.objects.using(jobs.db)
+    # By their ids: MariaDB would wait for those that a cancellation has not committed.
+    if over := list(stopped.exclude(lease_expires_at__gt=DatabaseNow()).values_list("pk", flat=True)[:AT_ONCE]):
+        starting_over(jobs.db, stopped.filter(pk__in=over).delete)
 
 
 def delete_stale(jobs: QuerySet[Any], now: datetime, partitions: Collection[str] | None = None) -> int:
     """Delete a batch of slots of ended runs that no rate counts any more, of ``partitions`` or all; return how many."""
     is_running = IS_RUNNING.format(jobs=jobs.model._meta.db_table)
     connection = connections[jobs.db]
+    moment = connection.ops.adapt_datetimefield_value(now)
     which, parameters = "TRUE", list[Any]()
     if partitions is not None:
         which, parameters = dialect_of(jobs).among("partition_id", list(partitions))
@@ -39,7 +45,7 @@ def delete_stale(jobs: QuerySet[Any], now: datetime, partitions: Collection[str]
         cursor.execute(
             f"SELECT slot.id FROM {Slot._meta.db_table} AS slot WHERE kept_until <= %s AND {which}"
             f" AND NOT {is_running} ORDER BY kept_until LIMIT {AT_ONCE}",
-            [connection.ops.adapt_datetimefield_value(now), *parameters],
+            [moment, *parameters, moment],
         )
         ids = [id for (id,) in cursor.fetchall()]
     if ids:

@@ -19,7 +19,7 @@ from ..db.locking import skipping_locked
 from ..models import LimitOverride, LimitPartition, Slot
 from ..models.limit import in_force, weight_in_force
 from ..ojs.blocking import ID, LIMITED
-from .blocks import IS_RUNNING
+from .blocks import IS_RUNNING, running_rows
 from .candidates import AvailableJobs, Candidate, Rank, rank
 from .prune import delete_stale
 from .waiting import Waiting, first_in_line
@@ -246,14 +246,15 @@ class Slots:
         dialect, jobs, ids, stale = self._ready.dialect, self._ready.table, list(self._partitions), 0
         of_rows, blocks = dialect.among("blocked_by", ids)
         of_keys, partitions = dialect.among("partition_id", ids)
+        moment = dialect.connection.ops.adapt_datetimefield_value(self._now)
         _, found = execute(
             dialect,
-            f"SELECT blocked_by, COUNT(*), 0 FROM {jobs} WHERE state = 'active' AND finished_at IS NULL AND {of_rows}"
-            " GROUP BY blocked_by UNION ALL SELECT partition_id, SUM(CASE WHEN is_running THEN weight ELSE 0 END),"
+            f"SELECT counted.*, 0 FROM ({running_rows(jobs, of_rows)}) AS counted UNION ALL"
+            " SELECT partition_id, SUM(CASE WHEN is_running THEN weight ELSE 0 END),"
             " SUM(CASE WHEN is_running THEN 0 ELSE 1 END) FROM (SELECT partition_id, weight,"
             f" {IS_RUNNING.format(jobs=jobs)} AS is_running FROM {Slot._meta.db_table} AS slot WHERE {of_keys})"
             " AS taken GROUP BY partition_id",
-            [*blocks, *partitions],
+            [*blocks, moment, *blocks, moment, *partitions],
             plan=Plan.FRESH,
         )
         for id, weight, ended in found:

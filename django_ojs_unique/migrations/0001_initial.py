@@ -71,6 +71,24 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='StoppedRun',
+            fields=[
+                ('id', models.BigAutoField(primary_key=True, serialize=False)),
+                ('job_id', models.UUIDField()),
+                ('queue', models.CharField(max_length=128)),
+                ('blocked_by', models.CharField(max_length=66)),
+                ('worker_id', models.CharField(max_length=255, null=True)),
+                ('started_at', models.DateTimeField(null=True)),
+                ('lease_token', models.UUIDField()),
+                ('lease_expires_at', models.DateTimeField()),
+            ],
+            options={
+                'verbose_name': 'stopped run',
+                'verbose_name_plural': 'stopped runs',
+                'indexes': [models.Index(fields=['job_id'], name='ojs_stopped_job')],
+            },
+        ),
+        migrations.CreateModel(
             name='ActivityRollup',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),

@@ -5,6 +5,7 @@ from .event import ActivityRollup, Event
 from .job import Job
 from .limit import LimitOverride, LimitPartition, Slot
 from .queue import Queue
+from .stopped import StoppedRun
 from .suppressed import SuppressedEnqueue
 from .worker import WorkerProcess
 from .workflow import Workflow, WorkflowMember
@@ -18,6 +19,7 @@ __all__ = [
     "LimitPartition",
     "Queue",
     "Slot",
+    "StoppedRun",
     "SuppressedEnqueue",
     "WorkerProcess",
     "Workflow",

@@ -16,7 +16,7 @@ from ..db.index_scan import walk
 from ..exceptions import Message
 from ..handlers.redaction import redacted_member
 from ..handlers.registry import registry
-from ..models import Job, LimitOverride, LimitPartition
+from ..models import Job, LimitOverride, LimitPartition, StoppedRun
 from ..models.limit import in_force
 from ..ojs.blocking import AFTER_PARTITIONS, ID, PARTITIONS
 from ..ojs.states import JobState
@@ -173,8 +173,10 @@ def _partitions(using: str, *, with_running: bool = True) -> dict[str, Partition
         partition.waiting, partition.first = min(partition.waiting + count, MOST_COUNTED + 1), partition.first or first
         partition.job = partition.first
     if with_running:
-        active = Job.objects.using(using).filter(state=JobState.ACTIVE, finished_at=None, limits__isnull=False)
-        for job in active.only("limits").order_by()[:MOST_COUNTED]:
+        limited = Job.objects.using(using).filter(limits__isnull=False).only("limits").order_by()
+        stopped = limited.filter(pk__in=StoppedRun.objects.using(using).living().values("job_id"))
+        active = limited.filter(state=JobState.ACTIVE, finished_at=None)
+        for job in active.union(stopped, all=True)[:MOST_COUNTED]:
             for limit in job.limits or ():
                 partition = partitions[limit["id"]]
                 partition.name, partition.numbers, partition.job = limit["name"], Numbers.of(limit), job.pk

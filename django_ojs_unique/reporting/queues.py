@@ -11,12 +11,13 @@ from uuid import UUID
 
 from django.conf import settings as django_settings
 from django.db import connections
+from django.db.models import Count
 
 from ..conf import settings
 from ..db.clock import moment_of
 from ..db.index_scan import walk
 from ..handlers.registry import registry
-from ..models import Job, Queue
+from ..models import Job, Queue, StoppedRun
 from ..ojs.blocking import LIMITED, UNBLOCKED
 from ..ojs.states import INCOMPLETE, KINDS, JobState
 from .text import MOST_COUNTED
@@ -50,6 +51,7 @@ class QueueReport:
     """A queue now. ``depth`` counts its unfinished jobs by state; `MOST_COUNTED` + 1 means: that many or more.
 
     ``oldest``: the id of the available job that has waited longest. ``waits_since``: when that job became available.
+    ``stopped``: its stopped runs, which count for its ``limit``; 0 in a queue without one.
     """
 
     name: str
@@ -59,6 +61,7 @@ class QueueReport:
     paused_at: datetime | None = None
     limit: int | None = None
     max_per_second: int | None = None
+    stopped: int = 0
 
     @property
     def unfinished(self) -> int:
@@ -70,7 +73,7 @@ class QueueReport:
 
     @property
     def running(self) -> int:
-        return self.depth.get(JobState.ACTIVE, 0)
+        return self.depth.get(JobState.ACTIVE, 0) + self.stopped
 
 
 def declared() -> set[str]:
@@ -96,15 +99,18 @@ def used(using: str) -> set[str]:
 def queues(using: str, names: Iterable[str] = (), *, exact: bool = False) -> list[QueueReport]:
     """Return the queues that have unfinished jobs or a row, and those of ``names``, sorted by name.
 
-    Two statements. ``exact`` counts every job of every queue.
+    Two statements, and one more if a queue has a limit. ``exact`` counts every job of every queue.
     """
     depths, oldest = _depths(using, exact)
     rows = {row.name: row for row in Queue.objects.using(using).order_by("name")[: _NO_BOUND if exact else MOST_QUEUES]}
+    limited = [name for name, row in rows.items() if row.concurrency_limit]
+    runs = StoppedRun.objects.using(using).living().filter(queue__in=limited)  # no statement if there is none
+    stopped = dict(runs.values_list("queue").annotate(Count("pk")))
     found = []
     for name in sorted({*depths, *rows, *names}):
         row, (since, id) = rows.get(name, Queue(name=name)), oldest.get(name, (None, None))
         limits = row.concurrency_limit, row.max_per_second
-        found.append(QueueReport(name, depths.get(name, {}), id, since, row.paused_at, *limits))
+        found.append(QueueReport(name, depths.get(name, {}), id, since, row.paused_at, *limits, stopped.get(name, 0)))
     return found
 
 

@@ -54,9 +54,9 @@ class Effects:
 
     ``new`` jobs are inserted. ``detached`` ones lose the job key and all further attempts, ``released`` ones the unique
     key. ``changed`` ones get single fields, ``rewritten`` ones all of a new request. ``cancelled`` ones name their
-    replacement. ``retried`` ones run again in their new state; ``held`` names by fingerprint the one that takes the
-    unique key, and its unique states. Due retries are ``promoted``, or discarded if they are ``superseded``. Of the
-    ``forced`` fingerprints, a live job may be left that does not hold the key.
+    replacement; those of them that run are ``stopped``. ``retried`` ones run again in their new state; ``held`` names
+    by fingerprint the one that takes the unique key, and its unique states. Due retries are ``promoted``, or discarded
+    if they are ``superseded``. Of the ``forced`` fingerprints, a live job may be left that does not hold the key.
     """
 
     new: dict[UUID, JobRow] = field(default_factory=dict)
@@ -65,6 +65,7 @@ class Effects:
     changed: dict[UUID, dict[str, Any]] = field(default_factory=dict)
     rewritten: dict[UUID, JobRow] = field(default_factory=dict)
     cancelled: dict[UUID, UUID] = field(default_factory=dict)
+    stopped: list[UUID] = field(default_factory=list)
     retried: dict[UUID, JobRow] = field(default_factory=dict)
     held: dict[str, tuple[UUID, frozenset[Any]]] = field(default_factory=dict)
     promoted: list[UUID] = field(default_factory=list)
@@ -215,6 +216,8 @@ class Plan:
                 job.workflow_id, job.awaited = row.workflow_id, True
             if row.pk not in self.effects.new:
                 self.effects.cancelled[row.pk] = job.pk
+                if row.state == JobState.ACTIVE:
+                    self.effects.stopped.append(row.pk)
                 family.gave_way = True
             row.state, row.finished_at, row.run_at, row.replaced_by_id = JobState.CANCELLED, self._now, None, job.pk
             row.lease_token = row.lease_expires_at = row.unconfirmed = None

@@ -26,12 +26,13 @@ from ..db.transactions import starting_over
 from ..execution.claim import claim
 from ..execution.errors import error_record, has_lost
 from ..execution.finalize import Finalized, announce_outcome, finalize
-from ..execution.leases import Lease, confirm, requeue_leased, within_time_limits
+from ..execution.leases import Claim, Lease, confirm, requeue_leased, within_time_limits
 from ..execution.run_result import RunResult
-from ..lifecycle import DatabaseNow
+from ..lifecycle import DatabaseNow, stopped
 from ..lifecycle.events import tell
 from ..limits.slots import forget_slots
 from ..maintenance.on_demand import is_overdue, run_maintenance, unless_busy
+from ..models import StoppedRun
 from ..ojs.blocking import UNBLOCKED
 from ..ojs.states import JobState
 from ..signals import announce, job_started
@@ -183,7 +184,7 @@ def report_progress(
         within_time_limits(jobs, [job])
         job.refresh_from_db(using=jobs.db, fields=["lease_expires_at"])
 
-    return _as_holder(jobs, id, holder, now, store)
+    return _as_holder(jobs, id, holder, now, store, ends=False)
 
 
 def extend(
@@ -214,11 +215,25 @@ def _extend(
         for length, keys in lease.by_length(rows).items():
             lifecycle.write(jobs.filter(pk__in=keys), lease_expires_at=DatabaseNow() + length, unconfirmed=None)
         within_time_limits(jobs, rows)
+        if others := set(ids) - {job.pk for job in rows}:
+            running = [run for run in _stopped(jobs, others, holder) if tokens is None or run[1] in tokens]
+            stopped.extend(jobs.db, running, DatabaseNow() + lease.length)
     return rows
 
 
-def _as_holder(jobs: QuerySet[Any], id: UUID, holder: RemoteWorker, now: datetime, act: Callable[[Any], None]) -> Any:
-    """Lock a job and call ``act`` for the worker that has claimed it; run overdue maintenance on the job first."""
+def _stopped(jobs: QuerySet[Any], ids: Collection[UUID], holder: RemoteWorker) -> list[Claim]:
+    """Return the leases of the stopped runs of these jobs that are a worker's."""
+    runs = StoppedRun.objects.using(jobs.db).filter(job_id__in=ids).order_by("pk")
+    return [(run.job_id, run.lease_token) for run in runs if holder.runs(run)]
+
+
+def _as_holder(
+    jobs: QuerySet[Any], id: UUID, holder: RemoteWorker, now: datetime, act: Callable[[Any], None], *, ends: bool = True
+) -> Any:
+    """Lock a job and call ``act`` for the worker that has claimed it; run overdue maintenance on the job first.
+
+    ``ends`` says that the worker's run has ended: if it was stopped, the worker has let go of it.
+    """
 
     def step() -> Any:
         with transaction.atomic(using=jobs.db):
@@ -230,6 +245,8 @@ def _as_holder(jobs: QuerySet[Any], id: UUID, holder: RemoteWorker, now: datetim
             if refusal is None:
                 act(job)
                 return job
+            if ends:
+                stopped.let_go(jobs.db, _stopped(jobs, [id], holder))
         raise refusal  # after the commit, which keeps the maintenance
 
     return starting_over(jobs.db, step)

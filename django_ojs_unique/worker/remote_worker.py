@@ -38,6 +38,14 @@ class RemoteWorker:
         token = job.lease_token
         return token is not None and token == _token(token.bytes[:_HALF], self.account)
 
+    def runs(self, stopped: Any) -> bool:
+        """Tell whether this worker may report about a stopped run."""
+        return (
+            self.has_fetched(stopped)
+            and self.token in (None, stopped.lease_token)
+            and (None in (self.worker_id, stopped.worker_id) or self.worker_id == stopped.worker_id)
+        )
+
     def refusal(self, job: Any) -> InvalidTransition | None:
         """Return the error why this worker may not finalize a locked job, or None if it may."""
         problem = self._problem(job)

@@ -71,6 +71,8 @@ def test_the_end_of_a_lease_is_the_end_of_its_slot(move):
     assert take() == []
     if move == "cancel":
         Job.objects.get(pk=first).cancel()
+        assert take() == []
+        done(running)  # its result is refused
     elif move == "delete":
         Job.objects.filter(pk=first).delete()
     elif move == "requeue":
@@ -89,10 +91,13 @@ def test_a_job_that_runs_again_after_it_lost_its_lease_takes_its_slots_once():
     first, second = enqueue(1, limits), enqueue(2, limits)
     assert ids(take(1)) == [first]
     lose(first)
-    assert ids(take()) == [second, first]
+    running = take()
+    assert ids(running) == [second, first]
     third = enqueue(3, limits)
     assert take() == []
     Job.objects.get(pk=second).cancel()
+    assert take() == []
+    done(running[0])  # its result is refused
     assert ids(take()) == [third]
 
 

@@ -20,7 +20,7 @@ from ...options import TEXTS
 from ...reporting.bounded import MOST_LOOKED_AT, few, first
 from ...reporting.job_filters import filters, narrowed
 from ...reporting.job_options import handler
-from ...reporting.limit_waits import waits_for
+from ...reporting.limit_waits import still_runs, waits_for
 from ...reporting.list_columns import list_columns
 from ...reporting.text import age, harmless
 from ...reporting.unclaimed import nobody
@@ -113,15 +113,18 @@ class Show(Subcommand):
         if job is None:
             raise CommandError(f"There is no job {id} in database {self.using!r}. It may have been pruned.")
         waits = waits_for(job, self.using)
-        self.answer({**fields(job), "holds_unique_key": job.holds_unique_key, "waits_for": waits})
+        still = still_runs(job, self.using)
+        answer = {"holds_unique_key": job.holds_unique_key, "waits_for": waits, "still_runs": still}
+        self.answer({**fields(job), **answer})
         self.say(self.style.MIGRATE_HEADING(harmless(str(job))))
-        for label, value in self._facts(job, " ".join(waits)):
+        for label, value in self._facts(job, " ".join(waits), still):
             if value not in (None, "", [], {}):
                 self._print_fact(label, value)
         for error in job.errors:
             self._print_error(error)
 
-    def _facts(self, job: Job, waits: str) -> Iterator[tuple[str, Any]]:
+    def _facts(self, job: Job, waits: str, still: str) -> Iterator[tuple[str, Any]]:
+        yield "still runs", still
         yield "handler", handler(job)
         yield "queue", job.queue
         yield "taken by nobody", nobody(job, self.using)
