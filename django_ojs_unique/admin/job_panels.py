@@ -21,7 +21,8 @@ from ..ojs.states import JobState
 from ..options import TEXTS
 from ..reporting import job_options
 from ..reporting.duplicates import Relations, relations
-from ..reporting.limit_waits import still_runs, waits_for
+from ..reporting.limit_waits import waits_for
+from ..reporting.stopped import still_runs
 from ..reporting.suppressed import MOST_DIFFERENCES, Attempts, Encounter, attempts_that_met
 from ..reporting.text import harmless
 from ..reporting.timeline import MOST_FAILURES, Event, failures, timeline

@@ -17,6 +17,7 @@ from django.db.models import QuerySet
 
 from .. import lifecycle
 from ..db import sessions
+from ..db.now import DatabaseNow
 from ..handlers.control import Discard, Retry, TimeLimitExceeded
 from ..handlers.registry import registry
 from ..lifecycle.events import collected
@@ -67,7 +68,7 @@ def run(jobs: QuerySet[Job], job: Job, *, lease: timedelta) -> Ran:
         store_progress(jobs, [(job, started.progress)])
     if isinstance(ended.exception, Crashed):
         # Nobody finalizes it, as if its process had died, and its lease runs out.
-        lifecycle.write(atomic.leased(started), lease_expires_at=lifecycle.DatabaseNow() - timedelta(seconds=1))
+        lifecycle.write(atomic.leased(started), lease_expires_at=DatabaseNow() - timedelta(seconds=1))
         return Ran(jobs.get(pk=job.pk), Finalized.REFUSED)
     finalized = finalize(jobs, [ended])
     with collected(jobs.db):

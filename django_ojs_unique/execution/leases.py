@@ -14,7 +14,8 @@ from django.db.models import QuerySet
 
 from .. import lifecycle
 from ..db.locking import unlocked
-from ..lifecycle import DatabaseNow, stopped
+from ..db.now import DatabaseNow
+from ..lifecycle import stopped
 from ..ojs.states import JobState
 
 Claim = tuple[UUID, UUID | None]

@@ -17,42 +17,20 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db.models import BooleanField, Case, DateTimeField, F, Q, QuerySet, Value, When
-from django.db.models.functions import Coalesce, Greatest, Now
+from django.db.models.functions import Coalesce, Greatest
 from django.db.models.lookups import Exact
 
-from ..db.clock import database_now
 from ..db.constraints import LOOKS_FIRST
 from ..db.fields import StateSetField
 from ..db.holding import free
 from ..db.inserts import in_groups
+from ..db.now import DatabaseNow
 from ..db.transactions import starting_over
 from ..db.updates import update_each
 from ..ojs.blocking import LIMITED, UNBLOCKED
 from ..ojs.states import MOVES, POSTPONED, TIMED, UNSTARTED, UNSUCCESSFUL, JobState
 from ..unique.keys import HOLDING
 from . import stopped
-
-
-class DatabaseNow(Now):
-    """The time of the database as Django stores it: in the time zone of the connection, which is nearly always UTC.
-
-    On MariaDB `Now` would use the session's time zone, and on SQLite always UTC.
-    """
-
-    def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        template = f"(UTC_TIMESTAMP(6) + INTERVAL {_seconds_from_utc(connection)} SECOND)"
-        return self.as_sql(compiler, connection, template=template, **context)
-
-    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        template = f"STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', 'NOW', '{_seconds_from_utc(connection)} seconds')"
-        return self.as_sql(compiler, connection, template=template, **context)
-
-
-def _seconds_from_utc(connection: Any) -> int:
-    zone = connection.timezone
-    offset = None if zone == UTC else database_now(connection.alias, may_ask=False).astimezone(zone).utcoffset()
-    return 0 if offset is None else int(offset.total_seconds())
-
 
 MAY_RUN_AGAIN: Final = Q(max_attempts__gte=0)
 """The jobs that may run again after this run, if their policy lets them.

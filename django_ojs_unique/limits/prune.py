@@ -12,8 +12,8 @@ from django.db.models import QuerySet
 
 from ..db.dialects import dialect_of
 from ..db.locking import unlocked
+from ..db.now import DatabaseNow
 from ..db.transactions import starting_over
-from ..lifecycle import DatabaseNow
 from ..models import LimitPartition, Slot, StoppedRun
 from .blocks import IS_RUNNING
 

@@ -14,13 +14,13 @@ from django.db.models import QuerySet
 
 from .. import lifecycle
 from ..db.locking import any_of, unlocked
+from ..db.now import DatabaseNow
 from ..enqueue.unit_of_work import UnitOfWork
 from ..execution.errors import LEASE_LOST, error_record, with_error
 from ..execution.finalize import Finalized, finalize_failure, retry_policy_of
 from ..execution.leases import ends_with_time_limit, requeue_leased
 from ..execution.run import labels
 from ..execution.run_result import RunResult
-from ..lifecycle import DatabaseNow
 from ..lifecycle.events import collected, tell
 from ..ojs.states import TIMED, UNSTARTED, JobState
 from ..signals import announce, announce_failure, job_discarded, job_expired, job_failed

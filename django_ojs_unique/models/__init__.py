@@ -3,9 +3,8 @@
 from .cron import CronJob
 from .event import ActivityRollup, Event
 from .job import Job
-from .limit import LimitOverride, LimitPartition, Slot
+from .limit import LimitOverride, LimitPartition, Slot, StoppedRun
 from .queue import Queue
-from .stopped import StoppedRun
 from .suppressed import SuppressedEnqueue
 from .worker import WorkerProcess
 from .workflow import Workflow, WorkflowMember

@@ -1,4 +1,4 @@
-"""What limits need in the database: a row for each partition to lock, slots of runs, operators' numbers."""
+"""What limits need in the database: partitions to lock, slots of runs, runs that were stopped, operators' numbers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ..db.fields import PayloadField
 from ..db.transactions import starting_over
 from ..exceptions import InvalidRequest, Message
 from ..ojs.blocking import ID as ID_LENGTH
+from ..ojs.blocking import LONGEST as LONGEST_BLOCK
 from ..ojs.limits import LARGEST
 from ..ojs.names import LONGEST_LIMIT, is_whole, limit_name
 
@@ -75,6 +76,31 @@ class Slot(models.Model):
 
     def __str__(self) -> str:
         return f"{self.partition_id} {self.job_id}"
+
+
+class StoppedRun(models.Model):
+    """A run whose job was cancelled or replaced, and of which its worker has not let go.
+
+    It counts for the limits of its job and its queue until its lease ends. The row has all that this needs: the job's
+    own row may be retried or deleted meanwhile.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    job_id = models.UUIDField()
+    queue = models.CharField(max_length=128)
+    blocked_by = models.CharField(max_length=LONGEST_BLOCK)
+    worker_id = models.CharField(max_length=255, null=True)
+    started_at = models.DateTimeField(null=True)
+    lease_token = models.UUIDField()
+    lease_expires_at = models.DateTimeField()
+
+    class Meta:
+        verbose_name = _("stopped run")
+        verbose_name_plural = _("stopped runs")
+        indexes = [models.Index(fields=["job_id"], name="ojs_stopped_job")]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} {self.worker_id}"
 
 
 class LimitOverrideQuerySet(models.QuerySet["LimitOverride"]):

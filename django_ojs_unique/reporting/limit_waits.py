@@ -16,11 +16,12 @@ from ..enqueue.explain import Explanation
 from ..exceptions import Message
 from ..handlers.redaction import redacted_member
 from ..limits.slots import started_since
-from ..models import Job, LimitOverride, LimitPartition, Slot, StoppedRun
+from ..models import Job, LimitOverride, LimitPartition, Slot
 from ..models.limit import in_force, partition_text, weight_in_force
 from ..ojs.blocking import AFTER_PARTITIONS, FAIR, ID, LIMITED, PARTITIONS
 from ..ojs.states import JobState
 from .queues import in_use
+from .stopped import stopped
 from .text import MOST_COUNTED, count_text, full, shortened
 
 MOST_HOLDERS = 3
@@ -49,21 +50,6 @@ def waits_for(job: Any, using: str) -> tuple[str, ...]:
 def short_partition(limit: Mapping[str, Any]) -> str:
     """Write the partition of a limit of a job; redact it before."""
     return shortened(partition_text(limit["name"], limit["key"]), LONGEST_PARTITION)
-
-
-def still_runs(job: Any, using: str) -> str:
-    """Say that a run goes on although the job was cancelled or replaced; empty if none does. One statement, or none."""
-    if job.state == JobState.COMPLETED or not (job.attempt or job.worker_id):
-        return ""
-    runs = StoppedRun.objects.using(using).living().filter(job_id=job.pk).order_by("-lease_expires_at")
-    end = runs.values_list("lease_expires_at", flat=True).first()
-    return "" if end is None else Message(_STILL_RUNS, moment=full(end))
-
-
-_STILL_RUNS = Message(
-    "A run that was stopped goes on: it counts for the limits until its worker has let go of it, or the lease ends at"
-    " {moment}."
-)
 
 
 def would_meet(explanation: Explanation, using: str) -> tuple[str, ...]:
@@ -161,11 +147,10 @@ def _used(using: str, partition: str) -> tuple[int, list[UUID]]:
     A run has a slot by its row, which is ``blocked_by`` the partition, or by a row of its own.
     """
     active = Job.objects.using(using).filter(state=JobState.ACTIVE, finished_at=None)
-    stopped = StoppedRun.objects.using(using).living()
     rows = active.filter(blocked_by=partition).values_list("started_at", "pk")
-    rows = rows.union(stopped.filter(blocked_by=partition).values_list("started_at", "job_id"), all=True)
+    rows = rows.union(stopped(using, blocked_by=partition).values_list("started_at", "job_id"), all=True)
     same = {"job_id": OuterRef("job_id"), "lease_token": OuterRef("lease_token")}
-    runs = Exists(active.filter(pk=same["job_id"], lease_token=same["lease_token"])) | Exists(stopped.filter(**same))
+    runs = Exists(active.filter(pk=same["job_id"], lease_token=same["lease_token"])) | Exists(stopped(using, **same))
     slots = Slot.objects.using(using).filter(runs, partition=partition)
     weight = rows.count() + (slots.aggregate(weight=Sum("weight"))["weight"] or 0)
     first = [

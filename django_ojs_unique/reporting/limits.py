@@ -16,12 +16,13 @@ from ..db.index_scan import walk
 from ..exceptions import Message
 from ..handlers.redaction import redacted_member
 from ..handlers.registry import registry
-from ..models import Job, LimitOverride, LimitPartition, StoppedRun
+from ..models import Job, LimitOverride, LimitPartition
 from ..models.limit import in_force
 from ..ojs.blocking import AFTER_PARTITIONS, ID, PARTITIONS
 from ..ojs.states import JobState
 from .limit_waits import TIMES, short_partition
 from .queues import MOST_QUEUES, live, walked
+from .stopped import stopped
 from .text import MOST_COUNTED
 
 MOST_NAMES = 200
@@ -174,9 +175,9 @@ def _partitions(using: str, *, with_running: bool = True) -> dict[str, Partition
         partition.job = partition.first
     if with_running:
         limited = Job.objects.using(using).filter(limits__isnull=False).only("limits").order_by()
-        stopped = limited.filter(pk__in=StoppedRun.objects.using(using).living().values("job_id"))
         active = limited.filter(state=JobState.ACTIVE, finished_at=None)
-        for job in active.union(stopped, all=True)[:MOST_COUNTED]:
+        others = limited.filter(pk__in=stopped(using).values("job_id"))
+        for job in active.union(others, all=True)[:MOST_COUNTED]:
             for limit in job.limits or ():
                 partition = partitions[limit["id"]]
                 partition.name, partition.numbers, partition.job = limit["name"], Numbers.of(limit), job.pk

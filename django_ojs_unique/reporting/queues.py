@@ -11,15 +11,16 @@ from uuid import UUID
 
 from django.conf import settings as django_settings
 from django.db import connections
-from django.db.models import Count
+from django.db.models import Count, OuterRef, Subquery
 
 from ..conf import settings
 from ..db.clock import moment_of
 from ..db.index_scan import walk
 from ..handlers.registry import registry
-from ..models import Job, Queue, StoppedRun
+from ..models import Job, Queue
 from ..ojs.blocking import LIMITED, UNBLOCKED
 from ..ojs.states import INCOMPLETE, KINDS, JobState
+from .stopped import stopped
 from .text import MOST_COUNTED
 
 MOST_QUEUES = 500
@@ -51,7 +52,7 @@ class QueueReport:
     """A queue now. ``depth`` counts its unfinished jobs by state; `MOST_COUNTED` + 1 means: that many or more.
 
     ``oldest``: the id of the available job that has waited longest. ``waits_since``: when that job became available.
-    ``stopped``: its stopped runs, which count for its ``limit``; 0 in a queue without one.
+    ``stopped``: its stopped runs, which count for its ``limit``; 0 in a queue without a row.
     """
 
     name: str
@@ -99,18 +100,21 @@ def used(using: str) -> set[str]:
 def queues(using: str, names: Iterable[str] = (), *, exact: bool = False) -> list[QueueReport]:
     """Return the queues that have unfinished jobs or a row, and those of ``names``, sorted by name.
 
-    Two statements, and one more if a queue has a limit. ``exact`` counts every job of every queue.
+    Two statements. ``exact`` counts every job of every queue.
     """
     depths, oldest = _depths(using, exact)
-    rows = {row.name: row for row in Queue.objects.using(using).order_by("name")[: _NO_BOUND if exact else MOST_QUEUES]}
-    limited = [name for name, row in rows.items() if row.concurrency_limit]
-    runs = StoppedRun.objects.using(using).living().filter(queue__in=limited)  # no statement if there is none
-    stopped = dict(runs.values_list("queue").annotate(Count("pk")))
+    runs = stopped(using, queue=OuterRef("name")).values("queue").annotate(count=Count("pk")).values("count")
+    stored = Queue.objects.using(using).annotate(stopped=Subquery(runs)).order_by("name")
+    rows = {row.name: row for row in stored[: _NO_BOUND if exact else MOST_QUEUES]}
     found = []
     for name in sorted({*depths, *rows, *names}):
         row, (since, id) = rows.get(name, Queue(name=name)), oldest.get(name, (None, None))
         limits = row.concurrency_limit, row.max_per_second
-        found.append(QueueReport(name, depths.get(name, {}), id, since, row.paused_at, *limits, stopped.get(name, 0)))
+        found.append(
+            QueueReport(
+                name, depths.get(name, {}), id, since, row.paused_at, *limits, getattr(row, "stopped", None) or 0
+            )
+        )
     return found
 
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from django.db.models import QuerySet
 
 from ..exceptions import Message, nearest
-from ..models import Job, StoppedRun, WorkerProcess
+from ..models import Job, WorkerProcess
 from ..ojs.names import matches
 from ..ojs.states import JobState
+from .stopped import stopped
 from .text import harmless
 
 if TYPE_CHECKING:
@@ -90,40 +91,26 @@ def misspelt(queue: str, present: Iterable[WorkerReport], used: Collection[str])
 
 
 def claimed_by(jobs: QuerySet[Any], worker: WorkerProcess, most: int) -> list[Job]:
-    """Return up to ``most`` of the jobs that a worker runs now, the earliest started first.
-
-    At most three statements.
-    """
-    using = worker._state.db
-    # The state implies that none has finished; the condition is there so that the index ojs_job_live is used.
-    active = jobs.using(using).filter(state=JobState.ACTIVE, finished_at__isnull=True)
-    stopped = _stopped(jobs, using or "default", worker_id=worker.pk)
-    fields = ("type", "queue", "state", "started_at")
-    found = [*stopped.only(*fields)]
-    found += active.filter(worker_id=worker.pk).only(*fields).order_by("started_at", "pk")[:most]
-    return sorted(found, key=_begin)[:most]
+    """Return up to ``most`` of the jobs that a worker runs now, the earliest started first. One statement."""
+    found = _running(jobs.using(worker._state.db), "type", "queue", "state", "started_at", worker_id=worker.pk)
+    return list(found.order_by("started_at", "pk")[:most])
 
 
 def running(using: str) -> dict[str, list[Job]]:
     """Return up to `MOST_RUNNING` of the jobs that run now by the id of their worker, the earliest started first.
 
-    At most three statements. Jobs that were cancelled or replaced, and whose runs go on, come in addition.
+    One statement.
     """
-    active = Job.objects.using(using).filter(state=JobState.ACTIVE, finished_at__isnull=True).order_by()
-    fields = ("type", "worker_id", "started_at", "progress")
-    found = [*active.only(*fields)[:MOST_RUNNING], *_stopped(Job.objects.all(), using).only(*fields)]
+    found = _running(Job.objects.using(using), "type", "worker_id", "started_at", "progress")[:MOST_RUNNING]
     by_worker: dict[str, list[Job]] = {}
-    for job in sorted((job for job in found if job.started_at), key=_begin):
+    for job in sorted((job for job in found if job.started_at), key=lambda job: (job.started_at, job.pk)):
         by_worker.setdefault(job.worker_id or "", []).append(job)
     return by_worker
 
 
-def _begin(job: Job) -> tuple[datetime, Any]:
-    return job.started_at or job.created_at, job.pk
-
-
-def _stopped(jobs: QuerySet[Any], using: str, **which: Any) -> QuerySet[Job]:
-    """Select those of the ``jobs`` that were cancelled or replaced, and whose runs go on."""
-    runs = StoppedRun.objects.using(using).living().filter(**which)
-    ids = list(runs.values_list("job_id", flat=True)[:MOST_RUNNING])
-    return jobs.using(using).filter(pk__in=ids, state=JobState.CANCELLED)
+def _running(jobs: QuerySet[Any], *fields: str, **which: Any) -> QuerySet[Any]:
+    """Select some fields of the jobs that run, and of those that were cancelled or replaced and whose runs go on."""
+    jobs = jobs.filter(**which).only(*fields).order_by()
+    others = jobs.filter(state=JobState.CANCELLED, pk__in=stopped(jobs.db, **which).values("job_id"))
+    # The state implies that none has finished; the condition is there so that the index ojs_job_live is used.
+    return jobs.filter(state=JobState.ACTIVE, finished_at__isnull=True).union(others, all=True)

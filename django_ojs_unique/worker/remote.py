@@ -21,6 +21,7 @@ from django.db.models import Q, QuerySet
 from .. import lifecycle
 from ..db.dialects import dialect_of
 from ..db.locking import any_of
+from ..db.now import DatabaseNow
 from ..db.sizes import OF_A_JOB, bytes_of, fit, fitting
 from ..db.transactions import starting_over
 from ..execution.claim import claim
@@ -28,7 +29,7 @@ from ..execution.errors import error_record, has_lost
 from ..execution.finalize import Finalized, announce_outcome, finalize
 from ..execution.leases import Claim, Lease, confirm, requeue_leased, within_time_limits
 from ..execution.run_result import RunResult
-from ..lifecycle import DatabaseNow, stopped
+from ..lifecycle import stopped
 from ..lifecycle.events import tell
 from ..limits.slots import forget_slots
 from ..maintenance.on_demand import is_overdue, run_maintenance, unless_busy

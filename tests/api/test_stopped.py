@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from django_ojs_unique.lifecycle import DatabaseNow
+from django_ojs_unique.db.now import DatabaseNow
 from django_ojs_unique.models import Job, StoppedRun
 
 from .conftest import THREADED, OJSClient

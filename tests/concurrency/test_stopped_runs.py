@@ -16,7 +16,8 @@ import pytest
 from django.db.models import F
 
 from django_ojs_unique import Limit, job
-from django_ojs_unique.models import Job, StoppedRun
+from django_ojs_unique.models import Job
+from django_ojs_unique.reporting.stopped import stopped
 from django_ojs_unique.worker import Worker
 from tests.limits.test_torture import peak
 from tests.support.processes import Parent, until
@@ -65,7 +66,7 @@ def test_no_more_run_than_the_limit_says(start, tmp_path):
             over[workers[0].process.pid] = time.monotonic_ns()
             workers[0].kill()
     until(lambda: not left(), "every job ended")
-    until(lambda: not StoppedRun.objects.living().exists(), "every worker let go")
+    until(lambda: not stopped("default").exists(), "every worker let go")
     for worker in workers:
         worker.kill()
     assert Job.objects.filter(state="cancelled", started_at__gte=F("created_at")).count() > KEYS

@@ -93,6 +93,7 @@ def test_a_row_has_the_names_of_its_fields_and_no_secret():
     shown = answer("show", str(job.pk))
     assert shown.pop("holds_unique_key") is True
     assert shown.pop("waits_for") == []
+    assert shown.pop("still_runs") == ""
     assert listed == shown
     assert set(listed) == {field.attname for field in Job._meta.concrete_fields} - {"lease_token"}
     assert listed["id"] == str(job.pk)

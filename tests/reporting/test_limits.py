@@ -15,7 +15,7 @@ from django_ojs_unique.models import Job, LimitOverride, LimitPartition
 from django_ojs_unique.reporting import limit_waits, limits
 from django_ojs_unique.reporting.limit_waits import waits_for
 from django_ojs_unique.reporting.limits import Numbers, full_partitions, partitions_of
-from tests.support.limits import enqueue, take
+from tests.support.limits import done, enqueue, take
 from tests.support.secrets import SECRET, assert_hidden
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -36,12 +36,14 @@ def test_a_job_waits_for_a_look_then_for_a_slot_and_names_who_holds_it():
     first, second, third = enqueue(1), enqueue(1), enqueue(1)
     assert waits(first) == "No worker has looked at its limits yet. No job waits before it."
     assert waits(third) == "No worker has looked at its limits yet. 2 jobs wait before it."
-    take()
+    running = take()
     assert waits(first) == ""
     slot = f"Waits for a slot of args.n 1: 1 of 1 in use. Held by {first}."
     assert waits(second) == f"{slot} No job waits before it."
     assert waits(third) == f"{slot} 1 job waits before it."
     Job.objects.get(pk=first).cancel()
+    assert waits(third) == f"{slot} 1 job waits before it."
+    done(*running)
     assert waits(third) == "Waits for its turn of args.n 1: a slot is free. 1 job waits before it."
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from django.db import connection, connections
 
-from django_ojs_unique.lifecycle import DatabaseNow
+from django_ojs_unique.db.now import DatabaseNow
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import TERMINAL
 from tests.support.commands import Command, Site, site

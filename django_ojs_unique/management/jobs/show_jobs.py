@@ -20,8 +20,9 @@ from ...options import TEXTS
 from ...reporting.bounded import MOST_LOOKED_AT, few, first
 from ...reporting.job_filters import filters, narrowed
 from ...reporting.job_options import handler
-from ...reporting.limit_waits import still_runs, waits_for
+from ...reporting.limit_waits import waits_for
 from ...reporting.list_columns import list_columns
+from ...reporting.stopped import still_runs
 from ...reporting.text import age, harmless
 from ...reporting.unclaimed import nobody
 from ..arguments import whole_number
