@@ -15,10 +15,10 @@ from django.db.models.functions import Cast, Left, RowNumber
 
 from ..db.clock import database_now
 from ..db.constraints import finished, holding_unique_key, released, unfinished_or_holding
+from ..db.now import DatabaseNow
 from ..enqueue.duplicates import expired
 from ..exceptions import Message
 from ..handlers.redaction import redacted_args, redacted_beginning
-from ..lifecycle import DatabaseNow
 from ..models import Job, SuppressedEnqueue
 from ..ojs.states import INCOMPLETE, TERMINAL, UNSUCCESSFUL, JobState
 from ..unique.conflict import duplicates, has_expired
