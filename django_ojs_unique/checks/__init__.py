@@ -22,6 +22,8 @@ _CHECKS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("database", "check_databases", (Tags.database,)),
     ("handlers", "check_policies", (TAG,)),
     ("handlers", "check_conversions", (TAG,)),
+    ("handlers", "check_other_databases", (Tags.database,)),
+    ("handlers", "check_owners", (TAG,)),
     ("queues", "check_queue_rules", (Tags.database,)),
     ("settings", "check_settings", (TAG,)),
     ("settings", "check_tenants", (TAG,)),

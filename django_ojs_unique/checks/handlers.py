@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
 from django.core.checks import CheckMessage, Error, Warning
+from django.db import connections
 from django.utils import timezone
 
 from .. import conf
-from ..exceptions import HandlerError
+from ..exceptions import HandlerError, did_you_mean
 from ..handlers.registry import Definition, registry
+from ..maintenance.cron import owner_of
 from ..ojs.cron import Cron
 from ..ojs.durations import end_of, format_duration
 from ..ojs.states import TERMINAL, JobState
 from ..unique.policy import OnRetry, UniquePolicy, Window
 from ..unique.presets import UNTIL_START, WAITING
+from .database import with_jobs
 from .setting_problems import problems
 
 BY_ITSELF = {
@@ -31,6 +34,7 @@ BY_ITSELF = {
 MEANT = [states - {JobState.PENDING} for states in (WAITING, UNTIL_START)]
 """Sets of states with a hole that is intended: they leave out `active`, so the next job may wait while one runs."""
 
+MOST_NAMED = 10
 OCCURRENCES = 10
 """How many of the next occurrences of a periodic job are compared."""
 
@@ -54,6 +58,39 @@ def check_conversions(**kwargs: Any) -> list[CheckMessage]:
         except HandlerError as error:
             problem, _, hint = error.message.partition(". ")
             messages.append(Error(f"{problem}.", hint=hint, id="django_ojs_unique.E004"))
+    return messages
+
+
+def check_owners(**kwargs: Any) -> list[CheckMessage]:
+    """E005: a periodic job belongs to an unknown database."""
+    declared = [(each, each.cron) for each in registry.definitions() if each.cron is not None]
+    return [
+        Error(
+            f"The periodic job {each.type!r} ({each.place}) has using={cron.using!r}, which is no alias in DATABASES.",
+            hint=f"{did_you_mean(cron.using, connections)} Workers of that database enqueue it.",
+            id="django_ojs_unique.E005",
+        )
+        for each, cron in declared
+        if cron.using is not None and cron.using not in connections
+    ]
+
+
+def check_other_databases(databases: Iterable[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """W017: a database has jobs, and its workers leave out periodic jobs that say no database."""
+    definitions = registry.definitions()
+    undecided = [each.type for each in definitions if each.cron is not None and each.cron.using is None]
+    messages: list[CheckMessage] = []
+    for alias in with_jobs(databases) if undecided else ():
+        if (owner := owner_of()) != alias:
+            messages.append(
+                Warning(
+                    f"Database {alias!r} has jobs, but the periodic jobs of the code are enqueued in {owner!r} only:"
+                    f" {', '.join(undecided[:MOST_NAMED])}{' and others' if len(undecided) > MOST_NAMED else ''}.",
+                    hint=f"Say where each belongs: cron=Cron(..., using={owner!r}), or using={alias!r}. For a job in"
+                    " each database, define the others with CronJob.objects.using(...).define(...).",
+                    id="django_ojs_unique.W017",
+                )
+            )
     return messages
 
 

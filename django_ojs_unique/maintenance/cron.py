@@ -1,5 +1,6 @@
 """Schedule: enqueue the periodic jobs that are due (HTTP binding, section 10). Any number of workers may do it.
 
+One database owns what a handler declares: only its workers write that entry, and enqueue the jobs of it there.
 A lock on the entry lets only one worker fire an occurrence. The job's id is made from the occurrence, so the database
 refuses a second job for it.
 """
@@ -17,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, OperationalError, transaction
+from django.db import DEFAULT_DB_ALIAS, OperationalError, router, transaction
 from django.db.models import F, Q, QuerySet
 
 from ..db.dialects import dialect_of
@@ -40,7 +41,10 @@ _TIMES = {"expression", "timezone"}
 
 
 def sync(using: str, now: datetime) -> None:
-    """Write the periodic jobs that handlers declare into the table. Operators decide whether an entry is enabled."""
+    """Write the periodic jobs that handlers declare for this database into the table.
+
+    Operators decide whether an entry is enabled.
+    """
     entries = CronJob.objects.using(using)
     declared = _declared(using, now)
     stored = entries.in_bulk(list(declared))
@@ -75,9 +79,15 @@ def due(using: str, now: datetime) -> QuerySet[CronJob]:
     return _mine(using).filter(next_run_at__lte=now).order_by("next_run_at", "name")
 
 
+def owner_of(cron: Cron | None = None) -> str:
+    """Return the database whose workers enqueue a handler's periodic job, or its scan without ``cron``."""
+    chosen: str | None = None if cron is None else cron.using
+    return chosen or router.db_for_write(Job)
+
+
 def _mine(using: str) -> QuerySet[CronJob]:
-    """Select the enabled entries, without those that only other programs declare."""
-    mine = Q(declared=False) | Q(name__in=[name for each in registry.definitions() for name in _names_of(each)])
+    """Select the enabled entries, without those that only other programs declare, and those of other databases."""
+    mine = Q(declared=False) | Q(name__in=[name for each in registry.definitions() for name in _names_of(each, using)])
     entries: QuerySet[CronJob] = CronJob.objects.using(using).filter(mine, enabled=True)
     return entries
 
@@ -127,7 +137,7 @@ def job_id(name: str, occurrence: datetime) -> UUID:
 
 
 def _declared(using: str, now: datetime) -> dict[str, CronJob]:
-    """Return the entries that the handlers of this process declare, by their names."""
+    """Return the entries that the handlers of this process declare for a database, by their names."""
     declared: dict[str, CronJob] = {}
     for definition in registry.definitions():
         try:
@@ -138,22 +148,26 @@ def _declared(using: str, now: datetime) -> dict[str, CronJob]:
 
 
 def _entries_of(definition: Definition, using: str, now: datetime) -> Iterator[CronJob]:
-    names = _names_of(definition)
-    if (cron := definition.cron) is not None:
+    names, cron = list(_names_of(definition, using)), definition.cron
+    if cron is not None and definition.type in names:
         cron = replace(cron, timezone=cron.timezone or settings.TIME_ZONE or "UTC")
-        yield CronJob.of(cron, now, name=next(names), declared=True, type=definition.type)
-    if definition.heal is not None:
+        yield CronJob.of(cron, now, name=definition.type, declared=True, type=definition.type)
+    if definition.heal is not None and (name := _name_of_scan(definition)) in names:
         elsewhere = {} if using == DEFAULT_DB_ALIAS else {"using": using}
         cron = Cron(f"@every {definition.heal.every}", "UTC", args={"type": definition.type, **elsewhere})
         options = {} if definition.queue is None else {"queue": definition.queue}
-        yield CronJob.of(cron, now, name=next(names), declared=True, type=HEAL, options=options)
+        yield CronJob.of(cron, now, name=name, declared=True, type=HEAL, options=options)
 
 
-def _names_of(definition: Definition) -> Iterator[str]:
-    if definition.cron is not None:
+def _names_of(definition: Definition, using: str) -> Iterator[str]:
+    if definition.cron is not None and owner_of(definition.cron) == using:
         yield definition.type
-    if definition.heal is not None:
-        yield f"heal.{definition.type}"[:LONGEST_NAME]
+    if definition.heal is not None and owner_of() == using:
+        yield _name_of_scan(definition)
+
+
+def _name_of_scan(definition: Definition) -> str:
+    return f"heal.{definition.type}"[:LONGEST_NAME]
 
 
 def _update(entries: QuerySet[CronJob], old: CronJob, entry: CronJob) -> None:

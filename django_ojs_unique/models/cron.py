@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, models, router, transaction
-from django.db.models import Q
+from django.db.models import Case, F, Q, Value, When
 from django.utils.timezone import now
 from django.utils.translation import gettext_lazy as _
 
@@ -63,6 +63,18 @@ class CronJobQuerySet(models.QuerySet["CronJob"]):
         Raises DeclaredInCode for an entry that is declared in code, and must be changed there.
         """
         return self._put(_read(self._everything().db, **definition), over_declared=False)
+
+    def update(self, **fields: Any) -> int:
+        """Do what Django's does; an entry that this enables is next due at its next occurrence from now.
+
+        Raises InvalidRequest when the times of one cannot be read.
+        """
+        if fields.get("enabled") is True and "next_run_at" not in fields:
+            times = [When(pk=entry.pk, then=Value(entry._upcoming())) for entry in self.filter(enabled=False)]
+            fields["next_run_at"] = Case(*times, default=F("next_run_at")) if times else F("next_run_at")
+        return super().update(**fields)
+
+    update.alters_data = True  # type: ignore[attr-defined]
 
     def remove(self, name: str) -> CronJob | None:
         """Delete the entry of this name, and return it; None when there is none.
@@ -237,6 +249,15 @@ class CronJob(PartiallyIndexed):
                 details={"resource_type": "cron entry", "resource_id": self.name},
             )
 
+    def save(self, *args: Any, **options: Any) -> None:
+        """Save it; if this enables it, it is next due at its next occurrence from now."""
+        is_missed = self.enabled and self.next_run_at is not None and self.next_run_at <= self._now()
+        if is_missed and self._row().filter(enabled=False).exists():
+            self.next_run_at = self._upcoming()
+            if options.get("update_fields") is not None:
+                options["update_fields"] = {*options["update_fields"], "next_run_at"}
+        super().save(*args, **options)
+
     def switch(self, enabled: bool) -> bool:
         """Enable or disable it, declared or not; return whether that changed anything.
 
@@ -266,6 +287,9 @@ class CronJob(PartiallyIndexed):
 
     def _now(self) -> datetime:
         return database_now(router.db_for_write(CronJob, instance=self))
+
+    def _upcoming(self) -> datetime | None:
+        return self.cron.next_after(self._now())
 
     def _row(self) -> Any:
         return CronJob.objects.using(router.db_for_write(CronJob, instance=self)).filter(pk=self.pk)

@@ -64,6 +64,7 @@ class Cron(Suggesting):
     counted from the epoch.
     ``timezone``: the IANA name of the expression's time zone; None: in ``@job(cron=...)`` the project's, else UTC.
     ``overlap_policy``: skip, allow, cancel_previous or enqueue. ``args``: the arguments of the job.
+    ``using``: in ``@job(cron=...)`` the alias of the database where its jobs are enqueued; None: the router's choice.
 
     When clocks change, a local time that is left out does not occur, and one that comes twice occurs only the first
     time. Only an expression for every hour also occurs in the repeated hour. Raises InvalidRequest, which names the
@@ -74,6 +75,7 @@ class Cron(Suggesting):
     timezone: str | None = None
     overlap_policy: str = OverlapPolicy.SKIP
     args: Any = field(default_factory=dict)
+    using: str | None = None
     _fields: str = field(init=False, repr=False, compare=False, default="")
     _interval: timedelta | None = field(init=False, repr=False, compare=False, default=None)
     _every_hour: bool = field(init=False, repr=False, compare=False, default=False)
@@ -85,6 +87,8 @@ class Cron(Suggesting):
         self._set("args", plain(self.args, "args"))
         if not isinstance(self.args, (dict, list)):
             raise InvalidRequest.at("args", "must be an object or an array", value=self.args)
+        if self.using is not None and not isinstance(self.using, str):
+            raise InvalidRequest.at("using", "must be the alias of a database", value=self.using)
         expression = self.expression
         if not isinstance(expression, str):
             raise InvalidRequest.at("expression", "must be a string", value=expression, hint=_HINT)

@@ -627,3 +627,25 @@ def test_a_project_may_extend_our_command_but_must_list_it_first(install):
         assert found("W010") == []
     with install("extending_in_vain", "append", base=base):
         assert len(found("W010")) == 1
+
+
+# Periodic jobs and several databases
+
+
+def test_a_periodic_job_of_an_unknown_database_is_an_error(handlers):
+    job("stray", cron=Cron("@daily", using="othr"))(lambda: None)
+    job("right", cron=Cron("@daily", using="other"))(lambda: None)
+    (message,) = found("E005")
+    assert message.msg.startswith("The periodic job 'stray'")
+    assert "'other'" in message.hint
+
+
+def test_a_database_with_jobs_that_leaves_out_periodic_jobs_is_found(handlers, settings):
+    job("right", cron=Cron("@daily", using="default"))(lambda: None)
+    assert found_in_database("W017", "other") == []
+    job("undecided", cron="@daily")(lambda: None)
+    (message,) = found_in_database("W017", "other")
+    assert message.msg.endswith("in 'default' only: undecided.")
+    assert found_in_database("W017", "default") == []
+    settings.DATABASE_ROUTERS = ["tests.support.routers.JobsOnOther"]
+    assert found_in_database("W017", "other") == []

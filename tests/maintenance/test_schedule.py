@@ -8,6 +8,7 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from django_ojs_unique import (
     Cron,
@@ -311,6 +312,83 @@ def test_a_type_without_a_handler_fails_where_handlers_are_required(settings):
     settings.OJS_UNIQUE = {"REQUIRE_HANDLER": True}
     tick()
     assert outcome() == "failed"
+
+
+# Enabled again
+
+
+def by_update(entries):
+    entries.update(enabled=True)
+
+
+def by_save(entries):
+    entry = entries.get()
+    entry.enabled = True
+    entry.save()
+
+
+def by_save_of_a_field(entries):
+    entry = entries.get()
+    entry.enabled = True
+    entry.save(update_fields=["enabled"])
+
+
+def by_switch(entries):
+    entries.get().switch(True)
+
+
+@pytest.mark.parametrize("enable", [by_update, by_save, by_save_of_a_field, by_switch])
+def test_what_an_entry_missed_while_it_was_disabled_is_not_made_up_for(enable):
+    define(due=NOON - DAY)
+    define("other", due=NOON - DAY)
+    entries = CronJob.objects.filter(name="hourly")
+    entries.update(enabled=False)
+    enable(entries)
+    tick()
+    assert (outcome(), outcome("other")) == ("", "created")
+    assert CronJob.objects.get(name="hourly").next_run_at > timezone.now()
+
+
+def test_an_update_that_enables_what_is_enabled_leaves_its_occurrence():
+    define(due=NOON - DAY)
+    assert CronJob.objects.update(enabled=True, description="new") == 1
+    CronJob.objects.get().save()
+    tick()
+    assert (outcome(), CronJob.objects.get().description) == ("created", "new")
+
+
+# Several databases
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_one_database_owns_an_entry_of_code(handlers):
+    job("here", cron="0 * * * *")(lambda: None)
+    job("there", cron=Cron("0 * * * *", using="other"))(lambda: None)
+    registry.register(Definition("healed", print, heal=Every("PT1H")))
+    for using in ("default", "other"):
+        cron.sync(using, NOON)
+        CronJob.objects.using(using).define("by-hand", "0 * * * *", "t")
+        CronJob.objects.using(using).update(next_run_at=NOON + HOUR)
+        assert cron.is_at_rest(using, NOON)
+        cron.tick(using, NOON + HOUR)
+    jobs = {using: set(Job.objects.using(using).values_list("type", flat=True)) for using in ("default", "other")}
+    assert jobs == {"default": {"here", "ojs.heal", "t"}, "other": {"there", "t"}}
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_a_row_from_before_does_not_fire_in_another_database(handlers):
+    job("here", cron="0 * * * *")(lambda: None)
+    sync()
+    (entry,) = CronJob.objects.all()
+    entry.save(using="other", force_insert=True)
+    assert cron.tick("other", NOON + HOUR) is None
+    assert cron.is_at_rest("other", NOON + HOUR)
+    assert not Job.objects.using("other").exists()
+
+
+def test_a_database_of_an_entry_is_an_alias():
+    with pytest.raises(InvalidRequest, match="using"):
+        Cron("@daily", using=1)
 
 
 # Declared in code
