@@ -74,7 +74,7 @@ def _answer(visibility: Visibility, form: ExplainForm) -> dict[str, Any] | None:
         "name": explanation.action,
         "reason": harmless(visibility.translate(explanation.reason))[:LONGEST_SENTENCE],
         "warnings": list(_warnings(options, explanation.reason)),
-        "limits": [harmless(translate(one)) for one in would_meet(explanation, router.db_for_read(Job) or "default")],
+        "waits": [harmless(translate(one)) for one in would_meet(explanation, router.db_for_read(Job) or "default")],
         "policy": "" if explanation.policy is None else pretty(explanation.policy.to_dict()),
         "key": harmless(options.get("key", "")),
         "text": plain_text(text) if text else "",

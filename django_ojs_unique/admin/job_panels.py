@@ -94,7 +94,7 @@ def _facts(visibility: Visibility, request: HttpRequest, job: Job) -> Iterator[t
         translate(nobody(job, job._state.db or "default")) if may_view(request, WorkerProcess) else "",
     )
     waits = (harmless(visibility.translate(sentence)) for sentence in waits_for(job, job._state.db or "default"))
-    yield gettext("Limits"), " ".join(waits)
+    yield gettext("Waits"), " ".join(waits)
     yield gettext("Still runs"), translate(still_runs(job, job._state.db or "default"))
     yield gettext("Priority"), str(job.priority)
     yield gettext("Tags"), harmless(", ".join(map(str, job.tags)) if isinstance(job.tags, list) else str(job.tags))

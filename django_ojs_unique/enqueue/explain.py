@@ -40,7 +40,7 @@ class Explanation:
 
     ``action`` is ``create``, ``replace``, ``reject`` or ``ignore``. ``duplicates`` come newest first: at most 1,000
     live ones, and 100 finished ones in each state. Their payloads are loaded on access. ``limits`` are those of the
-    new job as it would store them (`Limit.of`).
+    new job as it would store them (`Limit.of`), and ``queue`` is its queue.
     ``fingerprint`` and ``canonical_text`` are empty for a job with neither a policy nor a key.
     """
 
@@ -51,6 +51,7 @@ class Explanation:
     policy: UniquePolicy | None
     duplicates: tuple[Duplicate, ...] = ()
     limits: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+    queue: str = field(default="", compare=False)
 
     def redacted(self, type: str, args: Any) -> Explanation:
         """Return it with what is redacted in jobs of a type masked."""
@@ -98,7 +99,8 @@ class Explanation:
 
 def explain(jobs: QuerySet[Any], new_job: NewJob, now: datetime) -> Explanation:
     """Explain one valid request against the rows of ``jobs``."""
-    explanation = replace(_explain(jobs, new_job, now), limits=tuple(new_job.job.limits or ()))
+    explanation = _explain(jobs, new_job, now)
+    explanation = replace(explanation, limits=tuple(new_job.job.limits or ()), queue=new_job.job.queue)
     is_stored = explanation.action == "create" or (explanation.action == "replace" and new_job.key is None)
     if new_job.has_id and is_stored and jobs.filter(pk=new_job.job.pk).exists():
         return replace(

@@ -1,4 +1,4 @@
-"""What a blocked job waits for, in sentences: a look at its limits, its turn in a fair queue, a slot of a partition."""
+"""What a job waits for, in sentences: a paused queue, a look at its limits, a fair queue's turn, a slot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..enqueue.explain import Explanation
 from ..exceptions import Message
 from ..handlers.redaction import redacted_member
 from ..limits.slots import started_since
-from ..models import Job, LimitOverride, LimitPartition, Slot
+from ..models import Job, LimitOverride, LimitPartition, Queue, Slot
 from ..models.limit import in_force, partition_text, weight_in_force
 from ..ojs.blocking import AFTER_PARTITIONS, FAIR, ID, LIMITED, PARTITIONS
 from ..ojs.states import JobState
@@ -33,10 +33,12 @@ TIMES = {1: Message("second"), 60: Message("minute"), 3600: Message("hour")}
 def waits_for(job: Any, using: str) -> tuple[str, ...]:
     """Say what an available job waits for before a worker may claim it; empty if it waits for a worker only.
 
-    At most eleven statements, whatever waits. Redacted values are masked.
+    At most twelve statements, whatever waits. Redacted values are masked.
     """
     if job.state != JobState.AVAILABLE:
         return ()
+    if paused := _pause_of(job.queue, using):
+        return paused
     if job.blocked_by == LIMITED:
         return (Message("No worker has looked at its limits yet."), _before(job, using, [job.queue]))
     if job.blocked_by.startswith(FAIR):
@@ -55,11 +57,14 @@ def short_partition(limit: Mapping[str, Any]) -> str:
 def would_meet(explanation: Explanation, using: str) -> tuple[str, ...]:
     """Say of each limit of a job that would be stored whether the job would wait; redact the explanation before.
 
-    At most seven statements for each limit.
+    If its queue is paused, say only that. At most seven statements for each limit, and one.
     """
-    limits = explanation.limits if explanation.action in ("create", "replace") else ()
-    queues, found = sorted(in_use(using)) if limits else [], list[str]()
-    for limit in limits:
+    if explanation.action not in ("create", "replace"):
+        return ()
+    if paused := _pause_of(explanation.queue, using):
+        return paused
+    queues, found = sorted(in_use(using)) if explanation.limits else [], list[str]()
+    for limit in explanation.limits:
         now = _standing(limit, using)
         blocks = {"blocked_by__gte": limit["id"], "blocked_by__lt": limit["id"] + AFTER_PARTITIONS}
         waiting = _available(using, queues).filter(**blocks).order_by()[: MOST_COUNTED + 1].count()
@@ -69,6 +74,12 @@ def would_meet(explanation: Explanation, using: str) -> tuple[str, ...]:
         else:
             found.append(say("Would have a slot of {key}: {numbers}; {count} waiting."))
     return tuple(found)
+
+
+def _pause_of(queue: str, using: str) -> tuple[str, ...]:
+    if not Queue.objects.using(using).filter(name=queue, paused_at__isnull=False).exists():
+        return ()
+    return (Message("Queue {queue} is paused: no worker claims its jobs.", queue=queue),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, job
-from django_ojs_unique.models import Job, SuppressedEnqueue
+from django_ojs_unique.models import Job, Queue, SuppressedEnqueue
 from tests.support.people import give, log_in
 
 pytestmark = pytest.mark.django_db
@@ -261,6 +261,14 @@ def test_an_unknown_type_is_warned_of_with_what_was_probably_meant(admin_client,
 @override_settings(OJS_UNIQUE={"REQUIRE_HANDLER": True})
 def test_an_unknown_type_is_an_error_where_handlers_are_required(admin_client):
     assert "has no registered handler" in errors(admin_client, type="email.welcom")["type"]
+
+
+def test_a_paused_queue_is_what_the_job_would_wait_for(admin_client):
+    Queue.objects.pause("letters")
+    assert answer(admin_client, type="email.send", queue="letters")["waits"] == [
+        "Queue letters is paused: no worker claims its jobs."
+    ]
+    assert answer(admin_client, type="email.send")["waits"] == []
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy
-from django_ojs_unique.models import Job, SuppressedEnqueue, WorkerProcess
+from django_ojs_unique.models import Job, Queue, SuppressedEnqueue, WorkerProcess
 from django_ojs_unique.reporting.duplicates import MOST_RELATIVES
 from django_ojs_unique.reporting.suppressed import MOST_ATTEMPTS, MOST_MET
 from tests.support.people import give, log_in
@@ -457,3 +457,9 @@ def test_the_page_of_a_job_that_waits_says_that_nobody_takes_it(admin_client, cl
     other.queues = ["letters"]
     other.save()
     assert "Taken by nobody" not in show(admin_client, job)[1]
+
+
+def test_the_page_of_a_job_that_waits_says_that_its_queue_is_paused(admin_client):
+    job = enqueue(queue="letters")
+    Queue.objects.pause("letters")
+    assert "Waits Queue letters is paused: no worker claims its jobs." in show(admin_client, job)[1]

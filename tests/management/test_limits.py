@@ -1,4 +1,4 @@
-"""``jobs limits``, and what ``jobs show`` and ``jobs explain`` say about limits."""
+"""``jobs limits``, and what ``jobs show`` and ``jobs explain`` say about limits and pauses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_ojs_unique import Limit, UniquePolicy, job
-from django_ojs_unique.models import Job, LimitOverride
+from django_ojs_unique.models import Job, LimitOverride, Queue
 from tests.support.limits import ONE, enqueue, take
 from tests.support.secrets import SECRET, assert_hidden
 
@@ -129,6 +129,22 @@ def test_explain_says_what_the_existing_job_waits_for():
     take(), take()
     said = jobs("explain", "x", "--unique", json.dumps(once.to_dict()))
     assert f"job {held}: Waits for a slot of args.n 1: 1 of 1 in use. Held by {holder}." in said
+
+
+def test_a_job_on_a_paused_queue_waits_for_the_queue(waiting, handlers):
+    job("u", limit=ONE)(lambda n: None)
+    plain, *limited = Job.objects.enqueue("plain").job.id, *waiting[1:3]
+    Queue.objects.pause("default")
+    paused = "Queue default is paused: no worker claims its jobs."
+    for id in (plain, *limited):
+        assert answer("show", str(id))["waits_for"] == [paused]
+        assert paused in jobs("show", str(id))
+    for label, *call in (("queue", "plain"), ("limit", "u", "--args", '{"n": 3}')):
+        assert answer("explain", *call)["waits_for"] == [paused]
+        assert f"{label}:          {paused}" in jobs("explain", *call)
+    assert answer("explain", "plain", "--queue", "other")["waits_for"] == []
+    Queue.objects.resume("default")
+    assert answer("show", str(plain))["waits_for"] == []
 
 
 @pytest.mark.slow

@@ -153,7 +153,7 @@ def test_what_a_job_waits_for_takes_few_statements_whatever_waits(django_assert_
     *_, last = [enqueue(1, limit) for _ in range(50)]
     take(), take()
     row = Job.objects.get(pk=last)
-    with django_assert_max_num_queries(11):
+    with django_assert_max_num_queries(12):
         assert waits_for(row, "default")
 
 

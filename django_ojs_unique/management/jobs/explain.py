@@ -68,7 +68,7 @@ class Explain(Subcommand):
     """Say what an enqueue would do now, and why. Nothing is enqueued.
 
     `jobs explain email.send --args '{"user_id": 42}'` prints the fingerprint, each stored job that counts as a
-    duplicate with the end of its window, and whether the job would wait for a slot of a limit.
+    duplicate with the end of its window, and whether the queue is paused, or the job would wait for a slot of a limit.
     """
 
     name = "explain"
@@ -102,7 +102,8 @@ class Explain(Subcommand):
         self.answer({**explanation.to_dict(), "waits_for": meets})
         first, *others = str(explanation).split("\n")
         self.say(self.style.MIGRATE_HEADING(harmless(first)))
-        for line in (*others, *(f"limit:          {text}" for text in meets)):
+        label = "limit" if explanation.limits else "queue"
+        for line in (*others, *(f"{label}:          {text}" for text in meets)):
             self.say(harmless(line))
         for duplicate in explanation.duplicates[:MOST_WAITING]:
             if waits := waits_for(duplicate.job, self.using):

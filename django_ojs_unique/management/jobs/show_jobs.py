@@ -129,7 +129,7 @@ class Show(Subcommand):
         yield "handler", handler(job)
         yield "queue", job.queue
         yield "taken by nobody", nobody(job, self.using)
-        yield "limits", waits
+        yield "waits", waits
         yield "priority", job.priority
         yield "attempt", f"{job.attempt} of {job.most_attempts}"
         for name in ENVELOPE:
