@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -14,12 +14,17 @@ from django.db.models import QuerySet
 
 from ..db.transactions import is_busy, starting_over
 from ..ojs.states import TIMED, JobState
-from ..workflows.advance import advance_due
+from ..workflows.advance import advance_due, fail_deleted
 from . import cron, timers
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
+SCAN = timedelta(seconds=10)
+
 T = TypeVar("T")
+
+_scanned: dict[str, datetime] = {}
+"""When this process last looked for deleted jobs, by database."""
 
 
 def run_maintenance(jobs: QuerySet[Any], now: datetime, *, only: UUID | None = None, crons: bool = False) -> None:
@@ -38,6 +43,16 @@ def run_maintenance(jobs: QuerySet[Any], now: datetime, *, only: UUID | None = N
     unless_busy(jobs.db, partial(timers.promote, jobs, now, only=only))
     unless_busy(jobs.db, partial(timers.expire, rows, now))
     unless_busy(jobs.db, partial(advance_due, jobs.db))
+
+
+def fail_deleted_now_and_then(using: str, now: datetime) -> None:
+    """Let members of workflows fail whose jobs were deleted, unless this process did so within `SCAN`.
+
+    It reads all members whose jobs are stored, which would be too much for each request.
+    """
+    if not (last := _scanned.get(using)) or not last <= now < last + SCAN:
+        _scanned[using] = now
+        unless_busy(using, partial(fail_deleted, using))
 
 
 def is_overdue(job: Any, now: datetime) -> bool:

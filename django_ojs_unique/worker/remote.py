@@ -32,7 +32,7 @@ from ..execution.run_result import RunResult
 from ..lifecycle import stopped
 from ..lifecycle.events import tell
 from ..limits.slots import forget_slots
-from ..maintenance.on_demand import is_overdue, run_maintenance, unless_busy
+from ..maintenance.on_demand import fail_deleted_now_and_then, is_overdue, run_maintenance, unless_busy
 from ..models import StoppedRun
 from ..ojs.blocking import UNBLOCKED
 from ..ojs.states import JobState
@@ -61,6 +61,7 @@ def fetch(
     same time, the jobs can have some bytes more.
     """
     run_maintenance(jobs, now, crons=True)
+    fail_deleted_now_and_then(jobs.db, now)
     taken: list[Any] = []
     for queue, types in queues.items():
         if len(taken) == count or (taken and max_bytes <= 0):

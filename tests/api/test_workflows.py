@@ -7,6 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from django_ojs_unique.maintenance import on_demand
 from django_ojs_unique.models import Job, Queue, Workflow, WorkflowMember
 from django_ojs_unique.reporting import bounded
 from django_ojs_unique.testing import travel
@@ -691,7 +692,10 @@ def test_a_job_of_a_workflow_is_shown_with_its_place(start, ojs):
 
 
 @pytest.mark.slow
-def test_the_fetch_of_many_jobs_has_a_constant_number_of_queries(start, ojs):
+def test_the_fetch_of_many_jobs_has_a_constant_number_of_queries(start, ojs, monkeypatch):
+    monkeypatch.setattr(on_demand, "SCAN", timedelta(days=1))
+    ojs.fetch()  # which looks for deleted jobs
+
     def queries(count):
         with CaptureQueriesContext(connection) as captured:
             assert len(ojs.fetch(count=count)) == count
@@ -734,3 +738,24 @@ def test_the_ack_itself_starts_the_next_step(start, ojs):
     start("chain", [step("a"), step("b")])
     ojs.post("/ojs/v1/workers/ack", {"job_id": ojs.fetch()[0]["id"]})
     assert Job.objects.filter(type="b", state="available").exists()
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_fetch_counts_a_deleted_job_though_nobody_reads_the_workflow(start, work, ojs, is_busy, monkeypatch):
+    monkeypatch.setattr(on_demand, "_scanned", {})
+    start("batch", [step("a"), step("b")], callbacks={"on_failure": step("f")})
+    Job.objects.get(type="a").delete()
+    if is_busy:
+        ojs.enqueue("other", args=[])
+    assert {work()["type"] for _ in range(2 + is_busy)} == {"b", "f"} | ({"other"} if is_busy else set())
+
+
+def test_a_fetch_looks_for_deleted_jobs_now_and_then(ojs, monkeypatch):
+    scans = []
+    monkeypatch.setattr(on_demand, "_scanned", {})
+    monkeypatch.setattr(on_demand, "SCAN", timedelta(days=1))
+    monkeypatch.setattr(on_demand, "fail_deleted", scans.append)
+    for ahead in ("PT1S", "PT1H", "P2D"):
+        with travel(ahead):
+            ojs.fetch()
+    assert scans == ["default"] * 2
