@@ -21,7 +21,7 @@ from ..db.clock import database_now
 from ..handlers.registry import registry
 from ..ojs.states import JobState
 from ..signals import job_activated, job_enqueued, job_updated, workflow_created
-from ..workflows.advance import advance_due
+from ..workflows.advance import advance_all
 from . import inline
 from .claim import claim
 
@@ -71,7 +71,7 @@ def _available(*, job: Any, using: str, **more: Any) -> None:
 
 def _created(*, using: str, **more: Any) -> None:
     # All of its first jobs may be duplicates of jobs that have ended.
-    transaction.on_commit(partial(advance_due, using), using=using)
+    transaction.on_commit(partial(advance_all, using), using=using)
 
 
 def _committed(job: Any, using: str) -> None:
@@ -83,9 +83,11 @@ def _run_generations() -> None:
     for _ in range(MOST_GENERATIONS):
         generation, _here.due = _here.due, []
         for job, using in generation:
-            _run(job, using)
-            if job.awaited:
-                advance_due(using)
+            try:
+                _run(job, using)
+            finally:
+                if job.awaited:
+                    advance_all(using)
         if not _here.due:
             return
     logger.error(

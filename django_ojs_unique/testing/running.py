@@ -23,7 +23,7 @@ from ..maintenance import cron, prune, timers
 from ..models import CronJob, Job, SuppressedEnqueue
 from ..worker.hints import tell_of_unknown_types
 from ..worker.queues import QueueFilter
-from ..workflows.advance import advance_due, fail_deleted
+from ..workflows.advance import advance_all, fail_deleted
 from .capture import capture_jobs
 
 LEASE = timedelta(minutes=1)
@@ -147,10 +147,11 @@ def _run_next(jobs: QuerySet[Job], types: list[str], queues: QueueFilter, raise_
     now = database_now(jobs.db)
     timers.rescue(jobs, now)
     timers.promote(jobs, now)
-    fail_deleted(jobs.db)
-    advance_due(jobs.db)
+    while fail_deleted(jobs.db):  # a thousand at a time
+        pass
+    advance_all(jobs.db)
     while timers.expire(jobs, now):  # a workflow may wait for one of them, and its next step may have expired, too
-        advance_due(jobs.db)
+        advance_all(jobs.db)
     taken = claim(
         jobs,
         queues=queues.waiting(jobs),

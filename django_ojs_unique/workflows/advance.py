@@ -49,6 +49,14 @@ def advance_due(using: str) -> tuple[int, bool]:
     return done, done < len(roots) or len(ended) == BATCH
 
 
+def advance_all(using: str) -> None:
+    """Advance all workflows that wait for a job that has ended, except those that another process has locked."""
+    is_left = True
+    while is_left:
+        advanced, is_left = advance_due(using)
+        is_left = is_left and advanced > 0
+
+
 def fail_deleted(using: str, root: UUID | None = None) -> int:
     """Let members fail whose jobs were deleted, of ``root`` only, if given; return how many workflows that advanced."""
     tables = Tables.on(using)

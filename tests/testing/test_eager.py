@@ -13,10 +13,10 @@ from django.db import DatabaseError, OperationalError, connections, transaction
 from django.test import TestCase, TransactionTestCase, override_settings
 from django.utils import timezone
 
-from django_ojs_unique import DuplicateJob, Retry, RetryPolicy, UniquePolicy, job, presets
+from django_ojs_unique import DuplicateJob, Retry, RetryPolicy, UniquePolicy, batch, chain, job, presets
 from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.execution import eager
-from django_ojs_unique.models import CronJob, Event, Job, Queue
+from django_ojs_unique.models import CronJob, Event, Job, Queue, Workflow
 from django_ojs_unique.signals import (
     job_activated,
     job_cancelled,
@@ -466,6 +466,23 @@ def test_a_deadlock_that_propagates_does_not_repeat_the_enqueue_that_is_committe
     with pytest.raises(OperationalError):
         handler.enqueue()
     assert (Job.objects.count(), ran) == (1, ["t"])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_workflow_of_a_failure_that_propagates_goes_on(handlers, note, ran, settings):
+    settings.OJS_UNIQUE = {"EAGER": "propagate"}
+
+    @job("t", retry=RetryPolicy(max_attempts=1))
+    def handler():
+        raise ValueError("out of paper")
+
+    with pytest.raises(ValueError, match="out of paper"):
+        chain(handler.item(), note.item("x")).enqueue()
+    with pytest.raises(ValueError, match="out of paper"):
+        batch([handler.item()], on_failure=note.item("called")).enqueue()
+    assert [workflow.state for workflow in Workflow.objects.order_by("pk")] == ["failed", "running"]
+    assert Job.objects.get(type="note").state == "available"  # as the jobs after it do
+    assert ran == []
 
 
 def test_what_a_handler_decides_never_propagates(commit, handlers, settings):
