@@ -15,7 +15,7 @@ from ..exceptions import InvalidRequest, OJSError, did_you_mean, shorten
 from ..handlers.redaction import masked, names_of_any
 from .entry import Answer, Entry, located
 from .new_job import Reader
-from .request import ARGUMENTS, Request, own_members
+from .request import ARGUMENTS, Request, own_members, refuse_another_database
 from .results import ItemResult, Outcome
 
 
@@ -24,7 +24,7 @@ class Items:
 
     def __init__(self, jobs: QuerySet[Any], numbered: Iterable[tuple[int, Any]]) -> None:
         # Draw all items before `now` is set, because their source may be slow; copy them, because it may change them.
-        self._drawn = deque((index, _draw(index, item)) for index, item in numbered)
+        self._drawn = deque((index, _draw(index, item, jobs.db)) for index, item in numbered)
         self._reader, self._now = Reader(jobs.model), database_now(jobs.db)
         self._log_unknown_types()
 
@@ -46,9 +46,11 @@ class Items:
                 self._reader.options_of(request)
 
 
-def _draw(index: int, item: Any) -> Request | OJSError:
+def _draw(index: int, item: Any, using: str) -> Request | OJSError:
     try:
-        return own_members(request_of_item(item))
+        request = request_of_item(item)
+        refuse_another_database(request, using)
+        return own_members(request)
     except OJSError as mistake:
         return located(index, mistake)
 

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from ..exceptions import InvalidRequest, nearest, shorten
+from ..exceptions import InvalidRequest, Message, nearest, shorten
 from ..handlers.carried import capture
 from ..handlers.redaction import redact_error, redacted
 from ..handlers.registry import argument_names, converter_of
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         handler may be in another process, so that there is no warning if it is missing here. ``context`` is what the
         job carries, if it is not to be captured here. ``workflow_id`` is the workflow that waits for the job.
         ``judged_at`` is the time by which uniqueness is decided, and the job's ``created_at``, if that is not now.
+        ``using`` is the only database where it may be enqueued, as its workers are there; None: any.
         """
 
         type: str
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         context: Any
         workflow_id: UUID | None
         judged_at: datetime | None
+        using: str | None
 
         def __init__(self, type: str, args: Any = None, **options: Any) -> None: ...
         def __getattr__(self, name: str) -> Any: ...
@@ -56,6 +58,7 @@ else:
             ("context", Any, field(default=INHERIT, repr=False)),
             ("workflow_id", UUID | None, None),
             ("judged_at", datetime | None, None),
+            ("using", str | None, None),
         ],
         slots=True,
     )
@@ -81,6 +84,13 @@ def refuse_unknown(call: str, type: Any, options: Mapping[str, Any]) -> None:
         typo = f" The handler of {type!r} has {meant[name]!r}." if meant.get(name, name) != name else ""
         hint = f"Did you mean {close!r}?" if close else f"A job's arguments go into args: write args={args}.{typo}"
         raise TypeError(f"{call}() has no argument {name!r}. {hint}")
+
+
+def refuse_another_database(request: Request, using: str) -> None:
+    """Raise InvalidRequest for a request that may not be enqueued on the database ``using``."""
+    if request.using is not None and request.using != using:
+        problem = Message("belongs to the database {name}, and not to {other}", name=request.using, other=using)
+        raise InvalidRequest.at("type", problem, value=request.type, hint=f"Write .using({request.using!r}).")
 
 
 def own_members(request: Request) -> Request:

@@ -51,7 +51,9 @@ class ResolvedOptions:
     def __init__(self, request: Request, model: type[models.Model]) -> None:
         self.met_duplicate = False
         type_ = _type_of(request)
-        self.definition = definition = registry.get(type_) if settings.require_handler else registry.find(type_)
+        # The next job of a workflow was accepted with the workflow, perhaps by a newer version of the program.
+        is_required = settings.require_handler and request.workflow_id is None
+        self.definition = definition = registry.get(type_) if is_required else registry.find(type_)
         if definition is None and not request.elsewhere and type_ not in _warned_of:
             _warn_of(type_)
         found = _resolve(request, definition)
@@ -110,7 +112,10 @@ class OptionsCache:
         if options is None or options.definition is not registry.find(request.type):
             if len(self._known) >= MOST_OPTIONS:
                 self._known.clear()
-            options = self._known[identity] = ResolvedOptions(request, self._model)
+            options = ResolvedOptions(request, self._model)
+            if options.definition is None and settings.require_handler:  # only for a job of a workflow
+                return options
+            self._known[identity] = options
         return options
 
 

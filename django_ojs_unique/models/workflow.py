@@ -17,7 +17,8 @@ from ..conf import settings
 from ..db.constraints import PartiallyIndexed
 from ..db.fields import PayloadField, SparseCharField, SparsePayloadField, new_id
 from ..db.transactions import starting_over
-from ..ojs.workflows import Kind, MemberOutcome, Role, WorkflowState
+from ..ojs.states import JobState
+from ..ojs.workflows import UNSUCCESSFUL, Kind, MemberOutcome, Role, WorkflowState
 
 if TYPE_CHECKING:
     from ..workflows.cancel import Cancelled
@@ -37,7 +38,8 @@ class WorkflowQuerySet(models.QuerySet["Workflow"]):
 
         ``definition``: what ``to_dict()`` of a chain, a group or a batch returns: an object with a ``type`` and its
         ``steps`` (chain) or ``jobs``; each is an object with the arguments of ``Job.objects.enqueue()`` and a ``name``,
-        or such a definition itself. ``id``: a UUID; by default a new UUIDv7.
+        or such a definition itself. ``id``: a UUID; by default a new UUIDv7. Without `using()`, it is stored where the
+        backend of a task in it stores its jobs, else where the router says.
 
         Raises InvalidWorkflow; for a job what ``enqueue()`` raises, with its place in the message; JobIdTaken when the
         id is in use; DuplicateJob for a job that its policy rejects. Nothing is stored then.
@@ -45,8 +47,9 @@ class WorkflowQuerySet(models.QuerySet["Workflow"]):
         from ..workflows.create import create
         from ..workflows.definition import read_workflow
 
-        using = self._db or router.db_for_write(self.model, **self._hints)  # type: ignore[attr-defined]
-        return create(self.model._default_manager.using(using), read_workflow(definition), id)  # type: ignore[no-any-return]
+        flow = read_workflow(definition)
+        using = self._db or flow.using or router.db_for_write(self.model, **self._hints)  # type: ignore[attr-defined]
+        return create(self.model._default_manager.using(using), flow, id)  # type: ignore[no-any-return]
 
     async def aenqueue(self, definition: Mapping[str, Any], *, id: UUID | str | None = None) -> Workflow:
         """Do what `enqueue` does, from asynchronous code."""
@@ -59,11 +62,13 @@ class WorkflowQuerySet(models.QuerySet["Workflow"]):
     def prune(self, now: datetime) -> int:
         """Delete a batch of workflows that ended before ``OJS_UNIQUE["WORKFLOW_RETENTION"]``; return how many.
 
-        Those nested in them and their members go with them; jobs are kept as long as `RETENTION` says.
+        Those nested in them and their members go with them; jobs are kept as long as `RETENTION` says. A workflow is
+        kept as long as a job of it that did not complete: its retry needs the results of those before it.
         """
         from ..db.locking import any_of, unlocked
 
         old = self.filter(root=None, finished_at__lte=now - settings.workflow_retention).order_by("finished_at")
+        old = old.exclude(_may_run_again("workflow")).exclude(_may_run_again("workflow__root"))
         if not any_of(old):
             return 0
 
@@ -78,6 +83,15 @@ class WorkflowQuerySet(models.QuerySet["Workflow"]):
     def running(self) -> Self:
         """Select the outermost workflows that have not ended."""
         return self.filter(root=None, state=WorkflowState.RUNNING)
+
+
+def _may_run_again(place: str) -> Exists:
+    """Whether a member, whose ``place`` is the workflow, has a stored job that has not completed."""
+    from .job import Job
+
+    job = Job._default_manager.filter(pk=OuterRef("job_id")).exclude(state=JobState.COMPLETED)
+    unsuccessful = WorkflowMember._default_manager.filter(outcome__in=UNSUCCESSFUL, **{place: OuterRef("pk")})
+    return Exists(unsuccessful.filter(Exists(job)))
 
 
 class Workflow(PartiallyIndexed):

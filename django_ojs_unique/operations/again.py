@@ -15,24 +15,34 @@ from ..enqueue.new_job import NewJob, read
 from ..enqueue.request import Request
 from ..enqueue.results import ItemResult
 from ..enqueue.unit_of_work import UnitOfWork
-from ..exceptions import DuplicateJob, InvalidRequest, Message, OJSError
+from ..exceptions import DuplicateJob, InvalidRequest, InvalidTransition, Message, OJSError
 from ..handlers.carried import split
 from ..ojs.states import JobState
 from ..options import OPTIONS
 from ..unique.fingerprint import canonical_key, fingerprint
 from ..unique.keys import KeyMode, KeyScope
+from ..workflows.results import receivers
 from .operation import ENQUEUE_AGAIN
 from .results import BulkResult
 
 _STORED = {name: option for name, option in OPTIONS.items() if option.repeats and option.column and name != "key"}
 
 
-def request_of(job: Any) -> Request:
+_RECEIVES = Message(
+    "Cannot enqueue job {id} again: a new job would not get the results of the jobs before it in its workflow."
+    " Retry it, or enqueue the workflow again."
+)
+
+
+def request_of(job: Any, receiving: Collection[UUID] | None = None) -> Request:
     """Return the request that enqueues a job again: to run now, with the policy, the key and the options of its row.
 
     A key that another job holds makes it a duplicate: old arguments must not rewrite a newer job. Raises InvalidRequest
-    for a row that was changed manually, and for a key of an unknown scope.
+    for a row that was changed manually, and for a key of an unknown scope; InvalidTransition for a job with results of
+    earlier jobs of its workflow, which a new job would not have. ``receiving``: the `receivers`, if they are known.
     """
+    if job.pk in (receivers([job]) if receiving is None else receiving):
+        raise InvalidTransition(Message(_RECEIVES, id=job.pk), details={"workflow_id": str(job.workflow_id)})
     meta, carried = split(job.meta)
     try:
         stored = {name: option.kind.load(getattr(job, option.column)) for name, option in _STORED.items()}
@@ -54,10 +64,11 @@ def enqueue_again(
     """
     result, new_jobs, now = BulkResult(), dict[UUID, NewJob](), database_now(jobs.db)
     everywhere = everything(jobs)
-    finished = ENQUEUE_AGAIN.able(jobs.filter(pk__in=ids)).order_by("created_at", "pk")
+    finished = list(ENQUEUE_AGAIN.able(jobs.filter(pk__in=ids)).order_by("created_at", "pk"))
+    receiving = receivers(finished)
     for job in finished:
         try:
-            new_jobs[job.pk] = read(request_of(job), everywhere.model, now)
+            new_jobs[job.pk] = read(request_of(job, receiving), everywhere.model, now)
             new_jobs[job.pk].replaceable = replaceable
         except OJSError as error:
             result.refused[job.pk] = error

@@ -142,7 +142,7 @@ class OJSBackend(BaseTaskBackend):
             "limit": self.limits_of(task),
             "extra": {NOTE: {"backend": self.alias, "positional": positional}},
         }
-        return Request(type_of(task.func), named, id=id, **options)
+        return Request(type_of(task.func), named, id=id, using=self.options.get("database"), **options)
 
     def get_result(self, result_id: Any) -> TaskResult[Any, Any]:
         """Return the result of a task by its id, also if another process enqueued it.

@@ -35,7 +35,7 @@ class Composition:
     def enqueue(self, *, id: UUID | str | None = None, using: str | None = None) -> Workflow:
         """Store the workflow in the caller's transaction, and enqueue the jobs that wait for no other.
 
-        ``id``: a UUID; by default a new UUIDv7. ``using``: the alias of the database.
+        ``id``: a UUID; by default a new UUIDv7. ``using``: the alias of the database; by default that of its tasks.
         Raises what ``Workflow.objects.enqueue()`` raises; nothing is stored then.
         """
         from ..models import Workflow

@@ -14,7 +14,7 @@ from ..db.dialects import dialect_of, dialect_on
 from ..db.fast.rows import unsaved
 from ..db.fields import new_id
 from ..enqueue.bulk import enqueue_many
-from ..enqueue.request import Request
+from ..enqueue.request import Request, refuse_another_database
 from ..enqueue.results import ItemResult
 from ..enqueue.unit_of_work import UnitOfWork
 from ..exceptions import JobIdTaken, OJSError
@@ -29,9 +29,15 @@ from .tables import Tables
 def create(workflows: QuerySet[Any], flow: Flow, id: UUID | str | None = None) -> Any:
     """Store a valid workflow on the database of ``workflows``, enqueue its first jobs, and return its row.
 
-    Raises DuplicateJob or JobIdTaken, with the place of the job; nothing is stored then.
+    Raises DuplicateJob, JobIdTaken, or InvalidRequest for a job of another database, with the place of the job; nothing
+    is stored then.
     """
     tables = Tables.on(workflows.db)
+    for leaf in flow.leaves():
+        try:
+            refuse_another_database(leaf.request, tables.using)
+        except OJSError as error:
+            raise leaf.located(error) from None
     chosen = None if id is None else uuid(id, "id")
     for work in UnitOfWork(tables.using):
         with work:

@@ -59,6 +59,11 @@ class Flow:
                 yield from member.leaves()
         yield from self.callbacks.values()
 
+    @property
+    def using(self) -> str | None:
+        """The database to which one of its jobs belongs, the first that says so; or None."""
+        return next((leaf.request.using for leaf in self.leaves() if leaf.request.using is not None), None)
+
 
 Member: TypeAlias = Leaf | Flow
 

@@ -233,3 +233,12 @@ def test_the_priority_of_the_first_step_holds_for_a_chain(log, do):
     run_jobs()
     found = {job.args["name"]: job.priority for job in Job.objects.all()}
     assert found == {"a": 7, "b": -1, "c": 3, "d": 3, "e": 7, "f": 7, "g": 0, "h": 0}
+
+
+def test_a_nested_group_that_failed_gives_the_results_that_it_has(log, do, fail):
+    flow = [group([do("a"), fail("x")]), chain(do("b"), fail("y")), chain(do("c"), group([do("d"), fail("z")]))]
+    batch(flow, on_failure=do("f")).enqueue()
+    run_jobs()
+    (side, step, last) = dict(log)["f"]
+    assert (side[0], side[1]["error"]["message"]) == ("a", "x fails")
+    assert [one["error"]["code"] for one in (step, last)] == ["workflow_failed"] * 2
