@@ -38,4 +38,4 @@ def from_json(stored: Any, **more: Any) -> Request | InvalidRequest:
         moments = {name: datetime.fromisoformat(stored[name]) for name in _MOMENTS if name in stored}
     except (TypeError, ValueError) as error:
         return InvalidRequest(f"The stored request cannot be read: {error}.")
-    return Request(**{**stored, **moments, "elsewhere": True, **more})
+    return Request(**{**stored, **moments, "elsewhere": True, "judged_at": None, **more})

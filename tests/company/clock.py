@@ -18,7 +18,7 @@ from django_ojs_unique.testing import time_travel, travel
 def travelling(shift: timedelta, *, off: timedelta) -> Iterator[None]:
     """Move the database's clock by ``shift``, and this process's by that and ``off``."""
     with travel(shift):
-        right, read = timezone.datetime, getattr(clock, "_time_of", None)
+        right, read = timezone.datetime, clock._time_of
         database = SimpleNamespace(datetime=right, now=lambda: right.now(UTC))
 
         def time_of(number: int) -> float:
@@ -27,6 +27,6 @@ def travelling(shift: timedelta, *, off: timedelta) -> Iterator[None]:
         with (
             patch.object(timezone, "datetime", time_travel._clock(off)),
             patch.object(time_travel, "timezone", database),  # `Now` is the database's
-            patch.object(clock, "_time_of", time_of, create=True),
+            patch.object(clock, "_time_of", time_of),
         ):
             yield
