@@ -14,7 +14,7 @@ from ..handlers.carried import arestored, carries, restored
 from ..handlers.context import JobContext
 from ..handlers.control import Interrupted, Skip, TimeLimitExceeded
 from ..handlers.registry import Definition, registry
-from ..handlers.signature import call, still_wanted
+from ..handlers.signature import acall, astill_wanted, call, still_wanted
 from ..hooks import tracer
 from ..signals import announce, job_started
 from . import atomic, run_result
@@ -97,9 +97,9 @@ async def _arun(run: Run, share: sessions.Share, deadline: asyncio.Timeout) -> A
             args = run.job.args
             if definition.converter is not None:
                 args = await sync_to_async(definition.converter.from_json)(args)
-            if definition.skip_unless is not None and not await _astill_wanted(definition, args):
+            if definition.skip_unless is not None and not await astill_wanted(definition, args):
                 raise Skip(_reason(definition))
-            return await call(definition, args, context)
+            return await acall(definition, args, context)
     except BaseException as error:
         if handle is not None and handle.journal.has_unsaved:
             await sync_to_async(handle.journal.save_after)(error)
@@ -110,11 +110,6 @@ def _announce_start(run: Run, share: sessions.Share | None = None) -> None:
     if job_started.receivers and job_started.has_listeners(type(run.job)):
         announce(job_started, type(run.job), job=run.job, using=run.job._state.db)
         sessions.renew_after_receivers(share)
-
-
-async def _astill_wanted(definition: Definition, args: Any) -> Any:
-    wanted = await sync_to_async(still_wanted)(definition, args)
-    return await wanted if asyncio.iscoroutine(wanted) else wanted
 
 
 def _context(run: Run, handle: JobHandle) -> JobContext:

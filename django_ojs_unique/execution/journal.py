@@ -15,7 +15,7 @@ from copy import deepcopy
 from functools import partial
 from typing import Any
 
-from asgiref.sync import iscoroutinefunction, sync_to_async
+from asgiref.sync import sync_to_async
 
 from .. import lifecycle
 from ..conf import settings
@@ -25,6 +25,7 @@ from ..exceptions import HandlerError, InvalidArgs, InvalidRequest, StepsChanged
 from ..handlers.context import Cursor
 from ..handlers.conversion.containers import Conversion, NoConversion
 from ..handlers.conversion.hints import conversion_of, hint_of_result
+from ..handlers.functions import is_async
 from ..ojs.canonical import plain
 from ..ojs.moments import milliseconds
 from . import atomic
@@ -73,7 +74,7 @@ class Journal:
 
     def step(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Return the stored result of a step, or call the function and store its result."""
-        if iscoroutinefunction(function):
+        if is_async(function):
             raise HandlerError(
                 f"Step {name!r} has an async function: write `await context.astep(...)` in an async handler, and"
                 " `context.step(name, async_to_sync(function), ...)` in another."

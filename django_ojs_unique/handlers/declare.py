@@ -15,6 +15,7 @@ from ..ojs.retry import RetryPolicy
 from ..options import DeclaredOptions, declared
 from ..unique.policy import UniquePolicy
 from .context import JobContext
+from .functions import place_of
 from .handler import Handler
 from .registry import Definition, SupportsHeal, registry
 from .signature import redacted_names, refuse_a_misfit
@@ -115,7 +116,7 @@ def job(
             cron=Cron(cron) if isinstance(cron, str) else cron,
             heal=heal,
             atomic=atomic,
-            redact=redacted_names(redact, f"{function.__module__}.{function.__qualname__}"),
+            redact=redacted_names(redact, place_of(function)),
         )
         if convert:
             from .conversion.arguments import ConvertedArguments  # needs Django, as declarations do not

@@ -38,9 +38,9 @@ class Handler(Generic[P, R]):
     """A handler function: call it to run it directly, or call `enqueue` to let a worker run it."""
 
     def __init__(self, definition: Definition, options: Mapping[str, Any] | None = None) -> None:
+        update_wrapper(self, definition.function)
         self.definition = definition
         self._options = dict(options or {})
-        update_wrapper(self, definition.function)
 
     def __repr__(self) -> str:
         return f"<Handler of {self.definition.type}: {self.definition.place}>"

@@ -15,6 +15,7 @@ from ..ojs.limits import Limit
 from ..ojs.retry import RetryPolicy
 from ..options import declared
 from ..unique.policy import UniquePolicy
+from .functions import is_async, place_of
 
 HEAL = "ojs.heal"
 """The job type of a self-healing scan; its args are ``{"type": ...}``, with ``"using"`` for another database."""
@@ -55,7 +56,7 @@ class Definition:
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.function))
+        object.__setattr__(self, "is_async", is_async(self.function))
 
     @property
     def queue(self) -> str | None:
@@ -80,7 +81,7 @@ class Definition:
     @property
     def place(self) -> str:
         """Where the handler is defined, for messages."""
-        return f"{self.function.__module__}.{self.function.__qualname__}"
+        return place_of(self.function)
 
 
 class Registry:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import sync_to_async
 
 from ..exceptions import HandlerError, did_you_mean, shorten
 from ..ojs.limits import part_of
 from ..ojs.names import are_names
+from .functions import is_async, is_generator, kept, place_of
 from .registry import Definition, misfit, parameters_of
 
 if TYPE_CHECKING:
@@ -16,7 +20,16 @@ if TYPE_CHECKING:
 
 
 def call(definition: Definition, args: Any, context: JobContext | None) -> Any:
-    """Call a handler with a job's arguments: an object as keywords, an array in order. May return a coroutine."""
+    """Call a plain handler with a job's arguments: an object as keywords, an array in order."""
+    return kept(_call(definition, args, context), definition.function)
+
+
+async def acall(definition: Definition, args: Any, context: JobContext | None) -> Any:
+    """Do what `call` does, with an async handler."""
+    return kept(await _call(definition, args, context), definition.function)
+
+
+def _call(definition: Definition, args: Any, context: JobContext | None) -> Any:
     before = (context,) if definition.takes_context else ()
     if isinstance(args, dict):
         return definition.function(*before, **args)
@@ -24,13 +37,24 @@ def call(definition: Definition, args: Any, context: JobContext | None) -> Any:
 
 
 def still_wanted(definition: Definition, args: Any) -> Any:
-    """Call the handler's ``skip_unless`` with the arguments of the job that it names. May return a coroutine."""
+    """Call the handler's ``skip_unless`` with the arguments of the job that it names."""
     assert definition.skip_unless is not None
+    return kept(_still_wanted(definition, definition.skip_unless, args), definition.skip_unless)
+
+
+async def astill_wanted(definition: Definition, args: Any) -> Any:
+    """Do what `still_wanted` does, for an async handler: its ``skip_unless`` may be a plain or an async function."""
+    assert definition.skip_unless is not None
+    wanted = await sync_to_async(_still_wanted)(definition, definition.skip_unless, args)
+    return kept(await wanted if isawaitable(wanted) else wanted, definition.skip_unless)
+
+
+def _still_wanted(definition: Definition, skip_unless: Callable[..., Any], args: Any) -> Any:
     if not isinstance(args, dict):
         args = parameters_of(definition).bind(*args).arguments
-    wanted = inspect.signature(definition.skip_unless).parameters
+    wanted = inspect.signature(skip_unless).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in wanted.values())
-    return definition.skip_unless(**{name: value for name, value in args.items() if takes_any or name in wanted})
+    return skip_unless(**{name: value for name, value in args.items() if takes_any or name in wanted})
 
 
 def refuse_unknown_args(definition: Definition) -> None:
@@ -76,6 +100,23 @@ def refuse_a_wrong_atomic(definition: Definition) -> None:
         )
 
 
+def refuse_a_generator(function: Callable[..., Any]) -> None:
+    """Raise HandlerError when a call of the function would only make a generator."""
+    if is_generator(function):
+        raise HandlerError(
+            f"{place_of(function)}: a generator cannot be a handler, because nothing would run it. Write a loop without"
+            " yield; context.cursor() lets it go on after a crash."
+        )
+
+
+def _refuse_a_wrong_skip_unless(definition: Definition, skip_unless: Callable[..., Any]) -> None:
+    if is_generator(skip_unless) or (is_async(skip_unless) and not definition.is_async):
+        raise HandlerError(
+            f"{definition.place}: skip_unless {place_of(skip_unless)} must be a plain function that returns a boolean;"
+            " that of an async handler may be async."
+        )
+
+
 def redacted_names(redact: Any, place: str) -> tuple[str, ...]:
     """Return the names of ``redact``. Raises HandlerError unless it is a list of names."""
     if not are_names(redact):
@@ -86,6 +127,7 @@ def redacted_names(redact: Any, place: str) -> tuple[str, ...]:
 
 def refuse_a_misfit(definition: Definition) -> None:
     """Raise HandlerError when an option of a handler does not fit its function."""
+    refuse_a_generator(definition.function)
     parameters = inspect.signature(definition.function).parameters
     first = next(iter(parameters), None)
     if definition.takes_context and (
@@ -97,6 +139,8 @@ def refuse_a_misfit(definition: Definition) -> None:
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     refuse_a_wrong_atomic(definition)
     refuse_unknown_args(definition)
+    if definition.skip_unless is not None:
+        _refuse_a_wrong_skip_unless(definition, definition.skip_unless)
     if definition.skip_unless is not None and not takes_any:
         for name, wanted in inspect.signature(definition.skip_unless).parameters.items():
             if wanted.default is wanted.empty and wanted.kind is not wanted.VAR_KEYWORD and name not in parameters:

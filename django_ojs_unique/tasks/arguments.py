@@ -10,6 +10,7 @@ from inspect import Parameter, Signature, signature
 from typing import Any
 
 from ..exceptions import InvalidRequest
+from ..handlers.functions import place_of
 from ..handlers.registry import suggestion
 from .framework import normalize_json
 
@@ -41,7 +42,7 @@ def store(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[di
     Raises InvalidRequest when they do not fit the task, and what Django raises for values that JSON cannot carry.
     """
     fits = parameters_of(task)
-    place = f"{task.func.__module__}.{task.func.__qualname__}{fits}"
+    place = f"{place_of(task.func)}{fits}"
     try:
         fits.bind(*args, **kwargs)
         passed = fits.bind_partial(*args).arguments

@@ -15,6 +15,7 @@ from ..conf import settings
 from ..enqueue.request import Request
 from ..exceptions import HandlerError, InvalidRequest, InvalidRetryPolicy, did_you_mean
 from ..execution import eager
+from ..handlers.functions import place_of
 from ..ojs.limits import Limit
 from ..ojs.names import queue_name
 from ..ojs.retry import RetryPolicy
@@ -25,7 +26,7 @@ from .declare import OJSTask
 from .framework import BaseTaskBackend, InvalidTask, TaskResult, TaskResultDoesNotExist, task_enqueued
 from .options import ByPath, QueueAliases, limits, policies
 from .results import result_of
-from .running import path_of, register, task_of, tell, type_of
+from .running import register, task_of, tell, type_of
 
 OPTIONS = ("database", "retry", "unique", "limit", "queue_aliases")
 _TAKES = (
@@ -77,12 +78,12 @@ class OJSBackend(BaseTaskBackend):
         own = getattr(task, "unique", None)
         if own is not None or getattr(task, "key", None) is not None:
             return own
-        return self.policies.of(path_of(task.func))
+        return self.policies.of(place_of(task.func))
 
     def limits_of(self, task: Any) -> tuple[Limit, ...]:
         """Return the limits of a task: its own, else those of ``OPTIONS``."""
         own = getattr(task, "limit", None)
-        return self.limits.of(path_of(task.func)) or () if own is None else own
+        return self.limits.of(place_of(task.func)) or () if own is None else own
 
     def validate_task(self, task: Any) -> None:
         """Check a task, and register it for the workers of this process.

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from ..exceptions import InvalidRequest, did_you_mean
+from ..handlers.functions import place_of
 from ..handlers.signature import redacted_names
 from ..options import COMMON, CommonOptions
 from ..unique.keys import KeyMode
@@ -75,8 +76,7 @@ class OJSTask(_OptionsOfAJob, Generic[P, R]):
                 if option.copied:
                     object.__setattr__(self, name, read)
         if self.redact != ():
-            place = f"{self.func.__module__}.{self.func.__qualname__}"
-            object.__setattr__(self, "redact", redacted_names(self.redact, place))
+            object.__setattr__(self, "redact", redacted_names(self.redact, place_of(self.func)))
         Task.__post_init__(self)
 
     def using(self, **changes: Unpack[UsingOptions]) -> OJSTask[P, R]:

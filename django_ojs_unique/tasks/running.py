@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from hashlib import sha256
-from inspect import iscoroutinefunction
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -17,8 +16,9 @@ from django.dispatch import Signal
 from ..conf import settings
 from ..enqueue.values import sized
 from ..handlers.context import JobContext
+from ..handlers.functions import is_async, kept, place_of
 from ..handlers.registry import Definition, registry
-from ..handlers.signature import refuse_a_wrong_atomic, refuse_unknown_args
+from ..handlers.signature import refuse_a_generator, refuse_a_wrong_atomic, refuse_unknown_args
 from ..ojs.canonical import plain
 from ..ojs.limits import Limit
 from ..ojs.names import LONGEST_TYPE
@@ -42,18 +42,13 @@ _DIGITS = 12
 _PLAIN = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
 
 
-def path_of(function: Callable[..., Any]) -> str:
-    """Return the path of a task's function, as in ``shop.tasks.send_welcome``."""
-    return f"{function.__module__}.{function.__qualname__}"
-
-
 def type_of(function: Callable[..., Any]) -> str:
     """Return the job type of a task's function: ``task.`` and its path, as in ``task.shop.tasks.send_welcome``.
 
     A path that is not a valid job type, such as one with capitals, is rewritten and ends in a hash of the path. No two
     paths have the same type: the hash follows a ``-``, which no path has, and the registry would refuse a clash.
     """
-    path = path_of(function)
+    path = place_of(function)
     type = f"task.{path}"
     if _PLAIN.fullmatch(path) and len(type) <= LONGEST_TYPE:
         return type
@@ -80,6 +75,7 @@ def register(task: Any, queue: str, retry: RetryPolicy, unique: UniquePolicy | N
     known = task_of(type)
     if known is not None and known.func is task.func:
         return
+    refuse_a_generator(task.func)
     definition = TaskDefinition(
         type=type,
         function=_handler(task),
@@ -118,12 +114,12 @@ def tell(signal: Signal, result: TaskResult[Any, Any]) -> None:
 def _handler(task: Any) -> Callable[..., Any]:
     """Return the task's function as a handler that takes all arguments by name."""
     function = task.func
-    if iscoroutinefunction(function):
+    if is_async(function):
 
         @wraps(function)
         async def arun(context: JobContext, /, *args: Any, **kwargs: Any) -> Any:
             call_args, call_kwargs = await sync_to_async(_begin)(task, context.job)
-            return _returned(await function(*call_args, **call_kwargs))
+            return _returned(await function(*call_args, **call_kwargs), function)
 
         handler: Callable[..., Any] = arun
     else:
@@ -131,7 +127,7 @@ def _handler(task: Any) -> Callable[..., Any]:
         @wraps(function)
         def run(context: JobContext, /, *args: Any, **kwargs: Any) -> Any:
             call_args, call_kwargs = _begin(task, context.job)
-            return _returned(function(*call_args, **call_kwargs))
+            return _returned(function(*call_args, **call_kwargs), function)
 
         handler = run
     handler.__signature__ = by_name(task)  # type: ignore[attr-defined]
@@ -146,9 +142,9 @@ def _begin(task: Any, job: Any) -> tuple[list[Any], dict[str, Any]]:
     return args, result.kwargs
 
 
-def _returned(value: Any) -> Any:
+def _returned(value: Any, function: Callable[..., Any]) -> Any:
     """Return a result as JSON values. Raises for other values, so that the task fails, as in Django."""
-    return sized(plain(normalize_json(value), "result"), "result", settings.max_result_bytes)
+    return sized(plain(normalize_json(kept(value, function)), "result"), "result", settings.max_result_bytes)
 
 
 def _tell_end(*, job: Any, replaced_by: Any = None, **arguments: Any) -> None:

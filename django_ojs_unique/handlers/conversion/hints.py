@@ -8,13 +8,13 @@ import types
 import typing
 from collections.abc import Callable
 from enum import Enum
-from functools import partial
 from inspect import unwrap
 from types import SimpleNamespace
 from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 from django.db.models import Model
 
+from ..functions import bare
 from .containers import AS_IT_IS, Conversion, Items, Members, NoConversion, Optional, Record, Several
 from .instances import AnyInstance, Instance
 from .scalars import SCALARS, of_enum
@@ -60,16 +60,14 @@ def hint_of_result(function: Callable[..., Any]) -> Any:
 
     Raises NameError for a name that does not exist when the program runs.
     """
-    while isinstance(function, partial):
-        function = function.func
-    hint = getattr(unwrap(function), "__annotations__", {}).get("return")
+    hint = getattr(unwrap(bare(function)), "__annotations__", {}).get("return")
     return Any if hint is None else read_hint(hint, function)
 
 
 def read_hint(hint: Any, function: Callable[..., Any]) -> Any:
     """Return one type hint of a function, which may be a text: the others need not exist when the program runs."""
     hints = SimpleNamespace(__annotations__={"hint": hint})
-    return get_type_hints(hints, getattr(unwrap(function), "__globals__", {}), include_extras=True)["hint"]
+    return get_type_hints(hints, getattr(unwrap(bare(function)), "__globals__", {}), include_extras=True)["hint"]
 
 
 def _of_union(hints: tuple[Any, ...], known: dict[Any, Record]) -> Conversion:
