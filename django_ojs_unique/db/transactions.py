@@ -43,6 +43,15 @@ def may_start_over(using: str, error: BaseException) -> bool:
     return not is_inside and isinstance(error, OperationalError) and is_transient(error)
 
 
+def open_here() -> list[str]:
+    """Return the aliases of the databases on which this thread is inside a transaction."""
+    return [
+        connection.alias
+        for connection in connections.all(initialized_only=True)
+        if connection.in_atomic_block or (connection.connection is not None and not connection.autocommit)
+    ]
+
+
 def is_callers(connection: BaseDatabaseWrapper) -> bool:
     """Whether the open transaction may have begun before the innermost block: then it may be the caller's."""
     return bool(connection.savepoint_ids) or not connection.commit_on_exit

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from ..db.clock import seconds_ahead
 from ..db.session_limits import SessionLimits
-from ..db.transactions import is_busy
+from ..db.transactions import is_busy, open_here
 from ..execution.finalize import Finalized
 from ..execution.leases import confirm
 from ..execution.run import Run
@@ -44,6 +44,16 @@ ASYNC_CONCURRENCY = 100
 WATCH_SECONDS = 1.0
 FINALIZE_SECONDS = 5.0
 """When the worker ends: how long storing the last outcomes may take, and the last maintenance task."""
+
+
+def refuse_open_transactions() -> None:
+    """Raise RuntimeError if this thread has a transaction open, which a worker would end."""
+    if aliases := open_here():
+        raise RuntimeError(
+            f"A worker cannot run inside a transaction, and one is open on {', '.join(map(repr, aliases))}: it would"
+            " be lost. Call run_jobs() of django_ojs_unique.testing, which runs the jobs inside it; or, in tests, use"
+            " a TransactionTestCase."
+        )
 
 
 class Worker:
@@ -132,7 +142,11 @@ class Worker:
         return not (self._runs or self._poller.woken or self._poller.polling)
 
     def run(self, *, drain: bool = False) -> Summary:
-        """Work until `stop`, or with ``drain`` until no job is due; finish the running jobs and return the summary."""
+        """Work until `stop`, or with ``drain`` until no job is due; finish the running jobs and return the summary.
+
+        Raises RuntimeError inside of a transaction: the worker needs connections of its own.
+        """
+        refuse_open_transactions()
         preload.import_all(self._jobs.db)
         logger.info("Worker %s started: queues %s.", self.id, ", ".join(self.queues.to_list()))
         self._control.draining = drain

@@ -637,6 +637,7 @@ def test_a_rolled_back_enqueue_has_had_its_span(traced):
     assert traced.produced().attributes["ojs.enqueue.outcome"] == "created"
 
 
+@pytest.mark.django_db(transaction=True)
 def test_a_worker_process_flushes_what_is_in_memory(traced, monkeypatch, handlers):
     flushed = []
     monkeypatch.setattr(Worker, "run", lambda self, drain: self.summary)

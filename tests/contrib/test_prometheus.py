@@ -440,6 +440,7 @@ def test_a_port_that_cannot_be_had_is_refused(options, problem):
         call_command("runworker", *options)
 
 
+@pytest.mark.django_db(transaction=True)
 def test_each_process_has_a_port_of_its_own(handlers, monkeypatch):
     ports = []
 

@@ -8,13 +8,15 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
-from django.core.management import call_command
-from django.db import OperationalError
+from django.contrib.auth.models import Group
+from django.core.management import CommandError, call_command
+from django.db import OperationalError, transaction
 from django.utils import timezone
 
 from django_ojs_unique import job
 from django_ojs_unique.handlers.control import Discard, Retry, Skip
 from django_ojs_unique.models import Job, WorkerProcess
+from django_ojs_unique.testing import run_jobs
 from django_ojs_unique.worker import Worker, claimer, finalizer, housekeeper, outages, pools, timetable
 from django_ojs_unique.worker import loop as loop_module
 from tests.support.background import working
@@ -357,3 +359,43 @@ def test_a_worker_stops_by_itself_after_its_number_of_jobs(handlers):
     assert worker.run().finalized == 4
     states = Counter(Job.objects.values_list("state", "attempt"))
     assert states == {("completed", 1): 4, ("available", 0): 6}
+
+
+def lose_nothing(run, error):
+    """Check that something refuses to run inside a transaction, which then goes on."""
+    Job.objects.enqueue("t")
+    with transaction.atomic():
+        group = Group.objects.create(name="kept")
+        with pytest.raises(error, match=r"run_jobs\(\)"):
+            run()
+        assert Job.objects.get().state == "available"
+    assert Group.objects.get() == group
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_a_worker_refuses_to_run_inside_a_transaction(handlers, drain):
+    job("t")(lambda: None)
+    lose_nothing(lambda: Worker().run(drain=drain), RuntimeError)
+
+
+@pytest.mark.parametrize("options", [{}, {"drain": True}, {"processes": 2}, {"drain": True, "processes": 2}])
+def test_the_command_refuses_to_run_inside_a_transaction(handlers, options):
+    job("t")(lambda: None)
+    lose_nothing(lambda: call_command("runworker", **options), CommandError)
+
+
+def test_a_worker_refuses_to_run_without_autocommit(handlers):
+    transaction.set_autocommit(False)
+    try:
+        with pytest.raises(RuntimeError, match=r"run_jobs\(\)"):
+            Worker().run(drain=True)
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
+
+
+def test_run_jobs_runs_inside_a_transaction(handlers):
+    job("t")(lambda: None)
+    with transaction.atomic():
+        Job.objects.enqueue("t")
+        assert len(run_jobs()) == 1

@@ -26,6 +26,7 @@ from ...ojs.states import TIMED, JobState
 from ...ojs.words import counted
 from ...progress import progress
 from ...worker import QueueFilter, Summary, Supervisor, Worker, unfinished
+from ...worker.loop import refuse_open_transactions
 from ...worker.outages import DATABASE_FAILED
 from ...worker.supervisor import heeded
 from ..arguments import require_tables
@@ -71,6 +72,10 @@ class Command(BaseCommand):
         return super().execute(*args, **options)
 
     def handle(self, **options: Any) -> None:
+        try:
+            refuse_open_transactions()
+        except RuntimeError as error:
+            raise CommandError(str(error)) from None
         try:
             self._handle(**options)
         finally:
