@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -12,6 +13,9 @@ ERRORS_KEPT = 10
 LONGEST_MESSAGE = 1_000
 LONGEST_TRACEBACK = 8_000
 LONGEST_REASON = 255
+_CUT = "\n  [...]\n"
+_FRAMES = (None, -50, -20, -8, -3)
+"""How many frames of each exception in a chain to keep: the first of these that fits."""
 LEASE_LOST = "visibility_timeout"
 """The code of the error of a lease that ran out."""
 
@@ -38,6 +42,33 @@ def has_lost(job: Any, attempt: int | None = None) -> bool:
 def with_error(job: Any, record: Mapping[str, Any]) -> list[Any]:
     """Return the errors of a stored job and one more, only the last 10."""
     return [*past_errors(job), record][-ERRORS_KEPT:]
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return a traceback of at most `LONGEST_TRACEBACK` characters: of long texts both ends, of many frames the last.
+
+    So the cause of an exception, its last frames and its message stay, however long any of them is.
+    """
+    text = ""
+    for most in _FRAMES:
+        parts = traceback.format_exception(error, limit=most)
+        excess = sum(map(len, parts)) - LONGEST_TRACEBACK
+        for index in sorted(range(len(parts)), key=lambda index: -len(parts[index])):
+            size = len(parts[index])
+            parts[index] = both_ends(parts[index], max(size - max(excess, 0), LONGEST_MESSAGE))
+            excess -= size - len(parts[index])
+        text = "".join(parts)
+        if excess <= 0:
+            break
+    return both_ends(text, LONGEST_TRACEBACK)
+
+
+def both_ends(text: str, longest: int) -> str:
+    """Cut a text to ``longest`` characters, in its middle."""
+    if len(text) <= longest:
+        return text
+    kept = longest - len(_CUT)
+    return f"{text[: kept // 2]}{_CUT}{text[-(kept - kept // 2) :]}"
 
 
 def storable(text: str) -> str:

@@ -19,7 +19,7 @@ from ..handlers.control import Discard, Interrupted, Retry, Skip, TimeLimitExcee
 from ..handlers.redaction import redact_error
 from ..handlers.registry import misfit, registry
 from ..ojs.canonical import plain
-from .errors import LONGEST_MESSAGE, LONGEST_REASON, LONGEST_TRACEBACK, error_record, storable
+from .errors import LONGEST_MESSAGE, LONGEST_REASON, LONGEST_TRACEBACK, both_ends, error_record, storable, traceback_of
 from .run import Run
 
 logger = logging.getLogger("django_ojs_unique.worker")
@@ -108,7 +108,7 @@ def failed(run: Run, error: BaseException) -> RunResult:
         # No retry can fix it: the job stays discarded until somebody fixes the handler or the arguments.
         code, types, message, gives_up = "invalid_args", ("invalid_args", *types), problem, True
     exception = _printable(error)
-    now, details = run.now(), {"traceback": storable(_trace(error)[-LONGEST_TRACEBACK:])}
+    now, details = run.now(), {"traceback": storable(_trace(error))}
     record = error_record(job, code, storable(message[:LONGEST_MESSAGE]), now=now, type=types[0], details=details)
     logger.warning(
         "Job %s (%s) failed: %s",
@@ -164,9 +164,9 @@ def _message(error: BaseException) -> str:
 
 def _trace(error: BaseException) -> str:
     try:
-        return "".join(traceback.format_exception(error))
+        return traceback_of(error)
     except Exception:
-        return "".join(traceback.format_tb(error.__traceback__))
+        return both_ends("".join(traceback.format_tb(error.__traceback__)), LONGEST_TRACEBACK)
 
 
 def _printable(error: BaseException) -> BaseException | None:

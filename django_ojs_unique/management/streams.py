@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 NAMES = ("stdout", "stderr")
 
@@ -14,6 +16,20 @@ def open_missing() -> None:
     for name in NAMES:
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - it lasts as long as the process
+
+
+@contextmanager
+def escaping() -> Iterator[None]:
+    """During the block, write characters that the encoding of stdout lacks as escapes, as Python does on stderr."""
+    stream: Any = sys.stdout
+    if getattr(stream, "errors", None) != "strict" or not hasattr(stream, "reconfigure"):
+        yield
+        return
+    stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        stream.reconfigure(errors="strict")
 
 
 def forget_lost() -> None:

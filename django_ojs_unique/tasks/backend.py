@@ -88,10 +88,16 @@ class OJSBackend(BaseTaskBackend):
     def validate_task(self, task: Any) -> None:
         """Check a task, and register it for the workers of this process.
 
-        Raises InvalidTask as Django does, also for a queue whose name OJS does not allow and that has no alias;
-        InvalidRequest or HandlerError for a policy or a limit in ``OPTIONS`` that is wrong or does not fit the task.
+        Raises InvalidTask as Django does, also for a function of `__main__`, and for a queue whose name OJS does not
+        allow and that has no alias; InvalidRequest or HandlerError for a policy or a limit in ``OPTIONS`` that is wrong
+        or does not fit the task.
         """
         super().validate_task(task)
+        if task.func.__module__ == "__main__":  # elsewhere, that is another module
+            raise InvalidTask(
+                f"{place_of(task.func)} is in a program that is run directly, which no worker imports. Move it into an"
+                " app's tasks.py."
+            )
         queue = self.queue_aliases.stored(task.queue_name)
         try:
             queue_name(queue)

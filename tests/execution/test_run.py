@@ -109,6 +109,47 @@ def test_a_huge_message_and_traceback_are_cut(run):
     assert len(error["details"]["traceback"]) == LONGEST_TRACEBACK
 
 
+def fails(depth, message, cause=None):
+    """Raise an error with a message below so many frames, which do not look alike."""
+    if depth:
+        return fails_too(depth - 1, message, cause)
+    raise ValueError(message) from cause
+
+
+def fails_too(depth, message, cause):
+    return fails(depth, message, cause)
+
+
+@pytest.mark.parametrize("depth", [1, 300])
+@pytest.mark.parametrize("long", [1, 1_000_000])
+def test_the_last_frames_both_ends_of_a_message_and_the_cause_stay_in_the_traceback(run, depth, long):
+    def handler():
+        try:
+            fails(depth, f"first begins{'x' * long}first ends")
+        except ValueError as error:
+            fails(depth, f"then begins{'y' * long}then ends", error)
+
+    text = run(handler).error["details"]["traceback"]
+    assert len(text) <= LONGEST_TRACEBACK
+    wanted = ["first begins", "first ends", "the direct cause", "in fails\n", "then begins", "then ends"]
+    assert [word for word in wanted if word not in text] == []
+    assert text.count("raise ValueError(message) from cause") == 2
+
+
+def test_a_chain_without_end_keeps_its_first_cause_and_its_last_error(run):
+    def handler(left=200):
+        try:
+            if left:
+                handler(left - 1)
+        finally:
+            raise ValueError(f"error {left}")
+
+    text = run(handler).error["details"]["traceback"]
+    assert len(text) <= LONGEST_TRACEBACK
+    assert "error 0\n" in text
+    assert text.endswith("error 200\n")
+
+
 def test_text_that_the_database_refuses_is_made_storable(run):
     def handler():
         raise ValueError("a\x00b\ud800c")

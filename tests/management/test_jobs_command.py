@@ -879,6 +879,20 @@ def test_the_shell_sees_a_refusal_in_the_exit_code(arguments, code):
     assert "Traceback" not in answer.stderr
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_lacks_a_character_gets_its_escape(monkeypatch, encoding):
+    a_job(args={"name": "\N{SNOWMAN}"}, key="\N{PILE OF POO}")
+    shown = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", shown)
+    call_command("jobs", "list")
+    call_command("jobs", "show", str(Job.objects.get().pk))
+    shown.flush()
+    text = shown.buffer.getvalue().decode(encoding)
+    assert "\\u2603" in text
+    assert "\\U0001f4a9" in text
+    assert shown.errors == "strict"
+
+
 def test_a_reader_that_has_read_enough_sees_no_traceback(monkeypatch):
     class Closed(io.StringIO):
         def write(self, text):

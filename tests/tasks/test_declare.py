@@ -32,6 +32,10 @@ async def areport():
     """Do nothing."""
 
 
+def generate():
+    yield
+
+
 def function(path):
     """Return a function that says it is at a path."""
 
@@ -98,6 +102,8 @@ def test_each_path_has_a_job_type_of_its_own():
     [
         (lambda: task(lambda: None), InvalidTask, "module level"),
         (lambda: task(takes_context=True)(report), InvalidTask, "'context'"),
+        (lambda: task(function("__main__.report")), InvalidTask, "tasks.py"),
+        (lambda: task(generate), HandlerError, "yield"),
         (lambda: task(priority=101)(report), InvalidTask, "priority"),
         (lambda: task(queue_name="High_Priority")(report), InvalidTask, "queue: "),
         (lambda: task(queue_name="b", backend="tries")(report), InvalidTask, "'b'"),

@@ -15,7 +15,7 @@ from uuid import UUID
 from ...conf import settings
 from ...enqueue.values import sized
 from ...exceptions import InvalidRequest
-from ...execution.errors import LONGEST_MESSAGE, LONGEST_REASON, LONGEST_TRACEBACK, storable
+from ...execution.errors import LONGEST_MESSAGE, LONGEST_REASON, LONGEST_TRACEBACK, both_ends, storable
 from ...execution.leases import Lease
 from ...models import WorkerProcess
 from ...ojs.canonical import plain
@@ -201,7 +201,7 @@ def _kept(details: Any) -> Any:
 def _backtrace(value: Any) -> str | None:
     if isinstance(value, list):
         value = "\n".join(line for line in value if isinstance(line, str))
-    return storable(value[-LONGEST_TRACEBACK:]) if isinstance(value, str) and value else None
+    return storable(both_ends(value, LONGEST_TRACEBACK)) if isinstance(value, str) and value else None
 
 
 _LEASE = {"visibility_timeout_ms?": duration_ms()}

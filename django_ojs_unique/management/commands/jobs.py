@@ -16,6 +16,7 @@ from ...exceptions import OJSError
 from ..arguments import add_database, require_tables
 from ..jobs import SUBCOMMANDS
 from ..jobs.answers import as_line, failure
+from ..streams import escaping
 
 EXAMPLES = """\
 examples:
@@ -63,7 +64,8 @@ class Command(BaseCommand):
         (chosen,) = (one for one in SUBCOMMANDS if one.name == subcommand)
         try:
             require_tables(database)
-            chosen(database, self.stdout, self.stderr, self.style, json=json).run(**options)
+            with escaping():
+                chosen(database, self.stdout, self.stderr, self.style, json=json).run(**options)
         except (OJSError, CommandError) as error:
             if json:
                 self.stderr.write(as_line(failure(error)), str)  # str: without colour
