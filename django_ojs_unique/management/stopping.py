@@ -12,7 +12,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from ..worker import Worker
-from ..worker.supervisor import STOPPING, heeded
+from ..worker.stop_signals import heeded, wake
+from ..worker.supervisor import STOPPING
 
 
 @contextmanager
@@ -52,7 +53,7 @@ def stopping_on_signals(worker: Worker, verbosity: int, supervised: bool) -> Ite
     wakeup = signal.set_wakeup_fd(
         write_end.fileno(), warn_on_full_buffer=False
     )  # before the handlers, to lose no signal
-    before = {name: signal.signal(name, lambda number, frame: None) for name in heard}
+    before = {name: signal.signal(name, wake) for name in heard}
     threading.Thread(target=_on_signals, args=(read_end, heard, worker, verbosity, supervised), daemon=True).start()
     try:
         yield

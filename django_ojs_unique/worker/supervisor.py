@@ -15,14 +15,14 @@ from types import FrameType
 
 from django.db import connections
 
+from .stop_signals import SIGNALS, disregard, heeded
+
 logger = logging.getLogger("django_ojs_unique.worker")
 
 STOPPING = b"\nStopping: running jobs finish first. Once more to end at once.\n"
 SHORT_LIFE = 5.0
 LONGEST_PAUSE = 30.0
 """A child that died within `SHORT_LIFE` seconds is started again after a pause that doubles up to `LONGEST_PAUSE`."""
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Supervisor:
@@ -125,7 +125,8 @@ class Supervisor:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            if signal.SIGINT in heeded():
+                signal.signal(signal.SIGINT, disregard)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             os.close(self._write_end)
@@ -147,11 +148,6 @@ class Supervisor:
         if not again:
             with suppress(OSError):  # Ctrl-C may have ended the reader, too: `runworker 2>&1 | tee log`
                 os.write(2, STOPPING)
-
-
-def heeded() -> list[signal.Signals]:
-    """Return the signals that stop this process. A shell script makes a background process ignore Ctrl-C."""
-    return [name for name in SIGNALS if signal.getsignal(name) is not signal.SIG_IGN]
 
 
 def _follow(parent: int) -> None:

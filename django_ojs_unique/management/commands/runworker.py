@@ -28,7 +28,7 @@ from ...progress import progress
 from ...worker import QueueFilter, Summary, Supervisor, Worker, unfinished
 from ...worker.loop import refuse_open_transactions
 from ...worker.outages import DATABASE_FAILED
-from ...worker.supervisor import heeded
+from ...worker.stop_signals import heeded
 from ..arguments import require_tables
 from ..metrics import metered, require_ports
 from ..server import await_server

@@ -6,9 +6,11 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,38 @@ job("hold", takes_context=True, retry=SOON)(hold)
 job("hold.shortly", takes_context=True, retry=SOON, lease="PT1S")(hold)
 job("hold.once", takes_context=True, retry={"max_attempts": 1})(hold)
 job("hold.async", takes_context=True, retry=SOON)(ahold)
+
+
+def fork(context: JobContext) -> None:
+    """Fork a child that would never end, end it as `multiprocessing` does, and write down its exit code."""
+    child = get_context("fork").Process(target=_wait_for_ever, daemon=True)
+    child.start()
+    child.terminate()
+    child.join()
+    write(f"exit code {child.exitcode}", context)
+
+
+def _wait_for_ever() -> None:
+    while True:
+        signal.pause()
+
+
+def start(context: JobContext) -> None:
+    """Start a program that sends itself Ctrl-C, and write down its exit code."""
+    program = subprocess.run(["sh", "-c", "kill -INT $$"], check=False)
+    write(f"exit code {program.returncode}", context)
+
+
+def in_the_loop(function: Callable[[JobContext], None]) -> Any:
+    async def handler(context: JobContext) -> None:
+        function(context)
+
+    return handler
+
+
+for function in (fork, start):
+    job(function.__name__, takes_context=True)(function)
+    job(f"{function.__name__}.async", takes_context=True)(in_the_loop(function))
 
 
 @job("quick", takes_context=True)
