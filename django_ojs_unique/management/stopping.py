@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -14,6 +16,9 @@ from types import FrameType
 from ..worker import Worker
 from ..worker.stop_signals import heeded, wake
 from ..worker.supervisor import STOPPING
+
+LEAST_SECONDS = 1.0
+"""How long the interpreter may take to end by itself."""
 
 
 @contextmanager
@@ -62,6 +67,26 @@ def stopping_on_signals(worker: Worker, verbosity: int, supervised: bool) -> Ite
             signal.signal(name, handler)
         signal.set_wakeup_fd(wakeup)
         write_end.close()
+
+
+def end_within(seconds: float, code: int) -> None:
+    """End the process with an exit code when so many seconds have passed, if it has not ended by itself before.
+
+    The interpreter waits for all threads of the project that are no daemons, and for those of each
+    `ThreadPoolExecutor`, before it ends.
+    """
+    threading.Thread(target=_end_anyway, args=(max(seconds, LEAST_SECONDS), code), daemon=True).start()
+
+
+def _end_anyway(seconds: float, code: int) -> None:
+    time.sleep(seconds)
+    names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread.is_alive()]
+    with suppress(OSError):
+        os.write(2, f"Left behind, as they do not end: {', '.join(names)}.\n".encode(errors="replace"))
+    flushing = threading.Thread(target=logging.shutdown, daemon=True)
+    flushing.start()
+    flushing.join(LEAST_SECONDS)  # a thread that was left behind may have locked a log
+    os._exit(code)
 
 
 def _on_signals(

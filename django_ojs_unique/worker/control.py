@@ -38,6 +38,11 @@ class Control:
         """Whether the time to stop is over."""
         return self.stopping and time.monotonic() >= self.give_up_at
 
+    @property
+    def seconds_left(self) -> float:
+        """How many seconds of the shutdown timeout are left."""
+        return min(self._shutdown_timeout, max(0.0, self.give_up_at - time.monotonic()))
+
     def stop(self) -> None:
         """Stop: running handlers may finish within the shutdown timeout."""
         self.stopping = True

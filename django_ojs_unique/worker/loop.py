@@ -132,6 +132,11 @@ class Worker:
         return self._runs.left_behind
 
     @property
+    def seconds_left(self) -> float:
+        """How many seconds of the shutdown timeout are left for what handlers have started and not ended."""
+        return self._control.seconds_left
+
+    @property
     def listening(self) -> bool:
         """Whether each enqueue wakes this worker; while it does not, the worker polls."""
         return self._listener.listening

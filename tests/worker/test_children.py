@@ -39,3 +39,28 @@ def test_a_program_of_a_worker_in_the_background_of_a_shell_ignores_ctrl_c_like_
         signal.signal(signal.SIGINT, before)
     Job.objects.enqueue("start")
     place.wait_for("exit code 0")
+
+
+THREADS = ["leave.thread", "leave.executor", "leave.to_thread"]
+
+
+@pytest.mark.parametrize("options", [["--drain"], ["--max-jobs", "1"], [], ["--processes", "2"]], ids=" ".join)
+@pytest.mark.parametrize("type", THREADS)
+def test_a_worker_ends_though_a_handler_left_a_thread_behind(place, type, options):
+    job = Job.objects.enqueue(type).job
+    worker = place.runworker("--shutdown-timeout", "0.5", *options)
+    place.wait_for_state(job, state="completed")
+    asks = options in ([], ["--processes", "2"])
+    assert (worker.stop() if asks else worker.wait()) == 0
+    assert ("Left behind" in worker.output) == ("--processes" not in options)
+
+
+@pytest.mark.parametrize("type", THREADS)
+def test_a_thread_that_a_handler_left_behind_may_end_within_the_shutdown_timeout(place, type):
+    Job.objects.enqueue(type)
+    worker = place.runworker("--drain", "--shutdown-timeout", "1000")
+    place.wait(lambda: "1 completed" in worker.output, "the drain is over")
+    place.open("threads")
+    assert worker.wait() == 0
+    assert len(place.events("finished")) == 1
+    assert "Left behind" not in worker.output

@@ -32,7 +32,7 @@ from ...worker.stop_signals import heeded
 from ..arguments import require_tables
 from ..metrics import metered, require_ports
 from ..server import await_server
-from ..stopping import ending_on_signals, stopping_on_signals
+from ..stopping import end_within, ending_on_signals, stopping_on_signals
 from ..streams import forget_lost, open_missing
 from ..worker_arguments import WAIT_SECONDS, add_worker_arguments
 
@@ -54,7 +54,20 @@ class Command(BaseCommand):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         open_missing()
+        self._seconds_left = 0.0
         super().__init__(*args, **options)
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Run as the program of this process, and let the process end: handlers may leave threads that do not end."""
+        code: Any = 1
+        try:
+            super().run_from_argv(argv)
+            code = 0
+        except SystemExit as error:
+            code = error.code
+            raise
+        finally:
+            end_within(self._seconds_left, code if isinstance(code, int) else int(code is not None))
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_worker_arguments(parser)
@@ -145,6 +158,7 @@ class Command(BaseCommand):
                     self._say(f"Worker {worker.id}: {self._abilities(options)}. {self._ends_by} stops it.")
                 summary = worker.run(drain=drain)
         finally:
+            self._seconds_left = worker.seconds_left
             sys.setswitchinterval(before)
             bar.close()
             tracer().flush()

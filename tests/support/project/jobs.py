@@ -9,9 +9,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from django.db import connection, transaction
@@ -103,6 +105,24 @@ def in_the_loop(function: Callable[[JobContext], None]) -> Any:
 for function in (fork, start):
     job(function.__name__, takes_context=True)(function)
     job(f"{function.__name__}.async", takes_context=True)(in_the_loop(function))
+
+
+async def leave_a_call(context: JobContext) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await asyncio.to_thread(finish, context)
+
+
+def finish(context: JobContext) -> None:
+    """Go on after the job, until a gate is opened."""
+    while not (FOLDER / "threads").exists():
+        time.sleep(0.005)
+    write("finished", context)
+
+
+job("leave.thread", takes_context=True)(lambda context: Thread(target=finish, args=[context], daemon=False).start())
+job("leave.executor", takes_context=True)(lambda context: ThreadPoolExecutor().submit(finish, context) and None)
+job("leave.to_thread", takes_context=True)(leave_a_call)
 
 
 @job("quick", takes_context=True)
