@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from selectors import EVENT_READ, DefaultSelector
 from threading import Thread
 from types import FrameType
 
@@ -87,8 +87,10 @@ class Supervisor:
         if pid or not (self._children or self._restarts):
             return pid, status
         pause = max(min(self._restarts.values()) - time.monotonic(), 0) if self._restarts else None
-        if select.select([self._heard], [], [], pause)[0]:
-            os.read(self._heard, 4096)
+        with DefaultSelector() as selector:  # `select()` knows no files beyond the first 1,024
+            selector.register(self._heard, EVENT_READ)
+            if selector.select(pause):
+                os.read(self._heard, 4096)
         return 0, 0
 
     def _plan_restart(self, number: int, pid: int, code: int, lived: float) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import sqlite3
 import tempfile
 import time
@@ -114,6 +115,20 @@ def nursery() -> Iterator[Callable[..., Child]]:
         for child in children:
             child.kill()
         connections.close_all()
+
+
+@contextmanager
+def many_files() -> Iterator[None]:
+    """Have more files open in this process than `select()` can watch."""
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before, 2_000), most))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_024)]
+    try:
+        yield
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
 
 
 def together(functions: Sequence[Callable[[int], Any]], *, rounds: int = 1) -> list[list[Any]]:

@@ -10,7 +10,7 @@ import pytest
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Supervisor, supervisor
 from tests.support.commands import enqueue
-from tests.support.processes import PATIENCE, until
+from tests.support.processes import PATIENCE, many_files, until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -134,6 +134,16 @@ def _supervise_with_a_signal_at_the_first_fork(parent):
 
 def test_a_signal_that_comes_while_children_are_started_stops_them_all(start):
     supervisor = start(_supervise_with_a_signal_at_the_first_fork)
+    assert supervisor.result() == 0
+
+
+def _supervise_beside_many_files(parent):
+    with many_files():
+        return _supervise_with_a_signal_at_the_first_fork(parent)
+
+
+def test_a_supervisor_with_many_open_files_waits_for_its_children(start):
+    supervisor = start(_supervise_beside_many_files)
     assert supervisor.result() == 0
 
 

@@ -16,7 +16,7 @@ from django_ojs_unique.worker import loop as loop_module
 from django_ojs_unique.worker.listen import Listener
 from django_ojs_unique.worker.poller import Poller
 from tests.support.background import working
-from tests.support.processes import PATIENCE, until
+from tests.support.processes import PATIENCE, many_files, until
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -212,3 +212,11 @@ def test_a_worker_that_drains_does_not_listen(handlers, monkeypatch):
     job("t")(lambda: None)
     Job.objects.enqueue("t")
     assert Worker().run(drain=True).completed == 1
+
+
+def test_a_worker_with_many_open_files_is_woken(handlers):
+    job("t")(lambda: None)
+    with many_files(), working() as worker:
+        until(lambda: worker.listening and worker.is_idle, "the worker fell asleep")
+        Job.objects.enqueue("t")
+        until(Job.objects.filter(state="completed").exists, "the job completed")
