@@ -100,7 +100,10 @@ def _execute(started: Run) -> RunResult:
 def _execute_here(started: Run) -> RunResult:
     is_async = registry.get(started.job.type).is_async
     with sessions.keeping():
-        return (async_to_sync(aexecute) if is_async else execute)(started)
+        try:
+            return (async_to_sync(aexecute) if is_async else execute)(started)
+        except BaseException as error:  # asyncio lets SystemExit of any task end the event loop
+            return run_result.failed(started, error)
 
 
 def _repair(connection: Any, savepoint: str | None, callbacks: int) -> None:

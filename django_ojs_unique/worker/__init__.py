@@ -9,6 +9,7 @@
       ├ pools              ThreadPool, EventLoopPool: run handlers, and tell the loop
       ├ Finalizer          a thread: stores outcomes, and tells the loop
       ├ Housekeeper        a thread: what one worker does for all, by a `timetable`
+      ├ threads            tell when they die
       └ outages            what a failing database means
 
     remote, remote_worker, heartbeat    workers that claim over HTTP, and the row of each worker

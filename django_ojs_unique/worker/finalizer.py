@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 from django.db import connections
@@ -19,9 +19,9 @@ from ..db.transactions import is_transient
 from ..execution.finalize import Finalized, announce_outcome, finalize
 from ..execution.run import labels
 from ..execution.run_result import RunResult
-from ..handlers.carried import inheriting
 from ..lifecycle.events import collected
 from .outages import DATABASE_FAILED, Outages
+from .threads import WatchedThread
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -55,7 +55,7 @@ class Finalizer:
         self._batch: list[RunResult] = []
         self._doubtful: set[int] = set()
         """The ``id()`` of each run in the batch that failed: the answer to its commit may have been lost."""
-        self._thread = Thread(target=inheriting(self._serve), name="ojs-finalize", daemon=True)
+        self._thread = WatchedThread("ojs-finalize", self._serve)
         self._stopping = Event()
 
     def start(self) -> None:
@@ -65,8 +65,8 @@ class Finalizer:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread, if there is one, still runs."""
-        return not self.is_thread or self._thread.is_alive()
+        """Whether no exception has ended the thread, if there is one."""
+        return not self._thread.died
 
     def put(self, finished: RunResult) -> None:
         """Finalize a run as soon as possible."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from threading import Event as Bell
-from threading import Thread
 from typing import Any, TypeVar
 
 from django.db import DatabaseError, connections
@@ -22,7 +21,6 @@ from ..db.clock import database_now
 from ..db.dialects import dialect_of
 from ..db.session_limits import SessionLimits
 from ..db.transactions import is_busy, is_transient
-from ..handlers.carried import inheriting
 from ..maintenance import cron, superseded, timers
 from ..maintenance.prune import prune
 from ..models import Event, SuppressedEnqueue, Workflow
@@ -32,6 +30,7 @@ from ..workflows.advance import advance_due, fail_deleted
 from . import heartbeat, hints
 from .outages import DATABASE_FAILED, Outages
 from .queues import QueueFilter
+from .threads import WatchedThread
 from .timetable import Timetable
 
 logger = logging.getLogger("django_ojs_unique.worker")
@@ -107,7 +106,7 @@ class Housekeeper:
         self._stopping = False
         self._is_away = False
         self._is_behind = False
-        self._thread = Thread(target=inheriting(self._serve), name="ojs-housekeeper", daemon=True)
+        self._thread = WatchedThread("ojs-housekeeper", self._serve)
 
     def start(self, *, drain: bool, limits: SessionLimits) -> None:
         """Start the thread; if there is none, use the session of the loop and its ``limits``, which the loop ends."""
@@ -126,8 +125,8 @@ class Housekeeper:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread, if there is one, still runs."""
-        return not self.is_thread or self._thread.is_alive()
+        """Whether no exception has ended the thread, if there is one."""
+        return not self._thread.died
 
     @property
     def failing(self) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import select
 import socket
 from collections.abc import Callable
 from functools import cache
-from threading import Event, Thread
+from selectors import EVENT_READ, DefaultSelector
+from threading import Event
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError, connections
@@ -16,8 +16,8 @@ from ..conf import settings
 from ..db.dialects import kind_of
 from ..db.inserts import CHANNEL
 from ..db.session_limits import is_pooled
-from ..handlers.carried import inheriting
 from .outages import Outages
+from .threads import WatchedThread
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -36,9 +36,14 @@ class Listener:
         self._wake = wake
         self._stopping = Event()
         self._sockets: tuple[socket.socket, socket.socket] | None = None
-        self._thread = Thread(target=inheriting(self._serve), name="ojs-listen", daemon=True)
+        self._thread = WatchedThread("ojs-listen", self._serve)
         self.listening = False
         """Whether notifications arrive now."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether no exception has ended the thread, if there is one."""
+        return not self._thread.died
 
     def start(self) -> None:
         """Start the thread, if this database can notify and `NOTIFY` is on."""
@@ -94,14 +99,16 @@ class Listener:
         signalled, _ = self._sockets
         self.listening = True
         self._wake("")  # for enqueues before this listened
-        while not self._stopping.is_set():
-            ready, _, _ = select.select([driver.fileno(), signalled], [], [])
-            if signalled in ready:
-                break
-            with connection.wrap_database_errors:
-                driver.pgconn.consume_input()
-                while notification := driver.pgconn.notifies():
-                    self._wake(notification.extra.decode())
+        with DefaultSelector() as selector:  # `select()` knows no files beyond the first 1,024
+            for readable in (driver.fileno(), signalled):
+                selector.register(readable, EVENT_READ)
+            while not self._stopping.is_set():
+                if any(key.fileobj is signalled for key, _ in selector.select()):
+                    break
+                with connection.wrap_database_errors:
+                    driver.pgconn.consume_input()
+                    while notification := driver.pgconn.notifies():
+                        self._wake(notification.extra.decode())
         return True
 
 

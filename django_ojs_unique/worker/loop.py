@@ -111,6 +111,14 @@ class Worker:
         self._promoter = Promoter(self._jobs, self._poller, self._housekeeper.see)
         self._timetable = Timetable((self._promoter.promote, self._watch, self._requeue_uncertain))
         """The periodic tasks that need only the rows of jobs; the housekeeper does the others."""
+        self._helpers: tuple[tuple[Any, str], ...] = (
+            (self._finalizer, "finalizes"),
+            (self._housekeeper, "does the upkeep"),
+            (self._threads, "runs plain handlers"),
+            (self._event_loop, "runs async handlers"),
+            (self._listener, "listens"),
+        )
+        """The objects with threads, and what these do."""
         self._outages = Outages(using, still_fails=lambda: self._timetable.failing)
         self._lock_wait = min(LONGEST_WAIT, lease.total_seconds() / 6)
         self._limits = SessionLimits(using, lock_wait=self._lock_wait)
@@ -194,7 +202,7 @@ class Worker:
 
     def _turn(self) -> bool:
         """Do all that can be done without waiting; return whether anything was claimed, finalized or requeued."""
-        for helper, does in ((self._finalizer, "finalizes"), (self._housekeeper, "does the upkeep")):
+        for helper, does in self._helpers:
             if not helper.is_alive:
                 raise RuntimeError(f"The thread that {does} died; its last words are in the log.")
         self._runs.enforce_time_limits()  # first: a handler may hold the lock that the other steps wait for

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import Context
 from queue import SimpleQueue
-from threading import Thread
 
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, InterfaceError, connections
@@ -20,7 +19,8 @@ from ..execution.errors import has_lost
 from ..execution.execute import aexecute, execute
 from ..execution.run import Run
 from ..execution.run_result import RunResult, broken
-from ..handlers.carried import handed_on, inheriting
+from ..handlers.carried import handed_on
+from .threads import WatchedThread
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -59,6 +59,11 @@ class Pool:
         self._mean_seconds = 1.0
         self._mean_seconds_of: dict[str, float] = {}
         """By type."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether no exception has ended a thread of it."""
+        raise NotImplementedError
 
     def room(self, largest: int, unread: int = 0) -> int:
         """Return how many jobs to claim now: none unless some could start at once, or there is room for a batch.
@@ -116,8 +121,12 @@ class ThreadPool(Pool):
     def __init__(self, capacity: int, ended: Ended, confirm: Confirm) -> None:
         super().__init__(capacity, ended, confirm)
         self._todo: SimpleQueue[Run | None] = SimpleQueue()
-        self._threads: list[Thread] = []
+        self._threads: list[WatchedThread] = []
         self._lost = 0
+
+    @property
+    def is_alive(self) -> bool:
+        return not any(thread.died for thread in self._threads)
 
     def start(self) -> None:
         """Start the threads."""
@@ -146,8 +155,7 @@ class ThreadPool(Pool):
                 thread.join()
 
     def _start_thread(self) -> None:
-        # Daemons, so that a handler which never returns cannot keep the process alive.
-        thread = Thread(target=inheriting(self._serve), name=f"ojs-{len(self._threads)}", daemon=True)
+        thread = WatchedThread(f"ojs-{len(self._threads)}", self._serve)
         self._threads.append(thread)
         thread.start()
 
@@ -188,7 +196,7 @@ class EventLoopPool(Pool):
     def __init__(self, capacity: int, ended: Ended, confirm: Confirm) -> None:
         super().__init__(capacity, ended, confirm)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = Thread(target=self._serve, name="ojs-async", daemon=True)
+        self._thread = WatchedThread("ojs-async", self._serve)
         self._hand_on = handed_on()
         self._waiting: deque[Run] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -196,6 +204,10 @@ class EventLoopPool(Pool):
         self._stopping = asyncio.Event()
         self._is_watched = False
         """Whether the connections of the thread for synchronous code are watched; no handler starts before that."""
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._thread.died
 
     def put(self, runs: Iterable[Run]) -> None:
         if self._loop is None:
@@ -216,11 +228,18 @@ class EventLoopPool(Pool):
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join(LONGEST_UNSTARTED)
+            if self._thread.died:
+                self._loop.close()
 
     def _serve(self) -> None:
         assert self._loop is not None
         asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._work())
+        work = self._loop.create_task(self._work())
+        while not work.done():
+            try:
+                self._loop.run_until_complete(work)
+            except (SystemExit, KeyboardInterrupt):  # of a task; asyncio has given it to whoever awaits that, too
+                logger.exception("A task tried to end the event loop.")
         self._loop.close()
 
     async def _work(self) -> None:

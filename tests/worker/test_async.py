@@ -2,7 +2,9 @@
 
 import asyncio
 import contextvars
+import functools
 import threading
+from contextlib import suppress
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -13,6 +15,7 @@ from django.db import connection
 from django_ojs_unique import job
 from django_ojs_unique.db import sessions
 from django_ojs_unique.models import Job
+from django_ojs_unique.testing import run_jobs
 from django_ojs_unique.worker import Worker, pools
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -191,3 +194,80 @@ def test_no_async_handler_begins_before_the_connections_of_the_loop_are_watched(
     Job.objects.enqueue("t")
     assert Worker(async_concurrency=1).run(drain=True).completed == 1
     assert order == ["watched", "began"]
+
+
+async def exits(error):
+    await asyncio.sleep(0)
+    raise error
+
+
+async def awaits_a_task(error):
+    await asyncio.create_task(exits(error))
+
+
+async def gathers(error):
+    await asyncio.gather(asyncio.sleep(0), exits(error))
+
+
+async def calls_back(error):
+    def end():
+        raise error
+
+    asyncio.get_running_loop().call_soon(end)
+    await asyncio.sleep(0.01)
+
+
+@pytest.fixture(params=["drain", "run_jobs", "eager"])
+def run(handlers, request, settings):
+    """Run the job that is enqueued in the block, in one of the ways there are."""
+
+    def run(**options):
+        settings.OJS_UNIQUE = {"EAGER": request.param == "eager"}
+        row = Job.objects.enqueue("t", **options).job
+        {"drain": lambda: Worker().run(drain=True), "run_jobs": run_jobs, "eager": int}[request.param]()
+        row.refresh_from_db()
+        return row
+
+    return run
+
+
+@pytest.mark.parametrize("handler", [exits, awaits_a_task, gathers])
+def test_an_exit_in_a_task_fails_the_attempt_as_that_of_a_plain_handler_does(run, handler):
+    job("t", retry={"max_attempts": 1})(functools.partial(handler, SystemExit()))
+    with suppress(SystemExit):  # run_jobs() raises what handlers raise
+        run()
+    assert Job.objects.get().errors[0]["type"] == "SystemExit"
+
+
+@pytest.mark.parametrize("error", [SystemExit(), KeyboardInterrupt()])
+@pytest.mark.parametrize("handler", [awaits_a_task, calls_back])
+def test_an_exit_in_a_task_ends_neither_the_loop_nor_the_other_jobs(handlers, error, handler, caplog):
+    job("t", retry={"max_attempts": 1})(functools.partial(handler, error))
+    job("after")(functools.partial(asyncio.sleep, 0.02))
+    Job.objects.enqueue("t", priority=1)
+    for _ in range(5):
+        Job.objects.enqueue("after")
+    assert Worker(async_concurrency=2).run(drain=True).finalized == 6
+    assert Job.objects.filter(type="after", state="completed").count() == 5
+    assert "A task tried to end the event loop." in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("pool", "method", "does"),
+    [
+        (pools.ThreadPool, "_run", "runs plain handlers"),
+        (pools.EventLoopPool, "_work", "runs async handlers"),
+    ],
+)
+def test_a_worker_whose_thread_dies_ends_and_says_which(handlers, monkeypatch, caplog, pool, method, does):
+    def dies(*args):
+        raise ZeroDivisionError("on demand")
+
+    monkeypatch.setattr(pool, method, dies)
+    job("plain")(lambda: None)
+    job("async")(functools.partial(asyncio.sleep, 0))
+    Job.objects.enqueue("plain" if pool is pools.ThreadPool else "async")
+    with pytest.raises(RuntimeError, match=f"{does} died"):
+        Worker().run()
+    assert "on demand" in caplog.text
+    assert set(Job.objects.values_list("state", "attempt")) == {("available", 0)}
