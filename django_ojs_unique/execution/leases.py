@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -23,6 +23,8 @@ Claim = tuple[UUID, UUID | None]
 
 FIRST_LEASE = timedelta(minutes=1)
 """How long a job that an HTTP request waited for is leased, unless its worker makes another call."""
+BEGUN: dict[str, Any] = {"expires_at": None}
+"""What to change in a job that comes back after it has begun: ``expires_at`` is the latest first start."""
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -110,19 +112,20 @@ def extend(jobs: QuerySet[Any], claimed: Iterable[Any], lease: timedelta, *, beg
     return kept
 
 
-def requeue(jobs: QuerySet[Any], claimed: Sequence[Any]) -> tuple[int, set[Claim]]:
+def requeue(jobs: QuerySet[Any], claimed: Sequence[Any], begun: Collection[UUID] = ()) -> tuple[int, set[Claim]]:
     """Make claimed jobs available again; the attempt does not count.
 
-    Return how many, and those that are still leased because another transaction has locked their rows.
+    ``begun`` are the ids of those that were not only claimed: these do not expire any more. Return how many, and those
+    that are still leased because another transaction has locked their rows.
     """
-    by_token: dict[UUID, list[UUID]] = defaultdict(list)
+    alike: dict[tuple[UUID, bool], list[UUID]] = defaultdict(list)
     for job in claimed:
-        by_token[job.lease_token].append(job.pk)
+        alike[job.lease_token, job.pk in begun].append(job.pk)
     requeued = 0
-    for token, keys in by_token.items():
+    for (token, has_begun), keys in alike.items():
         with transaction.atomic(using=jobs.db):
             free = list(unlocked(jobs.filter(pk__in=keys, lease_token=token)).values_list("pk", flat=True))
-            requeued += requeue_leased(jobs, free, token)
+            requeued += requeue_leased(jobs, free, token, **(BEGUN if has_begun else {}))
     if requeued == len(claimed):
         return requeued, set()
     locked = still_leased(jobs, claimed)

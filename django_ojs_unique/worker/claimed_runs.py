@@ -74,7 +74,11 @@ class ClaimedRuns:
         """Requeue the jobs that did not start, except locked rows; return how many were requeued."""
         if not self._unstarted:
             return 0
-        requeued, locked = leases.requeue(self._jobs, [run.job for run in self._unstarted])
+        requeued, locked = leases.requeue(
+            self._jobs,
+            [run.job for run in self._unstarted],
+            {run.job.pk for run in self._unstarted if run.started_at is not None},
+        )
         for run in self._unstarted:
             if _claim_of(run) not in locked:
                 self.forget(run.job)

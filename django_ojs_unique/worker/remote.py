@@ -27,7 +27,7 @@ from ..db.transactions import starting_over
 from ..execution.claim import claim
 from ..execution.errors import error_record, has_lost
 from ..execution.finalize import Finalized, announce_outcome, finalize
-from ..execution.leases import Claim, Lease, confirm, requeue_leased, within_time_limits
+from ..execution.leases import BEGUN, Claim, Lease, confirm, requeue_leased, within_time_limits
 from ..execution.run_result import RunResult
 from ..lifecycle import stopped
 from ..lifecycle.events import tell
@@ -149,7 +149,7 @@ def requeue(jobs: QuerySet[Any], id: UUID, *, holder: RemoteWorker, now: datetim
     """
 
     def put_back(job: Any) -> None:
-        requeue_leased(jobs, [job.pk], job.lease_token)
+        requeue_leased(jobs, [job.pk], job.lease_token, **({} if job.unconfirmed else BEGUN))
         job.refresh_from_db(using=jobs.db)
         if job.state != JobState.AVAILABLE:  # it may not run again, or must be checked for duplicates first
             run_maintenance(jobs, now, only=id)

@@ -202,3 +202,49 @@ def test_a_job_that_is_requeued_without_a_twin_keeps_its_place(claim: Any) -> No
         None,
         first.enqueued_at,
     )
+
+
+# Of a job with an `expires_at`
+
+BEGUN = {
+    "its worker stops": lambda job: requeue(Job.objects.all(), [job], {job.pk}),
+    "its worker is killed": rescued,
+    "its client requeues it": WAYS["its client requeues it"],
+    "its handler fails": WAYS["its handler fails"],
+}
+CLAIMED_ONLY = {
+    "its worker stops": WAYS["its worker stops"],
+    "the answer to its claim is lost": WAYS["the answer to its claim is lost"],
+    "its worker is killed before it begins": WAYS["its worker is killed before it begins"],
+}
+
+
+@pytest.fixture
+def comes_back(claim: Any) -> Callable[..., str]:
+    """Enqueue a job that expires in an hour, and let it come back in some ways; return its state a day later."""
+
+    def comes_back(*ways: Callable[[Any], Any]) -> str:
+        job = Job.objects.enqueue("t", expires_at=timezone.now() + HOUR, retry=FIVE).job
+        for way in ways:
+            (running,) = claim()
+            way(running)
+            timers.promote(Job.objects.all(), timezone.now() + DAY)
+        timers.expire(Job.objects.all(), timezone.now() + DAY)
+        return fresh(job).state
+
+    return comes_back
+
+
+@pytest.mark.parametrize("way", BEGUN)
+@pytest.mark.parametrize("before", [None, *CLAIMED_ONLY])
+@pytest.mark.parametrize("after", [None, *CLAIMED_ONLY])
+def test_a_job_that_has_begun_expires_no_more_however_often_it_comes_back(
+    way: str, before: str, after: str, comes_back: Any
+) -> None:
+    unbegun = [[CLAIMED_ONLY[each]] if each else [] for each in (before, after)]
+    assert comes_back(*unbegun[0], BEGUN[way], *unbegun[1]) == "available"
+
+
+@pytest.mark.parametrize("way", CLAIMED_ONLY)
+def test_a_job_that_was_only_claimed_expires(way: str, comes_back: Any) -> None:
+    assert comes_back(CLAIMED_ONLY[way], CLAIMED_ONLY[way]) == "discarded"

@@ -1,5 +1,6 @@
 """The loop, in processes and threads of its own, on real connections."""
 
+import asyncio
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from django.utils import timezone
 
 from django_ojs_unique import job
 from django_ojs_unique.handlers.control import Discard, Retry, Skip
+from django_ojs_unique.maintenance import timers
 from django_ojs_unique.models import Job, WorkerProcess
 from django_ojs_unique.testing import run_jobs
 from django_ojs_unique.worker import Worker, claimer, finalizer, housekeeper, outages, pools, timetable
@@ -399,3 +401,28 @@ def test_run_jobs_runs_inside_a_transaction(handlers):
     with transaction.atomic():
         Job.objects.enqueue("t")
         assert len(run_jobs()) == 1
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+@pytest.mark.parametrize("timeout", [PATIENCE, 0], ids=["at a checkpoint", "too late"])
+def test_a_job_that_its_stopping_worker_requeues_expires_no_more(handlers, kind, timeout):
+    worker, ended = Worker(shutdown_timeout=timeout), threading.Event()
+
+    def plain(context):
+        worker.stop()
+        if not timeout:
+            ended.wait(PATIENCE)
+        context.checkpoint()
+
+    async def asynchronous(context):
+        worker.stop()
+        if not timeout:
+            await asyncio.Event().wait()
+        context.checkpoint()
+
+    job("t", takes_context=True)(plain if kind == "plain" else asynchronous)
+    Job.objects.enqueue("t", expires_at=timezone.now() + timedelta(hours=1))
+    assert worker.run().requeued == 1
+    ended.set()
+    timers.expire(Job.objects.all(), timezone.now() + timedelta(hours=2))
+    assert set(Job.objects.values_list("state", "attempt")) == {("available", 0)}
