@@ -19,6 +19,7 @@ transaction's locks, and nobody can rescue the jobs whose rows are locked.
 _LOCK_TIMEOUTS = {
     "postgresql": {"lock_timeout": 1000},
     "mysql": {"innodb_lock_wait_timeout": 1, "lock_wait_timeout": 1},
+    "sqlite": {"busy_timeout": 1000},
 }
 """By vendor: the settings, and how many of their units make a second."""
 _IDLE_TIMEOUTS = {
@@ -34,8 +35,8 @@ class SessionLimits:
     With a ``lock_wait``, a statement waits at most so many seconds for a lock. The server ends the session if a
     transaction in it is idle for `LONGEST_IDLE`; this limit is not set inside a transaction of the caller.
 
-    A shorter limit that the project has set stays. Nothing is changed on SQLite, which has only one lock, and behind a
-    pooler of PostgreSQL, which might give the session with the limits to another client.
+    A shorter limit that the project has set stays. Nothing is changed behind a pooler of PostgreSQL, which might give
+    the session with the limits to another client.
     """
 
     def __init__(self, using: str, *, lock_wait: float | None = None) -> None:
@@ -81,6 +82,8 @@ def _read(connection: BaseDatabaseWrapper, names: list[str]) -> dict[str, int]:
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [names])
+        elif connection.vendor == "sqlite":
+            cursor.execute("SELECT 'busy_timeout', timeout FROM pragma_busy_timeout")
         else:
             places = ", ".join(["%s"] * len(names))
             cursor.execute(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({places})", names)
@@ -92,6 +95,8 @@ def _write(connection: BaseDatabaseWrapper, limits: dict[str, int]) -> None:
         for name, value in limits.items():
             if connection.vendor == "postgresql":
                 cursor.execute("SELECT set_config(%s, %s, false)", [name, str(value)])
+            elif connection.vendor == "sqlite":
+                cursor.execute(f"PRAGMA {name} = {value}")
             else:
                 cursor.execute(f"SET SESSION {name} = %s", [value])
 

@@ -328,7 +328,8 @@ class Worker:
         """Return how many seconds there is nothing to do, unless a run ends or another thread wakes the loop."""
         now = time.monotonic()
         if self._outages.failures:
-            return min(self._outages.pause, max(0.001, self._control.give_up_at - now))
+            soonest = min([self._control.give_up_at, *self._runs.time_limits()])
+            return min(self._outages.pause, max(0.001, soonest - now))
         moments = [self._runs.extend_at, self._timetable.due, self._housekeeper.due, *self._runs.time_limits()]
         if self._runs:
             moments.append(now + LONGEST_POLL)
@@ -346,13 +347,20 @@ class Worker:
         self._event_loop.stop()
         self._finalizer.stop(FINALIZE_SECONDS)
         if not self._finalizer.is_thread:
-            self._outages.through(self._finalizer.finalize_waiting)
+            self._at_last(self._finalizer.finalize_waiting)
         self._collect(0)
         self._housekeeper.stop(FINALIZE_SECONDS)
         if self._health is not None:
             self._health.remove()
-        self._outages.through(self._claimer.requeue)  # last: their handlers may still run
+        self._at_last(self._claimer.requeue)  # last: their handlers may still run
         if not self._outages.failures:
-            self._outages.through(self._claimer.requeue_uncertain)
-            self._outages.through(lambda: heartbeat.say_goodbye(self._using, self.id))
+            self._at_last(self._claimer.requeue_uncertain)
+            self._at_last(lambda: heartbeat.say_goodbye(self._using, self.id))
         self._limits.end()
+
+    def _at_last(self, step: Callable[[], object]) -> None:
+        def limited() -> None:
+            self._limits.ensure()  # the connection may be a new one, after an outage
+            step()
+
+        self._outages.through(limited)

@@ -10,6 +10,7 @@ from select import select
 from threading import Event, Thread
 
 import pytest
+from django.contrib.auth.models import Group
 from django.db import OperationalError, connection, transaction
 
 from django_ojs_unique import job
@@ -19,6 +20,7 @@ from django_ojs_unique.handlers.control import TimeLimitExceeded
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Worker, claimed_runs
 from django_ojs_unique.worker.claimed_runs import ClaimedRuns
+from tests.support.background import working
 from tests.support.processes import PATIENCE, until
 from tests.support.retries import IN_AN_HOUR
 
@@ -193,6 +195,60 @@ def test_a_handler_is_interrupted_though_no_lease_can_be_extended(handlers, begu
     Job.objects.enqueue("t")
     assert Worker(lease=timedelta(seconds=3)).run(drain=True).retried == 1  # it extends after a second
     assert 0 < len(failures) < 100
+
+
+@pytest.fixture
+def locking(handlers, begun, monkeypatch):
+    """Declare an atomic handler that goes on when its worker waits for the lock that it holds; return an end for it."""
+    waits, extend, ended = Event(), leases.extend, Event()
+
+    def note(*args, **options):
+        waits.set()
+        return extend(*args, **options)
+
+    @job("t", atomic=True, timeout="PT0.01S", retry=IN_AN_HOUR)
+    def handler():
+        Group.objects.create(name="locks")
+        waits.wait(PATIENCE)
+        begun.set()
+        while not ended.wait(0.001):
+            pass
+
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "timeout", 10 * PATIENCE)
+    monkeypatch.setattr(leases, "extend", note)
+    Job.objects.enqueue("t")
+    yield waits
+    ended.set()
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="elsewhere a worker skips what is locked")
+def test_an_atomic_handler_is_interrupted_though_its_worker_waits_for_its_lock(locking):
+    with working(lease=timedelta(seconds=0.3)):
+        until(Job.objects.filter(state="retryable").exists, "the handler was interrupted")
+    assert Job.objects.get().errors[0]["code"] == "timeout"
+    assert not Group.objects.exists()
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="elsewhere a worker skips what is locked")
+def test_a_worker_stops_in_time_though_an_atomic_handler_holds_the_lock(locking, monkeypatch):
+    monkeypatch.setattr(ClaimedRuns, "enforce_time_limits", lambda self: None)
+    with working(lease=timedelta(seconds=0.3), shutdown_timeout=0.1):
+        assert locking.wait(PATIENCE)
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="the tests of session limits cover the others")
+def test_the_connection_of_the_caller_waits_for_locks_as_long_as_before(handlers):
+    def patience():
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA busy_timeout")
+            return cursor.fetchone()
+
+    before, seen = patience(), []
+    job("t")(lambda: None)
+    Job.objects.enqueue("t")
+    worker = Worker(lease=timedelta(seconds=6), on_finalized=lambda summary: seen.append(patience()))
+    worker.run(drain=True)
+    assert (seen, patience()) == ([(1000,)], before)
 
 
 def test_an_async_handler_is_cancelled_where_it_awaits(handlers, begun):
