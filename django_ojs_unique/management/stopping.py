@@ -70,16 +70,17 @@ def stopping_on_signals(worker: Worker, verbosity: int, supervised: bool) -> Ite
 
 
 def end_within(seconds: float, code: int) -> None:
-    """End the process with an exit code when so many seconds have passed, if it has not ended by itself before.
+    """End the process with an exit code when so many seconds have passed, if the interpreter wants to end but cannot.
 
-    The interpreter waits for all threads of the project that are no daemons, and for those of each
-    `ThreadPoolExecutor`, before it ends.
+    It waits for all threads of the project that are no daemons, and for those of each `ThreadPoolExecutor`.
     """
     threading.Thread(target=_end_anyway, args=(max(seconds, LEAST_SECONDS), code), daemon=True).start()
 
 
 def _end_anyway(seconds: float, code: int) -> None:
-    time.sleep(seconds)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline or not _is_ending():
+        time.sleep(0.1)
     names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread.is_alive()]
     with suppress(OSError):
         os.write(2, f"Left behind, as they do not end: {', '.join(names)}.\n".encode(errors="replace"))
@@ -87,6 +88,14 @@ def _end_anyway(seconds: float, code: int) -> None:
     flushing.start()
     flushing.join(LEAST_SECONDS)  # a thread that was left behind may have locked a log
     os._exit(code)
+
+
+def _is_ending() -> bool:
+    """Whether the interpreter waits for its threads: the first call of the main thread is no more the program's."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+    return frame is not None and frame.f_code is threading._shutdown.__code__  # type: ignore[attr-defined]
 
 
 def _on_signals(
