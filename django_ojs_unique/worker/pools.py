@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context
 from queue import SimpleQueue
+from threading import local
+from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, InterfaceError, connections
 
 from ..db import sessions
+from ..exceptions import TransactionLeftOpen
 from ..execution.errors import has_lost
 from ..execution.execute import aexecute, execute
 from ..execution.run import Run
@@ -234,6 +239,7 @@ class EventLoopPool(Pool):
     def _serve(self) -> None:
         assert self._loop is not None
         asyncio.set_event_loop(self._loop)
+        self._loop.set_default_executor(executor := WatchedExecutor())
         work = self._loop.create_task(self._work())
         while not work.done():
             try:
@@ -241,6 +247,7 @@ class EventLoopPool(Pool):
             except (SystemExit, KeyboardInterrupt):  # of a task; asyncio has given it to whoever awaits that, too
                 logger.exception("A task tried to end the event loop.")
         self._loop.close()
+        executor.close()
 
     async def _work(self) -> None:
         await sync_to_async(sessions.watch)(sessions.SharedSession)
@@ -267,6 +274,9 @@ class EventLoopPool(Pool):
     async def _run(self, run: Run) -> None:
         begin = sync_to_async(self._begin) if self._must_confirm(run) else None
         try:
+            if time.monotonic() >= self._next_look:
+                self._next_look = time.monotonic() + IDLE_SECONDS
+                await sync_to_async(_drop_dead_connections)()
             if not (self._begin(run) if begin is None else await begin(run)):
                 if run.end():
                     self._ended(run, None)
@@ -290,8 +300,47 @@ class EventLoopPool(Pool):
         self._fill()
 
 
+class WatchedExecutor(ThreadPoolExecutor):
+    """The threads of an event loop for `asyncio.to_thread` and ``sync_to_async(thread_sensitive=False)``.
+
+    They keep their database connections from call to call, as those of `ThreadPool` do from job to job.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(thread_name_prefix="ojs-async", initializer=sessions.watch)
+        self._here = local()
+        self._unused: set[Any] = set()
+        """The connections of the threads that wait for a call."""
+
+    def close(self) -> None:
+        """Close the connections of the threads that wait for a call."""
+        for connection in self._unused:
+            connection.inc_thread_sharing()
+            with suppress(DatabaseError, InterfaceError):
+                connection.close()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call a function in a thread. It fails with TransactionLeftOpen if it leaves one open."""
+        return super().submit(self._call, fn, *args, **kwargs)
+
+    def _call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        self._unused.difference_update(connections.all(initialized_only=True))
+        if time.monotonic() >= getattr(self._here, "idle_since", math.inf) + IDLE_SECONDS:
+            _drop_dead_connections()
+        left: list[str] = []
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            left = sessions.renew()
+            self._unused.update(connections.all(initialized_only=True))
+            self._here.idle_since = time.monotonic()
+        if left:
+            raise TransactionLeftOpen.on(left)
+        return result
+
+
 def _drop_dead_connections() -> None:
     for connection in connections.all(initialized_only=True):
         with suppress(DatabaseError, InterfaceError):
-            if connection.connection is not None and not connection.is_usable():
+            if connection.connection is not None and not connection.in_atomic_block and not connection.is_usable():
                 connection.close()
