@@ -8,10 +8,17 @@ from typing import Any
 from django.core.checks import CheckMessage, Warning
 from django.db import connections
 
-from ..db.capabilities import BEST_EFFORT, MISSING, flaws, strength
+from ..db.capabilities import BEST_EFFORT, MISSING, flaws, lacks_characters, strength
 from ..db.clock import is_off, offset_text, seconds_ahead
 from ..db.dialects import kind_of
 from ..models import Job
+
+CONCURRENCY = 4
+"""The threads of a worker for plain handlers, if it has no option."""
+_OTHER_THREADS = 4
+"""Threads with a connection: the loop, what finalizes, the upkeep, and the one for async handlers."""
+_POOL_SIZE = 4
+"""psycopg's default."""
 
 
 def check_databases(databases: Iterable[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
@@ -19,6 +26,7 @@ def check_databases(databases: Iterable[str] | None = None, **kwargs: Any) -> li
 
     W008: a constraint is missing, or differs from the one that the model declares. W015: local times are stored.
     W016: the clock of this host is wrong.
+    W018: the connection pool is too small for a worker. W019: columns of MariaDB cannot store all characters.
     """
     databases = list(databases or ())
     messages = [
@@ -30,6 +38,10 @@ def check_databases(databases: Iterable[str] | None = None, **kwargs: Any) -> li
     for alias in with_jobs(databases):
         messages += _check_time_zone(alias, connections[alias])
         messages += _check_clock(alias)
+        messages += _check_characters(alias)
+        if problem := pool_problem(alias, CONCURRENCY):
+            hint = f"Leave 'pool' out of DATABASES[{alias!r}]['OPTIONS'] for workers, or set its max_size."
+            messages.append(Warning(problem, hint=hint, id="django_ojs_unique.W018"))
         if strength(Job, alias) == BEST_EFFORT:
             messages.append(
                 Warning(
@@ -88,6 +100,32 @@ def _check_clock(alias: str) -> Iterator[CheckMessage]:
             hint="Jobs go by the database's clock. Let an NTP client set the clocks of both hosts: logs, and what your"
             " code compares with the times of jobs, go by the host's.",
             id="django_ojs_unique.W016",
+        )
+
+
+def pool_problem(alias: str, concurrency: int) -> str:
+    """Say that the pool of psycopg has too few connections for a worker with so many threads; or return ""."""
+    pool = connections[alias].settings_dict["OPTIONS"].get("pool")
+    if not pool:
+        return ""
+    sizes = pool if isinstance(pool, dict) else {}
+    most = sizes.get("max_size") or sizes.get("min_size", _POOL_SIZE)
+    needed = concurrency + _OTHER_THREADS
+    if most >= needed:
+        return ""
+    return (
+        f"The connection pool of database {alias!r} has at most {most} connections, but a worker with {concurrency}"
+        f" threads needs up to {needed} at once: jobs would wait for one, or fail."
+    )
+
+
+def _check_characters(alias: str) -> Iterator[CheckMessage]:
+    if lacks_characters(Job, alias):
+        yield Warning(
+            f"Columns of {Job._meta.db_table!r} on database {alias!r} have the character set utf8mb3, which has no"
+            " emoji: a job whose key, or whose reason to be skipped, has one cannot be stored.",
+            hint=f"Stop the workers, and run ALTER TABLE {Job._meta.db_table} CONVERT TO CHARACTER SET utf8mb4.",
+            id="django_ojs_unique.W019",
         )
 
 

@@ -16,6 +16,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.management.color import no_style
 from django.utils import autoreload
 
+from ...checks.database import pool_problem
 from ...conf import settings
 from ...db.clock import database_now
 from ...exceptions import InvalidRequest
@@ -102,6 +103,8 @@ class Command(BaseCommand):
         _log_to_the_terminal(options["verbosity"])
         if settings.eager and options["verbosity"]:
             self._say(self.style.WARNING(EAGER))
+        if options["verbosity"] and (problem := pool_problem(options["database"], options["concurrency"])):
+            self._say(self.style.WARNING(problem))
         self._ends_by = "Ctrl-C" if signal.SIGINT in heeded() else "SIGTERM"
         if reload:
             self._run_with_reloader(options)
