@@ -110,8 +110,6 @@ class Dialect:
     """Whether `cost_of_firsts` and `fronts` are implemented: dead rows can make a claim dear."""
     keeps_unicode_in_json = False
     """Whether stored JSON has non-ASCII characters as they are, not as escapes."""
-    now = ""
-    """The query for the time, in seconds since 1970; empty where the host's clock counts."""
     skips_conflicts = " ON CONFLICT DO NOTHING"
 
     def __init__(self, model: type[models.Model], connection: BaseDatabaseWrapper) -> None:

@@ -25,7 +25,6 @@ class MySQL(Dialect):
     unique_column = "ojs_unique_key"
     may_insert_first = False
     walks_indexes = False
-    now = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6"
     skips_conflicts = ""
 
     @property

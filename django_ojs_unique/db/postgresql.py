@@ -141,7 +141,6 @@ class PostgreSQL(Dialect):
     claims_at_once = True
     finds_fronts = True
     keeps_unicode_in_json = True
-    now = "SELECT extract(epoch FROM clock_timestamp())"
 
     @property
     def repeats_reads(self) -> bool:  # type: ignore[override]

@@ -90,7 +90,8 @@ def refuse_another_database(request: Request, using: str) -> None:
     """Raise InvalidRequest for a request that may not be enqueued on the database ``using``."""
     if request.using is not None and request.using != using:
         problem = Message("belongs to the database {name}, and not to {other}", name=request.using, other=using)
-        raise InvalidRequest.at("type", problem, value=request.type, hint=f"Write .using({request.using!r}).")
+        hint = Message("Write {text}.", text=f".using({request.using!r})")
+        raise InvalidRequest.at("type", problem, value=request.type, hint=hint)
 
 
 def own_members(request: Request) -> Request:

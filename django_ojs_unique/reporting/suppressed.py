@@ -10,8 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import QuerySet, TextField
-from django.db.models.functions import Cast, Length
+from django.db.models import QuerySet
 
 from ..exceptions import Message
 from ..handlers.redaction import redacted, redacted_args
@@ -21,9 +20,6 @@ MOST_MET = 1000
 """How many of the suppressed enqueues that met one job are counted at most."""
 
 MOST_ATTEMPTS = 20
-LARGEST_COMPARED = 20_000
-"""How many characters the args and meta of a suppressed enqueue may have together to be compared in a list."""
-
 MOST_DIFFERENCES = 20
 LONGEST_SHOWN = 80
 
@@ -43,7 +39,7 @@ class Difference:
 class Encounter:
     """A suppressed enqueue, and how its payload differs from that of the job that it met.
 
-    ``differences`` is None if they were not compared, because one of the payloads is gone or too large for a list.
+    ``differences`` is None if they were not compared, because the payload of the job is gone.
     """
 
     attempt: Any
@@ -85,10 +81,9 @@ def attempts_that_met(job: Any, fingerprint: str | None, attempts: QuerySet[Any]
     if not fingerprint:
         return Attempts()
     met = attempts.using(job._state.db).filter(fingerprint=fingerprint, existing_job=job.pk)
-    size = Length(Cast("args", TextField())) + Length(Cast("meta", TextField()))
-    newest = list(met.defer("args", "meta").annotate(size=size).order_by("-created_at")[:MOST_ATTEMPTS])
-    small = [] if job.payload_pruned else [attempt.pk for attempt in newest if attempt.size <= LARGEST_COMPARED]
-    payloads = {pk: (args, meta) for pk, args, meta in _payloads(met, small)}
+    newest = list(met.defer("args", "meta").order_by("-created_at")[:MOST_ATTEMPTS])
+    readable = [] if job.payload_pruned else [attempt.pk for attempt in newest]
+    payloads = {pk: (args, meta) for pk, args, meta in _payloads(met, readable)}
     count = len(newest) if len(newest) < MOST_ATTEMPTS else met.order_by()[: MOST_MET + 1].count()
     return Attempts(
         tuple(

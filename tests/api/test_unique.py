@@ -131,6 +131,7 @@ def test_a_job_whose_time_is_over_is_no_duplicate_though_nobody_has_looked(ojs, 
     change(id, **{past: timezone.now() - timedelta(minutes=1)})
     body = {"type": "t", "args": [], "options": once}
     assert ojs.post(JOBS + end, {"jobs": [body]} if end else body).status_code == (200 if end == "/bulk" else 201)
+    ojs.get(f"{JOBS}/{id}")
     assert sorted(Job.objects.values_list("state", flat=True)) == ["available", "discarded"]
 
 

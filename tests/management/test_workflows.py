@@ -213,13 +213,13 @@ def test_a_part_that_was_cancelled_before_is_not_counted():
     }
 
 
-def test_a_job_that_a_cancelled_part_has_left_is_not_its_own_any_more():
+def test_the_last_part_of_a_workflow_that_waits_for_a_job_cancels_it():
     unique = {"keys": ["type", "args"], "on_conflict": "ignore"}
     workflow = group([group([do("a", unique=unique)]), do("a", unique=unique)]).enqueue()
     Workflow.objects.get(root=workflow).cancel()
     told = answer("cancel-workflow", workflow.pk, "--dry-run")
-    assert told == {"dry_run": True, "jobs": 0, "running": 0, "unborn": 0, "shared": 1}
-    assert answer("cancel-workflow", workflow.pk)["jobs"] == 0
+    assert told == {"dry_run": True, "jobs": 1, "running": 0, "unborn": 0, "shared": 0}
+    assert answer("cancel-workflow", workflow.pk)["jobs"] == 1
 
 
 def test_a_job_of_another_workflow_goes_on():

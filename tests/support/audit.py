@@ -94,6 +94,9 @@ class _Row:
     state: str
     created_at: datetime
     scheduled_at: datetime | None
+    enqueued_at: datetime | None = None
+    expires_at: datetime | None = None
+    started_at: datetime | None = None
 
 
 def assert_serial(operations: Sequence[Answer | Claimed], rows: Sequence[Job], before: Sequence[Job] = ()) -> None:

@@ -87,10 +87,6 @@ class Command(BaseCommand):
 
     def handle(self, **options: Any) -> None:
         try:
-            refuse_open_transactions()
-        except RuntimeError as error:
-            raise CommandError(str(error)) from None
-        try:
             self._handle(**options)
         finally:
             forget_lost()
@@ -100,6 +96,10 @@ class Command(BaseCommand):
             require_tables(options["database"])
         if not list(registry):
             raise CommandError("No handlers: decorate a function with @job('some.type') in an installed app's jobs.py.")
+        try:
+            refuse_open_transactions()
+        except RuntimeError as error:
+            raise CommandError(str(error)) from None
         _log_to_the_terminal(options["verbosity"])
         if settings.eager and options["verbosity"]:
             self._say(self.style.WARNING(EAGER))
