@@ -51,7 +51,8 @@ def make_rows() -> None:
     from django.test import override_settings
     from django.utils import timezone
 
-    from django_ojs_unique.models import CronJob, Event, LimitOverride, Queue
+    from django_ojs_unique.db.fields import new_id
+    from django_ojs_unique.models import CronJob, Event, LimitOverride, Queue, StoppedRun
     from django_ojs_unique.reporting.activity import roll_up
     from django_ojs_unique.worker import heartbeat
 
@@ -65,6 +66,9 @@ def make_rows() -> None:
     CronJob.objects.define("nightly", "0 3 * * *", "up.cron", {"a": 1}, timezone="Europe/Berlin", queue="reports")
     roll_up("default", timezone.now() + timedelta(hours=1))
     heartbeat.say_hello("default", "worker-1", timezone.now(), hostname="host", queues=["*"], concurrency=4)
+    StoppedRun.objects.create(
+        job_id=new_id(), queue="limited", worker_id="worker-1", lease_token=new_id(), lease_expires_at=timezone.now()
+    )
 
 
 def make_jobs() -> None:
