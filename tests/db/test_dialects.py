@@ -10,6 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy
+from django_ojs_unique.db.clock import QUERIES
 from django_ojs_unique.db.dialect import ClaimRequest, Dialect, LookUp
 from django_ojs_unique.db.dialects import dialect_of, kind_of
 from django_ojs_unique.enqueue.new_job import read
@@ -282,11 +283,12 @@ def test_text_is_compared_exactly(own):
     assert Job.objects.filter(own.exactly("key", "strasse"), key="strasse").count() == 1
 
 
-def test_the_clock_answers_in_seconds_since_1970(own):
+@pytest.mark.skipif(connection.vendor not in QUERIES, reason="SQLite has no clock but that of the host")
+def test_the_clock_answers_in_seconds_since_1970():
+    before = time.time() - 1
     with connection.cursor() as cursor:
-        for before in [time.time() - 1] if own.now else []:
-            cursor.execute(own.now)
-            assert before < cursor.fetchone()[0] < before + 3600
+        cursor.execute(QUERIES[connection.vendor])
+        assert before < cursor.fetchone()[0] < before + 3600
 
 
 def test_the_database_says_the_condition_of_the_unique_key(own):
