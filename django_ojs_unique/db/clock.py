@@ -73,19 +73,13 @@ def database_now(using: str, *, may_ask: bool = True) -> datetime:
     loop, and without ``may_ask``, only if it was never asked. Nobody who counts statements sees that. Raises what the
     next statement would raise if the database was never asked and does not answer.
     """
-    known = _readings.get(using)
-    if known is None or (known is not _HOSTS_CLOCK and not _still_holds(known)):
-        known = _read(using, known, may_ask)
-    now = timezone.now()
-    return now + known.offset if known.offset else now
+    offset, now = _current(using, may_ask).offset, timezone.now()
+    return now + offset if offset else now
 
 
 def seconds_ahead(using: str) -> float:
     """Return how many seconds the host's clock is ahead of a database's. Raises like `database_now`."""
-    known = _readings.get(using)
-    if known is None or not _still_holds(known):
-        known = _read(using, known, may_ask=True)
-    return (-known.offset).total_seconds()
+    return (-_current(using, may_ask=True).offset).total_seconds()
 
 
 def is_off(seconds: float) -> bool:
@@ -97,6 +91,13 @@ def offset_text(seconds: float, using: str) -> str:
     """Say how far the host's clock is from a database's."""
     direction = "ahead of" if seconds > 0 else "behind"
     return f"The clock of this host is {abs(seconds):,.1f} seconds {direction} that of database {using!r}"
+
+
+def _current(using: str, may_ask: bool) -> _Reading:
+    known = _readings.get(using)
+    if known is None or (known is not _HOSTS_CLOCK and not _still_holds(known)):
+        return _read(using, known, may_ask)
+    return known
 
 
 def _still_holds(reading: _Reading) -> bool:

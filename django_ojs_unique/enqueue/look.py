@@ -36,7 +36,7 @@ class Look:
 
     def __init__(self, jobs: QuerySet[Any], entries: Sequence[Entry]) -> None:
         self._jobs, self._dialect = jobs, dialect_of(jobs)
-        self._judged_at = entries[0].new_job.judged_at  # only a single job has one
+        self.judged_at = entries[0].new_job.judged_at  # only a single job has one
         self._is_single = len(entries) == 1
         self._replaceable = entries[0].new_job.replaceable  # the same for all
         self._policies: dict[str, list[UniquePolicy]] = defaultdict(list)
@@ -110,7 +110,7 @@ class Look:
         self, fingerprint: str, policy: UniquePolicy, now: datetime, *, by_key: bool, is_hidden: bool
     ) -> list[JobRow]:
         jobs = self._jobs
-        matches = stored_matches(jobs, fingerprint, policy, self._judged_at or now)
+        matches = stored_matches(jobs, fingerprint, policy, self.judged_at or now)
         ended = newest_finished(jobs, fingerprint, policy)
         if ended and not policy.replaces and not is_hidden:
             stored = by_id([matches, *ended])
@@ -147,7 +147,7 @@ class Look:
 
     def _matches(self, fingerprints: Collection[str], now: datetime) -> QuerySet[Any]:
         """Select the jobs that the policies of these fingerprints may count, or that hold one of them."""
-        return stored_matches_of_any(self._jobs, self._policies_of(fingerprints), self._judged_at or now).only(
+        return stored_matches_of_any(self._jobs, self._policies_of(fingerprints), self.judged_at or now).only(
             *_LOOKED_AT
         )
 
@@ -164,7 +164,7 @@ class Look:
         )
 
     def _counts(self, policy: UniquePolicy, row: JobRow, now: datetime) -> bool:
-        return counts(policy, row, now, self._judged_at)
+        return counts(policy, row, now, self.judged_at)
 
 
 def _is_for_workflows(row: JobRow) -> bool:

@@ -10,7 +10,7 @@ from ..conf import settings
 from ..exceptions import InvalidRequest, Message
 from ..handlers.redaction import redacted_args
 from ..options import OPTIONS
-from ..unique.keys import has_expired, is_mixed, merge
+from ..unique.keys import is_mixed, is_too_late, merge
 from ..unique.row import JobRow
 from .values import sized
 
@@ -64,7 +64,7 @@ def rewritten(holder: JobRow, job: JobRow, *, keep_time: bool) -> JobRow:
 def merged_args(holder: JobRow, job: JobRow) -> Any:
     """Return the args of a rewritten job. Raises InvalidRequest when they may not be mixed, or are too large."""
     args = job.args
-    if has_expired(holder, job.created_at):
+    if is_too_late(holder, job.created_at):
         return args
     if is_mixed(holder.args, args) and not settings.replace_mixed_args:
         raise InvalidRequest.at(

@@ -84,7 +84,7 @@ def decide_under_locks(
     dialect, look = dialect_of(jobs), Look(jobs, entries)
     with transaction.atomic(using=jobs.db):
         look.lock_keys()
-        judged_at = entries[0].new_job.judged_at
+        judged_at = look.judged_at
         now = refresh_times(entries, jobs.db, is_late=work.is_repeated or judged_at is not None)
         families = look.families(now, is_lost=work.lost_races > 0)
         stored = [row for family in families.values() for row in family.rows]

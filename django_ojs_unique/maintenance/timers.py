@@ -15,6 +15,7 @@ from django.db.models import QuerySet
 from .. import lifecycle
 from ..db.locking import any_of, unlocked
 from ..db.now import DatabaseNow
+from ..enqueue.duplicates import expired
 from ..enqueue.unit_of_work import UnitOfWork
 from ..execution.errors import LEASE_LOST, error_record, with_error
 from ..execution.finalize import Finalized, finalize_failure, retry_policy_of
@@ -22,7 +23,7 @@ from ..execution.leases import ends_with_time_limit, requeue_leased
 from ..execution.run import labels
 from ..execution.run_result import RunResult
 from ..lifecycle.events import collected, tell
-from ..ojs.states import TIMED, UNSTARTED, JobState
+from ..ojs.states import TIMED, JobState
 from ..signals import announce, announce_failure, job_discarded, job_expired, job_failed
 from . import superseded
 
@@ -46,8 +47,7 @@ def promote_unseen(jobs: QuerySet[Any], now: datetime) -> int:
 def late(jobs: QuerySet[Any], now: datetime) -> QuerySet[Any]:
     """Select the waiting jobs whose ``expires_at`` has passed."""
     # No waiting job has finished; the condition is there so that the partial index is used.
-    waiting = jobs.filter(state__in=sorted(UNSTARTED), expires_at__lte=now, finished_at=None, started_at=None)
-    return waiting.order_by("expires_at")
+    return jobs.filter(expired(now), finished_at=None).order_by("expires_at")
 
 
 def lost(jobs: QuerySet[Any]) -> QuerySet[Any]:

@@ -6,7 +6,8 @@ from functools import partial
 
 from django.core.management.base import CommandParser
 
-from ..worker.loop import ASYNC_CONCURRENCY, CONCURRENCY, LEASE, SHUTDOWN_SECONDS
+from ..checks.database import CONCURRENCY
+from ..worker.loop import ASYNC_CONCURRENCY, LEASE, SHUTDOWN_SECONDS
 from .arguments import add_database, seconds, seconds_or_zero, whole_number
 from .metrics import add_metrics
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ..ojs.states import TERMINAL, UNSTARTED, JobState
+from .keys import is_too_late
 from .policy import OnConflict, UniquePolicy
 
 
@@ -87,7 +88,7 @@ READ: Final = ("state", "created_at", "scheduled_at", "started_at", "expires_at"
 
 def has_expired(row: Stored, now: datetime) -> bool:
     """Whether a job that waits for its first start may not start any more."""
-    return row.expires_at is not None and row.expires_at <= now and row.started_at is None and row.state in UNSTARTED
+    return row.state in UNSTARTED and is_too_late(row, now)
 
 
 def counts(policy: UniquePolicy, row: Stored, now: datetime, judged_at: datetime | None = None) -> bool:

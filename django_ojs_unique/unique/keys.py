@@ -62,13 +62,18 @@ class JobKey:
         return canonical_key(self.text, type=None if self.scope is KeyScope.GLOBAL else type, meta=meta)
 
 
-class KeyHolder(Protocol):
+class Expiring(Protocol):
+    """What `is_too_late` needs to know of a job."""
+
+    expires_at: datetime | None
+    started_at: datetime | None
+
+
+class KeyHolder(Expiring, Protocol):
     """What `judge` needs to know of the job that holds a key."""
 
     state: str
     attempt: int
-    expires_at: datetime | None
-    started_at: datetime | None
 
 
 class KeyAction(StrEnum):
@@ -82,9 +87,9 @@ class KeyAction(StrEnum):
     REWRITE_BUT_TIME = "rewrite_but_time"
 
 
-def has_expired(holder: KeyHolder, now: datetime) -> bool:
-    """Tell whether the holder of a key never started and may not start any more, whether or not it is discarded."""
-    return holder.expires_at is not None and holder.expires_at <= now and holder.started_at is None
+def is_too_late(job: Expiring, now: datetime) -> bool:
+    """Tell whether a job never started and may not start any more, whether or not it is discarded."""
+    return job.expires_at is not None and job.expires_at <= now and job.started_at is None
 
 
 def judge(holder: KeyHolder | None, mode: KeyMode | str, now: datetime) -> KeyAction:
@@ -94,7 +99,7 @@ def judge(holder: KeyHolder | None, mode: KeyMode | str, now: datetime) -> KeyAc
     """
     if holder is None:
         return KeyAction.CREATE
-    if has_expired(holder, now):
+    if is_too_late(holder, now):
         return KeyAction.REWRITE
     if mode == KeyMode.UNSAFE_DEDUPE:
         return KeyAction.KEEP

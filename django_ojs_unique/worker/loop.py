@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
+from ..checks.database import CONCURRENCY
 from ..db.clock import seconds_ahead
 from ..db.session_limits import SessionLimits
 from ..db.transactions import is_busy, open_here
@@ -39,7 +40,6 @@ logger = logging.getLogger("django_ojs_unique.worker")
 
 LEASE = timedelta(seconds=30)
 SHUTDOWN_SECONDS = 25.0
-CONCURRENCY = 4
 ASYNC_CONCURRENCY = 100
 WATCH_SECONDS = 1.0
 FINALIZE_SECONDS = 5.0
