@@ -61,6 +61,7 @@ ROWS = {
     "ignore",
     "replace",
     "replace_except_schedule",
+    "replace_in_place",
     "unsafe_dedupe",
     "preserve_run_at",
     "skip",
