@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.mutants.runner import Copy, Moved, Mutant, applied, judge, needed, read
+from tests.mutants.runner import PACKAGE, ROOT, Copy, Moved, Mutant, applied, judge, needed, read
 
 SMALLER = Mutant("heart", "a boundary is wrong", "bounds.py", "<=", "<", ("tests/test_bounds.py::test_bound",))
 FILES = {
@@ -54,6 +54,11 @@ def test_a_mutant_is_in_the_copy_only_and_only_for_a_time(copy, root):
         assert "number < 3" in file.read_text()
         assert {name: (root / name).read_text() for name in FILES} == FILES
     assert file.read_text() == FILES["django_ojs_unique/bounds.py"]
+
+
+def test_each_mutant_is_one_change_of_the_package_as_it_is():
+    for mutant in read((ROOT / "tests/mutants/mutants.toml").read_text()):
+        applied(mutant, (ROOT / PACKAGE / mutant.file).read_text())
 
 
 @pytest.mark.parametrize("moved", [{"old": "=="}, {"file": "gone.py"}])
