@@ -80,6 +80,7 @@ def claim(
     overlap: Callable[[], Any] | None = None,
     only: UUID | None = None,
     fronts: Sequence[Front] = (),
+    next_types: Sequence[str] | None = (),
 ) -> Claimed:
     """Claim up to ``limit`` available jobs, the highest priority first, then first in, first out across the queues.
 
@@ -94,7 +95,8 @@ def claim(
     them, as databases do that cannot claim at once.
     ``overlap`` is called before or while the database claims, unless there is nothing to claim from; it must not use
     the connection. ``only`` is the id of the one job to claim, if the rules allow it. ``fronts`` are where to begin in
-    queues without rules, if not at their first jobs.
+    queues without rules, if not at their first jobs. ``next_types`` are those of which the caller claims jobs next, by
+    another call: those that come first get the slots of limits. None: do not leave slots to jobs of other queues.
     """
     nothing = Claimed([], {})
     if not queues:
@@ -109,7 +111,7 @@ def claim(
     if not rules.queues:
         return nothing
     begun = None if overlap is None else cache(overlap)  # only its first call does something
-    wanted = ClaimOptions(types, limit, worker_id, token, lease, now, NEEDED, passed_over, only, begun)
+    wanted = ClaimOptions(types, limit, worker_id, token, lease, now, NEEDED, passed_over, only, begun, next_types)
     found: UnreadRows | list[Any] = []
     at_once = dialect.claims_at_once and not rules.limited and not rules.blocks and only is None
     if at_once:

@@ -11,16 +11,17 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models.functions import Left
 
 from .. import lifecycle
 from ..db.dialect import ClaimRequest
 from ..db.locking import unlocked
 from ..limits.candidates import ORDER, AvailableJobs, Candidate, rank
-from ..limits.slots import Slots, ensure_partitions
+from ..limits.slots import Others, Slots, ensure_partitions
 from ..limits.waiting import RoundRobin, Waiting, look
-from ..models import Queue
-from ..ojs.blocking import UNBLOCKED
+from ..models import LimitPartition, Queue
+from ..ojs.blocking import ID, PARTITIONS, UNBLOCKED
 from .leases import Lease, within_time_limits
 from .queue_rules import Rules, count_handed_out, lock_rows, rooms_left, rules_of
 
@@ -41,6 +42,7 @@ class ClaimOptions(NamedTuple):
     passed_over: Callable[[], None]
     only: UUID | None
     overlap: Callable[[], Any] | None = None
+    next_types: Sequence[str] | None = ()
 
     def request(self, rooms: Mapping[str, int], **chosen: Any) -> ClaimRequest:
         """Return this for a dialect: jobs of the queues in ``rooms``, or the ``chosen`` ones."""
@@ -75,7 +77,7 @@ def claim_limited(jobs: QuerySet[Any], rules: Rules, wanted: ClaimOptions) -> li
     again: set[str] = set()
     for repeated in range(MOST_ROUNDS):
         rest = wanted._replace(limit=wanted.limit - len(found))
-        waiting = look(available, rules.blocks, rest.limit, _turns[jobs.db], repeated, again)
+        waiting = look(available, rules.blocks, rest.limit, _turns[jobs.db], repeated, again, wanted.next_types or ())
         if repeated == MOST_ROUNDS - 1:
             waiting.last_new = None  # take what was read, although there may be earlier jobs
         claimed, unread = _claim_blocked(available, rules, rest, waiting)
@@ -102,6 +104,16 @@ def can_claim(jobs: QuerySet[Any], queues: Collection[str], types: Sequence[str]
     )
 
 
+def wait_for_slots(jobs: QuerySet[Any], queues: Collection[str], types: Sequence[str] | None, now: datetime) -> bool:
+    """Tell whether jobs of the queues wait for slots; those that wait for a rate only do not count."""
+    if not queues:
+        return False
+    rules = rules_of(jobs, queues, now)
+    by_rate = LimitPartition.objects.filter(pk=Left(OuterRef("blocked_by"), ID), full_at=None, opens_at__gt=now)
+    waiting = AvailableJobs(jobs, now, types).rows.filter(queue__in=list(rules.blocks), blocked_by__gt=PARTITIONS)
+    return waiting.filter(~Exists(by_rate)).exists()
+
+
 def _claim_from_limited(available: AvailableJobs, rules: Rules, wanted: ClaimOptions) -> list[Any]:
     jobs = available.jobs
     with transaction.atomic(using=jobs.db):
@@ -124,13 +136,13 @@ def _claim_blocked(
     ensure_partitions(available, waiting)
     with transaction.atomic(using=jobs.db):
         locked = _lock_rows(jobs, rules, wanted)
-        slots = Slots(available, waiting)  # before anything is counted: then no count is older than the locks
+        slots = Slots(
+            available, waiting, _others(rules, wanted)
+        )  # before anything is counted: then no count is older than the locks
         rooms = _rooms(jobs, rules, wanted, locked)
         if not slots.are_known:
             waiting.is_cut = True  # they are stored in the next round
             return [], ()
-        if slots.passed_over:
-            wanted.passed_over()
         plain = [
             row
             for queue in with_unblocked
@@ -144,11 +156,19 @@ def _claim_blocked(
             lifecycle.block(jobs, [job for job in must_wait if job.revision == free.get(job.id)])
         claimed = _claim_these(available, chosen, wanted)
         slots.store(wanted.token, {job.id for job in claimed})
+        if slots.passed_over:
+            wanted.passed_over()
         waiting.is_cut = waiting.is_cut or slots.leaves_unread
         if rules.limited:
             count_handed_out(jobs.db, Counter(job.queue for job in claimed if job.queue in rules.limited), wanted.now)
     _note_turns(_turns[jobs.db], waiting, chosen)
     return claimed, slots.unread_partitions
+
+
+def _others(rules: Rules, wanted: ClaimOptions) -> Others | None:
+    if wanted.next_types is None or wanted.only is not None:
+        return None
+    return Others(wanted.next_types, rules.closed)
 
 
 def _lock_first(available: AvailableJobs, rooms: Mapping[str, int], wanted: ClaimOptions) -> list[Any]:
@@ -194,8 +214,9 @@ def _choose(
         before = job.blocked_by
         is_taken = left[job.queue] > 0 and (slots.take(job) if job.limits else True)
         if is_taken:
-            chosen.append(job)
-            left[job.queue] -= 1
+            if job.id not in waiting.reserving:
+                chosen.append(job)
+                left[job.queue] -= 1
             continue
         passed.add(job.id)
         if job.blocked_by != before:

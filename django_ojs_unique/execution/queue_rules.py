@@ -23,20 +23,24 @@ SKEW = timedelta(minutes=1)
 
 
 class Rules(NamedTuple):
-    """The queues that may give jobs now: all of them, those with a limit, and which of their jobs are blocked."""
+    """The queues that may give jobs now: all of them, those with a limit, and which of their jobs are blocked.
+
+    ``closed``: any queues that give none now.
+    """
 
     queues: list[str]
     limited: list[str]
     blocks: Mapping[str, Blocks]
+    closed: frozenset[str] = frozenset()
 
 
 def rules_of(jobs: QuerySet[Any], queues: Collection[str], now: datetime) -> Rules:
     """Read the rules of some queues."""
     rules = _rules(dialect_of(jobs), now)
-    closed = {name for name, is_closed, _ in rules if is_closed}
+    closed = frozenset(name for name, is_closed, _ in rules if is_closed)
     limited = {name for name, _, is_limited in rules if is_limited}
     found = [name for name in dict.fromkeys(queues) if name not in closed]
-    return Rules(found, [name for name in found if name in limited], blocks_of(jobs, found))
+    return Rules(found, [name for name in found if name in limited], blocks_of(jobs, found), closed)
 
 
 def queues_with_rules(jobs: QuerySet[Any], queues: Collection[str]) -> frozenset[str]:

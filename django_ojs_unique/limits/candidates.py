@@ -15,6 +15,7 @@ from django.db.models import QuerySet
 from ..db.dialects import dialect_of
 from ..db.fast.cursors import Plan, execute
 from ..db.fast.rows import RowReader, loaded
+from ..ojs.blocking import fair_blocks_of
 from ..ojs.limits import are_readable
 
 FIELDS = ("id", "queue", "priority", "enqueued_at", "revision", "fair_partition", "blocked_by", "limits")
@@ -57,6 +58,10 @@ class AvailableJobs:
         self._reader = RowReader(jobs.model, connection, FIELDS)
         self._start = f"SELECT {', '.join(map(str, self._reader.columns))} FROM {self.table} WHERE {self._where}"
 
+    def of_types(self, types: Sequence[str] | None) -> AvailableJobs:
+        """Return those of other types, or with None of any type."""
+        return AvailableJobs(self.jobs, self.now, types)
+
     @property
     def rows(self) -> QuerySet[Any]:
         """These jobs as a queryset."""
@@ -75,10 +80,27 @@ class AvailableJobs:
                 found[job.blocked_by].append(job)
         return found
 
-    def any_between(self, queue: str, after: str, before: str) -> bool:
-        """Tell whether there is such a job of a queue whose ``blocked_by`` is between two values."""
-        statement = f"{self._start} AND queue = %s AND blocked_by > %s AND blocked_by < %s ORDER BY blocked_by LIMIT 1"
-        return bool(self._read(statement, [*self._parameters, queue, after, before]))
+    def first_of_partitions(self, wanted: Sequence[tuple[str, str]]) -> list[Candidate]:
+        """Return the first job of each queue that waits for a partition; of a fair queue, it stands for all."""
+        one = (
+            f"SELECT * FROM ({self._start} AND queue = %s AND blocked_by >= %s AND blocked_by < %s"
+            " ORDER BY blocked_by, priority DESC, enqueued_at, id LIMIT 1) AS head"
+        )
+        found: list[Candidate] = []
+        for start in range(0, len(wanted), self._at_once):
+            part = wanted[start : start + self._at_once]
+            parameters = [
+                value
+                for queue, partition in part
+                for value in (*self._parameters, queue, partition, fair_blocks_of(partition)[1])
+            ]
+            found += self._read(" UNION ALL ".join([one] * len(part)), parameters)
+        return found
+
+    @property
+    def _at_once(self) -> int:
+        """How many parts a statement may have."""
+        return max(min(BLOCKS_AT_ONCE, MOST_PARAMETERS // (len(self._parameters) + 3)), 1)
 
     def _of_each(self, queue: str, blocks: Sequence[str], count: int) -> Iterator[tuple[str, list[Any]]]:
         if self.dialect.has_lateral:
@@ -89,9 +111,8 @@ class AvailableJobs:
             )
             return
         head = f"SELECT * FROM ({self._start} AND queue = %s AND blocked_by = %s {FIRST}) AS head"
-        at_once = max(min(BLOCKS_AT_ONCE, MOST_PARAMETERS // (len(self._parameters) + 3)), 1)
-        for start in range(0, len(blocks), at_once):
-            part = blocks[start : start + at_once]
+        for start in range(0, len(blocks), self._at_once):
+            part = blocks[start : start + self._at_once]
             parameters = [one for block in part for one in (*self._parameters, queue, block, count)]
             yield " UNION ALL ".join([head] * len(part)), parameters
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db.models import F, Min, QuerySet, Sum
 
 from ..db.dialects import dialect_of
 from ..db.fast.cursors import Plan, execute
-from ..db.fast.rows import RowReader
+from ..db.fast.rows import RowReader, loaded
 from ..db.locking import skipping_locked
 from ..models import LimitOverride, LimitPartition, Slot
 from ..models.limit import in_force, weight_in_force
@@ -28,6 +29,8 @@ USED_AGAIN = timedelta(hours=1)
 """How old the time of a partition's last use may be, before a claim writes it again."""
 HEAVY_PAUSE = timedelta(seconds=1)
 """When a claim looks again at a partition that has free slots, but fewer than the next job weighs."""
+LONGEST_LEFT = timedelta(seconds=3)
+"""How long a slot is left free for the first job of another queue, before later jobs take it: no worker may come."""
 MOST_STALE = 100
 """How many slots of ended runs its partitions may have before a claim deletes them; maintenance deletes the others."""
 MOST_KNOWN = 100_000
@@ -63,15 +66,31 @@ def forget_slots(using: str, jobs: Collection[UUID], token: UUID) -> None:
         LimitPartition.objects.using(using).filter(pk__in=sorted(partitions)).update(full_at=None, opens_at=None)
 
 
+class Others(NamedTuple):
+    """What a claim knows of the jobs that it does not take, and that wait for the same slots.
+
+    ``types``: those that the caller claims next; ``closed``: the queues that give no jobs now.
+    """
+
+    types: Sequence[str] = ()
+    closed: AbstractSet[str] = frozenset()
+
+
 class Slots:
     """The slots of the partitions for which jobs wait, in one claim and its transaction.
 
-    A partition that another claim has locked is left to it, with its jobs: ``passed_over`` tells whether there was one.
-    If the rows of some partitions are gone, ``are_known`` is false: then store them, and begin again.
+    A partition that another claim has locked is left to it, with its jobs, and a slot to the first job of another
+    queue: ``passed_over`` tells whether there was one. If the rows of some partitions are gone, ``are_known`` is false:
+    then store them, and begin again.
     """
 
-    def __init__(self, available: AvailableJobs, waiting: Waiting) -> None:
+    def __init__(self, available: AvailableJobs, waiting: Waiting, others: Others | None = None) -> None:
         self._ready = available
+        self._others = others
+        self._woken: set[str] = set()
+        """The queues to whose first jobs a slot is left from now on."""
+        self._empty: set[tuple[str, str]] = set()
+        """Queues and partitions for which none of the `_first_places` was found."""
         self._now = available.now
         self._waiting = waiting
         self._taken: list[dict[str, Any]] = []
@@ -120,7 +139,8 @@ class Slots:
                         if self._is_behind(partition, job) and partition.is_unread
                     }
                     return False
-                partition.is_closed = partition.is_full or is_behind
+                is_left = not is_behind and self._must_leave(partition, job)
+                partition.is_closed = partition.is_full or is_behind or is_left
             if partition.is_closed:
                 job.blocked_by = partition.id + (job.fair_partition or "")
                 return False
@@ -139,26 +159,37 @@ class Slots:
         if slots:
             dialect_of(Slot.objects.using(using)).insert_rows(slots)
         touches = self._ready.dialect.repeats_reads
-        awaited = {job.blocked_by[:ID] for job in self._waiting.jobs() if job.id not in claimed}
+        awaited: dict[str, set[str]] = defaultdict(set)
+        for job in self._waiting.jobs():
+            if job.id not in claimed:
+                awaited[job.blocked_by[:ID]].add(job.queue)
         groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
         for id, partition in self._partitions.items():
-            after = partition.stored
-            if id in self.unread_partitions or not partition.users <= claimed:
-                after = None, partition.full_since, None
+            full_at, opens_at = partition.full_at, partition.opens_at
+            if id in self.unread_partitions or partition.is_left or not partition.users <= claimed:
+                full_at = opens_at = None
             elif partition.is_full:
-                full_at = None if partition.is_early else partition.running
-                after = full_at, partition.full_since or self._now, partition.looks_at
-            elif partition.is_closed or id in awaited:
-                after = partition.full_at, partition.full_since or self._now, partition.opens_at
-            elif self._waiting.has_all_of(id):
-                after = None, None, None
+                full_at, opens_at = None if partition.is_early else partition.running, partition.looks_at
+            elif not partition.is_closed and id not in awaited and self._waiting.has_all_of(id):
+                full_at = opens_at = None
+            queues = frozenset(awaited[id]).union(queue for queue in partition.queues if not self._has_none(queue, id))
+            full_since = (partition.full_since or self._now) if queues else None
+            after = full_at, full_since, opens_at, queues, partition.left_since
             # Where a later claim may read from an older snapshot, it must meet a row that was written since.
             if after != partition.stored or (
                 partition.users and (touches or self._now - partition.used_at > USED_AGAIN)
             ):
                 groups[after].append(id)
-        for (full_at, full_since, opens_at), ids in groups.items():
-            self._rows_of(ids).update(full_at=full_at, full_since=full_since, opens_at=opens_at, used_at=self._now)
+        for (full_at, full_since, opens_at, queues, left_since), ids in groups.items():
+            self._rows_of(ids).update(
+                full_at=full_at,
+                full_since=full_since,
+                opens_at=opens_at,
+                queues=sorted(queues) or None,
+                left_since=left_since,
+                used_at=self._now,
+            )
+        self._ready.dialect.wake(self._woken)
 
     def _forget(self, missing: Collection[str]) -> bool:
         """Forget the partitions whose rows were pruned; return whether all are there, only locked."""
@@ -200,14 +231,71 @@ class Slots:
     def _find_cutoff(self, partition: LockedPartition) -> Rank | None:
         waiting = self._waiting
         place, is_opened = waiting.opened.get(partition.id), partition.id in waiting.opened
-        unread = waiting.lines.keys() - waiting.read_in.get(partition.id, set())
-        if not unread or (not waiting.is_walk_cut if is_opened else partition.full_since is None):
+        unread = partition.queues & waiting.lines.keys() - waiting.read_in.get(partition.id, set())
+        if not unread or (is_opened and not waiting.is_walk_cut):
             return place
         first = first_in_line(self._ready, unread, partition.id)
         partition.is_unread = first is not None
         if first is None:
             waiting.opened.setdefault(partition.id, None)
         return min((one for one in (place, first) if one is not None), default=None)
+
+    def _must_leave(self, partition: LockedPartition, job: Candidate) -> bool:
+        """Tell whether a slot is for a job that this claim does not take: one of another queue, or of the next types.
+
+        Nobody may come for that job. So a slot is left free for a while only, until a claim has asked for that job.
+        """
+        if partition.is_full and partition.left_since is None:
+            return False
+        places = self._first_places.get(partition.id, {})
+        # The jobs of a fair queue go by their turns: its first one stands for all.
+        own = places.get((job.queue, True)) if job.fair_partition else None
+        place = own or rank(job)
+        others = [(other, queue) for (queue, is_own), other in places.items() if not is_own]
+        first, queue = min(others, default=(place, job.queue))
+        if place <= first:
+            partition.left_since = None
+            return False
+        if partition.left_since is None:
+            partition.left_since = self._now
+            self._woken.add(queue)
+        partition.is_left = self._now - partition.left_since < LONGEST_LEFT
+        self.passed_over = self.passed_over or partition.is_left
+        return partition.is_left
+
+    @cached_property
+    def _first_places(self) -> dict[str, dict[tuple[str, bool], Rank]]:
+        """By partition: the places of the first jobs that wait for it and that this claim does not take.
+
+        They are by queue, and whether the place is that of a fair queue of this claim.
+        """
+        places: dict[str, dict[tuple[str, bool], Rank]] = defaultdict(dict)
+        if self._others is None:
+            return places
+        own, next_types = self._waiting.lines.keys(), self._others.types
+        asked: list[tuple[str, str]] = []
+        of_next: list[tuple[str, str]] = []
+        for id, partition in self._partitions.items():
+            elsewhere = partition.queues - own - self._others.closed
+            fair = {queue for queue in partition.queues & own if self._waiting.fair.get(queue)} if elsewhere else ()
+            asked += ((queue, id) for queue in (*elsewhere, *fair))
+            if next_types:
+                of_next += ((queue, id) for queue in partition.queues & own if not self._waiting.fair.get(queue))
+        self._empty = {*asked, *of_next}
+        for types, wanted in ((None, asked), (next_types, of_next)):
+            for job in self._ready.of_types(types).first_of_partitions(wanted) if wanted else ():
+                id = job.blocked_by[:ID]
+                self._empty.discard((job.queue, id))
+                places[id][job.queue, types is None and job.queue in own] = rank(job)
+        return places
+
+    def _has_none(self, queue: str, id: str) -> bool:
+        """Tell whether no job of a queue waits for a partition, but for those that this claim has read."""
+        waiting, next_types = self._waiting, self._others is not None and self._others.types
+        is_read = waiting.has_all_of(id) and queue in waiting.read_in.get(id, ())
+        if queue in waiting.lines and not (is_read and next_types):
+            return is_read
+        return (queue, id) in self._empty
 
     def _has_room(self, partition: LockedPartition, limit: Mapping[str, Any]) -> bool:
         running, rate = self._numbers(limit)
@@ -279,7 +367,7 @@ def started_since(using: str, moment: datetime) -> QuerySet[Slot]:
     return Slot.objects.using(using).filter(kept_until__gt=F("taken_at"), taken_at__gt=moment)
 
 
-COLUMNS = ("id", "full_at", "full_since", "opens_at", "used_at")
+COLUMNS = ("id", "full_at", "full_since", "opens_at", "used_at", "queues", "left_since")
 """The columns that a claim reads, in the order of the members."""
 
 
@@ -300,6 +388,8 @@ class LockedPartition:
     full_since: datetime | None
     opens_at: datetime | None
     used_at: datetime
+    queues_text: str | None
+    left_since: datetime | None
     running: int = 0
     recent: dict[int, int] = field(default_factory=dict)
     first_start: dict[int, datetime] = field(default_factory=dict)
@@ -307,12 +397,14 @@ class LockedPartition:
     is_cutoff_known: bool = False
     is_unread: bool = False
     is_full: bool = False
+    is_left: bool = False
     is_closed: bool = False
     is_early: bool = False
     looks_at: datetime | None = None
     users: set[UUID] = field(default_factory=set)
+    queues: frozenset[str] = frozenset()
+    stored: tuple[Any, ...] = ()
 
-    @property
-    def stored(self) -> tuple[int | None, datetime | None, datetime | None]:
-        """What the claim may have to write again."""
-        return self.full_at, self.full_since, self.opens_at
+    def __post_init__(self) -> None:
+        self.queues = frozenset(loaded(self.queues_text) if self.queues_text else ())
+        self.stored = self.full_at, self.full_since, self.opens_at, self.queues, self.left_since

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
+from uuid import UUID
 
 from ..ojs.blocking import FAIR, ID, LIMITED, PARTITIONS, fair_blocks_of
 from .blocks import Blocks, blocks_between, blocks_with_slots, fair_partitions_in_a_circle
@@ -43,6 +44,8 @@ class Waiting:
     """The queues whose jobs were read that wait for a partition."""
     cut_fair: set[str] = field(default_factory=set)
     """The partitions that had slots, and jobs of fair queues wait for them that were not read."""
+    reserving: set[UUID] = field(default_factory=set)
+    """Of these jobs, those that the caller claims next, with another call: they come before later ones of this call."""
     last_new: Rank | None = None
     """The place of the last new job that was read, if not all were."""
     is_cut: bool = False
@@ -104,13 +107,15 @@ def look(
     turns: RoundRobin,
     repeated: int = 0,
     again: Collection[str] = (),
+    next_types: Sequence[str] = (),
 ) -> Waiting:
     """Read the first blocked jobs of some queues, enough to claim ``count`` of them.
 
     ``turns`` is updated. ``repeated``: how often this claim has looked before.
     ``again``: partitions for which jobs wait that must be read.
+    ``next_types``: those of which the caller claims jobs next; the first new ones that may come before these are read.
     """
-    one = _WaitingScan(available, count, GROWTH**repeated, turns, again)
+    one = _WaitingScan(available, count, GROWTH**repeated, turns, again, next_types)
     for queue, which in blocks.items():
         one.look_at(queue, which)
     return one.waiting
@@ -118,12 +123,9 @@ def look(
 
 def first_in_line(available: AvailableJobs, queues: Iterable[str], partition: str) -> Rank | None:
     """Return the place of the first job of the queues that waits for a slot of a partition; None if none does."""
-    first: list[Rank] = []
-    for queue in queues:
-        first += map(rank, available.first(queue, partition, 1))
-        if available.any_between(queue, *fair_blocks_of(partition)):
-            first.append(BEFORE_ALL)  # the partitions of a fair queue have an order of their own
-    return min(first, default=None)
+    found = available.first_of_partitions([(queue, partition) for queue in queues])
+    # The partitions of a fair queue have an order of their own.
+    return min((BEFORE_ALL if job.fair_partition else rank(job) for job in found), default=None)
 
 
 @dataclass(slots=True)
@@ -135,6 +137,7 @@ class _WaitingScan:
     growth: int
     turns: RoundRobin
     again: Collection[str]
+    next_types: Sequence[str]
     waiting: Waiting = field(default_factory=Waiting)
 
     @property
@@ -156,6 +159,18 @@ class _WaitingScan:
             [job for job in found if job.fair_partition], self.turns.fair.get(queue, FAIR)
         )
         self.waiting.add_partitions(found)
+        if self.next_types and blocks.new:
+            self._reserve(queue)
+
+    def _reserve(self, queue: str) -> None:
+        """Read the first new jobs of the types that the caller claims next, if they need the same slots as these."""
+        first = self.available.of_types(self.next_types).first(queue, LIMITED, min(self.most, MOST_NEW))
+        known = self.waiting.partitions.keys()
+        for job in readable(first):
+            if known & {limit["id"] for limit in job.limits}:
+                self.waiting.lines[queue].append(job)
+                self.waiting.reserving.add(job.id)
+                self.waiting.add_partitions([job])
 
     def _new(self, queue: str) -> list[Candidate]:
         most = min(self.most, MOST_NEW)

@@ -32,6 +32,8 @@ class Migration(migrations.Migration):
                 ('full_at', models.IntegerField(blank=True, help_text='The weight that ran when a job last found no slot; NULL: none waits, or for its rate only.', null=True)),
                 ('full_since', models.DateTimeField(blank=True, help_text='Since when jobs may wait for its slots.', null=True)),
                 ('opens_at', models.DateTimeField(blank=True, help_text='When a claim is to look at its jobs again.', null=True)),
+                ('queues', django_ojs_unique.db.fields.PayloadField(blank=True, help_text='The queues in which jobs may wait for its slots.', null=True)),
+                ('left_since', models.DateTimeField(blank=True, help_text='Since when a slot is left free for the first job of another queue or type.', null=True)),
                 ('used_at', models.DateTimeField(help_text='When a job of the partition was last claimed.')),
             ],
             options={

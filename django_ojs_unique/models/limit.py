@@ -33,6 +33,10 @@ class LimitPartition(models.Model):
     )
     full_since = models.DateTimeField(null=True, blank=True, help_text="Since when jobs may wait for its slots.")
     opens_at = models.DateTimeField(null=True, blank=True, help_text="When a claim is to look at its jobs again.")
+    queues = PayloadField(null=True, blank=True, help_text="The queues in which jobs may wait for its slots.")
+    left_since = models.DateTimeField(
+        null=True, blank=True, help_text="Since when a slot is left free for the first job of another queue or type."
+    )
     used_at = models.DateTimeField(help_text="When a job of the partition was last claimed.")
 
     class Meta:

@@ -19,7 +19,7 @@ from ..db.dialects import dialect_of
 from ..db.transactions import is_busy
 from ..execution import leases
 from ..execution.claim import Claimed, claim
-from ..execution.claim_limited import can_claim
+from ..execution.claim_limited import can_claim, wait_for_slots
 from ..execution.leases import Lease
 from ..execution.queue_rules import queues_with_rules
 from ..execution.run import Run
@@ -97,10 +97,14 @@ class Claimer:
         for pool, types in types_of.items():
             if pool in skipped:
                 continue
-            room = pool.room(LARGEST_CLAIM, self._count_unread(pool))
-            room = min(room, self._remaining(), self._most.get(pool, SMALL_CLAIM))
-            if room > 0:
-                found = self._claim(pool, types, room, ask_for_rules=ask_for_rules) or found
+            if (room := self._room(pool)) > 0:
+                next_types = [
+                    type
+                    for other in types_of
+                    if other is not pool and self._room(other) > 0
+                    for type in types_of[other]
+                ]
+                found = self._claim(pool, types, next_types, room, ask_for_rules=ask_for_rules) or found
             else:
                 self._start(pool)
                 full = True
@@ -109,14 +113,17 @@ class Claimer:
 
     def has_missed_jobs(self) -> bool:
         """Tell, after a claim in vain, whether there are jobs nevertheless, which the claims of others have locked."""
-        types = [type for types in self._types().values() for type in types]
         now = database_now(self._jobs.db)
-        return self._poller.has_passed_over or can_claim(self._jobs, self._poller.queues(), types, now)
+        return self._poller.has_passed_over or can_claim(self._jobs, self._poller.queues(), self._all_types(), now)
+
+    def has_jobs_without_slots(self) -> bool:
+        """Tell whether jobs wait for slots, which runs have here or elsewhere."""
+        return wait_for_slots(self._jobs, self._poller.queues(), self._all_types(), database_now(self._jobs.db))
 
     def made_room(self, queue: str) -> None:
-        """Look at a queue again, because a job of it has ended, if it has rules: no enqueue tells of the room."""
+        """Look again, because a job of a queue with rules has ended: no enqueue tells of the room."""
         if queue in self._with_rules[0]:
-            self._poller.call(queue)
+            self._poller.call()  # jobs of other queues may wait for the same slots
 
     def start_all(self) -> None:
         """Let all claimed jobs start."""
@@ -139,7 +146,13 @@ class Claimer:
             self._note_requeued(requeued)
             self._poller.call()
 
-    def _claim(self, pool: Pool, types: Sequence[str], room: int, *, ask_for_rules: bool) -> bool:
+    def _room(self, pool: Pool) -> int:
+        room = pool.room(LARGEST_CLAIM, self._count_unread(pool))
+        return min(room, self._remaining(), self._most.get(pool, SMALL_CLAIM))
+
+    def _claim(
+        self, pool: Pool, types: Sequence[str], next_types: Sequence[str], room: int, *, ask_for_rules: bool
+    ) -> bool:
         """Claim a batch for a pool, and start the batch before it; return whether there were any jobs."""
         try:
             queues = self._poller.queues()
@@ -160,6 +173,7 @@ class Claimer:
                     passed_over=self._poller.passed_over,
                     overlap=partial(self._start, pool) if pool in self._unread else None,
                     fronts=fronts.of(queues),
+                    next_types=next_types,
                 )
         finally:
             self._start(pool)
@@ -235,6 +249,9 @@ class Claimer:
         for definition in registry.definitions():
             pools[self._event_loop if definition.is_async else self._threads].append(definition.type)
         return {pool: types for pool, types in pools.items() if types}
+
+    def _all_types(self) -> list[str]:
+        return [type for types in self._types().values() for type in types]
 
     def _queues_with_rules(self) -> frozenset[str] | None:
         """Return the queues with rules, or None where each claim queries for the rules anyway."""

@@ -20,6 +20,7 @@ from ..execution.finalize import Finalized
 from ..execution.leases import confirm
 from ..execution.run import Run
 from ..execution.run_result import RunResult
+from ..limits.slots import LONGEST_LEFT
 from ..models import Job
 from . import heartbeat, hints, preload
 from .claimed_runs import ClaimedRuns
@@ -225,12 +226,17 @@ class Worker:
         return heard or claimed
 
     def _is_drained(self) -> bool:
-        """Tell whether a claim in vain was the last. A drain waits for a locked job as long as for any other lock."""
-        if not self._control.may_claim or self._outages.through(self._claimer.has_missed_jobs) is False:
+        """Tell whether a claim in vain was the last. A drain waits a while for locked jobs, and for those of others."""
+        if not self._control.may_claim:
+            return True
+        if self._outages.through(self._claimer.has_jobs_without_slots):
+            self._missed_since = math.inf
+            return False  # the runs that have them will end, and then nobody else may look
+        if self._outages.through(self._claimer.has_missed_jobs) is False:
             return True
         now = time.monotonic()
         self._missed_since = min(self._missed_since, now)
-        return now >= self._missed_since + self._lock_wait
+        return now >= self._missed_since + self._lock_wait + LONGEST_LEFT.total_seconds()
 
     # For the other threads
 

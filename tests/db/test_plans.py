@@ -149,7 +149,10 @@ MAINTENANCE = {
         "ojs_job_live",
     ),
     "heads": (lambda jobs, now: AvailableJobs(jobs, now).first_of_each("q1", ["k" * 33, "k" * 34], 2), "ojs_job_live"),
-    "partitions": (lambda jobs, now: AvailableJobs(jobs, now).any_between("q1", "kf", "kk"), "ojs_job_live"),
+    "partitions": (
+        lambda jobs, now: AvailableJobs(jobs, now).first_of_partitions([("q1", "k" * 33)] * 3),
+        "ojs_job_live",
+    ),
     "running": (running, "ojs_job_live"),
     "requeue": (lambda jobs, now: requeue_claims(jobs, [uuid4()]), "ojs_job_live"),
 }
