@@ -166,7 +166,7 @@ class Slots:
         groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
         for id, partition in self._partitions.items():
             full_at, opens_at = partition.full_at, partition.opens_at
-            if id in self.unread_partitions or partition.is_left or not partition.users <= claimed:
+            if id in self.unread_partitions or not partition.users <= claimed:
                 full_at = opens_at = None
             elif partition.is_full:
                 full_at, opens_at = None if partition.is_early else partition.running, partition.looks_at

@@ -159,7 +159,7 @@ class _WaitingScan:
             [job for job in found if job.fair_partition], self.turns.fair.get(queue, FAIR)
         )
         self.waiting.add_partitions(found)
-        if self.next_types and blocks.new:
+        if self.next_types and blocks.new and self.waiting.partitions:
             self._reserve(queue)
 
     def _reserve(self, queue: str) -> None:

@@ -133,6 +133,7 @@ def test_a_job_that_cannot_start_is_left_no_slot(runs, end):
         Queue.objects.pause("g")
     done(runs)
     assert [run.queue for run in take("f")] == ["f"]
+    assert ("g" in (LimitPartition.objects.get().queues or [])) is (end == "pause")
 
 
 def test_a_partition_forgets_the_queues_in_which_nothing_waits(runs):
@@ -171,7 +172,7 @@ def test_a_fair_queue_and_another_one_never_wait_for_each_other(settings, order,
     enqueue("p")
     (run,) = take("p")
     added = [("p", "-")] if plain_first else []
-    added += [("f", tenant) for tenant in "aabbab"] + [("p", "-"), ("f", "a"), ("p", "-")]
+    added += [("f", "a"), ("f", "a"), ("p", "-"), ("f", "b"), ("p", "-"), ("f", "b"), ("f", "a")]
     for queue, tenant in added:
         enqueue(queue, meta={"tenant": tenant})
         take(queue)
@@ -211,6 +212,11 @@ class TestThePoolsOfAWorker:
             enqueue("q", Limit(name="two", running=2), type=("async", "plain")[number])
         assert self.claim("plain", "async") == ["plain"]
         assert self.claim("async", "plain") == ["async"]
+
+    def test_what_is_reserved_is_no_part_of_what_a_claim_may_take(self):
+        for type in ("async", "plain"):
+            enqueue("q", Limit(name="two", running=2), type=type)
+        assert [run.type for run in take("q", count=1, types=["plain"], next_types=["async"])] == ["plain"]
 
     def test_no_slot_is_reserved_for_a_pool_without_room(self):
         enqueue("q", type="async")
