@@ -136,9 +136,8 @@ def _claim_blocked(
     ensure_partitions(available, waiting)
     with transaction.atomic(using=jobs.db):
         locked = _lock_rows(jobs, rules, wanted)
-        slots = Slots(
-            available, waiting, _others(rules, wanted)
-        )  # before anything is counted: then no count is older than the locks
+        # Before anything is counted: then no count is older than the locks.
+        slots = Slots(available, waiting, _others(rules, wanted))
         rooms = _rooms(jobs, rules, wanted, locked)
         if not slots.are_known:
             waiting.is_cut = True  # they are stored in the next round

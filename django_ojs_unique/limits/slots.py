@@ -67,7 +67,7 @@ def forget_slots(using: str, jobs: Collection[UUID], token: UUID) -> None:
 
 
 class Others(NamedTuple):
-    """What a claim knows of the jobs that it does not take, and that wait for the same slots.
+    """The jobs that a claim does not take, and that may need the same slots.
 
     ``types``: those that the caller claims next; ``closed``: the queues that give no jobs now.
     """
@@ -259,9 +259,9 @@ class Slots:
         if partition.left_since is None:
             partition.left_since = self._now
             self._woken.add(queue)
-        partition.is_left = self._now - partition.left_since < LONGEST_LEFT
-        self.passed_over = self.passed_over or partition.is_left
-        return partition.is_left
+        is_left = self._now - partition.left_since < LONGEST_LEFT
+        self.passed_over = self.passed_over or is_left
+        return is_left
 
     @cached_property
     def _first_places(self) -> dict[str, dict[tuple[str, bool], Rank]]:
@@ -380,7 +380,8 @@ class LockedPartition:
     it is the first job that waits without having been read, or the last one that was read; ``is_unread``: it had no
     slots at the look, but jobs wait for it. ``is_full``: a job has found no slot; ``is_early``: its rate is the reason.
     ``is_closed``: a job must wait, so those behind it must wait, too. ``looks_at``: when a claim is to look
-    again, though as many jobs run. ``users``: the jobs that have taken slots.
+    again, though as many jobs run. ``users``: the jobs that have taken slots. ``queues``: those in which jobs may
+    wait for it. ``stored``: what the claim may have to write again.
     """
 
     id: str
@@ -397,7 +398,6 @@ class LockedPartition:
     is_cutoff_known: bool = False
     is_unread: bool = False
     is_full: bool = False
-    is_left: bool = False
     is_closed: bool = False
     is_early: bool = False
     looks_at: datetime | None = None
