@@ -21,6 +21,7 @@ from hypothesis import settings as hypothesis_settings
 
 from django_ojs_unique.enqueue.resolved_options import forget_options
 from django_ojs_unique.execution.claim import claim
+from django_ojs_unique.execution.claim_limited import ClaimOptions
 from django_ojs_unique.models import Job
 from tests.costs import Costs
 from tests.support.clocks import HostClock, host_clock
@@ -115,6 +116,12 @@ def take() -> Callable[..., list[Job]]:
         return claim(Job.objects.all(), queues=queues, types=types, limit=limit, **options)
 
     return take
+
+
+@pytest.fixture
+def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let claims store the very time that they are told, though they take some."""
+    monkeypatch.setattr(ClaimOptions, "time", lambda self: self.now)
 
 
 @pytest.fixture

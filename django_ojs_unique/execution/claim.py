@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import cache, cached_property
 from operator import attrgetter
+from time import monotonic
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -33,11 +34,13 @@ _age = attrgetter("enqueued_at", "id")
 class Claimed(Sequence[Any]):
     """The jobs of one claim, in the order in which they should start. Like a queryset, it builds them on first use."""
 
-    def __init__(self, found: UnreadRows | list[Any], changes: dict[str, Any]) -> None:
+    def __init__(self, found: UnreadRows | list[Any], changes: dict[str, Any], error: Exception | None = None) -> None:
         self._found = found
         """Unread rows are in no order."""
         self._changes = changes
         """What the claim has changed in each job."""
+        self.error = error
+        """Why the claim ended early, after it had claimed these jobs."""
 
     def __len__(self) -> int:
         return len(self._found)
@@ -98,6 +101,7 @@ def claim(
     queues without rules, if not at their first jobs. ``next_types`` are those of which the caller claims jobs next, by
     another call: those that come first get the slots of limits. None: do not leave slots to jobs of other queues.
     """
+    began = monotonic()
     nothing = Claimed([], {})
     if not queues:
         return nothing
@@ -111,8 +115,11 @@ def claim(
     if not rules.queues:
         return nothing
     begun = None if overlap is None else cache(overlap)  # only its first call does something
-    wanted = ClaimOptions(types, limit, worker_id, token, lease, now, NEEDED, passed_over, only, begun, next_types)
+    wanted = ClaimOptions(
+        types, limit, worker_id, token, lease, now, began, NEEDED, passed_over, only, begun, next_types
+    )
     found: UnreadRows | list[Any] = []
+    error: Exception | None = None
     at_once = dialect.claims_at_once and not rules.limited and not rules.blocks and only is None
     if at_once:
         open_fronts = [front for front in fronts if front.queue in rules.queues]
@@ -120,7 +127,7 @@ def claim(
     if not at_once or (not found and with_rules is not None and (rules := rules_of(jobs, queues, now)).blocks):
         if begun is not None and not (dialect.claims_at_once and rules.blocks):
             begun()  # for blocked jobs, it is done while the chosen jobs are claimed
-        found = claim_limited(jobs, rules, wanted)
+        found, error = claim_limited(jobs, rules, wanted)
     if begun is not None:
         begun()
     changes = {
@@ -130,4 +137,4 @@ def claim(
         "lease_token": token,
         "finished_at": None,
     }
-    return Claimed(found, changes)
+    return Claimed(found, changes, error)

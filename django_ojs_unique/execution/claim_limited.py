@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import heapq
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import chain
+from time import monotonic
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -17,6 +19,7 @@ from django.db.models.functions import Left
 from .. import lifecycle
 from ..db.dialect import ClaimRequest
 from ..db.locking import unlocked
+from ..db.transactions import open_here
 from ..limits.candidates import ORDER, AvailableJobs, Candidate, rank
 from ..limits.slots import Others, Slots, ensure_partitions
 from ..limits.waiting import RoundRobin, Waiting, look
@@ -24,6 +27,8 @@ from ..models import LimitPartition, Queue
 from ..ojs.blocking import ID, PARTITIONS, UNBLOCKED
 from .leases import Lease, within_time_limits
 from .queue_rules import Rules, count_handed_out, lock_rows, rooms_left, rules_of
+
+logger = logging.getLogger("django_ojs_unique.worker")
 
 MOST_ROUNDS = 5
 """How often a claim looks, while it finds too few jobs among those that it reads."""
@@ -38,11 +43,17 @@ class ClaimOptions(NamedTuple):
     token: UUID
     lease: Lease
     now: datetime
+    began: float
+    """When ``now`` was read, on the monotonic clock."""
     fields: tuple[str, ...]
     passed_over: Callable[[], None]
     only: UUID | None
     overlap: Callable[[], Any] | None = None
     next_types: Sequence[str] | None = ()
+
+    def time(self) -> datetime:
+        """Return the time by now: a transaction may have waited for its locks since ``now`` was read."""
+        return self.now + timedelta(seconds=monotonic() - self.began)
 
     def request(self, rooms: Mapping[str, int], **chosen: Any) -> ClaimRequest:
         """Return this for a dialect: jobs of the queues in ``rooms``, or the ``chosen`` ones."""
@@ -66,30 +77,41 @@ _turns: dict[str, RoundRobin] = defaultdict(RoundRobin)
 """By database."""
 
 
-def claim_limited(jobs: QuerySet[Any], rules: Rules, wanted: ClaimOptions) -> list[Any]:
-    """Lock, choose, then claim; return the jobs in the order in which they should start."""
+def claim_limited(jobs: QuerySet[Any], rules: Rules, wanted: ClaimOptions) -> tuple[list[Any], Exception | None]:
+    """Lock, choose, then claim; return the jobs in the order in which they should start.
+
+    Each round is a transaction. Also return the error of one that failed after others had claimed jobs.
+    """
     available = AvailableJobs(jobs, wanted.now, wanted.types, wanted.only)
     if available.dialect.single_writer and not available.rows.filter(queue__in=rules.queues).exists():
-        return []  # an idle worker does not take the only write lock
+        return [], None  # an idle worker does not take the only write lock
     if not rules.blocks:
-        return _claim_from_limited(available, rules, wanted)
+        return _claim_from_limited(available, rules, wanted), None
     found: list[Any] = []
     again: set[str] = set()
     for repeated in range(MOST_ROUNDS):
         rest = wanted._replace(limit=wanted.limit - len(found))
-        waiting = look(available, rules.blocks, rest.limit, _turns[jobs.db], repeated, again, wanted.next_types or ())
-        if repeated == MOST_ROUNDS - 1:
-            waiting.last_new = None  # take what was read, although there may be earlier jobs
-        claimed, unread = _claim_blocked(available, rules, rest, waiting)
+        try:
+            waiting = look(
+                available, rules.blocks, rest.limit, _turns[jobs.db], repeated, again, wanted.next_types or ()
+            )
+            if repeated == MOST_ROUNDS - 1:
+                waiting.last_new = None  # take what was read, although there may be earlier jobs
+            claimed, unread = _claim_blocked(available, rules, rest, waiting)
+        except Exception as error:
+            if not found or jobs.db in open_here():  # the caller's transaction has lost what it found
+                raise
+            logger.warning("A claim ended early, with %d jobs.", len(found), exc_info=True)
+            return found, error
         found += claimed
         if len(found) == wanted.limit:
-            return found
+            return found, None
         if not waiting.is_cut and not unread:
             break
         again.update(unread)
     if waiting.is_walk_cut:
         wanted.passed_over()
-    return found
+    return found, None
 
 
 def can_claim(jobs: QuerySet[Any], queues: Collection[str], types: Sequence[str] | None, now: datetime) -> bool:
@@ -120,7 +142,7 @@ def _claim_from_limited(available: AvailableJobs, rules: Rules, wanted: ClaimOpt
         rooms = _rooms(jobs, rules, wanted, _lock_rows(jobs, rules, wanted))
         chosen = _lock_first(available, rooms, wanted)
         _take(jobs, chosen, wanted)
-        count_handed_out(jobs.db, Counter(row.queue for row in chosen if row.queue in rules.limited), wanted.now)
+        count_handed_out(jobs.db, Counter(row.queue for row in chosen if row.queue in rules.limited), wanted.time())
     return chosen
 
 
@@ -154,12 +176,13 @@ def _claim_blocked(
             free = dict(rows.values_list("pk", "revision"))
             lifecycle.block(jobs, [job for job in must_wait if job.revision == free.get(job.id)])
         claimed = _claim_these(available, chosen, wanted)
-        slots.store(wanted.token, {job.id for job in claimed})
+        slots.store(wanted.token, {job.id for job in claimed}, wanted.time())
         if slots.passed_over:
             wanted.passed_over()
         waiting.is_cut = waiting.is_cut or slots.leaves_unread
         if rules.limited:
-            count_handed_out(jobs.db, Counter(job.queue for job in claimed if job.queue in rules.limited), wanted.now)
+            handed_out = Counter(job.queue for job in claimed if job.queue in rules.limited)
+            count_handed_out(jobs.db, handed_out, wanted.time())
     _note_turns(_turns[jobs.db], waiting, chosen)
     return claimed, slots.unread_partitions
 

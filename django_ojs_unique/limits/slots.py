@@ -93,7 +93,8 @@ class Slots:
         """Queues and partitions for which none of the `_first_places` was found."""
         self._now = available.now
         self._waiting = waiting
-        self._taken: list[dict[str, Any]] = []
+        self._taken: list[tuple[dict[str, Any], timedelta]] = []
+        """Slots, and for how long a rate counts each."""
         self._partitions = self._lock()
         # After the locks: where a transaction reads from a snapshot, it has all claims that held them before.
         self._overrides = self._read_overrides() if self._partitions else {}
@@ -149,13 +150,18 @@ class Slots:
             self._use(partition, limit, job, is_first=number == 0)
         return True
 
-    def store(self, token: UUID, claimed: AbstractSet[UUID]) -> None:
+    def store(self, token: UUID, claimed: AbstractSet[UUID], at: datetime) -> None:
         """Store the slots of the jobs that were ``claimed``, under their lease token, and which partitions are full.
 
-        The partitions for which a job took slots, but was not claimed, are looked at again.
+        A rate counts them as started ``at`` this time. The partitions for which a job took slots, but was not claimed,
+        are looked at again.
         """
         using = self._ready.using
-        slots = [{**slot, "lease_token": token} for slot in self._taken if slot["job_id"] in claimed]
+        slots = [
+            {**slot, "lease_token": token, "taken_at": at, "kept_until": at + kept_for}
+            for slot, kept_for in self._taken
+            if slot["job_id"] in claimed
+        ]
         if slots:
             dialect_of(Slot.objects.using(using)).insert_rows(slots)
         touches = self._ready.dialect.repeats_reads
@@ -322,9 +328,8 @@ class Slots:
         if is_first and weight == 1 and "seconds" not in limit:
             job.blocked_by = partition.id  # its row is the slot
             return
-        kept_until = self._now + timedelta(seconds=limit.get("seconds", 0))
-        taken = {"partition_id": partition.id, "job_id": job.id, "weight": weight}
-        self._taken.append({**taken, "taken_at": self._now, "kept_until": kept_until})
+        slot = {"partition_id": partition.id, "job_id": job.id, "weight": weight}
+        self._taken.append((slot, timedelta(seconds=limit.get("seconds", 0))))
 
     def _numbers(self, limit: Mapping[str, Any]) -> tuple[int | None, int | None]:
         return in_force(limit, self._overrides.get(limit["name"]))

@@ -175,6 +175,8 @@ class Claimer:
                     fronts=fronts.of(queues),
                     next_types=next_types,
                 )
+                if jobs.error is not None and not _is_answer(jobs.error):
+                    raise jobs.error
         finally:
             self._start(pool)
         fronts.pass_by(jobs)
@@ -299,8 +301,7 @@ class UncertainClaims:
         try:
             yield token
         except BaseException as error:
-            # Busy is an answer: nothing was claimed.
-            if not isinstance(error, DATABASE_FAILED) or not is_busy(error):
+            if not _is_answer(error):
                 self._until[token] = time.monotonic() + self._lease.total_seconds()
             raise
 
@@ -312,3 +313,8 @@ class UncertainClaims:
         now = time.monotonic()
         self._until = {token: until for token, until in self._until.items() if now < until}
         return requeued
+
+
+def _is_answer(error: BaseException) -> bool:
+    """Tell whether a transaction that failed was surely rolled back: busy is an answer."""
+    return isinstance(error, DATABASE_FAILED) and is_busy(error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -19,11 +19,12 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from .. import lifecycle
+from ..db.clock import database_now
 from ..db.dialects import dialect_of
 from ..db.locking import any_of
 from ..db.now import DatabaseNow
 from ..db.sizes import OF_A_JOB, bytes_of, fit, fitting
-from ..db.transactions import starting_over
+from ..db.transactions import open_here, starting_over
 from ..execution.claim import claim
 from ..execution.errors import error_record, has_lost
 from ..execution.finalize import Finalized, announce_outcome, finalize
@@ -62,9 +63,34 @@ def fetch(
     """
     run_maintenance(jobs, now, crons=True)
     fail_deleted_now_and_then(jobs.db, now)
+    claims = _claims(jobs, queues, count=count, worker_id=worker_id, lease=lease, token=token, max_bytes=max_bytes)
     taken: list[Any] = []
+    try:
+        for claimed in claims:
+            taken += claimed
+    except Exception:
+        if not taken or jobs.db in open_here():  # the caller's transaction has lost what was claimed
+            raise
+        logger.warning("A fetch ended early, with %d jobs.", len(taken), exc_info=True)
+    if taken and job_started.has_listeners(jobs.model):
+        tell(jobs.db, [partial(announce, job_started, jobs.model, job=job, using=jobs.db) for job in taken])
+    return taken
+
+
+def _claims(
+    jobs: QuerySet[Any],
+    queues: Mapping[str, Sequence[str] | None],
+    *,
+    count: int,
+    worker_id: str | None,
+    lease: Lease,
+    token: UUID | None,
+    max_bytes: int,
+) -> Iterator[list[Any]]:
+    """Claim for `fetch`; yield what was claimed from each queue."""
+    taken = 0
     for queue, types in queues.items():
-        if len(taken) == count or (taken and max_bytes <= 0):
+        if taken == count or (taken and max_bytes <= 0):
             break
         available = jobs.filter(state=JobState.AVAILABLE, queue=queue, finished_at=None)
         any_blocked = any_of(available.filter(blocked_by__gt=UNBLOCKED).order_by("blocked_by"))
@@ -76,24 +102,31 @@ def fetch(
         waiting = waiting.order_by("-priority", "enqueued_at", "id")
         least = 0 if taken else 1
         if any_blocked:  # only the claim can tell which of the jobs are next
-            room = count - len(taken)
+            room = count - taken
         elif count == 1:
             room = int(any_of(waiting))
         else:
-            room, max_bytes = fitting(waiting, count - len(taken), max_bytes, least=least)
+            room, max_bytes = fitting(waiting, count - taken, max_bytes, least=least)
         if room:
-            options: Any = {"limit": room, "worker_id": worker_id, "lease": lease, "now": now, "token": token}
-            take = partial(claim, jobs, queues=[queue], types=types, **options)
-            claimed: Sequence[Any] = unless_busy(jobs.db, take) or []
+            claimed = _claim(jobs, queue, types=types, limit=room, worker_id=worker_id, lease=lease, token=token)
             if any_blocked and count > 1:
                 claimed, max_bytes = _within(jobs, claimed, max_bytes, least)
             # Only once for each attempt: a job that kills its worker at once looks the same as a client that has gone.
             if lost := [job for job in claimed if lease.unconfirmed and has_lost(job, job.attempt)]:
                 unless_busy(jobs.db, partial(confirm, jobs, lost))
-            taken += _read_again(jobs, claimed)
-    if taken and job_started.has_listeners(jobs.model):
-        tell(jobs.db, [partial(announce, job_started, jobs.model, job=job, using=jobs.db) for job in taken])
-    return taken
+            whole = starting_over(jobs.db, partial(_read_again, jobs, claimed))
+            taken += len(whole)
+            yield whole
+
+
+def _claim(jobs: QuerySet[Any], queue: str, **options: Any) -> Sequence[Any]:
+    """Claim from a queue; return nothing if other transactions block that for too long."""
+
+    def take() -> Sequence[Any]:
+        # Each try reads the clock, as the one before it may have waited for locks.
+        return claim(jobs, queues=[queue], now=database_now(jobs.db), **options)
+
+    return unless_busy(jobs.db, take) or []
 
 
 def _within(jobs: QuerySet[Any], claimed: Sequence[Any], room: int, least: int) -> tuple[Sequence[Any], int]:

@@ -336,8 +336,8 @@ def test_the_single_statements_of_postgresql_do_what_the_others_do_to_each_colum
         yield rows(now), None
 
     def row_by_row():
-        wanted = ClaimOptions(["t"], limit, "w", token, lease, now, claiming.NEEDED, lambda: None, None)
-        claimed = claim_limited(jobs, Rules(list(rooms), [], {}), wanted)
+        wanted = ClaimOptions(["t"], limit, "w", token, lease, now, 0.0, claiming.NEEDED, lambda: None, None)
+        claimed, _ = claim_limited(jobs, Rules(list(rooms), [], {}), wanted)
         yield rows(now), sorted((row.pk, row.attempt, row.args, row.meta, row.tags) for row in claimed)
         for end in ends(claimed):
             row = jobs.filter(pk=end.job.pk)

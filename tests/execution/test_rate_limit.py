@@ -39,6 +39,7 @@ def test_no_more_than_the_limit_is_handed_out_in_one_window_over_all_workers(tak
     assert Job.objects.filter(state="available").count() == 5
 
 
+@pytest.mark.usefixtures("no_time_passes")
 def test_a_new_window_begins_with_the_first_job_after_the_last_one(take):
     Queue.objects.rate_limit("default", 2)
     enqueue(6)
@@ -49,6 +50,7 @@ def test_a_new_window_begins_with_the_first_job_after_the_last_one(take):
     assert [row.args["n"] for row in take(**at(2.7))] == [4, 5]
 
 
+@pytest.mark.usefixtures("no_time_passes")
 def test_a_look_that_finds_nothing_begins_no_window(take):
     Queue.objects.rate_limit("default", 1)
     assert not take(**at(0))

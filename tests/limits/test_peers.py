@@ -13,7 +13,7 @@ from django_ojs_unique.execution.leases import requeue
 from django_ojs_unique.models import Job, Queue
 from tests.support.limits import done, fail, ids, lose, take
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("handlers")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("handlers", "no_time_passes")]
 
 
 def enqueue(handler: Any, count: int = 1, **args: Any) -> list[Any]:

@@ -238,6 +238,7 @@ def test_an_operator_names_a_limit_in_printable_text(name):
         LimitOverride.objects.set(name, running=1)
 
 
+@pytest.mark.usefixtures("no_time_passes")
 def test_a_rate_counts_what_started_in_any_such_time():
     limit = Limit(key=["args.n"], per_minute=2)
     jobs = [enqueue(1, limit) for _ in range(5)]

@@ -96,6 +96,7 @@ def test_many_holders_are_not_all_named():
     assert f"5 of 5 in use. Held by {a}, {b}, {c} and others." in waits(last)
 
 
+@pytest.mark.usefixtures("no_time_passes")
 def test_a_job_waits_for_a_rate_until_a_time():
     limit = Limit(key=["args.n"], per_minute=2)
     *_, last = [enqueue(1, limit) for _ in range(3)]

@@ -9,7 +9,7 @@ import pytest
 from django.db import OperationalError, connection
 
 from django_ojs_unique import job
-from django_ojs_unique.execution.claim import claim
+from django_ojs_unique.execution.claim import Claimed, claim
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import claimer, outages
 from django_ojs_unique.worker import loop as loop_module
@@ -69,7 +69,7 @@ def test_a_claim_that_is_committed_long_after_its_connection_broke_is_requeued_t
         if not asked:
             asked.append((args, options))
             hang_up()
-        return claim(*args, **options) if may_go_on.is_set() else []
+        return claim(*args, **options) if may_go_on.is_set() else Claimed([], {})
 
     monkeypatch.setattr(claimer, "claim", hang_up_first)
     monkeypatch.setattr(loop_module, "WATCH_SECONDS", 0.02)
@@ -97,7 +97,7 @@ def test_a_worker_that_ends_requeues_what_it_does_not_know_to_hold(handlers, mon
         if not claimed.is_set() and claim(*args, **options):
             claimed.set()
             hang_up()
-        return []
+        return Claimed([], {})
 
     job("t")(lambda: None)
     monkeypatch.setattr(claimer, "claim", claim_and_hang_up)
