@@ -55,6 +55,11 @@ class Run:
         """The time limit of one attempt in seconds, or None."""
         return None if self.job.timeout_ms is None else self.job.timeout_ms / 1000
 
+    @property
+    def unseen_for(self) -> float:
+        """How many seconds ago its lease was last seen in the database: when it was claimed or extended."""
+        return time.monotonic() - (self.lease_until - self.lease.total_seconds())
+
     def now(self) -> datetime:
         """Return the time of the jobs' database, without a question to it: the handler may not use that."""
         return database_now(self.job._state.db, may_ask=False)

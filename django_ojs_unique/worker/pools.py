@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from queue import SimpleQueue
 from threading import local
 from typing import Any
@@ -35,6 +36,8 @@ LARGEST_AHEAD = 600
 """How many jobs to have at most beyond those that can run at once; some of these are being claimed or finalized."""
 SHORT_SECONDS = 0.005
 """Jobs of a type that take less on average begin their last attempts unconfirmed: each would take longer otherwise."""
+LONGEST_UNSEEN = 0.5
+"""Seconds after which a claimed job may have been cancelled unnoticed: it begins only if its lease is confirmed."""
 LONGEST_UNSTARTED = 1.0
 """Seconds after which a claimed job that has not started goes back for other workers."""
 IDLE_SECONDS = 1.0
@@ -52,6 +55,7 @@ class Pool:
     When a worker dies, the attempts of jobs that have not begun must not count. So none counts before it is confirmed.
     For most, the next extension of the lease does that. ``confirm`` is called before an attempt begins that must not
     begin twice: the last one, and any of a job that has lost a lease, since the job itself may have killed its worker.
+    It is also called for a run that has waited, so that no job begins long after it was cancelled.
     """
 
     def __init__(self, capacity: int, ended: Ended, confirm: Confirm) -> None:
@@ -113,11 +117,12 @@ class Pool:
     def _must_confirm(self, run: Run) -> bool:
         is_last = run.job.attempt >= run.job.max_attempts
         is_short = self._mean_seconds_of.get(run.job.type, SHORT_SECONDS) < SHORT_SECONDS
-        return (is_last and not is_short) or (bool(run.job.errors) and has_lost(run.job))
+        must_not_repeat = (is_last and not is_short) or (bool(run.job.errors) and has_lost(run.job))
+        return must_not_repeat or run.unseen_for > LONGEST_UNSEEN
 
-    def _begin(self, run: Run) -> bool:
-        """Begin a run, confirmed if it must be; return False if it must not begin any more."""
-        return not self.closed and (not self._must_confirm(run) or self._confirm(run)) and run.begin()
+    def _begin(self, run: Run, *, confirmed: bool) -> bool:
+        """Begin a run, ``confirmed`` or not; return False if it must not begin any more."""
+        return not self.closed and (not confirmed or self._confirm(run)) and run.begin()
 
 
 class ThreadPool(Pool):
@@ -179,7 +184,7 @@ class ThreadPool(Pool):
 
     def _run(self, run: Run) -> bool:
         """Run a job; return False when this thread was written off during the run."""
-        if not self._begin(run):
+        if not self._begin(run, confirmed=self._must_confirm(run)):
             if run.end():
                 self._ended(run, None)
             return True
@@ -272,12 +277,13 @@ class EventLoopPool(Pool):
             self._tasks.add(run.task)
 
     async def _run(self, run: Run) -> None:
-        begin = sync_to_async(self._begin) if self._must_confirm(run) else None
         try:
             if time.monotonic() >= self._next_look:
                 self._next_look = time.monotonic() + IDLE_SECONDS
                 await sync_to_async(_drop_dead_connections)()
-            if not (self._begin(run) if begin is None else await begin(run)):
+            must_confirm = self._must_confirm(run)  # only now, as it may have waited for the line above
+            begin = partial(self._begin, run, confirmed=must_confirm)
+            if not (await sync_to_async(begin)() if must_confirm else begin()):
                 if run.end():
                     self._ended(run, None)
                 return

@@ -26,7 +26,10 @@ from .tables import Tables
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """What a cancellation has done: how many jobs it cancelled, and how many still run without another attempt."""
+    """What a cancellation has done: how many jobs it cancelled, and how many are ``running`` without another attempt.
+
+    These are claimed by a worker; some may not have begun yet.
+    """
 
     jobs: int
     running: int

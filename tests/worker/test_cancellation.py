@@ -2,13 +2,14 @@
 
 import asyncio
 from threading import Event
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
 
 from django_ojs_unique import job
-from django_ojs_unique.models import Job
-from django_ojs_unique.worker import Worker
+from django_ojs_unique.models import Job, StoppedRun
+from django_ojs_unique.worker import Worker, claimed_runs, pools
 from django_ojs_unique.worker import loop as loop_module
 from tests.support.background import working
 from tests.support.processes import PATIENCE, until
@@ -26,7 +27,9 @@ def cancel(row):
 
 
 def replace(row):
-    assert Job.objects.enqueue(row.type, unique={"on_conflict": "replace"}, queue="later").replaced
+    assert Job.objects.enqueue(
+        row.type, row.args, unique={**row.unique, "on_conflict": "replace"}, queue="later"
+    ).replaced
 
 
 by_either_way = pytest.mark.parametrize("end", [cancel, replace])
@@ -170,3 +173,71 @@ def test_the_neighbours_of_a_cancelled_job_go_on(handlers):
         free.set()
         until(lambda: worker.summary.completed == 2, "the others completed")
     assert {row.args["n"]: row.result for row in Job.objects.all()} == {0: None, 1: 1, 2: 2}
+
+
+# Claimed, and not begun
+
+
+@pytest.fixture(params=["plain", "async"])
+def ran(request, handlers, monkeypatch):
+    """Let a worker claim all jobs at once and run them one by one; return what has run, and what ends the first."""
+    monkeypatch.setattr(pools, "WORK_AHEAD_SECONDS", 1e6)
+    monkeypatch.setattr(claimed_runs, "LONGEST_UNSTARTED", 1e6)
+    ran, free = [], Event()
+
+    def handler(n):
+        ran.append(n)
+        assert n or free.wait(PATIENCE)
+
+    async def ahandler(n):
+        ran.append(n)
+        while not (n or free.is_set()):
+            await asyncio.sleep(0.001)
+
+    job("t")(handler if request.param == "plain" else ahandler)
+    return SimpleNamespace(jobs=ran, end_first=free.set)
+
+
+@by_either_way
+@pytest.mark.parametrize("is_confirmed", [False, True])
+def test_a_job_that_has_waited_in_its_worker_does_not_begin_any_more(ran, monkeypatch, end, is_confirmed):
+    monkeypatch.setattr(pools, "LONGEST_UNSEEN", 0)
+    _, second, _ = [Job.objects.enqueue("t", {"n": n}, unique={"keys": ["args"]}).job for n in range(3)]
+    with working(queues=["default"], concurrency=1, async_concurrency=1) as worker:
+        until(lambda: Job.objects.filter(state="active").count() == 3, "the worker has claimed them")
+        if is_confirmed:  # as an extension of its lease may do
+            Job._base_manager.filter(pk=second.pk).update(unconfirmed=None)
+        end(second)
+        ran.end_first()
+        until(lambda: worker.summary.completed == 2, "the others have run")
+    assert ran.jobs == [0, 2]
+    assert not StoppedRun.objects.exists()
+
+
+def test_a_job_that_was_just_claimed_is_not_asked_for(ran, monkeypatch):
+    monkeypatch.setattr(pools, "LONGEST_UNSEEN", 1e6)
+    _, second = [Job.objects.enqueue("t", {"n": n}).job for n in range(2)]
+    with working(concurrency=1, async_concurrency=1) as worker:
+        until(lambda: Job.objects.filter(state="active").count() == 2, "the worker has claimed them")
+        second.cancel()
+        ran.end_first()
+        until(lambda: (worker.summary.completed, worker.summary.refused) == (1, 1), "both have run")
+    assert ran.jobs == [0, 1]
+
+
+def test_an_async_job_that_has_waited_for_a_look_at_the_connections_does_not_begin(handlers, monkeypatch):
+    monkeypatch.setattr(pools, "LONGEST_UNSEEN", 1e6)
+    ran = []
+
+    @job("t")
+    async def handler():
+        ran.append(1)
+
+    def look():
+        Job.objects.get().cancel()
+        monkeypatch.setattr(pools, "LONGEST_UNSEEN", 0)
+
+    monkeypatch.setattr(pools, "_drop_dead_connections", look)
+    Job.objects.enqueue("t")
+    assert Worker().run(drain=True).finalized == 0
+    assert (ran, Job.objects.get().state) == ([], "cancelled")

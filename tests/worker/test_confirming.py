@@ -1,11 +1,15 @@
 """A worker confirms an attempt before it begins if it must not begin twice: then it counts, whatever becomes of it."""
 
+import time
+from datetime import timedelta
+
 import pytest
 from django.db import OperationalError
 
 from django_ojs_unique import JobContext, job
 from django_ojs_unique.execution import leases
 from django_ojs_unique.execution.errors import LEASE_LOST
+from django_ojs_unique.execution.run import Run
 from django_ojs_unique.maintenance import timers
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Worker, pools
@@ -30,6 +34,12 @@ def seen(request, handlers):
 
     job("t", takes_context=True)(look if request.param == "plain" else alook)
     return seen
+
+
+@pytest.fixture(autouse=True)
+def all_fresh(monkeypatch):
+    """Let no run be confirmed only because this machine is slow."""
+    monkeypatch.setattr(pools, "LONGEST_UNSEEN", 1e6)
 
 
 def work(**options):
@@ -93,3 +103,19 @@ def test_a_job_that_another_worker_holds_meanwhile_does_not_begin(seen, monkeypa
     Job.objects.enqueue("t", retry=ONE)
     assert work().completed == 1
     assert (len(calls), seen, Job.objects.get().attempt) == (2, [None], 1)
+
+
+def test_a_run_that_has_waited_is_confirmed(seen, monkeypatch):
+    monkeypatch.setattr(pools, "LONGEST_UNSEEN", -1)
+    Job.objects.enqueue("t")
+    assert work().completed == 1
+    assert seen == [None]
+
+
+@pytest.mark.parametrize(("ago", "confirmed"), [(50, False), (150, True)])
+def test_a_run_has_waited_since_its_lease_was_last_seen(monkeypatch, ago, confirmed):
+    monkeypatch.setattr(pools, "LONGEST_UNSEEN", 100)
+    pool = pools.Pool(1, print, print)
+    lease = timedelta(seconds=1000)
+    run = Run(Job(attempt=1), lease=lease, lease_until=time.monotonic() + lease.total_seconds() - ago)
+    assert pool._must_confirm(run) is confirmed
