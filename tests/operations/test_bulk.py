@@ -8,7 +8,7 @@ from django.db.models import Count
 from django.test.utils import CaptureQueriesContext, isolate_apps
 from django.utils import timezone
 
-from django_ojs_unique import DuplicateJob, lifecycle
+from django_ojs_unique import DuplicateJob, group, lifecycle
 from django_ojs_unique.db import inserts
 from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.exceptions import InvalidRequest, InvalidTransition
@@ -19,6 +19,7 @@ from django_ojs_unique.operations.bulk import change
 from django_ojs_unique.operations.operation import RETRY
 from django_ojs_unique.signals import job_activated, job_cancelled
 from tests.support.jobs import ALL_STATES, DAY, attempt, columns, enqueue, fresh, row, stored
+from tests.support.limits import fail
 from tests.support.refusals import refused
 
 pytestmark = pytest.mark.django_db
@@ -483,6 +484,45 @@ def test_a_retried_job_keeps_an_expiry_that_is_still_to_come(hours, kept):
     row(job).update(expires_at=at)
     job.retry()
     assert (job.expires_at == at) is kept
+
+
+def lose_the_key():
+    Job.objects.enqueue("t", key="k", retry={"max_attempts": 5})
+    yield
+    Job.objects.enqueue("t", key="k")
+
+
+def lose_a_removed_key():
+    Job.objects.enqueue("t", key="k", retry={"max_attempts": 5})
+    yield
+    Job.objects.remove(key="k")
+
+
+def lose_the_workflow():
+    workflow = group([{"type": "t", "retry": {"max_attempts": 5}}]).enqueue()
+    yield
+    workflow.cancel()
+
+
+@pytest.mark.parametrize("lose", [lose_the_key, lose_a_removed_key, lose_the_workflow])
+@pytest.mark.parametrize("way", [Job.retry, lambda job: Job.objects.filter(pk=job.pk).retry(state=job.state)])
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_job_that_was_to_get_no_further_run_is_retried_with_all_its_attempts(take, lose, way, is_cancelled):
+    losing = lose()
+    next(losing)
+    (job,) = take()
+    next(losing, None)
+    Job.objects.filter(state="available").delete()
+    assert fresh(job).most_attempts == 1
+    if is_cancelled:
+        fresh(job).cancel()
+    else:
+        fail(job)
+    way(fresh(job))
+    assert (fresh(job).attempt, fresh(job).max_attempts, fresh(job).most_attempts) == (0, 5, 5)
+    (again,) = take()
+    fail(again)
+    assert fresh(job).state == "retryable"
 
 
 @pytest.mark.slow
