@@ -13,12 +13,14 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_ojs_unique import Limit, group, job
+from django_ojs_unique import JobContext, Limit, group, job
 from django_ojs_unique.execution import leases
+from django_ojs_unique.handlers.control import TimeLimitExceeded
 from django_ojs_unique.limits.prune import prune_limits
 from django_ojs_unique.maintenance.timers import promote
 from django_ojs_unique.models import Job, Queue, Slot, StoppedRun
 from django_ojs_unique.testing import run_jobs
+from django_ojs_unique.worker import claimed_runs
 from django_ojs_unique.worker import loop as loop_module
 from tests.support.background import working
 from tests.support.limits import LEASE, ONE, done, enqueue, fail, ids, take
@@ -340,6 +342,45 @@ def test_a_worker_that_stops_without_its_handler_leaves_no_slot_behind(handlers:
         assert StoppedRun.objects.count() == 1
     assert not StoppedRun.objects.exists()
     may_end.set()
+
+
+def test_a_handler_that_goes_on_after_it_has_completed_its_job_frees_the_slot(handlers: Any):
+    second_began = Event()
+
+    @job("t", limit=ONE, takes_context=True)
+    def handler(context: JobContext, n: int, last: bool = False) -> None:
+        if last:
+            second_began.set()
+            return
+        with transaction.atomic():
+            context.complete()
+        assert second_began.wait(PATIENCE)
+
+    handler.enqueue(1), handler.enqueue(1, last=True)
+    with working(concurrency=2) as worker:
+        until(lambda: worker.summary.completed == 2, "both ran")
+
+
+def test_a_time_limit_that_cannot_interrupt_its_handler_frees_the_slot(handlers: Any, monkeypatch: Any):
+    monkeypatch.setattr(claimed_runs, "WRITE_OFF_SECONDS", 0.01)
+    second_began, heard = Event(), Event()
+
+    @job("t", limit=ONE, retry={"max_attempts": 1})
+    def handler(n: int, last: bool = False) -> None:
+        if last:
+            second_began.set()
+            return
+        try:
+            second_began.wait(PATIENCE)
+        except TimeLimitExceeded:  # it arrives only now, or came before the wait began
+            second_began.wait(PATIENCE)
+        heard.set()
+
+    handler.using(timeout=0.01).enqueue(1), handler.enqueue(1, last=True)
+    with working(concurrency=2) as worker:
+        until(lambda: worker.summary.completed == 1, "the second job ran")
+        assert heard.wait(PATIENCE)
+    assert (worker.summary.discarded, worker.left_behind) == (1, 1)
 
 
 def test_a_job_that_cancels_itself_lets_go_in_a_test_and_in_eager_mode(handlers: Any, settings: Any):
