@@ -8,7 +8,8 @@ from typing import Any
 from django.core.checks import CheckMessage, Warning
 from django.db import connections
 
-from ..db.capabilities import BEST_EFFORT, MISSING, flaws, lacks_characters, strength
+from ..db.capabilities import BEST_EFFORT, MISSING, flaws, strength
+from ..db.characters import lacks_characters
 from ..db.clock import is_off, offset_text, seconds_ahead
 from ..db.dialects import kind_of
 from ..models import Job
@@ -123,7 +124,8 @@ def _check_characters(alias: str) -> Iterator[CheckMessage]:
     if lacks_characters(Job, alias):
         yield Warning(
             f"Columns of {Job._meta.db_table!r} on database {alias!r} have the character set utf8mb3, which has no"
-            " emoji: a job whose key, or whose reason to be skipped, has one cannot be stored.",
+            " emoji: a job whose key has one cannot be stored, and notes of progress and reasons to be skipped lose"
+            " theirs.",
             hint=f"Stop the workers, and run ALTER TABLE {Job._meta.db_table} CONVERT TO CHARACTER SET utf8mb4.",
             id="django_ojs_unique.W019",
         )

@@ -51,19 +51,6 @@ def flaws(model: type[Model], using: str) -> dict[str, str]:
     return missing
 
 
-def lacks_characters(model: type[Model], using: str) -> bool:
-    """Tell whether a column of the model cannot store all characters: MariaDB's utf8mb3 has no emoji."""
-    if connections[using].vendor != "mysql":
-        return False
-    with connections[using].cursor() as cursor:
-        cursor.execute(
-            "SELECT COUNT(*) FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = %s"
-            " AND character_set_name = 'utf8mb3'",
-            [model._meta.db_table],
-        )
-        return bool(cursor.fetchone()[0])
-
-
 def forget() -> None:
     """Clear the cache: the schema may have changed, so the next call reads it again."""
     _keeps_promise.cache_clear()

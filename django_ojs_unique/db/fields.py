@@ -13,6 +13,7 @@ from django.db.models.lookups import IsNull
 from ..ojs.canonical import to_nfc
 from ..ojs.encoder import encoder
 from ..ojs.states import JobState, from_mask, to_mask
+from .characters import storable_in
 
 if sys.version_info >= (3, 14):
     from uuid import uuid7
@@ -129,3 +130,12 @@ class SparsePayloadField(Sparse, PayloadField):
 
 class SparseCharField(Sparse, models.CharField):  # type: ignore[type-arg]
     """Text that is mostly empty."""
+
+
+class FreeTextField(SparseCharField):
+    """Text of a handler: no run fails because the column cannot store a character of it, which is replaced."""
+
+    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+        if isinstance(value, str):
+            value = storable_in(self, connection.alias, value)
+        return super().get_db_prep_save(value, connection)

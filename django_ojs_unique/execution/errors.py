@@ -69,8 +69,3 @@ def both_ends(text: str, longest: int) -> str:
         return text
     kept = longest - len(_CUT)
     return f"{text[: kept // 2]}{_CUT}{text[-(kept - kept // 2) :]}"
-
-
-def storable(text: str) -> str:
-    """Replace the characters of a text that some databases refuse."""
-    return text.replace("\x00", "�").encode(errors="replace").decode()

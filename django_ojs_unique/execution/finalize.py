@@ -185,7 +185,7 @@ def _finalized_before(jobs: QuerySet[Any], run: RunResult) -> Finalized:
         same = (
             row.state == JobState.COMPLETED
             and (row.attempt, row.started_at, row.worker_id) == (run.job.attempt, run.job.started_at, run.job.worker_id)
-            and (row.result, row.skipped) == (run.result, run.skipped)
+            and (row.result, bool(row.skipped)) == (run.result, bool(run.skipped))
         )
         outcome = Finalized.SKIPPED if run.skipped else Finalized.COMPLETED
         return outcome if same else Finalized.REFUSED

@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 from threading import Lock, get_ident
 from typing import Any
 
+from ..db.characters import storable
 from ..db.clock import database_now
 from ..handlers.control import TimeLimitExceeded
-from .errors import LONGEST_REASON, storable
+from .errors import LONGEST_REASON
 
 
 class Run:

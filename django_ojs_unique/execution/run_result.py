@@ -13,13 +13,14 @@ from typing import Any
 from django.utils import timezone
 
 from ..conf import settings
+from ..db.characters import storable
 from ..enqueue.values import sized
 from ..exceptions import InvalidArgs, InvalidRequest, UnknownJobType, UnstorableStep
 from ..handlers.control import Discard, Interrupted, Retry, Skip, TimeLimitExceeded
 from ..handlers.redaction import redact_error
 from ..handlers.registry import misfit, registry
 from ..ojs.canonical import plain
-from .errors import LONGEST_MESSAGE, LONGEST_REASON, LONGEST_TRACEBACK, both_ends, error_record, storable, traceback_of
+from .errors import LONGEST_MESSAGE, LONGEST_REASON, LONGEST_TRACEBACK, both_ends, error_record, traceback_of
 from .run import Run
 
 logger = logging.getLogger("django_ojs_unique.worker")

@@ -12,7 +12,15 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from ..db.constraints import ConditionalUniqueConstraint, PartiallyIndexed, finished, holding_unique_key, released
-from ..db.fields import ComposedField, PayloadField, SparseCharField, SparsePayloadField, StateSetField, new_id
+from ..db.fields import (
+    ComposedField,
+    FreeTextField,
+    PayloadField,
+    SparseCharField,
+    SparsePayloadField,
+    StateSetField,
+    new_id,
+)
 from ..ojs.blocking import ID as ID_LENGTH
 from ..ojs.blocking import LONGEST as LONGEST_BLOCK
 from ..ojs.blocking import UNBLOCKED
@@ -112,13 +120,13 @@ class Job(Movable, PartiallyIndexed):
     )
 
     progress = models.FloatField(null=True, blank=True, help_text="From 0 to 1, as the handler last said.")
-    progress_note = SparseCharField(max_length=255, default="", blank=True)
+    progress_note = FreeTextField(max_length=255, default="", blank=True)
     steps = SparsePayloadField(
         default=list, blank=True, help_text="The steps of the handler that have ended, and how far its loops have come."
     )
     result = PayloadField(null=True, blank=True)
     errors = SparsePayloadField(default=list, blank=True)
-    skipped = SparseCharField(
+    skipped = FreeTextField(
         max_length=255,
         default="",
         blank=True,

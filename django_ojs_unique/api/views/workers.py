@@ -11,9 +11,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...conf import settings
+from ...db.characters import storable
 from ...db.transactions import starting_over
 from ...exceptions import InvalidTransition
-from ...execution.errors import storable
 from ...models import Job, WorkerProcess
 from ...ojs.moments import milliseconds
 from ...ojs.states import JobState

@@ -12,9 +12,9 @@ from typing import Any
 from django.db import router
 from django.http import QueryDict
 
+from ...db.characters import storable
 from ...db.clock import database_now
 from ...exceptions import InvalidRequest, did_you_mean
-from ...execution.errors import storable
 from ...models import Job
 from ...ojs.names import job_key, job_type, queue_name
 from ...ojs.states import JobState

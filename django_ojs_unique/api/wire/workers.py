@@ -13,9 +13,10 @@ from typing import Any
 from uuid import UUID
 
 from ...conf import settings
+from ...db.characters import storable
 from ...enqueue.values import sized
 from ...exceptions import InvalidRequest
-from ...execution.errors import LONGEST_MESSAGE, LONGEST_REASON, LONGEST_TRACEBACK, both_ends, storable
+from ...execution.errors import LONGEST_MESSAGE, LONGEST_REASON, LONGEST_TRACEBACK, both_ends
 from ...execution.leases import Lease
 from ...models import WorkerProcess
 from ...ojs.canonical import plain
