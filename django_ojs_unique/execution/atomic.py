@@ -19,7 +19,7 @@ from django.db.models import QuerySet
 from .. import lifecycle
 from ..db.dialects import dialect_of
 from ..db.statements import writes
-from ..db.transactions import may_start_over, pause_after
+from ..db.transactions import is_transient, may_start_over, pause_after
 from ..exceptions import HandlerError, LeaseLost
 from ..handlers.registry import registry
 from ..ojs.states import JobState
@@ -32,6 +32,10 @@ MOST_TRIES = 5
 """How often to call the handler, in one attempt, whose transaction fails because of a concurrent one."""
 LONG_SECONDS = 30.0
 """How many seconds a transaction may be open without a warning."""
+_FENCE_FIRST = (
+    "If this transaction has been open for a while, the worker has extended the lease meanwhile, which changes the row"
+    " of the job: call context.fence() at the beginning of the transaction."
+)
 
 T = TypeVar("T")
 
@@ -71,8 +75,10 @@ def fence(run: Run) -> None:
     """Lock the job's row until the open transaction ends. Raises LeaseLost, and RuntimeError without a transaction."""
     _need_transaction(run, "context.fence()")
     rows = leased(run)
-    dialect_of(rows).take_write_lock()
-    if rows.select_for_update().values_list("pk").first() is None:
+    with advising_fence():
+        dialect_of(rows).take_write_lock()
+        is_leased = rows.select_for_update().values_list("pk").first() is not None
+    if not is_leased:
         lose(run)
 
 
@@ -85,7 +91,19 @@ def complete_here(run: Run, result: Any) -> None:
         raise RuntimeError("This handler is atomic: return the result instead of calling context.complete().")
     _need_transaction(run, "context.complete()")
     transaction.on_commit(partial(_note_commit, run), using=run.job._state.db)
-    _complete(run, result)
+    with advising_fence():
+        _complete(run, result)
+
+
+@contextmanager
+def advising_fence() -> Iterator[None]:
+    """Let a serialisation failure in the handler's transaction also say how to avoid it."""
+    try:
+        yield
+    except OperationalError as error:
+        if is_transient(error) and error.args:
+            error.args = (*error.args[:-1], f"{error.args[-1]}\n{_FENCE_FIRST}")
+        raise
 
 
 def _try(run: Run, work: Callable[[], T], *, locks: bool) -> T:

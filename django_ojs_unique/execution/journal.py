@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -202,7 +202,10 @@ class Journal:
         except InvalidRequest as error:
             hint = "Store large results elsewhere, and return their keys; for long loops, use context.cursor()."
             raise UnstorableStep(f"{error.message} {hint}", details=error.details) from None
-        if not starting_over(self._run.job._state.db, lambda: lifecycle.write(atomic.leased(self._run), steps=entries)):
+        with atomic.advising_fence() if self._is_in_transaction else nullcontext():
+            rows = atomic.leased(self._run)
+            written = starting_over(rows.db, lambda: lifecycle.write(rows, steps=entries))
+        if not written:
             atomic.lose(self._run)
         self._keep(entries)
         if not self._is_in_transaction:

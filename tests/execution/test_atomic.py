@@ -11,7 +11,7 @@ from django.db import DatabaseError, IntegrityError, OperationalError, connectio
 
 from django_ojs_unique import Discard, LeaseLost, Retry, Skip, job
 from django_ojs_unique.exceptions import HandlerError
-from django_ojs_unique.execution import atomic
+from django_ojs_unique.execution import atomic, leases
 from django_ojs_unique.execution.execute import aexecute, execute
 from django_ojs_unique.execution.finalize import Finalized, finalize
 from django_ojs_unique.execution.run import Run
@@ -647,3 +647,77 @@ def test_a_real_serialisation_failure_calls_the_handler_again(run, level):
     assert outcome is Finalized.COMPLETED
     assert calls == [0, 10]
     assert Group.objects.get().name == "11"
+
+
+ADVICE = "call context.fence() at the beginning of the transaction"
+
+
+@pytest.fixture(params=["READ_COMMITTED", "REPEATABLE_READ", "SERIALIZABLE"])
+def level(request):
+    """Let the transactions of this connection have an isolation level."""
+    psycopg = pytest.importorskip("psycopg")
+    connection.ensure_connection()
+    connection.connection.isolation_level = psycopg.IsolationLevel[request.param]
+    yield request.param
+    connection.close()
+
+
+def extend():
+    """Extend the leases as the worker does meanwhile; return whether that changed a row."""
+    running = list(Job.objects.filter(state="active"))
+    return bool(elsewhere(lambda: leases.extend(Job.objects.all(), running, timedelta(minutes=1))))
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="elsewhere an UPDATE sees the newest row")
+@pytest.mark.parametrize("way", ["complete", "step", "late fence"])
+def test_after_an_extension_a_snapshot_cannot_write_the_row_and_the_error_advises_to_fence(run, level, way):
+    @job("t", takes_context=True)
+    def handler(context):
+        with transaction.atomic():
+            Group.objects.create(name="done")
+            assert extend()
+            if way == "late fence":
+                context.fence()
+            if way == "step":
+                context.step("count", Group.objects.count)
+            context.complete(1)
+
+    _, finished, outcome = run()
+    if level == "READ_COMMITTED":
+        assert (outcome, names()) == (Finalized.COMPLETED, {"done"})
+    else:
+        assert (outcome, names()) == (Finalized.RETRIED, set())
+        assert finished.error["message"].startswith("could not serialize access")
+        assert ADVICE in finished.error["message"]
+        assert finished.exception.__cause__.sqlstate == "40001"
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="elsewhere an UPDATE sees the newest row")
+@pytest.mark.parametrize("extends_before", [False, True])
+def test_a_transaction_that_fences_first_completes_beside_extensions_at_every_level(run, level, extends_before):
+    @job("t", takes_context=True)
+    def handler(context):
+        assert not extends_before or extend()
+        with transaction.atomic():
+            context.fence()
+            Group.objects.create(name="done")
+            assert not extend()
+            context.step("count", Group.objects.count)
+            context.complete(1)
+
+    _, _, outcome = run()
+    assert (outcome, names()) == (Finalized.COMPLETED, {"done"})
+
+
+def test_another_error_of_the_database_gets_no_advice(run, monkeypatch):
+    def fail(run, result):
+        raise OperationalError("no connection")
+
+    monkeypatch.setattr(atomic, "_complete", fail)
+
+    @job("t", takes_context=True)
+    def handler(context):
+        with transaction.atomic():
+            context.complete(1)
+
+    assert run()[1].error["message"] == "no connection"
