@@ -11,9 +11,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing.util import _exit_function  # type: ignore[attr-defined]
 from types import FrameType
 
 from ..worker import Worker
+from ..worker.children import children, end_at_once
 from ..worker.stop_signals import heeded, wake
 from ..worker.supervisor import STOPPING
 
@@ -72,7 +74,7 @@ def stopping_on_signals(worker: Worker, verbosity: int, supervised: bool) -> Ite
 def end_within(seconds: float, code: int) -> None:
     """End the process with an exit code when so many seconds have passed, if the interpreter wants to end but cannot.
 
-    It waits for all threads of the project that are no daemons, and for those of each `ThreadPoolExecutor`.
+    It waits for all threads and processes of the project that are no daemons, and for those of each executor.
     """
     threading.Thread(target=_end_anyway, args=(max(seconds, LEAST_SECONDS), code), daemon=True).start()
 
@@ -81,21 +83,23 @@ def _end_anyway(seconds: float, code: int) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline or not _is_ending():
         time.sleep(0.1)
-    names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread.is_alive()]
+    threads = [thread for thread in threading.enumerate() if not thread.daemon and thread.is_alive()]
+    names = [each.name for each in (*threads, *children(daemon=False)) if each is not threading.main_thread()]
     with suppress(OSError):
         os.write(2, f"Left behind, as they do not end: {', '.join(names)}.\n".encode(errors="replace"))
     flushing = threading.Thread(target=logging.shutdown, daemon=True)
     flushing.start()
     flushing.join(LEAST_SECONDS)  # a thread that was left behind may have locked a log
-    os._exit(code)
+    end_at_once(code)
 
 
 def _is_ending() -> bool:
-    """Whether the interpreter waits for its threads: the first call of the main thread is no more the program's."""
+    """Whether the interpreter waits: the first call of the main thread is no more the program's."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None and frame.f_back is not None:
         frame = frame.f_back
-    return frame is not None and frame.f_code is threading._shutdown.__code__  # type: ignore[attr-defined]
+    waiting = {threading._shutdown.__code__, _exit_function.__code__}  # type: ignore[attr-defined]
+    return frame is not None and frame.f_code in waiting
 
 
 def _on_signals(
@@ -108,7 +112,7 @@ def _on_signals(
         if stopping:
             if supervised:
                 continue
-            os._exit(128 + number[0])
+            end_at_once(128 + number[0])
         stopping = True
         worker.stop()
         if verbosity:

@@ -15,6 +15,7 @@ from types import FrameType
 
 from django.db import connections
 
+from .children import end_at_once
 from .stop_signals import SIGNALS, disregard, heeded
 
 logger = logging.getLogger("django_ojs_unique.worker")
@@ -116,7 +117,7 @@ class Supervisor:
                 code = self._live(number)
                 sys.stdout.flush()
             finally:
-                os._exit(code)
+                end_at_once(code)
         self._children[pid] = number, time.monotonic()
         if self._stopping:
             os.kill(pid, signal.SIGTERM)

@@ -184,6 +184,15 @@ def is_locked(rows: QuerySet[Any]) -> bool:
     return False
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process runs that is no child of ours."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def until(condition: Callable[[], Any], what: str, *, said: Callable[[], str] = str) -> Any:
     """Return what the condition returns as soon as it is true; fail, with what was ``said``, when it never is."""
     deadline = time.monotonic() + PATIENCE

@@ -1,10 +1,14 @@
 """Processes that handlers start: signals do to them what they would do without a worker."""
 
+import os
 import signal
+from contextlib import suppress
 
 import pytest
 
 from django_ojs_unique.models import Job
+from tests.support.commands import enqueue
+from tests.support.processes import is_alive
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -39,6 +43,56 @@ def test_a_program_of_a_worker_in_the_background_of_a_shell_ignores_ctrl_c_like_
         signal.signal(signal.SIGINT, before)
     Job.objects.enqueue("start")
     place.wait_for("exit code 0")
+
+
+@pytest.fixture
+def pids(place):
+    """Return the ids of the processes that handlers left behind; end those that are left in the end."""
+
+    def pids():
+        return [int(event.event.removeprefix("pid ")) for event in place.events() if event.event.startswith("pid ")]
+
+    yield pids
+    for pid in pids():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("options", [[], ["--processes", "2"]], ids=" ".join)
+@pytest.mark.parametrize("other", ["quick", "leave.thread", "leave.handler"])
+def test_a_daemon_of_a_handler_ends_with_its_worker_whatever_else_does_not_end(place, pids, options, other):
+    Job.objects.enqueue("leave.process", {"daemon": True})
+    Job.objects.enqueue(other)
+    worker = place.runworker("--shutdown-timeout", "0.5", *options)
+    place.wait(lambda: pids() and Job.objects.filter(state="available").count() == 0, "both have begun")
+    (pid,) = pids()
+    assert worker.stop() == 0
+    place.wait(lambda: not is_alive(pid), "the daemon has ended")
+
+
+@pytest.mark.parametrize("options", WAYS, ids=" ".join)
+def test_a_worker_ends_though_a_handler_left_a_process_behind_that_is_no_daemon(place, pids, options):
+    job = Job.objects.enqueue("leave.process", {"daemon": False}).job
+    worker = place.runworker("--shutdown-timeout", "0.5", *options)
+    place.wait_for_state(job, state="completed")
+    assert (worker.wait() if options == ["--drain"] else worker.stop()) == 0
+    (pid,) = pids()
+    assert is_alive(pid)
+    assert ("Left behind, as they do not end: ForkProcess-1." in worker.output) == ("--processes" not in options)
+
+
+def test_a_daemon_of_a_handler_ends_with_a_worker_that_hears_a_second_signal(place, pids):
+    job = Job.objects.enqueue("leave.process", {"daemon": True}).job
+    worker = place.runworker()
+    place.wait_for_state(job, state="completed")
+    enqueue()
+    place.wait_for("began")
+    for _ in range(2):
+        worker.signal(signal.SIGTERM)
+        place.wait(lambda: "Stopping:" in worker.output, "the worker heard the signal")
+    assert worker.wait() == 128 + signal.SIGTERM
+    (pid,) = pids()
+    place.wait(lambda: not is_alive(pid), "the daemon has ended")
 
 
 THREADS = ["leave.thread", "leave.executor", "leave.to_thread"]

@@ -10,7 +10,7 @@ import pytest
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Supervisor, supervisor
 from tests.support.commands import enqueue
-from tests.support.processes import PATIENCE, many_files, until
+from tests.support.processes import PATIENCE, is_alive, many_files, until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -21,15 +21,6 @@ def read(file, count):
     """Return the lines of a file once there are so many."""
     until(lambda: file.exists() and file.read_text().count("\n") >= count, f"there are {count} lines")
     return [line.split() for line in file.read_text().splitlines()]
-
-
-def is_alive(pid):
-    """Whether a process runs that is no child of ours."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def both_busy(place, *options, type="hold"):

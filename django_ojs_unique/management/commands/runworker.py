@@ -27,6 +27,7 @@ from ...ojs.states import TIMED, JobState
 from ...ojs.words import counted
 from ...progress import progress
 from ...worker import QueueFilter, Summary, Supervisor, Worker, unfinished
+from ...worker.children import end_at_once
 from ...worker.loop import refuse_open_transactions
 from ...worker.outages import DATABASE_FAILED
 from ...worker.stop_signals import heeded
@@ -173,7 +174,7 @@ class Command(BaseCommand):
             self._say(f"{counted(worker.left_behind, 'handler')} left behind, not ended in time.")
             logging.shutdown()
             forget_lost()
-            os._exit(0)
+            end_at_once(0)
         return 0
 
     def _worker(self, options: dict[str, Any], bar: Any, jobs: Any) -> Worker:

@@ -125,6 +125,22 @@ job("leave.executor", takes_context=True)(lambda context: ThreadPoolExecutor().s
 job("leave.to_thread", takes_context=True)(leave_a_call)
 
 
+def leave_a_process(context: JobContext, daemon: bool) -> None:
+    """Start a process that would never end, and write down its id."""
+    child = get_context("fork").Process(target=_wait_for_ever, daemon=daemon)
+    child.start()
+    write(f"pid {child.pid}", context)
+
+
+job("leave.process", takes_context=True)(leave_a_process)
+
+
+@job("leave.handler", takes_context=True)
+def never_end(context: JobContext) -> None:
+    write("began", context)
+    _wait_for_ever()
+
+
 @job("quick", takes_context=True)
 def quick(context: JobContext, **args: Any) -> None:
     write("began", context)
