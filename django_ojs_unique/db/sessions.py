@@ -18,6 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from .statements import Effect, effects_of
+from .transactions import open_here
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -164,7 +165,7 @@ class SharedSession(Session):
 
 _watched = local()
 _share: ContextVar[Share | None] = ContextVar("ojs_share", default=None)
-_keeps: ContextVar[bool] = ContextVar("ojs_keeps", default=False)
+_kept: ContextVar[frozenset[str] | None] = ContextVar("ojs_kept", default=None)
 
 
 def watch(kind: type[Session] = Session) -> None:
@@ -191,17 +192,17 @@ def watched() -> Iterator[None]:
 
 @contextmanager
 def keeping() -> Iterator[None]:
-    """Let `renew` do nothing during the block, because the connections belong to its caller."""
-    token = _keeps.set(True)
+    """Let `renew` leave alone the connections on which the caller of the block has a transaction open."""
+    token = _kept.set(frozenset(open_here()))
     try:
         yield
     finally:
-        _keeps.reset(token)
+        _kept.reset(token)
 
 
 def keeps() -> bool:
     """Whether the connections belong to the caller of a `keeping` block."""
-    return _keeps.get()
+    return _kept.get() is not None
 
 
 @contextmanager
@@ -222,10 +223,11 @@ def renew(share: Share | None = None, *, interrupted: bool = False) -> list[str]
     Return the aliases of the connections with an open transaction: what was written in it is undone.
     """
     left_open: list[str] = []
-    if _keeps.get():
-        return left_open
+    kept = _kept.get() or ()
     for connection in connections.all(initialized_only=True):
         session = _session(connection)
+        if connection.alias in kept:
+            continue
         if isinstance(session, SharedSession) and session.is_of_another(share):
             continue
         try:
@@ -293,3 +295,7 @@ def _close(connection: Any, *, is_open: bool, locks: bool) -> None:
     if getattr(raw, "_pool", None) is not None:
         raw.close()  # or the pool would give it to the next user
     connection.close()
+    if connection.connection is not None:  # a database in memory is never closed
+        connection.atomic_blocks, connection.savepoint_ids, connection.run_on_commit = [], [], []
+        connection.needs_rollback = False
+        connection.set_autocommit(True)

@@ -6,6 +6,7 @@ So the handler sees what the caller's transaction has not committed.
 from __future__ import annotations
 
 from asyncio import CancelledError
+from collections.abc import Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,6 +19,7 @@ from django.db.models import QuerySet
 from .. import lifecycle
 from ..db import sessions
 from ..db.now import DatabaseNow
+from ..exceptions import TransactionLeftOpen
 from ..handlers.control import Discard, Retry, TimeLimitExceeded
 from ..handlers.registry import registry
 from ..lifecycle.events import collected
@@ -86,8 +88,11 @@ def _execute(started: Run) -> RunResult:
     """
     open_ones = [connection for connection in connections.all(initialized_only=True) if connection.in_atomic_block]
     before = [(connection, connection.savepoint(), len(connection.run_on_commit)) for connection in open_ones]
+    blocks = [(connection, len(connection.atomic_blocks)) for connection in open_ones]
     # In its own context, as in a worker: the caller does not see what a handler activates.
     ended = Context().run(_execute_here, started)
+    if left := [connection.alias for connection, number in blocks if _leave_blocks(connection, number)]:
+        ended = _left_open(started, ended, left)
     try:
         for connection, savepoint, callbacks in before:
             _repair(connection, savepoint, callbacks)
@@ -101,9 +106,23 @@ def _execute_here(started: Run) -> RunResult:
     is_async = registry.get(started.job.type).is_async
     with sessions.keeping():
         try:
-            return (async_to_sync(aexecute) if is_async else execute)(started)
+            ended = (async_to_sync(aexecute) if is_async else execute)(started)
         except BaseException as error:  # asyncio lets SystemExit of any task end the event loop
-            return run_result.failed(started, error)
+            ended = run_result.failed(started, error)
+        return _left_open(started, ended, left) if (left := sessions.renew()) else ended
+
+
+def _left_open(started: Run, ended: RunResult, databases: Sequence[str]) -> RunResult:
+    return run_result.failed(started, TransactionLeftOpen.on(databases)) if ended.error is None else ended
+
+
+def _leave_blocks(connection: Any, number: int) -> bool:
+    """Leave the blocks that the handler has left open within the caller's, as if it had failed; return whether any."""
+    is_inside = len(connection.atomic_blocks) > number
+    if is_inside:
+        del connection.atomic_blocks[number:], connection.savepoint_ids[number - 1 :]
+        connection.needs_rollback = True
+    return is_inside
 
 
 def _repair(connection: Any, savepoint: str | None, callbacks: int) -> None:

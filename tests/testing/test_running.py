@@ -511,3 +511,124 @@ def test_a_handler_can_run_jobs_itself(handlers):
     outer.enqueue()
     ran = run_one()
     assert (ran.outcome, ran.error, ran.job.result) == ("completed", None, ["retried"])
+
+
+# What a handler leaves behind
+
+
+def enters_a_block():
+    transaction.atomic().__enter__()
+    Group.objects.create(name="left")
+
+
+def turns_autocommit_off():
+    transaction.set_autocommit(False)
+    Group.objects.create(name="left")
+
+
+def begins():
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+    Group.objects.create(name="left")
+
+
+def plain(function):
+    return lambda: function()
+
+
+def in_a_thread(function):
+    async def handler():
+        await sync_to_async(function)()
+
+    return handler
+
+
+def assert_undone(row, is_inside):
+    """The attempt failed, the block of the handler is undone, and the caller goes on as before."""
+    row.refresh_from_db()
+    assert (row.state, row.errors[0]["type"]) == ("discarded", "django_ojs_unique.exceptions.TransactionLeftOpen")
+    assert connection.in_atomic_block is is_inside
+    with transaction.atomic():
+        Group.objects.create(name="of the next")
+    assert set(Group.objects.values_list("name", flat=True)) == {"mine", "of the next"}
+
+
+@pytest.mark.parametrize("kind", [plain, in_a_thread])
+def test_a_block_that_a_handler_leaves_open_is_undone_and_that_of_the_caller_is_not(database, handlers, kind):
+    job("t", retry={"max_attempts": 1})(kind(enters_a_block))
+    Group.objects.create(name="mine")
+    row = Job.objects.enqueue("t").job
+    assert outcomes(run_jobs(raise_errors=False)) == ["discarded"]
+    assert_undone(row, is_inside=database == "TestCase")
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_blocks_within_those_of_the_caller_are_undone_as_well(handlers, depth):
+    def enter_some():
+        for _ in range(depth - 1):
+            transaction.atomic().__enter__()
+        enters_a_block()
+
+    job("t", retry={"max_attempts": 1})(enter_some)
+    with transaction.atomic():
+        Group.objects.create(name="mine")
+        row = Job.objects.enqueue("t").job
+        assert outcomes(run_jobs(raise_errors=False)) == ["discarded"]
+        assert_undone(row, is_inside=True)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("kind", [plain, in_a_thread])
+@pytest.mark.parametrize(
+    "opens",
+    [
+        turns_autocommit_off,
+        pytest.param(begins, marks=pytest.mark.skipif(connection.vendor == "mysql", reason="its driver tells nothing")),
+    ],
+)
+@pytest.mark.parametrize("way", ["eager", "run_jobs"])
+def test_a_transaction_that_a_handler_leaves_open_is_undone_outside_of_a_transaction(
+    handlers, settings, kind, opens, way
+):
+    settings.OJS_UNIQUE = {"EAGER": way == "eager"}
+    job("t", retry={"max_attempts": 1})(kind(opens))
+    Group.objects.create(name="mine")
+    row = Job.objects.enqueue("t").job
+    if way == "run_jobs":
+        run_jobs(raise_errors=False)
+    assert_undone(row, is_inside=False)
+    assert connection.get_autocommit()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="only SQLite has databases in memory")
+@pytest.mark.parametrize("opens", [enters_a_block, turns_autocommit_off, begins])
+def test_it_is_undone_in_a_database_in_memory_too_which_django_never_closes(handlers, monkeypatch, opens):
+    called = []
+
+    def open_and_register():
+        opens()
+        if connection.in_atomic_block:
+            transaction.on_commit(lambda: called.append("too late"))
+
+    monkeypatch.setattr(connection, "is_in_memory_db", lambda: True)
+    job("t", retry={"max_attempts": 1})(open_and_register)
+    Group.objects.create(name="mine")
+    row = Job.objects.enqueue("t").job
+    run_jobs(raise_errors=False)
+    assert_undone(row, is_inside=False)
+    assert (connection.get_autocommit(), connection.atomic_blocks, called) == (True, [], [])
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()])
+@pytest.mark.parametrize("kind", [plain, in_a_thread])
+def test_an_exit_of_a_handler_fails_its_attempt_in_eager_mode(handlers, settings, kind, error):
+    def leave():
+        raise error
+
+    settings.OJS_UNIQUE = {"EAGER": True}
+    job("t", retry={"max_attempts": 1})(kind(leave))
+    row = Job.objects.enqueue("t").job
+    row.refresh_from_db()
+    assert (row.state, row.errors[0]["type"].rpartition(".")[2]) == ("discarded", type(error).__name__)
