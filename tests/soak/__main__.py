@@ -9,6 +9,10 @@ and by what handlers wrote: lost jobs, runs beside a live lease, runs finalized 
     python -m tests.soak --minutes 5 --seed 17         the choices of another run
     python -m tests.soak --database mariadb --url mysql://root@127.0.0.1:3306/soak
     python -m tests.soak --keep /tmp/soak              leave logs there, to read them afterwards
+    python -m tests.soak --siege --minutes 5           another one, in which handlers leave things behind
+
+In a siege handlers do not end, and leave transactions, threads and processes behind; only processes are disturbed. Then
+also counted: time limits that were not kept, and workers that did not end in time, or not as they should.
 
 Exit codes: 0 all is well, 1 the judge found something. A seed repeats the choices, not the timing.
 """
@@ -41,6 +45,10 @@ WORKERS = [
     ["--concurrency", "3", "--async-concurrency", "20"],
 ]
 PRODUCERS = 3
+SIEGE_SHUTDOWN_SECONDS = 5
+"""How long a worker in a siege waits for its jobs, as some do not end: longer than a time limit."""
+LONGEST_END = 60.0
+"""Seconds after which a worker that was asked to end counts as one that does not."""
 LONGEST_DRAIN, LONGEST_SILENCE = 900.0, 180.0
 """Seconds in all, and without a job that ends, after which the rest is lost."""
 SHUTDOWN_SECONDS = 30
@@ -73,6 +81,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--database", choices=["postgresql", "sqlite", "mariadb"], default="postgresql")
     parser.add_argument("--url", help="the empty database to use, with --database mariadb")
     parser.add_argument("--lease", type=float, default=LEASE, help=f"seconds, of each worker (default {LEASE:g})")
+    parser.add_argument("--siege", action="store_true", help="with handlers that leave things behind")
     parser.add_argument("--keep", metavar="FOLDER", help="where logs are written, and stay")
     options = parser.parse_args()
     if options.minutes <= 0:
@@ -113,10 +122,10 @@ def _soak(options: argparse.Namespace, folder: Path, server: servers.Server) -> 
     Queue.objects.create(name=NARROW, concurrency_limit=3)
     dice = random.Random(options.seed)
     programs = list(_programs(options, folder))
-    saboteur = Saboteur(dice, programs, server, options.lease)
+    saboteur = Saboteur(dice, programs, server, options.lease, spares_database=options.siege)
     try:
         codes = _disturb(saboteur, options.minutes * 60)
-        _finish(saboteur)
+        _finish(saboteur, codes)
     finally:
         for program in programs:
             program.signal(signal.SIGCONT)
@@ -126,13 +135,13 @@ def _soak(options: argparse.Namespace, folder: Path, server: servers.Server) -> 
 
 
 def _programs(options: argparse.Namespace, folder: Path) -> Iterator[Program]:
-    patience = max(SHUTDOWN_SECONDS, 3 * options.lease)
+    patience = SIEGE_SHUTDOWN_SECONDS if options.siege else max(SHUTDOWN_SECONDS, 3 * options.lease)
     common = ["--lease", str(options.lease), "--shutdown-timeout", str(patience)]
     for number, own in enumerate(WORKERS):
         yield Program(f"worker-{number}", ["django", "runworker", *common, *own], folder, {**os.environ})
     for number in range(PRODUCERS):
-        seed = f"{options.seed}-{number}"
-        yield Program(f"producer-{number}", ["tests.soak.producer", seed], folder, {**os.environ})
+        arguments = [f"{options.seed}-{number}", *(["siege"] if options.siege else [])]
+        yield Program(f"producer-{number}", ["tests.soak.producer", *arguments], folder, {**os.environ})
 
 
 def _disturb(saboteur: Any, seconds: float) -> Counter[str]:
@@ -151,13 +160,23 @@ def _disturb(saboteur: Any, seconds: float) -> Counter[str]:
 
 def _keep_running(programs: list[Program], codes: Counter[str]) -> None:
     for program in programs:
+        if program.alive and program.asked_to_end and time.monotonic() > program.asked_to_end + LONGEST_END:
+            codes["worker did not end"] += 1
+            program.signal(signal.SIGKILL)
+            program.wait(LONGEST_END)
         if not program.alive:
-            codes[f"{'worker' if program.is_worker else 'producer'} ended with {program.code}"] += 1
+            _note_end(program, codes)
             program.signal(signal.SIGKILL)  # children that outlived it
             program.start()
 
 
-def _finish(saboteur: Any) -> None:
+def _note_end(program: Program, codes: Counter[str]) -> None:
+    codes[f"{'worker' if program.is_worker else 'producer'} ended with {program.code}"] += 1
+    if program.code == 0 and not program.has_orphans and program.left():
+        codes["worker left processes behind"] += 1
+
+
+def _finish(saboteur: Any, codes: Counter[str]) -> None:
     """End all faults and producers, and let the workers end every job; then let them end, too."""
     from django.db import connection
 
@@ -176,7 +195,7 @@ def _finish(saboteur: Any) -> None:
     patience = time.monotonic() + LONGEST_SILENCE
     with tqdm(total=left, unit="job", desc="finishing", mininterval=1) as bar:
         while left and time.monotonic() < min(patience, longest):
-            _keep_running(workers, Counter())
+            _keep_running(workers, codes)
             left = Job.objects.filter(state__in=sorted(INCOMPLETE)).count()
             if left < last:
                 patience, last = time.monotonic() + LONGEST_SILENCE, left
@@ -185,7 +204,8 @@ def _finish(saboteur: Any) -> None:
     for program in workers:
         program.terminate()
     for program in workers:
-        saboteur.done[f"worker ended at last with {program.wait(SHUTDOWN_SECONDS)}"] += 1
+        program.wait(LONGEST_END)
+        _note_end(program, codes)
 
 
 if __name__ == "__main__":

@@ -8,27 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from django_ojs_unique import JobContext, UniquePolicy, job
 from django_ojs_unique.models import Job
 
-from . import PERIOD_SECONDS
-from .logs import write
+from . import PERIOD_SECONDS, RETRY
+from . import leaving as leaving  # which declares more
+from .logs import written
 
-RETRY = {"initial_interval": "PT0.05S", "backoff_strategy": "constant", "jitter": False, "max_attempts": 100}
 STATES = ["available", "active", "scheduled", "retryable", "pending", "completed"]
-
-
-@contextmanager
-def written(context: JobContext) -> Iterator[None]:
-    run = {"job": context.job_id, "token": context.job.lease_token, "attempt": context.attempt}
-    write("runs", event="began", **run)
-    try:
-        yield
-    finally:
-        write("runs", event="ended", **run)
 
 
 def work(context: JobContext, seconds: float = 0, fails: int = 0, number: int = 0) -> None:

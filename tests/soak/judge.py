@@ -1,4 +1,4 @@
-"""The judge: four questions to the tables of `history`, each answered by SQL that names the guilty jobs.
+"""The judge: five questions to the tables of `history`, each answered by SQL that names the guilty jobs.
 
 **lost**: an enqueue was answered and its job was never stored, or the job vanished, was cancelled, given up or called
 completed without a reason, or has not ended though everybody had time. An enqueue whose commit failed, so that nobody
@@ -15,6 +15,9 @@ is stored under a token whose own handler had not ended.
 
 **duplicates**: two unfinished jobs of one fingerprint at once, two of ``unique.period`` within its period, a job that
 is stored though its transaction was rolled back.
+
+**late**: a time limit that was not kept: an attempt of ``limit.*`` went on, or its job stayed active, for longer than
+the limit and what a worker waits for the handler, by more than one lease, without a fault of its worker meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from typing import Any
 
 from django.db import connection
 
-from . import PERIOD_SECONDS
+from django_ojs_unique.worker.claimed_runs import WRITE_OFF_SECONDS
+
+from . import LIMIT_SECONDS, PERIOD_SECONDS
 from .history import JOBS
 
 SLACK = 0.005
@@ -41,10 +46,12 @@ _ENDED_RUN = f"{_OWN_RUN} AND r.ended <= h.at + {SLACK}"
 _FAULT = "SELECT 1 FROM soak_faults f WHERE h.worker LIKE f.worker AND h.job LIKE f.job AND h.type LIKE f.type"
 _RELEASED = "h.target = 'available' AND h.attempt = h.attempt_before - 1"
 _MERELY_RELEASED = f"{_LEFT} AND {_RELEASED} AND h.lease_before > h.at + {SLACK}"
+_ENDED_EARLY = f"h.type LIKE 'limit.%' AND NOT EXISTS ({_OWN_RUN})"
+"""A time limit also counts while an atomic handler waits for its transaction, before it begins."""
 _TAKEN_BACK = (
     f"{_LEFT} AND ((h.target = 'available' AND h.attempt = h.attempt_before)"
     f" OR ({_RELEASED} AND h.lease_before <= h.at + {SLACK})"
-    f" OR (h.target = 'discarded' AND NOT EXISTS ({_ENDED_RUN})))"
+    f" OR (h.target = 'discarded' AND NOT EXISTS ({_ENDED_RUN}) AND NOT ({_ENDED_EARLY})))"
 )
 _EVERY_MOVE_OF = """
     SELECT number, job, at, created_at, fingerprint_before AS before_it, fingerprint AS after_it, type,
@@ -52,6 +59,11 @@ _EVERY_MOVE_OF = """
         CASE WHEN fingerprint IS NOT NULL AND target IN {alive} THEN 1 ELSE 0 END AS is_now
     FROM soak_history WHERE fingerprint IS NOT NULL OR fingerprint_before IS NOT NULL
 """
+_LATE = (
+    "SELECT h.job FROM soak_history h JOIN soak_runs r ON r.token = h.token_before AND r.job = h.job"
+    f" WHERE {_LEFT} AND h.type LIKE 'limit.%' AND {{end}} > r.began + {{seconds}} + %(lease)s"
+    f" AND NOT EXISTS ({_FAULT} AND f.began <= {{end}} AND f.ended >= r.began)"
+)
 
 QUESTIONS: dict[str, dict[str, str]] = {
     "lost": {
@@ -125,10 +137,14 @@ QUESTIONS: dict[str, dict[str, str]] = {
         "finalized under another's lease": (
             f"SELECT h.job FROM soak_history h WHERE {_LEFT} AND h.target IN ('completed', 'retryable')"
             f" AND NOT EXISTS ({_ENDED_RUN})"
+            f" AND NOT ({_ENDED_EARLY})"
         ),
         "finalized without a lease": (
             "SELECT h.job FROM soak_history h WHERE h.operation = 'UPDATE' AND h.target IN ('completed', 'retryable')"
             " AND h.source NOT IN ('active', h.target)"
+        ),
+        "more attempts than it may have": (
+            "SELECT DISTINCT h.job FROM soak_history h WHERE h.max_attempts > 0 AND h.attempt > h.max_attempts"
         ),
         "told twice that it is completed": (
             "SELECT subject FROM django_ojs_unique_event WHERE type = 'job.completed' GROUP BY subject"
@@ -156,6 +172,10 @@ QUESTIONS: dict[str, dict[str, str]] = {
             "SELECT a.job FROM soak_answers a WHERE a.answer = 'rolled back' AND EXISTS"
             " (SELECT 1 FROM soak_history h WHERE h.job = a.job)"
         ),
+    },
+    "late": {
+        "went on after its time limit": _LATE.format(end="r.ended", seconds=LIMIT_SECONDS),
+        "stayed active after its time limit": _LATE.format(end="h.at", seconds=LIMIT_SECONDS + WRITE_OFF_SECONDS),
     },
 }
 

@@ -6,8 +6,11 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from django_ojs_unique import JobContext
 
 FOLDER = Path(os.environ.get("SOAK_FOLDER", "/nowhere"))
 LEASE = float(os.environ.get("SOAK_LEASE", "4"))
@@ -21,6 +24,17 @@ def write(name: str, **line: Any) -> None:
         os.write(file, json.dumps({**line, "pid": os.getpid(), "at": time.time()}, default=str).encode() + b"\n")
     finally:
         os.close(file)
+
+
+@contextmanager
+def written(context: JobContext) -> Iterator[None]:
+    """Write down the start and the end of a run."""
+    run = {"job": context.job_id, "token": context.job.lease_token, "attempt": context.attempt}
+    write("runs", event="began", **run)
+    try:
+        yield
+    finally:
+        write("runs", event="ended", **run)
 
 
 def read(folder: Path, name: str) -> Iterator[dict[str, Any]]:

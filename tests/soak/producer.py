@@ -1,4 +1,6 @@
-"""A producer: ``python -m tests.soak.producer SEED``. It enqueues until SIGTERM and writes down what it was answered.
+"""A producer: ``python -m tests.soak.producer SEED [siege]``.
+
+It enqueues until SIGTERM and writes down what it was answered.
 
 An answer is written after its commit only. When the commit failed, nobody knows whether it happened: such an enqueue
 counts as ``ambiguous``, which the judge holds to nothing.
@@ -12,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import django
@@ -31,6 +33,8 @@ class RollBack(Exception):
 
 class Producer:
     """Takes one action at a time, chosen by its dice."""
+
+    pause = PAUSE
 
     def __init__(self, seed: str) -> None:
         from django_ojs_unique.models import Job
@@ -55,7 +59,7 @@ class Producer:
             except (DatabaseError, InterfaceError):
                 write("answers", answer="ambiguous")
                 connection.close()
-            time.sleep(self.dice.expovariate(1 / PAUSE))
+            time.sleep(self.dice.expovariate(1 / self.pause))
 
     def item(self) -> dict[str, Any]:
         """Return the arguments of an enqueue."""
@@ -145,15 +149,38 @@ class Producer:
                 self.mine = [*self.mine[-20:], id]
 
 
+class Besieger(Producer):
+    """Enqueues jobs that leave things behind, and some that do not, slowly enough for the workers to keep pace."""
+
+    pause = 3 * PAUSE
+    kinds: ClassVar = {
+        "plain.thread": 20,
+        "plain.async": 12,
+        "plain.database": 8,
+        "limit.plain": 3,
+        "limit.async": 3,
+        "limit.atomic": 2,
+        **dict.fromkeys(["limit.swallows", "limit.blocks", "limit.async.swallows"], 0.5),
+        **dict.fromkeys(["leave.transaction", "leave.autocommit", "leave.exit", "leave.async.exit"], 2),
+        **dict.fromkeys(["leave.thread", "leave.executor", "leave.program", "leave.process"], 2),
+        **dict.fromkeys(["leave.promise", "leave.async"], 2),
+    }
+
+    def item(self) -> dict[str, Any]:
+        kind = self.dice.choices([*self.kinds], [*self.kinds.values()])[0]
+        args = {"seconds": self.dice.choice([0, 0.05, 0.4])} if kind.startswith("plain.") else {}
+        return {"type": kind, "args": args, "id": uuid4()}
+
+
 def soon(seconds: float) -> Any:
     from django.utils import timezone
 
     return timezone.now() + timedelta(seconds=seconds)
 
 
-def main(seed: str) -> None:
+def main(seed: str, siege: str = "") -> None:
     django.setup()
-    producer = Producer(seed)
+    producer = Besieger(seed) if siege else Producer(seed)
 
     def stop(*_: Any) -> None:
         producer.stopped = True
@@ -163,4 +190,4 @@ def main(seed: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

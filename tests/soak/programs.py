@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,6 +36,10 @@ class Program:
         return self._process.poll()
 
     def start(self) -> None:
+        self.has_orphans = False
+        """Whether one of its processes was killed alone: nobody ends the children of that one."""
+        self.asked_to_end: float | None = None
+        """When, on the monotonic clock."""
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 self._command, env=self._environment, cwd=ROOT, stdout=output, stderr=output, start_new_session=True
@@ -47,12 +52,23 @@ class Program:
             return [self._process.pid, *map(int, children.read_text().split())]
         return [self._process.pid]
 
+    def left(self) -> list[int]:
+        """Return the worker processes of its group; programs that handlers have started do not count."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                state, _, group, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
+                if int(group) == self._process.pid and state != "Z" and "runworker" in (folder / "cmdline").read_text():
+                    found.append(int(folder.name))
+        return found
+
     def signal(self, number: int) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
     def terminate(self) -> None:
         """Send SIGTERM to the first process only, as a service manager does."""
+        self.asked_to_end = self.asked_to_end or time.monotonic()
         with suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGTERM)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from io import StringIO
@@ -21,7 +22,10 @@ NAMES = {
     "beside": "runs beside a live lease",
     "twice": "runs finalized twice",
     "duplicates": "duplicates",
+    "late": "time limits that were not kept",
 }
+WORKERS_END_WITH = {0, -signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGKILL}
+"""SIGTERM ends a process that has not begun to work, and at its second arrival one that has."""
 STORIES = 2
 """Of each finding, how many jobs are told in full."""
 
@@ -49,8 +53,17 @@ def judged(options: argparse.Namespace, folder: Path, saboteur: Saboteur, codes:
     print(f"\njobs verify: {verified or 'nothing to fix'}")
     for question in QUESTIONS:
         print(f"{verdict.count(question):>6} {NAMES[question]}")
+    wrong = _misbehaved(codes) if options.siege else []
+    for each in wrong:
+        print(f"{codes[each]:>6} {each}")
     print(f"seed {options.seed}")
-    return 0 if verdict and not verified else 1
+    return 0 if verdict and not verified and not wrong else 1
+
+
+def _misbehaved(codes: Counter[str]) -> list[str]:
+    """Return what workers may not do."""
+    fine = {f"worker ended with {int(code)}" for code in WORKERS_END_WITH}
+    return sorted(said for said in codes if said.startswith("worker") and said not in fine)
 
 
 def load(answers: list[dict[str, Any]], runs: list[dict[str, Any]]) -> None:

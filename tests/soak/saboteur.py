@@ -54,7 +54,15 @@ class Fault:
 class Saboteur:
     """Disturbs the programs and their database."""
 
-    def __init__(self, dice: random.Random, programs: list[Program], server: Server, lease: float) -> None:
+    def __init__(
+        self,
+        dice: random.Random,
+        programs: list[Program],
+        server: Server,
+        lease: float,
+        *,
+        spares_database: bool = False,
+    ) -> None:
         self.dice, self.programs, self.server, self.lease = dice, programs, server, lease
         self.faults: list[Fault] = []
         self.done: Counter[str] = Counter()
@@ -62,7 +70,10 @@ class Saboteur:
         self._next = time.time() + PAUSE
         self._busy: set[Any] = set()
         self._asked_to_end: set[int] = set()
-        self._actions: dict[Callable[[], str], int] = {self.kill: 4, self.stop: 4, self.terminate: 3, self.lock_row: 2}
+        self._actions: dict[Callable[[], str], int] = {self.kill: 4, self.stop: 4, self.terminate: 3}
+        if spares_database:
+            return
+        self._actions[self.lock_row] = 2
         if connection.vendor == "sqlite":
             self._actions[self.lock_database] = 2
         else:
@@ -99,7 +110,7 @@ class Saboteur:
             return ""
         pids = program.pids()
         if len(pids) > 1 and self.dice.random() < 0.5:
-            pids = [self.dice.choice(pids[1:])]
+            pids, program.has_orphans = [self.dice.choice(pids[1:])], True
             with suppress(ProcessLookupError):
                 os.kill(pids[0], signal.SIGKILL)
         else:

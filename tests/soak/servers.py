@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 import warnings
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -68,5 +69,11 @@ def sqlite(folder: Path) -> Server:
 
 
 def mariadb(url: str) -> Server:
-    """Use an existing, empty database."""
-    return Server(dj_database_url.parse(url))
+    """Use an empty database of a server that runs; make it if it is missing."""
+    import MySQLdb
+
+    settings: Any = dj_database_url.parse(url)
+    place = {"host": settings["HOST"], "user": settings["USER"], "password": settings["PASSWORD"]}
+    with closing(MySQLdb.connect(port=int(settings["PORT"] or 3306), **place)) as connection:
+        connection.cursor().execute(f"CREATE DATABASE IF NOT EXISTS `{settings['NAME']}`")
+    return Server(settings)

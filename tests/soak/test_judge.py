@@ -147,6 +147,13 @@ GUILTY = {
         [born(fingerprint="f", type="unique.period"), born("b", 2, fingerprint="f", type="unique.period")]
     ),
     ("duplicates", "stored though it was rolled back"): lambda: found(FULL, [run()], [answered("rolled back")]),
+    ("twice", "more attempts than it may have"): lambda: found([born(), claimed(attempt=4), pruned()]),
+    ("late", "went on after its time limit"): lambda: found(
+        [born(), claimed(), left("retryable", 9, lease=12, type="limit.plain"), pruned()], [run(ended=8)]
+    ),
+    ("late", "stayed active after its time limit"): lambda: found(
+        [born(), claimed(), left("retryable", 15, lease=17, type="limit.blocks"), pruned()], [run()]
+    ),
     ("lost", "completed without a run"): lambda: found(FULL),
 }
 
@@ -194,6 +201,23 @@ def test_other_faults_excuse_nothing(irrelevant, rows):
 
 def test_a_lease_that_runs_out_before_a_run_has_begun_harms_nobody():
     assert found(RAN_OUT, [run("t2", 7.1, 8.9)]) == set()
+
+
+@pytest.mark.parametrize(("at", "faults"), [(5, []), (9, [fault(2, 3)])], ids=["in time", "a fault"])
+def test_a_time_limit_may_be_kept_a_little_later_or_after_a_fault(at, faults):
+    rows = [born(), claimed(), left("retryable", at, lease=12, type="limit.plain"), pruned()]
+    assert found(rows, [run(ended=at)], faults=faults) == set()
+
+
+@pytest.mark.parametrize("target", ["retryable", "discarded"])
+@pytest.mark.parametrize(("type", "is_guilty"), [("limit.atomic", False), ("t", True)])
+def test_only_a_time_limit_ends_an_attempt_before_its_handler_begins(type, target, is_guilty):
+    rows = [born(), claimed(), left(target, type=type, attempt=3), pruned()]
+    assert bool({question for question, _ in found(rows)} & {"beside", "twice"}) is is_guilty
+
+
+def test_a_job_that_lost_its_key_while_it_ran_has_a_negative_maximum():
+    assert found([born(), claimed(), left("completed", max_attempts=-4), pruned()], [run()]) == set()
 
 
 def test_a_job_may_be_requeued_before_it_begins_and_be_run_by_another_worker():

@@ -44,6 +44,14 @@ def test_a_short_soak_finds_nothing(database, tmp_path):
         assert f"     0 {name}\n" in done.stdout
 
 
+def test_a_short_siege_finds_nothing(database, tmp_path):
+    options = ["--siege", "--minutes", "0.2", "--seed", "1", "--lease", "6", *database]
+    done = subprocess.run([sys.executable, "-m", "tests.soak", *options], cwd=ROOT, **_CAPTURED)
+    assert done.returncode == 0, done.stdout
+    for name in NAMES.values():
+        assert f"     0 {name}\n" in done.stdout
+
+
 def test_the_options_are_explained():
     done = subprocess.run([sys.executable, "-m", "tests.soak", "--help"], cwd=ROOT, **_CAPTURED)
     assert done.returncode == 0
