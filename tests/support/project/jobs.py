@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
 from django_ojs_unique import JobContext, job
@@ -31,6 +33,7 @@ claimed_runs.LONGEST_UNSTARTED = pools.LONGEST_UNSTARTED = float(
     os.environ.get("OJS_TEST_LONGEST_UNSTARTED", pools.LONGEST_UNSTARTED)
 )
 housekeeper.SCAN_SECONDS = float(os.environ.get("OJS_TEST_SCAN", housekeeper.SCAN_SECONDS))
+claimed_runs.WRITE_OFF_SECONDS = float(os.environ.get("OJS_TEST_WRITE_OFF", claimed_runs.WRITE_OFF_SECONDS))
 if "OJS_TEST_RESCUES" in os.environ:  # nobody
     timers.rescue = lambda jobs, now: 0
 
@@ -139,6 +142,48 @@ job("leave.process", takes_context=True)(leave_a_process)
 def never_end(context: JobContext) -> None:
     write("began", context)
     _wait_for_ever()
+
+
+ONCE: Any = {"retry": {"max_attempts": 1}}
+
+
+@job("end.late", timeout="PT0.1S", **ONCE)
+def go_on() -> None:
+    while True:
+        with suppress(BaseException):
+            time.sleep(0.01)
+
+
+@job("end.late.async", timeout="PT0.1S", **ONCE)
+async def go_on_in_the_loop() -> None:
+    while True:
+        with suppress(BaseException):
+            await asyncio.sleep(0.01)
+
+
+def leave_a_transaction() -> None:
+    transaction.atomic().__enter__()
+    Job.objects.filter(type="quick").update(progress_note="undone")
+
+
+def leave() -> None:
+    raise SystemExit(3)
+
+
+def promise() -> Any:
+    return asyncio.sleep(0)
+
+
+def in_a_thread(function: Callable[[], Any]) -> Any:
+    async def handler() -> Any:
+        return await sync_to_async(function)()
+
+    return handler
+
+
+for name, end in {"transaction": leave_a_transaction, "exit": leave, "promise": promise}.items():
+    job(f"end.{name}", **ONCE)(partial(end))
+    job(f"end.{name}.async", **ONCE)(in_a_thread(end))
 
 
 @job("quick", takes_context=True)
