@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
+from itertools import groupby
 from typing import Any
-from unicodedata import normalize
+from unicodedata import combining, normalize
 
 import rfc8785
 
@@ -20,6 +22,8 @@ _AS_STRING = Message("Send it as a string.")
 _SIMPLE = encoder(ensure_ascii=False, sort_keys=True, allow_nan=False)
 _IN_FLOATS = (".", "e+", "e-")
 """The text of each float has one of these; other values may have them, too."""
+_MANY_MARKS = re.compile(r"\W{30}")
+"""Found in each text with so many combining characters in a row; also where there are other signs."""
 
 
 def plain(value: Any, path: str) -> Any:
@@ -49,12 +53,21 @@ def canonical(value: Any) -> str:
 def to_nfc(value: Any) -> Any:
     """Copy a plain value with every string and object key in NFC, the composed form of Unicode."""
     if isinstance(value, str):
-        return value if value.isascii() else normalize("NFC", value)
+        return value if value.isascii() else normalize("NFC", _sorted_marks(value))
     if isinstance(value, dict):
         return {to_nfc(key): to_nfc(item) for key, item in value.items()}
     if isinstance(value, list):
         return [to_nfc(item) for item in value]
     return value
+
+
+def _sorted_marks(text: str) -> str:
+    """Return a text of the same NFC whose combining characters are in order: `normalize` sorts them in squared time."""
+    if not _MANY_MARKS.search(text):
+        return text
+    decomposed = "".join(normalize("NFD", character) for character in text)
+    runs = groupby(decomposed, key=lambda character: combining(character) > 0)
+    return "".join("".join(sorted(run, key=combining) if are_marks else run) for are_marks, run in runs)
 
 
 class _NotUsual(Exception):

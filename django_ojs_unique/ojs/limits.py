@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import islice
 from typing import Any, Final
 
 from ..exceptions import InvalidRequest, Message, did_you_mean
 from .blocking import FAIR, ID, PARTITIONS
 from .canonical import canonical, to_nfc
-from .names import LONGEST_LIMIT, is_whole, limit_name
+from .names import LONGEST_LIMIT, LONGEST_MEMBER, is_whole, limit_name
 from .selection import member_of, object_of, select_members
 from .suggesting import Suggesting
 
@@ -18,6 +19,9 @@ RATES: Final = {"per_second": 1, "per_minute": 60, "per_hour": 3600}
 """The rates of a limit, and the seconds in which each counts."""
 LARGEST: Final = 1_000_000
 MOST_LIMITS: Final = 10
+MOST_PARTS: Final = 10
+LONGEST_VALUE: Final = 10_000
+"""How many characters the JSON of a key's value may have: of each limit it is hashed for each job."""
 LONGEST_SHOWN: Final = 200
 """How long the JSON of a key's value may be to be stored whole with a job, in characters."""
 _PARTS: Final = ("type", "queue", "args", "meta")
@@ -113,10 +117,10 @@ class Limit(Suggesting):
     def of(self, *, type: str, queue: str, args: Any, meta: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a job stores of the limit: its numbers, the members of its key, and the id of its partition.
 
-        Raises InvalidRequest when ``args`` or ``meta`` has no such member.
+        All texts are in NFC. Raises InvalidRequest when ``args`` or ``meta`` has no such member, or a very large one.
         """
         whole = {"type": type, "queue": queue, "args": args, "meta": meta}
-        members = to_nfc({part: _value(part, whole, "limit.key") for part in self.key})
+        members = {part: _value(part, whole, "limit.key") for part in self.key}
         shown = {part: _short(value) for part, value in members.items()}
         stored: dict[str, Any] = {"name": self.name, "key": shown, "id": partition_id(self.name, members)}
         if self.running is not None:
@@ -157,7 +161,7 @@ def limits_of(value: Any) -> tuple[Limit, ...]:
 
 def stored_limits(limits: Sequence[Limit], **whole: Any) -> list[dict[str, Any]]:
     """Return what a job stores of its limits. Raises as `Limit.of`."""
-    stored = []
+    stored, whole = [], to_nfc(whole)
     for index, limit in enumerate(limits):
         try:
             stored.append(limit.of(**whole))
@@ -198,13 +202,13 @@ def partition_id(name: str, members: Mapping[str, Any]) -> str:
 
 def fair_partition_of(parts: Collection[str], *, type: str, queue: str, args: Any, meta: Mapping[str, Any]) -> str:
     """Return the partition of a job in a fair queue. Jobs that lack a part of the key share a partition for that."""
-    whole = {"type": type, "queue": queue, "args": args, "meta": meta}
+    whole = to_nfc({"type": type, "queue": queue, "args": args, "meta": meta})
     members: dict[str, Any] = {}
     for part in parts:
         source, name = part_of(to_nfc(part))
         within = object_of(whole.get(source)) or {}
         try:
-            members[part] = [whole[source] if not name else member_of(to_nfc(within), name)]
+            members[part] = [whole[source] if not name else member_of(within, name)]
         except LookupError:
             members[part] = None
     return FAIR + hashlib.sha256(canonical(members).encode()).hexdigest()[:32]
@@ -235,11 +239,16 @@ def key_parts(value: Any) -> tuple[str, ...]:
     """Return the parts of a key, checked and sorted. Raises InvalidRequest."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise _wrong("key", "must be a list of names", value=value, hint=Message("Write {text}.", text=[str(value)]))
-    parts = tuple(to_nfc(part) for part in value)
+    parts = tuple(to_nfc(part) for part in islice(value, MOST_PARTS + 1))
+    if len(parts) > MOST_PARTS:
+        raise _wrong("key", Message("names more than {count} parts", count=MOST_PARTS))
     for part in parts:
         if not isinstance(part, str) or not (part in _PARTS or any(_has_member(part, name) for name in _PARTS[2:])):
             hint = "Write type, queue, args, meta, a member such as args.customer_id, or a pointer such as args/a/b."
             raise _wrong("key", "has a part that names nothing of a job", value=part, hint=hint)
+        if len(part) > LONGEST_MEMBER:
+            problem = Message("is longer than {count} characters", count=LONGEST_MEMBER)
+            raise _wrong("key", problem, value=part, hint="Shorten it.")
         if parts.count(part) > 1:
             raise _wrong("key", "names a part twice", value=part, hint="Write it once.")
         whole, _ = part_of(part)
@@ -251,8 +260,14 @@ def key_parts(value: Any) -> tuple[str, ...]:
 
 
 def _short(value: Any) -> Any:
-    """Return a value of a key, or the start of its JSON if that is long: it is only shown, and the id tells keys."""
+    """Return a value of a key, or the start of its JSON if that is long: it is only shown, and the id tells keys.
+
+    Raises InvalidRequest for a very large one.
+    """
     text = canonical(value)
+    if len(text) > LONGEST_VALUE:
+        problem = Message("names a value whose JSON is longer than {count} characters", count=f"{LONGEST_VALUE:,}")
+        raise _wrong("key", problem, hint="Name a member that is short, such as an id.")
     return value if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
 
 

@@ -12,6 +12,8 @@ from .canonical import plain, to_nfc
 
 LONGEST_TYPE, LONGEST_QUEUE, LONGEST_KEY, LONGEST_LIMIT = 255, 128, 512, 100
 LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
+MOST_MEMBERS, LONGEST_MEMBER = 100, 255
+"""How many members of args or meta a list may name, and how many characters each name may have."""
 
 TYPE = re.compile(r"[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*")
 QUEUE = re.compile(r"[a-z0-9][a-z0-9\-.]*")
@@ -57,11 +59,11 @@ def matches(queue: str, patterns: Iterable[str]) -> bool:
 def _name(value: Any, field: str, pattern: re.Pattern[str], longest: int, hint: str) -> str:
     if not isinstance(value, str):
         raise InvalidRequest.at(field, "must be a string", value=value, hint=hint)
-    if not pattern.fullmatch(value):
-        raise InvalidRequest.at(field, "is not a valid name", value=value, hint=hint)
-    if len(value) > longest:
+    if len(value) > longest:  # first, as a pattern takes much memory for a long text
         problem = Message("is longer than {count} characters", count=longest)
         raise InvalidRequest.at(field, problem, value=value, hint="Shorten it.")
+    if not pattern.fullmatch(value):
+        raise InvalidRequest.at(field, "is not a valid name", value=value, hint=hint)
     return str.__str__(value)
 
 

@@ -106,12 +106,13 @@ class RetryPolicy(Suggesting):
 
         ``random`` is a number in [0, 1); it is used only with jitter.
         """
+        coefficient = float(self.backoff_coefficient)  # the power of an integer could fill the memory
         try:
             match self.backoff_strategy:
                 case "exponential":
-                    factor = self.backoff_coefficient ** (attempt - 1)
+                    factor = coefficient ** (attempt - 1)
                 case "polynomial":
-                    factor = attempt**self.backoff_coefficient
+                    factor = attempt**coefficient
                 case "linear":
                     factor = attempt
                 case _:

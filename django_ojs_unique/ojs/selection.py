@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
-from ..exceptions import InvalidRequest, Message, did_you_mean
-from .canonical import to_nfc
+from ..exceptions import LONGEST_SHOWN, InvalidRequest, Message, did_you_mean
+from .names import MOST_MEMBERS
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 _BAD_ESCAPE = re.compile(r"~(?![01])")
@@ -21,10 +22,12 @@ def object_of(args: Any) -> dict[str, Any] | None:
 
 
 def select_members(
-    source: Mapping[str, Any], names: Iterable[str], dimension: str, error: type[InvalidRequest], field: str
+    members: Mapping[str, Any], names: Iterable[str], dimension: str, error: type[InvalidRequest], field: str
 ) -> dict[str, Any]:
-    """Return the named members of args or meta (``dimension``); raise an ``error`` about ``field`` if there is none."""
-    members: dict[str, Any] = to_nfc(source)
+    """Return the named members of args or meta (``dimension``); raise an ``error`` about ``field`` if there is none.
+
+    All texts are in NFC.
+    """
     selected = {}
     for name in names:
         try:
@@ -34,19 +37,19 @@ def select_members(
                 field,
                 Message("names a key that {dimension} does not have", dimension=dimension),
                 value=name,
-                hint=did_you_mean(name, members)
+                hint=did_you_mean(name, [one[:LONGEST_SHOWN] for one in islice(members, MOST_MEMBERS)])
                 if members
                 else Message("This job's {dimension} is empty.", dimension=dimension),
             ) from None
     return selected
 
 
-def member_of(members: dict[str, Any], name: str) -> Any:
+def member_of(members: Mapping[str, Any], name: str) -> Any:
     """Return the member of this name or at this JSON Pointer. Raises LookupError."""
     return members[name] if name in members else _follow(members, name)
 
 
-def _follow(members: dict[str, Any], pointer: str) -> Any:
+def _follow(members: Mapping[str, Any], pointer: str) -> Any:
     """Return the value at a JSON Pointer (RFC 6901), such as ``/customer/id`` or ``/lines/0``. Raises LookupError."""
     start, *steps = pointer.split("/")
     if start or not steps or _BAD_ESCAPE.search(pointer):

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..exceptions import InvalidPolicy
-from ..ojs.canonical import canonical
+from ..ojs.canonical import canonical, to_nfc
 from ..ojs.selection import object_of, select_members
 from .policy import UniquePolicy, Window
 
@@ -33,10 +33,11 @@ def canonical_text(
     if "args" in policy.keys:
         dimensions["args"] = args
         if policy.args_keys is not None:
-            members = _single_object(args)
+            members = to_nfc(_single_object(args))
             dimensions["args"] = select_members(members, policy.args_keys, "args", InvalidPolicy, "unique.args_keys")
     if "meta" in policy.keys:
-        dimensions["meta"] = select_members(meta, policy.meta_keys or (), "meta", InvalidPolicy, "unique.meta_keys")
+        members = to_nfc(meta)
+        dimensions["meta"] = select_members(members, policy.meta_keys or (), "meta", InvalidPolicy, "unique.meta_keys")
     if context := unique_context(meta):
         dimensions["context"] = context
     if policy.window is Window.FIXED:

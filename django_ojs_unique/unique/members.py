@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from ..exceptions import InvalidPolicy, InvalidRequest, Message, did_you_mean, shorten
 from ..ojs.canonical import to_nfc
 from ..ojs.durations import Duration, format_duration, parse_duration, read_delay
+from ..ojs.names import LONGEST_MEMBER, MOST_MEMBERS
 
 
 def invalid(name: str, problem: str, **kwargs: Any) -> InvalidPolicy:
@@ -26,14 +28,20 @@ def strings(value: Any, name: str) -> list[str]:
             value=value,
             hint=Message("Write {text}.", text=f"[{shorten(value)}]") if isinstance(value, str) else "",
         )
-    names: list[str] = []
+    if len(value) > MOST_MEMBERS:
+        count = f"{len(value):,}"
+        raise invalid(name, Message("has {count} entries; the limit is {limit}", count=count, limit=MOST_MEMBERS))
+    names: dict[str, None] = {}
     for index, item in enumerate(value):
         if not isinstance(item, str):
             raise invalid(f"{name}[{index}]", "must be a string", value=item)
+        if len(item) > LONGEST_MEMBER:
+            problem = Message("is longer than {count} characters", count=LONGEST_MEMBER)
+            raise invalid(f"{name}[{index}]", problem, value=item, hint="Shorten it.")
         if item in names:
             raise invalid(name, "names the same thing twice", value=item, hint="Name it once.")
-        names.append(item)
-    return names
+        names[item] = None
+    return list(names)
 
 
 def known_names(value: Any, name: str, known: Iterable[str]) -> list[str]:
@@ -50,7 +58,17 @@ def member_names(value: Any, name: str) -> tuple[str, ...] | None:
     """Return the names of members in NFC, sorted; None if there are none."""
     if value is None:
         return None
-    return tuple(sorted(strings([to_nfc(item) for item in strings(value, name)], name)))
+    names = strings([to_nfc(item) for item in strings(value, name)], name)
+    for (outer, _), (inner, item) in pairwise(sorted((_steps(item), item) for item in names)):
+        if inner[: len(outer)] == outer:
+            problem = "names a member and a part of it"
+            raise invalid(name, problem, value=item, hint="Leave one of them out.")
+    return tuple(sorted(names))
+
+
+def _steps(name: str) -> list[str]:
+    """Return the steps of a JSON Pointer, and the only one of a plain name."""
+    return name[1:].split("/") if name.startswith("/") else [name.replace("~", "~0").replace("/", "~1")]
 
 
 def read_period(value: Any) -> tuple[str | None, Duration | None]:

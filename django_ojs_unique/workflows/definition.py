@@ -93,16 +93,12 @@ class DefinitionReader:
 
     def read(self, definition: Any) -> Flow:
         """Read a definition, and check each of its jobs as its enqueue would."""
+        self._left = settings.max_workflow_jobs
         flow = self.flow(definition, "", {}, settings.max_workflow_depth)
         _hand_on_priority(flow)
         model = apps.get_model("django_ojs_unique", "Job")
         reader, now = Reader(model), database_now(router.db_for_write(model))
-        for number, leaf in enumerate(flow.leaves(), 1):
-            if number > settings.max_workflow_jobs:
-                raise InvalidWorkflow(
-                    f"The workflow has more than {settings.max_workflow_jobs:,} jobs. Start several workflows, or raise"
-                    " OJS_UNIQUE['MAX_WORKFLOW_JOBS']."
-                )
+        for leaf in flow.leaves():
             try:
                 reader.build(own_members(leaf.request), now)
             except OJSError as error:
@@ -185,7 +181,16 @@ class DefinitionReader:
             member = member.to_dict()
         if isinstance(member, Mapping) and member.get("type") in list(Kind) and member.keys() & {"steps", "jobs"}:
             return self.flow(member, path, options, levels - 1)
-        return self.job(member, path, options)
+        return self._counted_job(member, path, options)
+
+    def _counted_job(self, item: Any, path: str, options: Mapping[str, Any]) -> Leaf:
+        if not self._left:
+            raise InvalidWorkflow(
+                f"The workflow has more than {settings.max_workflow_jobs:,} jobs. Start several workflows, or raise"
+                " OJS_UNIQUE['MAX_WORKFLOW_JOBS']."
+            )
+        self._left -= 1
+        return self.job(item, path, options)
 
     def _callbacks(
         self, definition: Mapping[str, Any], kind: Kind, at: str, options: Mapping[str, Any]
@@ -217,7 +222,7 @@ class DefinitionReader:
                 ):
                     hint = "Make its handler enqueue the workflow."
                     raise InvalidWorkflow.at(path, "must be a job, not a workflow", hint=hint)
-                callbacks[role] = self.job(callback, path, options)
+                callbacks[role] = self._counted_job(callback, path, options)
         return callbacks
 
 

@@ -61,7 +61,7 @@ def refused(error, field, said, type="t", args=None, **options):
         ("email.s\x00end", "not a valid name"),
         ("a" * 256, "longer than 255"),
         (TEN_MEGABYTES, "longer than 255"),
-        (TEN_MEGABYTES + "!", "not a valid name"),
+        (TEN_MEGABYTES + "!", "longer than 255 characters"),
         (None, "must be a string"),
         (42, "must be a string"),
         (b"email.send", "must be a string"),

@@ -16,7 +16,7 @@ from django.utils import timezone
 from django_ojs_unique import InvalidRequest, Limit, chain
 from django_ojs_unique.maintenance import cron
 from django_ojs_unique.models import CronJob, Job, LimitOverride
-from django_ojs_unique.ojs.limits import fair_partition_of
+from django_ojs_unique.ojs.limits import fair_partition_of, stored_limits
 from django_ojs_unique.reporting.search import exact
 from django_ojs_unique.testing import assert_enqueued
 
@@ -95,9 +95,8 @@ def test_the_length_of_a_key_is_counted_as_it_is_stored() -> None:
 def test_the_name_and_the_key_of_a_limit_are_the_same_in_either_form(declared: str, given: str) -> None:
     limit = Limit(key=[f"args.{declared}"], running=1, name=declared)
     assert limit == Limit(key=[f"args.{given}"], running=1, name=given)
-    assert limit.of(type="t", queue="q", args={given: given}, meta={}) == limit.of(
-        type="t", queue="q", args={declared: declared}, meta={}
-    )
+    one, other = (stored_limits([limit], type="t", queue="q", args={form: form}, meta={}) for form in (declared, given))
+    assert one == other
     Job.objects.enqueue("t", {given: given}, limit=limit)
     assert LimitOverride.objects.set(given, running=2)
     assert cli("limits", declared)["override"]["running"] == 2

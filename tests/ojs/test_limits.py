@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from django_ojs_unique import InvalidRequest, Limit
-from django_ojs_unique.ojs.limits import LONGEST_SHOWN, fair_partition_of, limits_of
+from django_ojs_unique.ojs.limits import (
+    LONGEST_SHOWN,
+    LONGEST_VALUE,
+    MOST_PARTS,
+    fair_partition_of,
+    limits_of,
+    stored_limits,
+)
+from django_ojs_unique.ojs.names import LONGEST_MEMBER
 from tests.support.refusals import refused
 
 JOB: dict[str, Any] = {"type": "t", "queue": "q", "args": {"customer": {"id": 7}, "n": 1}, "meta": {"tenant": "a"}}
@@ -60,7 +68,19 @@ def test_a_key_is_shared_under_the_same_name_only():
     assert Limit(key=["type"], running=1).of(**JOB)["id"] != Limit(key=["type"], running=1).of(**other)["id"]
     assert plain.of(**{**JOB, "args": [JOB["args"]]})["id"] == plain.of(**JOB)["id"]
     composed, decomposed = ({**JOB, "args": {"n": text}} for text in ("é", "e\u0301"))
-    assert plain.of(**composed) == plain.of(**decomposed)
+    assert stored_limits([plain], **composed) == stored_limits([plain], **decomposed)
+
+
+def test_a_key_has_few_parts_with_short_names_and_values():
+    parts = [f"args.{number}" for number in range(MOST_PARTS)]
+    assert len(Limit(key=parts, running=1).key) == MOST_PARTS
+    for key in ([*parts, "type"], ["args." + "k" * LONGEST_MEMBER]):
+        with refused(InvalidRequest, "limit.key"):
+            Limit(key=key, running=1)
+    limits = [Limit(key=["args"], running=1, name="a"), Limit(key=["args.n"], running=1, name="b")]
+    assert stored_limits(limits, **{**JOB, "args": {"n": "k" * (LONGEST_VALUE - 10)}})
+    with refused(InvalidRequest, "limit[0].key"):
+        stored_limits(limits, **{**JOB, "args": {"n": "k" * LONGEST_VALUE}})
 
 
 @pytest.mark.parametrize("args", [{}, {"m": 1}, [], [1], [{"n": 1}, {}]])

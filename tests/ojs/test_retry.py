@@ -195,3 +195,9 @@ def test_a_huge_value_is_refused_in_few_words(value):
     with pytest.raises(InvalidRetryPolicy) as caught:
         RetryPolicy.parse(value)
     assert len(caught.value.message) < 500
+
+
+@pytest.mark.parametrize("strategy", ["exponential", "polynomial"])
+def test_the_power_of_a_large_whole_coefficient_is_not_computed(strategy):
+    policy = RetryPolicy(backoff_strategy=strategy, backoff_coefficient=10**15, jitter=False)
+    assert [policy.delay(attempt, 0.5) for attempt in (2, 3, 2**31 - 1)] == [policy.longest] * 3

@@ -93,6 +93,8 @@ def test_a_policy_cannot_be_changed():
         {"period": "P1W"},
         {"period": None},
         {"keys": ["args"], "args_keys": [""]},
+        {"keys": ["args"], "args_keys": [f"/{number}/a" for number in range(100)]},
+        {"keys": ["args"], "args_keys": ["/a/b", "/a/bc", "ab", "a/b"]},
     ],
 )
 def test_what_the_specification_allows_is_accepted(value):
@@ -119,6 +121,19 @@ def test_what_the_specification_allows_is_accepted(value):
         ({"keys": ["args"], "args_keys": [1]}, "unique.args_keys[0]", "must be a string"),
         ({"keys": ["args"], "args_keys": ["a", "a"]}, "unique.args_keys", "Name it once."),
         ({"keys": ["args"], "args_keys": ["\u00e9", "e\u0301"]}, "unique.args_keys", "Name it once."),
+        *(
+            (
+                {"keys": ["args", "meta"], "args_keys": ["a"], "meta_keys": ["a"], name: list(map(str, range(101)))},
+                f"unique.{name}",
+                "the limit is 100",
+            )
+            for name in ("keys", "args_keys", "meta_keys", "states")
+        ),
+        ({"keys": ["args"], "args_keys": ["k" * 256]}, "unique.args_keys[0]", "longer than 255 characters"),
+        *(
+            ({"keys": ["args"], "args_keys": names}, "unique.args_keys", "a part of it")
+            for names in (["a", "/a/b"], ["/a/b", "/a"], ["/a", "a"], ["/a/b/c", "/a!", "/a", "b"], ["a/b", "/a~1b/c"])
+        ),
         ({"keys": ["meta"]}, "unique.meta_keys", "must name at least one key"),
         ({"keys": ["meta"], "meta_keys": None}, "unique.meta_keys", "must name at least one key"),
         ({"keys": ["meta"], "meta_keys": []}, "unique.meta_keys", "must name at least one key"),

@@ -21,13 +21,17 @@ from ...ojs.states import JobState
 from ...reporting.job_filters import before
 from .schema import Value, read_moment, text
 
+MOST_NAMES = 100
 PAGE = ("limit", "offset", "cursor")
 
 
 def read_names(parameters: QueryDict, field: str, check: Callable[[str], str]) -> list[str]:
     """Read comma-separated names from one parameter, or from several of the same name."""
+    names = [name for text in parameters.getlist(field) if text for name in text.split(",")]
+    if len(names) > MOST_NAMES:
+        raise InvalidRequest.at(field, f"names more than {MOST_NAMES} values", hint="Make several requests.")
     try:
-        return [check(name) for text in parameters.getlist(field) if text for name in text.split(",")]
+        return [check(name) for name in names]
     except InvalidRequest as error:
         problem = error.message.partition(": ")[2]
         raise InvalidRequest(f"{field}: {problem}", details={**error.details, "field": field}) from None

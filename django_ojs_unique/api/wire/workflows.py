@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ...conf import settings
 from ...enqueue.values import sized
-from ...exceptions import InvalidRequest, InvalidWorkflow, OJSError
+from ...exceptions import InvalidRequest, InvalidWorkflow, OJSError, PayloadTooLarge
 from ...handlers.redaction import redacted, redacted_args
 from ...ojs.canonical import plain
 from ...ojs.names import UUID7_TEXT
@@ -57,11 +58,21 @@ def read_workflow(body: Mapping[str, Any], now: datetime) -> WantedWorkflow:
     return WantedWorkflow(flow, read_id(body), {numbers[path]: rate for path, rate in reader.rates.items()})
 
 
+class _Shared(NamedTuple):
+    """An option that the jobs of a workflow share, as its client wrote it: where, and with how much JSON."""
+
+    name: str
+    value: Any
+    place: str
+    size: int
+
+
 class _WireReader(DefinitionReader):
     """Reads the jobs of a workflow as those of an enqueue; relative times count from the enqueue of the job."""
 
     def __init__(self, now: datetime) -> None:
         self._now = now
+        self._room = settings.api["MAX_BODY_BYTES"]
         self.rates: dict[str, int] = {}
 
     def flow(self, definition: Any, path: str, defaults: Mapping[str, Any], levels: int) -> Flow:
@@ -94,7 +105,8 @@ class _WireReader(DefinitionReader):
         except OJSError as error:
             raise _below(at, error) from None
         return {
-            meant: (name, value, f"{at}options.{name}") for meant, (name, value) in by_meaning(options or {}).items()
+            meant: _Shared(name, value, f"{at}options.{name}", len(json.dumps(value, ensure_ascii=False)))
+            for meant, (name, value) in by_meaning(options or {}).items()
         }
 
     def job(self, item: Any, path: str, options: Mapping[str, Any]) -> Leaf:
@@ -107,7 +119,13 @@ class _WireReader(DefinitionReader):
             name = read_name(item.get("name"), f"{path}.")
             defaults = {meant: option[:2] for meant, option in options.items()}
             item, added = with_defaults({key: value for key, value in item.items() if key != "name"}, defaults)
-        given = {f"options.{name}": place for name, _, place in options.values() if name in added}
+        shared: list[_Shared] = [option for option in options.values() if option.name in added]
+        self._room -= sum(option.size for option in shared)
+        if self._room < 0:
+            problem = f"has more than {settings.api['MAX_BODY_BYTES']:,} bytes, counted once for each job that takes it"
+            hint = "Shorten it, start several workflows, or raise OJS_UNIQUE['API']['MAX_BODY_BYTES']."
+            raise PayloadTooLarge.at(max(shared, key=lambda option: option.size).place, problem, hint=hint)
+        given = {f"options.{option.name}": option.place for option in shared}
 
         def locate(error: OJSError) -> OJSError:
             written = str(error.details.get("field", ""))
