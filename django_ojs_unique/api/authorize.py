@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any, Literal
 
 from django.db.models import QuerySet
+from django.db.models.fields.json import KT
 from rest_framework.request import Request
 
 from ..conf import imported, settings
@@ -17,7 +18,9 @@ from ..enqueue.new_job import Reader
 from ..enqueue.request import Request as Enqueue
 from ..enqueue.results import EnqueueResult
 from ..exceptions import OJSError
-from ..models import CronJob, Job
+from ..models import CronJob, Job, WorkerProcess, Workflow, WorkflowMember
+from ..ojs.names import QUEUE
+from ..workflows.tables import below
 from .wire.enqueue import EnqueueBody
 from .wire.envelope import show_accepted, show_slim
 from .wire.errors import NotAuthorized
@@ -78,6 +81,22 @@ def fetchable(request: Request, queues: Sequence[str], types: Sequence[str] | No
     return allowed
 
 
+def demand_workflow(request: Request, action: Action, workflow: Workflow) -> None:
+    """Refuse a call about a workflow unless the caller may do it to each of its jobs; to all around a nested one."""
+    if settings.api["AUTHORIZE"] is None:
+        return
+    within = below(workflow.root_id or workflow.pk, "workflow")
+    jobs = WorkflowMember._default_manager.using(workflow._state.db).filter(within, child=None).order_by()
+    for type, queue in jobs.values_list(KT("request__type"), KT("request__queue")).distinct():
+        demand(request, action, *_stored_place(type, queue))
+
+
+def demand_worker(request: Request, action: Action, worker: WorkerProcess) -> None:
+    """Refuse a call about a worker unless the caller may do it to all jobs of each of its queues."""
+    for queue in _queues_of(worker):
+        demand(request, action, queue, None)
+
+
 def readable(request: Request, entries: QuerySet[CronJob]) -> QuerySet[CronJob]:
     """Return the periodic jobs that the caller may read."""
     if settings.api["AUTHORIZE"] is None:
@@ -86,13 +105,31 @@ def readable(request: Request, entries: QuerySet[CronJob]) -> QuerySet[CronJob]:
     return entries.filter(pk__in=[entry.pk for entry in known if may(request, "read", *place_of(entry))])
 
 
+def readable_workers(request: Request, workers: QuerySet[WorkerProcess]) -> QuerySet[WorkerProcess]:
+    """Return the workers on whose queues the caller may read all jobs."""
+    if settings.api["AUTHORIZE"] is None:
+        return workers
+    known = ((worker.pk, _queues_of(worker)) for worker in workers.only("queues"))
+    return workers.filter(pk__in=[pk for pk, queues in known if all(may(request, "read", one, None) for one in queues)])
+
+
 def place_of(entry: CronJob) -> tuple[str | None, str]:
     """Return the queue and type of a periodic job; the queue is None if its row, changed manually, has no valid one."""
     queue = entry.options.get("queue") if isinstance(entry.options, dict) else None
+    return _stored_place(entry.type, queue)
+
+
+def _stored_place(type: Any, queue: Any) -> tuple[str | None, Any]:
     try:
-        return _place(Enqueue(entry.type, queue=queue, elsewhere=True))
+        return _place(Enqueue(type, queue=queue, elsewhere=True))
     except OJSError:
-        return None, entry.type
+        return None, type
+
+
+def _queues_of(worker: WorkerProcess) -> list[str | None]:
+    """Return the queues that a worker says it takes; only None, which stands for any, if it names none or patterns."""
+    queues = worker.queues if isinstance(worker.queues, list) else []
+    return queues if queues and all(isinstance(name, str) and QUEUE.fullmatch(name) for name in queues) else [None]
 
 
 def _place(wanted: Enqueue) -> tuple[str, str]:

@@ -4,13 +4,13 @@ import pytest
 from django.core.exceptions import PermissionDenied
 from django.core.management import call_command
 from django.test import Client
+from django.utils import timezone
 from rest_framework.authtoken.models import Token
 
 from django_ojs_unique import job
-from django_ojs_unique.models import CronJob, Event, Job, Queue
+from django_ojs_unique.models import CronJob, Event, Job, WorkerProcess, Workflow, WorkflowMember
 
 from .conftest import OJSClient
-from .routes import OPERATIONS, SOME_ID
 
 pytestmark = pytest.mark.django_db
 
@@ -30,6 +30,10 @@ def mail_types_only(request, action, queue, type):
 
 def nothing(request, action, queue, type):
     return False
+
+
+def everything(request, action, queue, type):
+    return True
 
 
 def everything_but_reading(request, action, queue, type):
@@ -60,56 +64,8 @@ def forbidden(refused, answer, action, queue, type):
     return error
 
 
-UNASKED = {
-    ("GET", "/ojs/manifest"),
-    ("GET", "/ojs/v1/health"),
-    ("GET", "/ojs/v1/openapi.json"),
-    ("GET", f"/ojs/v1/errors/{SOME_ID}"),
-    # Workers report on what they hold, which they have fetched.
-    *(("POST", f"/ojs/v1/workers/{what}") for what in ("ack", "nack", "heartbeat", "progress")),
-    ("PUT", f"/ojs/v1/jobs/{SOME_ID}/progress"),
-    # Workers are no jobs.
-    ("GET", "/ojs/v1/workers"),
-    *(("POST", f"/ojs/v1/workers/{SOME_ID}/{what}") for what in ("quiet", "terminate", "resume")),
-    # They list what the caller may read, or answer for each element.
-    *(("GET", f"/ojs/v1/{what}") for what in ("queues", "cron")),
-    ("POST", "/ojs/v1/jobs/bulk"),
-}
 ONE = {"type": "t", "args": []}
-CRON = {"name": "nightly", "expression": "@daily", "job_template": {"type": "t", "args": []}}
-BODIES = {
-    JOBS: ONE,
-    f"{JOBS}/explain": ONE,
-    f"{JOBS}/batch": {"jobs": [ONE]},
-    FETCH: {"queues": ["default"]},
-    "/ojs/v1/cron": CRON,
-    "/ojs/v1/workflows": {"type": "group", "jobs": [ONE]},
-}
-
-
-@pytest.mark.slow
-def test_no_call_escapes_the_rule(ojs, rule, refused):
-    rule(mail_only)
-    Queue.objects.pause("mail")
-    waiting, dead = (Job.objects.enqueue("t", retry={"on_exhaustion": "dead_letter"}).job for _ in range(2))
-    Job._base_manager.filter(pk=dead.pk).update(state="discarded", dead_letter=True, finished_at=dead.created_at)
-    CronJob.objects.define("nightly", "@daily", "t")
-    before = list(Job.objects.order_by("pk").values())
-    rule(nothing)
-    assert set(OPERATIONS) > UNASKED
-    for method, path in set(OPERATIONS) - UNASKED:
-        names = {"dead-letter": dead.pk, "cron": "nightly", "queues": "mail", "jobs": waiting.pk}
-        real = path.replace(SOME_ID, str(names.get(path.split("/")[3])))
-        answer = {
-            "GET": lambda: ojs.get(real),  # noqa: B023
-            "POST": lambda: ojs.post(real, BODIES.get(path, {})),  # noqa: B023
-            "DELETE": lambda: ojs.delete(real),  # noqa: B023
-        }[method]()
-        error = refused(answer, 403, "x_forbidden")
-        assert error["message"].startswith(("You may not", "jobs[0]: You may not")), path
-    assert list(Job.objects.order_by("pk").values()) == before
-    assert Queue.objects.exclude(paused_at=None).exists()
-    assert CronJob.objects.get().type == "t"
+CRON = {"name": "nightly", "expression": "@daily", "job_template": ONE}
 
 
 def test_a_workflow_is_started_with_allowed_jobs_only(ojs, rule, refused):
@@ -119,10 +75,66 @@ def test_a_workflow_is_started_with_allowed_jobs_only(ojs, rule, refused):
     forbidden(refused, ojs.post(path, {"type": "chain", "steps": [on_mail, nested]}), "enqueue", "bank", "t")
     forbidden(refused, ojs.post(path, {"type": "chain", "steps": [on_mail, ONE]}), "enqueue", "default", "t")
     assert not Job.objects.exists()
-    id = ojs.post(path, {"type": "chain", "steps": [on_mail, on_mail]}).json()["workflow"]["id"]
-    forbidden(refused, ojs.get(f"{path}/{id}"), "read", None, None)
+
+
+def test_a_team_reads_and_cancels_its_own_workflows(ojs, rule, refused, handlers):
+    @job("mail.send", queue="mail")
+    def send():
+        pass
+
+    path, sent = "/ojs/v1/workflows", {"type": "mail.send", "args": []}
+    on_mail, on_bank = ({**ONE, "options": {"queue": queue}} for queue in ("mail", "bank"))
+    batch = {"type": "batch", "jobs": [on_mail], "callbacks": {"on_failure": sent}}
+    rule(mail_only)
+    ours = ojs.post(path, {"type": "chain", "steps": [batch, sent]}).json()["workflow"]
+    assert ojs.get(f"{path}/{ours['id']}").json()["workflow"]["steps"][0]["jobs"][0]["type"] == "t"
+    nested = ours["steps"][0]["workflow_id"]
+    assert ojs.get(f"{path}/{nested}").status_code == 200
+    assert ojs.delete(f"{path}/{ours['id']}").json()["workflow"]["state"] == "cancelled"
     forbidden(refused, ojs.get(path), "read", None, None)
-    forbidden(refused, ojs.delete(f"{path}/{id}"), "cancel", None, None)
+    for theirs in (
+        {"type": "chain", "steps": [batch, on_bank]},
+        {"type": "chain", "steps": [{**batch, "callbacks": {"on_failure": on_bank}}, sent]},
+    ):
+        rule(everything)
+        other = ojs.post(path, theirs).json()["workflow"]
+        rule(mail_only)
+        for id in (other["id"], other["steps"][0]["workflow_id"]):
+            forbidden(refused, ojs.get(f"{path}/{id}?members=false"), "read", "bank", "t")
+            forbidden(refused, ojs.delete(f"{path}/{id}"), "cancel", "bank", "t")
+    assert [one.state for one in Workflow.objects.roots()] == ["cancelled", "running", "running"]
+
+
+def test_a_workflow_whose_jobs_cannot_be_read_is_about_any(ojs, rule, refused):
+    rule(mail_only)
+    id = ojs.post("/ojs/v1/workflows", {"type": "group", "jobs": [{**ONE, "queue": "mail"}]}).json()["workflow"]["id"]
+    WorkflowMember.objects.update(request={"queue": "mail"})
+    forbidden(refused, ojs.get(f"/ojs/v1/workflows/{id}"), "read", None, None)
+
+
+@pytest.mark.parametrize(
+    ("queues", "asked_about"),
+    [
+        (["mail"], ["mail"]),
+        (["mail", "bank"], ["mail", "bank"]),
+        *((queues, [None]) for queues in ([], ["mail*"], ["mail", "!bank"], ["mail", 5], "mail", {})),
+    ],
+)
+def test_a_worker_is_directed_by_who_may_change_all_of_its_queues(ojs, rule, refused, queues, asked_about):
+    now = timezone.now()
+    row = WorkerProcess.objects.create(id="bob:1", queues=queues, started_at=now, heartbeat_at=now)
+    for directive in ("quiet", "terminate", "resume"):
+        rule(mail_only)
+        answer = ojs.post(f"/ojs/v1/workers/bob:1/{directive}")
+        assert asked == [("change", queue, None) for queue in asked_about]
+        if asked_about == ["mail"]:
+            assert answer.json()["worker"]["directive"] == {"resume": "running"}.get(directive, directive)
+        else:
+            forbidden(refused, answer, "change", asked_about[-1], None)
+            row.refresh_from_db()
+            assert row.directive == ""
+    assert [one["id"] for one in ojs.get("/ojs/v1/workers").json()["workers"]] == ["bob:1"] * (asked_about == ["mail"])
+    refused(ojs.post("/ojs/v1/workers/nobody/quiet"), 404, "not_found")
 
 
 def test_a_job_is_enqueued_on_an_allowed_queue_only(ojs, rule, refused):

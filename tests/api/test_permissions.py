@@ -11,7 +11,7 @@ from rest_framework.throttling import UserRateThrottle
 from django_ojs_unique.conf import API_DEFAULTS
 from django_ojs_unique.models import Job
 
-from .routes import OPERATIONS, SOME_ID, VIEWS
+from .routes import VIEWS
 
 GROUPS = tuple(API_DEFAULTS["PERMISSIONS"])
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -43,14 +43,6 @@ class OnlyOperators(_Only):
 class OncePerDay(UserRateThrottle):
     scope = "ojs"
     rate = "1/day"
-
-
-@pytest.fixture
-def groups(settings):
-    """Give each group of permissions to the user of its name."""
-    settings.OJS_UNIQUE = {
-        "API": {"PERMISSIONS": {group: [f"{__name__}.Only{group.capitalize()}"] for group in GROUPS}}
-    }
 
 
 def with_token(name, **options):
@@ -107,34 +99,6 @@ def test_a_view_without_a_group_is_public_to_nobody(view, group, db, settings, m
     client = Client(raise_request_exception=False)
     assert {call(client, method, path).status_code for method in METHODS} == {500}
     assert not Job.objects.exists()
-
-
-def test_the_groups_hold_the_operations_that_they_are_named_for():
-    of = {group: {path for path, view in VIEWS.items() if view.group == group} for group in GROUPS}
-    assert {"/ojs/manifest", "/ojs/v1/health", "/ojs/v1/openapi.json"} < of["status"]
-    assert "/ojs/v1/jobs" in of["producers"]
-    assert {path for path in of["workers"] if not path.startswith("/ojs/v1/workers/")} == set()
-    progress = VIEWS[f"/ojs/v1/jobs/{SOME_ID}/progress"]
-    assert {method: progress.group_of(method) for method in ("GET", "HEAD", "PUT")} == {
-        "GET": "producers",
-        "HEAD": "producers",
-        "PUT": "workers",
-    }
-    for path in VIEWS:
-        if path.startswith(("/ojs/v1/cron", "/ojs/v1/dead-letter", "/ojs/v1/queues")):
-            assert path in of["operators"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("group", GROUPS)
-def test_a_group_can_do_its_own_work_only(group, db, groups, refused):
-    client = with_token(group)
-    for method, path in OPERATIONS:
-        answer = call(client, method, path)
-        if VIEWS[path].group_of(method) == group:
-            assert answer.status_code not in (401, 403), path
-        else:
-            refused(answer, 403, "x_forbidden")
 
 
 def test_a_group_that_is_left_out_or_empty_is_staff_only(db, settings, refused):

@@ -20,7 +20,7 @@ from ...ojs.states import JobState
 from ...worker import heartbeat, remote
 from ...worker.remote_worker import new_token
 from ...workflows.results import places_of
-from ..authorize import fetchable
+from ..authorize import demand_worker, fetchable, readable_workers
 from ..base import OJSView, OneJobView, operation
 from ..waiting import COME_BACK, Crowded, has_gone, wait_for
 from ..wire import workers
@@ -179,7 +179,8 @@ class Workers(OJSView):
     @operation("listWorkers", "worker control", "List the workers", {200: WORKERS}, query=PARAMETERS)
     def get(self, request: Request) -> Response:
         page = Page.read(request.query_params, "workers")
-        rows, pagination = page.of_rows(WorkerProcess.objects.using(self.using), "id")
+        known = readable_workers(request, WorkerProcess.objects.using(self.using))
+        rows, pagination = page.of_rows(known, "id")
         return Response({"workers": [workers.WORKER.show(row) for row in rows], "pagination": pagination})
 
 
@@ -188,9 +189,11 @@ class _Directive(OJSView):
 
     def direct(self, id: str, directive: str) -> Response:
         rows = WorkerProcess.objects.using(self.using).filter(pk=storable(id))
-        starting_over(self.using, lambda: rows.update(directive=directive))
         if (row := rows.first()) is None:
             raise NotFound.of("worker", id)
+        demand_worker(self.request, "change", row)
+        starting_over(self.using, lambda: rows.update(directive=directive))
+        row.directive = directive
         return Response({"worker": workers.WORKER.show(row)})
 
 

@@ -15,7 +15,7 @@ from ...ojs.names import UUID_TEXT
 from ...ojs.workflows import Kind, MemberOutcome, Role, WorkflowState
 from ...workflows.advance import fail_deleted
 from ...workflows.tree import Tree, counts_of
-from ..authorize import demand_request
+from ..authorize import Action, demand_request, demand_workflow
 from ..base import OJSView, operation
 from ..enqueue_for_client import start_workflow
 from ..wire.errors import NotFound
@@ -39,6 +39,7 @@ class Workflows(OJSView):
     """``/ojs/v1/workflows``."""
 
     group = "producers"
+    groups = {"GET": "operators"}
 
     @operation(
         "listWorkflows",
@@ -91,17 +92,15 @@ class Workflow(OJSView):
     def get(self, request: Request, id: str) -> Response:
         """Show the workflow; with ``?members=false`` without its steps or jobs."""
         members = MEMBERS.read(request.query_params.get("members", "true"), "members") == "true"
-        self.demand("read", None, None)
         run_maintenance(self.jobs, self.now())
-        workflow = self._found(id)
+        workflow = self._found(id, "read")
         if unless_busy(self.using, partial(fail_deleted, self.using, workflow.root_id or workflow.pk)):
             workflow.refresh_from_db()
         return Response({"workflow": _shown(workflow, members=members)})
 
     @operation("cancelWorkflow", "workflows", "Cancel a workflow", {200: CANCELLED}, refusals=(409,))
     def delete(self, request: Request, id: str) -> Response:
-        self.demand("cancel", None, None)
-        workflow = self._found(id)
+        workflow = self._found(id, "cancel")
         workflow.cancel()
         counts = workflow.counts()
         counts = {
@@ -110,11 +109,12 @@ class Workflow(OJSView):
         }
         return Response({"workflow": {**_shown(workflow), **counts}})
 
-    def _found(self, id: str) -> models.Workflow:
+    def _found(self, id: str, action: Action) -> models.Workflow:
         rows = models.Workflow.objects.using(self.using)
         workflow = rows.filter(pk=id).first() if UUID_TEXT.fullmatch(id) else None
         if workflow is None:
             raise NotFound.of("workflow", id)
+        demand_workflow(self.request, action, workflow)
         return workflow
 
 
